@@ -1,0 +1,22 @@
+"""From parts to a model: tokens in, logits (and, if asked, attention maps) out."""
+
+from .cache import Cache
+from .count import Count, count
+from .create import create, drawing, initialise, tensor_hashes
+from .own import OwnModel
+from .protocol import Model, Output
+from .transformer import Transformer
+
+__all__ = [
+    "Cache",
+    "Count",
+    "Model",
+    "Output",
+    "OwnModel",
+    "Transformer",
+    "count",
+    "create",
+    "drawing",
+    "initialise",
+    "tensor_hashes",
+]

@@ -1,0 +1,43 @@
+"""Sizes before training: parameters, multiplications and memory, without making the weights."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from .. import spec
+from .create import create
+
+BYTES = 4
+
+
+@dataclass(frozen=True)
+class Count:
+    """What a model is and costs."""
+
+    parameters: int
+    flops_per_token: int
+    """one forward pass at full context, a multiplication and an addition counted as two; training takes about three"""
+    weights_bytes: int
+    training_bytes: int
+    """weights, gradients, two moments of the optimizer, and the logits of one batch twice"""
+
+
+def count(
+    model: spec.Model, vocab: int, classes: int | None = None, *, batch: int = 16, base: Path = Path(".")
+) -> Count:
+    """Counted on the meta device: no memory is touched, whatever the size."""
+    with torch.device("meta"):
+        made = create(model, vocab, classes, base=base)
+        ids = torch.zeros(1, model.context, dtype=torch.long)
+    parameters = sum(p.numel() for p in made.parameters())
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        made(ids) if isinstance(model, spec.OwnModel) else made(ids, road="explicit")
+    logits = batch * (model.context * vocab if classes is None else classes)
+    return Count(
+        parameters=parameters,
+        flops_per_token=counter.get_total_flops() // model.context,
+        weights_bytes=BYTES * parameters,
+        training_bytes=BYTES * (4 * parameters + 2 * logits),
+    )

@@ -1,0 +1,51 @@
+"""Build what a spec asks for, with every tensor drawn from (seed, name)."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from .. import spec, streams
+from .own import OwnModel
+from .transformer import Transformer
+
+
+def create(
+    model: spec.Model, vocab: int, classes: int | None = None, *, seed: int = 0, base: Path = Path(".")
+) -> Transformer | OwnModel:
+    """The model of this spec at step 0 of this seed. `base` is where a file of the user's own is looked for."""
+    if isinstance(model, spec.OwnModel):
+        with drawing(seed, "initial"):
+            return OwnModel(model, vocab, classes, base=base)
+    with drawing(seed, "initial"):
+        built = Transformer(model, vocab, classes)
+    initialise(built, seed)
+    return built
+
+
+@contextmanager
+def drawing(*what: int | str) -> Iterator[None]:
+    """Everything drawn inside comes from a stream of its own, and nothing outside is disturbed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(streams.key(*what))
+        yield
+
+
+def initialise(model: nn.Module, seed: int) -> None:
+    """Draw the tensors of every module that can be drawn anew from (seed, its name)."""
+    for name, module in model.named_modules():
+        reset = getattr(module, "reset_parameters", None)  # torch's own convention
+        if callable(reset):
+            with drawing(seed, "initial", name):
+                reset()
+
+
+def tensor_hashes(model: nn.Module) -> dict[str, str]:
+    """A hash of each tensor by name: the proof that two variants began alike."""
+    return {
+        name: hashlib.sha256(f"{tuple(t.shape)}".encode() + t.detach().cpu().contiguous().numpy().tobytes()).hexdigest()[:16]
+        for name, t in model.state_dict().items()
+    }

@@ -1,0 +1,164 @@
+"""Attention: a slot of its own, so that an idea that does not decompose has a home; by default composed of parts.
+
+What a layer may see in one pass is handed to it as a `Sight`: positions, padding, the caller's cache, and which road to
+take. Masks and biases are computed once a pass and shared by the layers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from . import attend
+from .contract import Law, Part, Road, Sizes
+from .merge import Merge
+from .pattern import Causal, Pattern
+from .position import Position
+from .projection import Projection
+from .registry import part
+
+Stream = Float[Tensor, "batch length width"]
+Maps = Float[Tensor, "batch heads query key"]
+
+
+class Memory:
+    """One layer's share of a cache: keys and values so far, and what the merge carries. Owned by whoever decodes."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+        self.merge: Tensor | None = None
+
+    def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Append, and give all. Room is doubled when it runs out, so that a step does not copy the past."""
+        end = self.length + keys.shape[2]
+        if self.keys is None or self.values is None or end > self.keys.shape[2]:
+            room = max(64, 2 * end)
+            grown = [x.new_empty(*x.shape[:2], room, x.shape[3]) for x in (keys, values)]
+            if self.keys is not None and self.values is not None:
+                grown[0][:, :, : self.length] = self.keys[:, :, : self.length]
+                grown[1][:, :, : self.length] = self.values[:, :, : self.length]
+            self.keys, self.values = grown
+        self.keys[:, :, self.length : end] = keys
+        self.values[:, :, self.length : end] = values
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+
+@dataclass
+class Sight:
+    """What the layers may see in one pass."""
+
+    query_at: Int[Tensor, "*b query"]
+    key_at: Int[Tensor, "*b key"]
+    positions: Sequence[Position]
+    valid: Bool[Tensor, "batch key"] | None = None
+    """False on padding"""
+    road: Road = "fused"
+    maps: bool = False
+    memories: Sequence[Memory] | None = None
+    _masks: dict[int, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
+
+    def mask(self, pattern: Pattern) -> tuple[Tensor | None, Tensor | None]:
+        """(allowed, bias), shaped to be broadcast over (batch, heads, query, key)."""
+        if id(pattern) not in self._masks:
+            allowed, bias = self.between(pattern, self.query_at, self.key_at)
+            allowed = allowed[..., None, :, :]
+            if self.valid is not None:
+                allowed = allowed & self.valid[:, None, None, :]
+            self._masks[id(pattern)] = (allowed, bias)
+        return self._masks[id(pattern)]
+
+    def between(self, pattern: Pattern, query_at: Tensor, key_at: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What the pattern allows and what the positions add, between any positions."""
+        biases = [b for p in self.positions if (b := p.bias(query_at, key_at)) is not None]
+        bias = sum(biases[1:], biases[0]) if biases else None
+        return pattern.allows(query_at, key_at), bias
+
+    def is_plain_triangle(self, pattern: Pattern) -> bool:
+        return (
+            isinstance(pattern, Causal)
+            and self.valid is None
+            and self.query_at.shape == self.key_at.shape
+            and all(type(p).bias is Position.bias for p in self.positions)
+        )
+
+    def is_band(self, pattern: Pattern) -> tuple[int, int] | None:
+        """The reach, when looking only that far is worth it: without a cache and with a text of several reaches."""
+        back, ahead = pattern.reach
+        if back is None or ahead is None or self.query_at.shape != self.key_at.shape:
+            return None
+        return (back, ahead) if self.query_at.shape[-1] >= 4 * max(back, ahead, 16) else None
+
+
+class Attention(Part):
+    """The contract."""
+
+    def __init__(
+        self, sizes: Sizes, projection: Projection, pattern: Pattern, merge: Merge, positions: Sequence[Position]
+    ) -> None:
+        super().__init__(sizes)
+
+    def forward(self, x: Stream, sight: Sight, layer: int) -> tuple[Stream, Maps | None]:
+        raise NotImplementedError
+
+
+@part("attention", "composed")
+class Composed(Attention):
+    """Projection, positions, pattern and merge in a row, then an output matrix."""
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        projection: Projection,
+        pattern: Pattern,
+        merge: Merge,
+        positions: Sequence[Position],
+        *,
+        output_bias: bool = True,
+    ) -> None:
+        super().__init__(sizes, projection, pattern, merge, positions)
+        self.projection, self.pattern, self.merge = projection, pattern, merge
+        self.output = nn.Linear(sizes.heads * sizes.head_dim, sizes.width, bias=output_bias)
+
+    @property
+    def breaks(self) -> frozenset[Law]:
+        return self.projection.breaks | self.pattern.breaks | self.merge.breaks
+
+    def forward(self, x: Stream, sight: Sight, layer: int) -> tuple[Stream, Maps | None]:
+        q, k, v = self.projection(x)
+        for position in sight.positions:
+            q, k = position.rotate(q, sight.query_at), position.rotate(k, sight.query_at)
+        memory = sight.memories[layer] if sight.memories is not None else None
+        if memory is not None:
+            k, v = memory.extend(k, v)
+        if k.shape[1] < q.shape[1]:  # several queries share a key
+            shared = q.shape[1] // k.shape[1]
+            k, v = k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)
+        heads, maps = self._attend(q, k, v, sight)
+        # Whose positions are these? Only the queries': with a cache, padding is known for all keys.
+        valid = None if sight.valid is None else sight.valid[:, -q.shape[2] :]
+        heads, carried = self.merge(heads, valid, memory.merge if memory is not None else None)
+        if memory is not None:
+            memory.merge = carried
+        out: Tensor = self.output(heads.transpose(1, 2).flatten(2))
+        return out, maps
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> tuple[Tensor, Tensor | None]:
+        dropout = self.sizes.dropout if self.training else 0.0
+        if sight.road == "explicit" or sight.maps:
+            heads, maps = attend.explicit(q, k, v, *sight.mask(self.pattern), dropout)
+            return heads, maps if sight.maps else None
+        if sight.is_plain_triangle(self.pattern):
+            return attend.fused_causal(q, k, v, dropout), None
+        if reach := sight.is_band(self.pattern):
+
+            def between(query_at: Tensor, key_at: Tensor) -> tuple[Tensor, Tensor | None]:
+                return sight.between(self.pattern, query_at, key_at)
+
+            return attend.banded(q, k, v, sight.query_at, reach, between, sight.valid, dropout), None
+        return attend.fused(q, k, v, *sight.mask(self.pattern), dropout), None
+
+

