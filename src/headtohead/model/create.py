@@ -46,6 +46,8 @@ def initialise(model: nn.Module, seed: int) -> None:
 def tensor_hashes(model: nn.Module) -> dict[str, str]:
     """A hash of each tensor by name: the proof that two variants began alike."""
     return {
-        name: hashlib.sha256(f"{tuple(t.shape)}".encode() + t.detach().cpu().contiguous().numpy().tobytes()).hexdigest()[:16]
+        name: hashlib.sha256(
+            f"{tuple(t.shape)}".encode() + t.detach().cpu().contiguous().numpy().tobytes()
+        ).hexdigest()[:16]
         for name, t in model.state_dict().items()
     }

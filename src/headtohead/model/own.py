@@ -115,4 +115,6 @@ def _logits(answer: Any) -> Tensor:
     logits = getattr(answer, "logits", None)
     if isinstance(logits, Tensor):
         return logits
-    raise ModelError(f"a network of your own must give logits: a tensor, a tuple or .logits, not {type(answer).__name__}")
+    raise ModelError(
+        f"a network of your own must give logits: a tensor, a tuple or .logits, not {type(answer).__name__}"
+    )

@@ -31,8 +31,8 @@ class Layer(nn.Module):
             out, maps = self.attention(stream, sight, layer)
             return out
 
-        x = self.block(x, attend, None if self.feedforward.absent else self.feedforward)
-        return x, maps
+        out: Tensor = self.block(x, attend, None if self.feedforward.absent else self.feedforward)
+        return out, maps
 
 
 class Transformer(nn.Module):

@@ -10,7 +10,22 @@ from .pattern import Pattern
 from .pool import Pool
 from .position import Position
 from .projection import Projection
-from .registry import SLOTS, build, check, describe, digest, find, listing, names, options, own_files, part, use
+from .registry import (
+    SLOTS,
+    build,
+    check,
+    describe,
+    digest,
+    find,
+    listing,
+    module_name,
+    names,
+    options,
+    own_files,
+    part,
+    signature_words,
+    use,
+)
 
 __all__ = [
     "SLOTS",
@@ -35,9 +50,11 @@ __all__ = [
     "digest",
     "find",
     "listing",
+    "module_name",
     "names",
     "options",
     "own_files",
     "part",
+    "signature_words",
     "use",
 ]

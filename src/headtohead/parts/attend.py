@@ -19,7 +19,12 @@ Maps = Float[Tensor, "batch heads query key"]
 
 
 def explicit(
-    q: Queries, k: Keys, v: Keys, allowed: Bool[Tensor, "..."] | None, bias: Tensor | None, dropout: float = 0.0
+    q: Queries,
+    k: Keys,
+    v: Keys,
+    allowed: Bool[Tensor, "..."] | None,
+    bias: Tensor | None,
+    dropout: float = 0.0,
 ) -> tuple[Queries, Maps]:
     """Scores, weights and output, step by step; the weights are the maps."""
     scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
@@ -34,7 +39,12 @@ def explicit(
 
 
 def fused(
-    q: Queries, k: Keys, v: Keys, allowed: Bool[Tensor, "..."] | None, bias: Tensor | None, dropout: float = 0.0
+    q: Queries,
+    k: Keys,
+    v: Keys,
+    allowed: Bool[Tensor, "..."] | None,
+    bias: Tensor | None,
+    dropout: float = 0.0,
 ) -> Queries:
     """The same in one kernel."""
     mask = allowed
@@ -59,11 +69,11 @@ def banded(
     valid: Bool[Tensor, "batch query"] | None,
     dropout: float = 0.0,
 ) -> Queries:
-    """Blocks of queries against the keys within reach. `mask` gives (allowed, bias) for positions (*b, query), (*b, key).
+    """Blocks of queries against the keys within reach. `mask` gives (allowed, bias) for any positions.
 
     A block is as long as the reach, so each looks at itself and one block on each side that the reach extends to.
     """
-    batch, heads, length, dim = q.shape
+    batch, heads, length, _ = q.shape
     back, ahead = reach
     block = max(back, ahead, 16)
     blocks = -(-length // block)
@@ -96,7 +106,8 @@ def banded(
         None if bias is None else _per_block(bias, batch, blocks),
         dropout,
     )
-    return out.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :length]
+    joined: Tensor = out.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)
+    return joined[:, :, :length]
 
 
 def _per_block(x: Tensor, batch: int, blocks: int) -> Tensor:

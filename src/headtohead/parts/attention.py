@@ -97,7 +97,12 @@ class Attention(Part):
     """The contract."""
 
     def __init__(
-        self, sizes: Sizes, projection: Projection, pattern: Pattern, merge: Merge, positions: Sequence[Position]
+        self,
+        sizes: Sizes,
+        projection: Projection,
+        pattern: Pattern,
+        merge: Merge,
+        positions: Sequence[Position],
     ) -> None:
         super().__init__(sizes)
 
@@ -160,5 +165,3 @@ class Composed(Attention):
 
             return attend.banded(q, k, v, sight.query_at, reach, between, sight.valid, dropout), None
         return attend.fused(q, k, v, *sight.mask(self.pattern), dropout), None
-
-

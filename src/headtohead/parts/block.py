@@ -27,6 +27,8 @@ class Block(Part):
 
 
 class TwoNorms(Block):
+    """What pre and post share: a norm for each branch."""
+
     def __init__(self, sizes: Sizes, norm: Callable[[], nn.Module], feeds: bool) -> None:
         super().__init__(sizes, norm, feeds)
         self.attention_norm = norm()
@@ -60,6 +62,6 @@ class Parallel(Block):
         self.norm = norm()
 
     def forward(self, x: Stream, attend: Step, feed: Step | None) -> Stream:
-        seen = self.norm(x)
+        seen: Tensor = self.norm(x)
         both = attend(seen) if feed is None else attend(seen) + feed(seen)
         return x + self.drop(both)

@@ -56,5 +56,5 @@ class Attention(Pool):
         self.score = nn.Linear(sizes.width, 1, bias=False)
 
     def forward(self, x: Stream, valid: Valid) -> Pooled:
-        score = self.score(x)[:, :, 0].masked_fill(~valid, torch.finfo(x.dtype).min)
+        score: Tensor = self.score(x)[:, :, 0].masked_fill(~valid, torch.finfo(x.dtype).min)
         return (score.softmax(1)[:, :, None] * x).sum(1)

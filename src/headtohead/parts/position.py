@@ -54,7 +54,8 @@ class Learned(Position):
         self.table = nn.Embedding(sizes.context, sizes.width)
 
     def embed(self, x: Float[Tensor, "batch length width"], at: Int[Tensor, "*b length"]) -> Tensor:
-        return x + self.table(at)
+        signal: Tensor = self.table(at)
+        return x + signal
 
 
 @part("position", "sinusoidal")

@@ -1,5 +1,7 @@
 """Projection: from the stream to queries, keys and values. Keys and values may have fewer heads than queries."""
 
+from itertools import pairwise
+
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -20,7 +22,8 @@ class Projection(Part):
 
 def split(x: Tensor, head_dim: int) -> Tensor:
     """(batch, length, heads * head_dim) to (batch, heads, length, head_dim)."""
-    return x.unflatten(-1, (-1, head_dim)).transpose(1, 2)
+    heads: Tensor = x.unflatten(-1, (-1, head_dim)).transpose(1, 2)
+    return heads
 
 
 @part("projection", "linear")
@@ -56,7 +59,7 @@ class MLP(Projection):
     def _network(self, depth: int, hidden: int, bias: bool) -> nn.Sequential:
         sizes = [self.sizes.width, *[hidden] * depth]
         steps: list[nn.Module] = []
-        for before, after in zip(sizes, sizes[1:], strict=False):
+        for before, after in pairwise(sizes):
             steps += [nn.Linear(before, after, bias=bias), nn.ReLU()]
         return nn.Sequential(*steps, nn.Linear(hidden, self.sizes.heads * self.sizes.head_dim, bias=bias))
 

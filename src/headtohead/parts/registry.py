@@ -1,4 +1,4 @@
-"""The parts by slot and name: built-ins, a user's own file, entry points; and whether options fit a part's signature."""
+"""The parts by slot and name: built-ins, a user's own file, entry points; and whether options fit a signature."""
 
 import ast
 import hashlib
@@ -84,36 +84,40 @@ def load_built_in() -> None:
             point.load()
 
 
-def use(path: str | Path, base: Path = Path(".")) -> Path:
-    """Import a file of the user's own parts under a name that depends on its content only, so that every process of an
+def module_name(file: Path) -> str:
+    """The name under which a file of parts is imported: it depends on the content only, so that every process of an
     experiment knows it by the same name."""
+    return f"headtohead_own_{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
+
+
+def use(path: str | Path, base: Path = Path(".")) -> Path:
+    """Import a file of the user's own parts."""
     load_built_in()
     file = (base / path).resolve()
     if not file.is_file():
         raise PartError(f"{path}: no such file of parts")
-    source = file.read_bytes()
-    module_name = f"headtohead_own_{hashlib.sha256(source).hexdigest()[:12]}"
-    if module_name in sys.modules:
+    name = module_name(file)
+    if name in sys.modules:
         return file
     try:
-        ast.parse(source)
+        ast.parse(file.read_bytes())
     except SyntaxError as error:
         raise PartError(f"{path}, line {error.lineno}: {error.msg}") from None
-    spec = importlib.util.spec_from_file_location(module_name, file)
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
+    sys.modules[name] = module
     before = dict(_known)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        del sys.modules[module_name]
+        del sys.modules[name]
         _known.clear()
         _known.update(before)
         if isinstance(error, PartError):
             raise
         raise PartError(f"{path}: {type(error).__name__}: {error}") from error
-    _own_files[module_name] = file
+    _own_files[name] = file
     return file
 
 
@@ -126,10 +130,10 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-def options(made: type) -> dict[str, inspect.Parameter]:
-    """The options of a part: its keyword-only arguments."""
-    signature = inspect.signature(made.__init__)  # type: ignore[misc]
-    return {name: p for name, p in signature.parameters.items() if p.kind is p.KEYWORD_ONLY}
+def options(made: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The options of a part, or of anything else that is chosen by name: its keyword-only arguments."""
+    parameters = inspect.signature(made).parameters
+    return {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
 
 
 def build(slot: str, choice: Choice, sizes: Sizes, *more: Any) -> Any:
@@ -154,9 +158,9 @@ def check(slot: str, value: Any, place: str) -> list[Fault]:
 
 
 def fit(made: Callable[..., Any], given: dict[str, Any], place: str) -> list[Fault]:
-    """Hold given options against the keyword-only arguments of a class."""
-    known = options(made)  # type: ignore[arg-type]
-    hints = typing.get_type_hints(made.__init__)  # type: ignore[misc]
+    """Hold given options against the keyword-only arguments of a class or function."""
+    known = options(made)
+    hints = typing.get_type_hints(made.__init__ if isinstance(made, type) else made)  # type: ignore[misc]
     kind = getattr(made, "kind", made.__name__)
     faults = []
     for name, value in given.items():

@@ -1,12 +1,14 @@
 """What is asked: experiment files as frozen data. Knows no torch."""
 
+from .base import Choice
 from .data import Columns, Data, Files
-from .experiment import Experiment, Primary, Probe, Published, Trial
-from .loading import check_settings, parse, read, recipe_names, recipe_path, resolve, schema
-from .model import Choice, Model, OwnModel, PerLayer, Transformer
+from .experiment import BASELINE, Experiment, Primary, Probe, Published, Trial
+from .loading import changes_of, parse, read, recipe_names, recipe_path, resolve, schema, trial
+from .model import Model, OwnModel, PerLayer, Transformer
 from .training import Training
 
 __all__ = [
+    "BASELINE",
     "Choice",
     "Columns",
     "Data",
@@ -21,11 +23,12 @@ __all__ = [
     "Training",
     "Transformer",
     "Trial",
-    "check_settings",
+    "changes_of",
     "parse",
     "read",
     "recipe_names",
     "recipe_path",
     "resolve",
     "schema",
+    "trial",
 ]

@@ -145,7 +145,7 @@ def resolve(raw: Raw, name: str, *, check: Check | None = None) -> Experiment:
     return experiment
 
 
-def check_settings(experiment: Experiment, variant: str) -> dict[str, Any]:
+def changes_of(experiment: Experiment, variant: str) -> dict[str, Any]:
     """What the variant sets, as dotted names with plain values."""
     return dict(_flat(experiment.variants.get(variant, {})))
 
@@ -208,9 +208,7 @@ def _variant_faults(raw: Raw, variant: str, changes: Any, check: Check | None) -
     named = tuple(_flat(changes))
     merged = _with_variant(raw, changes)
     found = _validated(merged)[1] + (check(merged) if check else [])
-    own = [
-        f for f in found if any(f.place.startswith(n) or n.startswith(f.place) for n in named) or f.place in TABLES
-    ]
+    own = [f for f in found if any(f.place.startswith(n) or n.startswith(f.place) for n in named) or f.place in TABLES]
     return [Fault(f"{place}.{f.place}", f.message, f.allowed, f.nearest) for f in own]
 
 
@@ -249,7 +247,10 @@ def _impossible(experiment: Experiment) -> list[Fault]:
         for key, asked in (("keep", training.keep == "best"), ("stop", training.stop is not None)):
             if asked:
                 faults.append(
-                    Fault(f"training.{key}", "is a choice, and choices need validation data: data.validation is 0")
+                    Fault(
+                        f"training.{key}",
+                        "is a choice, and choices need validation data: data.validation is 0",
+                    )
                 )
         if experiment.primary.split == "validation":
             faults.append(Fault("primary.split", "asks for validation data, and data.validation is 0"))
@@ -295,7 +296,11 @@ def _fault(error: Any) -> Fault:
     if kind == "value_error":
         return Fault(place, str(context.get("error", error["msg"])))
     if kind == "string_pattern_mismatch":
-        forms = {"steps": '500 or "15 epochs"', "evaluate": '100 or "1 epoch"', "checkpoint": '100 or "1 epoch"'}
+        forms = {
+            "steps": '500 or "15 epochs"',
+            "evaluate": '100 or "1 epoch"',
+            "checkpoint": '100 or "1 epoch"',
+        }
         form = forms.get(loc[-2] if len(loc) > 1 else "", "file.py:Name" if "module" in loc else context["pattern"])
         return Fault(place, f"cannot be {given!r}; it looks like {form}")
     bounds = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "less_than_equal": "<="}
@@ -363,4 +368,4 @@ def schema() -> dict[str, Any]:
     return made
 
 
-__all__ = ["Draft", "OwnModel", "PerLayer", "check_settings", "parse", "read", "resolve", "schema", "trial"]
+__all__ = ["Draft", "OwnModel", "PerLayer", "changes_of", "parse", "read", "resolve", "schema", "trial"]

@@ -93,8 +93,7 @@ class Transformer(Table):
             divisors = [n for n in range(1, self.width + 1) if self.width % n == 0]
             near = min(divisors, key=lambda n: abs(n - self.heads))
             raise ValueError(
-                f"width {self.width} cannot be divided among {self.heads} heads; "
-                f"take heads = {near}, or give head_dim"
+                f"width {self.width} cannot be divided among {self.heads} heads; take heads = {near}, or give head_dim"
             )
         return self
 
@@ -125,6 +124,4 @@ def _kind_of_model(value: Any) -> str:
     return "own" if own else "parts"
 
 
-Model = Annotated[
-    Annotated[Transformer, Tag("parts")] | Annotated[OwnModel, Tag("own")], Discriminator(_kind_of_model)
-]
+Model = Annotated[Annotated[Transformer, Tag("parts")] | Annotated[OwnModel, Tag("own")], Discriminator(_kind_of_model)]

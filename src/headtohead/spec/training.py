@@ -25,7 +25,7 @@ class Training(Table):
     batch: Annotated[int, Field(ge=1)] = 16
     sampling: Literal["random", "shuffled"] = "random"
     """language model on a stream: blocks from anywhere, or every block once before any comes again"""
-    optimizer: Choice = Choice(kind="adamw", rate=1e-3)
+    optimizer: Choice = Choice.model_validate({"kind": "adamw", "rate": 1e-3})
     schedule: Choice = Choice(kind="constant")
     """constant, { kind = "cosine", warmup = 50, final = 0.1 }, { kind = "linear", ... }"""
     clip: Annotated[float, Field(gt=0)] | None = None

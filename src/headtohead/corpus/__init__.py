@@ -1,0 +1,26 @@
+"""Texts to batches: sources with their splits, tokenizers saved as tokenizer.json, batches by (seed, step)."""
+
+from .batches import IGNORED, Batch, Encoded, Rows, Schedule, Stream, encode
+from .examples import Examples, examples
+from .sources import load
+from .splits import Corpus, Split, Task
+from .tokenizers import Tokenizer, check_tokens, train_tokenizer
+
+__all__ = [
+    "IGNORED",
+    "Batch",
+    "Corpus",
+    "Encoded",
+    "Examples",
+    "Rows",
+    "Schedule",
+    "Split",
+    "Stream",
+    "Task",
+    "Tokenizer",
+    "check_tokens",
+    "encode",
+    "examples",
+    "load",
+    "train_tokenizer",
+]

@@ -1,0 +1,233 @@
+"""Rows to batches: an encoded split is one tensor, a batch is an index into it and a function of (seed, step) alone.
+
+Nothing here remembers what was drawn before: a run that was killed draws what it would have drawn, two variants with
+the same seed see the same batches, and no row depends on the others of its batch (all are padded to the context).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from headtohead import streams
+from headtohead.errors import CorpusError
+from headtohead.spec import Data, Training
+
+from .splits import Split, Task
+from .tokenizers import Tokenizer
+
+IGNORED = -100
+"""the label of a position outside the loss"""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a model is given and what it should say."""
+
+    input_ids: Int64[Tensor, "batch length"]
+    labels: Int64[Tensor, "batch length"] | Int64[Tensor, "batch"]
+    """language model: the next token, -100 outside the loss; classifier: the class"""
+    attention_mask: Bool[Tensor, "batch length"] | None = None
+    """false on padding; None when there is none"""
+
+    def to(self, device: torch.device | str) -> Batch:
+        mask = None if self.attention_mask is None else self.attention_mask.to(device)
+        return Batch(self.input_ids.to(device), self.labels.to(device), mask)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A split as one run of tokens."""
+
+    name: str
+    tokens: Int64[Tensor, "tokens"]
+
+    def __len__(self) -> int:
+        return self.tokens.numel()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A split as rows of tokens, laid end to end. A language model's rows carry their start and stop."""
+
+    name: str
+    tokens: Int64[Tensor, "tokens"]
+    offsets: Int64[Tensor, "rows_and_one"]
+    labels: Int64[Tensor, "rows"] | None = None
+
+    def __len__(self) -> int:
+        return self.offsets.numel() - 1
+
+    @property
+    def lengths(self) -> Int64[Tensor, "rows"]:
+        return self.offsets.diff()
+
+    def cut(self, context: int) -> int:
+        """How many rows are longer than a model of this context can read."""
+        limit = context if self.labels is not None else context + 1
+        return int((self.lengths > limit).sum())
+
+    def padded(
+        self, at: Int64[Tensor, "batch"], width: int, pad_id: int
+    ) -> tuple[Int64[Tensor, "batch width"], Bool[Tensor, "batch width"]]:
+        """Those rows, cut or padded on the right to the width, and where they are not padding."""
+        start, lengths = self.offsets[at], (self.offsets[at + 1] - self.offsets[at])
+        column = torch.arange(width)
+        real = column < lengths[:, None]
+        index = (start[:, None] + column).clamp_(max=self.tokens.numel() - 1)
+        return self.tokens[index].masked_fill_(~real, pad_id), real
+
+
+Encoded = Stream | Rows
+
+
+def encode(split: Split, tokenizer: Tokenizer, task: Task, data: Data) -> Encoded:
+    """The split as numbers, in the form that task and data.rows ask for."""
+    if task == "language-model" and data.rows == "stream":
+        return _stream(split, tokenizer)
+    ids = tokenizer.encode_rows(split.rows)
+    if task == "language-model" and (tokenizer.start_id is None or tokenizer.stop_id is None):
+        raise CorpusError('rows = "sentences" needs a start and a stop token, and the tokenizer has none')
+    if tokenizer.start_id is not None and tokenizer.stop_id is not None:
+        ids = [[tokenizer.start_id, *row, tokenizer.stop_id] for row in ids]
+    if empty := [i for i, row in enumerate(ids, start=1) if not row]:
+        raise CorpusError(f"{split.name}: row {empty[0]} has no tokens: {split.rows[empty[0] - 1]!r}")
+    offsets = torch.tensor([0, *(len(row) for row in ids)]).cumsum(0)
+    labels = torch.tensor(split.labels) if task == "classify" and split.labels is not None else None
+    return Rows(split.name, _flat(ids), offsets, labels)
+
+
+def _stream(split: Split, tokenizer: Tokenizer) -> Stream:
+    joint = "" if tokenizer.kind == "words" else split.joint  # words know no white space
+    rows = [*(row + joint for row in split.rows[:-1]), *split.rows[-1:]]
+    return Stream(split.name, _flat(tokenizer.encode_rows(rows)))
+
+
+def _flat(rows: Sequence[Sequence[int]]) -> Int64[Tensor, "tokens"]:
+    return torch.tensor([i for row in rows for i in row], dtype=torch.int64)
+
+
+def shifted(
+    block: Int64[Tensor, "batch width"], real: Bool[Tensor, "batch width"] | None
+) -> tuple[Int64[Tensor, "batch length"], Int64[Tensor, "batch length"], Bool[Tensor, "batch length"] | None]:
+    """Inputs, labels and mask of a language model: each position is to say the next token, none is to say padding."""
+    inputs, labels = block[:, :-1].contiguous(), block[:, 1:].contiguous()
+    if real is None:
+        return inputs, labels, None
+    said = real[:, 1:].contiguous()
+    return inputs, labels.masked_fill_(~said, IGNORED), said
+
+
+class Schedule:
+    """Training batches as a pure function of (seed, step); the first step is 0.
+
+    stream, random     blocks that start anywhere
+    stream, shuffled   blocks end to end from a random phase, every one once an epoch, in a random order
+    rows               every row once an epoch, in a random order
+    """
+
+    def __init__(
+        self,
+        encoded: Encoded,
+        task: Task,
+        training: Training,
+        data: Data,
+        context: int,
+        seed: int,
+        tokenizer: Tokenizer,
+    ) -> None:
+        self.encoded, self.task, self.context, self.seed = encoded, task, context, seed
+        self.size = training.batch
+        self.random = isinstance(encoded, Stream) and training.sampling == "random"
+        self.unknown = data.unknown
+        self.unknown_id, self.pad_id = tokenizer.unknown_id, tokenizer.pad_id or 0
+        self._kept = _kept_ids(tokenizer)
+        if self.unknown and self.unknown_id is None:
+            raise CorpusError(f"data.unknown: the tokenizer ({tokenizer.kind}) has no unknown token")
+        self._generator = torch.Generator()
+        self._epoch: tuple[int, Int64[Tensor, "items"]] | None = None
+        if isinstance(encoded, Stream):
+            _long_enough(encoded, context)
+            # Every window of context + 1 tokens, as a view: a block is one row of it.
+            self._windows = encoded.tokens.unfold(0, context + 1, 1)
+            self.items = max(1, (len(encoded) - context) // context)
+        else:
+            self.items = len(encoded)
+        self.steps_per_epoch = -(-self._blocks() // self.size)
+
+    def _blocks(self) -> int:
+        """How many examples an epoch has."""
+        if self.random:
+            return max(1, -(-(len(self._windows) + self.context - 1) // self.context))
+        return self.items
+
+    def indices(self, step: int) -> Int64[Tensor, "batch"]:
+        """Which blocks (by where they start) or rows the step sees."""
+        if self.random:
+            generator = self._seeded("batches", step)
+            return torch.randint(len(self._windows), (self.size,), generator=generator)
+        epoch, at = divmod(step, self.steps_per_epoch)
+        if self._epoch is None or self._epoch[0] != epoch:
+            self._epoch = epoch, self._order(epoch)  # a memo of a pure function
+        return self._epoch[1][at * self.size : (at + 1) * self.size]
+
+    def batch(self, step: int) -> Batch:
+        at = self.indices(step)
+        if isinstance(self.encoded, Stream):
+            block, real = self._windows[at], None
+        else:
+            width = self.context + (self.task == "language-model")
+            block, real = self.encoded.padded(at, width, self.pad_id)
+        if self.unknown:
+            block = self._with_unknown(block, step)
+        if self.task == "language-model":
+            return Batch(*shifted(block, real))
+        assert isinstance(self.encoded, Rows)
+        assert self.encoded.labels is not None
+        return Batch(block, self.encoded.labels[at], real)
+
+    def digest(self, steps: int) -> str:
+        """SHA-256 of which examples each of so many steps sees, and of how they are cut."""
+        head = f"{type(self.encoded).__name__} {len(self.encoded)} {self.context} {self.size} {self.unknown} {steps}"
+        made = hashlib.sha256(head.encode())
+        for step in range(steps):
+            made.update(self.indices(step).numpy().tobytes())
+        return made.hexdigest()
+
+    def _order(self, epoch: int) -> Int64[Tensor, "items"]:
+        order = torch.randperm(self.items, generator=self._seeded("order", epoch))
+        if isinstance(self.encoded, Rows):
+            return order
+        phases = min(self.context, len(self.encoded) - self.items * self.context)
+        phase = torch.randint(phases, (1,), generator=self._seeded("phase", epoch))
+        return order * self.context + phase
+
+    def _with_unknown(self, block: Int64[Tensor, "batch width"], step: int) -> Int64[Tensor, "batch width"]:
+        """A share of the words made unknown, before inputs and labels part: both see it."""
+        chosen = torch.rand(block.shape, generator=self._seeded("unknown", step)) < self.unknown
+        if self._kept.numel():
+            chosen &= ~torch.isin(block, self._kept)
+        assert self.unknown_id is not None
+        return block.masked_fill(chosen, self.unknown_id)
+
+    def _seeded(self, purpose: str, where: int) -> torch.Generator:
+        return self._generator.manual_seed(streams.key(self.seed, purpose, where))
+
+
+def _kept_ids(tokenizer: Tokenizer) -> Int64[Tensor, "kept"]:
+    """Padding, start and stop are not words."""
+    ids = (tokenizer.pad_id, tokenizer.start_id, tokenizer.stop_id)
+    return torch.tensor(sorted({one for one in ids if one is not None}), dtype=torch.int64)
+
+
+def _long_enough(stream: Stream, context: int) -> None:
+    if len(stream) <= context:
+        raise CorpusError(
+            f"{stream.name}: the text has {len(stream)} tokens, and one block of context {context} needs "
+            f"{context + 1}; give more text or set model.context below {max(len(stream), 2)}"
+        )

@@ -1,0 +1,250 @@
+"""Tokens: words, characters, bytes, BPE trained on the corpus, or a tokenizer.json that is there already.
+
+All are built with the `tokenizers` library, so that tokenizer.json alone reproduces them. A kind is one function; its
+keyword-only arguments are its options. `<pad>`, `<unk>`, `<s>` and `</s>` are entries of the vocabulary and nothing
+more: they are not looked for in texts, so that a text which spells one cannot pass for it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+from pydantic import Field, TypeAdapter, ValidationError
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer as Backend
+
+from headtohead.errors import Fault, nearest
+from headtohead.spec import Choice, Data
+
+from . import words as treebank
+from .faults import missing, refusal
+from .splits import Corpus
+
+FILE = "tokenizer.json"
+PAD, UNKNOWN, START, STOP = "<pad>", "<unk>", "<s>", "</s>"
+# Names that other makers gave to the same four; the first that a vocabulary has is taken.
+NAMES = {
+    "pad": (PAD, "[PAD]", "<|padding|>", "<|endoftext|>"),
+    "unknown": (UNKNOWN, "[UNK]", "<UNK>"),
+    "start": (START, "[CLS]", "<bos>", "<|begin_of_text|>", "<|endoftext|>"),
+    "stop": (STOP, "[SEP]", "<eos>", "<|end_of_text|>", "<|endoftext|>"),
+}
+_EVERY_CHARACTER = "(?m)."  # Oniguruma's m: a period is a line end too
+
+Count = Annotated[int, Field(ge=1)]
+BpeSize = Annotated[int, Field(ge=256 + len(NAMES))]
+
+
+class Tokenizer:
+    """Text to numbers and back. A thin wrapper round the tokenizer of the `tokenizers` library."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.kind = _kind(json.loads(backend.to_str()))
+        self.vocab_size: int = backend.get_vocab_size()
+        self.pad_id, self.unknown_id, self.start_id, self.stop_id = (self._find(names) for names in NAMES.values())
+
+    def _find(self, names: Iterable[str]) -> int | None:
+        ids = (self.backend.token_to_id(name) for name in names)
+        return next((one for one in ids if one is not None), None)
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def encode_rows(self, rows: Iterable[str]) -> list[list[int]]:
+        # One by one: the library's own batches start threads, and gain nothing on rows this short.
+        return [self.encode(row) for row in rows]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Readable text; padding, start and stop are left out."""
+        hidden = {self.pad_id, self.start_id, self.stop_id}
+        text: str = self.backend.decode([i for i in ids if i not in hidden], skip_special_tokens=False)
+        return text
+
+    def token(self, id: int) -> str:
+        """The entry of the vocabulary, as it stands there."""
+        token = self.backend.id_to_token(id)
+        if token is None:
+            raise IndexError(f"no token {id} in a vocabulary of {self.vocab_size}")
+        return str(token)
+
+    def save(self, folder: Path | str) -> Path:
+        path = Path(folder) / FILE
+        path.write_text(self.backend.to_str(pretty=True) + "\n", encoding="utf-8")
+        return path
+
+    @classmethod
+    def load(cls, path: Path | str) -> Tokenizer:
+        """From tokenizer.json, or the folder that holds it."""
+        path = Path(path)
+        path = path / FILE if path.is_dir() else path
+        if not path.is_file():
+            raise missing(path)
+        try:
+            return cls(Backend.from_str(path.read_text(encoding="utf-8")))
+        except UnicodeDecodeError as error:
+            raise refusal(path, [Fault(f"byte {error.start}", "is not UTF-8")]) from None
+        except Exception as error:  # noqa: BLE001  the library raises plain Exception for a file that it cannot read
+            message = f"is no tokenizer of the tokenizers library: {error}"
+            raise refusal(path, [Fault("file", message)]) from None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tokenizer) and self.backend.to_str() == other.backend.to_str()
+
+    def __hash__(self) -> int:
+        return hash(self.backend.to_str())
+
+
+def train_tokenizer(data: Data, corpus: Corpus, *, base: Path = Path()) -> Tokenizer:
+    """The tokenizer that `data` asks for, learned from what the corpus allows. A relative path is taken from `base`."""
+    if faults := check_tokens(data.tokens):
+        raise refusal("data.tokens", faults)
+    options = dict(data.tokens.options)
+    language = corpus.task == "language-model"
+    if data.tokens.kind == "file":
+        options["path"] = str(base / Path(options["path"]).expanduser())
+    elif language and data.rows == "sentences":
+        options["ends"] = True
+    rows = corpus.vocabulary_rows
+    if language and data.rows == "stream" and data.tokens.kind != "words":
+        # What stands between two rows of a stream is text as well.
+        rows = tuple(row + corpus.train.joint for row in rows)
+    return Tokenizer(KINDS[data.tokens.kind](rows, **options))
+
+
+def words(
+    rows: Sequence[str], *, min_count: Count = 1, size: Count | None = None, lowercase: bool = False, ends: bool = False
+) -> Backend:
+    """Words after the Penn Treebank; the most frequent come first, equal ones in the order of the alphabet."""
+    normalizer, splitter = treebank.normalizer(lowercase=lowercase), pre_tokenizers.WhitespaceSplit()
+    counts = Counter(word for row in rows for word in normalizer.normalize_str(row).split())
+    backend = _listed(counts, _specials(unknown=True, ends=ends), min_count, size)
+    backend.normalizer = normalizer
+    backend.pre_tokenizer = splitter
+    backend.decoder = treebank.decoder()
+    return backend
+
+
+def characters(rows: Sequence[str], *, lowercase: bool = False, ends: bool = False) -> Backend:
+    """Every character a token, line ends among them."""
+    counts = Counter(character for row in rows for character in (row.lower() if lowercase else row))
+    backend = _listed(counts, _specials(unknown=True, ends=ends), 1, None)
+    if lowercase:
+        backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(_EVERY_CHARACTER), "isolated")
+    backend.decoder = decoders.Fuse()
+    return backend
+
+
+def bytes_(rows: Sequence[str], *, ends: bool = False) -> Backend:
+    """The 256 bytes of UTF-8: nothing is unknown."""
+    vocabulary = _specials(unknown=False, ends=ends) + sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Backend(models.BPE({token: i for i, token in enumerate(vocabulary)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def bpe(rows: Sequence[str], *, size: BpeSize = 2000, ends: bool = False) -> Backend:
+    """Byte pairs merged by how often they occur, after Sennrich et al. 2016, arXiv:1508.07909, on bytes as in GPT-2."""
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    specials = _specials(unknown=False, ends=ends)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=specials, initial_alphabet=alphabet, show_progress=False
+    )
+    backend.train_from_iterator(rows, trainer)
+    learned = json.loads(backend.to_str())["model"]
+    # Built anew, because training registers the special tokens as text to be looked for.
+    built = Backend(models.BPE(learned["vocab"], [tuple(merge) for merge in learned["merges"]]))
+    built.pre_tokenizer = backend.pre_tokenizer
+    built.decoder = decoders.ByteLevel()
+    return built
+
+
+def file(rows: Sequence[str], *, path: str) -> Backend:
+    """A tokenizer.json that is there already; nothing is learned."""
+    return Tokenizer.load(path).backend
+
+
+KINDS: dict[str, Callable[..., Backend]] = {
+    "words": words,
+    "characters": characters,
+    "bytes": bytes_,
+    "bpe": bpe,
+    "file": file,
+}
+
+
+def check_tokens(choice: Choice) -> list[Fault]:
+    """What is wrong with data.tokens: kind and options are held against the functions above."""
+    place = "data.tokens"
+    if choice.kind not in KINDS:
+        return [Fault(place, f"no tokens named {choice.kind!r}", tuple(KINDS), nearest(choice.kind, KINDS))]
+    function = KINDS[choice.kind]
+    known = {name: p for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
+    hints = get_type_hints(function, include_extras=True)
+    faults = []
+    for name, value in choice.options.items():
+        if name not in known:
+            message = f"unknown option of {choice.kind}"
+            faults.append(Fault(f"{place}.{name}", message, tuple(known), nearest(name, known)))
+        elif wrong := _wrong(hints[name], value):
+            faults.append(Fault(f"{place}.{name}", wrong))
+    required = (name for name, parameter in known.items() if parameter.default is parameter.empty)
+    absent = [name for name in required if name not in choice.options]
+    return faults + [Fault(f"{place}.{name}", f"is missing: {choice.kind} needs it") for name in absent]
+
+
+_EXPECTED = {"int_type": "a whole number", "bool_type": "true or false", "string_type": "text"}
+
+
+def _wrong(hint: Any, value: object) -> str | None:
+    try:
+        TypeAdapter(hint).validate_python(value, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if first["type"] == "greater_than_equal":
+            return f"must be at least {first['ctx']['ge']}, not {value!r}"
+        return f"must be {_EXPECTED.get(first['type'], first['msg'])}, not {value!r}"
+    return None
+
+
+def _specials(*, unknown: bool, ends: bool) -> list[str]:
+    return [PAD, *([UNKNOWN] if unknown else []), *([START, STOP] if ends else [])]
+
+
+def _listed(counts: Counter[str], specials: list[str], min_count: int, size: int | None) -> Backend:
+    """A vocabulary of whole tokens. `size` counts the special ones too."""
+    ranked = sorted((token for token, n in counts.items() if n >= min_count), key=lambda t: (-counts[t], t))
+    room = len(ranked) if size is None else max(0, size - len(specials))
+    vocabulary = {token: i for i, token in enumerate(specials + ranked[:room])}
+    return Backend(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+
+
+def _kind(saved: dict[str, Any]) -> str:
+    """Which of the kinds above made this tokenizer; `file` when none did."""
+    model, cut = saved["model"], saved["pre_tokenizer"] or {}
+    match model["type"], cut.get("type"):
+        case "WordLevel", "WhitespaceSplit" if _is_treebank(saved["normalizer"]):
+            return "words"
+        case "WordLevel", "Split" if cut["pattern"] == {"Regex": _EVERY_CHARACTER}:
+            return "characters"
+        case "BPE", "ByteLevel" if not cut["use_regex"] and not model["merges"]:
+            return "bytes"
+        case "BPE", "ByteLevel" if not saved["added_tokens"]:
+            return "bpe"
+    return "file"
+
+
+def _is_treebank(normalizer: dict[str, Any] | None) -> bool:
+    steps = (normalizer or {}).get("normalizers", [])
+    rules = [(step["pattern"]["Regex"], step["content"]) for step in steps if step["type"] == "Replace"]
+    return rules == list(treebank.TREEBANK)

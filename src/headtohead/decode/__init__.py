@@ -1,0 +1,5 @@
+"""From logits to text."""
+
+from .generate import generate
+
+__all__ = ["generate"]

@@ -1,0 +1,1 @@
+"""The machinery of the exam that every part must pass; `headtohead.testing` is its public face."""

@@ -1,0 +1,75 @@
+"""Writing that survives: a file is there whole or not at all, and a full disk is said in plain words."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .errors import DiskFullError, RunFolderError
+
+
+@contextmanager
+def disk_full_in_words(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFullError(
+                f"no room left on the disk to write {path}; free some and run again with --resume"
+            ) from error
+        raise
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write to a neighbour, flush it to the disk, then rename: nobody ever sees half a file."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with disk_full_in_words(path):
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise RunFolderError(f"{path}: no such file; is this a run folder?") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise RunFolderError(f"{path}: is damaged ({error})") from None
+
+
+def append_line(path: Path, value: Any) -> None:
+    """One more line of a JSONL file, written in one piece."""
+    with disk_full_in_words(path), path.open("ab") as file:
+        file.write(json.dumps(value).encode() + b"\n")
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a JSONL file; a last line that was cut off by a kill is left out."""
+    if not path.is_file():
+        return []
+    whole, _, _ = path.read_bytes().rpartition(b"\n")
+    return [json.loads(line) for line in whole.split(b"\n") if line]
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

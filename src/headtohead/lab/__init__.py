@@ -1,0 +1,1 @@
+"""The laboratory: experiments become trials, trials become run folders."""

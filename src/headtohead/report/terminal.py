@@ -1,0 +1,281 @@
+"""What a person sees in the terminal: live progress on stderr, results on stdout, readable at 80 columns."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from rich import box
+from rich.console import Console
+from rich.live import Live as RichLive
+from rich.markup import escape
+from rich.table import Table
+
+from .. import spec
+
+REDRAW = 4
+
+
+def out() -> Console:
+    return Console(highlight=False)
+
+
+def err() -> Console:
+    return Console(stderr=True, highlight=False)
+
+
+def table(*columns: str, title: str | None = None) -> Table:
+    """A plain table: the first column is names, the others are figures."""
+    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+    for index, column in enumerate(columns):
+        made.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
+    return made
+
+
+def duration(seconds: float) -> str:
+    """3 s, 2 min 05 s, 1 h 20 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def amount(number: float) -> str:
+    """1.00 M, 863 k."""
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.0f}"
+
+
+class Live:
+    """A table that grows while trials run: variants down, seeds across, and below it the rate and the time left."""
+
+    MOST_SEEDS = 8
+
+    def __init__(self, experiment: spec.Experiment) -> None:
+        self.experiment = experiment
+        self.began = time.monotonic()
+        console = err()
+        self.is_shown = console.is_terminal
+        self.live = RichLive(console=console, refresh_per_second=REDRAW, transient=True)
+
+    def __enter__(self) -> Self:
+        if self.is_shown:
+            self.live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self.live.stop()
+
+    def watch(self, jobs: Sequence[Any]) -> None:
+        if self.is_shown:
+            self.live.update(self.table(jobs))
+
+    def table(self, jobs: Sequence[Any]) -> Table:
+        seeds = sorted({job.trial.seed for job in jobs})[-self.MOST_SEEDS :]
+        made = table("", *(f"seed {seed}" for seed in seeds), title=escape(self.experiment.question))
+        by_place = {(job.trial.variant, job.trial.seed): job for job in jobs}
+        for name in self.experiment.names:
+            made.add_row(escape(name), *(cell(by_place.get((name, seed))) for seed in seeds))
+        made.caption = self._caption(jobs)
+        made.caption_justify = "left"
+        return made
+
+    def _caption(self, jobs: Sequence[Any]) -> str:
+        running = [job for job in jobs if job.state == "running"]
+        over = sum(job.is_over for job in jobs)
+        rate = sum(job.rate for job in running)
+        words = [f"{over} of {len(jobs)} trials done", f"{rate:.1f} steps/s"]
+        left = time_left(jobs)
+        words.append(f"about {duration(left)} left" if left is not None else "time left: measuring")
+        words += [
+            f"{job.trial.variant}/{job.trial.seed}: {job.message}" for job in jobs if job.state in ("failed", "lost")
+        ]
+        return escape("\n".join([" · ".join(words[:3]), *words[3:]]))
+
+
+def time_left(jobs: Sequence[Any]) -> float | None:
+    """From the steps still to do and the rate of those that run."""
+    running = [job for job in jobs if job.state == "running" and job.rate > 0]
+    if not running:
+        return None
+    per_trial = max(job.steps for job in running)
+    to_do = sum(job.steps - job.step for job in running) + per_trial * sum(job.state == "waiting" for job in jobs)
+    return float(to_do / sum(job.rate for job in running))
+
+
+def cell(job: Any) -> str:
+    if job is None:
+        return ""
+    if job.state == "running":
+        share = f"{100 * job.step / job.steps:3.0f} %" if job.steps else "starts"
+        return f"[cyan]{share}[/]" + (f" {job.loss:.2f}" if job.loss is not None else "")
+    if job.state == "finished":
+        return f"[green]done[/] {job.ended - job.began:.0f} s"
+    return {
+        "waiting": "[dim]waits[/]",
+        "kept": "[green]done[/]",
+        "failed": "[red]failed[/]",
+        "lost": "[red]lost[/]",
+    }[job.state]
+
+
+def show_plan(experiment: spec.Experiment, plans: Sequence[Any], seeds: int, workers: int) -> None:
+    made = table(
+        "variant",
+        "parameters",
+        "FLOPs/token",
+        "memory",
+        "steps",
+        "one trial",
+        title=escape(experiment.question),
+    )
+    for one in plans:
+        memory = f"{amount(one.training_bytes)}B"
+        made.add_row(
+            escape(one.variant),
+            f"{one.parameters:,}",
+            amount(one.flops_per_token),
+            memory,
+            f"{one.steps:,}",
+            duration(one.seconds),
+        )
+    console = out()
+    console.print(made)
+    total = seeds * sum(one.seconds for one in plans) / min(workers, seeds * len(plans))
+    trials = f"{len(plans)} variants x {seeds} seeds = {len(plans) * seeds} trials"
+    console.print(f"{trials} on {workers} workers: about {duration(total)}, estimated from a few real steps.")
+
+
+def show_recipes(found: Sequence[dict[str, Any]]) -> None:
+    made = table("recipe", "question")
+    made.columns[1].justify = "left"
+    for one in found:
+        made.add_row(escape(one["name"]), escape(one["question"]))
+    console = out()
+    console.print(made)
+    console.print("h2h run NAME trains one; h2h recipes --show NAME > mine.toml starts your own.")
+
+
+def show_parts(rows: Sequence[dict[str, str]]) -> None:
+    made = table("slot", "part", "options")
+    made.columns[1].justify = made.columns[2].justify = "left"
+    last = ""
+    for row in rows:
+        about = (
+            f"{row['options']}\n[dim]{escape(row['about'])}[/]" if row["options"] else f"[dim]{escape(row['about'])}[/]"
+        )
+        made.add_row(row["slot"] if row["slot"] != last else "", escape(row["part"]), about)
+        last = row["slot"]
+    out().print(made)
+
+
+def show_predictions(answers: Sequence[dict[str, Any]]) -> None:
+    made = table("text", "class", "confidence")
+    for one in answers:
+        made.add_row(escape(one["text"]), escape(one["class"]), f"{one['confidence']:.1%}")
+    console = out()
+    console.print(made)
+    for one in answers:
+        if one["cut"]:
+            console.print(f"[yellow]cut at the model's context:[/] {escape(one['text'])}")
+        if one["unknown"]:
+            console.print(f"[dim]{one['unknown']} unknown words in: {escape(one['text'])}[/]")
+
+
+def show_scores(answers: Sequence[dict[str, Any]]) -> None:
+    console = out()
+    for one in answers:
+        made = table("token", "loss", "probability", title=escape(one["text"]))
+        for row in one["tokens"]:
+            known = "" if row["known"] else " [yellow](unknown)[/]"
+            made.add_row(escape(row["token"]) + known, f"{row['loss']:.3f}", f"{2.718281828459045 ** -row['loss']:.2%}")
+        console.print(made)
+        blocks = f", read in {one['blocks']} blocks of the model's context" if one["blocks"] > 1 else ""
+        console.print(
+            f"loss {one['loss']:.4f}, perplexity {one['perplexity']:,.2f}, {len(one['tokens'])} tokens{blocks}\n"
+        )
+
+
+def show_examination(found: dict[str, Any]) -> None:
+    made = table("what", "found")
+    made.columns[1].justify = "left"
+    for finding in found["findings"]:
+        advice = f"\n[yellow]{escape(finding['advice'])}[/]" if finding["advice"] else ""
+        made.add_row(escape(finding["name"]), escape(str(finding["value"])) + advice)
+    out().print(made)
+
+
+def show_findings(findings: Sequence[Any]) -> None:
+    made = table("part", "check", "found")
+    made.columns[1].justify = made.columns[2].justify = "left"
+    for one in findings:
+        word = "[green]passed[/]" if one.passed else f"[red]failed[/] {escape(one.found)}"
+        made.add_row(escape(one.part), escape(one.check), word)
+    console = out()
+    console.print(made)
+    failed = sum(not one.passed for one in findings)
+    console.print(f"{len(findings) - failed} checks passed, {failed} failed")
+
+
+def show_outcome(outcome: Any) -> None:
+    """The result table, and where things are."""
+    runs = outcome.runs
+    experiment = runs.experiment
+    console = out()
+    rows = result_rows(runs)
+    splits = [name for name in rows[0]["scores"]] if rows else []
+    made = table("", *(escape(name) for name in splits), title=escape(experiment.question))
+    for row in rows:
+        made.add_row(escape(row["variant"]), *(_mean_and_spread(row["scores"][name], row["metric"]) for name in splits))
+    console.print(made)
+    if rows:
+        console.print(f"{rows[0]['metric']} after training, mean over seeds ± standard deviation of one seed")
+    for job in outcome.failures:
+        console.print(f"[red]{job.state}[/]: {escape(job.trial.variant)}, seed {job.trial.seed}: {escape(job.message)}")
+    console.print(f"runs: {escape(str(runs.folder))}")
+
+
+def result_rows(runs: Any) -> list[dict[str, Any]]:
+    """For each variant the scores of its finished runs."""
+    rows = []
+    for variant in runs.experiment.names:
+        finished = runs.finished(variant)
+        if not finished:
+            continue
+        results = [run.result for run in finished.values()]
+        metric = results[0]["metric"]
+        scores = {name: [r["scores"][name][metric] for r in results] for name in results[0]["scores"]}
+        rows.append({"variant": variant, "metric": metric, "seeds": list(finished), "scores": scores})
+    return rows
+
+
+def _mean_and_spread(values: Sequence[float], metric: str) -> str:
+    mean = statistics.fmean(values)
+    spread = statistics.stdev(values) if len(values) > 1 else None
+    if metric == "accuracy":
+        return f"{100 * mean:.1f} %" + (f" ± {100 * spread:.1f}" if spread is not None else "")
+    return f"{mean:.1f}" + (f" ± {spread:.1f}" if spread is not None else "")
+
+
+def as_json(outcome: Any) -> dict[str, Any]:
+    runs = outcome.runs
+    return {
+        "experiment": runs.experiment.name,
+        "question": runs.experiment.question,
+        "runs": str(runs.folder),
+        "variants": result_rows(runs),
+        "failures": [
+            {"variant": job.trial.variant, "seed": job.trial.seed, "state": job.state, "message": job.message}
+            for job in outcome.failures
+        ],
+    }

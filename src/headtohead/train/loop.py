@@ -1,0 +1,215 @@
+"""The one training loop, for every task.
+
+A step is a function of (seed, step): its batch, its dropout, its rate. The state between steps is the weights, the
+optimizer's moments and a handful of numbers, all of which a checkpoint holds; so a run that is killed at any moment and
+started again ends with the same bits as one that was not.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from .. import spec, streams
+from ..corpus import Examples, Schedule
+from ..errors import DivergedError
+from ..files import append_line, read_lines
+from . import checkpoint, memory
+from .checkpoint import State
+from .objectives import Evaluation, Objective, evaluate
+from .optimizers import Descent
+
+CHECK_EVERY = 10
+RAN_AWAY = 3.0
+EVALUATION_BATCH = 16
+"""small enough for the logits of a batch to stay near the processor"""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What the loop tells while it runs."""
+
+    step: int
+    steps: int
+    loss: float
+    rate: float
+    """steps per second since this process began"""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a finished training says of itself. The model holds the weights that were chosen."""
+
+    steps: int
+    seconds: float
+    seconds_per_step: float
+    peak_memory: int
+    last_loss: float
+    """mean training loss since the last evaluation"""
+    chosen_step: int
+    stopped_early: bool
+
+
+@dataclass
+class Training:
+    """One trial being trained: all that a step needs."""
+
+    model: nn.Module
+    objective: Objective
+    schedule: Schedule
+    settings: spec.Training
+    seed: int
+    folder: Path
+    followed: Mapping[str, Examples] = field(default_factory=dict)
+    """texts scored along the way, by name: train, validation, and those of `watch`"""
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    tell: Callable[[Progress], None] = lambda progress: None
+
+    def __post_init__(self) -> None:
+        epoch = self.schedule.steps_per_epoch
+        self.steps = self.settings.total_steps(epoch)
+        self.evaluate_every = self.settings.evaluate_every(epoch)
+        self.checkpoint_every = self.settings.checkpoint_every(epoch)
+        self.descent = Descent(self.model, self.settings, self.steps)
+        self.state = State()
+        self.metrics = self.folder / "metrics.jsonl"
+        self._recent: list[torch.Tensor] = []
+
+    def run(self) -> Trained:
+        """Train from the newest checkpoint, or from the start, to the end."""
+        self._resume()
+        self.model.train()
+        memory.mark()
+        began, first_step = time.perf_counter(), self.state.step
+        if self.state.step == 0:
+            self._evaluate()
+            self._save()
+        stopped = self._has_stopped()
+        while self.state.step < self.steps and not stopped:
+            self._step(self.state.step)
+            self.state.step += 1
+            if self.state.step % CHECK_EVERY == 0 or self.state.step == self.steps:
+                self._check_loss()
+                done, gone = self.state.step - first_step, time.perf_counter() - began
+                loss = self.state.recent_loss / max(1, self.state.recent_steps)
+                self.tell(Progress(self.state.step, self.steps, loss, done / gone))
+            at_end = self.state.step == self.steps
+            if at_end or self.state.step % self.evaluate_every == 0:
+                self._evaluate()
+                stopped = self._has_stopped()
+            if at_end or stopped or self.state.step % self.checkpoint_every == 0:
+                self._save()
+        return self._finish(stopped and self.state.step < self.steps)
+
+    def _step(self, step: int) -> None:
+        began = time.perf_counter()
+        torch.manual_seed(streams.key(self.seed, "dropout", step))
+        batch = self.schedule.batch(step).to(self.device)
+        loss = self.objective.loss(self.model, batch)
+        loss.backward()
+        self.descent.step(step)
+        self._recent.append(loss.detach())
+        self.state.seconds += time.perf_counter() - began
+
+    def _check_loss(self) -> None:
+        """Add up what was not yet added up; one look at the values for several steps."""
+        for offset, loss in enumerate(torch.stack(self._recent).tolist() if self._recent else []):
+            step = self.state.step - len(self._recent) + offset + 1
+            if self.state.first_loss is None:
+                self.state.first_loss = loss
+            if not math.isfinite(loss):
+                raise DivergedError(self._advice(f"the loss is not a number at step {step}"))
+            self.state.recent_loss += loss
+            self.state.recent_steps += 1
+        self._recent.clear()
+
+    def _advice(self, what: str) -> str:
+        optimizer = self.settings.optimizer
+        rate = optimizer.options.get("rate", "its default")
+        clip = "" if self.settings.clip else ", or clip gradients (training.clip = 1.0)"
+        return f"{what}: try a lower rate than {rate} for {optimizer.kind}, a longer warm-up{clip}"
+
+    def _evaluate(self) -> None:
+        """Score the followed texts; note them; keep the best by validation data only."""
+        self._check_loss()
+        state = self.state
+        if state.recent_steps:
+            loss = state.recent_loss / state.recent_steps
+            self._note("batches", {"loss": loss})
+            if state.first_loss is not None and loss > RAN_AWAY * max(state.first_loss, 1e-3):
+                message = f"the loss ran away, from {state.first_loss:.3g} to {loss:.3g} at step {state.step}"
+                raise DivergedError(self._advice(message))
+            state.recent_loss, state.recent_steps = 0.0, 0
+        for name, examples in self.followed.items():
+            found = evaluate(self.model, self.objective, examples.batches(EVALUATION_BATCH), self.device)
+            self._note(name, scores_of(found, self.objective.metric))
+            if name == "validation":
+                self._choose(found.loss)
+
+    def _note(self, name: str, scores: dict[str, float]) -> None:
+        line = {"step": self.state.step, "split": name, **scores, "seconds": round(self.state.seconds, 3)}
+        append_line(self.metrics, line)
+        self.state.metrics_lines += 1
+
+    def _choose(self, loss: float) -> None:
+        state = self.state
+        if state.best_score is None or loss < state.best_score:
+            state.best_score, state.best_step, state.waited = loss, state.step, 0
+            if self.settings.keep == "best":
+                checkpoint.save_weights(self._best(state.step), self.model)
+        else:
+            state.waited += 1
+
+    def _best(self, step: int) -> Path:
+        return self.folder / f"best-{step:06d}.safetensors"
+
+    def _has_stopped(self) -> bool:
+        return self.settings.stop is not None and self.state.waited >= self.settings.stop.patience
+
+    def _save(self) -> None:
+        self._check_loss()
+        self.state.peak_memory = max(self.state.peak_memory, memory.peak())
+        checkpoint.save(self.folder, self.model, self.descent.tensors(), self.state)
+        for old in self.folder.glob("best-*.safetensors"):
+            if self.state.best_step is not None and old != self._best(self.state.best_step):
+                old.unlink(missing_ok=True)
+
+    def _resume(self) -> None:
+        newest = checkpoint.newest(self.folder)
+        if newest is not None:
+            tensors, self.state = checkpoint.restore(newest, self.model)
+            self.descent.restore(tensors)
+        checkpoint.cut_lines(self.metrics, self.state.metrics_lines)
+
+    def _finish(self, stopped_early: bool) -> Trained:
+        state = self.state
+        chosen = state.step
+        if self.settings.keep == "best" and state.best_step is not None:
+            chosen = state.best_step
+            tensors = checkpoint.read_weights(self._best(chosen))
+            checkpoint.load_tensors(self.model, tensors, str(self._best(chosen)))
+        return Trained(
+            steps=state.step,
+            seconds=state.seconds,
+            seconds_per_step=state.seconds / max(1, state.step),
+            peak_memory=state.peak_memory,
+            last_loss=self._last_loss(),
+            chosen_step=chosen,
+            stopped_early=stopped_early,
+        )
+
+    def _last_loss(self) -> float:
+        losses = [line["loss"] for line in read_lines(self.metrics) if line["split"] == "batches"]
+        return float(losses[-1]) if losses else math.nan
+
+
+def scores_of(found: Evaluation, metric: str) -> dict[str, float]:
+    """An evaluation as it is written down."""
+    shown = {"loss": found.loss, "count": int(found.counts.sum())}
+    return (
+        {**shown, "perplexity": found.perplexity} if metric == "perplexity" else {**shown, "accuracy": found.accuracy}
+    )

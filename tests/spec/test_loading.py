@@ -1,0 +1,194 @@
+"""Experiment files: strict, every fault at once, each with its place, what is allowed and the nearest match."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from headtohead import spec
+from headtohead.errors import RequestError, SpecError
+from headtohead.lab import loading
+
+GOOD = """
+question = "Does ALiBi beat learned positions?"
+task = "language-model"
+seeds = 8
+[data]
+source = "sotu"
+[model]
+width = 64
+heads = 2
+position = "learned"
+[training]
+steps = 500
+optimizer = { kind = "adamw", rate = 1e-3 }
+[variants.alibi]
+model.position = "alibi"
+[variants.both]
+model.position = ["alibi", "rope"]
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(text: str, name: str = "mine.toml") -> Path:
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def faults_of(path: Path, *settings: str) -> dict[str, object]:
+    with pytest.raises(SpecError, match="error") as caught:
+        loading.load(path, settings)
+    return {fault.place: fault for fault in caught.value.faults}
+
+
+def test_a_good_file_becomes_frozen_data(file):
+    experiment = loading.load(file(GOOD))
+    assert experiment.name == "mine"
+    assert experiment.names == ("baseline", "alibi", "both")
+    assert experiment.primary.metric == "perplexity"
+    assert [c.kind for c in spec.trial(experiment, "both", 3).model.position] == ["alibi", "rope"]
+    with pytest.raises(ValueError, match="frozen"):
+        experiment.seeds = 3
+
+
+def test_every_fault_is_reported_at_once_with_place_and_nearest_match(file):
+    text = (
+        GOOD.replace("width = 64", 'width = "64"')
+        .replace('source = "sotu"', 'sorce = "sotu"')
+        .replace('kind = "adamw", rate', 'kind = "adamv", rate')
+        .replace('model.position = "alibi"\n', 'model.position = "alibbi"\n')
+        .replace("steps = 500", "steps = 500\nclip = -1")
+    )
+    found = faults_of(file(text))
+    assert set(found) == {
+        "data.sorce (line 6)",
+        "model.width (line 8)",
+        "training.clip (line 13)",
+        "training.optimizer (line 14)",
+        "variants.alibi.model.position (line 16)",
+    }
+    assert found["data.sorce (line 6)"].nearest == "source"
+    assert found["training.optimizer (line 14)"].nearest == "adamw"
+    assert found["variants.alibi.model.position (line 16)"].nearest == "alibi"
+    assert "sinusoidal" in found["variants.alibi.model.position (line 16)"].allowed
+
+
+def test_options_of_a_part_are_held_against_its_signature(file):
+    found = faults_of(file(GOOD.replace('model.position = "alibi"\n', 'model.position = {kind="alibi", slop=1}\n')))
+    (fault,) = found.values()
+    assert fault.nearest == "slope"
+    assert "alibi has no option 'slop'" in fault.message
+    found = faults_of(file(GOOD.replace("heads = 2", 'heads = 2\npattern = {kind="window", size="8"}')))
+    assert "must be a whole number" in found["model.pattern.size (line 10)"].message
+    found = faults_of(file(GOOD.replace("heads = 2", 'heads = 2\npattern = "window"')))
+    assert "needs the option 'size'" in found["model.pattern (line 10)"].message
+
+
+def test_heads_that_do_not_divide_width_are_an_error_only_without_head_dim(file):
+    found = faults_of(file(GOOD), "model.heads=3")
+    assert "cannot be divided among 3 heads" in found["model (line 7)"].message
+    assert loading.load(file(GOOD), ["model.heads=3", "model.head_dim=16"]).model.heads == 3
+
+
+def test_two_absolute_positions_are_an_error(file):
+    found = faults_of(file(GOOD), 'model.position=["learned", "sinusoidal"]')
+    assert "two absolute position signals" in found["--set model.position"].message
+
+
+def test_set_follows_the_same_rules(file):
+    assert loading.load(file(GOOD), ["model.layers=2"]).model.layers == 2
+    assert loading.load(file(GOOD), ["data.source=sotu"]).data.source == "sotu"
+    found = faults_of(file(GOOD), "model.layrs=2", "model.width=x")
+    assert found["--set model.layrs"].nearest == "layers"
+    assert "whole number" in found["--set model.width"].message
+    with pytest.raises(SpecError, match="name=value"):
+        loading.load(file(GOOD), ["model.layers"])
+
+
+def test_a_variant_replaces_what_it_names_and_never_merges(file):
+    text = GOOD.replace('position = "learned"', 'feedforward = { kind = "mlp", hidden = 100 }', 1).replace(
+        'model.position = "alibi"\n', 'model.feedforward = { kind = "mlp", activation = "gelu" }\n'
+    )
+    experiment = loading.load(file(text))
+    assert spec.trial(experiment, "alibi", 0).model.feedforward.options == {"activation": "gelu"}
+    assert spec.changes_of(experiment, "alibi") == {"model.feedforward": {"kind": "mlp", "activation": "gelu"}}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("[variants.baseline]\nmodel.width = 3", "is the name of the original"),
+        ("[variants.empty]", "changes nothing"),
+        ("[variants.odd]\nmodle.width = 3", "a variant changes settings of data, model or training"),
+        ('[variants."a/b"]\nmodel.width = 3', "is used as a folder name"),
+    ],
+)
+def test_a_variant_that_cannot_be_one_is_an_error(file, change, words):
+    with pytest.raises(SpecError, match=words):
+        loading.load(file(GOOD + change))
+
+
+def test_choices_need_validation_data(file):
+    found = faults_of(file(GOOD), "data.validation=0.0", "training.keep=best")
+    assert "choices need validation data" in found["--set training.keep"].message
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"", "is empty"), (b"question = ", "TOML"), (b"question = '\xff'", "is not UTF-8")],
+)
+def test_a_file_that_is_no_toml_says_so(tmp_path, content, words):
+    path = tmp_path / "bad.toml"
+    path.write_bytes(content)
+    with pytest.raises(SpecError, match=words):
+        loading.load(path)
+
+
+def test_a_recipe_that_does_not_exist_gives_the_nearest(tmp_path):
+    with pytest.raises(RequestError, match="did you mean 'speeches-decoder'"):
+        loading.load("speeches-decoders")
+    with pytest.raises(RequestError, match="no such file"):
+        loading.load(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("name", spec.recipe_names())
+def test_every_recipe_loads_and_its_published_figures_belong_to_it(name):
+    experiment = loading.load(name)
+    for figure in experiment.published:
+        assert figure.variant in experiment.names
+        assert figure.metric == experiment.primary.metric
+
+
+def test_the_schema_accepts_recipes_and_refuses_what_loading_refuses():
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema comes with altair")
+    schema = json.loads(json.dumps(loading.schema()))
+    validator = jsonschema.Draft202012Validator(schema)
+    for name in spec.recipe_names():
+        raw = tomllib.loads(spec.recipe_path(name).read_text())
+        assert [e.message for e in validator.iter_errors(raw)] == []
+    raw = tomllib.loads(GOOD)
+    assert validator.is_valid(raw)
+    raw["model"]["position"] = "alibbi"
+    assert not validator.is_valid(raw)
+    raw["model"] = {"widht": 3}
+    assert not validator.is_valid(raw)
+
+
+def test_identity_depends_on_what_numbers_depend_on(file):
+    one = loading.load(file(GOOD))
+    assert one.identity() == loading.load(file(GOOD), ["seeds=3", "question=Other?"]).identity()
+    assert one.identity() != loading.load(file(GOOD), ["model.layers=3"]).identity()
+
+
+def test_a_user_network_takes_the_place_of_the_parts(file, tmp_path):
+    (tmp_path / "my_gpt.py").write_text("")
+    text = GOOD + '\n[variants.mine]\nmodel.module = "my_gpt.py:GPT"\n'
+    trial = spec.trial(loading.load(file(text), ["model.context=16"]), "mine", 0)
+    assert isinstance(trial.model, spec.OwnModel)
+    assert trial.model.context == 16
+    assert Path(trial.model.module.rpartition(":")[0]) == tmp_path / "my_gpt.py"
