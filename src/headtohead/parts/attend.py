@@ -50,6 +50,8 @@ def fused(
     mask = allowed
     if bias is not None:
         mask = bias.to(q.dtype) if allowed is None else bias.to(q.dtype).masked_fill(~allowed, -torch.inf)
+    if mask is not None and mask.dim() == 3:
+        mask = mask[None]  # a mask of three axes would be sent down the slow road inside
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
 
 

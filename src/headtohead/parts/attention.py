@@ -60,6 +60,7 @@ class Sight:
     maps: bool = False
     memories: Sequence[Memory] | None = None
     _masks: dict[int, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
+    _one_piece: bool | None = None
 
     def mask(self, pattern: Pattern) -> tuple[Tensor | None, Tensor | None]:
         """(allowed, bias), shaped to be broadcast over (batch, heads, query, key)."""
@@ -90,7 +91,18 @@ class Sight:
         back, ahead = pattern.reach
         if back is None or ahead is None or self.query_at.shape != self.key_at.shape:
             return None
-        return (back, ahead) if self.query_at.shape[-1] >= 4 * max(back, ahead, 16) else None
+        if self.query_at.shape[-1] < 4 * max(back, ahead, 16) or not self._in_one_piece():
+            return None
+        return back, ahead
+
+    def _in_one_piece(self) -> bool:
+        """No padding between tokens: only then is what is near by position also near by index."""
+        if self.valid is None:
+            return True
+        if self._one_piece is None:  # asked once a pass: the answer has to come back from the device
+            begins = (self.valid[:, 1:] & ~self.valid[:, :-1]).sum(1) + self.valid[:, 0]
+            self._one_piece = bool((begins <= 1).all())
+        return self._one_piece
 
 
 class Attention(Part):

@@ -70,7 +70,7 @@ class Shuffle(Merge):
     def breaks(self) -> frozenset[Law]:
         # One head has one order only.
         anew = self.draw == "every-pass" and self.sizes.heads > 1
-        return frozenset({"repeatable", "cache", "causal", "batch"}) if anew else frozenset()
+        return frozenset({"repeatable"}) if anew else frozenset()
 
     def forward(
         self, heads: Heads, valid: Valid | None = None, past: Tensor | None = None
