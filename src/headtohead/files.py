@@ -26,15 +26,17 @@ def disk_full_in_words(path: Path) -> Iterator[None]:
         raise
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write to a neighbour, flush it to the disk, then rename: nobody ever sees half a file."""
+def write_bytes(path: Path, content: bytes, *, durable: bool = False) -> None:
+    """Write to a neighbour, then rename: nobody ever sees half a file, however the process ends. `durable` waits for
+    the disk as well, which costs much more and only helps against a loss of power."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     with disk_full_in_words(path):
         try:
             with temporary.open("wb") as file:
                 file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -44,8 +46,8 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+def write_json(path: Path, value: Any, *, durable: bool = False) -> None:
+    write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode(), durable=durable)
 
 
 def read_json(path: Path) -> Any:

@@ -35,7 +35,7 @@ from .exam import bench
 from .exam.bench import Evidence, Subject
 from .exam.contracts import contract
 from .exam.duties import DUTIES, Fell
-from .exam.laws import LAWS, in_training
+from .exam.laws import LAWS
 from .model import Transformer
 from .parts import Law, Part
 from .spec import Choice
@@ -110,7 +110,7 @@ def _settings(slot: str) -> list[tuple[bool, bool]]:
     if slot == "pool":
         return [(True, False)]
     plain = [(False, False), (True, False)]
-    return plain + [(False, True), (True, True)] if slot in ("position", "projection", "attention") else plain
+    return [*plain, (False, True), (True, True)] if slot in ("position", "projection", "attention") else plain
 
 
 def _a(noun: str) -> str:
@@ -145,7 +145,7 @@ def _judged(subject: Subject, check: str) -> Iterable[Finding]:
     for training in (False,) if law in ("cache", "repeatable") else (False, True):
         finding = partial(Finding, subject.words, subject.setting, law)
         try:
-            model = in_training(subject.plain) if training else subject.plain
+            model = subject.trained if training else subject.plain
             evidence, declared = LAWS[law](subject, model), law in bench.laws(model)
         except Exception as error:  # noqa: BLE001
             yield finding(False, "", _said(error))

@@ -64,7 +64,7 @@ def test_lower_case_comes_after_the_cuts() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        'He said "we don\'t know" -- not now, not ever (he\'s sure).',
+        "He said \"we don't know\" -- not now, not ever (he's sure).",
         "It costs $5, or 10%; that’s what they’re “saying”.",
         "We cannot go, and we're gonna say so: the workers' rights!",
         "Mr. Smith of the U.S. Senate [Applause] paid 1,000 at 12:30.",

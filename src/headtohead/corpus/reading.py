@@ -36,7 +36,10 @@ def read_text(path: Path) -> str:
     """The whole file with plain line ends; refused when it is not there, empty, or not UTF-8."""
     if not path.is_file():
         raise missing(path)
-    raw = path.read_bytes()
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise CorpusError(f"{path}: cannot be read: {error.strerror}") from None
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -239,11 +242,14 @@ def _parquet_rows(path: Path, named: dict[str, str | int]) -> list[Numbered]:
     names = _named_only(path, named)
     if not path.is_file():
         raise missing(path)
-    file = parquet.ParquetFile(path)
-    if absent := [name for name in names if name not in file.schema_arrow.names]:
-        known = tuple(file.schema_arrow.names)
+    try:
+        table = parquet.read_table(path)
+    except (OSError, ValueError) as error:
+        raise refusal(path, [Fault("file", f"is not Parquet: {error}")]) from None
+    known = tuple(table.column_names)
+    if absent := [name for name in names if name not in known]:
         raise refusal(path, [Fault("columns", f"no column {one!r}", known, nearest(one, known)) for one in absent])
-    columns = file.read(columns=names).to_pydict()
+    columns = table.select(names).to_pydict()
     return list(enumerate(zip(*(columns[name] for name in names), strict=True), start=1))
 
 

@@ -67,6 +67,16 @@ class Subject:
         return self.build()
 
     @cached_property
+    def single(self) -> Transformer:
+        """In the precision that models are trained in."""
+        return self.build(dtype=torch.float32)
+
+    @cached_property
+    def trained(self) -> Transformer:
+        """In training mode; a model of its own, because what it notes along the way must not change the others."""
+        return self.build().train()
+
+    @cached_property
     def lengths(self) -> tuple[int, ...]:
         """A short text; and, if the model's patterns are of short reach, one at which the fast road cuts it into
         blocks."""
@@ -107,7 +117,7 @@ def tokens(rows: int, length: int, draw: int = 0) -> Ids:
 
 def others(ids: Ids) -> Ids:
     """Another token in every place."""
-    return (ids + 1 + tokens(*ids.shape, draw=7) % (VOCAB - 1)) % VOCAB
+    return (ids + 1 + tokens(ids.shape[0], ids.shape[1], draw=7) % (VOCAB - 1)) % VOCAB
 
 
 def run(model: Transformer, ids: Ids, mask: Tensor | None = None, *, draw: int = 0, **how: Any) -> Output:
@@ -143,7 +153,7 @@ def input_gradient(model: Transformer, ids: Ids, mask: Tensor | None, keep: Tens
 
 
 def apart(one: Tensor, other: Tensor) -> float:
-    """The largest difference, in units of the largest value (of 1, if all are smaller). What is no number is far off."""
+    """The largest difference in units of the largest value (1 if all are smaller). What is no number is far off."""
     assert one.shape == other.shape, (one.shape, other.shape)
     if one.numel() == 0:
         return 0.0

@@ -22,8 +22,8 @@ def contract(subject: Subject, made: type[Part]) -> str:
     if made.slot not in ASKED:
         return "the rest of what this slot promises shows in the whole model"
     said = ""
-    for dtype in (torch.float32, torch.float64):
-        held = [m for m in subject.build(dtype=dtype).modules() if isinstance(m, made)]
+    for model, dtype in ((subject.single, torch.float32), (subject.plain, torch.float64)):
+        held = [m for m in model.modules() if isinstance(m, made)]
         assert held, made
         with torch.no_grad():
             for one in held:

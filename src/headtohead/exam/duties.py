@@ -1,4 +1,4 @@
-"""The duties of every part, which none may declare away: shapes, gradients, equal roads, padding, state, initial values.
+"""The duties of every part, which none may declare away: shapes, gradients, equal roads, padding, state, first values.
 
 Each is tried on a small model that holds the part; `contracts` asks a part alone what its slot promises.
 """
@@ -24,9 +24,8 @@ class Fell(Exception):  # noqa: N818  (not an error of the program: the part fel
 
 def shapes(subject: Subject) -> str:
     """float32 and float64, several rows and one, several tokens and one, with and without maps."""
-    for dtype, rows, length in ((torch.float32, bench.ROWS, bench.SHORT), (torch.float64, 1, 1)):
-        model = subject.build(dtype=dtype)
-        ids = tokens(rows, length)
+    for model, rows, length in ((subject.single, bench.ROWS, bench.SHORT), (subject.plain, 1, 1)):
+        ids, dtype = tokens(rows, length), model.embedding.weight.dtype
         wanted = (rows, length, bench.VOCAB) if subject.classes is None else (rows, subject.classes)
         for road in sorted(model.roads):
             with torch.no_grad():
@@ -50,20 +49,16 @@ def _expect(found: Tensor, shape: tuple[int, ...], dtype: torch.dtype, what: str
 
 def gradients(subject: Subject) -> str:
     """Every parameter moves the output, by a finite amount. Training mode, because that is where it counts."""
-    model = subject.build().train()
-    weigh(run(model, tokens(bench.ROWS, bench.SHORT)).logits).backward()
-    without, broken, count = [], [], 0
-    for name, parameter in model.named_parameters():
-        count += 1
-        if parameter.grad is None or not parameter.grad.any():
-            without.append(name)
-        elif not parameter.grad.isfinite().all():
-            broken.append(name)
+    named = dict(subject.trained.named_parameters())
+    out = run(subject.trained, tokens(bench.ROWS, bench.SHORT)).logits
+    gradient = _gradients(weigh(out), named)
+    without = [name for name in named if name not in gradient or not gradient[name].any()]
+    broken = [name for name, g in gradient.items() if not g.isfinite().all()]
     if without or broken:
         said = [f"no gradient: {', '.join(without)}"] if without else []
         said += [f"not finite: {', '.join(broken)}"] if broken else []
         raise Fell("; ".join(said))
-    return f"all {count} parameters of the model have one, finite and not 0"
+    return f"all {len(named)} parameters of the model have one, finite and not 0"
 
 
 def roads(subject: Subject) -> Evidence:
@@ -77,7 +72,7 @@ def roads(subject: Subject) -> Evidence:
     double = worst(tried, _roads(subject, model, (False, True)))
     if not double.equal:
         return double
-    return worst(tried, _roads(subject, subject.build(dtype=torch.float32), (True,)), torch.float32)
+    return worst(tried, _roads(subject, subject.single, (True,)), torch.float32)
 
 
 def _roads(subject: Subject, model: Transformer, with_padding: tuple[bool, ...]) -> Measured:
@@ -98,10 +93,13 @@ def _with_gradients(
     """What is said about the text and how it moves; what is said about padding does not count."""
     out = run(model, ids, mask, road=road).logits
     keep = mask if model.classes is None else None
-    named = dict(model.named_parameters())
-    found = torch.autograd.grad(weigh(out, keep), list(named.values()), allow_unused=True)
-    moved = {name: g for name, g in zip(named, found, strict=True) if g is not None}
-    return _kept(out, keep).detach(), moved
+    return _kept(out, keep).detach(), _gradients(weigh(out, keep), dict(model.named_parameters()))
+
+
+def _gradients(of: Tensor, named: dict[str, nn.Parameter]) -> dict[str, Tensor]:
+    """By name; a parameter that is not used has none."""
+    found: tuple[Tensor | None, ...] = torch.autograd.grad(of, list(named.values()), allow_unused=True)
+    return {name: gradient for name, gradient in zip(named, found, strict=True) if gradient is not None}
 
 
 def padding(subject: Subject) -> Evidence:

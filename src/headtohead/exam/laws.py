@@ -6,7 +6,6 @@ batch        a row does not depend on its neighbours
 repeatable   the same input gives the same output
 """
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -18,11 +17,6 @@ from . import bench
 from .bench import Evidence, Subject, apart, input_gradient, logits, others, padded, tokens, worst
 
 Measured = Iterator[tuple[float, str]]
-
-
-def in_training(model: Transformer) -> Transformer:
-    """A copy that is being trained: what it notes along the way must not change the original."""
-    return copy.deepcopy(model).train()
 
 
 def causal(subject: Subject, model: Transformer) -> Evidence:
@@ -120,4 +114,4 @@ LAWS: dict[Law, Callable[[Subject, Transformer], Evidence]] = {
     "repeatable": repeatable,
 }
 
-__all__ = ["LAWS", "batch", "cache", "causal", "in_chunks", "in_training", "repeatable"]
+__all__ = ["LAWS", "batch", "cache", "causal", "in_chunks", "repeatable"]

@@ -81,7 +81,7 @@ def run_trial(
     _probe(trial, prepared, model, folder)
     saved.save(folder, model, prepared.tokenizer, trial, prepared.corpus.label_names)
     result = _result(trial, folder, trained, found, time.perf_counter() - began)
-    write_json(folder / "result.json", result)
+    write_json(folder / "result.json", result, durable=True)
     _sweep(folder)
     return result
 

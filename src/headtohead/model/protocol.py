@@ -1,7 +1,7 @@
 """The one small protocol through which every model is used, ours, a pretrained one, or a user's own."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -21,6 +21,7 @@ class Output:
     """the stream before the output layer"""
 
 
+@runtime_checkable
 class Model(Protocol):
     """Tokens in, logits out."""
 

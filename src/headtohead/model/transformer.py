@@ -66,6 +66,10 @@ class Transformer(nn.Module):
         else:
             self.pool = parts.build("pool", model.pool, sizes)
             self.classifier = _classifier(model.width, model.classifier_hidden, classes)
+        self._roads = frozenset[Road]({"explicit", "fused"})
+        for module in self.modules():  # walked once: every pass asks
+            if isinstance(module, parts.Part):
+                self._roads &= module.roads
 
     def _norm(self) -> nn.Module:
         norm: nn.Module = parts.build("norm", self.spec.norm, self.sizes)
@@ -109,11 +113,7 @@ class Transformer(nn.Module):
     @property
     def roads(self) -> frozenset[Road]:
         """The roads that every part allows."""
-        allowed = frozenset[Road]({"explicit", "fused"})
-        for module in self.modules():
-            if isinstance(module, parts.Part):
-                allowed &= module.roads
-        return allowed
+        return self._roads
 
     @property
     def breaks(self) -> frozenset[Law]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ class Evaluation:
         return float(self.correct.sum() / self.counts.sum())
 
 
+@runtime_checkable
 class Objective(Protocol):
     """A task as the loop sees it."""
 

@@ -1,0 +1,12 @@
+"""Verdicts: did a variant help? It judges scores from anywhere, by one rule, and knows nothing of torch.
+
+The rule and the formulas stand in docs/judging.md.
+"""
+
+from headtohead.verdict.compare import compare
+from headtohead.verdict.record import Verdict
+from headtohead.verdict.scores import Scores
+from headtohead.verdict.sequential import confidence_at, schedule, settled
+from headtohead.verdict.table import judge, read_csv
+
+__all__ = ["Scores", "Verdict", "compare", "confidence_at", "judge", "read_csv", "schedule", "settled"]

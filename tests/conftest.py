@@ -1,0 +1,37 @@
+"""What all tests share: shapes checked at every call, one thread, no network, and the real data where it is at hand."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from jaxtyping import install_import_hook
+
+# pyproject.toml asks pytest for this hook already; here for those who bring settings of their own.
+if not any(type(finder).__module__.startswith("jaxtyping") for finder in sys.meta_path):
+    install_import_hook("headtohead", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
+
+import pytest
+import torch
+
+# Two threads on a busy machine with two cores are many times slower than one.
+torch.set_num_threads(1)
+
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+
+
+@pytest.fixture
+def shared() -> Callable[[str], Path]:
+    """A folder of real data, or a skip that says what is missing."""
+
+    def found(name: str) -> Path:
+        folder = SHARED / name
+        if not folder.exists():
+            pytest.skip(f"the data set {name} is not at ../shared/data")
+        return folder
+
+    return found
