@@ -47,7 +47,7 @@ def test_a_run_folder_holds_what_its_contract_says(small, tmp_path):
 
 
 def test_training_learns(small, tmp_path):
-    result = run_trial(spec.trial(small(training={"steps": 150}), "baseline", 0), tmp_path / "run")
+    result = run_trial(spec.trial(small(training={"steps": 150, "optimizer": {"kind": "adamw", "rate": 0.01}}), "baseline", 0), tmp_path / "run")
     first = read_lines(tmp_path / "run" / "metrics.jsonl")[0]
     assert first["perplexity"] > 20  # of 32 words, before training
     assert result["scores"]["test"]["perplexity"] < 8

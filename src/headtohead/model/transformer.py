@@ -1,6 +1,7 @@
 """One transformer for both: a decoder language model or an encoder classifier, from parts in named slots."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -24,15 +25,17 @@ class Layer(nn.Module):
         self.block, self.attention, self.feedforward = block, attention, feedforward
 
     def forward(self, x: Stream, sight: Sight, layer: int) -> tuple[Stream, Tensor | None]:
-        maps: Tensor | None = None
-
-        def attend(stream: Tensor) -> Tensor:
-            nonlocal maps
-            out, maps = self.attention(stream, sight, layer)
-            return out
-
+        maps: list[Tensor | None] = []
+        attend = partial(self._attend, sight, layer, maps)
         out: Tensor = self.block(x, attend, None if self.feedforward.absent else self.feedforward)
-        return out, maps
+        return out, maps[0] if maps else None
+
+    def _attend(self, sight: Sight, layer: int, maps: list[Tensor | None], stream: Stream) -> Stream:
+        """Attention as the block knows it, a function of the stream; the maps are put aside."""
+        out: Tensor
+        out, seen = self.attention(stream, sight, layer)
+        maps.append(seen)
+        return out
 
 
 class Transformer(nn.Module):

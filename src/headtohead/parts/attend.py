@@ -6,6 +6,7 @@ context. A row that may look at nothing (padding) gives 0 on every road.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -82,10 +83,7 @@ def banded(
     pad = blocks * block - length
     before, after = (block if back else 0), (block if ahead else 0)
 
-    def cut(x: Tensor, fill: float) -> Tensor:
-        """(..., length, n) to (..., blocks, span, n): each block with its neighbourhood."""
-        x = F.pad(x, (0, 0, before, pad + after), value=fill)
-        return x.unfold(-2, before + block + after, block).transpose(-1, -2)
+    cut = partial(_blocks, block=block, before=before, after=pad + after, span=before + block + after)
 
     # Positions and validity take the same road as the keys; what lies outside the text is not valid.
     inside = torch.ones_like(at, dtype=torch.bool) if valid is None else valid
@@ -110,6 +108,12 @@ def banded(
     )
     joined: Tensor = out.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)
     return joined[:, :, :length]
+
+
+def _blocks(x: Tensor, fill: float, *, block: int, before: int, after: int, span: int) -> Tensor:
+    """(..., length, n) to (..., blocks, span, n): each block with its neighbourhood."""
+    x = F.pad(x, (0, 0, before, after), value=fill)
+    return x.unfold(-2, span, block).transpose(-1, -2)
 
 
 def _per_block(x: Tensor, batch: int, blocks: int) -> Tensor:

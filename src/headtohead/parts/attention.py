@@ -6,6 +6,7 @@ take. Masks and biases are computed once a pass and shared by the layers.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -171,9 +172,6 @@ class Composed(Attention):
         if sight.is_plain_triangle(self.pattern):
             return attend.fused_causal(q, k, v, dropout), None
         if reach := sight.is_band(self.pattern):
-
-            def between(query_at: Tensor, key_at: Tensor) -> tuple[Tensor, Tensor | None]:
-                return sight.between(self.pattern, query_at, key_at)
-
+            between = partial(sight.between, self.pattern)
             return attend.banded(q, k, v, sight.query_at, reach, between, sight.valid, dropout), None
         return attend.fused(q, k, v, *sight.mask(self.pattern), dropout), None

@@ -8,7 +8,6 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterable
-from functools import cache
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, TypeVar

@@ -21,7 +21,8 @@ FAR = 6
 """an interval that reaches so many times further than the usual one is cut off, with an arrow"""
 STEEP = 3
 """a first point so many times above the second would press the rest of a curve flat: it is left out of the picture"""
-TICKS = [digit * 10**power for power in range(9) for digit in (1, 1.5, 2, 3, 5, 7)]
+DIGITS = ((1, 1.2, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9), (1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 3, 5, 7), (1, 2, 5), (1,))
+MOST_TICKS = 6
 
 
 @dataclass(frozen=True)
@@ -262,10 +263,19 @@ def _curve_axis(metric: str) -> Callable[[str, list[Point]], alt.Y]:
             return alt.Y(field, scale=alt.Scale(zero=False, padding=6), axis=axis)
         low, high = min(point.low for point in points), max(point.high for point in points)
         scale = alt.Scale(type="log", domain=[low * 0.95, high * 1.05], nice=False)
-        ticks = [tick for tick in TICKS if 0.95 * low <= tick <= 1.05 * high]
-        return alt.Y(field, scale=scale, axis=alt.Axis(title=None, values=ticks, format=",~r"))
+        return alt.Y(field, scale=scale, axis=alt.Axis(title=None, values=_log_ticks(low, high), format=",~r"))
 
     return y
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Round numbers between the ends, as many as there is room for."""
+    for digits in DIGITS:
+        ticks = [digit * 10.0**power for power in range(-1, 12) for digit in digits]
+        ticks = [tick for tick in ticks if 0.95 * low <= tick <= 1.05 * high]
+        if len(ticks) <= MOST_TICKS:
+            break
+    return ticks
 
 
 def _multiples(
@@ -279,7 +289,7 @@ def _multiples(
     hues, shapes, dashes = style.scales(names)
     present = [name for name in names if any(p.variant == name for found in points.values() for p in found)]
     at = [names.index(name) for name in present]
-    legend = alt.Legend(columns=4 if layout == "wide" else 2)
+    legend = alt.Legend(columns=4 if layout == "wide" else 2, symbolOpacity=1, symbolStrokeWidth=0)
     colours = alt.Scale(domain=present, range=[hues[i] for i in at])
     hue = alt.Color("variant:N", scale=colours, legend=legend)
     shape = alt.Shape("variant:N", scale=alt.Scale(domain=present, range=[shapes[i] for i in at]), legend=legend)
@@ -289,7 +299,7 @@ def _multiples(
     for split, found in points.items():
         rows = [{**asdict(point), "tip": _curve_tip(split, point, say)} for point in found]
         data = alt.Chart(alt.Data(values=rows))
-        x = alt.X("at:Q", axis=alt.Axis(title="step", tickCount=6, grid=False, format="~s"))
+        x = alt.X("at:Q", scale=alt.Scale(nice=False), axis=_step_axis(found))
         layers = [
             *_bands(matters, width),
             data.mark_area(opacity=0.16).encode(
@@ -302,6 +312,14 @@ def _multiples(
         ]
         panels.append(alt.layer(*layers).properties(width=width, height=height, title=split))
     return alt.concat(*panels, columns=columns)
+
+
+def _step_axis(points: Sequence[Point]) -> alt.Axis:
+    """The steps that were evaluated, if they are few; round ones otherwise."""
+    steps = sorted({point.at for point in points})
+    if len(steps) <= MOST_TICKS:
+        return alt.Axis(title="step", grid=False, format=",~r", values=steps)
+    return alt.Axis(title="step", grid=False, format=",~r", tickCount=5)
 
 
 def _bands(matters: float | None, width: int) -> list[alt.Chart]:

@@ -91,6 +91,7 @@ def config(background: str | None) -> dict[str, Any]:
             "domainColor": GRID,
             "tickColor": GRID,
             "labelOverlap": True,
+            "labelFlush": False,
         },
         "legend": {
             **words,

@@ -81,11 +81,11 @@ class Training:
 
     def run(self) -> Trained:
         """Train from the newest checkpoint, or from the start, to the end."""
-        self._resume()
+        is_new = not self._resume()
         self.model.train()
         memory.mark()
         began, first_step = time.perf_counter(), self.state.step
-        if self.state.step == 0:
+        if is_new:
             self._evaluate()
             self._save()
         stopped = self._has_stopped()
@@ -178,12 +178,14 @@ class Training:
             if self.state.best_step is not None and old != self._best(self.state.best_step):
                 old.unlink(missing_ok=True)
 
-    def _resume(self) -> None:
+    def _resume(self) -> bool:
+        """Go back to the newest checkpoint, if there is one."""
         newest = checkpoint.newest(self.folder)
         if newest is not None:
             tensors, self.state = checkpoint.restore(newest, self.model)
             self.descent.restore(tensors)
         checkpoint.cut_lines(self.metrics, self.state.metrics_lines)
+        return newest is not None
 
     def _finish(self, stopped_early: bool) -> Trained:
         state = self.state
