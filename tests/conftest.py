@@ -2,14 +2,14 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from jaxtyping import install_import_hook
+from jaxtyping import config, install_import_hook
 
 # pyproject.toml asks pytest for this hook already; here for those who bring settings of their own.
 if not any(type(finder).__module__.startswith("jaxtyping") for finder in sys.meta_path):
@@ -22,6 +22,14 @@ import torch
 torch.set_num_threads(1)
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Shapes are not checked in this test: for long loops whose calls are checked in another, at a fifth of the speed."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture

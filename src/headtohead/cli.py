@@ -67,7 +67,7 @@ def run(
         if as_json:
             show_json({"experiment": experiment.name, "plan": [p.as_row() for p in plans]})
         else:
-            terminal.show_plan(experiment, plans, running.seed_count(experiment), workers or running.default_workers())
+            terminal.show_plan(experiment, plans, experiment.most_seeds, workers or running.default_workers())
         return
     where = out or running.DEFAULT_FOLDER / experiment.name
     with terminal.Live(experiment) as live:

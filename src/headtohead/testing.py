@@ -91,7 +91,7 @@ def examine(
         settings = {**(model or {}), slot: choice, **({"pattern": WINDOW} if window else {})}
         setting = ("encoder" if encoder else "decoder") + (" with a window" if window else "")
         try:
-            subject = bench.subject(words, setting, settings, encoder=encoder)
+            subject = bench.subject(words, setting, settings, encoder=encoder, short=not window)
         except ModelError as error:
             refusals.append(f"{setting}: {error}")
             continue

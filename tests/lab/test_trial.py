@@ -47,7 +47,10 @@ def test_a_run_folder_holds_what_its_contract_says(small, tmp_path):
 
 
 def test_training_learns(small, tmp_path):
-    result = run_trial(spec.trial(small(training={"steps": 150, "optimizer": {"kind": "adamw", "rate": 0.01}}), "baseline", 0), tmp_path / "run")
+    result = run_trial(
+        spec.trial(small(training={"steps": 150, "optimizer": {"kind": "adamw", "rate": 0.01}}), "baseline", 0),
+        tmp_path / "run",
+    )
     first = read_lines(tmp_path / "run" / "metrics.jsonl")[0]
     assert first["perplexity"] > 20  # of 32 words, before training
     assert result["scores"]["test"]["perplexity"] < 8
@@ -58,7 +61,9 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(small, tmp_pa
     for name, seed in (("one", 0), ("two", 0), ("three", 1)):
         run_trial(spec.trial(experiment, "baseline", seed), tmp_path / name)
     same_outcome(tmp_path / "one", tmp_path / "two")
-    assert (tmp_path / "one" / "model.safetensors").read_bytes() != (tmp_path / "three" / "model.safetensors").read_bytes()
+    assert (tmp_path / "one" / "model.safetensors").read_bytes() != (
+        tmp_path / "three" / "model.safetensors"
+    ).read_bytes()
 
 
 def test_what_two_variants_share_starts_equal_and_sees_the_same_batches(small, tmp_path):

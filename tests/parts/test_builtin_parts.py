@@ -37,7 +37,12 @@ OPTIONS: dict[tuple[str, str], tuple[Options, ...]] = {
     ("merge", "causal-reweight"): ({}, {"normalise": False}),
     ("attention", "composed"): ({}, {"output_bias": False}),
     ("feedforward", "none"): ({},),
-    ("feedforward", "mlp"): ({}, {"activation": "gelu", "bias": False}, {"activation": "gelu-tanh"}, {"activation": "silu"}),
+    ("feedforward", "mlp"): (
+        {},
+        {"activation": "gelu", "bias": False},
+        {"activation": "gelu-tanh"},
+        {"activation": "silu"},
+    ),
     ("feedforward", "swiglu"): ({}, {"hidden": 20, "bias": True}),
     ("norm", "layer"): ({}, {"eps": 1e-12, "bias": False}),
     ("norm", "rms"): ({}, {"eps": 1e-5}),
@@ -76,6 +81,7 @@ def test_every_option_of_a_built_in_part_is_tried() -> None:
     [(slot, kind, options) for (slot, kind), sets in OPTIONS.items() for options in sets],
     ids=lambda given: ",".join(f"{k}={v}" for k, v in given.items()) or "plain" if isinstance(given, dict) else given,
 )
+@pytest.mark.usefixtures("unchecked")
 def test_built_in_part_passes_the_exam(slot: str, kind: str, options: Options) -> None:
     findings = examine(slot, kind, options)
     assert len(findings) >= 10
@@ -97,9 +103,19 @@ MERGES = (
 )
 SHARED: dict[str, Sequence[Any]] = {
     "position": ("none", "learned", "sinusoidal", "alibi", "rope", ["alibi", "rope"], ["learned", "alibi", "rope"]),
-    "projection": ("linear", {"kind": "linear", "key_heads": 2, "bias": True}, {"kind": "linear", "key_heads": 1}, "mlp"),
+    "projection": (
+        "linear",
+        {"kind": "linear", "key_heads": 2, "bias": True},
+        {"kind": "linear", "key_heads": 1},
+        "mlp",
+    ),
     "merge": MERGES,
-    "feedforward": ({"kind": "mlp", "hidden": 24}, {"kind": "mlp", "hidden": 24, "activation": "gelu"}, "swiglu", "none"),
+    "feedforward": (
+        {"kind": "mlp", "hidden": 24},
+        {"kind": "mlp", "hidden": 24, "activation": "gelu"},
+        "swiglu",
+        "none",
+    ),
     "norm": ("layer", "rms"),
     "block": ("pre", "post", "parallel"),
 }
@@ -160,6 +176,7 @@ def test_pairs_are_all_covered() -> None:
     assert len(chosen) < 100
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("encoder", [False, True], ids=["decoder", "encoder"])
 def test_pairs_of_parts_agree_on_both_roads_and_with_a_cache(encoder: bool) -> None:
     draw = random.Random(1)
@@ -172,7 +189,21 @@ def product(slots: dict[str, Sequence[Any]]) -> Iterable[dict[str, Any]]:
     return (dict(zip(slots, values, strict=True)) for values in itertools.product(*slots.values()))
 
 
+@pytest.mark.parametrize("encoder", [False, True], ids=["decoder", "encoder"])
+def test_pairs_of_parts_keep_to_their_annotations(encoder: bool) -> None:
+    """The shapes that signatures promise, in every pair of parts, on every road: checked by jaxtyping's hook."""
+    for settings in pairwise(ENCODER if encoder else DECODER, random.Random(2)):
+        subject = bench.subject("combination", "", settings, encoder=encoder)
+        ids, valid = bench.tokens(bench.ROWS, subject.lengths[-1]), bench.padded(subject.lengths[-1])
+        bench.logits(subject.single, ids)
+        bench.logits(subject.single, ids, valid)
+        bench.logits(subject.single, ids[:, :5], valid[:, :5], maps=True)
+        if not encoder:
+            laws.in_chunks(subject.single, ids[:, :5], [3, 1, 1], valid[:, :5])
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("encoder", [False, True], ids=["decoder", "encoder"])
 @pytest.mark.parametrize("position", SHARED["position"], ids=str)
 def test_all_combinations_agree_on_both_roads_and_with_a_cache(position: Any, encoder: bool) -> None:

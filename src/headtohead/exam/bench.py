@@ -45,6 +45,8 @@ class Subject:
     setting: str
     model: spec.Transformer
     encoder: bool = False
+    short: bool = True
+    """a short text is tried as well, if there is a long one"""
 
     @property
     def classes(self) -> int | None:
@@ -82,13 +84,16 @@ class Subject:
         blocks."""
         reaches = [m.reach for m in self.plain.modules() if isinstance(m, Pattern)]
         ends = [end for reach in reaches if None not in reach for end in reach if end is not None]
-        return (SHORT, min(4 * max(16, *ends) + 7, LONGEST)) if ends else (SHORT,)
+        long = min(4 * max(16, *ends) + 7, LONGEST) if ends else SHORT
+        return (SHORT, long) if ends and self.short else (long,)
 
 
-def subject(words: str, setting: str, settings: Mapping[str, Any], *, encoder: bool = False) -> Subject:
+def subject(
+    words: str, setting: str, settings: Mapping[str, Any], *, encoder: bool = False, short: bool = True
+) -> Subject:
     """A small model with these settings in place of the bench's own, and with room for a long text."""
     model = spec.Transformer.model_validate({**SMALL, **settings})
-    made = Subject(words, setting, model, encoder)
+    made = Subject(words, setting, model, encoder, short)
     room = max(made.lengths) + 8
     return made if model.context >= room else replace(made, model=model.model_copy(update={"context": room}))
 

@@ -9,13 +9,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from .. import spec
+from .. import audit, spec, verdict
 from ..errors import RequestError
-from ..files import read_json
+from ..files import read_json, write_json
+from ..spec import BASELINE
 from ..spec.loading import trial as trial_of
-from .folders import Runs, create_runs, locked, trials
+from . import findings
+from .folders import SCHEMA, Runs, create_runs, locked, trials
 from .trial import begin, estimate, prepare, run_trial, versions
 from .workers import Job, Watch, default_workers, run_jobs
 
@@ -24,10 +27,11 @@ DEFAULT_FOLDER = Path("runs")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an experiment left behind."""
+    """What an experiment left behind. `findings` is None when not even the baseline came through."""
 
     runs: Runs
     jobs: tuple[Job, ...]
+    findings: dict[str, Any] | None
 
     @property
     def failures(self) -> list[Job]:
@@ -56,20 +60,61 @@ def run(
             if not existed:
                 _remove_if_empty(folder)
             raise
-        jobs = _jobs(runs, experiment, range(seed_count(experiment)))
-        needed = sum(job.state == "waiting" for job in jobs)
-        run_jobs(
-            jobs,
-            workers=max(1, min(workers or default_workers(), needed)),
-            log=folder / "workers.log",
-            device=device,
-            watch=watch,
-        )
-    return Outcome(runs, tuple(jobs))
+        write_json(folder / "corpus.json", describe_corpus(experiment))
+        looks = verdict.schedule(experiment.most_seeds) if isinstance(experiment.seeds, str) else ()
+        jobs: list[Job] = []
+        found: dict[str, Any] | None = None
+        for seeds in looks or (experiment.most_seeds,):
+            jobs += _jobs(runs, experiment, range(len(jobs) // len(experiment.names), seeds))
+            needed = sum(job.state == "waiting" for job in jobs)
+            run_jobs(
+                jobs,
+                workers=max(1, min(workers or default_workers(), needed)),
+                log=folder / "workers.log",
+                device=device,
+                watch=watch,
+            )
+            if not runs.finished(BASELINE):
+                break
+            found = findings.write(runs, looks=looks)
+            if looks and all(row["word"] != "cannot tell" for row in found["verdicts"]):
+                break
+    return Outcome(runs, tuple(jobs), found)
 
 
-def seed_count(experiment: spec.Experiment) -> int:
-    return experiment.seeds if isinstance(experiment.seeds, int) else 5
+def describe_corpus(experiment: spec.Experiment) -> dict[str, Any]:
+    """What the texts are, what the audits found in them, and which held-out rows do not occur in train."""
+    trial = trial_of(experiment, BASELINE, 0)
+    prepared = prepare(trial.data, trial.task)
+    texts, tokenizer = prepared.corpus, prepared.tokenizer
+    splits = {}
+    for name, split in texts.splits.items():
+        tokens = prepared.encoded[name].tokens
+        unknown = float((tokens == tokenizer.unknown_id).double().mean()) if tokenizer.unknown_id is not None else 0.0
+        splits[name] = {
+            "role": split.role,
+            "rows": len(split.rows),
+            "tokens": tokens.numel(),
+            "bytes": sum(len(row.encode()) + 1 for row in split.rows),
+            "unknown": unknown,
+        }
+    # Scores can be told apart by row only where an example is a row, and not a block of a stream.
+    by_row = trial.task == "classify" or trial.data.rows == "sentences"
+    unseen = {
+        split.name: np.flatnonzero(audit.unseen_rows(texts, split.name)).tolist()
+        for split in texts.held_out()
+        if by_row
+    }
+    return {
+        "schema": SCHEMA,
+        "origin": texts.origin,
+        "digest": texts.digest,
+        "vocabulary": tokenizer.vocab_size,
+        "labels": list(texts.label_names),
+        "splits": splits,
+        "audits": [finding.as_row() for finding in audit.audit_data(texts, tokenizer)],
+        "unseen": unseen,
+    }
 
 
 def _jobs(runs: Runs, experiment: spec.Experiment, seeds: range) -> list[Job]:

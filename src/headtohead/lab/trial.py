@@ -166,9 +166,7 @@ def _test(trial: spec.Trial, prepared: Prepared, model: Any, device: torch.devic
 def _write_scores(folder: Path, found: dict[str, Evaluation]) -> None:
     arrays: dict[str, np.ndarray[Any, np.dtype[Any]]] = {}
     for name, evaluation in found.items():
-        arrays[f"{name}.losses"] = evaluation.losses
-        arrays[f"{name}.counts"] = evaluation.counts
-        arrays[f"{name}.correct"] = evaluation.correct
+        arrays |= {f"{name}.{column}": values for column, values in evaluation.columns.items()}
     write_bytes(folder / "scores.safetensors", pack(arrays))
 
 

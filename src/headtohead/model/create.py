@@ -55,9 +55,10 @@ def initialise(model: nn.Module, seed: int) -> None:
 
 def tensor_hashes(model: nn.Module) -> dict[str, str]:
     """A hash of each tensor by name: the proof that two variants began alike."""
-    return {
-        name: hashlib.sha256(
-            f"{tuple(t.shape)}".encode() + t.detach().cpu().contiguous().numpy().tobytes()
-        ).hexdigest()[:16]
-        for name, t in model.state_dict().items()
-    }
+    return {name: _hash(tensor) for name, tensor in model.state_dict().items()}
+
+
+def _hash(tensor: torch.Tensor) -> str:
+    """shape:hash, so that a reader can tell another shape from other numbers."""
+    content = tensor.detach().cpu().contiguous().numpy().tobytes()
+    return f"{'x'.join(map(str, tensor.shape))}:{hashlib.sha256(content).hexdigest()[:16]}"

@@ -211,7 +211,7 @@ def _directions(metric: str, width: int) -> list[alt.Chart]:
 def learning_curves(findings: Findings, splits: Sequence[str]) -> Chart:
     """One small multiple a split: mean over seeds, and a band from the lowest to the highest seed."""
     metric = reading.metric(findings)
-    points = {split: _without_steep_start(reading.curves(findings, split), metric) for split in splits}
+    points = {split: without_steep_start(reading.curves(findings, split), metric) for split in splits}
     title = f"{metric.capitalize()} while training"
     ends = [f"{split}: {_ends(found, lambda at: figures.value(metric, at))}" for split, found in points.items()]
     said = f"Learning curves, one picture for each of {', '.join(splits)}. At the end, " + "; ".join(ends) + "."
@@ -246,7 +246,7 @@ def _ends(points: Sequence[Point], say: Callable[[float], str]) -> str:
     return ", ".join(f"{name} {say(point.mean)}" for name, point in last.items())
 
 
-def _without_steep_start(points: list[Point], metric: str) -> list[Point]:
+def without_steep_start(points: list[Point], metric: str) -> list[Point]:
     """Without the evaluation at step 0, where a language model's perplexity is about the size of its vocabulary."""
     steps = sorted({point.at for point in points})
     if metric != "perplexity" or len(steps) < 4:

@@ -16,6 +16,11 @@ from .training import Training
 BASELINE = "baseline"
 
 
+Seeds = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=r"^auto( up to \d+)?$")]
+MOST_SEEDS = 12
+"""where "auto" ends unless it says otherwise"""
+
+
 class Primary(Table):
     """What the verdict is taken from. Stands in the file so that nobody chooses it afterwards."""
 
@@ -70,7 +75,8 @@ class Experiment(Table):
     name: str
     question: str
     task: Literal["language-model", "classify"]
-    seeds: Annotated[int, Field(ge=1)] | Literal["auto"] = 5
+    seeds: Seeds = 5
+    """how many for each variant; "auto" adds seeds until the verdict is settled, up to 12, or "auto up to 20" """
     matters: Annotated[float, Field(gt=0, lt=1)] = 0.01
     """a relative change of perplexity, or a change of accuracy (0.01 is one point), smaller than this is no practical
     difference"""
@@ -86,6 +92,13 @@ class Experiment(Table):
     """name = what it changes, as { "model.position" = "alibi" }"""
     published: tuple[Published, ...] = ()
     probe: Probe = Probe()
+
+    @property
+    def most_seeds(self) -> int:
+        """The number of seeds that is run at most."""
+        if isinstance(self.seeds, int):
+            return self.seeds
+        return int(self.seeds.rpartition(" ")[2]) if " " in self.seeds else MOST_SEEDS
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -297,11 +297,13 @@ def _fault(error: Any) -> Fault:
         return Fault(place, str(context.get("error", error["msg"])))
     if kind == "string_pattern_mismatch":
         forms = {
+            "seeds": '5, "auto" or "auto up to 20"',
+            "module": "file.py:Name",
             "steps": '500 or "15 epochs"',
             "evaluate": '100 or "1 epoch"',
             "checkpoint": '100 or "1 epoch"',
         }
-        form = forms.get(loc[-2] if len(loc) > 1 else "", "file.py:Name" if "module" in loc else context["pattern"])
+        form = forms.get(place.rpartition(".")[2], context["pattern"])
         return Fault(place, f"cannot be {given!r}; it looks like {form}")
     bounds = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "less_than_equal": "<="}
     if kind in bounds:

@@ -17,11 +17,18 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of each example of a text: total loss, how many predictions, how many of them right."""
+    """Scores of each example of a text, as columns: `losses` (total), `counts` (predictions), `correct`; a
+    classifier's `labels` and `guessed` too."""
 
-    losses: Floats
-    counts: Floats
-    correct: Floats
+    columns: dict[str, Floats]
+
+    @property
+    def losses(self) -> Floats:
+        return self.columns["losses"]
+
+    @property
+    def counts(self) -> Floats:
+        return self.columns["counts"]
 
     @property
     def loss(self) -> float:
@@ -34,7 +41,7 @@ class Evaluation:
 
     @property
     def accuracy(self) -> float:
-        return float(self.correct.sum() / self.counts.sum())
+        return float(self.columns["correct"].sum() / self.counts.sum())
 
 
 @runtime_checkable
@@ -46,8 +53,8 @@ class Objective(Protocol):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean loss of a batch, to go down from."""
 
-    def score(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """For each row: total loss, number of predictions, number right."""
+    def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """The columns of an evaluation, for the rows of this batch."""
 
 
 class LanguageModel:
@@ -59,12 +66,13 @@ class LanguageModel:
         logits = model(batch.input_ids, batch.attention_mask).logits
         return F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), ignore_index=-100)
 
-    def score(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         logits = model(batch.input_ids, batch.attention_mask).logits
         flat = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), ignore_index=-100, reduction="none")
         counted = batch.labels != -100
         right = (logits.argmax(-1) == batch.labels) & counted
-        return flat.view_as(batch.labels).double().sum(1), counted.sum(1), right.sum(1)
+        losses = flat.view_as(batch.labels).double().sum(1)
+        return {"losses": losses, "counts": counted.sum(1), "correct": right.sum(1)}
 
 
 class Classify:
@@ -75,10 +83,17 @@ class Classify:
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         return F.cross_entropy(model(batch.input_ids, batch.attention_mask).logits, batch.labels)
 
-    def score(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         logits = model(batch.input_ids, batch.attention_mask).logits
         losses = F.cross_entropy(logits, batch.labels, reduction="none")
-        return losses.double(), torch.ones_like(batch.labels), logits.argmax(-1) == batch.labels
+        guessed = logits.argmax(-1)
+        return {
+            "losses": losses,
+            "counts": torch.ones_like(batch.labels),
+            "correct": guessed == batch.labels,
+            "labels": batch.labels,
+            "guessed": guessed,
+        }
 
 
 OBJECTIVES: dict[str, Any] = {"language-model": LanguageModel, "classify": Classify}
@@ -94,7 +109,6 @@ def evaluate(model: nn.Module, objective: Objective, batches: Iterable[Batch], d
     """Score every example; the model is left in the mode that it was in."""
     was_training = model.training
     model.eval()
-    scored = [[t.double().cpu() for t in objective.score(model, batch.to(device))] for batch in batches]
+    scored = [objective.score(model, batch.to(device)) for batch in batches]
     model.train(was_training)
-    losses, counts, correct = (torch.cat(column).numpy() for column in zip(*scored, strict=True))
-    return Evaluation(losses, counts, correct)
+    return Evaluation({name: torch.cat([row[name].double().cpu() for row in scored]).numpy() for name in scored[0]})

@@ -15,19 +15,14 @@ be seen at any level.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from headtohead.errors import ScoresError
+from headtohead.verdict.record import Verdict
 from headtohead.verdict.rule import UNSURE
 
 FIRST = 3
 GROWTH = 1.6
 EXPONENT = 2
-
-
-class _HasWord(Protocol):
-    @property
-    def word(self) -> str: ...
 
 
 def schedule(limit: int) -> tuple[int, ...]:
@@ -53,6 +48,6 @@ def confidence_at(look: int, looks: Sequence[int], confidence: float = 0.95) -> 
     return 1 - (1 - confidence) * share
 
 
-def settled(verdicts: Iterable[_HasWord]) -> bool:
+def settled(verdicts: Iterable[Verdict]) -> bool:
     """Whether no verdict is left open, so that no further seed is needed."""
     return all(verdict.word != UNSURE for verdict in verdicts)

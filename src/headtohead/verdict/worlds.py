@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -39,6 +39,7 @@ class Draw:
     here: Float[np.ndarray, " experiments"]
 
 
+@runtime_checkable
 class World(Protocol):
     """Where experiments come from."""
 

@@ -1,0 +1,303 @@
+"""What an experiment found out, read from its run folders: verdicts, pairing, costs, audits, as plain data.
+
+No torch here: findings can be made again anywhere from the folders alone. docs/run-folder.md lists the keys.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from .. import spec
+from ..errors import RunFolderError
+from ..files import read_json, write_json
+from ..spec import BASELINE
+from ..verdict import Scores, Verdict, compare
+from .folders import SCHEMA, Run, Runs
+
+Finished = Mapping[str, Mapping[int, Run]]
+COSTS = ("parameters", "flops_per_token")
+SHOWN_SEEDS = 3
+
+
+def find(runs: Runs, *, looks: Sequence[int] = ()) -> dict[str, Any]:
+    """All that can be said about this experiment now. With `looks`, its verdicts stay valid under peeking."""
+    experiment = runs.experiment
+    finished = {name: runs.finished(name) for name in experiment.names}
+    if not finished[BASELINE]:
+        raise RunFolderError(f"{runs.folder}: no run of the baseline is finished, so there is nothing to compare with")
+    corpus = read_json(runs.folder / "corpus.json")
+    audits = {name: _audits(found) for name, found in finished.items()}
+    failed = {name: reason for name, rows in audits.items() if (reason := _failure(rows)) is not None}
+    choices = _choices(experiment, corpus)
+    (split, kept), *others = choices
+    verdicts = _judge(experiment, finished, corpus, split, kept, failed, looks)
+    return {
+        "schema": SCHEMA,
+        "experiment": runs.about["experiment"],
+        "versions": runs.about["versions"],
+        "command": runs.about["command"],
+        "metric": experiment.primary.metric,
+        "split": experiment.primary.split,
+        "rows": kept,
+        "looks": list(looks),
+        "verdicts": [verdict.as_row() for verdict in verdicts],
+        "others": {
+            _choice_name(name, rows): [
+                v.as_row() for v in _judge(experiment, finished, corpus, name, rows, failed, looks)
+            ]
+            for name, rows in others
+        },
+        "results": _results(finished),
+        "curves": _curves(finished),
+        "pairing": {name: _pairing(experiment, name, finished) for name in experiment.variants},
+        "audits": audits,
+        "data_audits": corpus["audits"],
+        "failures": _failures(runs, finished),
+        "samples": {name: _samples(found) for name, found in finished.items()},
+        "sentences": {name: _sentences(found) for name, found in finished.items()},
+        "published": [_beside(figure, finished) for figure in experiment.published],
+        "confusion": _confusion(finished, corpus),
+        "corpus": {key: value for key, value in corpus.items() if key not in ("audits", "unseen")},
+    }
+
+
+def write(runs: Runs, *, looks: Sequence[int] = ()) -> dict[str, Any]:
+    """Find, and leave it in the experiment's folder."""
+    found = find(runs, looks=looks)
+    write_json(runs.folder / "findings.json", found)
+    return found
+
+
+def read(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = read_json(folder / "findings.json")
+    return found
+
+
+def _choices(experiment: spec.Experiment, corpus: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(split, rows) of the primary comparison first, then those that inform: each held-out text, and all rows where
+    the verdict is taken from the unseen ones."""
+    primary = experiment.primary.split
+    held_out = [name for name, about in corpus["splits"].items() if about["role"] == "test"]
+    leaking = [name for name in held_out if _is_leaking(corpus, name)]
+    inside = held_out if primary == "test" else [primary]
+    kept = "unseen" if any(name in leaking for name in inside) else "all"
+    choices = [(primary, kept)]
+    if kept == "unseen":
+        choices.append((primary, "all"))
+    if len(held_out) > 1 or primary not in ("test", *held_out):
+        choices += [(name, "unseen" if name in leaking else "all") for name in held_out if name != primary]
+    return choices
+
+
+def _is_leaking(corpus: Mapping[str, Any], split: str) -> bool:
+    """Are there rows that also stand in train, and can the scores be told apart by row?"""
+    unseen = corpus["unseen"].get(split)
+    return unseen is not None and 0 < len(unseen) < corpus["splits"][split]["rows"]
+
+
+def _choice_name(split: str, rows: str) -> str:
+    return f"{split}, {rows} rows" if rows != "all" or split == "test" else split
+
+
+def _judge(
+    experiment: spec.Experiment,
+    finished: Finished,
+    corpus: Mapping[str, Any],
+    split: str,
+    rows: str,
+    failed: Mapping[str, str],
+    looks: Sequence[int],
+) -> list[Verdict]:
+    kind = experiment.primary.metric
+    scored = {
+        name: _scores(found, corpus, split, rows, kind)
+        for name, found in finished.items()
+        if found  # a variant without a finished run is in the failures
+    }
+    baseline = scored.pop(BASELINE)
+    if kind == "perplexity" and any(not np.array_equal(s.weights, baseline.weights) for s in scored.values()):
+        # Other tokens, other predictions: only totals can be compared, and per byte of the same text.
+        size = _bytes(corpus, split)
+        baseline, scored = _totals(baseline, size), {name: _totals(s, size) for name, s in scored.items()}
+    barred = {name: reason for name, reason in failed.items() if name != BASELINE}
+    if BASELINE in failed:
+        barred = dict.fromkeys(scored, f"the baseline {failed[BASELINE]}")
+    return compare(baseline, scored, metric=kind, matters=experiment.matters, failed=barred, looks=looks)
+
+
+def _held_out(corpus: Mapping[str, Any], split: str) -> list[str]:
+    """The texts behind the name of a split: "test" stands for all held-out ones."""
+    names = [name for name, about in corpus["splits"].items() if about["role"] == "test"]
+    return names if split == "test" else [split]
+
+
+def _scores(found: Mapping[int, Run], corpus: Mapping[str, Any], split: str, rows: str, metric: str) -> Scores:
+    column = "correct" if metric == "accuracy" else "losses"
+    names = _held_out(corpus, split)
+
+    def pooled(run: Run, what: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+        pieces = []
+        for name in names:
+            values = run.scores[f"{name}.{what}"]
+            kept = corpus["unseen"].get(name) if rows == "unseen" else None
+            pieces.append(values if kept is None else values[np.asarray(kept, dtype=int)])
+        return np.concatenate(pieces)
+
+    runs = list(found.values())
+    return Scores(tuple(found), np.stack([pooled(run, column) for run in runs]), pooled(runs[0], "counts"))
+
+
+def _bytes(corpus: Mapping[str, Any], split: str) -> float:
+    return float(sum(corpus["splits"][name]["bytes"] for name in _held_out(corpus, split)))
+
+
+def _totals(scores: Scores, size: float) -> Scores:
+    return Scores(scores.seeds, scores.values.sum(1, keepdims=True), np.array([size]))
+
+
+def _audits(found: Mapping[int, Run]) -> list[dict[str, Any]]:
+    """What the audits of the variant's first audited run say."""
+    for run in found.values():
+        path = run.folder / "audits.json"
+        if path.is_file():
+            rows: list[dict[str, Any]] = read_json(path)["audits"]
+            return rows
+    return []
+
+
+def _failure(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    reasons = [str(row["reason"]) for row in rows if row["passed"] is False and row["serious"]]
+    return ", ".join(dict.fromkeys(reasons)) if reasons else None
+
+
+def _results(finished: Finished) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    for name, found in finished.items():
+        by_split: dict[str, list[list[float]]] = {}
+        for seed, run in found.items():
+            for split, scores in run.result["scores"].items():
+                by_split.setdefault(split, []).append([seed, scores[run.result["metric"]]])
+        results[name] = by_split
+    return results
+
+
+def _curves(finished: Finished) -> dict[str, Any]:
+    curves: dict[str, Any] = {}
+    for name, found in finished.items():
+        by_split: dict[str, dict[str, list[list[float]]]] = {}
+        for seed, run in found.items():
+            for line in run.metrics:
+                value = line.get(run.result["metric"], line["loss"])
+                by_split.setdefault(line["split"], {}).setdefault(str(seed), []).append([line["step"], value])
+        curves[name] = by_split
+    return curves
+
+
+def _pairing(experiment: spec.Experiment, name: str, finished: Finished) -> dict[str, Any]:
+    """The proof that two were trained alike: equal tensors at step 0, the same batches, and what differs."""
+    settings = spec.changes_of(experiment, name)
+    common = [seed for seed in finished[name] if seed in finished[BASELINE]]
+    row: dict[str, Any] = {"settings": settings, "flag": len(settings) > 1, "seeds": len(common)}
+    if not common:
+        return row
+    pairs = [(finished[BASELINE][seed], finished[name][seed]) for seed in common]
+    shared = equal = 0
+    for one, other in pairs:
+        first, second = one.start["tensors"], other.start["tensors"]
+        both = [t for t in second if t in first and first[t].split(":")[0] == second[t].split(":")[0]]
+        shared = len(both)
+        equal = min(sum(first[t] == second[t] for t in both), equal or shared)
+    row |= {
+        "tensors": len(pairs[0][1].start["tensors"]),
+        "shared": shared,
+        "equal": equal,
+        "schedule": all(one.start["schedule"] == other.start["schedule"] for one, other in pairs),
+    }
+    for cost in COSTS:
+        row[cost] = [run.start[cost] for run in pairs[0]]
+    row["seconds_per_step"] = _medians(pairs, "seconds_per_step")
+    row["peak_memory"] = _medians(pairs, "peak_memory")
+    return row
+
+
+def _medians(pairs: Sequence[tuple[Run, Run]], what: str) -> list[float]:
+    return [statistics.median(pair[side].result["trained"][what] for pair in pairs) for side in (0, 1)]
+
+
+def _failures(runs: Runs, finished: Finished) -> list[dict[str, Any]]:
+    return [
+        {"variant": name, "seed": seed, "message": runs.run(name, seed).failure or "not finished"}
+        for name in runs.experiment.names
+        for seed in runs.seeds(name)
+        if seed not in finished[name]
+    ]
+
+
+def _samples(found: Mapping[int, Run]) -> list[dict[str, Any]]:
+    return [
+        {**sample, "seed": seed}
+        for seed, run in list(found.items())[:SHOWN_SEEDS]
+        for sample in run.probes.get("samples", [])
+    ]
+
+
+def _sentences(found: Mapping[int, Run]) -> dict[str, dict[str, Any]]:
+    """For each sentence of the probe: perplexity, or class with confidence, by seed."""
+    shown: dict[str, dict[str, Any]] = {}
+    for seed, run in found.items():
+        for name, answer in run.probes.get("sentences", {}).items():
+            figure = answer["perplexity"] if "perplexity" in answer else [answer["class"], answer["confidence"]]
+            shown.setdefault(name, {})[str(seed)] = figure
+    return shown
+
+
+def interval(values: Sequence[float], confidence: float = 0.95) -> list[float] | None:
+    """The t interval of a mean over seeds."""
+    if len(values) < 2:
+        return None
+    mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+    reach = float(stats.t.ppf((1 + confidence) / 2, len(values) - 1)) * error
+    return [mean - reach, mean + reach]
+
+
+def _beside(figure: spec.Published, finished: Finished) -> dict[str, Any]:
+    """A published figure with ours: the mean over seeds, at that step or at the end, with its interval."""
+    values = []
+    for run in finished.get(figure.variant, {}).values():
+        if figure.step is None:
+            scores = run.result["scores"].get(figure.split, {})
+            values.append(scores.get(figure.metric))
+        else:
+            lines = (x for x in run.metrics if x["split"] == figure.split and x["step"] == figure.step)
+            values.append(next((line.get(figure.metric) for line in lines), None))
+    known = [float(value) for value in values if value is not None]
+    return {
+        **figure.model_dump(mode="json"),
+        "ours": statistics.fmean(known) if known else None,
+        "interval": interval(known),
+        "seeds": len(known),
+    }
+
+
+def _confusion(finished: Finished, corpus: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Counts of true by guessed over the held-out rows, summed over seeds."""
+    labels = corpus["labels"]
+    if not labels:
+        return None
+    matrices = {}
+    for name, found in finished.items():
+        counts = np.zeros((len(labels), len(labels)), dtype=int)
+        for run in found.values():
+            for split in _held_out(corpus, "test"):
+                pairs = zip(run.scores[f"{split}.labels"], run.scores[f"{split}.guessed"], strict=True)
+                for true, guessed in pairs:
+                    counts[int(true), int(guessed)] += 1
+        matrices[name] = counts.tolist()
+    return {"labels": labels, "matrices": matrices}

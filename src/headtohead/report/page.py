@@ -1,0 +1,230 @@
+"""The report as one HTML file that needs nothing else: no network, no fonts, no library, and little JavaScript.
+
+Charts are drawn beforehand as SVG, in two layouts between which the style sheet chooses, so the page is whole without
+JavaScript, light to load, and prints. What our few lines of script add is pointing at a mark to read its figures.
+Everything that comes from a user or a model is escaped by jinja2; a content security policy forbids every request and
+every script but our own.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from . import charts, figures, images, reading, style, tables
+from .reading import Findings
+
+TEMPLATES = Path(__file__).parent / "templates"
+LABELLED = 10
+"""so many tokens can be written beside a map"""
+CLIP = re.compile(r'(<clipPath id="|clip-path="url\(#)(clip\d+)')
+
+
+def render(findings: Findings, maps: Mapping[str, images.Maps] | None = None, folder: Path | None = None) -> str:
+    """The page. `maps` are attention maps by variant; without them those in `folder` are shown."""
+    script = _file("report.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return _environment().get_template("page.html").render(**_view(findings, maps, folder), script_hash=digest)
+
+
+def fragment(findings: Findings, maps: Mapping[str, images.Maps] | None = None, folder: Path | None = None) -> str:
+    """The same for a place inside another page, such as a notebook; its style touches nothing else there."""
+    return _environment().get_template("fragment.html").render(**_view(findings, maps, folder))
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals.update(figures=figures, signs=style.WORD_SIGNS)
+    return made
+
+
+@lru_cache(maxsize=8)
+def _file(name: str) -> str:
+    return (TEMPLATES / name).read_text(encoding="utf-8")
+
+
+def _view(findings: Findings, maps: Mapping[str, images.Maps] | None, folder: Path | None) -> dict[str, Any]:
+    """All that the templates show."""
+    if maps is None:
+        maps = images.read_maps(folder, reading.names(findings)) if folder else {}
+    metric, matters = reading.metric(findings), reading.matters(findings)
+    by_name = {table.name: table for table in tables.tables(findings)}
+    return {
+        "style": Markup(_file("report.css")),
+        "script": Markup(_file("report.js")),
+        "dark": list(style.AFTER_DARK.items()),
+        "data": Markup(embedded(findings)),
+        "question": reading.question(findings),
+        "about": str(reading.experiment(findings).get("about") or "").strip(),
+        "where": tables.where(findings),
+        "rows": findings.get("rows"),
+        "seeds": max((row.get("seeds") or 0 for row in reading.verdicts(findings)), default=0),
+        "band": figures.band(metric, matters),
+        "metric": metric,
+        "verdicts": [_verdict(row, metric) for row in reading.verdicts(findings)],
+        "summary": summary(findings),
+        "charts": _or_none({chart.name: _chart(chart) for chart in charts.charts(findings)}),
+        "tables": _or_none(by_name),
+        "confusions": [_confusion(name, table) for name, table in by_name.items() if name.startswith("confusion-")],
+        "flagged": [name for name, pair in (findings.get("pairing") or {}).items() if pair.get("flag")],
+        "unpaired": _unpaired(findings),
+        "audits": _audits(findings),
+        "data_audits": _audits({"audits": {"data": findings.get("data_audits") or []}}),
+        "failures": findings.get("failures") or [],
+        "samples": _samples(findings),
+        "maps": [_maps(name, one) for name, one in maps.items()],
+        "labelled": LABELLED,
+        "steep": _left_out(findings),
+        "reproduce": _reproduce(findings, folder),
+    }
+
+
+def _or_none(found: dict[str, Any]) -> dict[str, Any]:
+    """What is not there is None, so that a template can ask for it."""
+    return defaultdict(lambda: None, found)
+
+
+def embedded(value: Any) -> str:
+    """JSON that can stand inside a script element: nothing in it can end the element."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def summary(findings: Findings) -> str:
+    """1 helped, 2 hurt."""
+    counts = Counter(row["word"] for row in reading.verdicts(findings))
+    return ", ".join(f"{counts[word]} {word}" for word in style.WORD_SIGNS if counts[word])
+
+
+def _verdict(row: dict[str, Any], metric: str) -> dict[str, Any]:
+    notes = []
+    if row.get("noise") in ("seeds", "examples"):
+        notes.append(f"the larger noise is from the {row['noise']}")
+    if figures.is_number(row.get("detectable")):
+        size = figures.band(metric, float(f"{row['detectable']:.2g}")).removeprefix("±")
+        notes.append(f"the smallest change that could have been seen is about {size}")
+    return {**row, "sign": style.WORD_SIGNS.get(row["word"], "?"), "notes": "; ".join(notes)}
+
+
+def _chart(chart: charts.Chart) -> dict[str, Any]:
+    """Both layouts as SVG. Clip paths have names that are unique in an SVG only, not in a page that holds many."""
+    drawn: dict[str, Any] = {}
+    for layout in ("wide", "narrow"):
+        svg = chart.svg("wide" if layout == "wide" else "narrow")
+        drawn[layout] = Markup(CLIP.sub(rf"\g<1>{chart.name}-{layout}-\g<2>", svg))
+    return {**drawn, "title": chart.title, "words": chart.words}
+
+
+def _confusion(name: str, table: tables.Table) -> dict[str, Any]:
+    shares = []
+    for row in table.rows:
+        counts = [cell.value for cell in row[1:]]
+        shares.append([None, *(number / (sum(counts) or 1) for number in counts)])
+    return {"table": table, "shares": shares, "name": name.removeprefix("confusion-")}
+
+
+def _unpaired(findings: Findings) -> list[str]:
+    pairs = (findings.get("pairing") or {}).items()
+    return [name for name, pair in pairs if pair.get("shared") != pair.get("equal") or not pair.get("schedule")]
+
+
+def _audits(findings: Findings) -> dict[str, Any]:
+    """Failed ones by themselves, since they are read first; and for each variant all of them with a count."""
+    failed, groups = [], []
+    for name, found in (findings.get("audits") or {}).items():
+        failed += [{**one, "variant": name} for one in found if one["passed"] is False]
+        counts = Counter(tables.STATES[one["passed"]] for one in found)
+        said = ", ".join(f"{counts[state]} {state}" for state in tables.STATES.values() if counts[state])
+        table = tables.Table(f"audits-{name}", f"Audits of {name}.", tables.AUDIT_COLUMNS, _rows(found))
+        if found:
+            groups.append({"name": name, "counts": said, "table": table})
+    failed.sort(key=lambda one: not one.get("serious", True))
+    return {"failed": failed, "groups": groups}
+
+
+def _rows(found: list[dict[str, Any]]) -> tuple[tuple[tables.Cell, ...], ...]:
+    return tuple(tuple(row) for row in tables.audit_rows(found))
+
+
+def _samples(findings: Findings) -> list[dict[str, Any]]:
+    """By prompt: what each variant wrote, first seed first."""
+    found = findings.get("samples") or {}
+    prompts = dict.fromkeys(one["prompt"] for by_name in found.values() for one in by_name)
+    made = []
+    for prompt in prompts:
+        columns = []
+        for name in reading.names(findings):
+            texts = [one for one in found.get(name, []) if one["prompt"] == prompt]
+            if texts:
+                columns.append({"variant": name, "first": texts[0], "others": texts[1:]})
+        made.append({"prompt": prompt, "columns": columns})
+    return made
+
+
+def _maps(name: str, maps: images.Maps) -> dict[str, Any]:
+    tokens = maps.tokens[: images.MOST_TOKENS]
+    size = len(tokens) or 1
+    return {
+        "variant": name,
+        "text": maps.text,
+        "seed": maps.seed,
+        "tokens": tokens,
+        "cut": len(maps.tokens) > len(tokens),
+        "layers": images.pictures(maps),
+        "cell": 20 if size <= LABELLED else max(2, 132 // size),
+    }
+
+
+def _left_out(findings: Findings) -> str:
+    """What the learning curves do not show, in words."""
+    split = next(iter(reading.splits_of(findings, "curves")), None)
+    if split is None:
+        return ""
+    metric, points = reading.metric(findings), reading.curves(findings, split)
+    kept = charts.without_steep_start(points, metric)
+    if len(kept) == len(points):
+        return ""
+    first = points[0]
+    return f"Step {first.at:,} is left out of the picture: {metric} there is about {figures.value(metric, first.mean)}."
+
+
+def _reproduce(findings: Findings, folder: Path | None) -> dict[str, Any]:
+    command = [str(word) for word in findings.get("command") or []]
+    if command:
+        command[0] = Path(command[0]).name
+    corpus = findings.get("corpus") or {}
+    seeds = {
+        int(seed) for by in (findings.get("results") or {}).values() for pairs in by.values() for seed, _ in pairs
+    }
+    facts = {
+        "Experiment": reading.experiment(findings).get("name"),
+        "Identity of the experiment": findings.get("identity"),
+        "Runs": folder.resolve().name if folder else None,
+        "Seeds": ", ".join(map(str, sorted(seeds))),
+        "Corpus": corpus.get("origin"),
+        "SHA-256 of the corpus": corpus.get("digest"),
+    }
+    settings = reading.experiment(findings)
+    return {
+        "command": shlex.join(command),
+        "facts": {name: str(fact) for name, fact in facts.items() if fact not in (None, "")},
+        "settings": json.dumps(settings, indent=2, ensure_ascii=False) if settings else "",
+    }

@@ -1,0 +1,132 @@
+"""Calibration by simulation: the intervals hold the truth as often as they say, and power is as theory has it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headtohead.errors import ScoresError
+from headtohead.verdict.calibrate import calibrate, to_markdown
+from headtohead.verdict.statistics import components, rare, spread
+from headtohead.verdict.worlds import Measured, Synthetic
+
+EXPERIMENTS = 2000
+CHANCE = 3 * np.sqrt(0.05 * 0.95 / EXPERIMENTS)  # three standard errors of a share of 5 %
+
+WORLDS = [
+    Synthetic("seeds", 1.0, 0.1, 0.1),
+    Synthetic("examples", 0.1, 1.0, 0.1),
+    Synthetic("both", 1.0, 1.0, 0.3),
+    Synthetic("residual", 0.0, 0.0, 1.0),
+    Synthetic("mostly seeds", 1.0, 0.4, 0.3),
+    Synthetic("heavy", 1.0, 1.0, 0.5, shape="heavy", lengths=True),
+    Synthetic("skewed", 0.5, 1.0, 0.5, shape="skewed", lengths=True),
+]
+
+
+def measured() -> Measured:
+    """Tables as trainings give them: seeds differ a little, examples of unequal length, heavy tails."""
+    rng = np.random.default_rng(7)
+    weights = np.ceil(20 * np.exp(0.5 * rng.standard_normal(300)))
+    tables = [
+        weights
+        * (
+            0.02
+            + 0.01 * rng.standard_normal((10, 1))
+            + 0.05 * rng.standard_t(4, 300)
+            + 0.1 * rng.standard_t(4, (10, 300))
+        )
+        for _ in range(2)
+    ]
+    return Measured("measured", tables, [weights, weights])
+
+
+@pytest.mark.parametrize("world", [*WORLDS, measured()], ids=lambda world: world.name)
+def test_intervals_hold_the_truth_as_often_as_they_say(world: Synthetic | Measured) -> None:
+    for row in calibrate(world, examples=60, experiments=EXPERIMENTS, random_seed=1):
+        assert 0.93 - CHANCE / 3 <= row.coverage <= 0.97 + CHANCE / 3, row
+        assert abs(row.coverage_here - 0.95) <= 1.5 * CHANCE, row
+        assert row.false_verdicts == pytest.approx(1 - row.coverage)
+        assert row.false_agreement <= 0.05 + CHANCE, row
+        # Heavy tails make the middle narrower than the normal, so that power is above theory.
+        assert -0.04 <= row.power - row.theory <= 0.08, row
+
+
+def test_a_wrong_interval_would_be_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Examples pooled with seeds, as if every cell were a new observation: the mistake this room exists to avoid.
+    world = Synthetic("seeds", 1.0, 0.1, 0.1)
+    rng = np.random.default_rng(0)
+    draw = world.draw(rng, EXPERIMENTS, 5, 60)
+    cells = draw.differences.reshape(EXPERIMENTS, -1)
+    pooled = 1.96 * cells.std(axis=1) / np.sqrt(cells.shape[1])
+    assert (np.abs(cells.mean(axis=1)) <= pooled).mean() < 0.7
+
+
+@pytest.mark.parametrize("confidence", [0.9, 0.99, 0.997])
+def test_other_confidences_hold_too(confidence: float) -> None:
+    for row in calibrate(WORLDS[4], seeds=(3, 5), examples=60, experiments=4000, confidence=confidence):
+        error = np.sqrt(confidence * (1 - confidence) / 4000)
+        assert row.coverage >= confidence - 0.3 * (1 - confidence) - 2 * error, row
+
+
+def test_answers_that_rarely_differ_are_covered() -> None:
+    rng = np.random.default_rng(0)
+    # One row in a hundred differs, either way: most tables of 50 rows show no difference at all.
+    rows = rng.choice([-1.0, 0.0, 1.0], p=[0.005, 0.99, 0.005], size=(EXPERIMENTS, 1, 50))
+    table = np.repeat(rows, 3, axis=1)
+    weights = np.ones((EXPERIMENTS, 50))
+    bare, kept = components(table, weights), components(table, weights, rare(table))
+    here = table.mean(axis=(1, 2))
+    shift = 0.005  # a true difference of half a point, which the bare interval of no width never holds
+    assert (np.abs(here - shift) <= spread(bare, 0.95).half).mean() < 0.6
+    assert (np.abs(here - shift) <= spread(kept, 0.95).half).mean() > 0.93
+
+
+def test_the_truth_of_measured_worlds_is_exactly_0() -> None:
+    rng = np.random.default_rng(0)
+    table, weights = 5 + rng.exponential(1, (4, 6)), rng.integers(1, 9, 6).astype(float)
+    world = Measured("m", [table], [weights])
+    pool = world._pools[0]
+    # Every row with every column, each as likely as the next.
+    assert (pool.of_seeds + pool.of_examples).sum() == pytest.approx(0, abs=1e-9)
+    assert pool.of_examples.sum() == pytest.approx(0, abs=1e-9)
+    assert pool.of_seeds.sum(axis=0) == pytest.approx(np.zeros(6), abs=1e-9)
+
+
+@pytest.mark.parametrize("world", [WORLDS[2], WORLDS[5], measured()], ids=lambda world: world.name)
+def test_worlds_have_the_variance_that_they_claim(world: Synthetic | Measured) -> None:
+    draw = world.draw(np.random.default_rng(2), 4000, 5, 60)
+    truth = world.truth(5, 60)
+    d = draw.differences.sum(axis=(1, 2)) / draw.weights.sum(axis=1) / 5
+    assert d.var() == pytest.approx(float((truth.of_seeds + truth.of_examples).mean()), rel=0.15)
+    assert d.mean() == pytest.approx(0, abs=4 * d.std() / np.sqrt(4000))
+
+
+def test_the_same_random_seed_gives_the_same_rows() -> None:
+    first, second = (calibrate(WORLDS[0], seeds=(3,), examples=20, experiments=100, random_seed=s) for s in (4, 4))
+    assert first == second
+    assert first != calibrate(WORLDS[0], seeds=(3,), examples=20, experiments=100, random_seed=5)
+
+
+def test_rows_become_a_table() -> None:
+    text = to_markdown(calibrate(WORLDS[0], seeds=(3, 5), examples=20, experiments=50))
+    lines = text.splitlines()
+    assert len(lines) == 4
+    assert lines[0].startswith("| world | seeds | examples | experiments | coverage |")
+    assert lines[2].startswith("| seeds | 3 | 20 | 50 | ")
+    assert len({line.count("|") for line in lines}) == 1
+
+
+@pytest.mark.parametrize(
+    ("tables", "weights", "words"),
+    [
+        ([], [], "0 tables of differences"),
+        ([np.zeros((2, 5))], [np.ones(5)], r"needs 3 seeds and 2 examples or more .* shape \(2, 5\)"),
+        ([np.zeros((4, 5))], [np.ones(4)], r"shape \(4, 5\) and 4 weights"),
+    ],
+)
+def test_tables_too_small_to_draw_from_are_refused(
+    tables: list[np.ndarray], weights: list[np.ndarray], words: str
+) -> None:
+    with pytest.raises(ScoresError, match=words):
+        Measured("m", tables, weights)

@@ -1,0 +1,309 @@
+"""Verdicts: the rule, its symmetries, what would settle an open question, and the words."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from headtohead.errors import ScoresError
+from headtohead.verdict import Scores, Verdict, compare
+from headtohead.verdict.rule import METRICS, MetricName, decide
+
+SEEDS = tuple(range(8))
+
+
+def scores(values: np.ndarray, weights: np.ndarray | None = None, seeds: tuple[int, ...] | None = None) -> Scores:
+    values = np.atleast_2d(values)
+    return Scores(
+        tuple(range(len(values))) if seeds is None else seeds,
+        values,
+        np.ones(values.shape[1]) if weights is None else weights,
+    )
+
+
+def per_seed(*figures: float) -> Scores:
+    return scores(np.array(figures)[:, None])
+
+
+def one(baseline: Scores, variant: Scores, metric: MetricName, matters: float, **more: object) -> Verdict:
+    return compare(baseline, {"x": variant}, metric=metric, matters=matters, **more)[0]  # type: ignore[arg-type]
+
+
+def world(mu: float, random_seed: int = 0, seeds: int = 8, examples: int = 120) -> tuple[Scores, Scores]:
+    """A language model's scores with a per-token difference of mu, small noise from seeds and examples."""
+    rng = np.random.default_rng(random_seed)
+    weights = rng.integers(5, 40, examples).astype(float)
+    base = weights * (4 + rng.normal(0, 0.5, examples) + rng.normal(0, 0.02, (seeds, examples)))
+    noise = rng.normal(0, 0.004, (seeds, 1)) + rng.normal(0, 0.02, examples) + rng.normal(0, 0.02, (seeds, examples))
+    return scores(base, weights), scores(base + weights * (mu + noise), weights)
+
+
+@pytest.mark.parametrize(
+    ("mu", "word", "better"),
+    [(-0.05, "helped", True), (0.05, "hurt", False), (0.0, "no practical difference", None)],
+)
+def test_perplexity_is_better_when_lower(mu: float, word: str, better: bool | None) -> None:
+    verdict = one(*world(mu), "perplexity", 0.02)
+    assert verdict.word == word
+    if better is not None:
+        assert verdict.better is better
+        assert verdict.effect == pytest.approx(math.expm1(mu), abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("metric", "word"), [("accuracy", "helped"), ("score", "helped"), ("loss", "hurt"), ("perplexity", "hurt")]
+)
+def test_which_way_is_better(metric: MetricName, word: str) -> None:
+    assert one(per_seed(0.5, 0.51, 0.49), per_seed(0.7, 0.72, 0.69), metric, 0.01).word == word
+
+
+def test_perplexity_is_total_loss_over_total_tokens() -> None:
+    weights = np.array([1.0, 99.0])
+    verdict = one(
+        scores(np.array([[5.0, 99.0]] * 2), weights), scores(np.array([[5.0, 198.0]] * 2), weights), "perplexity", 0.01
+    )
+    assert verdict.baseline_mean == pytest.approx(math.exp(1.04))
+    assert verdict.mean == pytest.approx(math.exp(2.03))
+    assert verdict.effect == pytest.approx(math.exp(0.99) - 1)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.floats(-1, 1), min_size=3, max_size=8),
+    st.sampled_from([0.0, 0.1, 0.5, 2.0]),
+)
+def test_no_practical_difference_is_the_two_one_sided_tests(differences: list[float], matters: float) -> None:
+    d = np.array(differences)
+    if d.std() < 1e-6:
+        return
+    verdict = one(scores(np.zeros((len(d), 1))), scores(d[:, None]), "loss", matters)
+    tost = max(
+        stats.ttest_1samp(d, -matters, alternative="greater").pvalue,
+        stats.ttest_1samp(d, matters, alternative="less").pvalue,
+    )
+    low, high = stats.ttest_1samp(d, 0).confidence_interval(0.95)
+    if (low > 0 or high < 0) and not (-matters <= low and high <= matters):
+        assert verdict.word == ("helped" if high < 0 else "hurt")
+    else:
+        assert verdict.word == ("no practical difference" if tost <= 0.05 else "cannot tell")
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10_000), st.floats(-0.03, 0.03), st.sampled_from(["loss", "score"]))
+def test_swapping_the_two_flips_sign_and_word(random_seed: int, mu: float, metric: MetricName) -> None:
+    base, variant = world(mu, random_seed, seeds=4, examples=20)
+    there, back = one(base, variant, metric, 0.01), one(variant, base, metric, 0.01)
+    flip = {"helped": "hurt", "hurt": "helped"}
+    assert back.word == flip.get(there.word, there.word)
+    assert back.effect == pytest.approx(-there.effect)
+    assert back.interval == pytest.approx((-there.interval[1], -there.interval[0]))
+    assert (back.more_seeds, back.more_examples) == (there.more_seeds, there.more_examples)
+
+
+def test_swapping_perplexities_inverts_the_ratio() -> None:
+    base, variant = world(0.05)
+    there, back = one(base, variant, "perplexity", 0.01), one(variant, base, "perplexity", 0.01)
+    assert (there.word, back.word) == ("hurt", "helped")
+    assert (1 + there.effect) * (1 + back.effect) == pytest.approx(1)
+    assert (1 + there.interval[0]) * (1 + back.interval[1]) == pytest.approx(1)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 10_000), st.floats(0.1, 10))
+def test_order_of_seeds_and_examples_and_scale_of_weights_are_irrelevant(random_seed: int, unit: float) -> None:
+    base, variant = world(0.01, random_seed, seeds=4, examples=20)
+    rng = np.random.default_rng(random_seed)
+    rows, columns = rng.permutation(4), rng.permutation(20)
+
+    def mixed(given: Scores) -> Scores:
+        seeds = tuple(given.seeds[row] for row in rows)
+        return Scores(seeds, given.values[rows][:, columns] * unit, given.weights[columns] * unit)
+
+    plain, other = one(base, variant, "loss", 0.01), one(mixed(base), mixed(variant), "loss", 0.01)
+    assert (plain.word, plain.noise, plain.more_seeds) == (other.word, other.noise, other.more_seeds)
+    assert plain.interval == pytest.approx(other.interval)
+    assert plain.detectable == pytest.approx(other.detectable)
+
+
+def test_a_clear_difference_too_small_to_matter_is_none() -> None:
+    base, variant = world(0.02)
+    assert one(base, variant, "perplexity", 0.001).word == "hurt"
+    verdict = one(base, variant, "perplexity", 0.2)
+    assert verdict.interval[0] > 0
+    assert verdict.word == "no practical difference"
+
+
+def test_the_rule_takes_the_first_that_applies() -> None:
+    # The 95 % interval excludes 0 and reaches beyond the band; the 90 % interval lies inside it.
+    d, band = np.array([5.0]), (-10.0, 10.0)
+    assert decide(d, np.array([4.0]), np.array([3.0]), band, lower_is_better=True) == ["no practical difference"]
+    assert decide(d, np.array([4.9]), np.array([3.0]), (-9.5, 9.5), lower_is_better=True) == ["hurt"]
+    assert decide(d, np.array([6.0]), np.array([4.5]), band, lower_is_better=True) == ["no practical difference"]
+    assert decide(d, np.array([6.0]), np.array([5.5]), band, lower_is_better=True) == ["cannot tell"]
+
+
+def test_matters_is_relative_on_both_sides_for_perplexity() -> None:
+    low, high = METRICS["perplexity"].band(0.01)
+    assert (math.expm1(low), math.expm1(high)) == pytest.approx((-0.01, 0.01))
+
+
+def test_intervals_are_simultaneous_over_the_variants_that_are_judged() -> None:
+    base, variant = world(0.01)
+    alone = one(base, variant, "perplexity", 0.01)
+    three = compare(
+        base, dict.fromkeys("abc", variant), metric="perplexity", matters=0.01, failed={"c": "reads the future"}
+    )
+    assert alone.level == pytest.approx(0.95)
+    assert three[0].level == pytest.approx(0.975)
+    assert three[0].interval[1] > alone.interval[1]
+    assert three[2].word == "not comparable"
+
+
+def test_a_failed_audit_takes_the_verdict_away() -> None:
+    base, variant = world(-0.5)
+    leak, gone = compare(
+        base,
+        {"leak": variant},
+        metric="perplexity",
+        matters=0.01,
+        failed={"leak": "reads the future", "gone": "no run"},
+    )
+    assert leak.sentence == "leak is not comparable: reads the future."
+    assert leak.reason == "reads the future"
+    assert leak.effect < -0.3
+    assert math.isnan(leak.interval[0])
+    assert (gone.word, gone.seeds) == ("not comparable", 0)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "reason", "more"), [((0,), "only one seed is shared", 1), ((9,), "no seed is shared", 2)]
+)
+def test_fewer_than_two_common_seeds_cannot_tell(seeds: tuple[int, ...], reason: str, more: int) -> None:
+    verdict = one(per_seed(1.0, 2.0), Scores(seeds, np.array([[1.5]]), np.ones(1)), "loss", 0.1)
+    assert verdict.word == "cannot tell"
+    assert reason in verdict.sentence
+    assert verdict.more_seeds == more
+
+
+def test_seeds_that_only_one_has_are_left_out_and_named() -> None:
+    verdict = one(per_seed(1.0, 1.1, 1.2, 1.0), Scores((1, 2, 3, 7), np.ones((4, 1)), np.ones(1)), "loss", 0.1)
+    assert verdict.seeds == 3
+    assert "Seeds 0, 7 are left out: not scored for both." in verdict.sentence
+
+
+def test_the_larger_noise_is_named_and_what_would_help() -> None:
+    rng = np.random.default_rng(0)
+    base = scores(np.zeros((4, 100)))
+    by_examples = one(
+        base, scores(0.1 + np.tile(rng.normal(0, 1, 100), (4, 1)) + rng.normal(0, 0.01, (4, 1))), "loss", 0.01
+    )
+    assert by_examples.noise == "examples"
+    assert by_examples.more_seeds is None
+    assert by_examples.more_examples is not None
+    assert "more seeds would not help" in by_examples.sentence
+    by_seeds = one(base, scores(0.1 + rng.normal(0, 0.2, (4, 1)) + rng.normal(0, 0.01, (4, 100))), "loss", 0.01)
+    assert by_seeds.noise == "seeds"
+    assert by_seeds.more_examples is None
+    assert f"About {by_seeds.more_seeds} more seeds would settle it." in by_seeds.sentence
+    assert by_seeds.reason == f"run {by_seeds.more_seeds} more seeds"
+
+
+def test_the_seeds_asked_for_do_settle_it() -> None:
+    rng = np.random.default_rng(3)
+    found = one(per_seed(*np.zeros(4)), per_seed(*(0.5 + rng.normal(0, 0.5, 4))), "loss", 0.01)
+    assert found.word == "cannot tell"
+    assert found.more_seeds is not None
+    total = 4 + found.more_seeds
+    sigma = found.interval[1] - found.effect
+    sigma *= math.sqrt(4) / stats.t.ppf(0.975, 3)
+    words = [
+        one(per_seed(*np.zeros(total)), per_seed(*rng.normal(found.effect, sigma, total)), "loss", 0.01).word
+        for _ in range(400)
+    ]
+    assert np.mean([word != "cannot tell" for word in words]) == pytest.approx(0.8, abs=0.07)
+
+
+def test_where_neither_alone_settles_it_both_are_asked_for() -> None:
+    rng = np.random.default_rng(2)
+    table = 0.02 + rng.normal(0, 0.1, (5, 1)) + rng.normal(0, 1.5, 300) + rng.normal(0, 0.5, (5, 300))
+    verdict = one(scores(np.zeros((5, 300))), scores(table), "loss", 0.001)
+    assert (verdict.more_seeds, verdict.more_examples) == (None, None)
+    assert "together with about" in verdict.sentence
+    assert " and score " in verdict.reason
+
+
+def test_equal_predictions_on_few_rows_do_not_prove_equality() -> None:
+    answers = (np.random.default_rng(0).random((3, 2000)) < 0.8).astype(float)
+    few, many = scores(answers[:, :100]), scores(answers)
+    assert one(few, few, "accuracy", 0.01).word == "cannot tell"
+    assert one(many, many, "accuracy", 0.01).word == "no practical difference"
+
+
+def test_looks_widen_the_interval_and_lost_seeds_keep_their_look() -> None:
+    base, variant = world(0.01)
+    plain = one(base, variant, "perplexity", 0.01)
+    at_8 = one(base, variant, "perplexity", 0.01, looks=(3, 5, 8, 12))
+    lost = one(base, variant.of(SEEDS[:7]), "perplexity", 0.01, looks=(3, 5, 8, 12))
+    told = one(base, variant.of(SEEDS[:5]), "perplexity", 0.01, looks=(3, 5, 8, 12), look=8)
+    assert plain.level < at_8.level
+    assert at_8.level == lost.level == told.level
+
+
+def test_a_row_is_plain_json() -> None:
+    base, variant = world(0.01)
+    rows = [
+        verdict.as_row()
+        for verdict in compare(
+            base, {"a": variant}, metric="perplexity", matters=0.01, failed={"b": "reads the future"}
+        )
+    ]
+    back = json.loads(json.dumps(rows, allow_nan=False))
+    assert back[0]["interval"] == pytest.approx(list(rows[0]["interval"]))  # type: ignore[call-overload]
+    assert back[1]["interval"] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"metric": "perplexty", "matters": 0.01}, "metric 'perplexty' is not known; .*did you mean 'perplexity'"),
+        ({"metric": "perplexity", "matters": 1.0}, "matters = 1 for perplexity; allowed: from 0 up to"),
+        ({"metric": "loss", "matters": -0.1}, "matters = -0.1 for loss; allowed: 0 or above"),
+        ({"metric": "loss", "matters": 0.1, "confidence": 95}, "confidence = 95; allowed: from 0.5"),
+        ({"metric": "accuracy", "matters": 0.01}, "an accuracy of 85 is outside 0 to 1; give shares"),
+        ({"metric": "loss", "matters": 0.1, "looks": (3, 5), "look": 4}, "no look at 4 seeds is planned; .*3, 5"),
+    ],
+)
+def test_wrong_questions_are_refused(asked: dict[str, object], words: str) -> None:
+    with pytest.raises(ScoresError, match=words):
+        compare(per_seed(80, 82), {"x": per_seed(85, 81)}, **asked)  # type: ignore[arg-type]
+
+
+def test_words_of_each_verdict() -> None:
+    base = per_seed(*np.log([100, 101, 99, 100]))
+
+    def said(*ratios: float) -> str:
+        return one(base, per_seed(*(np.log([100, 101, 99, 100]) + np.log(ratios))), "perplexity", 0.01).sentence
+
+    ending = "Only a score per seed is known, so this holds for this test set, not for new text of its kind."
+    assert said(0.97, 0.969, 0.971, 0.97) == (
+        f"x helped: perplexity 3.00 % lower (95 % interval 2.87 to 3.13 % lower; 4 seeds). {ending}"
+    )
+    assert said(1.03, 1.031, 1.029, 1.03).startswith("x hurt: perplexity 3.00 % higher (95 % interval 2.87 to 3.13 %")
+    assert said(1.001, 0.999, 1.0, 1.0).startswith(
+        "x makes no practical difference: perplexity 0.00 % lower "
+        "(90 % interval runs from 0.10 % lower to 0.10 % higher, inside ±1 %; 4 seeds)."
+    )
+    assert said(1.05, 0.97, 1.0, 1.02).startswith("x: cannot tell. Perplexity 1.0 % higher, but the 95 % interval runs")
+    assert said(1.0, 1.0, 1.0, 1.0).startswith("x makes no practical difference: perplexity the same")
+    assert "to more than 1,000 % higher" in said(2.0, 90.0, 0.5, 1.0)
+
+
+def test_words_for_points_of_accuracy() -> None:
+    verdict = one(per_seed(0.80, 0.81, 0.79), per_seed(0.84, 0.86, 0.84), "accuracy", 0.01)
+    assert verdict.sentence.startswith("x helped: accuracy 4.7 points higher (95 % interval 3.2 to 6.1 points higher")

@@ -1,0 +1,81 @@
+"""Scores: what is refused, and how two variants are paired."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headtohead.errors import ScoresError
+from headtohead.verdict import Scores
+from headtohead.verdict.scores import pair
+
+TABLE = np.arange(6.0).reshape(2, 3)
+
+
+def test_total_over_total_is_not_a_mean_of_means() -> None:
+    scores = Scores((1, 2), np.array([[2.0, 30.0], [4.0, 60.0]]), np.array([1.0, 9.0]))
+    assert scores.per_seed() == pytest.approx([3.2, 6.4])
+
+
+def test_scores_cannot_be_changed_after_the_fact() -> None:
+    mine = TABLE.copy()
+    scores = Scores((1, 2), mine, np.ones(3))
+    mine[:] = 0
+    assert scores.values[1, 2] == 5
+    with pytest.raises(ValueError, match="read-only"):
+        scores.values[0, 0] = 1
+
+
+@pytest.mark.parametrize(
+    ("seeds", "values", "weights", "words"),
+    [
+        ((), np.zeros((0, 3)), np.ones(3), "no seed is given"),
+        ((1, 1), TABLE, np.ones(3), "seed 1 is given more than once"),
+        ((1, 2), TABLE, np.ones(2), r"shape \(2, 3\), but 2 seeds and 2 examples ask for \(2, 2\)"),
+        ((1, 2), TABLE, np.array([1.0, 0.0, 1.0]), "above 0, but example 1 weighs 0"),
+        ((1, 2), TABLE, np.array([1.0, np.nan, 1.0]), "above 0, but example 1 weighs nan"),
+        ((1, 2), TABLE * [1, 1, np.inf], np.ones(3), "2 of the values are not numbers, the first at seed 1, example 2"),
+        ((1, 2), TABLE, np.ones((1, 3)), r"one number for each example, but have the shape \(1, 3\)"),
+    ],
+)
+def test_scores_that_cannot_be_judged_are_refused(
+    seeds: tuple[int, ...], values: np.ndarray, weights: np.ndarray, words: str
+) -> None:
+    with pytest.raises(ScoresError, match=words):
+        Scores(seeds, values, weights)
+
+
+def test_text_is_not_a_number() -> None:
+    with pytest.raises(ScoresError, match="values must be a table of numbers"):
+        Scores((1, 2), np.array([["a"], ["b"]]), np.ones(1))
+
+
+def test_every_fault_is_told_at_once() -> None:
+    with pytest.raises(ScoresError, match=r"more than once.*above 0.*named"):
+        Scores((1, 1), TABLE, np.array([1.0, -1.0, 1.0]), examples=("a",))
+
+
+def test_pairs_hold_the_common_seeds_only() -> None:
+    paired = pair("x", Scores((1, 2), TABLE, np.ones(3)), Scores((3, 2), TABLE + 10, np.ones(3)))
+    assert paired.seeds == (2,)
+    assert paired.left_out == (1, 3)
+    assert paired.differences.tolist() == [[10, 10, 10]]
+
+
+def test_a_score_per_seed_pairs_with_a_score_per_example() -> None:
+    whole = Scores((1, 2), np.array([[5.0], [6.0]]), np.ones(1))
+    fine = Scores((1, 2), np.array([[2.0, 6.0], [4.0, 8.0]]), np.array([1.0, 1.0]))
+    assert pair("x", whole, fine).differences.tolist() == [[-1], [0]]
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (Scores((1, 2), TABLE[:, :2], np.ones(2)), "x: scored on 2 examples, but the baseline on 3"),
+        (Scores((1, 2), TABLE, np.array([1.0, 2.0, 1.0])), "example 1 weighs 2, but 1 .*weigh by bytes"),
+        (Scores((1, 2), TABLE, np.ones(3), ("a", "c", "b")), "example 1 is 'c', but 'b' for the baseline"),
+    ],
+)
+def test_different_examples_are_never_paired(other: Scores, words: str) -> None:
+    with pytest.raises(ScoresError, match=words):
+        pair("x", Scores((1, 2), TABLE, np.ones(3), ("a", "b", "c")), other)

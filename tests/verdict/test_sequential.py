@@ -1,0 +1,97 @@
+"""seeds = "auto": looks, what each may spend, and error rates under peeking."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headtohead.errors import ScoresError
+from headtohead.verdict import Scores, compare, confidence_at, schedule, settled
+from headtohead.verdict.calibrate import calibrate_auto
+from headtohead.verdict.worlds import Synthetic
+
+
+def test_looks_of_the_usual_limits() -> None:
+    assert schedule(12) == (3, 5, 8, 12)
+    assert schedule(8) == (3, 5, 8)
+    assert schedule(2) == (2,)
+
+
+@given(st.integers(2, 500))
+def test_looks_rise_to_the_limit(limit: int) -> None:
+    looks = schedule(limit)
+    assert looks[-1] == limit
+    assert looks[0] >= 2
+    assert all(early < late for early, late in pairwise(looks))
+
+
+@given(st.integers(2, 500), st.floats(0.5, 0.999))
+def test_all_looks_together_spend_exactly_the_error_rate(limit: int, confidence: float) -> None:
+    looks = schedule(limit)
+    spent = sum(1 - confidence_at(look, looks, confidence) for look in looks)
+    assert spent == pytest.approx(1 - confidence)
+    assert all(confidence_at(look, looks, confidence) >= confidence - 1e-12 for look in looks)
+
+
+def test_one_look_is_no_peeking() -> None:
+    assert confidence_at(5, (5,)) == pytest.approx(0.95)
+
+
+@pytest.mark.parametrize(
+    ("look", "looks", "words"),
+    [
+        (4, (3, 5), "no look at 4 seeds is planned; planned are 3, 5"),
+        (3, (5, 3), "looks must rise from 2 seeds or more, but are 5, 3"),
+        (1, (1, 3), "looks must rise"),
+        (3, (), "but are empty"),
+    ],
+)
+def test_unplanned_looks_are_refused(look: int, looks: tuple[int, ...], words: str) -> None:
+    with pytest.raises(ScoresError, match=words):
+        confidence_at(look, looks)
+
+
+def test_one_seed_is_no_limit() -> None:
+    with pytest.raises(ScoresError, match="a limit of 1 seeds; two are the least"):
+        schedule(1)
+
+
+def test_settled_means_that_no_verdict_is_open() -> None:
+    def figures(*values: float) -> Scores:
+        return Scores(tuple(range(len(values))), np.array(values)[:, None], np.ones(1))
+
+    base, clear, vague = figures(1, 2, 3), figures(2, 3.01, 4), figures(0, 3, 3)
+    judged = {"metric": "loss", "matters": 0.1, "failed": {"leak": "reads the future"}}
+    assert settled(compare(base, {"clear": clear}, **judged))
+    assert not settled(compare(base, {"clear": clear, "vague": vague}, **judged))
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        Synthetic("seeds", 1.0, 0.1, 0.1),
+        Synthetic("both", 1.0, 1.0, 0.5),
+        Synthetic("heavy", 1.0, 0.5, 0.5, shape="heavy", shape_of_seeds="heavy"),
+    ],
+    ids=lambda world: world.name,
+)
+def test_error_rates_are_valid_under_peeking(world: Synthetic) -> None:
+    nothing, edge, twice = calibrate_auto(world, limit=12, examples=60, experiments=3000, random_seed=5)
+    error = 3 * np.sqrt(0.05 * 0.95 / 3000)
+    for row in (nothing, edge, twice):
+        assert row.coverage >= 0.95 - error
+        assert row.wrong <= 0.05 + error
+    # And not by never saying anything: a clear effect is found, with fewer seeds than the limit.
+    assert twice.settled > 0.97
+    assert twice.seeds_used < 8.5
+    assert nothing.settled > 0.5
+
+
+def test_peeking_without_spending_would_not_be_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headtohead.verdict.calibrate.confidence_at", lambda look, looks, confidence: confidence)
+    nothing, *_ = calibrate_auto(Synthetic("seeds", 1.0, 0.1, 0.1), examples=60, experiments=3000, random_seed=5)
+    assert nothing.wrong > 0.07

@@ -1,0 +1,165 @@
+"""`h2h judge`: files of scores, and every error of a file at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headtohead.errors import ScoresError
+from headtohead.verdict import Scores, compare, judge, read_csv
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "scores.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def rows(header: str, *lines: str) -> str:
+    return "\n".join([header, *lines]) + "\n"
+
+
+def test_a_score_per_seed_gives_the_verdict_of_compare(tmp_path: Path) -> None:
+    before, after = [174.2, 178.4, 171.0], [160.1, 166.0, 158.2]
+    lines = [f"{name},{seed},{x}" for name, xs in (("plain", before), ("alibi", after)) for seed, x in enumerate(xs)]
+    path = written(tmp_path, rows("variant,seed,perplexity", *lines))
+    verdict = judge(path)[0]
+
+    def own(xs: list[float]) -> Scores:
+        return Scores((0, 1, 2), np.log(xs)[:, None], np.ones(1))
+
+    assert verdict == compare(own(before), {"alibi": own(after)}, metric="perplexity", matters=0.01)[0]
+    assert verdict.word == "helped"
+    assert verdict.baseline_mean == pytest.approx(np.exp(np.log(before).mean()))
+
+
+def test_examples_and_weights_are_read(tmp_path: Path) -> None:
+    lines = ["a,1,x,2.0,10", "a,1,y,3.0,5", "a,2,y,4.0,5", "a,2,x,5.0,10", "b,2,x,1,10", "b,2,y,1,5"]
+    table = read_csv(written(tmp_path, rows("variant,seed,example,loss,weight", *lines)))
+    assert (table.baseline, table.metric) == ("a", "loss")
+    assert table.scores["a"].seeds == (1, 2)
+    assert table.scores["a"].values.tolist() == [[20, 15], [50, 20]]
+    assert table.scores["a"].weights.tolist() == [10, 5]
+
+
+def test_totals_are_not_multiplied_by_their_tokens(tmp_path: Path) -> None:
+    lines = ["a,1,x,20,10", "a,1,y,15,5", "b,1,x,20,10", "b,1,y,15,5"]
+    table = read_csv(written(tmp_path, rows("variant,seed,example,total,weight", *lines)))
+    assert table.metric == "perplexity"
+    assert table.scores["a"].values.tolist() == [[20, 15]]
+
+
+def test_the_variant_called_baseline_is_it(tmp_path: Path) -> None:
+    path = written(tmp_path, rows("variant,seed,score", "x,1,1", "baseline,1,2"))
+    assert read_csv(path).baseline == "baseline"
+
+
+@pytest.mark.parametrize(
+    "text", ["variant;seed;loss\na;1;2\n", "\ufeffVariant,Seed, Loss\r\na,1,2\r\n\r\n", "variant\tseed\tloss\na\t1\t2"]
+)
+def test_spreadsheets_write_csv_in_many_ways(tmp_path: Path, text: str) -> None:
+    table = read_csv(written(tmp_path, text))
+    assert table.scores["a"].values.tolist() == [[2]]
+
+
+def test_right_and_wrong_answers_are_accuracy(tmp_path: Path) -> None:
+    lines = [f"{v},{s},{e},{(s + e) % 2}" for v in "ab" for s in range(3) for e in range(4)]
+    path = written(tmp_path, rows("variant,seed,example,score", *lines))
+    assert read_csv(path).metric == "accuracy"
+    assert judge(path)[0].metric == "accuracy"
+
+
+def test_what_cannot_be_seen_from_the_file_is_asked_for(tmp_path: Path) -> None:
+    path = written(tmp_path, rows("variant,seed,score", "a,1,170", "a,2,171", "b,1,160", "b,2,162"))
+    with pytest.raises(ScoresError, match="say so with metric: perplexity, accuracy, loss"):
+        judge(path)
+    with pytest.raises(ScoresError, match="for the metric loss, say with matters"):
+        judge(path, metric="loss")
+    assert judge(path, metric="perplexity")[0].better
+    assert not judge(path, metric="score", matters=1.0)[0].better
+
+
+def test_another_baseline_can_be_named(tmp_path: Path) -> None:
+    path = written(tmp_path, rows("variant,seed,loss", "alpha,1,1", "alpha,2,2", "beta,1,3", "beta,2,4"))
+    assert [v.variant for v in judge(path, baseline="beta", matters=0.1)] == ["alpha"]
+    with pytest.raises(ScoresError, match=r"no variant 'betta'; there are alpha, beta; did you mean 'beta'"):
+        judge(path, baseline="betta", matters=0.1)
+
+
+def test_one_variant_is_no_comparison(tmp_path: Path) -> None:
+    with pytest.raises(ScoresError, match="only 'a' is scored; a comparison takes two"):
+        judge(written(tmp_path, rows("variant,seed,loss", "a,1,1")), matters=0.1)
+
+
+def test_every_error_of_a_file_is_told_at_once_with_its_line(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        rows(
+            "variant,seed,example,score,weight",
+            "a,1,x,1,10",
+            "a,1,y,one,10",
+            "a,1.5,x,1,10",
+            "a,2,x,1,10",
+            ",2,y,nan,0",
+            "a,2,x,0,10",
+            "b,1,x,1,11",
+            "b,1,y,1",
+            "b,3,y,1,10",
+        ),
+    )
+    with pytest.raises(ScoresError, match="10 errors") as caught:
+        read_csv(path)
+    assert str(caught.value).splitlines()[1:] == [
+        "  line 3: score 'one' is not a number",
+        "  line 4: seed '1.5' is not a whole number",
+        "  line 6: the variant has no name",
+        "  line 6: score 'nan' is not a number",
+        "  line 6: weight '0' is not a number above 0",
+        "  line 9: 4 cells, but 5 columns",
+        "  line 7: a, seed 2, example x was given before, at line 5",
+        "  line 8: example x weighs 11, but 10 at line 2",
+        "  line 7: a, seed 2 ends here without 1 examples: y",
+        "  line 10: b, seed 3 ends here without 1 examples: x",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "the file is empty; a first line names the columns variant, seed, score"),
+        ("variant,seed,score\n", "there is no row of scores"),
+        (
+            "varient,sed\n",
+            r"column 'variant' is missing; is it 'varient'\?\n.*'seed' is missing; is it 'sed'\?\n.*'score'",
+        ),
+        (
+            "variant,seed,scores\na,1,2\n",
+            r"column 'score' is missing; is it 'scores'\? \(allowed names: score, accuracy",
+        ),
+        ("variant,seed,loss,accuracy\na,1,2,1\n", "more than one column of scores: accuracy, loss"),
+        ("variant,seed,seed,loss\na,1,1,2\n", "the column 'seed' is there twice"),
+        ("variant,seed,accuracy\na,1,85.9\n", "line 2: an accuracy of 85.9 is outside 0 to 1; give shares"),
+        ("variant,seed,perplexity\na,1,0\n", "line 2: a perplexity of 0 is not above 0"),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ScoresError, match=words):
+        read_csv(written(tmp_path, text))
+
+
+def test_a_column_cannot_be_judged_as_something_else(tmp_path: Path) -> None:
+    path = written(tmp_path, rows("variant,seed,accuracy", "a,1,0.5"))
+    with pytest.raises(ScoresError, match="the column 'accuracy' cannot be judged as loss"):
+        read_csv(path, metric="loss")
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ScoresError, match="there is no such file"):
+        read_csv(tmp_path / "none.csv")
+
+
+def test_a_long_list_of_errors_is_cut(tmp_path: Path) -> None:
+    with pytest.raises(ScoresError, match="and 30 more"):
+        read_csv(written(tmp_path, rows("variant,seed,loss", *["a,1,x"] * 50)))
