@@ -26,7 +26,8 @@ SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """Shapes are not checked in this test: for long loops whose calls are checked in another, at a fifth of the speed."""
+    """Shapes are not checked in this test: for long loops whose calls are checked in another test, at a fifth of the
+    speed."""
     config.update("jaxtyping_disable", True)
     yield
     config.update("jaxtyping_disable", False)

@@ -85,13 +85,59 @@ def run(
             live.stop()
             typer.echo(f"stopped; nothing is lost: add --resume to go on ({where})", err=True)
             raise typer.Exit(130) from None
+    page = None
+    if outcome.findings is not None:
+        from .report import write
+
+        page = str(write(where, ["html"])[0])
     if as_json:
-        show_json(terminal.as_json(outcome))
+        show_json(terminal.as_json(outcome, page))
     else:
-        terminal.show_outcome(outcome)
+        terminal.show_outcome(outcome, page)
     if outcome.failures:
         wrong = all(job.wrong_request for job in outcome.failures)
         raise typer.Exit(2 if wrong else 1)
+
+
+@app.command()
+def report(
+    runs: Annotated[Path, typer.Argument(metavar="RUNS", help="An experiment's folder: runs/NAME.")],
+    formats: Annotated[
+        list[str] | None, typer.Option("--format", help="html, md, csv, latex, svg, pdf or png; may be repeated.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the files go. [default: RUNS]")] = None,
+    as_json: Json = False,
+) -> None:
+    """Make the report of an experiment again from its run folders, in any format."""
+    from .lab import findings, folders
+    from .report import write
+
+    opened = folders.open_runs(runs)
+    findings.write(opened, looks=findings.looks_of(opened))
+    written = write(runs, formats or ["html"], out)
+    show_json([str(path) for path in written]) if as_json else typer.echo("\n".join(map(str, written)))
+
+
+@app.command()
+def judge(
+    scores: Annotated[Path, typer.Argument(help="A CSV file: variant, seed, score; example and weight if known.")],
+    baseline: Annotated[str | None, typer.Option(help="Which variant is the original. [default: the first]")] = None,
+    metric: Annotated[str | None, typer.Option(help="perplexity, accuracy, loss or score.")] = None,
+    matters: Annotated[float | None, typer.Option(help="The smallest difference that counts.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also draw the verdicts: a .html, .svg, .pdf or .png file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Give verdicts on scores that you bring from elsewhere."""
+    from . import verdict
+    from .report import terminal
+
+    asked = {"baseline": baseline, "metric": metric, "matters": matters}
+    rows = [v.as_row() for v in verdict.judge(scores, **{k: v for k, v in asked.items() if v is not None})]  # type: ignore[arg-type]
+    show_json(rows) if as_json else terminal.show_verdicts(rows)
+    if out:
+        from .report.charts import save_forest
+
+        save_forest(rows, out)
 
 
 @app.command()

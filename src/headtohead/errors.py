@@ -105,7 +105,10 @@ class DivergedError(TrialError):
 
 
 class DiskFullError(TrialError):
-    """No room is left to write a run; what was written before is whole."""
+    """No room is left to write a run; what was written before is whole. Asking for more than there is room for is a
+    request that cannot be met."""
+
+    exit_code = 2
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -13,7 +13,7 @@ from scipy import stats
 
 from headtohead.errors import ScoresError
 from headtohead.verdict import Scores, Verdict, compare
-from headtohead.verdict.rule import METRICS, MetricName, decide
+from headtohead.verdict.rule import METRICS, MetricName, decide, metric_named
 
 SEEDS = tuple(range(8))
 
@@ -271,17 +271,21 @@ def test_a_row_is_plain_json() -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"metric": "perplexty", "matters": 0.01}, "metric 'perplexty' is not known; .*did you mean 'perplexity'"),
         ({"metric": "perplexity", "matters": 1.0}, "matters = 1 for perplexity; allowed: from 0 up to"),
         ({"metric": "loss", "matters": -0.1}, "matters = -0.1 for loss; allowed: 0 or above"),
-        ({"metric": "loss", "matters": 0.1, "confidence": 95}, "confidence = 95; allowed: from 0.5"),
+        ({"metric": "loss", "matters": 0.1, "confidence": 95.0}, "confidence = 95; allowed: from 0.5"),
         ({"metric": "accuracy", "matters": 0.01}, "an accuracy of 85 is outside 0 to 1; give shares"),
         ({"metric": "loss", "matters": 0.1, "looks": (3, 5), "look": 4}, "no look at 4 seeds is planned; .*3, 5"),
     ],
 )
 def test_wrong_questions_are_refused(asked: dict[str, object], words: str) -> None:
     with pytest.raises(ScoresError, match=words):
-        compare(per_seed(80, 82), {"x": per_seed(85, 81)}, **asked)  # type: ignore[arg-type]
+        compare(per_seed(80.0, 82.0), {"x": per_seed(85.0, 81.0)}, **asked)  # type: ignore[arg-type]
+
+
+def test_an_unknown_metric_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(ScoresError, match=r"metric 'perplexty' is not known; .*did you mean 'perplexity'"):
+        metric_named("perplexty")
 
 
 def test_words_of_each_verdict() -> None:

@@ -56,12 +56,12 @@ def cache(subject: Subject, model: Transformer) -> Evidence:
 def _cached(subject: Subject, model: Transformer) -> Measured:
     for length in subject.lengths:
         ids, valid = tokens(bench.ROWS, length), padded(length)
-        whole, kept = logits(model, ids), logits(model, ids, valid)[valid]
-        plans = [[length - 4, 1, 1, 2], [5, length - 5]] if length > bench.SHORT else [[1] * length, [3, 1, 4]]
-        for chunks in plans:
-            yield apart(in_chunks(model, ids, chunks), whole), f"chunks of {_said(chunks)}"
-            mixed = in_chunks(model, ids, chunks, valid)[valid]
-            yield apart(mixed, kept), f"with padding, chunks of {_said(chunks)}"
+        is_long = length > bench.SHORT
+        chunks = [length - 4, 1, 1, 2] if is_long else [1] * length
+        yield apart(in_chunks(model, ids, chunks), logits(model, ids)), f"chunks of {_said(chunks)}"
+        chunks = [5, length - 5] if is_long else [2, 1, length - 3]
+        mixed = in_chunks(model, ids, chunks, valid)[valid]
+        yield apart(mixed, logits(model, ids, valid)[valid]), f"with padding, chunks of {_said(chunks)}"
 
 
 def in_chunks(model: Transformer, ids: Tensor, chunks: Sequence[int], valid: Tensor | None = None) -> Tensor:

@@ -18,7 +18,7 @@ from .. import spec
 from ..errors import RunFolderError
 from ..files import read_json, write_json
 from ..spec import BASELINE
-from ..verdict import Scores, Verdict, compare
+from ..verdict import Scores, Verdict, compare, schedule
 from .folders import SCHEMA, Run, Runs
 
 Finished = Mapping[str, Mapping[int, Run]]
@@ -73,6 +73,12 @@ def write(runs: Runs, *, looks: Sequence[int] = ()) -> dict[str, Any]:
     found = find(runs, looks=looks)
     write_json(runs.folder / "findings.json", found)
     return found
+
+
+def looks_of(runs: Runs) -> tuple[int, ...]:
+    """The looks that were planned, when the experiment adds seeds until it is settled."""
+    experiment = runs.experiment
+    return schedule(experiment.most_seeds) if isinstance(experiment.seeds, str) else ()
 
 
 def read(folder: Path) -> dict[str, Any]:

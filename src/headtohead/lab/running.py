@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -12,9 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import audit, spec, verdict
-from ..errors import RequestError
+from .. import audit, spec
+from ..errors import DiskFullError, RequestError
 from ..files import read_json, write_json
+from ..model import count
 from ..spec import BASELINE
 from ..spec.loading import trial as trial_of
 from . import findings
@@ -51,6 +53,7 @@ def run(
     """Run every trial of the experiment that is not there yet."""
     folder = out or DEFAULT_FOLDER / experiment.name
     check_runnable(experiment)
+    check_room(experiment, folder, workers or default_workers())
     existed = folder.exists()
     with locked(folder):
         try:
@@ -61,7 +64,7 @@ def run(
                 _remove_if_empty(folder)
             raise
         write_json(folder / "corpus.json", describe_corpus(experiment))
-        looks = verdict.schedule(experiment.most_seeds) if isinstance(experiment.seeds, str) else ()
+        looks = findings.looks_of(runs)
         jobs: list[Job] = []
         found: dict[str, Any] | None = None
         for seeds in looks or (experiment.most_seeds,):
@@ -148,6 +151,19 @@ def check_runnable(experiment: spec.Experiment) -> None:
             )
         with tempfile.TemporaryDirectory() as scratch:
             begin(trial, prepared, Path(scratch), torch.device("cpu"))
+
+
+def check_room(experiment: spec.Experiment, folder: Path, workers: int) -> None:
+    """Is there room for the runs? Weights for each trial, and for those at work two checkpoints of three times that."""
+    trial = trial_of(experiment, BASELINE, 0)
+    prepared = prepare(trial.data, trial.task)
+    weights = count(trial.model, prepared.tokenizer.vocab_size, prepared.classes).weights_bytes
+    trials_to_run = experiment.most_seeds * len(experiment.names)
+    needed = weights * trials_to_run + 6 * weights * min(workers, trials_to_run)
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    free = shutil.disk_usage(there).free
+    if free < needed:
+        raise DiskFullError(f"{folder}: the runs need about {needed / 1e6:.1f} MB and the disk has {free / 1e6:.1f} MB left")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save as pack
 
-from .. import corpus, parts, spec
+from .. import audit, corpus, parts, spec
 from ..corpus import Corpus, Examples, Schedule, Tokenizer
 from ..decode import generate
 from ..errors import RunFolderError
@@ -32,6 +32,7 @@ from .folders import SCHEMA, identity_of
 TRAIN_EXAMPLES = 256
 """how many rows or blocks of the training text are scored along the way"""
 SAMPLE_TOKENS = 30
+AUDIT_ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ def run_trial(
     trained = training.run()
     found = _test(trial, prepared, model, where)
     _write_scores(folder, found)
+    _audit(trial, prepared, model, folder)
     _probe(trial, prepared, model, folder)
     saved.save(folder, model, prepared.tokenizer, trial, prepared.corpus.label_names)
     result = _result(trial, folder, trained, found, time.perf_counter() - began)
@@ -168,6 +170,27 @@ def _write_scores(folder: Path, found: dict[str, Evaluation]) -> None:
     for name, evaluation in found.items():
         arrays |= {f"{name}.{column}": values for column, values in evaluation.columns.items()}
     write_bytes(folder / "scores.safetensors", pack(arrays))
+
+
+def _audit(trial: spec.Trial, prepared: Prepared, model: Any, folder: Path) -> None:
+    """Audit the trained model. Once a variant is enough: another seed is the same network with other numbers."""
+    if trial.seed != 0:
+        return
+    tokenizer, task = prepared.tokenizer, trial.task
+    batch = next(_examples(prepared, "train", trial).batches(AUDIT_ROWS))
+    initial = create(trial.model, tokenizer.vocab_size, prepared.classes, seed=trial.seed)
+    found = [
+        *audit.audit_start(initial, batch, task=task, vocab=tokenizer.vocab_size, classes=prepared.classes),
+        *audit.audit_model(
+            model.cpu(),
+            task=task,
+            vocab=tokenizer.vocab_size,
+            context=trial.model.context,
+            classes=prepared.classes,
+            pad_id=tokenizer.pad_id,
+        ),
+    ]
+    write_json(folder / "audits.json", {"schema": SCHEMA, "audits": [finding.as_row() for finding in found]})
 
 
 def _probe(trial: spec.Trial, prepared: Prepared, model: Any, folder: Path) -> None:

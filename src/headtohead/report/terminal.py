@@ -12,6 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.live import Live as RichLive
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
 from .. import spec
@@ -227,55 +228,83 @@ def show_findings(findings: Sequence[Any]) -> None:
     console.print(f"{len(findings) - failed} checks passed, {failed} failed")
 
 
-def show_outcome(outcome: Any) -> None:
-    """The result table, and where things are."""
-    runs = outcome.runs
-    experiment = runs.experiment
+VERDICT_COLOURS = {"helped": "green", "hurt": "red", "not comparable": "magenta", "cannot tell": "yellow"}
+
+
+def show_outcome(outcome: Any, report: str | None) -> None:
+    """Verdicts in words, the result table, what went wrong, and where things are."""
     console = out()
-    rows = result_rows(runs)
-    splits = [name for name in rows[0]["scores"]] if rows else []
-    made = table("", *(escape(name) for name in splits), title=escape(experiment.question))
-    for row in rows:
-        made.add_row(escape(row["variant"]), *(_mean_and_spread(row["scores"][name], row["metric"]) for name in splits))
-    console.print(made)
-    if rows:
-        console.print(f"{rows[0]['metric']} after training, mean over seeds ± standard deviation of one seed")
+    found = outcome.findings
+    if found is not None:
+        console.print()
+        console.print(f"[bold]{escape(outcome.runs.experiment.question)}[/]")
+        show_verdicts(found["verdicts"])
+        console.print(result_table(found))
+        metric = found["metric"]
+        console.print(f"[dim]{metric} with the chosen weights: mean over seeds ± standard deviation of one seed[/]")
+        show_audits(found)
     for job in outcome.failures:
         console.print(f"[red]{job.state}[/]: {escape(job.trial.variant)}, seed {job.trial.seed}: {escape(job.message)}")
-    console.print(f"runs: {escape(str(runs.folder))}")
+    console.print(f"runs:   {escape(str(outcome.runs.folder))}", soft_wrap=True)
+    if report:
+        console.print(f"report: {escape(report)}", soft_wrap=True)
 
 
-def result_rows(runs: Any) -> list[dict[str, Any]]:
-    """For each variant the scores of its finished runs."""
-    rows = []
-    for variant in runs.experiment.names:
-        finished = runs.finished(variant)
-        if not finished:
-            continue
-        results = [run.result for run in finished.values()]
-        metric = results[0]["metric"]
-        scores = {name: [r["scores"][name][metric] for r in results] for name in results[0]["scores"]}
-        rows.append({"variant": variant, "metric": metric, "seeds": list(finished), "scores": scores})
-    return rows
+def show_verdicts(verdicts: Sequence[dict[str, Any]]) -> None:
+    console = out()
+    for row in verdicts:
+        colour = VERDICT_COLOURS.get(row["word"], "cyan")
+        console.print(f"  [bold {colour}]{escape(row['variant'])}: {row['word']}[/]")
+        console.print(Padding(escape(row["sentence"]), (0, 0, 0, 4)))
+
+
+def show_audits(found: dict[str, Any]) -> None:
+    """What did not pass, in words; the rest is in the report."""
+    console = out()
+    places = [("data", found["data_audits"]), *found["audits"].items()]
+    failed = [(name, row) for name, rows in places for row in rows if row["passed"] is False]
+    passed = sum(row["passed"] is True for _, rows in places for row in rows)
+    console.print(f"audits: {passed} passed, {len(failed)} found something")
+    for name, row in failed:
+        console.print(Padding(f"[yellow]{escape(name)}, {escape(row['name'])}:[/] {escape(row['found'])}", (0, 0, 0, 4)))
+
+
+def result_table(found: dict[str, Any]) -> Table:
+    results = found["results"]
+    splits = list(next(iter(results.values())))
+    made = table("", *(escape(name) for name in splits))
+    for variant, by_split in results.items():
+        cells = (_mean_and_spread([value for _, value in by_split.get(name, [])], found["metric"]) for name in splits)
+        made.add_row(escape(variant), *cells)
+    return made
 
 
 def _mean_and_spread(values: Sequence[float], metric: str) -> str:
-    mean = statistics.fmean(values)
-    spread = statistics.stdev(values) if len(values) > 1 else None
-    if metric == "accuracy":
-        return f"{100 * mean:.1f} %" + (f" ± {100 * spread:.1f}" if spread is not None else "")
-    return f"{mean:.1f}" + (f" ± {spread:.1f}" if spread is not None else "")
+    if not values:
+        return "none"
+    scale, digits, unit = (100, 1, " %") if metric == "accuracy" else (1, 1, "")
+    mean = f"{scale * statistics.fmean(values):.{digits}f}{unit}"
+    return mean + (f" ± {scale * statistics.stdev(values):.{digits}f}" if len(values) > 1 else "")
 
 
-def as_json(outcome: Any) -> dict[str, Any]:
-    runs = outcome.runs
+def as_json(outcome: Any, report: str | None) -> dict[str, Any]:
+    """One object: the experiment, a row for each variant, and where the report is."""
+    found = outcome.findings
     return {
-        "experiment": runs.experiment.name,
-        "question": runs.experiment.question,
-        "runs": str(runs.folder),
-        "variants": result_rows(runs),
+        "experiment": outcome.runs.experiment.name,
+        "question": outcome.runs.experiment.question,
+        "variants": [_variant_row(row, found) for row in found["verdicts"]] if found else [],
+        "results": found["results"] if found else {},
         "failures": [
             {"variant": job.trial.variant, "seed": job.trial.seed, "state": job.state, "message": job.message}
             for job in outcome.failures
         ],
+        "runs": str(outcome.runs.folder),
+        "report": report,
     }
+
+
+def _variant_row(row: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    renamed = {"variant": "name", "word": "verdict", "effect": "difference"}
+    audits = [{k: audit[k] for k in ("name", "passed", "found")} for audit in found["audits"].get(row["variant"], [])]
+    return {**{renamed.get(k, k): v for k, v in row.items()}, "audits": audits}

@@ -197,7 +197,7 @@ def _need(parts: Components, question: _Question) -> Need:
     seeds, examples = parts.seeds, parts.examples
 
     def settles(seeds: int, examples: int) -> bool:
-        return _chance(parts.resized(seeds, examples), question) >= POWER
+        return _settles(parts.resized(seeds, examples), question)
 
     more_seeds = _fewest(lambda n: settles(n, examples), seeds, MOST_SEEDS)
     if examples == 1:
@@ -211,20 +211,21 @@ def _need(parts: Components, question: _Question) -> Need:
     return Need(together, math.ceil(examples * together / seeds), either=False)
 
 
-def _chance(parts: Components, question: _Question) -> float:
-    level = question.final_level
-    d = float(parts.difference[0])
-    return max(power_to_differ(parts, d, level), power_to_agree(parts, d, 2 * level - 1, question.band))
+def _settles(parts: Components, question: _Question) -> bool:
+    d, level = float(parts.difference[0]), question.final_level
+    if power_to_differ(parts, d, level) >= POWER:
+        return True
+    return power_to_agree(parts, d, 2 * level - 1, question.band) >= POWER
 
 
 def _fewest(settles: Callable[[int], bool], have: int, most: int) -> int | None:
-    """The fewest more than `have` that settle it, by doubling and then halving; None beyond `most`."""
+    """The fewest more than `have` that settle it, to one in a hundred; None where `most` are not enough."""
+    if not settles(most):
+        return None
     too_few, enough = have, have + 1
     while not settles(enough):
-        if enough >= most:
-            return None
         too_few, enough = enough, min(2 * enough, most)
-    while enough - too_few > 1:
+    while enough - too_few > max(1, enough // 100):
         middle = (too_few + enough) // 2
         too_few, enough = (too_few, middle) if settles(middle) else (middle, enough)
     return enough - have

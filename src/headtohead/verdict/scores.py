@@ -27,8 +27,8 @@ class Scores:
     """
 
     seeds: tuple[int, ...]
-    values: Float[np.ndarray, "seeds examples"]
-    weights: Float[np.ndarray, " examples"]
+    values: np.ndarray  # seeds x examples; checked here and not by annotation, as users bring these
+    weights: np.ndarray  # examples
     examples: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -93,7 +93,7 @@ def judge(
     matters = USUAL_MATTERS.get(table.metric) if matters is None else matters
     if matters is None:
         raise ScoresError(
-            f"{path}: for the metric {table.metric} say with matters which difference is too small to matter"
+            f"{path}: for the metric {table.metric}, say with matters below which size a difference is none"
         )
     name = table.baseline if baseline is None else baseline
     if name not in table.scores:
@@ -184,6 +184,8 @@ def _near(wanted: str, given: Iterable[str]) -> str:
 def _read_row(reader: _Reader, line: int, cells: list[str], columns: Mapping[str, int], figure: str) -> None:
     if len(cells) < len(columns):
         reader.blame(line, f"{len(cells)} cells, but {len(columns)} columns")
+        cut = {name: cells[index] for name, index in columns.items() if index < len(cells)}
+        reader.blamed.add((cut.get("variant", ""), cut.get("seed", ""), cut.get("example", "")))
         return
     before = len(reader.faults)
     cell = {name: cells[index] for name, index in columns.items()}

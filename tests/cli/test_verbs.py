@@ -1,0 +1,123 @@
+"""The verbs, as a person calls them."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from .test_bad_input import h2h, world  # noqa: F401
+
+
+def run_python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_help_and_recipes_do_not_import_torch():
+    code = """
+import sys
+sys.argv = {argv}
+from headtohead import cli
+try:
+    cli.main()
+except SystemExit:
+    pass
+print("torch" in sys.modules)
+"""
+    for argv in (["h2h", "--help"], ["h2h", "recipes"], ["h2h", "run", "--help"]):
+        assert run_python(code.format(argv=argv)).endswith("False"), argv
+
+
+def test_help_answers_at_once():
+    best = min(_timed(lambda: run_python("import sys; sys.argv = ['h2h', '--help']; import headtohead.cli")) for _ in range(5))
+    bare = min(_timed(lambda: run_python("pass")) for _ in range(5))
+    assert best - bare < 0.3
+
+
+def _timed(work) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def test_a_run_from_end_to_end(h2h, world):  # noqa: F811
+    file = world()
+    code, out, err = h2h("run", file, "--seeds", "2", "--json", "--out", "here")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["experiment"] == "mine"
+    (variant,) = found["variants"]
+    assert variant["name"] == "alibi"
+    assert variant["seeds"] == 2
+    assert variant["verdict"] in ("helped", "hurt", "no practical difference", "cannot tell")
+    assert len(variant["interval"]) == 2
+    assert variant["metric"] == "perplexity"
+    assert variant["audits"]
+    assert found["report"].endswith(".html")
+    code, out, _ = h2h("score", "here/alibi/seed-1", "word1 is test line 3 .", "--json")
+    assert code == 0
+    assert json.loads(out)[0]["perplexity"] > 1
+    code, out, _ = h2h("score", "here/baseline/seed-0", "word1 is test line 3 .")
+    assert "perplexity" in out
+    code, _, err = h2h("predict", "here/baseline/seed-0", "word1")
+    assert code == 2
+    assert "gives no classes" in err
+    code, out, err = h2h("run", file, "--seeds", "3", "--out", "here", "--resume", "--json")
+    assert json.loads(out)["variants"][0]["seeds"] == 3
+
+
+def test_a_classifier_from_end_to_end(h2h, world):  # noqa: F811
+    code, out, err = h2h("run", world("classify", "rows"), "--out", "here")
+    assert code == 0, err
+    assert "accuracy" in out
+    code, out, _ = h2h("predict", "here/alibi/seed-0", "word3 is test line", "--json")
+    (answer,) = json.loads(out)
+    assert answer["class"] in ("a", "b")
+    assert 0.5 <= answer["confidence"] <= 1
+
+
+def test_a_dry_run_gives_sizes_and_time_and_writes_nothing(h2h, world, tmp_path):  # noqa: F811
+    code, out, _ = h2h("run", world(), "--dry-run", "--json")
+    assert code == 0
+    baseline, alibi = json.loads(out)["plan"]
+    assert baseline["parameters"] - alibi["parameters"] == 8 * 16  # the learned positions
+    assert alibi["settings"] == {"model.position": "alibi"}
+    assert baseline["seconds"] > 0
+    assert not (tmp_path / "runs").exists()
+    code, out, _ = h2h("run", world(), "--dry-run")
+    assert "estimated from a few real steps" in out
+
+
+def test_schema_and_parts_and_doctor_print_json(h2h):  # noqa: F811
+    assert json.loads(h2h("schema")[1])["title"] == "Head to Head experiment"
+    parts = json.loads(h2h("parts", "--json")[1])
+    assert {"position", "pattern", "pool"} <= {row["slot"] for row in parts}
+    assert json.loads(h2h("doctor", "--json")[1])
+
+
+@pytest.mark.parametrize("verb", [[], ["run"], ["parts"], ["recipes"], ["score"], ["predict"], ["doctor"], ["schema"]])
+def test_every_verb_has_help(h2h, verb):  # noqa: F811
+    code, out, _ = h2h(*verb, "--help")
+    assert code == 0
+    assert "Usage" in out
+
+
+def test_parts_check_examines_a_users_file(h2h, tmp_path):  # noqa: F811
+    file = tmp_path / "my_parts.py"
+    file.write_text(
+        "from headtohead.parts import Position, part\n"
+        "@part('position', 'sqrt-alibi-cli')\n"
+        "class SqrtAlibi(Position):\n"
+        "    '''Penalises distance by its square root.'''\n"
+        "    def __init__(self, sizes, *, strength: float = 1.0):\n"
+        "        super().__init__(sizes)\n"
+        "        self.strength = strength\n"
+        "    def bias(self, query_at, key_at):\n"
+        "        far = (query_at[..., :, None] - key_at[..., None, :]).abs()\n"
+        "        shape = (*far.shape[:-2], self.sizes.heads, *far.shape[-2:])\n"
+        "        return -self.strength * far.double().sqrt().float()[..., None, :, :].expand(shape)\n"
+    )
+    code, out, err = h2h("parts", "check", file)
+    assert code == 0, out + err
+    assert "passed" in out
