@@ -141,6 +141,24 @@ def judge(
 
 
 @app.command()
+def verify(
+    runs: Annotated[Path, typer.Argument(metavar="RUNS", help="An experiment's folder: runs/NAME.")],
+    rescore: Annotated[bool, typer.Option("--rescore", help="Also evaluate the saved weights anew.")] = False,
+    retrain: Annotated[int, typer.Option(min=0, help="Also train so many trials anew and compare the bits.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Recompute every figure of a report from its run folders, and name every file that was edited."""
+    from .lab.verify import verify as check
+    from .report import terminal
+
+    with terminal.Status() as status:
+        checks = check(runs, rescore=rescore, retrain=retrain, tell=status.tell)
+    show_json([one.as_row() for one in checks]) if as_json else terminal.show_checks(checks)
+    if not all(one.passed for one in checks):
+        raise typer.Exit(1)
+
+
+@app.command()
 def recipes(
     show: Annotated[
         str | None, typer.Option("--show", metavar="NAME", help="Print the file, to start your own.")

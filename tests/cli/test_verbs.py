@@ -30,7 +30,9 @@ print("torch" in sys.modules)
 
 
 def test_help_answers_at_once():
-    best = min(_timed(lambda: run_python("import sys; sys.argv = ['h2h', '--help']; import headtohead.cli")) for _ in range(5))
+    best = min(
+        _timed(lambda: run_python("import sys; sys.argv = ['h2h', '--help']; import headtohead.cli")) for _ in range(5)
+    )
     bare = min(_timed(lambda: run_python("pass")) for _ in range(5))
     assert best - bare < 0.3
 

@@ -16,7 +16,7 @@ from scipy import stats
 
 from .. import spec
 from ..errors import RunFolderError
-from ..files import read_json, write_json
+from ..files import read_json, sha256, write_json
 from ..spec import BASELINE
 from ..verdict import Scores, Verdict, compare, schedule
 from .folders import SCHEMA, Run, Runs
@@ -64,6 +64,11 @@ def find(runs: Runs, *, looks: Sequence[int] = ()) -> dict[str, Any]:
         "sentences": {name: _sentences(found) for name, found in finished.items()},
         "published": [_beside(figure, finished) for figure in experiment.published],
         "confusion": _confusion(finished, corpus),
+        "seals": {
+            f"{name}/seed-{seed}": sha256(run.folder / "result.json")
+            for name, found in finished.items()
+            for seed, run in found.items()
+        },
         "corpus": {key: value for key, value in corpus.items() if key not in ("audits", "unseen")},
     }
 

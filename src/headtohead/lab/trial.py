@@ -77,7 +77,7 @@ def run_trial(
     began = time.perf_counter()
     model, training = begin(trial, prepared, folder, where, tell)
     trained = training.run()
-    found = _test(trial, prepared, model, where)
+    found = evaluate_splits(trial, prepared, model, where)
     _write_scores(folder, found)
     _audit(trial, prepared, model, folder)
     _probe(trial, prepared, model, folder)
@@ -156,7 +156,7 @@ def _examples(prepared: Prepared, name: str, trial: spec.Trial) -> Examples:
     return found.sample(TRAIN_EXAMPLES) if name == "train" else found
 
 
-def _test(trial: spec.Trial, prepared: Prepared, model: Any, device: torch.device) -> dict[str, Evaluation]:
+def evaluate_splits(trial: spec.Trial, prepared: Prepared, model: Any, device: torch.device) -> dict[str, Evaluation]:
     """Every split once, with the weights that were chosen. This is the only place where test data is read whole."""
     objective = objective_of(trial.task)
     return {

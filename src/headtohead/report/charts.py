@@ -23,6 +23,7 @@ STEEP = 3
 """a first point so many times above the second would press the rest of a curve flat: it is left out of the picture"""
 DIGITS = ((1, 1.2, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9), (1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 3, 5, 7), (1, 2, 5), (1,))
 MOST_TICKS = 6
+MOST_PANELS = 24
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def _forest(
     rows: list[dict[str, Any]], metric: str, matters: float, limits: tuple[float, float], layout: Layout
 ) -> Built:
     wide = layout == "wide"
-    width, step = (460, 46) if wide else (300, 66)
+    width, step = (_forest_width(rows), 46) if wide else (300, 66)
     # In the narrow layout the words stand above the line, so the line itself lies lower in its row.
     lower = 0 if wide else 15
     axis = alt.Axis(labelExpr=_axis_words(metric), tickCount=5, title=_axis_title(metric), grid=False)
@@ -164,6 +165,13 @@ def _forest(
         *_directions(metric, width),
     ]
     return alt.layer(*layers).properties(width=width, height=step * len(rows))
+
+
+def _forest_width(rows: Sequence[dict[str, Any]]) -> int:
+    """What the names on the left and the words on the right leave of the page."""
+    longest = max(len(str(row["variant"])) for row in rows)
+    said = max(len(row["label"]) for row in rows)
+    return max(280, 850 - min(170, 8 * longest) - min(330, 7 * said))
 
 
 def _names_axis() -> alt.Axis:
@@ -294,7 +302,7 @@ def _multiples(
     hue = alt.Color("variant:N", scale=colours, legend=legend)
     shape = alt.Shape("variant:N", scale=alt.Scale(domain=present, range=[shapes[i] for i in at]), legend=legend)
     dash = alt.StrokeDash("variant:N", scale=alt.Scale(domain=present, range=[dashes[i] for i in at]), legend=None)
-    columns, width, height = (2, 330, 190) if layout == "wide" else (1, 286, 180)
+    columns, width, height = (2, 372, 200) if layout == "wide" else (1, 286, 180)
     panels = []
     for split, found in points.items():
         rows = [{**asdict(point), "tip": _curve_tip(split, point, say)} for point in found]
@@ -340,31 +348,33 @@ def _curve_tip(split: str, point: Point, say: Callable[[float], str]) -> str:
 
 def paired_lines(pairs: Sequence[Paired], metric: str) -> Chart:
     """From the baseline's score to the variant's, a line for each seed."""
-    variants = list(dict.fromkeys(pair.variant for pair in pairs))
+    panels = list(dict.fromkeys((pair.variant, pair.text) for pair in pairs))[:MOST_PANELS]
     counts = []
-    for name in variants:
-        own = [pair for pair in pairs if pair.variant == name]
+    for name, text in panels:
+        own = [pair for pair in pairs if (pair.variant, pair.text) == (name, text)]
         better = sum(figures.is_better(metric, pair.effect) for pair in own)
-        counts.append(f"{name}: better than the baseline with {better} of {len(own)} seeds")
+        counts.append(f"{name} on {text}: better than the baseline with {better} of {len(own)} seeds")
     said = "Each seed's score, from the baseline to the variant. " + "; ".join(counts) + "."
 
     def build(layout: Layout) -> Built:
-        return _slopes(pairs, variants, metric, layout)
+        return _slopes(pairs, panels, metric, layout)
 
     return Chart("pairs", f"{metric.capitalize()} seed by seed, from the baseline to the variant", said, build)
 
 
-def _slopes(pairs: Sequence[Paired], variants: Sequence[str], metric: str, layout: Layout) -> Built:
+def _slopes(pairs: Sequence[Paired], panels: Sequence[tuple[str, str]], metric: str, layout: Layout) -> Built:
     looks = {"better": (style.WORD_HUES["helped"], [1, 0]), "worse": (style.WORD_HUES["hurt"], [5, 3])}
     looks["equal"] = (style.SOFT, [2, 2])
     outcomes = [outcome for outcome in looks if any(_outcome(pair, metric) == outcome for pair in pairs)]
     scale = alt.Scale(domain=outcomes, range=[looks[outcome][0] for outcome in outcomes])
     dashes = alt.Scale(domain=outcomes, range=[looks[outcome][1] for outcome in outcomes])
     legend = alt.Legend(symbolType="stroke", symbolSize=250)
-    columns, width = (min(4, max(2, len(variants))), 150) if layout == "wide" else (2, 112)
-    panels = []
-    for name in variants:
-        rows = [row for pair in pairs if pair.variant == name for row in _slope_rows(pair, metric)]
+    columns = min(len(panels), 4 if layout == "wide" else 2)
+    width = {1: 300, 2: 280, 3: 210}.get(columns, 150) if layout == "wide" else {1: 260}.get(columns, 112)
+    made = []
+    for name, text in panels:
+        own = [pair for pair in pairs if (pair.variant, pair.text) == (name, text)]
+        rows = [row for pair in own for row in _slope_rows(pair, metric)]
         data = alt.Chart(alt.Data(values=rows))
         format = {"accuracy": ".1%", "perplexity": ",.0f"}.get(metric, "~g")
         axis = alt.Axis(title=None, tickCount=5, format=format)
@@ -377,9 +387,9 @@ def _slopes(pairs: Sequence[Paired], variants: Sequence[str], metric: str, layou
             ),
             data.mark_point(size=42, filled=True, opacity=1).encode(x=x, y=y, color=hue, description="tip:N"),
         ]
-        title = alt.TitleParams(name, limit=width + 30)
-        panels.append(alt.layer(*layers).properties(width=width, height=170, title=title))
-    return alt.concat(*panels, columns=columns)
+        title = alt.TitleParams(name, subtitle=text, limit=width + 30)
+        made.append(alt.layer(*layers).properties(width=width, height=170, title=title))
+    return alt.concat(*made, columns=columns)
 
 
 def _outcome(pair: Paired, metric: str) -> str:

@@ -10,8 +10,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .terminal import amount
-
 UNKNOWN = "–"
 MINUS = "−"
 SPACE = "\u00a0"
@@ -125,20 +123,26 @@ def count(number: Any) -> str:
     return f"{number:,.0f}" if is_number(number) else UNKNOWN
 
 
+def flops(number: Any) -> str:
+    """1.00 M, 863 k: three digits."""
+    if not is_number(number):
+        return UNKNOWN
+    for scale, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= scale:
+            return f"{number / scale:#.3g}".rstrip(".") + SPACE + letter
+    return f"{number:.0f}{SPACE}"
+
+
 def size(number: Any) -> str:
     """598 MB."""
-    return f"{amount(number)}B".replace(" ", SPACE) if is_number(number) else UNKNOWN
-
-
-def flops(number: Any) -> str:
-    return amount(number).replace(" ", SPACE) if is_number(number) else UNKNOWN
+    return f"{flops(number)}B" if is_number(number) else UNKNOWN
 
 
 def seconds(number: Any) -> str:
     """Of one step: 57.6 ms."""
     if not is_number(number):
         return UNKNOWN
-    return f"{number * 1000:.3g}{SPACE}ms" if number < 1 else f"{number:.3g}{SPACE}s"
+    return f"{number * 1000:.3g}{SPACE}ms" if number < 1 else f"{number:,.3g}{SPACE}s"
 
 
 def share(number: Any) -> str:

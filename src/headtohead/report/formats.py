@@ -47,12 +47,12 @@ def markdown_text(text: str) -> str:
 
 
 def markdown(table: Table) -> str:
-    """A table of the kind that GitHub and most others read, with its caption above."""
+    """A table of the kind that GitHub and most others read, its caption above."""
     head = [markdown_text(column.title) for column in table.columns]
     rule = ["---:" if column.is_figure else "---" for column in table.columns]
     rows = [[markdown_text(cell.text) for cell in row] for row in table.rows]
     lines = ["| " + " | ".join(line) + " |" for line in (head, rule, *rows)]
-    return "\n".join([f"**{markdown_text(table.caption)}**", "", *lines, ""])
+    return "\n".join([markdown_text(table.caption), "", *lines, ""])
 
 
 def markdown_report(findings: Findings, tables: Sequence[Table]) -> str:
@@ -61,12 +61,8 @@ def markdown_report(findings: Findings, tables: Sequence[Table]) -> str:
     for row in reading.verdicts(findings):
         lines.append(f"- **{markdown_text(row['word'])}**: {markdown_text(row['sentence'])}")
     for table in tables:
-        lines += ["", f"## {markdown_text(title(table))}", "", markdown(table).rstrip()]
+        lines += ["", f"## {markdown_text(table.title)}", "", markdown(table).rstrip()]
     return "\n".join(lines) + "\n"
-
-
-def title(table: Table) -> str:
-    return table.name.replace("_", " ").replace("-", ": ", 1).capitalize()
 
 
 def csv_text(table: Table) -> str:
@@ -114,7 +110,7 @@ def latex(table: Table) -> str:
         "% needs \\usepackage{booktabs}",
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{latex_text(table.caption)}}}",
+        rf"\caption{{{latex_text(f"{table.title}. {table.caption}".strip())}}}",
         rf"\label{{tab:{label}}}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",

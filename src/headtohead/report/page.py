@@ -26,6 +26,8 @@ from . import charts, figures, images, reading, style, tables
 from .reading import Findings
 
 TEMPLATES = Path(__file__).parent / "templates"
+STATES = ("failed", "note", "passed", "does not apply")
+CLOSING = tuple(".,;:!?)]}’'\"")
 LABELLED = 10
 """so many tokens can be written beside a map"""
 CLIP = re.compile(r'(<clipPath id="|clip-path="url\(#)(clip\d+)')
@@ -73,8 +75,10 @@ def _view(findings: Findings, maps: Mapping[str, images.Maps] | None, folder: Pa
         "dark": list(style.AFTER_DARK.items()),
         "data": Markup(embedded(findings)),
         "question": reading.question(findings),
-        "about": str(reading.experiment(findings).get("about") or "").strip(),
+        "about": _paragraphs(str(reading.experiment(findings).get("about") or "")),
+        "looks": ", ".join(map(str, findings.get("looks") or [])),
         "where": tables.where(findings),
+        "pairs_where": _pairs_where(findings),
         "rows": findings.get("rows"),
         "seeds": max((row.get("seeds") or 0 for row in reading.verdicts(findings)), default=0),
         "band": figures.band(metric, matters),
@@ -114,6 +118,17 @@ def summary(findings: Findings) -> str:
     return ", ".join(f"{counts[word]} {word}" for word in style.WORD_SIGNS if counts[word])
 
 
+def _paragraphs(text: str) -> list[str]:
+    """Lines of a file are joined; an empty one begins a new paragraph."""
+    return [" ".join(one.split()) for one in text.split("\n\n") if one.strip()]
+
+
+def _pairs_where(findings: Findings) -> str:
+    """What the lines from seed to seed are drawn on, where that is not all of what decides."""
+    texts = dict.fromkeys(pair.text for pair in reading.paired(findings))
+    return f"on {', '.join(texts)}" if texts else ""
+
+
 def _verdict(row: dict[str, Any], metric: str) -> dict[str, Any]:
     notes = []
     if row.get("noise") in ("seeds", "examples"):
@@ -143,7 +158,7 @@ def _confusion(name: str, table: tables.Table) -> dict[str, Any]:
 
 def _unpaired(findings: Findings) -> list[str]:
     pairs = (findings.get("pairing") or {}).items()
-    return [name for name, pair in pairs if pair.get("shared") != pair.get("equal") or not pair.get("schedule")]
+    return [name for name, pair in pairs if not tables.is_paired(pair)]
 
 
 def _audits(findings: Findings) -> dict[str, Any]:
@@ -151,9 +166,9 @@ def _audits(findings: Findings) -> dict[str, Any]:
     failed, groups = [], []
     for name, found in (findings.get("audits") or {}).items():
         failed += [{**one, "variant": name} for one in found if one["passed"] is False]
-        counts = Counter(tables.STATES[one["passed"]] for one in found)
-        said = ", ".join(f"{counts[state]} {state}" for state in tables.STATES.values() if counts[state])
-        table = tables.Table(f"audits-{name}", f"Audits of {name}.", tables.AUDIT_COLUMNS, _rows(found))
+        counts = Counter(map(tables.state_of, found))
+        said = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+        table = tables.Table(f"audits-{name}", "Audits", f"Audits of the {name}.", tables.AUDIT_COLUMNS, _rows(found))
         if found:
             groups.append({"name": name, "counts": said, "table": table})
     failed.sort(key=lambda one: not one.get("serious", True))
@@ -174,6 +189,7 @@ def _samples(findings: Findings) -> list[dict[str, Any]]:
         for name in reading.names(findings):
             texts = [one for one in found.get(name, []) if one["prompt"] == prompt]
             if texts:
+                texts = [{**one, "joint": "" if one["text"].startswith((*CLOSING, " ")) else " "} for one in texts]
                 columns.append({"variant": name, "first": texts[0], "others": texts[1:]})
         made.append({"prompt": prompt, "columns": columns})
     return made

@@ -18,6 +18,8 @@ from ..files import read_json
 from .figures import is_number
 
 BASELINE = "baseline"
+BATCHES = "batches"
+"""the running mean of the training loss; it has no metric of its own"""
 SCHEMA = 1
 Findings = dict[str, Any]
 
@@ -39,6 +41,7 @@ class Paired:
     """One seed of a variant beside the same seed of the baseline."""
 
     variant: str
+    text: str
     seed: int
     baseline: float
     value: float
@@ -94,7 +97,8 @@ def names(findings: Findings) -> list[str]:
 
 def splits_of(findings: Findings, key: str) -> list[str]:
     """The splits that `results` or `curves` speak of, in their order."""
-    return list(dict.fromkeys(split for by_split in (findings.get(key) or {}).values() for split in by_split))
+    named = dict.fromkeys(split for by_split in (findings.get(key) or {}).values() for split in by_split)
+    return [split for split in named if split != BATCHES]
 
 
 def curves(findings: Findings, split: str) -> list[Point]:
@@ -123,16 +127,48 @@ def differences(findings: Findings, split: str) -> list[Point]:
 
 
 def paired(findings: Findings) -> list[Paired]:
-    """Each seed's score on the split that decides, of each variant beside the baseline."""
-    split, name_of_metric = str(findings.get("split") or ""), metric(findings)
+    """Each seed's score of each variant beside the baseline, on what decides; else on each held-out text by itself."""
+    name_of_metric, found = metric(findings), []
+    for text, scores in _scores_by_seed(findings).items():
+        original = scores.get(baseline(findings), {})
+        for name in names(findings)[1:]:
+            for seed, value in scores.get(name, {}).items():
+                if seed in original:
+                    effect = difference(name_of_metric, original[seed], value)
+                    found.append(Paired(name, text, seed, original[seed], value, effect))
+    return found
+
+
+def _scores_by_seed(findings: Findings) -> dict[str, dict[str, dict[int, float]]]:
+    """text: variant: seed: value."""
+    decides = str(findings.get("split") or "")
+    if by_seed := findings.get("by_seed"):
+        return {where(findings): {name: _numbers(pairs) for name, pairs in by_seed.items()}}
     results = findings.get("results") or {}
-    original = dict(map(tuple, results.get(baseline(findings), {}).get(split, [])))
-    found = []
-    for name in names(findings)[1:]:
-        for seed, value in results.get(name, {}).get(split, []):
-            first = original.get(seed)
-            if is_number(first) and is_number(value):
-                found.append(Paired(name, int(seed), first, value, difference(name_of_metric, first, value)))
+    about = (findings.get("corpus") or {}).get("splits") or {}
+    held_out = [name for name, one in about.items() if one.get("role") == "test"]
+    texts = [decides] if any(decides in by_split for by_split in results.values()) else held_out
+    return {
+        text: {name: _numbers(by_split[text]) for name, by_split in results.items() if text in by_split}
+        for text in texts
+    }
+
+
+def _numbers(pairs: Sequence[Sequence[Any]]) -> dict[int, float]:
+    return {int(seed): value for seed, value in pairs if is_number(value)}
+
+
+def where(findings: Findings) -> str:
+    """test, unseen rows."""
+    rows = findings.get("rows")
+    return str(findings.get("split") or "") + (f", {rows} rows" if rows and rows != "all" else "")
+
+
+def setting(findings: Findings, name: str) -> Any:
+    """The baseline's value of a setting with a dotted name."""
+    found: Any = experiment(findings)
+    for key in name.split("."):
+        found = found.get(key) if isinstance(found, dict) else None
     return found
 
 

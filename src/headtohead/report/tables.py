@@ -43,17 +43,18 @@ class Table:
     """A table with its caption."""
 
     name: str
+    title: str
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
 
 
-def tables(findings: Findings) -> list[Table]:
-    """Those that have a row, in the report's order."""
+def tables(findings: Findings, *, long: bool = False) -> list[Table]:
+    """Those that have a row, in the report's order. A `long` one has a row for each figure, as programs like it."""
     makers: tuple[Callable[[Findings], Table], ...] = (
         verdicts,
         others,
-        published,
+        published_long if long else published,
         results,
         settings,
         cost,
@@ -73,8 +74,10 @@ def words(text: Any) -> Cell:
     return Cell(str(text), text)
 
 
-def _table(name: str, caption: str, columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> Table:
-    return Table(name, caption, tuple(columns), tuple(tuple(row) for row in rows))
+def _table(
+    name: str, title: str, caption: str, columns: Sequence[Column], rows: Iterable[Sequence[Cell]]
+) -> Table:
+    return Table(name, title, caption, tuple(columns), tuple(tuple(row) for row in rows))
 
 
 def verdicts(findings: Findings) -> Table:
@@ -94,11 +97,11 @@ def verdicts(findings: Findings) -> Table:
         Column("to_settle", "to settle it"),
     ]
     caption = (
-        f"Verdicts on {where(findings)}. The 95 % interval, for all variants at once, decides: it is meant for new seeds "
+        f"Judged by {where(findings)}. The 95 % interval, for all variants at once, decides: it is meant for new seeds "
         "and new text of this kind. “On this test set” counts the noise of seeds alone."
     )
     rows = [_verdict_row(row, metric) for row in reading.verdicts(findings)]
-    return _table("verdicts", caption, columns, rows)
+    return _table("verdicts", "Verdicts", caption, columns, rows)
 
 
 def _verdict_row(row: dict[str, Any], metric: str) -> list[Cell]:
@@ -129,9 +132,8 @@ def _to_settle(row: dict[str, Any]) -> str:
 
 def where(findings: Findings) -> str:
     """perplexity on test, unseen rows."""
-    split, rows = findings.get("split"), findings.get("rows")
-    said = reading.metric(findings) + (f" on {split}" if split else "")
-    return said + (f", {rows} rows" if rows and rows != "all" else "")
+    place = reading.where(findings)
+    return reading.metric(findings) + (f" on {place}" if place else "")
 
 
 def others(findings: Findings) -> Table:
@@ -160,43 +162,69 @@ def others(findings: Findings) -> Table:
                     words(row["word"]),
                 ]
             )
-    caption = "The same comparison elsewhere. These rows inform; the verdict is taken from the split in the file alone."
-    return _table("others", caption, columns, rows)
+    caption = "These rows inform; the verdict is taken only from what the experiment file names."
+    return _table("others", "The same on other texts and rows", caption, columns, rows)
 
 
 def published(findings: Findings) -> Table:
-    columns = [
-        Column("source", "source"),
-        Column("variant", "variant"),
-        Column("split", "on"),
-        Column("theirs", "published", True),
-        Column("ours", "ours", True),
-        Column("interval", "our interval", True),
-        Column("difference", "theirs against ours", True),
-        Column("note", "note"),
-    ]
-    rows = [_published_row(row) for row in findings.get("published") or []]
-    return _table("published", "Published figures beside ours, our mean over seeds.", columns, rows)
+    """A row for each source, a column for each text; ours stand above those that they are compared with."""
+    found = findings.get("published") or []
+    texts = list(dict.fromkeys((row["split"], row["metric"]) for row in found))
+    metrics = {metric for _, metric in texts}
+    titles = [split if len(metrics) == 1 else f"{split}, {metric}" for split, metric in texts]
+    columns = [Column("source", "source"), *(Column(title, title, True) for title in titles), Column("note", "note")]
+    rows: list[list[Cell]] = []
+    for variant, step in dict.fromkeys((row["variant"], row.get("step")) for row in found):
+        own = [row for row in found if (row["variant"], row.get("step")) == (variant, step)]
+        at = f" at step {step:,}" if step is not None else ""
+        cells = [_ours(next((row for row in own if (row["split"], row["metric"]) == text), None)) for text in texts]
+        rows.append([words(f"ours, {variant}{at}"), *cells, words("")])
+        for source, note in dict.fromkeys((row["source"], _published_note(row)) for row in own):
+            same = [row for row in own if (row["source"], _published_note(row)) == (source, note)]
+            cells = [_theirs(next((row for row in same if (row["split"], row["metric"]) == text), None)) for text in texts]
+            rows.append([words(f"{source}, {variant}{at}"), *cells, words(note)])
+    if not any(row[-1].text for row in rows):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    caption = "Ours: mean over seeds, and its 95 % interval. Theirs: the figure, and what it is against ours."
+    return _table("published", "Published figures beside ours", caption, columns, rows)
 
 
-def _published_row(row: dict[str, Any]) -> list[Cell]:
-    metric, theirs, ours = row["metric"], row["value"], row.get("ours")
-    notes = [f"at step {row['step']:,}"] if row.get("step") else []
-    notes += [row["note"]] if row.get("note") else []
-    if row.get("other_data"):
-        notes.insert(0, "other data: not compared")
+def _ours(row: dict[str, Any] | None) -> Cell:
+    if row is None or not figures.is_number(row.get("ours")):
+        return Cell(figures.UNKNOWN)
+    ends = f" ({figures.span(row['metric'], row['interval'])})" if row.get("interval") else ""
+    return Cell(figures.value(row["metric"], row["ours"]) + ends, row["ours"])
+
+
+def _theirs(row: dict[str, Any] | None) -> Cell:
+    if row is None:
+        return Cell("")
+    gap = _gap(row)
+    against = "" if gap is None else f" ({figures.change(row['metric'], gap)})"
+    return Cell(figures.value(row["metric"], row["value"]) + against, row["value"])
+
+
+def _gap(row: dict[str, Any]) -> float | None:
+    """Theirs against ours, unless theirs is on other data."""
+    ours = row.get("ours")
     comparable = figures.is_number(ours) and not row.get("other_data")
-    gap = reading.difference(metric, ours, theirs) if comparable else None
-    return [
-        words(row["source"]),
-        words(row["variant"]),
-        words(row["split"]),
-        Cell(figures.value(metric, theirs), theirs),
-        Cell(figures.value(metric, ours), ours),
-        Cell(figures.span(metric, row.get("interval")), row.get("interval")),
-        Cell(figures.change(metric, gap), gap),
-        words("; ".join(notes)),
-    ]
+    return reading.difference(row["metric"], float(ours), row["value"]) if comparable and ours else None
+
+
+def _published_note(row: dict[str, Any]) -> str:
+    said = ["other data: not compared"] if row.get("other_data") else []
+    return "; ".join([*said, *([row["note"]] if row.get("note") else [])])
+
+
+def published_long(findings: Findings) -> Table:
+    names = ("source", "variant", "split", "metric", "step")
+    more = ("published", "ours", "interval", "difference")
+    columns = [*(Column(name, name) for name in names), *(Column(name, name, True) for name in more)]
+    rows = []
+    for row in findings.get("published") or []:
+        figure = [Cell("", value) for value in (row["value"], row.get("ours"), row.get("interval"), _gap(row))]
+        rows.append([*(words(row.get(name)) for name in names), *figure, words(_published_note(row))])
+    return _table("published", "Published figures beside ours", "", [*columns, Column("note", "note")], rows)
 
 
 def results(findings: Findings) -> Table:
@@ -215,7 +243,7 @@ def results(findings: Findings) -> Table:
                 mean = reading.mean(metric, known)
                 cells = [Cell(figures.value(metric, by_seed.get(seed)), by_seed.get(seed)) for seed in seeds]
                 rows.append([words(name), words(split), Cell(figures.value(metric, mean), mean), *cells])
-    return _table("results", f"{metric.capitalize()} after training, seed by seed.", columns, rows)
+    return _table("results", "Every seed’s figures", f"{metric.capitalize()} after training.", columns, rows)
 
 
 def settings(findings: Findings) -> Table:
@@ -229,31 +257,25 @@ def settings(findings: Findings) -> Table:
     rows = []
     for name, pair in (findings.get("pairing") or {}).items():
         flag = "changes more than one setting" if pair.get("flag") else ""
-        for setting, (before, after) in changes(pair.get("settings")):
-            rows.append([words(name), words(setting), Cell(before, before), Cell(after, after), words(flag)])
-    return _table("settings", "What each variant changes. Everything else is the same.", columns, rows)
-
-
-def changes(given: Any) -> list[tuple[str, tuple[str, str]]]:
-    """Setting, value of the baseline, value of the variant."""
-    found = []
-    for name, pair in (given or {}).items():
-        before, after = pair
-        found.append((str(name), (figures.plain(before), figures.plain(after))))
-    return found
+        for setting, value in (pair.get("settings") or {}).items():
+            before = figures.plain(reading.setting(findings, setting))
+            rows.append([words(name), words(setting), words(before), words(figures.plain(value)), words(flag)])
+    if not any(row[-1].text for row in rows):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    return _table("settings", "What was changed", "Everything else is the same.", columns, rows)
 
 
 def cost(findings: Findings) -> Table:
     columns = [Column("variant", "variant")]
     for name, (title, _) in COSTS.items():
-        columns += [Column(name, title, True), Column(f"{name}_ratio", "to baseline", True)]
+        columns += [Column(name, title, True), Column(f"{name}_ratio", "ratio", True)]
     rows: list[list[Cell]] = []
     for name, pair in (findings.get("pairing") or {}).items():
         if not rows:
             rows.append([words(reading.baseline(findings)), *_cost_cells(pair, first=True)])
         rows.append([words(name), *_cost_cells(pair, first=False)])
-    caption = "Cost. Times are measured on this machine, and two trainings side by side take turns: read them roughly."
-    return _table("cost", caption, columns, rows)
+    caption = "Time and memory are medians over the runs, as measured where they ran; the ratio is to the baseline."
+    return _table("cost", "Cost", caption, columns, rows)
 
 
 def _cost_cells(pair: dict[str, Any], *, first: bool) -> list[Cell]:
@@ -261,7 +283,7 @@ def _cost_cells(pair: dict[str, Any], *, first: bool) -> list[Cell]:
     for key, (_, say) in COSTS.items():
         both = pair.get(key) or [None, None]
         shown = [both[0], both[0]] if first else both
-        cells += [Cell(say(shown[1]), shown[1]), Cell(figures.ratio(shown), figures.ratio_of(shown))]
+        cells += [Cell(say(shown[1]), shown[1]), Cell("" if first else figures.ratio(shown), figures.ratio_of(shown))]
     return cells
 
 
@@ -276,12 +298,18 @@ def pairing(findings: Findings) -> Table:
     rows = []
     for name, pair in (findings.get("pairing") or {}).items():
         shared, equal, same = pair.get("shared"), pair.get("equal"), pair.get("schedule")
-        fair = shared == equal and bool(same)
-        meaning = "paired: the two differ in what the variant changes" if fair else "NOT paired: read with care"
+        meaning = "paired: the two differ in what the variant changes and in nothing else"
+        if not is_paired(pair):
+            meaning = "not paired: more than the variant’s change tells the two apart"
         row = [Cell(figures.count(shared), shared), Cell(figures.count(equal), equal)]
         rows.append([words(name), *row, Cell("yes" if same else "no", same), words(meaning)])
-    caption = "Proof of pairing: initial weights that variant and baseline share, by hash, and their batches."
-    return _table("pairing", caption, columns, rows)
+    caption = "Initial weights that variant and baseline share, compared by hash, and the batches they were trained on."
+    return _table("pairing", "Proof of pairing", caption, columns, rows)
+
+
+def is_paired(pair: dict[str, Any]) -> bool:
+    """Every shared tensor was equal at step 0, and the batches were the same."""
+    return pair.get("shared") is not None and pair.get("shared") == pair.get("equal") and bool(pair.get("schedule"))
 
 
 AUDIT_COLUMNS = (
@@ -298,12 +326,15 @@ def audit_rows(found: Iterable[dict[str, Any]]) -> list[list[Cell]]:
     order = {False: 0, True: 1, None: 2}
     made = []
     for one in sorted(found, key=lambda one: (order[one["passed"]], not one.get("serious", True))):
-        state = STATES[one["passed"]]
-        if one["passed"] is False and not one.get("serious", True):
-            state = "note"
+        state = state_of(one)
         cells = [words(one.get(key) or "") for key in ("tried", "found", "meaning")]
         made.append([words(one["name"]), Cell(state, one["passed"]), *cells])
     return made
+
+
+def state_of(one: dict[str, Any]) -> str:
+    """passed, failed, note (failed, but nothing that takes a verdict away), does not apply."""
+    return "note" if one["passed"] is False and not one.get("serious", True) else STATES[one["passed"]]
 
 
 def audits(findings: Findings) -> Table:
@@ -312,12 +343,12 @@ def audits(findings: Findings) -> Table:
         rows += [[words(name), *row] for row in audit_rows(found)]
     rows.sort(key=lambda row: row[2].text not in ("failed", "note"))
     columns = (Column("variant", "variant"), *AUDIT_COLUMNS)
-    return _table("audits", "Audits of the models: can these numbers be believed?", columns, rows)
+    return _table("audits", "Audits of the models", "Can these numbers be believed?", columns, rows)
 
 
 def data_audits(findings: Findings) -> Table:
     rows = audit_rows(findings.get("data_audits") or [])
-    return _table("data_audits", "Audits of the data: leaks and doubtful rows.", AUDIT_COLUMNS, rows)
+    return _table("data_audits", "Audits of the data", "Leaks and doubtful rows.", AUDIT_COLUMNS, rows)
 
 
 def failures(findings: Findings) -> Table:
@@ -325,7 +356,7 @@ def failures(findings: Findings) -> Table:
     rows = [
         [words(one["variant"]), words(one["seed"]), words(one["message"])] for one in findings.get("failures") or []
     ]
-    return _table("failures", "Trials without a result.", columns, rows)
+    return _table("failures", "Trials without a result", "They are left out of every figure.", columns, rows)
 
 
 def sentences(findings: Findings) -> Table:
@@ -337,8 +368,8 @@ def sentences(findings: Findings) -> Table:
     for sentence in dict.fromkeys(sentence for by_name in found.values() for sentence in by_name):
         cells = [_sentence_cell(found[name].get(sentence) or {}) for name in names]
         rows.append([words(sentence), words(texts.get(sentence, "")), *cells])
-    caption = "Sentences tried on every model: perplexity, or the class and how sure the model is. Range over seeds."
-    return _table("sentences", caption, columns, rows)
+    caption = "Tried on every model: perplexity, or the class and how sure the model is; in brackets the range over seeds."
+    return _table("sentences", "Sentences", caption, columns, rows)
 
 
 def _sentence_cell(by_seed: dict[str, Any]) -> Cell:
@@ -349,8 +380,8 @@ def _sentence_cell(by_seed: dict[str, Any]) -> Cell:
         spread = f" ({figures.perplexity(low)} to {figures.perplexity(high)})" if len(found) > 1 else ""
         return Cell(figures.perplexity(mean) + spread, mean)
     classes: dict[str, list[float]] = {}
-    for one in found:
-        classes.setdefault(str(one["class"]), []).append(one["confidence"])
+    for name, sure in found:
+        classes.setdefault(str(name), []).append(sure)
     said = [
         f"{name}, {len(sure)} of {len(found)} seeds, {figures.share(sum(sure) / len(sure))} sure"
         for name, sure in sorted(classes.items(), key=lambda item: -len(item[1]))
@@ -361,16 +392,17 @@ def _sentence_cell(by_seed: dict[str, Any]) -> Cell:
 def confusions(findings: Findings) -> list[Table]:
     """One for each variant: true classes down, guesses across."""
     made = []
-    for name, matrix in (findings.get("confusion") or {}).items():
-        labels = [str(one) for one in findings.get("labels") or range(len(matrix))]
+    found = findings.get("confusion") or {}
+    labels = [str(label) for label in found.get("labels") or []]
+    for name, matrix in (found.get("matrices") or {}).items():
         columns = [Column("true", "true class"), *(Column(label, f"guessed {label}", True) for label in labels)]
         rows = []
         for label, counts in zip(labels, matrix, strict=True):
             total = sum(counts) or 1
             cells = [Cell(f"{number:,} ({figures.share(number / total)})", number) for number in counts]
             rows.append([words(label), *cells])
-        caption = f"{name}: true class by guessed class, summed over seeds, and the share of the true class."
-        made.append(_table(f"confusion-{name}", caption, columns, rows))
+        caption = f"{name}: true class by guessed class on all held-out rows, summed over seeds; share of the true class."
+        made.append(_table(f"confusion-{name}", "Confusion", caption, columns, rows))
     return made
 
 
@@ -386,10 +418,11 @@ def corpus(findings: Findings) -> Table:
     for split, one in (found.get("splits") or {}).items():
         figure = [Cell(figures.count(one.get(key)), one.get(key)) for key in ("rows", "tokens")]
         rows.append([words(split), *figure, Cell(figures.share(one.get("unknown")), one.get("unknown"))])
-    return _table("corpus", f"The corpus: {found.get('origin') or 'not said'}.", columns, rows)
+    caption = f"From: {str(found.get('origin') or 'not said').rstrip('.')}."
+    return _table("corpus", "The corpus", caption, columns, rows)
 
 
 def versions(findings: Findings) -> Table:
     columns = [Column("what", "what"), Column("version", "version")]
     rows = [[words(name), words(version)] for name, version in (findings.get("versions") or {}).items()]
-    return _table("versions", "Versions.", columns, rows)
+    return _table("versions", "Versions", "Of what the runs were made with.", columns, rows)

@@ -266,7 +266,9 @@ def show_audits(found: dict[str, Any]) -> None:
     passed = sum(row["passed"] is True for _, rows in places for row in rows)
     console.print(f"audits: {passed} passed, {len(failed)} found something")
     for name, row in failed:
-        console.print(Padding(f"[yellow]{escape(name)}, {escape(row['name'])}:[/] {escape(row['found'])}", (0, 0, 0, 4)))
+        console.print(
+            Padding(f"[yellow]{escape(name)}, {escape(row['name'])}:[/] {escape(row['found'])}", (0, 0, 0, 4))
+        )
 
 
 def result_table(found: dict[str, Any]) -> Table:
@@ -308,3 +310,34 @@ def _variant_row(row: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     renamed = {"variant": "name", "word": "verdict", "effect": "difference"}
     audits = [{k: audit[k] for k in ("name", "passed", "found")} for audit in found["audits"].get(row["variant"], [])]
     return {**{renamed.get(k, k): v for k, v in row.items()}, "audits": audits}
+
+
+class Status:
+    """One line on stderr that says what is being done; nothing when stderr is not a terminal."""
+
+    def __init__(self) -> None:
+        self.console = err()
+        self.status = self.console.status("")
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self.status.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.status.stop()
+
+    def tell(self, text: str) -> None:
+        self.status.update(escape(text))
+
+
+def show_checks(checks: Sequence[Any]) -> None:
+    made = table("where", "what", "found")
+    made.columns[1].justify = made.columns[2].justify = "left"
+    for one in checks:
+        colour = "green" if one.passed else "red"
+        made.add_row(escape(one.place), escape(one.what), f"[{colour}]{escape(one.found)}[/]")
+    console = out()
+    console.print(made)
+    failed = sum(not one.passed for one in checks)
+    console.print(f"{len(checks) - failed} checks passed, {failed} failed")

@@ -1,0 +1,102 @@
+"""The door from Python: run an experiment or read one back, and have its verdicts, rows and models as plain objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import spec
+from ..errors import RequestError, TrialError, nearest
+from ..verdict import Verdict
+from . import findings, folders, running
+from .folders import Runs
+from .saved import Saved
+from .saved import load as load_model
+from .workers import Job
+
+
+@dataclass(frozen=True)
+class Results:
+    """An experiment that was run. Displays itself in a notebook."""
+
+    runs: Runs
+    findings: dict[str, Any]
+
+    @property
+    def experiment(self) -> spec.Experiment:
+        return self.runs.experiment
+
+    @property
+    def folder(self) -> Path:
+        return self.runs.folder
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """One for each variant, in the order of the file."""
+        return [_verdict(row) for row in self.findings["verdicts"]]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat row for each finished trial and split: ready for a data frame."""
+        return [
+            {"variant": variant, "seed": seed, "split": split, self.findings["metric"]: value}
+            for variant, by_split in self.findings["results"].items()
+            for split, values in by_split.items()
+            for seed, value in values
+        ]
+
+    def model(self, variant: str = spec.BASELINE, seed: int = 0, *, initial: bool = False) -> Saved:
+        """A trained model with its tokenizer; with `initial`, as it was before training."""
+        if variant not in self.experiment.names:
+            hint = nearest(variant, self.experiment.names)
+            raise RequestError(
+                f"no variant {variant!r}{f', did you mean {hint!r}?' if hint else ''} "
+                f"(there are: {', '.join(self.experiment.names)})"
+            )
+        return load_model(self.runs.run(variant, seed).folder, initial=initial)
+
+    def _repr_html_(self) -> str:
+        from ..report.notebook import html_of
+
+        return html_of(self.findings)
+
+    def __str__(self) -> str:
+        return "\n".join([self.experiment.question, *(f"- {v.variant}: {v.sentence}" for v in self.verdicts)])
+
+
+def _verdict(row: dict[str, Any]) -> Verdict:
+    tuples = {key: tuple(value) for key, value in row.items() if isinstance(value, list)}
+    return Verdict(**{**row, **tuples})
+
+
+def run(
+    experiment: spec.Experiment | str | Path,
+    out: str | Path | None = None,
+    *,
+    workers: int | None = None,
+    device: str = "auto",
+    resume: bool = False,
+    settings: Sequence[str] = (),
+) -> Results:
+    """Run an experiment (or a recipe, or a file) and give what it found. A trial that fails raises when all are over."""
+    from .loading import load
+
+    if not isinstance(experiment, spec.Experiment):
+        experiment = load(experiment, settings)
+    outcome = running.run(
+        experiment, Path(out) if out is not None else None, workers=workers, device=device, resume=resume
+    )
+    if outcome.findings is None or outcome.failures:
+        raise TrialError("; ".join(_said(job) for job in outcome.failures))
+    return Results(outcome.runs, outcome.findings)
+
+
+def _said(job: Job) -> str:
+    return f"{job.trial.variant}, seed {job.trial.seed}: {job.message}"
+
+
+def read(folder: str | Path) -> Results:
+    """An experiment that was run before, from its folder."""
+    runs = folders.open_runs(Path(folder))
+    return Results(runs, findings.find(runs, looks=findings.looks_of(runs)))
