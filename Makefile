@@ -16,13 +16,13 @@ export OPENBLAS_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types pytest format clean
+.PHONY: help demo test lint types pytest format calibration clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.core ## set up the core, run the default recipe on the default corpus with two seeds
-	$(BIN)/h2h run speeches-decoder --seeds 2 --out runs/demo
+	$(BIN)/h2h run speeches-decoder --seeds 2 --out runs/demo --resume
 
 test: lint types pytest ## set up everything, then lint, types and tests
 
@@ -40,8 +40,11 @@ format: $(VENV)/.everything ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+calibration: $(VENV)/.core ## train thousands of tiny models and write docs/calibration.md (about half an hour)
+	$(BIN)/python tools/calibration.py
+
 clean: ## remove the environment, caches and the demo's runs
-	rm -rf $(VENV) runs/demo build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) runs/demo build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .calibration
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A Python without ensurepip (Debian's, say) cannot put pip into a new environment, but its own pip can.

@@ -79,7 +79,7 @@ def run(
     resume: bool = False,
     settings: Sequence[str] = (),
 ) -> Results:
-    """Run an experiment (or a recipe, or a file) and give what it found. A trial that fails raises when all are over."""
+    """Run an experiment, a recipe or a file, and give what it found. A trial that fails raises once all are over."""
     from .loading import load
 
     if not isinstance(experiment, spec.Experiment):

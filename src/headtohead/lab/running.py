@@ -163,9 +163,8 @@ def check_room(experiment: spec.Experiment, folder: Path, workers: int) -> None:
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     free = shutil.disk_usage(there).free
     if free < needed:
-        raise DiskFullError(
-            f"{folder}: the runs need about {needed / 1e6:.1f} MB and the disk has {free / 1e6:.1f} MB left"
-        )
+        sizes = f"the runs need about {needed / 1e6:.1f} MB and the disk has {free / 1e6:.1f} MB left"
+        raise DiskFullError(f"{folder}: {sizes}")
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def _figures(runs: Runs) -> Iterator[Check]:
     except (HeadToHeadError, OSError, KeyError, ValueError) as error:
         yield Check(place, "figures from the runs", False, f"could not be made again: {error}")
         return
-    different = [where for where in differences(said, made)]
+    different = list(differences(said, made))
     for where in different[:20]:
         yield Check(f"{place}: {where}", "figures from the runs", False, "is not what the runs give")
     if not different:

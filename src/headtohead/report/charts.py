@@ -266,8 +266,7 @@ def without_steep_start(points: list[Point], metric: str) -> list[Point]:
 def _curve_axis(metric: str) -> Callable[[str, list[Point]], alt.Y]:
     def y(field: str, points: list[Point]) -> alt.Y:
         if metric != "perplexity":
-            format = ".0%" if metric == "accuracy" else "~g"
-            axis = alt.Axis(title=None, tickCount=5, format=format)
+            axis = alt.Axis(title=None, tickCount=5, labelExpr=_value_words(metric))
             return alt.Y(field, scale=alt.Scale(zero=False, padding=6), axis=axis)
         low, high = min(point.low for point in points), max(point.high for point in points)
         scale = alt.Scale(type="log", domain=[low * 0.95, high * 1.05], nice=False)
@@ -376,10 +375,9 @@ def _slopes(pairs: Sequence[Paired], panels: Sequence[tuple[str, str]], metric: 
         own = [pair for pair in pairs if (pair.variant, pair.text) == (name, text)]
         rows = [row for pair in own for row in _slope_rows(pair, metric)]
         data = alt.Chart(alt.Data(values=rows))
-        format = {"accuracy": ".1%", "perplexity": ",.0f"}.get(metric, "~g")
-        axis = alt.Axis(title=None, tickCount=5, format=format)
+        axis = alt.Axis(title=None, tickCount=5, labelExpr=_value_words(metric))
         x = alt.X("side:N", sort=None, title=None, scale=alt.Scale(padding=0.35), axis=alt.Axis(labelAngle=0, grid=False))
-        y = alt.Y("value:Q", scale=alt.Scale(zero=False, padding=8), axis=axis)
+        y = alt.Y("value:Q", scale=alt.Scale(zero=False, padding=10, nice=False), axis=axis)
         hue = alt.Color("outcome:N", scale=scale, legend=legend)
         layers = [
             data.mark_line(strokeWidth=2).encode(
@@ -410,6 +408,11 @@ def _axis_words(metric: str) -> str:
     """How an axis of differences is labelled: +5 %, 0, −5 %."""
     scale, unit = (100, "\u00a0%" if metric == "perplexity" else "") if figures.in_hundredths(metric) else (1, "")
     return f"(datum.value > 0 ? '+' : '') + format(datum.value * {scale}, ',~r') + (datum.value ? '{unit}' : '')"
+
+
+def _value_words(metric: str) -> str:
+    """How an axis of scores is labelled: 85 %, 1,200."""
+    return "format(datum.value * 100, ',~r') + '\u00a0%'" if metric == "accuracy" else "format(datum.value, ',~r')"
 
 
 def _axis_title(metric: str) -> str:

@@ -205,7 +205,7 @@ def _maps(name: str, maps: images.Maps) -> dict[str, Any]:
         "tokens": tokens,
         "cut": len(maps.tokens) > len(tokens),
         "layers": images.pictures(maps),
-        "cell": 20 if size <= LABELLED else max(2, 132 // size),
+        "cell": 20 if size < 5 else 16 if size < 8 else 13 if size <= LABELLED else max(2, 132 // size),
     }
 
 

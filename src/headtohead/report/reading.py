@@ -148,8 +148,10 @@ def _scores_by_seed(findings: Findings) -> dict[str, dict[str, dict[int, float]]
     about = (findings.get("corpus") or {}).get("splits") or {}
     held_out = [name for name, one in about.items() if one.get("role") == "test"]
     texts = [decides] if any(decides in by_split for by_split in results.values()) else held_out
+    # The figures of whole splits: where only unseen rows decide, that has to be said.
+    rows = ", all rows" if findings.get("rows") == "unseen" else ""
     return {
-        text: {name: _numbers(by_split[text]) for name, by_split in results.items() if text in by_split}
+        text + rows: {name: _numbers(by_split[text]) for name, by_split in results.items() if text in by_split}
         for text in texts
     }
 

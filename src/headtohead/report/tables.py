@@ -192,7 +192,7 @@ def published(findings: Findings) -> Table:
 def _ours(row: dict[str, Any] | None) -> Cell:
     if row is None or not figures.is_number(row.get("ours")):
         return Cell(figures.UNKNOWN)
-    ends = f" ({figures.span(row['metric'], row['interval'])})" if row.get("interval") else ""
+    ends = f" ({_together(figures.span(row['metric'], row['interval']))})" if row.get("interval") else ""
     return Cell(figures.value(row["metric"], row["ours"]) + ends, row["ours"])
 
 
@@ -200,8 +200,13 @@ def _theirs(row: dict[str, Any] | None) -> Cell:
     if row is None:
         return Cell("")
     gap = _gap(row)
-    against = "" if gap is None else f" ({figures.change(row['metric'], gap)})"
+    against = "" if gap is None else f" ({_together(figures.change(row['metric'], gap))})"
     return Cell(figures.value(row["metric"], row["value"]) + against, row["value"])
+
+
+def _together(text: str) -> str:
+    """On one line; it may stand on the next, but not be broken."""
+    return text.replace(" ", figures.SPACE)
 
 
 def _gap(row: dict[str, Any]) -> float | None:
@@ -363,7 +368,7 @@ def sentences(findings: Findings) -> Table:
     found = findings.get("sentences") or {}
     texts = (reading.experiment(findings).get("probe") or {}).get("sentences") or {}
     names = [name for name in reading.names(findings) if name in found]
-    columns = [Column("name", "sentence"), Column("text", "text"), *(Column(name, name, True) for name in names)]
+    columns = [Column("name", "sentence"), Column("text", "text"), *(Column(name, name) for name in names)]
     rows = []
     for sentence in dict.fromkeys(sentence for by_name in found.values() for sentence in by_name):
         cells = [_sentence_cell(found[name].get(sentence) or {}) for name in names]
@@ -383,7 +388,7 @@ def _sentence_cell(by_seed: dict[str, Any]) -> Cell:
     for name, sure in found:
         classes.setdefault(str(name), []).append(sure)
     said = [
-        f"{name}, {len(sure)} of {len(found)} seeds, {figures.share(sum(sure) / len(sure))} sure"
+        f"{name} ({len(sure)} of {len(found)} seeds, {figures.share(sum(sure) / len(sure))} sure)"
         for name, sure in sorted(classes.items(), key=lambda item: -len(item[1]))
     ]
     return words("; ".join(said) or figures.UNKNOWN)

