@@ -18,20 +18,16 @@ def sentence(draw: random.Random) -> str:
     return f"{draw.choice(SUBJECTS)} {draw.choice(VERBS)} {draw.choice(OBJECTS)} ."
 
 
-@pytest.fixture
-def text_folder(tmp_path: Path) -> Path:
+def write_text(folder: Path) -> Path:
     draw = random.Random(0)
-    folder = tmp_path / "text"
     folder.mkdir()
     for name, rows in (("train", 300), ("test", 60), ("validation", 60)):
         (folder / f"{name}.txt").write_text("\n".join(sentence(draw) for _ in range(rows)) + "\n")
     return folder
 
 
-@pytest.fixture
-def rows_folder(tmp_path: Path) -> Path:
+def write_rows(folder: Path) -> Path:
     draw = random.Random(1)
-    folder = tmp_path / "rows"
     folder.mkdir()
     for name, rows in (("train", 200), ("test", 60)):
         lines = []
@@ -40,6 +36,16 @@ def rows_folder(tmp_path: Path) -> Path:
             lines.append(f"{'builder' if 'build' in text or 'jobs' in text else 'other'}\t{text}")
         (folder / f"{name}.tsv").write_text("label\ttext\n" + "\n".join(lines) + "\n")
     return folder
+
+
+@pytest.fixture
+def text_folder(tmp_path: Path) -> Path:
+    return write_text(tmp_path / "text")
+
+
+@pytest.fixture
+def rows_folder(tmp_path: Path) -> Path:
+    return write_rows(tmp_path / "rows")
 
 
 @pytest.fixture

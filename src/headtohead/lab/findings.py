@@ -34,7 +34,9 @@ def find(runs: Runs, *, looks: Sequence[int] = ()) -> dict[str, Any]:
         raise RunFolderError(f"{runs.folder}: no run of the baseline is finished, so there is nothing to compare with")
     corpus = read_json(runs.folder / "corpus.json")
     audits = {name: _audits(found) for name, found in finished.items()}
+    pairing = {name: _pairing(experiment, name, finished) for name in experiment.variants}
     failed = {name: reason for name, rows in audits.items() if (reason := _failure(rows)) is not None}
+    failed |= {name: reason for name, row in pairing.items() if (reason := row["unpaired"]) and name not in failed}
     choices = _choices(experiment, corpus)
     (split, kept), *others = choices
     verdicts = _judge(experiment, finished, corpus, split, kept, failed, looks)
@@ -56,7 +58,7 @@ def find(runs: Runs, *, looks: Sequence[int] = ()) -> dict[str, Any]:
         },
         "results": _results(finished),
         "curves": _curves(finished),
-        "pairing": {name: _pairing(experiment, name, finished) for name in experiment.variants},
+        "pairing": pairing,
         "audits": audits,
         "data_audits": corpus["audits"],
         "failures": _failures(runs, finished),
@@ -215,7 +217,7 @@ def _pairing(experiment: spec.Experiment, name: str, finished: Finished) -> dict
     """The proof that two were trained alike: equal tensors at step 0, the same batches, and what differs."""
     settings = spec.changes_of(experiment, name)
     common = [seed for seed in finished[name] if seed in finished[BASELINE]]
-    row: dict[str, Any] = {"settings": settings, "flag": len(settings) > 1, "seeds": len(common)}
+    row: dict[str, Any] = {"settings": settings, "flag": len(settings) > 1, "seeds": len(common), "unpaired": None}
     if not common:
         return row
     pairs = [(finished[BASELINE][seed], finished[name][seed]) for seed in common]
@@ -231,11 +233,28 @@ def _pairing(experiment: spec.Experiment, name: str, finished: Finished) -> dict
         "equal": equal,
         "schedule": all(one.start["schedule"] == other.start["schedule"] for one, other in pairs),
     }
+    row["unpaired"] = _unpaired(row, pairs[0])
     for cost in COSTS:
         row[cost] = [run.start[cost] for run in pairs[0]]
     row["seconds_per_step"] = _medians(pairs, "seconds_per_step")
     row["peak_memory"] = _medians(pairs, "peak_memory")
     return row
+
+
+OTHER_BATCHES = ("data.", "training.batch", "training.sampling", "training.steps", "model.context")
+"""settings that change the batches on purpose"""
+
+
+def _unpaired(row: Mapping[str, Any], pair: tuple[Run, Run]) -> str | None:
+    """Why two that should have been trained alike were not, if so."""
+    on_purpose = any(name.startswith(OTHER_BATCHES) for name in row["settings"])
+    if not row["schedule"] and not on_purpose:
+        return "was shown other batches than the baseline"
+    # A network of the user's own draws its weights as it likes; the figures are shown and nothing is concluded.
+    of_parts = all(isinstance(run.trial.model, spec.Transformer) for run in pair)
+    if row["equal"] < row["shared"] and of_parts:
+        return "began with other weights than the baseline"
+    return None
 
 
 def _medians(pairs: Sequence[tuple[Run, Run]], what: str) -> list[float]:

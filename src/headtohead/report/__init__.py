@@ -1,1 +1,27 @@
-"""What people see: tables in the terminal, charts, and a page. Reads run folders; needs no torch."""
+"""What people see: tables in the terminal, charts, and a page. Reads run folders; needs no torch.
+
+figures     numbers as people read them
+reading     what the findings say, in the shapes that charts and tables want
+style       colours, shapes and dashes, by day and by night
+charts      every chart, as altair describes it
+tables      every table, made once;  formats  shows them as Markdown, CSV and LaTeX
+images      attention maps as small pictures
+page        the report as one HTML file;  notebook  the same inside a notebook
+writing     all of it on disk, in the formats that were asked for
+terminal    tables and live progress in the terminal
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def write(folder: Path, formats: Sequence[str] = ("html",), out: Path | None = None) -> list[Path]:
+    """Write the report of an experiment's folder in these formats; see `report.writing.write`."""
+    from .writing import write  # altair takes a second to import, and a terminal needs none of it
+
+    return write(folder, formats, out)
+
+
+__all__ = ["write"]

@@ -21,7 +21,13 @@ FAR = 6
 """an interval that reaches so many times further than the usual one is cut off, with an arrow"""
 STEEP = 3
 """a first point so many times above the second would press the rest of a curve flat: it is left out of the picture"""
-DIGITS = ((1, 1.2, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9), (1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 3, 5, 7), (1, 2, 5), (1,))
+DIGITS = (
+    (1, 1.2, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9),
+    (1, 1.5, 2, 3, 4, 5, 6, 8),
+    (1, 2, 3, 5, 7),
+    (1, 2, 5),
+    (1,),
+)
 MOST_TICKS = 6
 MOST_PANELS = 24
 
@@ -134,9 +140,9 @@ def _forest(
     rows: list[dict[str, Any]], metric: str, matters: float, limits: tuple[float, float], layout: Layout
 ) -> Built:
     wide = layout == "wide"
-    width, step = (_forest_width(rows), 46) if wide else (300, 66)
+    width, step = (_forest_width(rows), 46) if wide else (300, 70)
     # In the narrow layout the words stand above the line, so the line itself lies lower in its row.
-    lower = 0 if wide else 15
+    lower = 0 if wide else 18
     axis = alt.Axis(labelExpr=_axis_words(metric), tickCount=5, title=_axis_title(metric), grid=False)
     scale = alt.Scale(domain=list(limits), nice=False)
 
@@ -149,7 +155,7 @@ def _forest(
     shape = alt.Shape("word:N", scale=alt.Scale(domain=words, range=list(style.WORD_SHAPES.values())), legend=None)
     tip = alt.Description("tip:N")
     data = alt.Chart(alt.Data(values=[{**row, "from": -matters, "to": matters, "zero": 0} for row in rows]))
-    high = step if wide else 32
+    high = step if wide else 30
     layers = [
         data.mark_bar(color=style.BAND, size=high, yOffset=lower).encode(x=x("from:Q"), x2="to:Q", y=y),
         data.mark_tick(color=style.ZERO, size=high, thickness=1, yOffset=lower).encode(x=x("zero:Q"), y=y),
@@ -175,9 +181,7 @@ def _forest_width(rows: Sequence[dict[str, Any]]) -> int:
 
 
 def _names_axis() -> alt.Axis:
-    return alt.Axis(
-        labelFontSize=13, labelLimit=170, labelColor=style.INK, labelPadding=8, ticks=False, domain=False
-    )
+    return alt.Axis(labelFontSize=13, labelLimit=170, labelColor=style.INK, labelPadding=8, ticks=False, domain=False)
 
 
 def _arrows(
@@ -199,8 +203,8 @@ def _wide_words(data: alt.Chart, y: alt.Y, hue: alt.Color, width: int) -> list[a
 
 
 def _narrow_words(data: alt.Chart, y: alt.Y, hue: alt.Color) -> list[alt.Chart]:
-    name = data.mark_text(align="left", fontSize=13, fontWeight=600, limit=300, yOffset=-21)
-    text = data.mark_text(align="left", fontSize=11.5, limit=300, yOffset=-6)
+    name = data.mark_text(align="left", fontSize=13, fontWeight=600, limit=300, yOffset=-23)
+    text = data.mark_text(align="left", fontSize=11.5, limit=300, yOffset=-7)
     at = alt.value(0)
     return [name.encode(y=y, x=at, text="variant:N"), text.encode(y=y, x=at, text="label:N", color=hue)]
 
@@ -309,9 +313,7 @@ def _multiples(
         x = alt.X("at:Q", scale=alt.Scale(nice=False), axis=_step_axis(found))
         layers = [
             *_bands(matters, width),
-            data.mark_area(opacity=0.16).encode(
-                x=x, y=y("low:Q", found), y2="high:Q", color=hue
-            ),
+            data.mark_area(opacity=0.16).encode(x=x, y=y("low:Q", found), y2="high:Q", color=hue),
             data.mark_line(strokeWidth=2).encode(x=x, y=y("mean:Q", found), color=hue, strokeDash=dash),
             data.mark_point(size=34, filled=True, opacity=1).encode(
                 x=x, y=y("mean:Q", found), color=hue, shape=shape, description="tip:N"
@@ -376,12 +378,18 @@ def _slopes(pairs: Sequence[Paired], panels: Sequence[tuple[str, str]], metric: 
         rows = [row for pair in own for row in _slope_rows(pair, metric)]
         data = alt.Chart(alt.Data(values=rows))
         axis = alt.Axis(title=None, tickCount=5, labelExpr=_value_words(metric))
-        x = alt.X("side:N", sort=None, title=None, scale=alt.Scale(padding=0.35), axis=alt.Axis(labelAngle=0, grid=False))
+        x = alt.X(
+            "side:N", sort=None, title=None, scale=alt.Scale(padding=0.35), axis=alt.Axis(labelAngle=0, grid=False)
+        )
         y = alt.Y("value:Q", scale=alt.Scale(zero=False, padding=10, nice=False), axis=axis)
         hue = alt.Color("outcome:N", scale=scale, legend=legend)
         layers = [
             data.mark_line(strokeWidth=2).encode(
-                x=x, y=y, detail="seed:N", color=hue, strokeDash=alt.StrokeDash("outcome:N", scale=dashes, legend=legend)
+                x=x,
+                y=y,
+                detail="seed:N",
+                color=hue,
+                strokeDash=alt.StrokeDash("outcome:N", scale=dashes, legend=legend),
             ),
             data.mark_point(size=42, filled=True, opacity=1).encode(x=x, y=y, color=hue, description="tip:N"),
         ]

@@ -110,7 +110,7 @@ def latex(table: Table) -> str:
         "% needs \\usepackage{booktabs}",
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{latex_text(f"{table.title}. {table.caption}".strip())}}}",
+        rf"\caption{{{latex_text(f'{table.title}. {table.caption}'.strip())}}}",
         rf"\label{{tab:{label}}}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",

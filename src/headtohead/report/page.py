@@ -227,9 +227,7 @@ def _reproduce(findings: Findings, folder: Path | None) -> dict[str, Any]:
     if command:
         command[0] = Path(command[0]).name
     corpus = findings.get("corpus") or {}
-    seeds = {
-        int(seed) for by in (findings.get("results") or {}).values() for pairs in by.values() for seed, _ in pairs
-    }
+    seeds = {int(seed) for by in (findings.get("results") or {}).values() for pairs in by.values() for seed, _ in pairs}
     facts = {
         "Experiment": reading.experiment(findings).get("name"),
         "Identity of the experiment": findings.get("identity"),

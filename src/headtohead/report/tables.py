@@ -74,9 +74,7 @@ def words(text: Any) -> Cell:
     return Cell(str(text), text)
 
 
-def _table(
-    name: str, title: str, caption: str, columns: Sequence[Column], rows: Iterable[Sequence[Cell]]
-) -> Table:
+def _table(name: str, title: str, caption: str, columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> Table:
     return Table(name, title, caption, tuple(columns), tuple(tuple(row) for row in rows))
 
 
@@ -181,7 +179,9 @@ def published(findings: Findings) -> Table:
         rows.append([words(f"ours, {variant}{at}"), *cells, words("")])
         for source, note in dict.fromkeys((row["source"], _published_note(row)) for row in own):
             same = [row for row in own if (row["source"], _published_note(row)) == (source, note)]
-            cells = [_theirs(next((row for row in same if (row["split"], row["metric"]) == text), None)) for text in texts]
+            cells = [
+                _theirs(next((row for row in same if (row["split"], row["metric"]) == text), None)) for text in texts
+            ]
             rows.append([words(f"{source}, {variant}{at}"), *cells, words(note)])
     if not any(row[-1].text for row in rows):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
@@ -373,7 +373,9 @@ def sentences(findings: Findings) -> Table:
     for sentence in dict.fromkeys(sentence for by_name in found.values() for sentence in by_name):
         cells = [_sentence_cell(found[name].get(sentence) or {}) for name in names]
         rows.append([words(sentence), words(texts.get(sentence, "")), *cells])
-    caption = "Tried on every model: perplexity, or the class and how sure the model is; in brackets the range over seeds."
+    caption = (
+        "Tried on every model: perplexity, or the class and how sure the model is; in brackets the range over seeds."
+    )
     return _table("sentences", "Sentences", caption, columns, rows)
 
 
@@ -406,7 +408,9 @@ def confusions(findings: Findings) -> list[Table]:
             total = sum(counts) or 1
             cells = [Cell(f"{number:,} ({figures.share(number / total)})", number) for number in counts]
             rows.append([words(label), *cells])
-        caption = f"{name}: true class by guessed class on all held-out rows, summed over seeds; share of the true class."
+        caption = (
+            f"{name}: true class by guessed class on all held-out rows, summed over seeds; share of the true class."
+        )
         made.append(_table(f"confusion-{name}", "Confusion", caption, columns, rows))
     return made
 
