@@ -35,8 +35,7 @@ def finished(tmp_path_factory):
         "published": [{"source": "X", "split": "test", "metric": "perplexity", "value": 12.5}],
     }
     folder = tmp_path / "runs"
-    results = h2h.run(h2h.experiment(raw, "small"), folder, workers=2)
-    return results
+    return h2h.run(h2h.experiment(raw, "small"), folder, workers=2)
 
 
 def copy_of(results, tmp_path: Path) -> Path:

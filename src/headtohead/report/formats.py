@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import figures, reading
+from .cells import Table
 from .reading import Findings
-from .tables import Table
 
 LONG = 40
 MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~])")
@@ -59,7 +59,7 @@ def markdown_report(findings: Findings, tables: Sequence[Table]) -> str:
     """The question, the verdicts, and every table."""
     lines = [f"# {markdown_text(reading.question(findings))}", ""]
     for row in reading.verdicts(findings):
-        lines.append(f"- **{markdown_text(row['word'])}**: {markdown_text(row['sentence'])}")
+        lines += [f"- **{markdown_text(row['word'])}**: {markdown_text(row['sentence'])}"]
     for table in tables:
         lines += ["", f"## {markdown_text(table.title)}", "", markdown(table).rstrip()]
     return "\n".join(lines) + "\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from . import charts, formats, images, page, reading
 from .reading import Findings
@@ -30,26 +30,25 @@ def charts_of(findings: Findings) -> dict[str, ShownChart]:
     return {chart.name: ShownChart(chart) for chart in charts.charts(findings)}
 
 
-class HasFindings(Protocol):
-    """What can be shown: something with findings, and perhaps a folder."""
-
-    @property
-    def findings(self) -> Findings: ...
-
-
 class Shown:
-    """Mix this into a class with `findings` (and, for attention maps, `folder`): a notebook then shows the report."""
+    """Mix this into a class and say what its findings are: a notebook then shows the report."""
 
-    def _repr_html_(self: HasFindings) -> str:
-        folder = getattr(self, "folder", None)
-        return html_of(self.findings, folder if isinstance(folder, Path) else None)
+    def shown_findings(self) -> Findings:
+        raise NotImplementedError(f"{type(self).__name__} does not say what its findings are")
 
-    def _repr_mimebundle_(self: HasFindings, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        folder = getattr(self, "folder", None)
+    def shown_folder(self) -> Path | None:
+        """The experiment's folder, from which attention maps are read."""
+        return None
+
+    def _repr_html_(self) -> str:
+        return html_of(self.shown_findings(), self.shown_folder())
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        findings = self.shown_findings()
         return {
-            "text/html": html_of(self.findings, folder if isinstance(folder, Path) else None),
-            "text/markdown": markdown_of(self.findings),
-            "text/plain": text_of(self.findings),
+            "text/html": html_of(findings, self.shown_folder()),
+            "text/markdown": markdown_of(findings),
+            "text/plain": text_of(findings),
         }
 
 

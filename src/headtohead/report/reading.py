@@ -68,7 +68,7 @@ def metric(findings: Findings) -> str:
 def matters(findings: Findings) -> float:
     rows = verdicts(findings)
     given = (rows[0].get("matters") if rows else None) or experiment(findings).get("matters")
-    return float(given) if is_number(given) else 0.01
+    return float(given) if isinstance(given, int | float) else 0.01
 
 
 def verdicts(findings: Findings) -> list[dict[str, Any]]:

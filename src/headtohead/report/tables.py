@@ -1,15 +1,13 @@
-"""The tables of the report, each made once from the findings; page, Markdown, CSV and LaTeX show the same ones.
-
-A cell has the words that people read, and the plain value that a CSV file is to hold.
-"""
+"""The tables of the report, each made once from the findings; page, Markdown, CSV and LaTeX show the same ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from . import figures, reading
+from .cells import Cell, Column, Table, table, words
+from .published import published, published_long
 from .reading import Findings
 
 COSTS: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -19,34 +17,6 @@ COSTS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "peak_memory": ("peak memory", figures.size),
 }
 STATES = {True: "passed", False: "failed", None: "does not apply"}
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What is read, and what is meant."""
-
-    text: str
-    value: Any = None
-
-
-@dataclass(frozen=True)
-class Column:
-    """A heading; figures stand to the right, words to the left."""
-
-    name: str
-    title: str
-    is_figure: bool = False
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table with its caption."""
-
-    name: str
-    title: str
-    caption: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
 
 
 def tables(findings: Findings, *, long: bool = False) -> list[Table]:
@@ -70,14 +40,6 @@ def tables(findings: Findings, *, long: bool = False) -> list[Table]:
     return [table for table in (*made, *confusions(findings)) if table.rows]
 
 
-def words(text: Any) -> Cell:
-    return Cell(str(text), text)
-
-
-def _table(name: str, title: str, caption: str, columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> Table:
-    return Table(name, title, caption, tuple(columns), tuple(tuple(row) for row in rows))
-
-
 def verdicts(findings: Findings) -> Table:
     metric = reading.metric(findings)
     columns = [
@@ -99,7 +61,7 @@ def verdicts(findings: Findings) -> Table:
         "and new text of this kind. “On this test set” counts the noise of seeds alone."
     )
     rows = [_verdict_row(row, metric) for row in reading.verdicts(findings)]
-    return _table("verdicts", "Verdicts", caption, columns, rows)
+    return table("verdicts", "Verdicts", caption, columns, rows)
 
 
 def _verdict_row(row: dict[str, Any], metric: str) -> list[Cell]:
@@ -161,75 +123,7 @@ def others(findings: Findings) -> Table:
                 ]
             )
     caption = "These rows inform; the verdict is taken only from what the experiment file names."
-    return _table("others", "The same on other texts and rows", caption, columns, rows)
-
-
-def published(findings: Findings) -> Table:
-    """A row for each source, a column for each text; ours stand above those that they are compared with."""
-    found = findings.get("published") or []
-    texts = list(dict.fromkeys((row["split"], row["metric"]) for row in found))
-    metrics = {metric for _, metric in texts}
-    titles = [split if len(metrics) == 1 else f"{split}, {metric}" for split, metric in texts]
-    columns = [Column("source", "source"), *(Column(title, title, True) for title in titles), Column("note", "note")]
-    rows: list[list[Cell]] = []
-    for variant, step in dict.fromkeys((row["variant"], row.get("step")) for row in found):
-        own = [row for row in found if (row["variant"], row.get("step")) == (variant, step)]
-        at = f" at step {step:,}" if step is not None else ""
-        cells = [_ours(next((row for row in own if (row["split"], row["metric"]) == text), None)) for text in texts]
-        rows.append([words(f"ours, {variant}{at}"), *cells, words("")])
-        for source, note in dict.fromkeys((row["source"], _published_note(row)) for row in own):
-            same = [row for row in own if (row["source"], _published_note(row)) == (source, note)]
-            cells = [
-                _theirs(next((row for row in same if (row["split"], row["metric"]) == text), None)) for text in texts
-            ]
-            rows.append([words(f"{source}, {variant}{at}"), *cells, words(note)])
-    if not any(row[-1].text for row in rows):
-        columns, rows = columns[:-1], [row[:-1] for row in rows]
-    caption = "Ours: mean over seeds, and its 95 % interval. Theirs: the figure, and what it is against ours."
-    return _table("published", "Published figures beside ours", caption, columns, rows)
-
-
-def _ours(row: dict[str, Any] | None) -> Cell:
-    if row is None or not figures.is_number(row.get("ours")):
-        return Cell(figures.UNKNOWN)
-    ends = f" ({_together(figures.span(row['metric'], row['interval']))})" if row.get("interval") else ""
-    return Cell(figures.value(row["metric"], row["ours"]) + ends, row["ours"])
-
-
-def _theirs(row: dict[str, Any] | None) -> Cell:
-    if row is None:
-        return Cell("")
-    gap = _gap(row)
-    against = "" if gap is None else f" ({_together(figures.change(row['metric'], gap))})"
-    return Cell(figures.value(row["metric"], row["value"]) + against, row["value"])
-
-
-def _together(text: str) -> str:
-    """On one line; it may stand on the next, but not be broken."""
-    return text.replace(" ", figures.SPACE)
-
-
-def _gap(row: dict[str, Any]) -> float | None:
-    """Theirs against ours, unless theirs is on other data."""
-    ours = row.get("ours")
-    comparable = figures.is_number(ours) and not row.get("other_data")
-    return reading.difference(row["metric"], float(ours), row["value"]) if comparable and ours else None
-
-
-def _published_note(row: dict[str, Any]) -> str:
-    said = ["other data: not compared"] if row.get("other_data") else []
-    return "; ".join([*said, *([row["note"]] if row.get("note") else [])])
-
-
-def published_long(findings: Findings) -> Table:
-    names = ("source", "variant", "split", "metric", "step")
-    more = ("published", "ours", "interval", "difference")
-    columns = [*(Column(name, name) for name in names), *(Column(name, name, True) for name in more)]
-    rows = []
-    for row in findings.get("published") or []:
-        figure = [Cell("", value) for value in (row["value"], row.get("ours"), row.get("interval"), _gap(row))]
-        rows.append([*(words(row.get(name)) for name in names), *figure, words(_published_note(row))])
-    return _table("published", "Published figures beside ours", "", [*columns, Column("note", "note")], rows)
+    return table("others", "The same on other texts and rows", caption, columns, rows)
 
 
 def results(findings: Findings) -> Table:
@@ -248,7 +142,7 @@ def results(findings: Findings) -> Table:
                 mean = reading.mean(metric, known)
                 cells = [Cell(figures.value(metric, by_seed.get(seed)), by_seed.get(seed)) for seed in seeds]
                 rows.append([words(name), words(split), Cell(figures.value(metric, mean), mean), *cells])
-    return _table("results", "Every seed’s figures", f"{metric.capitalize()} after training.", columns, rows)
+    return table("results", "Every seed’s figures", f"{metric.capitalize()} after training.", columns, rows)
 
 
 def settings(findings: Findings) -> Table:
@@ -267,7 +161,7 @@ def settings(findings: Findings) -> Table:
             rows.append([words(name), words(setting), words(before), words(figures.plain(value)), words(flag)])
     if not any(row[-1].text for row in rows):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
-    return _table("settings", "What was changed", "Everything else is the same.", columns, rows)
+    return table("settings", "What was changed", "Everything else is the same.", columns, rows)
 
 
 def cost(findings: Findings) -> Table:
@@ -280,7 +174,7 @@ def cost(findings: Findings) -> Table:
             rows.append([words(reading.baseline(findings)), *_cost_cells(pair, first=True)])
         rows.append([words(name), *_cost_cells(pair, first=False)])
     caption = "Time and memory are medians over the runs, as measured where they ran; the ratio is to the baseline."
-    return _table("cost", "Cost", caption, columns, rows)
+    return table("cost", "Cost", caption, columns, rows)
 
 
 def _cost_cells(pair: dict[str, Any], *, first: bool) -> list[Cell]:
@@ -309,7 +203,7 @@ def pairing(findings: Findings) -> Table:
         row = [Cell(figures.count(shared), shared), Cell(figures.count(equal), equal)]
         rows.append([words(name), *row, Cell("yes" if same else "no", same), words(meaning)])
     caption = "Initial weights that variant and baseline share, compared by hash, and the batches they were trained on."
-    return _table("pairing", "Proof of pairing", caption, columns, rows)
+    return table("pairing", "Proof of pairing", caption, columns, rows)
 
 
 def is_paired(pair: dict[str, Any]) -> bool:
@@ -348,12 +242,12 @@ def audits(findings: Findings) -> Table:
         rows += [[words(name), *row] for row in audit_rows(found)]
     rows.sort(key=lambda row: row[2].text not in ("failed", "note"))
     columns = (Column("variant", "variant"), *AUDIT_COLUMNS)
-    return _table("audits", "Audits of the models", "Can these numbers be believed?", columns, rows)
+    return table("audits", "Audits of the models", "Can these numbers be believed?", columns, rows)
 
 
 def data_audits(findings: Findings) -> Table:
     rows = audit_rows(findings.get("data_audits") or [])
-    return _table("data_audits", "Audits of the data", "Leaks and doubtful rows.", AUDIT_COLUMNS, rows)
+    return table("data_audits", "Audits of the data", "Leaks and doubtful rows.", AUDIT_COLUMNS, rows)
 
 
 def failures(findings: Findings) -> Table:
@@ -361,7 +255,7 @@ def failures(findings: Findings) -> Table:
     rows = [
         [words(one["variant"]), words(one["seed"]), words(one["message"])] for one in findings.get("failures") or []
     ]
-    return _table("failures", "Trials without a result", "They are left out of every figure.", columns, rows)
+    return table("failures", "Trials without a result", "They are left out of every figure.", columns, rows)
 
 
 def sentences(findings: Findings) -> Table:
@@ -376,7 +270,7 @@ def sentences(findings: Findings) -> Table:
     caption = (
         "Tried on every model: perplexity, or the class and how sure the model is; in brackets the range over seeds."
     )
-    return _table("sentences", "Sentences", caption, columns, rows)
+    return table("sentences", "Sentences", caption, columns, rows)
 
 
 def _sentence_cell(by_seed: dict[str, Any]) -> Cell:
@@ -411,7 +305,7 @@ def confusions(findings: Findings) -> list[Table]:
         caption = (
             f"{name}: true class by guessed class on all held-out rows, summed over seeds; share of the true class."
         )
-        made.append(_table(f"confusion-{name}", "Confusion", caption, columns, rows))
+        made.append(table(f"confusion-{name}", "Confusion", caption, columns, rows))
     return made
 
 
@@ -428,10 +322,10 @@ def corpus(findings: Findings) -> Table:
         figure = [Cell(figures.count(one.get(key)), one.get(key)) for key in ("rows", "tokens")]
         rows.append([words(split), *figure, Cell(figures.share(one.get("unknown")), one.get("unknown"))])
     caption = f"From: {str(found.get('origin') or 'not said').rstrip('.')}."
-    return _table("corpus", "The corpus", caption, columns, rows)
+    return table("corpus", "The corpus", caption, columns, rows)
 
 
 def versions(findings: Findings) -> Table:
     columns = [Column("what", "what"), Column("version", "version")]
     rows = [[words(name), words(version)] for name, version in (findings.get("versions") or {}).items()]
-    return _table("versions", "Versions", "Of what the runs were made with.", columns, rows)
+    return table("versions", "Versions", "Of what the runs were made with.", columns, rows)

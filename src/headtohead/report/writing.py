@@ -9,7 +9,8 @@ from typing import Literal, get_args
 
 from ..errors import RequestError, nearest
 from ..files import disk_full_in_words, write_bytes, write_text
-from . import charts, formats, page, reading, tables
+from . import charts, page, reading, tables
+from .formats import csv_text, latex, markdown_report
 from .reading import Findings
 
 Format = Literal["html", "md", "csv", "latex", "svg", "pdf", "png"]
@@ -21,7 +22,7 @@ def write(folder: Path, formats: Sequence[str] = ("html",), out: Path | None = N
     """Write the report of an experiment's folder, and say which files were written.
 
     The page and the Markdown are report.html and report.md; each table is report-tables/NAME.csv or .tex, each chart
-    report-charts/NAME.svg, .pdf or .png. `out` is another folder for them, or, for the page or the Markdown alone, a file.
+    report-charts/NAME.svg, .pdf or .png. `out` is another folder for them, or a file for the page or the Markdown alone.
     """
     check(formats)
     findings = reading.read(folder)
@@ -55,11 +56,11 @@ def check(formats: Sequence[str]) -> None:
 def _text(one: str, findings: Findings, folder: Path) -> str:
     if one == "html":
         return page.render(findings, None, folder)
-    return formats.markdown_report(findings, tables.tables(findings))
+    return markdown_report(findings, tables.tables(findings))
 
 
 def _write_tables(one: str, findings: Findings, folder: Path) -> list[Path]:
-    say, suffix = (formats.csv_text, ".csv") if one == "csv" else (formats.latex, ".tex")
+    say, suffix = (csv_text, ".csv") if one == "csv" else (latex, ".tex")
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for table in tables.tables(findings, long=one == "csv"):

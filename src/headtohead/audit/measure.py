@@ -1,0 +1,63 @@
+"""How far apart two answers are that should be equal, in units of the answer, and how far is too far.
+
+Two limits. When the same shapes are computed in the same order, what should not matter does not change a single bit, and
+nearly none is allowed. When shapes or roads differ, sums are taken in another order; the limit is then what rounding
+can do inside a network that keeps some of its steps in float32, and still too little to move any score that is read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+EXACT = {torch.float64: 1e-9, torch.float32: 1e-5}
+ALIKE = {torch.float64: 1e-5, torch.float32: 1e-3}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The largest difference of one comparison."""
+
+    absolute: float
+    scale: float
+    """the largest value of what was compared"""
+    where: str
+    limit: float
+
+    @property
+    def relative(self) -> float:
+        if self.scale > 0 and math.isfinite(self.absolute):
+            return self.absolute / self.scale
+        return 0.0 if self.absolute == 0 else math.inf
+
+    @property
+    def equal(self) -> bool:
+        return self.relative <= self.limit
+
+    def __str__(self) -> str:
+        return f"{self.absolute:.2g} where values reach {self.scale:.2g} ({self.where})"
+
+
+def apart(one: Tensor, other: Tensor, where: str, limit: float, *, scale: float | None = None) -> Difference:
+    """Equal infinities are equal; what is no number is infinitely far off. `other` sets the scale unless it is given."""
+    assert one.shape == other.shape, (one.shape, other.shape)
+    size = largest(other) if scale is None else scale
+    if one.numel() == 0:
+        return Difference(0.0, size, where, limit)
+    gap = torch.where(one == other, torch.zeros_like(one), (one - other).abs())
+    return Difference(float(gap.nan_to_num(math.inf, math.inf).max()), size, where, limit)
+
+
+def largest(values: Tensor) -> float:
+    """The largest finite size."""
+    finite = values[values.isfinite()]
+    return float(finite.abs().max()) if finite.numel() else 0.0
+
+
+def worst(differences: Iterable[Difference]) -> Difference:
+    """The one that is furthest beyond its limit speaks for all."""
+    return max(differences, key=lambda one: one.relative / one.limit)
