@@ -119,6 +119,26 @@ def report(
 
 
 @app.command()
+def audit(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, or your own network: my_gpt.py:GPT.")],
+    vocab: Annotated[int, typer.Option(min=2, help="Your own network: size of the vocabulary.")] = 100,
+    context: Annotated[int, typer.Option(min=4, help="Your own network: length of its inputs.")] = 32,
+    classes: Annotated[int | None, typer.Option(min=2, help="Your own network: classes, if it is a classifier.")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="Your own network: an argument, as n_layer=2.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Check whether a model's numbers can be believed: does it read the future, its neighbours, the padding?"""
+    from .lab.auditing import audit_target
+    from .report import terminal
+
+    found = audit_target(model, vocab=vocab, context=context, classes=classes, options=option or ())
+    rows = [finding.as_row() for finding in found]
+    show_json(rows) if as_json else terminal.show_audit_rows(rows)
+    if any(row["passed"] is False and row["serious"] for row in rows):
+        raise typer.Exit(1)
+
+
+@app.command()
 def judge(
     scores: Annotated[Path, typer.Argument(help="A CSV file: variant, seed, score; example and weight if known.")],
     baseline: Annotated[str | None, typer.Option(help="Which variant is the original. [default: the first]")] = None,

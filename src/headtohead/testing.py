@@ -188,7 +188,7 @@ def examine_file(path: str | Path, base: Path | None = None) -> list[Finding]:
 
 def tries(made: type[Part]) -> list[dict[str, Any]]:
     """Options to try a part with: its defaults, and each other value of an option that has few."""
-    hints = typing.get_type_hints(made.__init__)
+    hints = parts.types_of(made)
     known = parts.options(made)
     needed = {name: _guess(made, name, hints.get(name)) for name, one in known.items() if one.default is one.empty}
     sets = [needed]

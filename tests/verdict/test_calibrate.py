@@ -52,7 +52,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(world: Synthetic | Measur
         assert -0.04 <= row.power - row.theory <= 0.08, row
 
 
-def test_a_wrong_interval_would_be_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_interval_would_be_found_out() -> None:
     # Examples pooled with seeds, as if every cell were a new observation: the mistake this room exists to avoid.
     world = Synthetic("seeds", 1.0, 0.1, 0.1)
     rng = np.random.default_rng(0)
@@ -60,6 +60,18 @@ def test_a_wrong_interval_would_be_found_out(monkeypatch: pytest.MonkeyPatch) ->
     cells = draw.differences.reshape(EXPERIMENTS, -1)
     pooled = 1.96 * cells.std(axis=1) / np.sqrt(cells.shape[1])
     assert (np.abs(cells.mean(axis=1)) <= pooled).mean() < 0.7
+
+
+def test_noise_of_no_examples_does_not_widen_the_interval() -> None:
+    # Cutting B - R at 0 alone would add the positive half of its noise, and cover 97 %.
+    row = calibrate(Synthetic("residual", 0.0, 0.0, 1.0), seeds=(3,), examples=50, experiments=8000)[0]
+    assert 0.945 <= row.coverage <= 0.963
+
+
+def test_skewed_examples_widen_the_interval() -> None:
+    # A plain t interval covers 93.4 % here.
+    row = calibrate(Synthetic("skewed", 0.05, 1.0, 0.05, shape="skewed"), seeds=(5,), examples=50, experiments=8000)[0]
+    assert 0.941 <= row.coverage <= 0.96
 
 
 @pytest.mark.parametrize("confidence", [0.9, 0.99, 0.997])
@@ -91,6 +103,14 @@ def test_the_truth_of_measured_worlds_is_exactly_0() -> None:
     assert (pool.of_seeds + pool.of_examples).sum() == pytest.approx(0, abs=1e-9)
     assert pool.of_examples.sum() == pytest.approx(0, abs=1e-9)
     assert pool.of_seeds.sum(axis=0) == pytest.approx(np.zeros(6), abs=1e-9)
+
+
+def test_a_measured_table_without_example_effects_gives_a_world_without_them() -> None:
+    rng = np.random.default_rng(4)
+    table = rng.standard_normal((6, 1)) + rng.standard_normal((6, 400))
+    assert Measured("m", [table], [np.ones(400)]).truth(5, 400).of_examples[0] == 0
+    shared = Measured("m", [table + rng.standard_normal(400)], [np.ones(400)]).truth(5, 400)
+    assert shared.of_examples[0] == pytest.approx(1 / 400, rel=0.2)
 
 
 @pytest.mark.parametrize("world", [WORLDS[2], WORLDS[5], measured()], ids=lambda world: world.name)

@@ -74,7 +74,7 @@ def test_perplexity_is_total_loss_over_total_tokens() -> None:
     assert verdict.effect == pytest.approx(math.exp(0.99) - 1)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.floats(-1, 1), min_size=3, max_size=8),
     st.sampled_from([0.0, 0.1, 0.5, 2.0]),
@@ -95,7 +95,7 @@ def test_no_practical_difference_is_the_two_one_sided_tests(differences: list[fl
         assert verdict.word == ("no practical difference" if tost <= 0.05 else "cannot tell")
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(st.integers(0, 10_000), st.floats(-0.03, 0.03), st.sampled_from(["loss", "score"]))
 def test_swapping_the_two_flips_sign_and_word(random_seed: int, mu: float, metric: MetricName) -> None:
     base, variant = world(mu, random_seed, seeds=4, examples=20)
@@ -115,7 +115,7 @@ def test_swapping_perplexities_inverts_the_ratio() -> None:
     assert (1 + there.interval[0]) * (1 + back.interval[1]) == pytest.approx(1)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 @given(st.integers(0, 10_000), st.floats(0.1, 10))
 def test_order_of_seeds_and_examples_and_scale_of_weights_are_irrelevant(random_seed: int, unit: float) -> None:
     base, variant = world(0.01, random_seed, seeds=4, examples=20)

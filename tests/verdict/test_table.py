@@ -155,6 +155,11 @@ def test_a_column_cannot_be_judged_as_something_else(tmp_path: Path) -> None:
         read_csv(path, metric="loss")
 
 
+def test_an_unknown_metric_is_refused_before_the_file_is_read(tmp_path: Path) -> None:
+    with pytest.raises(ScoresError, match=r"metric 'acuracy' is not known; .*did you mean 'accuracy'"):
+        judge(tmp_path / "none.csv", metric="acuracy")
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ScoresError, match="there is no such file"):
         read_csv(tmp_path / "none.csv")

@@ -1,8 +1,8 @@
 """Causality: does a decoder see what it is asked to predict? Later tokens are changed, cut off and differentiated by.
 
-By value, because that is what a score is made of; by gradient, because a gradient shows what a lucky value hides. As the
-model is scored and as it is trained: a leak that is there in training only makes the training loss worthless, but not
-the held-out score.
+By value, because that is what a score is made of; by gradient, because a gradient shows what a lucky value hides. As
+the model is scored and as it is trained: a leak that is there in training only makes the training loss worthless, but
+not the held-out score.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from .findings import Finding, does_not_apply
-from .measure import Difference, apart, largest, worst
+from .findings import Finding, cannot_be_told, does_not_apply
+from .measure import Difference, apart, by_gradient, largest, worst
 from .subject import BUDGET, Refused, Subject
 
 NAME = "causality"
@@ -34,8 +34,10 @@ def audit_causality(subject: Subject, *, training: bool = True) -> Finding:
     """A decoder's logits at a place must not depend on any later place."""
     if not subject.decoder:
         return does_not_apply(NAME, "a classifier reads the whole text")
+    if subject.length < 2:
+        return does_not_apply(NAME, "a context of one token has no future")
     if subject.noise == "hidden":
-        return does_not_apply(NAME, "cannot be told: the same text gives another answer each time")
+        return cannot_be_told(NAME)
     notes = _Notes()
     scored = worst(_scored(subject, notes))
     trained = worst(_trained(subject)) if training and subject.repeated(draw=0, training=True).equal else None
@@ -46,7 +48,7 @@ def audit_causality(subject: Subject, *, training: bool = True) -> Finding:
             False,
             tried,
             f"earlier logits move with later tokens: {scored}; places up to {notes.ahead} before the change move",
-            "The model is shown what it is asked to predict: its perplexity measures copying and compares with nothing.",
+            "The model is shown what it is asked to predict: its perplexity measures copying, not prediction.",
             serious=True,
             reason="reads the future",
         )
@@ -158,7 +160,7 @@ def _by_gradient(subject: Subject, cut: int, *, training: bool) -> Difference | 
         return None
     later = gradient[:, cut:]
     where = f"gradient of the logits before {cut} by the tokens from there on"
-    return apart(later, torch.zeros_like(later), where, subject.exact, scale=largest(gradient))
+    return by_gradient(later, where, subject.exact, scale=largest(gradient))
 
 
 def _trained(subject: Subject) -> Iterator[Difference]:

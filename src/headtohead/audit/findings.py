@@ -36,6 +36,11 @@ def does_not_apply(name: str, why: str) -> Finding:
     return Finding(name, None, "", why, "")
 
 
+def cannot_be_told(name: str) -> Finding:
+    """For a model that cannot repeat an answer: any difference may be its own noise."""
+    return does_not_apply(name, "cannot be told: the same text gives another answer each time")
+
+
 def not_comparable(findings: Iterable[Finding]) -> str:
     """Why there can be no verdict ("reads the future"); empty when nothing serious failed."""
     return ", ".join(f.reason or f.name for f in findings if f.passed is False and f.serious)

@@ -1,15 +1,15 @@
 """How far apart two answers are that should be equal, in units of the answer, and how far is too far.
 
-Two limits. When the same shapes are computed in the same order, what should not matter does not change a single bit, and
-nearly none is allowed. When shapes or roads differ, sums are taken in another order; the limit is then what rounding
-can do inside a network that keeps some of its steps in float32, and still too little to move any score that is read.
+Two limits. When the same shapes are computed in the same order, what should not matter does not change a single bit,
+and next to nothing is allowed. When shapes or roads differ, sums are taken in another order; the limit is then what
+rounding can do in a network that keeps some of its steps in float32, and still too little to move any score.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ class Difference:
     """the largest value of what was compared"""
     where: str
     limit: float
+    gradient: bool = False
 
     @property
     def relative(self) -> float:
@@ -43,10 +44,10 @@ class Difference:
 
 
 def apart(one: Tensor, other: Tensor, where: str, limit: float, *, scale: float | None = None) -> Difference:
-    """Equal infinities are equal; what is no number is infinitely far off. `other` sets the scale unless it is given."""
+    """Equal infinities are equal; what is no number is infinitely far off. `other` sets the scale if none is given."""
     assert one.shape == other.shape, (one.shape, other.shape)
     size = largest(other) if scale is None else scale
-    if one.numel() == 0:
+    if torch.equal(one, other):
         return Difference(0.0, size, where, limit)
     gap = torch.where(one == other, torch.zeros_like(one), (one - other).abs())
     return Difference(float(gap.nan_to_num(math.inf, math.inf).max()), size, where, limit)
@@ -54,10 +55,16 @@ def apart(one: Tensor, other: Tensor, where: str, limit: float, *, scale: float 
 
 def largest(values: Tensor) -> float:
     """The largest finite size."""
-    finite = values[values.isfinite()]
-    return float(finite.abs().max()) if finite.numel() else 0.0
+    return float(values.nan_to_num(0.0, 0.0, 0.0).abs().max()) if values.numel() else 0.0
+
+
+def by_gradient(gradient: Tensor, where: str, limit: float, *, scale: float) -> Difference:
+    """A gradient that should be 0."""
+    return replace(apart(gradient, torch.zeros_like(gradient), where, limit, scale=scale), gradient=True)
 
 
 def worst(differences: Iterable[Difference]) -> Difference:
-    """The one that is furthest beyond its limit speaks for all."""
-    return max(differences, key=lambda one: one.relative / one.limit)
+    """The one that is furthest beyond its limit speaks for all; a value that moves says more than a gradient."""
+    return max(
+        differences, key=lambda one: (not one.equal, not one.equal and not one.gradient, one.relative / one.limit)
+    )

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from .. import spec
 from ..errors import ModelError
-from ..model import Output, OwnModel, Transformer, drawing
+from ..model import Output, OwnModel, drawing
 from .measure import ALIKE, EXACT, Difference, apart
 
 ROWS = 4
@@ -76,7 +76,8 @@ class Subject:
         self.length = min(context, max(SHORTEST_LONG, BUDGET // (ROWS * max(1, self.parameters))))
         self.ids = self._texts(ids)
         self.length = self.ids.shape[1]
-        self._buffers = [(b, b.detach().clone()) for b in self.model.buffers()]
+        self._buffers: list[tuple[Tensor, Tensor]] = []
+        self._repeated: dict[tuple[int, bool], Difference] = {}
         self.dtype = self._settle()
         self.woken = wake and self._asleep() and self._nudge()
 
@@ -121,9 +122,7 @@ class Subject:
 
     # ---- passes
 
-    def run(
-        self, ids: Ids, mask: Mask | None = None, *, training: bool = False, draw: int = 0, **how: Any
-    ) -> Output:
+    def run(self, ids: Ids, mask: Mask | None = None, *, training: bool = False, draw: int = 0, **how: Any) -> Output:
         """One pass, from a random state that depends on `draw` only."""
         self._restore()
         if self.model.training != training:
@@ -132,7 +131,7 @@ class Subject:
         with drawing(self.seed, "audit", draw):
             try:
                 output: Output = self.model(*given, **how)
-            except Exception as error:  # noqa: BLE001  (whatever a user's network raises means that it does not take this)
+            except Exception as error:  # whatever a user's network raises means that it does not take this
                 raise Refused(f"{type(error).__name__}: {error}") from error
         return output
 
@@ -152,9 +151,18 @@ class Subject:
         if not held:
             return None
         kept = logits if keep is None else logits[keep] if isinstance(keep, Tensor) else logits[:, keep]
-        found = torch.autograd.grad((kept * self._shares(kept)).sum(), held, allow_unused=True)
+        total = (kept * self._shares(kept)).sum()
+        found: tuple[Tensor | None, ...] = torch.autograd.grad(total, held, allow_unused=True)
         sizes = [g.abs().amax(-1) for g in found if g is not None]
         return torch.stack(sizes).amax(0) if sizes else torch.zeros(ids.shape, dtype=self.dtype, device=ids.device)
+
+    def weight_gradients(self, logits: Tensor) -> dict[str, Tensor]:
+        """How each weight moves these logits, by name; one that is not used has no entry."""
+        named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        found: tuple[Tensor | None, ...] = torch.autograd.grad(
+            (logits * self._shares(logits)).sum(), list(named.values()), allow_unused=True
+        )
+        return {name: gradient for name, gradient in zip(named, found, strict=True) if gradient is not None}
 
     @contextmanager
     def embeddings(self, ids: Ids) -> Iterator[list[Tensor]]:
@@ -179,7 +187,8 @@ class Subject:
     def _shares(self, out: Tensor) -> Tensor:
         """A weight for each output, so that no two can cancel by chance."""
         generator = torch.Generator().manual_seed(self.seed)
-        return torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out)
+        places, choices = (torch.randn(size, generator=generator).to(out) for size in (out.shape[:-1], out.shape[-1:]))
+        return places[..., None] * choices
 
     def _restore(self) -> None:
         with torch.no_grad():
@@ -212,13 +221,17 @@ class Subject:
 
     def repeated(self, *, draw: int, training: bool = False) -> Difference:
         """The same text once more, from this random state."""
-        first = self.logits(self.ids[:2], training=training)
-        where = "the same again" if draw == 0 else f"from random state {draw}"
-        return apart(self.logits(self.ids[:2], training=training, draw=draw), first, where, self.exact)
+        if (draw, training) not in self._repeated:
+            first = self.logits(self.ids[:2], training=training)
+            again = self.logits(self.ids[:2], training=training, draw=draw)
+            where = "the same again" if draw == 0 else f"from random state {draw}"
+            self._repeated[draw, training] = apart(again, first, where, self.exact)
+        return self._repeated[draw, training]
 
     def _settle(self) -> torch.dtype:
         """The precision that the model takes."""
         refusals = []
+        self.model.eval()  # all of it: a copy may come with modules in different modes
         for dtype in (torch.float64, torch.float32):
             self.model.to(dtype)
             self._buffers = [(b, b.detach().clone()) for b in self.model.buffers()]
@@ -240,16 +253,25 @@ class Subject:
         return apart(one, two, "", self.exact).equal if not self.decoder else torch.equal(one[:, -1], two[:, -1])
 
     def _nudge(self) -> bool:
-        nudge(self.model, self.seed)
+        """Move every weight a little."""
+        with torch.no_grad(), drawing(self.seed, "audit", "nudge"):
+            for parameter in self.model.parameters():
+                if parameter.requires_grad:
+                    parameter.add_(torch.randn_like(parameter), alpha=0.05)
         return True
 
+    def without_restoring(self) -> Subject:
+        """The same model, whose buffers stay as they are between passes: to try what changing one does."""
+        twin = copy.copy(self)
+        twin._buffers = []
+        return twin
 
-def nudge(model: nn.Module, seed: int) -> None:
-    """Move every weight a little."""
-    with torch.no_grad(), drawing(seed, "audit", "nudge"):
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.add_(torch.randn_like(parameter), alpha=0.05)
+    def nudged(self) -> Subject:
+        """The same with every weight moved a little."""
+        twin = copy.copy(self)
+        twin.model = copy.deepcopy(self.model)
+        twin.woken = twin._nudge()
+        return twin
 
 
 def _behind_protocol(model: nn.Module, vocab: int, classes: int | None, context: int) -> nn.Module:
@@ -279,7 +301,3 @@ def _copied(model: nn.Module) -> nn.Module:
         raise ModelError(f"the model cannot be copied, and an audit works on a copy: {error}") from error
     # MPS knows no float64.
     return made.cpu() if any(p.device.type == "mps" for p in made.parameters()) else made
-
-
-def layers_of(model: nn.Module) -> list[nn.Module]:
-    return list(model.layers) if isinstance(model, Transformer) else []

@@ -33,7 +33,7 @@ def count(
         ids = torch.zeros(1, model.context, dtype=torch.long)
     parameters = sum(p.numel() for p in made.parameters())
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        made(ids) if isinstance(model, spec.OwnModel) else made(ids, road="explicit")
+        made(ids)  # on the road that training takes: a window costs what it costs there
     logits = batch * (model.context * vocab if classes is None else classes)
     return Count(
         parameters=parameters,

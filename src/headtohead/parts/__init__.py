@@ -24,6 +24,7 @@ from .registry import (
     own_files,
     part,
     signature_words,
+    types_of,
     use,
 )
 
@@ -56,5 +57,6 @@ __all__ = [
     "own_files",
     "part",
     "signature_words",
+    "types_of",
     "use",
 ]

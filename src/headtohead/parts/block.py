@@ -63,5 +63,5 @@ class Parallel(Block):
 
     def forward(self, x: Stream, attend: Step, feed: Step | None) -> Stream:
         seen: Tensor = self.norm(x)
-        both = attend(seen) if feed is None else attend(seen) + feed(seen)
-        return x + self.drop(both)
+        both: Tensor = self.drop(attend(seen) if feed is None else attend(seen) + feed(seen))
+        return x + both

@@ -84,6 +84,11 @@ def masked(heads: Tensor, valid: Tensor | None) -> Tensor:
     return heads if valid is None else heads * valid[:, None, :, None]
 
 
+def root(energy: Tensor) -> Tensor:
+    """The square root, which has no slope at 0: where a row is padding so far, none is asked for."""
+    return energy.clamp_min(torch.finfo(energy.dtype).tiny).sqrt()
+
+
 def shares(norm: Tensor, normalise: bool) -> Tensor:
     """Norms (heads on axis 1) as weights: raw, or so that they sum to the number of heads."""
     if not normalise:
@@ -124,8 +129,8 @@ class Reweight(Merge):
         if not self.at_inference and not self.training:
             return heads, None
         axes = (2, 3) if self.over == "sequence" else (0, 2, 3)
-        norm = masked(heads, valid).square().sum(axes, keepdim=True).sqrt()
-        return heads * shares(norm, self.normalise), None
+        energy = masked(heads, valid).square().sum(axes, keepdim=True)
+        return heads * shares(root(energy), self.normalise), None
 
 
 @part("merge", "causal-reweight")
@@ -146,6 +151,4 @@ class CausalReweight(Merge):
         energy = masked(heads, valid).square().sum(3, keepdim=True).cumsum(2)
         if past is not None:
             energy = energy + past
-        # The square root has no slope at 0, where a row of padding begins.
-        norm = energy.clamp_min(torch.finfo(energy.dtype).tiny).sqrt()
-        return heads * shares(norm, self.normalise), energy[:, :, -1:]
+        return heads * shares(root(energy), self.normalise), energy[:, :, -1:]

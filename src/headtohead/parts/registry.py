@@ -81,7 +81,10 @@ def load_built_in() -> None:
         for slot in SLOTS:
             import_module(f".{slot}", __package__)
         for point in metadata.entry_points(group=GROUP):
-            point.load()
+            try:
+                point.load()
+            except Exception as error:
+                raise PartError(f"parts of the installed {point.value}: {type(error).__name__}: {error}") from error
 
 
 def module_name(file: Path) -> str:
@@ -136,6 +139,14 @@ def options(made: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
 
 
+def types_of(made: Callable[..., Any]) -> dict[str, Any]:
+    """The types of the options; none are known of a part whose file imports the names for type checkers only."""
+    try:
+        return typing.get_type_hints(made.__init__ if isinstance(made, type) else made)  # type: ignore[misc]
+    except NameError:
+        return {}
+
+
 def build(slot: str, choice: Choice, sizes: Sizes, *more: Any) -> Any:
     """The part that was chosen, built for these sizes."""
     made = find(slot, choice.kind)
@@ -160,7 +171,7 @@ def check(slot: str, value: Any, place: str) -> list[Fault]:
 def fit(made: Callable[..., Any], given: dict[str, Any], place: str) -> list[Fault]:
     """Hold given options against the keyword-only arguments of a class or function."""
     known = options(made)
-    hints = typing.get_type_hints(made.__init__ if isinstance(made, type) else made)  # type: ignore[misc]
+    hints = types_of(made)
     kind = getattr(made, "kind", made.__name__)
     faults = []
     for name, value in given.items():

@@ -6,15 +6,15 @@ as a description, which the page shows when it is pointed at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import altair as alt
 
 from . import figures, reading, style
-from .drawing import Built, Chart, Layout, change_words, chart_of, value_words
-from .forest import forest
+from .drawing import Built, Chart, Layout, Panels, Sheets, change_words, value_words
+from .forest import FAR, forest
 from .reading import Findings, Paired, Point
 
 STEEP = 3
@@ -53,11 +53,16 @@ def learning_curves(findings: Findings, splits: Sequence[str]) -> Chart:
     ends = [f"{split}: {_ends(found, lambda at: figures.value(metric, at))}" for split, found in points.items()]
     said = f"Learning curves, one picture for each of {', '.join(splits)}. At the end, " + "; ".join(ends) + "."
 
-    def build(layout: Layout) -> Built:
+    def build(layout: Layout, sheets: Sheets) -> Built:
         names = reading.names(findings)
-        return _multiples(points, names, layout, _curve_axis(metric), lambda at: figures.value(metric, at))
+        return _multiples(points, names, sheets, _curve_axis(metric), lambda at: figures.value(metric, at))
 
-    return Chart("curves", title, said, build)
+    return Chart("curves", title, said, build, _curve_panels(len(points)))
+
+
+def _curve_panels(count: int) -> Mapping[Layout, Panels]:
+    wide = Panels(372, 200, 2, 4) if count > 1 else Panels(700, 260, 1, 4)
+    return {"wide": wide, "narrow": Panels(286, 180, 1, 2)}
 
 
 def difference_curves(findings: Findings, splits: Sequence[str]) -> Chart:
@@ -68,14 +73,24 @@ def difference_curves(findings: Findings, splits: Sequence[str]) -> Chart:
     ends = [f"{split}: {_ends(found, lambda at: figures.change(metric, at))}" for split, found in points.items()]
     said = "The difference to the baseline along the way, paired by seed. At the end, " + "; ".join(ends) + "."
 
-    def build(layout: Layout) -> Built:
+    def build(layout: Layout, sheets: Sheets) -> Built:
         def y(field: str, points: list[Point]) -> alt.Y:
-            return alt.Y(field, axis=alt.Axis(labelExpr=change_words(metric), title=None, tickCount=4))
+            scale = alt.Scale(domain=_difference_limits(points, matters), nice=False)
+            return alt.Y(field, scale=scale, axis=alt.Axis(labelExpr=change_words(metric), title=None, tickCount=4))
 
         names = reading.names(findings)
-        return _multiples(points, names, layout, y, lambda at: figures.change(metric, at), matters=matters)
+        return _multiples(points, names, sheets, y, lambda at: figures.change(metric, at), matters=matters)
 
-    return Chart("differences", title, said, build)
+    return Chart("differences", title, said, build, _curve_panels(len(points)))
+
+
+def _difference_limits(points: Sequence[Point], matters: float) -> list[float]:
+    """Where the axis begins and ends: a variant that is far from all others does not press them flat."""
+    ends = [end for point in points for end in (point.low, point.high)]
+    sizes = sorted(map(abs, ends))
+    far = FAR * max(sizes[len(sizes) // 2], matters)
+    near = [end for end in ends if abs(end) <= far]
+    return [1.08 * min(-1.6 * matters, *near), 1.08 * max(1.6 * matters, *near)]
 
 
 def _ends(points: Sequence[Point], say: Callable[[float], str]) -> str:
@@ -117,7 +132,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
 def _multiples(
     points: dict[str, list[Point]],
     names: list[str],
-    layout: Layout,
+    sheets: Sheets,
     y: Callable[[str, list[Point]], alt.Y],
     say: Callable[[float], str],
     matters: float | None = None,
@@ -125,27 +140,31 @@ def _multiples(
     hues, shapes, dashes = style.scales(names)
     present = [name for name in names if any(p.variant == name for found in points.values() for p in found)]
     at = [names.index(name) for name in present]
-    legend = alt.Legend(columns=4 if layout == "wide" else 2, symbolOpacity=1, symbolStrokeWidth=0)
+    legend = alt.Legend(symbolOpacity=1, symbolStrokeWidth=0)
     colours = alt.Scale(domain=present, range=[hues[i] for i in at])
     hue = alt.Color("variant:N", scale=colours, legend=legend)
     shape = alt.Shape("variant:N", scale=alt.Scale(domain=present, range=[shapes[i] for i in at]), legend=legend)
     dash = alt.StrokeDash("variant:N", scale=alt.Scale(domain=present, range=[dashes[i] for i in at]), legend=None)
-    columns, width, height = (2, 372, 200) if layout == "wide" else (1, 286, 180)
     panels = []
     for split, found in points.items():
         rows = [{**asdict(point), "tip": _curve_tip(split, point, say)} for point in found]
-        data = chart_of(rows)
-        x = alt.X("at:Q", scale=alt.Scale(nice=False), axis=_step_axis(found))
+        data = sheets.chart(rows)
+        x = alt.X("at:Q", scale=alt.Scale(nice=False, padding=7), axis=_step_axis(found))
         layers = [
-            *_bands(matters, width),
-            data.mark_area(opacity=0.16).encode(x=x, y=y("low:Q", found), y2="high:Q", color=hue),
-            data.mark_line(strokeWidth=2).encode(x=x, y=y("mean:Q", found), color=hue, strokeDash=dash),
-            data.mark_point(size=34, filled=True, opacity=1).encode(
+            *_bands(matters, sheets),
+            data.mark_area(opacity=0.16, clip=True).encode(x=x, y=y("low:Q", found), y2="high:Q", color=hue),
+            data.mark_line(strokeWidth=2, clip=True).encode(x=x, y=y("mean:Q", found), color=hue, strokeDash=dash),
+            data.mark_point(size=34, filled=True, opacity=1, clip=True).encode(
                 x=x, y=y("mean:Q", found), color=hue, shape=shape, description="tip:N"
             ),
         ]
-        panels.append(alt.layer(*layers).properties(width=width, height=height, title=split))
-    return alt.concat(*panels, columns=columns)
+        panels.append(alt.layer(*layers).properties(title=split))
+    return _grid(panels)
+
+
+def _grid(panels: Sequence[alt.LayerChart | alt.FacetChart]) -> Built:
+    """Plot beside plot: what is written around one does not push its neighbour out of line."""
+    return alt.concat(*panels, bounds="flush", spacing=alt.RowColnumber(row=80, column=58))
 
 
 def _step_axis(points: Sequence[Point]) -> alt.Axis:
@@ -156,11 +175,11 @@ def _step_axis(points: Sequence[Point]) -> alt.Axis:
     return alt.Axis(title="step", grid=False, format=",~r", tickCount=5)
 
 
-def _bands(matters: float | None, width: int) -> list[alt.Chart]:
+def _bands(matters: float | None, sheets: Sheets) -> list[alt.Chart]:
     if matters is None:
         return []
-    data = chart_of([{"from": -matters, "to": matters, "zero": 0}])
-    from_side, to_side = alt.value(0), alt.value(width)
+    data = sheets.chart([{"from": -matters, "to": matters, "zero": 0}])
+    from_side, to_side = alt.value(0), alt.value("width")
     return [
         data.mark_rect(color=style.BAND).encode(x=from_side, x2=to_side, y=alt.Y("from:Q", title=None), y2="to:Q"),
         data.mark_rule(color=style.ZERO).encode(y=alt.Y("zero:Q", title=None)),
@@ -182,26 +201,38 @@ def paired_lines(pairs: Sequence[Paired], metric: str) -> Chart:
         counts.append(f"{name} on {text}: better than the baseline with {better} of {len(own)} seeds")
     said = "Each seed's score, from the baseline to the variant. " + "; ".join(counts) + "."
 
-    def build(layout: Layout) -> Built:
-        return _slopes(pairs, panels, metric, layout)
+    def build(layout: Layout, sheets: Sheets) -> Built:
+        return _slopes(pairs, panels, metric, sheets)
 
-    return Chart("pairs", f"{metric.capitalize()} seed by seed, from the baseline to the variant", said, build)
+    return Chart(
+        "pairs",
+        f"{metric.capitalize()} seed by seed, from the baseline to the variant",
+        said,
+        build,
+        _slope_panels(len(panels)),
+    )
 
 
-def _slopes(pairs: Sequence[Paired], panels: Sequence[tuple[str, str]], metric: str, layout: Layout) -> Built:
+def _slope_panels(count: int) -> Mapping[Layout, Panels]:
+    wide, narrow = min(count, 4), min(count, 2)
+    return {
+        "wide": Panels({1: 300, 2: 280, 3: 210}.get(wide, 150), 170, wide, 3),
+        "narrow": Panels({1: 260}.get(narrow, 112), 170, narrow, 3),
+    }
+
+
+def _slopes(pairs: Sequence[Paired], panels: Sequence[tuple[str, str]], metric: str, sheets: Sheets) -> Built:
     looks = {"better": (style.WORD_HUES["helped"], [1, 0]), "worse": (style.WORD_HUES["hurt"], [5, 3])}
     looks["equal"] = (style.SOFT, [2, 2])
     outcomes = [outcome for outcome in looks if any(_outcome(pair, metric) == outcome for pair in pairs)]
     scale = alt.Scale(domain=outcomes, range=[looks[outcome][0] for outcome in outcomes])
     dashes = alt.Scale(domain=outcomes, range=[looks[outcome][1] for outcome in outcomes])
     legend = alt.Legend(symbolType="stroke", symbolSize=250)
-    columns = min(len(panels), 4 if layout == "wide" else 2)
-    width = {1: 300, 2: 280, 3: 210}.get(columns, 150) if layout == "wide" else {1: 260}.get(columns, 112)
     made = []
     for name, text in panels:
         own = [pair for pair in pairs if (pair.variant, pair.text) == (name, text)]
         rows = [row for pair in own for row in _slope_rows(pair, metric)]
-        data = chart_of(rows)
+        data = sheets.chart(rows)
         axis = alt.Axis(title=None, tickCount=5, labelExpr=value_words(metric))
         x = alt.X(
             "side:N", sort=None, title=None, scale=alt.Scale(padding=0.35), axis=alt.Axis(labelAngle=0, grid=False)
@@ -218,9 +249,8 @@ def _slopes(pairs: Sequence[Paired], panels: Sequence[tuple[str, str]], metric: 
             ),
             data.mark_point(size=42, filled=True, opacity=1).encode(x=x, y=y, color=hue, description="tip:N"),
         ]
-        title = alt.TitleParams(name, subtitle=text, limit=width + 30)
-        made.append(alt.layer(*layers).properties(width=width, height=170, title=title))
-    return alt.concat(*made, columns=columns)
+        made.append(alt.layer(*layers).properties(title=alt.TitleParams(name, subtitle=text)))
+    return _grid(made)
 
 
 def _outcome(pair: Paired, metric: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import altair as alt
@@ -14,21 +15,61 @@ Layout = Literal["wide", "narrow"]
 Built = alt.TopLevelMixin
 
 
+class Sheets:
+    """The figures of a chart, kept beside its description: altair copies a description many times while it grows."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[dict[str, Any]]] = {}
+
+    def chart(self, rows: Sequence[dict[str, Any]]) -> alt.Chart:
+        name = f"sheet-{len(self.rows)}"
+        self.rows[name] = list(rows)
+        return alt.Chart(alt.NamedData(name))
+
+
+@dataclass(frozen=True)
+class Panels:
+    """The size of small multiples, and how many stand side by side."""
+
+    width: int
+    height: int
+    columns: int
+    legend: int
+
+
 @dataclass(frozen=True)
 class Chart:
-    """A chart in both layouts, its title, and what it shows in words."""
+    """A chart, its title, and what it shows in words. With `panels` both layouts have the same description."""
 
     name: str
     title: str
     words: str
-    build: Callable[[Layout], Built]
+    build: Callable[[Layout, Sheets], Built]
+    panels: Mapping[Layout, Panels] | None = None
 
     def vega(self, layout: Layout = "wide", background: str | None = None) -> dict[str, Any]:
         """The Vega-Lite description."""
-        built = self.build(layout)
+        config = style.config(background)
+        if self.panels is not None:
+            one = self.panels[layout]
+            config["view"] |= dict.fromkeys(("continuousWidth", "discreteWidth"), one.width)
+            config["view"] |= dict.fromkeys(("continuousHeight", "discreteHeight"), one.height)
+            config["concat"] |= {"columns": one.columns}
+            config["legend"] |= {"columns": one.legend}
+            config["title"] |= {"limit": one.width + 30}
+        described = self._described if self.panels is not None else self._describe(layout)
+        return {**described, "config": config, "description": self.words}
+
+    @cached_property
+    def _described(self) -> dict[str, Any]:
+        return self._describe("wide")
+
+    def _describe(self, layout: Layout) -> dict[str, Any]:
+        sheets = Sheets()
+        built = self.build(layout, sheets)
         # Altair's check of the whole schema takes longer than drawing; the tests do it instead.
         described: dict[str, Any] = built.to_dict(validate=False)
-        return {**described, "config": style.config(background), "description": self.words}
+        return {**described, "datasets": sheets.rows}
 
     def svg(self, layout: Layout = "wide", background: str | None = None) -> str:
         import vl_convert
@@ -44,10 +85,6 @@ class Chart:
         import vl_convert
 
         return bytes(vl_convert.vegalite_to_png(self.vega(background="white"), scale=2))
-
-
-def chart_of(rows: Sequence[dict[str, Any]]) -> alt.Chart:
-    return alt.Chart(alt.InlineData(values=list(rows)))
 
 
 def change_words(metric: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import altair as alt
 
 from . import figures, style
-from .drawing import Built, Chart, Layout, change_words, chart_of
+from .drawing import Built, Chart, Layout, Sheets, change_words
 
 FAR = 6
 """an interval that reaches so many times further than the usual one is cut off, with an arrow"""
@@ -23,8 +23,8 @@ def forest(rows: Sequence[dict[str, Any]], metric: str, matters: float) -> Chart
     head = f"Forest plot. {title}, {'lower' if metric in figures.LOWER_IS_BETTER else 'higher'} is better. "
     said = head + "; ".join(words) + f". Shaded: {figures.band(metric, matters)}, too small to matter."
 
-    def build(layout: Layout) -> Built:
-        return _forest(shown, metric, matters, limits, layout)
+    def build(layout: Layout, sheets: Sheets) -> Built:
+        return _forest(shown, metric, matters, limits, layout, sheets)
 
     return Chart("forest", title, said, build)
 
@@ -49,8 +49,10 @@ def _forest_row(row: dict[str, Any], metric: str, limits: tuple[float, float]) -
 
     interval, seeds = row.get("interval") or [None, None], row.get("interval_seeds") or [None, None]
     places = figures.decimals(metric, interval)
-    label = f"{row['word']}"
-    if row["word"] != "not comparable":
+    label = str(row["word"])
+    if row["word"] == "not comparable":
+        label += f": {row['reason']}" if row.get("reason") else ""
+    else:
         label += f", {figures.change(metric, row['effect'], places)}"
         if figures.is_number(interval[0]):
             label += f" ({figures.interval(metric, interval, places)})"
@@ -72,7 +74,7 @@ def _forest_row(row: dict[str, Any], metric: str, limits: tuple[float, float]) -
 
 
 def _forest(
-    rows: list[dict[str, Any]], metric: str, matters: float, limits: tuple[float, float], layout: Layout
+    rows: list[dict[str, Any]], metric: str, matters: float, limits: tuple[float, float], layout: Layout, sheets: Sheets
 ) -> Built:
     wide = layout == "wide"
     width, step = (_forest_width(rows), 46) if wide else (300, 70)
@@ -89,7 +91,7 @@ def _forest(
     hue = alt.Color("word:N", scale=alt.Scale(domain=words, range=list(style.WORD_HUES.values())), legend=None)
     shape = alt.Shape("word:N", scale=alt.Scale(domain=words, range=list(style.WORD_SHAPES.values())), legend=None)
     tip = alt.Description("tip:N")
-    data = chart_of([{**row, "from": -matters, "to": matters, "zero": 0} for row in rows])
+    data = sheets.chart([{**row, "from": -matters, "to": matters, "zero": 0} for row in rows])
     high = step if wide else 30
     layers = [
         data.mark_bar(color=style.BAND, size=high, yOffset=lower).encode(x=x("from:Q"), x2="to:Q", y=y),
@@ -101,9 +103,9 @@ def _forest(
         data.mark_point(size=120, filled=True, opacity=1, yOffset=lower).encode(
             y=y, x=x("effect:Q"), color=hue, shape=shape, description=tip
         ),
-        *_arrows(rows, x, y, hue, lower),
+        *_arrows(rows, x, y, hue, lower, sheets),
         *(_wide_words(data, y, hue, width) if wide else _narrow_words(data, y, hue)),
-        *_directions(metric, width),
+        *_directions(metric, width, sheets),
     ]
     return alt.layer(*layers).properties(width=width, height=step * len(rows))
 
@@ -120,14 +122,14 @@ def _names_axis() -> alt.Axis:
 
 
 def _arrows(
-    rows: Sequence[dict[str, Any]], x: Callable[[str], alt.X], y: alt.Y, hue: alt.Color, lower: int
+    rows: Sequence[dict[str, Any]], x: Callable[[str], alt.X], y: alt.Y, hue: alt.Color, lower: int, sheets: Sheets
 ) -> list[alt.Chart]:
     """Where an interval goes on beyond the axis."""
     made = []
     for shape in ("triangle-left", "triangle-right"):
         beyond = [row for row in rows if row["arrow_shape"] == shape]
         if beyond:
-            mark = chart_of(beyond).mark_point(shape=shape, size=70, filled=True, yOffset=lower)
+            mark = sheets.chart(beyond).mark_point(shape=shape, size=70, filled=True, yOffset=lower)
             made.append(mark.encode(y=y, x=x("arrow:Q"), color=hue))
     return made
 
@@ -144,7 +146,7 @@ def _narrow_words(data: alt.Chart, y: alt.Y, hue: alt.Color) -> list[alt.Chart]:
     return [name.encode(y=y, x=at, text="variant:N"), text.encode(y=y, x=at, text="label:N", color=hue)]
 
 
-def _directions(metric: str, width: int) -> list[alt.Chart]:
+def _directions(metric: str, width: int, sheets: Sheets) -> list[alt.Chart]:
     left, right = ("better", "worse") if metric in figures.LOWER_IS_BETTER else ("worse", "better")
     made = []
     sides: tuple[tuple[str, int, Literal["left", "right"]], ...] = (
@@ -152,7 +154,7 @@ def _directions(metric: str, width: int) -> list[alt.Chart]:
         (f"{right} →", width, "right"),
     )
     for said, at, align in sides:
-        mark = chart_of([{"said": said}]).mark_text(
+        mark = sheets.chart([{"said": said}]).mark_text(
             align=align, baseline="bottom", color=style.SOFT, fontSize=12, fontStyle="italic"
         )
         made.append(mark.encode(x=alt.value(at), y=alt.value(-6), text="said:N"))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import charts, formats, images, page, reading
+from . import charts, drawing, formats, images, page, reading
 from .reading import Findings
 
 
@@ -55,7 +55,7 @@ class Shown:
 class ShownChart:
     """A chart that a notebook draws as SVG, in its own words where it cannot."""
 
-    def __init__(self, chart: charts.Chart) -> None:
+    def __init__(self, chart: drawing.Chart) -> None:
         self.chart = chart
 
     def __repr__(self) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from . import charts, figures, images, reading, style, tables
+from . import cells, charts, drawing, figures, images, reading, style, tables
 from .reading import Findings
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -139,16 +139,24 @@ def _verdict(row: dict[str, Any], metric: str) -> dict[str, Any]:
     return {**row, "sign": style.WORD_SIGNS.get(row["word"], "?"), "notes": "; ".join(notes)}
 
 
-def _chart(chart: charts.Chart) -> dict[str, Any]:
-    """Both layouts as SVG. Clip paths have names that are unique in an SVG only, not in a page that holds many."""
-    drawn: dict[str, Any] = {}
-    for layout in ("wide", "narrow"):
-        svg = chart.svg("wide" if layout == "wide" else "narrow")
-        drawn[layout] = Markup(CLIP.sub(rf"\g<1>{chart.name}-{layout}-\g<2>", svg))
-    return {**drawn, "title": chart.title, "words": chart.words}
+def _chart(chart: drawing.Chart) -> dict[str, Any]:
+    """Both layouts as SVG."""
+    wide, narrow = _own_names(chart.svg("wide"), f"{chart.name}-wide"), _own_names(chart.svg("narrow"), chart.name)
+    return {"wide": Markup(wide), "narrow": Markup(narrow), "title": chart.title, "words": chart.words}
 
 
-def _confusion(name: str, table: tables.Table) -> dict[str, Any]:
+def _own_names(svg: str, prefix: str) -> str:
+    """Clip paths are counted through all that a process draws; here they are named by the chart that they belong to."""
+    seen: dict[str, str] = {}
+
+    def renamed(match: re.Match[str]) -> str:
+        name = seen.setdefault(match[2], f"{prefix}-{len(seen)}")
+        return match[1] + name
+
+    return CLIP.sub(renamed, svg)
+
+
+def _confusion(name: str, table: cells.Table) -> dict[str, Any]:
     shares = []
     for row in table.rows:
         counts = [cell.value for cell in row[1:]]
@@ -168,14 +176,14 @@ def _audits(findings: Findings) -> dict[str, Any]:
         failed += [{**one, "variant": name} for one in found if one["passed"] is False]
         counts = Counter(map(tables.state_of, found))
         said = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
-        table = tables.Table(f"audits-{name}", "Audits", f"Audits of the {name}.", tables.AUDIT_COLUMNS, _rows(found))
+        table = cells.Table(f"audits-{name}", "Audits", f"Audits of the {name}.", tables.AUDIT_COLUMNS, _rows(found))
         if found:
             groups.append({"name": name, "counts": said, "table": table})
     failed.sort(key=lambda one: not one.get("serious", True))
     return {"failed": failed, "groups": groups}
 
 
-def _rows(found: list[dict[str, Any]]) -> tuple[tuple[tables.Cell, ...], ...]:
+def _rows(found: list[dict[str, Any]]) -> tuple[tuple[cells.Cell, ...], ...]:
     return tuple(tuple(row) for row in tables.audit_rows(found))
 
 

@@ -312,6 +312,16 @@ def _variant_row(row: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     return {**{renamed.get(k, k): v for k, v in row.items()}, "audits": audits}
 
 
+def show_audit_rows(rows: Sequence[dict[str, Any]]) -> None:
+    """Each audit: what was tried, what was found, what it means."""
+    console = out()
+    marks = {True: "[green]passed[/]", False: "[red]failed[/]", None: "[dim]does not apply[/]"}
+    for row in sorted(rows, key=lambda row: (row["passed"] is not False, row["passed"] is None)):
+        console.print(f"[bold]{escape(row['name'])}[/]: {marks[row['passed']]}")
+        for words in (row["tried"], row["found"], *([row["meaning"]] if row["passed"] is not None else [])):
+            console.print(Padding(escape(words), (0, 0, 0, 4)))
+
+
 class Status:
     """One line on stderr that says what is being done; nothing when stderr is not a terminal."""
 

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from ..errors import RequestError, nearest
 from ..files import disk_full_in_words, write_bytes, write_text
-from . import charts, page, reading, tables
+from . import charts, drawing, page, reading, tables
 from .formats import csv_text, latex, markdown_report
 from .reading import Findings
 
@@ -22,7 +22,7 @@ def write(folder: Path, formats: Sequence[str] = ("html",), out: Path | None = N
     """Write the report of an experiment's folder, and say which files were written.
 
     The page and the Markdown are report.html and report.md; each table is report-tables/NAME.csv or .tex, each chart
-    report-charts/NAME.svg, .pdf or .png. `out` is another folder for them, or a file for the page or the Markdown alone.
+    report-charts/NAME.svg, .pdf or .png. `out` is another folder for them, or a file for one of those two alone.
     """
     check(formats)
     findings = reading.read(folder)
@@ -80,7 +80,7 @@ def _write_charts(one: str, findings: Findings, folder: Path) -> list[Path]:
     return written
 
 
-def _drawn(chart: charts.Chart, one: str) -> bytes:
+def _drawn(chart: drawing.Chart, one: str) -> bytes:
     if one == "svg":
         return chart.svg(background="white").encode()
     return chart.pdf() if one == "pdf" else chart.png()

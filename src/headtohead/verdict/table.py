@@ -79,7 +79,7 @@ def judge(
     path: str | Path,
     *,
     baseline: str | None = None,
-    metric: MetricName | None = None,
+    metric: str | None = None,
     matters: float | None = None,
     confidence: float = 0.95,
 ) -> list[Verdict]:
@@ -106,19 +106,18 @@ def judge(
     return compare(table.scores[name], others, metric=table.metric, matters=matters, confidence=confidence)
 
 
-def read_csv(path: str | Path, *, metric: MetricName | None = None) -> Table:
+def read_csv(path: str | Path, *, metric: str | None = None) -> Table:
     """Read a file of scores. The baseline is the variant called "baseline", or the first one of the file.
 
     Every error of the file is reported at once, with its line. `metric` says what a column called `score` holds.
     """
     reader = _Reader(Path(path))
-    if metric is not None:
-        metric_named(metric)
+    asked = None if metric is None else metric_named(metric).name
     lines = _lines(reader)
     columns = _columns(reader, lines)
-    figure = _figure_column(reader, columns, metric)
+    figure = _figure_column(reader, columns, asked)
     reader.stop_at_faults()
-    chosen = metric or MEANS[figure]
+    chosen = asked or MEANS[figure]
     for line, cells in lines[1:]:
         _read_row(reader, line, cells, columns, figure)
     if not reader.rows and not reader.faults:

@@ -1,0 +1,42 @@
+"""Every audit of a corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..corpus import Corpus, Encoded, Split, Tokenizer
+from .findings import Finding
+from .leaks import audit_labels, audit_rows
+from .vocabulary import audit_unknown, audit_vocabulary
+
+
+def audit_data(
+    corpus: Corpus,
+    tokenizer: Tokenizer | None = None,
+    *,
+    encoded: Mapping[str, Encoded] | None = None,
+    unknown: float = 0.0,
+) -> list[Finding]:
+    """Audit a corpus, and with a tokenizer its vocabulary.
+
+    `encoded` are the splits as tokens, if they are at hand already: cutting texts takes most of the time. `unknown` is
+    the share of training words that are made unknown while training (data.unknown).
+    """
+    found = [audit_rows(corpus, split) for split in corpus.splits.values() if split.role != "train"]
+    found.append(audit_labels(corpus))
+    if tokenizer is not None:
+        tokens = {name: _tokens(split, tokenizer, encoded or {}) for name, split in corpus.splits.items()}
+        found.append(audit_vocabulary(corpus, tokenizer, tokens))
+        found.append(audit_unknown(corpus, tokenizer, tokens, unknown))
+    return found
+
+
+def _tokens(split: Split, tokenizer: Tokenizer, encoded: Mapping[str, Encoded]) -> NDArray[np.int64]:
+    """All tokens of a split in a row."""
+    if split.name in encoded:
+        flat: NDArray[np.int64] = encoded[split.name].tokens.numpy()
+        return flat
+    return np.array([i for row in tokenizer.encode_rows(split.rows) for i in row], dtype=np.int64)

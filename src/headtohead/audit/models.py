@@ -1,0 +1,65 @@
+"""Every audit of a model, in the order in which they matter."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from .batch import audit_batch
+from .cache import audit_cache
+from .causality import audit_causality
+from .findings import Finding
+from .maps import audit_maps
+from .padding import audit_padding
+from .positions import audit_positions
+from .repeat import audit_repeatable
+from .roads import audit_roads
+from .start import audit_gradients
+from .subject import Ids, Subject
+
+
+def audit_model(
+    model: nn.Module,
+    *,
+    task: str,
+    vocab: int,
+    context: int,
+    classes: int | None = None,
+    pad_id: int | None = None,
+    ids: Ids | None = None,
+    training: bool = True,
+    seed: int = 0,
+) -> list[Finding]:
+    """Audit any model: ours, a pretrained one, a user's own behind the protocol, or a bare nn.Module.
+
+    The model is not disturbed: everything is tried on a copy. `ids` are texts to try it with, drawn at random unless
+    given; `pad_id` is the padding token, for networks that know padding by it. With `training` the laws are tried in
+    training mode as well, not only as the model is scored.
+    """
+    subject = Subject(
+        model, task=task, vocab=vocab, context=context, classes=classes, pad_id=pad_id, ids=ids, seed=seed
+    )
+    if subject.logits(subject.ids).isnan().any():
+        return [_no_numbers(subject)]
+    return [
+        audit_causality(subject, training=training),
+        audit_batch(subject, training=training),
+        audit_repeatable(subject),
+        audit_padding(subject),
+        audit_roads(subject),
+        audit_cache(subject),
+        audit_maps(subject),
+        audit_positions(subject),
+        audit_gradients(subject),
+    ]
+
+
+def _no_numbers(subject: Subject) -> Finding:
+    return Finding(
+        "numbers",
+        False,
+        f"a pass over {len(subject.ids)} texts of {subject.length}; {subject.how}",
+        "some logits are no number (NaN)",
+        "The model has come apart: nothing that it scores means anything, and no other audit was made.",
+        serious=True,
+        reason="gives no numbers",
+    )

@@ -1,0 +1,165 @@
+"""Leaks through the vocabulary: tokens that a model can name only because held-out text was read when they were listed.
+
+A word that never occurs in train cannot be learned, but a model that keeps a share of its mass for such words is
+rewarded for them. So: which held-out tokens are known and do not occur in train, where were they read, and does that
+text hold held-out rows? Beside it, the share of tokens that are unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..corpus import Corpus, Split, Tokenizer
+from .findings import Finding, does_not_apply
+from .leaks import fold
+
+NAME, UNKNOWN = "vocabulary", "unknown tokens"
+
+Tokens = Mapping[str, NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class _Outside:
+    """What the vocabulary was made from besides train."""
+
+    rows: int
+    folded: frozenset[str]
+    text: str
+    """all of it"""
+    clean: str
+    """what of it is no held-out row"""
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """One held-out split, held against the vocabulary."""
+
+    name: str
+    tokens: int
+    elsewhere: int
+    """tokens that are known and do not occur in train"""
+    in_held_rows: int
+    """of those, tokens that outside train stand in held-out rows only"""
+    nowhere: int
+    """of those, tokens that stand in no text which the vocabulary was to be made from"""
+    rows: int
+    held: int
+    """rows of the split that the vocabulary was made from"""
+
+
+def audit_vocabulary(corpus: Corpus, tokenizer: Tokenizer, tokens: Tokens) -> Finding:
+    """What share of the held-out tokens is known only through text outside train."""
+    if tokenizer.kind in ("bytes", "file"):
+        why = "bytes are learned from no text" if tokenizer.kind == "bytes" else "the tokenizer was made elsewhere"
+        return does_not_apply(NAME, why)
+    outside = _outside(corpus)
+    readings = [_read(split, tokenizer, tokens, outside) for split in corpus.held_out()]
+    noun = "rows" if corpus.task == "classify" else "lines"
+    listed = tokenizer.vocab_size - len(np.unique(tokens["train"]))
+    tried = (
+        f"held-out tokens that are known and do not occur in train ({listed:,} of {tokenizer.vocab_size:,} entries), "
+        f"looked up in the {outside.rows:,} {noun} outside train that the vocabulary was made from"
+    )
+    found = "; ".join(_said(one, noun) for one in readings)
+    if not any(one.elsewhere for one in readings):
+        meaning = "The vocabulary knows nothing of the held-out text that train does not."
+        return Finding(NAME, True, tried, "every held-out token that is known occurs in train", meaning)
+    if any(one.nowhere for one in readings):
+        meaning = "The vocabulary holds words of held-out text that stand in no training text: it was made from it."
+        return Finding(NAME, False, tried, found, meaning, reason="vocabulary from held-out text")
+    if any(one.in_held_rows for one in readings):
+        meaning = (
+            "The vocabulary was made from a training file that holds held-out text: it names words that nobody could "
+            "have known. A model that keeps some mass for words it was not trained on gains by that."
+        )
+        return Finding(NAME, False, tried, found, meaning, reason="vocabulary from held-out text")
+    meaning = "These words stand in other training text too, beside any held-out row that it holds: no leak."
+    return Finding(NAME, True, tried, found, meaning)
+
+
+def _said(one: _Reading, noun: str) -> str:
+    known = f"{_share(one.elsewhere, one.tokens)} of {one.tokens:,} tokens"
+    said = f"{one.name}: {known} are known only through text outside train"
+    if one.held:
+        said += (
+            f", which holds {one.held} of its {one.rows} {noun} ({_share(one.in_held_rows, one.tokens)} stand there in "
+            f"held-out {noun} alone)"
+        )
+    if one.nowhere:
+        said += f"; {one.nowhere} of them stand in no training text at all"
+    return said
+
+
+def _outside(corpus: Corpus) -> _Outside:
+    """Rows beyond train. A line of a table comes with its label in front."""
+    train = set(corpus.train.rows)
+    texts = [row for line in corpus.vocabulary_rows if (row := line.rpartition("\t")[2]) not in train]
+    folded = [fold(text) for text in texts]
+    held = {fold(row) for split in corpus.held_out() for row in split.rows}
+    clean = (text for text, one in zip(texts, folded, strict=True) if one not in held)
+    return _Outside(len(texts), frozenset(folded), "\n".join(texts).casefold(), "\n".join(clean).casefold())
+
+
+def _read(split: Split, tokenizer: Tokenizer, tokens: Tokens, outside: _Outside) -> _Reading:
+    own = tokens[split.name]
+    apart = {tokenizer.unknown_id, tokenizer.pad_id, tokenizer.start_id, tokenizer.stop_id}
+    known = np.unique(tokens["train"])
+    elsewhere = own[~np.isin(own, known) & ~np.isin(own, [i for i in apart if i is not None])]
+    ids, counts = np.unique(elsewhere, return_counts=True)
+    whole = tokenizer.kind == "words"
+    in_held = nowhere = 0
+    for token, count in zip(ids.tolist(), counts.tolist(), strict=True):
+        word = tokenizer.decode([token]).strip().casefold()
+        if stands(word, outside.clean, whole=whole):
+            continue
+        if stands(word, outside.text, whole=whole):
+            in_held += count
+        else:
+            nowhere += count
+    held = sum(fold(row) in outside.folded for row in split.rows)
+    return _Reading(split.name, len(own), len(elsewhere), in_held, nowhere, len(split.rows), held)
+
+
+def stands(word: str, text: str, *, whole: bool) -> bool:
+    """Is the word in the text; if `whole`, not inside a longer one? Signs that a tokenizer rewrites count as there."""
+    if not any(c.isalnum() for c in word):
+        return True
+    at = text.find(word)
+    while at >= 0:
+        end = at + len(word)
+        inside = (at > 0 and text[at - 1].isalnum()) or (end < len(text) and text[end].isalnum())
+        if not (whole and inside):
+            return True
+        at = text.find(word, at + 1)
+    return False
+
+
+def audit_unknown(corpus: Corpus, tokenizer: Tokenizer, tokens: Tokens, unknown: float = 0.0) -> Finding:
+    """The share of unknown tokens in each split, and whether training ever shows one."""
+    if tokenizer.unknown_id is None:
+        return does_not_apply(UNKNOWN, f"nothing is unknown to a tokenizer of {tokenizer.kind}")
+    counts = {name: int((own == tokenizer.unknown_id).sum()) for name, own in tokens.items()}
+    found = ", ".join(f"{name} {_share(count, len(tokens[name]))}" for name, count in counts.items())
+    tried = "the share of tokens outside the vocabulary in each split"
+    if unknown:
+        found += f"; {unknown:.1%} of training words are made unknown"
+    if counts["train"] or unknown:
+        return Finding(UNKNOWN, True, tried, found, "Training shows the unknown token too.")
+    if not any(counts[split.name] for split in corpus.held_out()):
+        return Finding(UNKNOWN, True, tried, found, "Nothing is unknown.")
+    if corpus.task == "classify":
+        meaning = "Training never shows the unknown token: such words are read as one fixed, random vector."
+        return Finding(UNKNOWN, True, tried, found, meaning)
+    meaning = (
+        "Training never shows the unknown token, and a model gives it next to no mass: that alone is a large part "
+        "of the held-out perplexity. Set data.unknown."
+    )
+    return Finding(UNKNOWN, False, tried, found, meaning, reason="unknown tokens never trained")
+
+
+def _share(count: int, total: int) -> str:
+    return f"{count / max(1, total):.1%}"
