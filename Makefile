@@ -16,7 +16,7 @@ export OPENBLAS_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types pytest format calibration clean
+.PHONY: help demo test lint types pytest slow format calibration clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -35,6 +35,9 @@ types: $(VENV)/.everything ## mypy, strict
 
 pytest: $(VENV)/.everything ## the tests, on JOBS processes; more options in ARGS
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 120 $(ARGS)
+
+slow: $(VENV)/.everything ## the tests that are too slow for every day
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 3600 -m slow $(ARGS)
 
 format: $(VENV)/.everything ## let ruff mend what it can
 	$(BIN)/ruff check --fix .

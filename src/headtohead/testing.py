@@ -24,7 +24,7 @@ A part that is for decoders or for encoders only says so by raising ModelError w
 
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -62,6 +62,10 @@ class Finding:
     passed: bool
     tried: str
     found: str
+
+    def as_row(self) -> dict[str, str | bool]:
+        """For JSON."""
+        return asdict(self)
 
     def __str__(self) -> str:
         head = f"{'passed' if self.passed else 'FAILED'} {self.check}: {self.part}, in {_a(self.setting)}"

@@ -471,6 +471,7 @@ def test_a_file_of_parts_is_examined_part_by_part() -> None:
         "merge noisy-gates",
     }
     assert not [str(finding) for finding in findings if not finding.passed]
+    assert set(findings[0].as_row()) == {"part", "setting", "check", "passed", "tried", "found"}
 
 
 def test_a_file_without_parts_is_an_error(tmp_path: Path) -> None:

@@ -130,21 +130,41 @@ def findings() -> Callable[..., Findings]:
     return build
 
 
+def fill(place: Path, found: Findings) -> Path:
+    """An experiment's folder with these findings and a run of each variant that has attention maps."""
+    place.mkdir()
+    for number, name in enumerate(found["audits"]):
+        if "/" in name:  # a name that no folder can have
+            continue
+        run = place / name / "seed-0"
+        run.mkdir(parents=True)
+        weights = np.tril(np.ones((2, 4, 4), dtype=np.float32))
+        weights /= weights.sum(-1, keepdims=True)
+        save_file({"before.0": weights, "after.0": weights ** (1 + number)}, run / "maps.safetensors")
+        write_json(run / "maps.json", {"text": " ".join(TOKENS), "tokens": TOKENS})
+    write_json(place / "findings.json", found)
+    return place
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Callable[[Findings], Path]:
-    """An experiment's folder with these findings and a run of each variant that has attention maps."""
+    return lambda found: fill(tmp_path / "tiny", found)
 
-    def made(found: Findings) -> Path:
-        for number, name in enumerate(found["results"]):
-            if "/" in name:  # a name that no folder can have
-                continue
-            run = tmp_path / "tiny" / name / "seed-0"
-            run.mkdir(parents=True)
-            weights = np.tril(np.ones((2, 4, 4), dtype=np.float32))
-            weights /= weights.sum(-1, keepdims=True)
-            save_file({"before.0": weights, "after.0": weights ** (1 + number)}, run / "maps.safetensors")
-            write_json(run / "maps.json", {"text": " ".join(TOKENS), "tokens": TOKENS})
-        write_json(tmp_path / "tiny" / "findings.json", found)
-        return tmp_path / "tiny"
 
-    return made
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with everything on it. Drawing it takes seconds, so tests that only look at it share one."""
+    from headtohead import report
+
+    (path,) = report.write(fill(tmp_path_factory.mktemp("report") / "tiny", build()))
+    return path
+
+
+def without_drawings(found: Findings) -> Findings:
+    """The same without what takes long to draw."""
+    return {key: value for key, value in found.items() if key not in ("curves", "results")}
+
+
+@pytest.fixture
+def plain(findings: Callable[..., Findings]) -> Callable[..., Findings]:
+    return lambda *args, **options: without_drawings(findings(*args, **options))

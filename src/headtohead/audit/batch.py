@@ -17,12 +17,12 @@ from .subject import Refused, Subject
 NAME = "batch"
 
 
-def audit_batch(subject: Subject, *, training: bool = True) -> Finding:
+def audit_batch(subject: Subject) -> Finding:
     """A row among other neighbours, in another order, beside padded ones, and alone."""
     if subject.noise == "hidden":
         return cannot_be_told(NAME)
     scored = worst(_scored(subject))
-    trained = _trained(subject) if training and subject.repeated(draw=0, training=True).equal else None
+    trained = _trained(subject) if subject.training else None
     modes = "evaluation and training mode" if trained is not None else "evaluation mode"
     tried = f"a row beside other rows, in another order, beside padded rows, and alone; {modes}, {subject.how}"
     if not scored.equal:

@@ -30,7 +30,7 @@ class _Notes:
     ahead: int = 0
 
 
-def audit_causality(subject: Subject, *, training: bool = True) -> Finding:
+def audit_causality(subject: Subject) -> Finding:
     """A decoder's logits at a place must not depend on any later place."""
     if not subject.decoder:
         return does_not_apply(NAME, "a classifier reads the whole text")
@@ -40,7 +40,7 @@ def audit_causality(subject: Subject, *, training: bool = True) -> Finding:
         return cannot_be_told(NAME)
     notes = _Notes()
     scored = worst(_scored(subject, notes))
-    trained = worst(_trained(subject)) if training and subject.repeated(draw=0, training=True).equal else None
+    trained = worst(_trained(subject)) if subject.training else None
     tried = _tried(subject, notes, trained is not None)
     if not scored.equal:
         return Finding(
@@ -101,7 +101,10 @@ def _scored(subject: Subject, notes: _Notes) -> Iterator[Difference]:
         except Refused:
             notes.left_out.append(f"texts of {length} tokens (the model refuses them)")
     if "attention_mask" in subject.takes:
-        yield from _padded(subject)
+        try:
+            yield from _padded(subject)
+        except Refused:
+            notes.left_out.append("padded texts (the model refuses them)")
     half = subject.length // 2
     if half and (gradient := _by_gradient(subject, half, training=False)) is not None:
         yield gradient

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import nn
 
 from .batch import audit_batch
 from .cache import audit_cache
 from .causality import audit_causality
-from .findings import Finding
+from .findings import Finding, does_not_apply
 from .maps import audit_maps
 from .padding import audit_padding
 from .positions import audit_positions
 from .repeat import audit_repeatable
 from .roads import audit_roads
 from .start import audit_gradients
-from .subject import Ids, Subject
+from .subject import Ids, Refused, Subject
+
+AUDITS: dict[str, Callable[[Subject], Finding]] = {
+    "causality": audit_causality,
+    "batch": audit_batch,
+    "repeatable": audit_repeatable,
+    "padding": audit_padding,
+    "roads": audit_roads,
+    "cache": audit_cache,
+    "attention rows": audit_maps,
+    "positions": audit_positions,
+    "gradients": audit_gradients,
+}
+"""by the name of what they find"""
 
 
 def audit_model(
@@ -36,21 +51,26 @@ def audit_model(
     training mode as well, not only as the model is scored.
     """
     subject = Subject(
-        model, task=task, vocab=vocab, context=context, classes=classes, pad_id=pad_id, ids=ids, seed=seed
+        model,
+        task=task,
+        vocab=vocab,
+        context=context,
+        classes=classes,
+        pad_id=pad_id,
+        ids=ids,
+        training=training,
+        seed=seed,
     )
     if subject.logits(subject.ids).isnan().any():
         return [_no_numbers(subject)]
-    return [
-        audit_causality(subject, training=training),
-        audit_batch(subject, training=training),
-        audit_repeatable(subject),
-        audit_padding(subject),
-        audit_roads(subject),
-        audit_cache(subject),
-        audit_maps(subject),
-        audit_positions(subject),
-        audit_gradients(subject),
-    ]
+    return [_found(name, subject) for name in AUDITS]
+
+
+def _found(name: str, subject: Subject) -> Finding:
+    try:
+        return AUDITS[name](subject)
+    except Refused as refusal:
+        return does_not_apply(name, f"the model does not take what had to be tried: {refusal}")
 
 
 def _no_numbers(subject: Subject) -> Finding:

@@ -59,8 +59,8 @@ def _measured(subject: Subject) -> Iterator[Difference]:
         # Against the largest gradient of all: that of a bias which the softmax swallows is rounding and nothing else.
         scale = max(map(largest, slow_gradients.values()), default=0.0)
         for name, gradient in slow_gradients.items():
-            where = f"gradient of {name}, {place}"
-            yield apart(fast_gradients[name], gradient, where, subject.alike, scale=scale)
+            other = fast_gradients.get(name, torch.zeros_like(gradient))
+            yield apart(other, gradient, f"gradient of {name}, {place}", subject.alike, scale=scale)
 
 
 def _taken(subject: Subject, ids: Tensor, mask: Tensor | None, road: Road) -> tuple[Tensor, dict[str, Tensor]]:

@@ -61,6 +61,7 @@ class Subject:
         classes: int | None = None,
         pad_id: int | None = None,
         ids: Ids | None = None,
+        training: bool = True,
         seed: int = 0,
         wake: bool = True,
     ) -> None:
@@ -79,6 +80,7 @@ class Subject:
         self._buffers: list[tuple[Tensor, Tensor]] = []
         self._repeated: dict[tuple[int, bool], Difference] = {}
         self.dtype = self._settle()
+        self._in_training = training
         self.woken = wake and self._asleep() and self._nudge()
 
     # ---- texts
@@ -102,7 +104,7 @@ class Subject:
     def _device(self) -> torch.device:
         return next((p.device for p in self.model.parameters()), torch.device("cpu"))
 
-    def _texts(self, given: Ids | None) -> Ids:
+    def _texts(self, given: Tensor | None) -> Ids:
         if given is None or given.shape[1] < 2:
             return self._token(self._draw(0, self._kinds, (ROWS, self.length), 0))
         if int(given.max()) >= self.vocab or int(given.min()) < 0:
@@ -213,6 +215,11 @@ class Subject:
         return f"in {name} on a copy{woken}"
 
     @cached_property
+    def training(self) -> bool:
+        """Are the laws to be tried in training mode too, and can they be: is a pass the same for the same draws?"""
+        return self._in_training and self.repeated(draw=0, training=True).equal
+
+    @cached_property
     def noise(self) -> Noise:
         """Does the same text get the same answer: always, for the same random draws only, or not even then?"""
         if not self.repeated(draw=0).equal:
@@ -270,7 +277,7 @@ class Subject:
         """The same with every weight moved a little."""
         twin = copy.copy(self)
         twin.model = copy.deepcopy(self.model)
-        twin.woken = twin._nudge()
+        twin._repeated, twin.woken = {}, twin._nudge()
         return twin
 
 

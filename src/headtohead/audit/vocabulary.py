@@ -28,10 +28,12 @@ class _Outside:
 
     rows: int
     folded: frozenset[str]
+    train: str
+    """train itself, to look pieces of words up in"""
     text: str
-    """all of it"""
+    """all text outside train"""
     clean: str
-    """what of it is no held-out row"""
+    """what of that is no held-out row"""
 
 
 @dataclass(frozen=True)
@@ -100,20 +102,24 @@ def _outside(corpus: Corpus) -> _Outside:
     texts = [row for line in corpus.vocabulary_rows if (row := line.rpartition("\t")[2]) not in train]
     folded = [fold(text) for text in texts]
     held = {fold(row) for split in corpus.held_out() for row in split.rows}
-    clean = (text for text, one in zip(texts, folded, strict=True) if one not in held)
-    return _Outside(len(texts), frozenset(folded), "\n".join(texts).casefold(), "\n".join(clean).casefold())
+    clean = [text for text, one in zip(texts, folded, strict=True) if one not in held]
+    known, outside, unheld = ("\n".join(rows).casefold() for rows in (corpus.train.rows, texts, clean))
+    return _Outside(len(texts), frozenset(folded), known, outside, unheld)
 
 
 def _read(split: Split, tokenizer: Tokenizer, tokens: Tokens, outside: _Outside) -> _Reading:
     own = tokens[split.name]
-    apart = {tokenizer.unknown_id, tokenizer.pad_id, tokenizer.start_id, tokenizer.stop_id}
-    known = np.unique(tokens["train"])
-    elsewhere = own[~np.isin(own, known) & ~np.isin(own, [i for i in apart if i is not None])]
-    ids, counts = np.unique(elsewhere, return_counts=True)
+    special = {tokenizer.unknown_id, tokenizer.pad_id, tokenizer.start_id, tokenizer.stop_id}
+    foreign = ~np.isin(own, np.unique(tokens["train"])) & ~np.isin(own, [i for i in special if i is not None])
+    ids, counts = np.unique(own[foreign], return_counts=True)
     whole = tokenizer.kind == "words"
-    in_held = nowhere = 0
+    elsewhere = in_held = nowhere = 0
     for token, count in zip(ids.tolist(), counts.tolist(), strict=True):
         word = tokenizer.decode([token]).strip().casefold()
+        # A piece of a word may be known from train and yet be used there only inside longer pieces; bytes always are.
+        if tokenizer.kind == "bpe" and (len(tokenizer.token(token)) == 1 or stands(word, outside.train, whole=False)):
+            continue
+        elsewhere += count
         if stands(word, outside.clean, whole=whole):
             continue
         if stands(word, outside.text, whole=whole):
@@ -121,7 +127,7 @@ def _read(split: Split, tokenizer: Tokenizer, tokens: Tokens, outside: _Outside)
         else:
             nowhere += count
     held = sum(fold(row) in outside.folded for row in split.rows)
-    return _Reading(split.name, len(own), len(elsewhere), in_held, nowhere, len(split.rows), held)
+    return _Reading(split.name, len(own), elsewhere, in_held, nowhere, len(split.rows), held)
 
 
 def stands(word: str, text: str, *, whole: bool) -> bool:

@@ -68,6 +68,8 @@ class OwnModel(nn.Module):
                 f"{model.module}: {error} (given: options {model.options or '{}'}, and vocab_size, context and "
                 "classes where the constructor takes them; name the rest in model.options)"
             ) from error
+        except Exception as error:
+            raise ModelError(f"{model.module}: {type(error).__name__} in the constructor: {error}") from error
         self._takes = frozenset(inspect.signature(self.inner.forward).parameters)
 
     def forward(
@@ -110,11 +112,11 @@ def _accepted(made: type, offered: dict[str, Any]) -> dict[str, Any]:
 def _logits(answer: Any) -> Tensor:
     if isinstance(answer, Tensor):
         return answer
+    named = getattr(answer, "logits", None)  # before the tuple: in a named one, the loss may come first
+    if isinstance(named, Tensor):
+        return named
     if isinstance(answer, tuple | list) and answer and isinstance(answer[0], torch.Tensor):
         return answer[0]
-    logits = getattr(answer, "logits", None)
-    if isinstance(logits, Tensor):
-        return logits
     raise ModelError(
         f"a network of your own must give logits: a tensor, a tuple or .logits, not {type(answer).__name__}"
     )

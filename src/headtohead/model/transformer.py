@@ -60,6 +60,7 @@ class Transformer(nn.Module):
         self._check_positions()
         self.embedding_norm = self._norm() if model.embedding_norm else nn.Identity()
         self.drop = nn.Dropout(model.dropout)
+        self._patterns: dict[tuple[spec.Choice, ...], Pattern] = {}
         self.layers = nn.ModuleList(self._layer(i) for i in range(model.layers))
         self.final_norm = self._norm() if model.final_norm else nn.Identity()
         if classes is None:
@@ -80,23 +81,32 @@ class Transformer(nn.Module):
 
     def _layer(self, index: int) -> Layer:
         model, sizes = self.spec, self.sizes
-        chosen = model.pattern_of(index, "causal" if sizes.causal else "full")
-        patterns: list[Pattern] = [parts.build("pattern", choice, sizes) for choice in chosen]
-        pattern = patterns[0]
-        for other in patterns[1:]:
-            pattern = pattern & other
         attention = parts.build(
             "attention",
             model.attention,
             sizes,
             parts.build("projection", model.projection, sizes),
-            pattern,
+            self._pattern(index),
             parts.build("merge", model.merge, sizes),
             list(self.positions),
         )
         feedforward = parts.build("feedforward", model.feedforward, sizes)
         block = parts.build("block", model.block, sizes, self._norm, not feedforward.absent)
         return Layer(block, attention, feedforward)
+
+    def _pattern(self, index: int) -> Pattern:
+        """Layers that chose alike share a pattern, and with it the mask that is computed once a pass; one that learns
+        something is each layer's own."""
+        chosen = self.spec.pattern_of(index, "causal" if self.sizes.causal else "full")
+        if chosen in self._patterns:
+            return self._patterns[chosen]
+        patterns: list[Pattern] = [parts.build("pattern", choice, self.sizes) for choice in chosen]
+        pattern = patterns[0]
+        for other in patterns[1:]:
+            pattern = pattern & other
+        if not [*pattern.parameters(), *pattern.buffers()]:
+            self._patterns[chosen] = pattern
+        return pattern
 
     def _check_positions(self) -> None:
         absolute = [p.kind for p in self._position_parts() if p.absolute]

@@ -152,8 +152,12 @@ def _multiples(
         x = alt.X("at:Q", scale=alt.Scale(nice=False, padding=7), axis=_step_axis(found))
         layers = [
             *_bands(matters, sheets),
-            data.mark_area(opacity=0.16, clip=True).encode(x=x, y=y("low:Q", found), y2="high:Q", color=hue),
-            data.mark_line(strokeWidth=2, clip=True).encode(x=x, y=y("mean:Q", found), color=hue, strokeDash=dash),
+            data.mark_area(aria=False, opacity=0.16, clip=True).encode(
+                x=x, y=y("low:Q", found), y2="high:Q", color=hue
+            ),
+            data.mark_line(aria=False, strokeWidth=2, clip=True).encode(
+                x=x, y=y("mean:Q", found), color=hue, strokeDash=dash
+            ),
             data.mark_point(size=34, filled=True, opacity=1, clip=True).encode(
                 x=x, y=y("mean:Q", found), color=hue, shape=shape, description="tip:N"
             ),
@@ -181,8 +185,10 @@ def _bands(matters: float | None, sheets: Sheets) -> list[alt.Chart]:
     data = sheets.chart([{"from": -matters, "to": matters, "zero": 0}])
     from_side, to_side = alt.value(0), alt.value("width")
     return [
-        data.mark_rect(color=style.BAND).encode(x=from_side, x2=to_side, y=alt.Y("from:Q", title=None), y2="to:Q"),
-        data.mark_rule(color=style.ZERO).encode(y=alt.Y("zero:Q", title=None)),
+        data.mark_rect(aria=False, color=style.BAND).encode(
+            x=from_side, x2=to_side, y=alt.Y("from:Q", title=None), y2="to:Q"
+        ),
+        data.mark_rule(aria=False, color=style.ZERO).encode(y=alt.Y("zero:Q", title=None)),
     ]
 
 
@@ -240,7 +246,7 @@ def _slopes(pairs: Sequence[Paired], panels: Sequence[tuple[str, str]], metric: 
         y = alt.Y("value:Q", scale=alt.Scale(zero=False, padding=10, nice=False), axis=axis)
         hue = alt.Color("outcome:N", scale=scale, legend=legend)
         layers = [
-            data.mark_line(strokeWidth=2).encode(
+            data.mark_line(aria=False, strokeWidth=2).encode(
                 x=x,
                 y=y,
                 detail="seed:N",

@@ -47,7 +47,7 @@ class Chart:
     build: Callable[[Layout, Sheets], Built]
     panels: Mapping[Layout, Panels] | None = None
 
-    def vega(self, layout: Layout = "wide", background: str | None = None) -> dict[str, Any]:
+    def vega(self, layout: Layout = "wide", background: str = "transparent") -> dict[str, Any]:
         """The Vega-Lite description."""
         config = style.config(background)
         if self.panels is not None:
@@ -71,7 +71,7 @@ class Chart:
         described: dict[str, Any] = built.to_dict(validate=False)
         return {**described, "datasets": sheets.rows}
 
-    def svg(self, layout: Layout = "wide", background: str | None = None) -> str:
+    def svg(self, layout: Layout = "wide", background: str = "transparent") -> str:
         import vl_convert
 
         return str(vl_convert.vegalite_to_svg(self.vega(layout, background)))

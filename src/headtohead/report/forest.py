@@ -10,7 +10,7 @@ import altair as alt
 from . import figures, style
 from .drawing import Built, Chart, Layout, Sheets, change_words
 
-FAR = 6
+FAR = 15
 """an interval that reaches so many times further than the usual one is cut off, with an arrow"""
 
 
@@ -94,8 +94,8 @@ def _forest(
     data = sheets.chart([{**row, "from": -matters, "to": matters, "zero": 0} for row in rows])
     high = step if wide else 30
     layers = [
-        data.mark_bar(color=style.BAND, size=high, yOffset=lower).encode(x=x("from:Q"), x2="to:Q", y=y),
-        data.mark_tick(color=style.ZERO, size=high, thickness=1, yOffset=lower).encode(x=x("zero:Q"), y=y),
+        data.mark_bar(aria=False, color=style.BAND, size=high, yOffset=lower).encode(x=x("from:Q"), x2="to:Q", y=y),
+        data.mark_tick(aria=False, color=style.ZERO, size=high, thickness=1, yOffset=lower).encode(x=x("zero:Q"), y=y),
         data.mark_rule(strokeWidth=2, yOffset=lower).encode(y=y, x=x("low:Q"), x2="high:Q", color=hue, description=tip),
         data.mark_bar(size=7, opacity=0.5, yOffset=lower).encode(
             y=y, x=x("seeds_low:Q"), x2="seeds_high:Q", color=hue, description=tip
@@ -130,18 +130,18 @@ def _arrows(
         beyond = [row for row in rows if row["arrow_shape"] == shape]
         if beyond:
             mark = sheets.chart(beyond).mark_point(shape=shape, size=70, filled=True, yOffset=lower)
-            made.append(mark.encode(y=y, x=x("arrow:Q"), color=hue))
+            made.append(mark.encode(y=y, x=x("arrow:Q"), color=hue, description="tip:N"))
     return made
 
 
 def _wide_words(data: alt.Chart, y: alt.Y, hue: alt.Color, width: int) -> list[alt.Chart]:
-    text = data.mark_text(align="left", baseline="middle", fontSize=12.5, limit=330)
+    text = data.mark_text(aria=False, align="left", baseline="middle", fontSize=12.5, limit=330)
     return [text.encode(y=y, x=alt.value(width + 14), text="label:N", color=hue)]
 
 
 def _narrow_words(data: alt.Chart, y: alt.Y, hue: alt.Color) -> list[alt.Chart]:
-    name = data.mark_text(align="left", fontSize=13, fontWeight=600, limit=300, yOffset=-23)
-    text = data.mark_text(align="left", fontSize=11.5, limit=300, yOffset=-7)
+    name = data.mark_text(aria=False, align="left", fontSize=13, fontWeight=600, limit=300, yOffset=-23)
+    text = data.mark_text(aria=False, align="left", fontSize=11.5, limit=300, yOffset=-7)
     at = alt.value(0)
     return [name.encode(y=y, x=at, text="variant:N"), text.encode(y=y, x=at, text="label:N", color=hue)]
 
@@ -155,7 +155,7 @@ def _directions(metric: str, width: int, sheets: Sheets) -> list[alt.Chart]:
     )
     for said, at, align in sides:
         mark = sheets.chart([{"said": said}]).mark_text(
-            align=align, baseline="bottom", color=style.SOFT, fontSize=12, fontStyle="italic"
+            aria=False, align=align, baseline="bottom", color=style.SOFT, fontSize=12, fontStyle="italic"
         )
         made.append(mark.encode(x=alt.value(at), y=alt.value(-6), text="said:N"))
     return made

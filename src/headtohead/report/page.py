@@ -176,7 +176,7 @@ def _audits(findings: Findings) -> dict[str, Any]:
         failed += [{**one, "variant": name} for one in found if one["passed"] is False]
         counts = Counter(map(tables.state_of, found))
         said = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
-        table = cells.Table(f"audits-{name}", "Audits", f"Audits of the {name}.", tables.AUDIT_COLUMNS, _rows(found))
+        table = cells.Table(f"audits-{name}", "Audits", f"Audits: {name}.", tables.AUDIT_COLUMNS, _rows(found))
         if found:
             groups.append({"name": name, "counts": said, "table": table})
     failed.sort(key=lambda one: not one.get("serious", True))

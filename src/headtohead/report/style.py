@@ -74,7 +74,7 @@ def scales(names: list[str]) -> tuple[list[str], list[str], list[list[int]]]:
     )
 
 
-def config(background: str | None) -> dict[str, Any]:
+def config(background: str) -> dict[str, Any]:
     """The look of every chart, as a Vega-Lite config."""
     words = {"labelFont": FONT, "titleFont": FONT, "labelColor": SOFT, "titleColor": SOFT}
     return {
@@ -109,6 +109,7 @@ def config(background: str | None) -> dict[str, Any]:
             "fontSize": 13,
             "fontWeight": 600,
             "anchor": "start",
+            "frame": "group",
             "subtitleColor": SOFT,
         },
         "concat": {"spacing": 26},

@@ -1,0 +1,82 @@
+"""Small models, good ones and ones that are broken on purpose, and their audits by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from torch import nn
+
+from headtohead import spec
+from headtohead.audit import Finding, Subject, audit_model
+from headtohead.audit.models import AUDITS
+from headtohead.model import Transformer, create
+
+VOCAB, CONTEXT, CLASSES, PAD = 23, 12, 3, 0
+SMALL: dict[str, Any] = {
+    "width": 16,
+    "heads": 2,
+    "layers": 2,
+    "context": CONTEXT,
+    "feedforward": {"kind": "mlp", "hidden": 12},
+    "classifier_hidden": 8,
+}
+
+Make = Callable[..., Transformer]
+Audit = Callable[..., Mapping[str, Finding]]
+
+
+@pytest.fixture
+def make() -> Make:
+    """make(position="rope") is a small decoder, make(classes=3) a small encoder."""
+
+    def made(classes: int | None = None, seed: int = 0, **settings: Any) -> Transformer:
+        model = create(spec.Transformer.model_validate({**SMALL, **settings}), VOCAB, classes, seed=seed)
+        assert isinstance(model, Transformer)
+        return model
+
+    return made
+
+
+class Audits(Mapping[str, Finding]):
+    """The findings about a model by name, each made when it is asked for."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject, self.made = subject, dict[str, Finding]()
+
+    def __getitem__(self, name: str) -> Finding:
+        if name not in self.made:
+            self.made[name] = AUDITS[name](self.subject)
+        return self.made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(AUDITS)
+
+    def __len__(self) -> int:
+        return len(AUDITS)
+
+
+def settings_of(classes: int | None) -> dict[str, Any]:
+    task = "language-model" if classes is None else "classify"
+    return {"task": task, "classes": classes, "vocab": VOCAB, "context": CONTEXT, "pad_id": PAD}
+
+
+@pytest.fixture
+def audit(unchecked: None) -> Audit:
+    """Audits of a small model. Without checks of shapes, which would take most of the time."""
+
+    def audited(model: nn.Module, classes: int | None = None, **more: Any) -> Mapping[str, Finding]:
+        return Audits(Subject(model, **{**settings_of(classes), **more}))
+
+    return audited
+
+
+@pytest.fixture
+def audit_all() -> Audit:
+    """The same from the door that everybody uses, with shapes checked at every call."""
+
+    def audited(model: nn.Module, classes: int | None = None, **more: Any) -> Mapping[str, Finding]:
+        return {f.name: f for f in audit_model(model, **{**settings_of(classes), **more})}
+
+    return audited

@@ -1,0 +1,160 @@
+"""Initial loss, gradients, and position signals."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from headtohead.audit import audit_start
+from headtohead.corpus import Batch
+from headtohead.parts import Position, Sizes
+from headtohead.parts.position import Sinusoidal
+
+VOCAB, CONTEXT = 23, 12
+
+
+def batch(classes: int | None = None, *, one_class: bool = False) -> Batch:
+    generator = torch.Generator().manual_seed(0)
+    block = torch.randint(1, VOCAB, (8, CONTEXT + 1), generator=generator)
+    if classes is None:
+        return Batch(block[:, :-1].contiguous(), block[:, 1:].contiguous())
+    labels = torch.zeros(8, dtype=torch.long) if one_class else torch.arange(8) % classes
+    return Batch(block[:, :-1].contiguous(), labels, torch.ones(8, CONTEXT, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("classes", [None, 3])
+def test_fresh_models_start_near_chance(make: Any, classes: int | None) -> None:
+    task = "language-model" if classes is None else "classify"
+    (found,) = audit_start(make(classes), batch(classes), task=task, vocab=VOCAB, classes=classes)
+    assert found.passed is True
+    assert f"= {math.log(classes or VOCAB):.3f}" in found.tried
+
+
+def test_output_of_zeros_starts_exactly_at_chance(make: Any) -> None:
+    model = make()
+    nn.init.zeros_(model.output.weight)
+    nn.init.zeros_(model.output.bias)
+    (found,) = audit_start(model, batch(), task="language-model", vocab=VOCAB)
+    assert found.found == f"{math.log(VOCAB):.3f}, +0.000 from chance"
+
+
+def test_embedding_that_is_scaled_up_starts_far_from_chance(make: Any) -> None:
+    model = make(tied=True, final_norm=False)
+    with torch.no_grad():
+        model.embedding.weight.mul_(10)
+    (found,) = audit_start(model, batch(), task="language-model", vocab=VOCAB)
+    assert found.passed is False
+    assert found.reason == "starts far from chance"
+    assert not found.serious
+
+
+def test_model_that_knows_the_answers_starts_below_chance(make: Any) -> None:
+    model = make(3)
+    with torch.no_grad():
+        model.classifier[-1].bias.copy_(torch.tensor([5.0, 0.0, 0.0]))
+    (found,) = audit_start(model, batch(3, one_class=True), task="classify", vocab=VOCAB, classes=3)
+    assert found.reason == "starts below chance"
+
+
+def test_parameter_that_is_never_used_is_named(make: Any, audit: Any) -> None:
+    model = make()
+    model.layers[1].register_parameter("idle", nn.Parameter(torch.ones(5, 2)))
+    found = audit(model)["gradients"]
+    assert found.passed is False
+    assert "layers.1.idle" in found.found
+    assert "(10 of" in found.found
+
+
+def test_weights_behind_a_gate_of_zeros_are_reached(make: Any, audit: Any) -> None:
+    model = make()
+    for layer in model.layers:
+        nn.init.zeros_(layer.attention.output.weight)
+    assert audit(model)["gradients"].passed is True
+
+
+def test_frozen_weights_are_counted_and_no_fault(make: Any, audit: Any) -> None:
+    model = make()
+    model.embedding.weight.requires_grad_(False)
+    found = audit(model)
+    assert found["gradients"].passed is True
+    assert "1 more are frozen" in found["gradients"].found
+    assert found["causality"].passed is True
+
+
+def test_signals_of_different_kinds_go_together(make: Any, audit: Any) -> None:
+    found = audit(make(position=["alibi", "rope"]))["positions"]
+    assert found.passed is True
+    assert found.found == "alibi (added to the scores), rope (turned into queries and keys)"
+
+
+class Undeclared(Position):
+    """Adds a signal to the input and does not say so."""
+
+    kind = "undeclared"
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(sizes)
+        self.table = nn.Embedding(sizes.context, sizes.width)
+
+    def embed(self, x: Tensor, at: Tensor) -> Tensor:
+        return x + self.table(at)
+
+
+@pytest.mark.parametrize("second", [Sinusoidal, Undeclared])
+def test_two_signals_added_to_the_input_are_caught(make: Any, audit: Any, second: type[Position]) -> None:
+    model = make(position="learned")
+    model.positions.append(second(model.sizes))
+    found = audit(model)["positions"]
+    assert found.passed is False
+    assert found.reason == "two position signals"
+
+
+class Own(nn.Module):
+    """A user's decoder with position tables of several kinds, a square matrix, and rotations by table."""
+
+    def __init__(self, tables: tuple[str, ...], scale: float = 1.0, turned: bool = False) -> None:
+        super().__init__()
+        width, self.tables, self.scale, self.turned = 16, tables, scale, turned
+        self.embedding = nn.Embedding(VOCAB, width)
+        self.places = nn.Embedding(CONTEXT, width)
+        self.loose = nn.Parameter(torch.randn(1, CONTEXT, width))
+        self.register_buffer("fixed", torch.randn(40, 1, width))
+        self.register_buffer("turn", torch.randn(CONTEXT, width))
+        self.matrix = nn.Parameter(torch.randn(width, width) / 4)
+        self.output = nn.Linear(width, VOCAB)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        length = ids.shape[1]
+        x = self.embedding(ids) * self.scale
+        if "places" in self.tables:
+            x = x + self.places(torch.arange(length))
+        if "loose" in self.tables:
+            x = x + self.loose[:, :length]
+        if "fixed" in self.tables:
+            x = x + self.fixed[:length, 0]  # type: ignore[index]
+        x = x @ self.matrix
+        if self.turned:
+            x = x * self.turn[:length]  # type: ignore[index]
+        return self.output(x.cumsum(1).tanh())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("scale", [1.0, 4.0])
+@pytest.mark.parametrize("tables", [("places", "loose"), ("places", "fixed"), ("loose", "fixed")])
+def test_two_tables_in_a_users_network_are_caught(audit: Any, tables: tuple[str, str], scale: float) -> None:
+    found = audit(Own(tables, scale))["positions"]
+    assert found.passed is False
+    assert all(name in found.found for name in tables)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("table", ["places", "loose", "fixed"])
+def test_one_table_in_a_users_network_is_no_fault(audit: Any, table: str, turned: bool) -> None:
+    """Matrices, tables of tokens and tables that turn are not taken for positions added to the input."""
+    found = audit(Own((table,), turned=turned))["positions"]
+    assert found.passed is True
+    assert found.found.startswith(table)
+    assert found.found.count("added to the input") == 1

@@ -1,0 +1,119 @@
+import itertools
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from typing import Any
+
+import altair as alt
+import pytest
+
+from headtohead.report import charts, drawing, style
+from headtohead.report.forest import forest
+from headtohead.report.reading import Point
+
+Findings = dict[str, Any]
+SVG = "{http://www.w3.org/2000/svg}"
+HOSTILE = "</script><b>bold</b>&\"'"
+
+
+@pytest.mark.parametrize("metric", ["perplexity", "accuracy"])
+def test_every_chart_in_every_layout_is_sound_vega_lite(findings: Callable[..., Findings], metric: str) -> None:
+    made = charts.charts(findings({"v": 0.05}, metric=metric))
+    assert [chart.name for chart in made] == ["forest", "curves", "differences", "pairs"]
+    for chart, layout in itertools.product(made, ("wide", "narrow")):
+        alt.Chart.from_dict(chart.vega("wide" if layout == "wide" else "narrow"), validate=True)
+
+
+def test_every_mark_of_the_forest_plot_is_where_its_number_is(findings: Callable[..., Findings]) -> None:
+    rows = findings({"v": -0.08, "w": 0.05})["verdicts"]
+    drawn = forest(rows, "perplexity", 0.01).vega()
+    (shown, *_) = drawn["datasets"].values()
+    for row, mark in zip(rows, shown, strict=True):
+        assert [mark["low"], mark["effect"], mark["high"]] == [*row["interval"][:1], row["effect"], row["interval"][1]]
+        assert (mark["from"], mark["to"], mark["zero"]) == (-0.01, 0.01, 0)
+    assert [mark["word"] for mark in shown] == ["helped", "hurt"]
+
+
+def test_the_forest_plot_says_in_words_what_it_shows(findings: Callable[..., Findings]) -> None:
+    rows = findings({"v": -0.08, "spoilt": -0.3}, failed={"spoilt": "reads the future"})["verdicts"]
+    words = forest(rows, "perplexity", 0.01).words
+    assert "lower is better" in words
+    assert "v: helped, −7." in words
+    assert "spoilt: not comparable: reads the future" in words
+    assert "±1" in words
+
+
+@pytest.mark.parametrize(
+    ("metric", "left", "right"), [("perplexity", "better", "worse"), ("accuracy", "worse", "better")]
+)
+def test_the_forest_plot_names_the_good_side(
+    findings: Callable[..., Findings], metric: str, left: str, right: str
+) -> None:
+    drawn = forest(findings({"v": 0.01}, metric=metric)["verdicts"], metric, 0.01).vega()
+    said = [row["said"] for rows in drawn["datasets"].values() for row in rows if "said" in row]
+    assert said == [f"← {left}", f"{right} →"]
+
+
+def test_one_variant_far_away_does_not_press_the_others_flat(findings: Callable[..., Findings]) -> None:
+    rows = findings({"a": -0.02, "b": 0.01, "c": 0.015, "far": 3.0})["verdicts"]
+    drawn = forest(rows, "perplexity", 0.01).vega()
+    (shown, *_) = drawn["datasets"].values()
+    assert max(mark["high"] for mark in shown) < 0.2
+    assert [mark["variant"] for mark in shown if mark["arrow_shape"]] == ["far"]
+    assert "more than +1,000" in shown[3]["label"], "the words still give the true figure"
+
+
+def test_a_variant_that_is_not_comparable_has_no_mark_but_a_row(findings: Callable[..., Findings]) -> None:
+    rows = findings({"spoilt": -0.3}, failed={"spoilt": "reads the future"})["verdicts"]
+    (mark, *_) = next(iter(forest(rows, "perplexity", 0.01).vega()["datasets"].values()))
+    assert (mark["low"], mark["effect"], mark["high"]) == (None, None, None)
+    assert mark["label"] == "not comparable: reads the future"
+
+
+@pytest.mark.parametrize("layout", ["wide", "narrow"])
+def test_names_that_look_like_markup_are_text_in_the_drawing(
+    findings: Callable[..., Findings], layout: drawing.Layout
+) -> None:
+    for chart in charts.charts(findings({HOSTILE: 0.05})):
+        drawn = ET.fromstring(chart.svg(layout))
+        tags = {element.tag.removeprefix(SVG) for element in drawn.iter()}
+        assert not tags & {"script", "b"}
+        assert HOSTILE in " ".join(drawn.itertext()) or chart.name == "differences"
+
+
+def test_no_two_of_fifty_variants_look_alike() -> None:
+    hues, shapes, _ = style.scales([f"v{i}" for i in range(51)])
+    assert len(set(zip(hues, shapes, strict=True))) == 51
+    few = style.scales(["baseline", "a", "b", "c"])
+    assert all(len({str(one) for one in kind}) == 4 for kind in few), "colour, shape and dash each tell four apart"
+
+
+def test_every_colour_of_a_chart_has_one_for_the_dark_or_is_light_enough() -> None:
+    def light(colour: str) -> float:
+        red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    marks = {*style.HUES, style.BASELINE_HUE, *style.WORD_HUES.values(), style.INK, style.SOFT, style.ZERO}
+    for colour in marks:
+        assert light(style.AFTER_DARK.get(colour, colour)) > 0.5, colour
+
+
+def test_a_steep_start_is_left_out_of_the_picture_and_only_that() -> None:
+    def curve(*values: float) -> list[Point]:
+        return [Point("v", at, value, value, value, 3) for at, value in enumerate(values)]
+
+    assert [p.at for p in charts.without_steep_start(curve(6000, 700, 500, 400), "perplexity")] == [1, 2, 3]
+    assert len(charts.without_steep_start(curve(800, 700, 500, 400), "perplexity")) == 4
+    assert len(charts.without_steep_start(curve(6000, 700, 500), "perplexity")) == 3
+    assert len(charts.without_steep_start(curve(0.9, 0.1, 0.2, 0.3), "accuracy")) == 4
+
+
+def test_findings_without_curves_have_no_curves_drawn(findings: Callable[..., Findings]) -> None:
+    found = findings({"v": 0.1})
+    assert [chart.name for chart in charts.charts({"verdicts": found["verdicts"]})] == ["forest"]
+    assert charts.charts({}) == []
+
+
+def test_a_chart_becomes_pdf_and_png(findings: Callable[..., Findings]) -> None:
+    chart = charts.charts({"verdicts": findings({"v": 0.1})["verdicts"]})[0]
+    assert chart.pdf().startswith(b"%PDF")
+    assert chart.png().startswith(b"\x89PNG")

@@ -1,0 +1,84 @@
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from headtohead.errors import RunFolderError
+from headtohead.report import images
+
+Findings = dict[str, Any]
+
+
+def strengths(png: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Read a PNG with a palette back, chunk by chunk, checking every checksum."""
+    at, content, shape = 8, b"", (0, 0)
+    while at < len(png):
+        (size,), kind = struct.unpack(">I", png[at : at + 4]), png[at + 4 : at + 8]
+        body = png[at + 8 : at + 8 + size]
+        assert struct.unpack(">I", png[at + 8 + size : at + 12 + size])[0] == zlib.crc32(kind + body)
+        if kind == b"IHDR":
+            width, height, *rest = struct.unpack(">IIBBBBB", body)
+            shape = (height, width)
+            assert rest == [8, 3, 0, 0, 0]
+        content += body if kind == b"IDAT" else b""
+        at += 12 + size
+    lines = np.frombuffer(zlib.decompress(content), dtype=np.uint8).reshape(shape[0], shape[1] + 1)
+    assert not lines[:, 0].any(), "no line is filtered"
+    return lines[:, 1:]
+
+
+@given(arrays.arrays(np.float32, st.tuples(st.integers(1, 6), st.integers(1, 6)), elements=st.floats(0, 1, width=32)))
+def test_the_strength_of_a_pixel_is_the_square_root_of_the_weight(weights: np.ndarray[Any, Any]) -> None:
+    assert np.abs((strengths(images.png(weights)) / 255.0) ** 2 - weights).max() < 0.005
+
+
+def test_what_is_no_weight_is_drawn_blank_and_not_refused() -> None:
+    drawn = strengths(images.png(np.array([[np.nan, -1.0], [2.0, 0.0]])))
+    assert drawn.tolist() == [[0, 0], [255, 0]]
+
+
+def test_a_head_says_where_it_looks() -> None:
+    before = np.zeros((4, 4))
+    before[range(1, 4), range(3)] = 1.0
+    before[0, 0] = 1.0
+    said = images.words(before, 0, 1, "after")
+    assert said.startswith("Layer 1, head 2, after training.")
+    assert "25 % on the token itself, 100 % on the token before, 33 % on the first token" in said
+
+
+def test_maps_are_read_from_the_first_seed_that_has_some(
+    findings: Callable[..., Findings], folder: Callable[[Findings], Path]
+) -> None:
+    place = folder(findings({"v": 0.1}))
+    (place / "v" / "seed-10").mkdir()
+    (place / "v" / "seed-0").rename(place / "v" / "seed-2")
+    maps = images.read_maps(place, ["baseline", "v", "absent"])
+    assert {name: one.seed for name, one in maps.items()} == {"baseline": 0, "v": 2}
+    (layer,) = images.pictures(maps["v"])
+    assert [(head.head, head.when) for head in (*layer.before, *layer.after)] == [
+        (0, "before"),
+        (1, "before"),
+        (0, "after"),
+        (1, "after"),
+    ]
+
+
+def test_maps_that_are_damaged_are_named(findings: Callable[..., Findings], folder: Callable[[Findings], Path]) -> None:
+    place = folder(findings({"v": 0.1}))
+    (place / "v" / "seed-0" / "maps.safetensors").write_bytes(b"no")
+    with pytest.raises(RunFolderError, match=r"maps\.safetensors: is damaged"):
+        images.read_maps(place, ["v"])
+
+
+def test_a_long_text_is_cut_to_what_can_be_seen() -> None:
+    long = np.full((1, 200, 200), 1 / 200, dtype=np.float32)
+    (layer,) = images.pictures(images.Maps("text", ("t",) * 200, {}, {0: long}))
+    assert layer.before == ()
+    assert len(layer.after[0].uri) < 2_000

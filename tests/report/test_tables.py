@@ -1,0 +1,143 @@
+import csv
+import io
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headtohead.report import formats, tables
+from headtohead.report.cells import Cell, Column, Table
+
+Findings = dict[str, Any]
+NASTY = "a|b_c\n`d` <b> & 50 % \\x {y} ~ ^ # $"
+
+
+def texts(table: Table) -> list[list[str]]:
+    return [[cell.text for cell in row] for row in table.rows]
+
+
+def test_tables_come_in_the_report_s_order_and_only_with_rows(findings: Callable[..., Findings]) -> None:
+    names = [table.name for table in tables.tables(findings({"v": 0.1}))]
+    assert names == [
+        "verdicts",
+        "others",
+        "published",
+        "results",
+        "settings",
+        "cost",
+        "pairing",
+        "audits",
+        "data_audits",
+        "sentences",
+        "corpus",
+        "versions",
+    ]
+    assert tables.tables({}) == []
+
+
+def test_what_a_variant_changes_stands_beside_the_baseline_s_value(findings: Callable[..., Findings]) -> None:
+    found = findings({"v": 0.1})
+    assert texts(tables.settings(found)) == [["v", "model.position", "learned", "alibi"]]
+    found["pairing"]["v"] |= {"flag": True}
+    assert texts(tables.settings(found))[0][-1] == "changes more than one setting"
+
+
+def test_a_single_unequal_tensor_or_other_batches_break_the_pairing(findings: Callable[..., Findings]) -> None:
+    found = findings({"v": 0.1})
+    assert "paired: " in texts(tables.pairing(found))[0][-1]
+    for broken in ({"equal": 56}, {"schedule": False}, {"shared": None, "equal": None}):
+        spoilt = {"pairing": {"v": found["pairing"]["v"] | broken}}
+        assert texts(tables.pairing(spoilt))[0][-1].startswith("not paired: ")
+
+
+def test_failed_audits_come_first_and_mild_ones_are_notes(findings: Callable[..., Findings]) -> None:
+    found = findings({"v": 0.1})
+    assert [row[1] for row in texts(tables.data_audits(found))] == ["failed", "note"]
+    found["audits"]["v"][0]["passed"] = False
+    assert texts(tables.audits(found))[0][:3] == ["v", "cache", "failed"]
+
+
+def test_costs_are_given_as_ratio_to_the_baseline(findings: Callable[..., Findings]) -> None:
+    baseline, variant = tables.cost(findings({"v": 0.1})).rows
+    assert [cell.value for cell in variant[5:7]] == [0.06, pytest.approx(1.2)]
+    assert baseline[5].value == 0.05
+
+
+def test_a_published_figure_on_other_data_is_shown_but_not_compared(findings: Callable[..., Findings]) -> None:
+    found = findings({"v": 0.1})
+    ours, theirs = texts(tables.published(found))
+    assert ours[0] == "ours, baseline"
+    assert ours[1].replace("\u00a0", " ") == "400.0 (390.0 to 410.0)"
+    assert theirs[1].replace("\u00a0", " ") == "375.0 (−6.2 %)"
+    found["published"][0]["other_data"] = True
+    other = texts(tables.published(found))[1]
+    assert (other[1], other[2]) == ("375.0", "other data: not compared; one seed")
+    assert tables.published_long(found).rows[0][8].value is None
+
+
+def test_published_figures_form_one_row_a_source_and_one_column_a_text(findings: Callable[..., Findings]) -> None:
+    found = findings({"v": 0.1})
+    (one,) = found["published"]
+    found["published"] = [one, one | {"split": "obama"}, one | {"step": 100, "split": "obama"}, one | {"source": "A"}]
+    table = tables.published(found)
+    assert [column.title for column in table.columns] == ["source", "test", "obama", "note"]
+    names = ["ours, baseline", "B, baseline", "A, baseline", "ours, baseline at step 100", "B, baseline at step 100"]
+    assert [row[0] for row in texts(table)] == names
+
+
+def test_sentences_give_perplexity_or_the_class_by_seeds(findings: Callable[..., Findings]) -> None:
+    found = findings({"v": 0.1})
+    assert texts(tables.sentences(found))[0][1:3] == ["We will meet.", "200.0 (190.0 to 210.5)"]
+    found["sentences"] = {"v": {"short": {"0": ["Obama", 0.9], "1": ["Obama", 0.7], "2": ["Bush", 0.6]}}}
+    said = texts(tables.sentences(found))[0][2].replace("\u00a0", " ")
+    assert said == "Obama (2 of 3 seeds, 80.0 % sure); Bush (1 of 3 seeds, 60.0 % sure)"
+
+
+def test_a_confusion_table_has_counts_and_shares_of_the_true_class() -> None:
+    found = {"confusion": {"labels": ["a", "b"], "matrices": {"v": [[3, 1], [0, 0]]}}}
+    (table,) = tables.confusions(found)
+    shown = [[text.replace("\u00a0", " ") for text in row] for row in texts(table)]
+    assert shown == [["a", "3 (75.0 %)", "1 (25.0 %)"], ["b", "0 (0.0 %)", "0 (0.0 %)"]]
+
+
+def nasty_table() -> Table:
+    columns = (Column("name", NASTY), Column("range", "range", True))
+    rows = ((Cell(NASTY, NASTY), Cell("1 to 2", [1.5, 2.5])), (Cell("=1+1", "=1+1"), Cell("–")))
+    return Table("nasty", "Nasty", NASTY, columns, rows)
+
+
+def test_a_markdown_cell_cannot_leave_its_cell() -> None:
+    lines = formats.markdown(nasty_table()).splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert len(table) == 4
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == 3 for line in table)
+    assert "<b>" not in formats.markdown(nasty_table()).replace("\\<b\\>", "")
+
+
+def test_csv_reads_back_to_the_plain_values() -> None:
+    head, first, second = csv.reader(io.StringIO(formats.csv_text(nasty_table())))
+    assert head == ["name", "range_low", "range_high"]
+    assert first == [NASTY, "1.5", "2.5"]
+    assert second == ["'=1+1", "", ""], "a spreadsheet must not run it as a formula"
+
+
+def test_latex_escapes_every_letter_that_latex_would_act_on() -> None:
+    text = formats.latex(nasty_table())
+    assert r"a\textbar{}b\_c `d` \textless{}b\textgreater{} \& 50 \% \textbackslash{}x \{y\}" in text
+    assert r"\begin{tabular}{p{0.25\linewidth}r}" in text or r"\begin{tabular}{lr}" in text
+    assert all(rule in text for rule in (r"\toprule", r"\midrule", r"\bottomrule"))
+    rows = text.split(r"\midrule")[1].split(r"\bottomrule")[0].strip().splitlines()
+    assert all(len(re.findall(r"(?<!\\)&", row)) == 1 and row.endswith(r"\\") for row in rows)
+
+
+def test_latex_has_no_letter_left_that_plain_latex_does_not_know(findings: Callable[..., Findings]) -> None:
+    for table in tables.tables(findings({"v": -0.1})):
+        assert formats.latex(table).isascii(), table.name
+
+
+def test_the_markdown_report_opens_with_question_and_verdicts(findings: Callable[..., Findings]) -> None:
+    found = findings({"v": -0.1})
+    text = formats.markdown_report(found, tables.tables(found))
+    assert text.startswith("# Does ALiBi help \\<here\\>?\n\n- **helped**: v helped: perplexity")
+    assert "## Published figures beside ours" in text

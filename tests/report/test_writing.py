@@ -1,0 +1,69 @@
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headtohead import report
+from headtohead.errors import RequestError, RunFolderError
+
+Findings = dict[str, Any]
+
+
+def test_every_format_is_written_and_named(
+    plain: Callable[..., Findings], folder: Callable[[Findings], Path], tmp_path: Path
+) -> None:
+    found = plain({"v": -0.08})
+    out = tmp_path / "elsewhere"
+    written = report.write(folder(found), ["md", "csv", "latex", "svg", "pdf", "png"], out)
+    assert all(path.is_file() and path.stat().st_size > 10 for path in written)
+    names = {str(path.relative_to(out)) for path in written}
+    assert {"report.md", "report-tables/verdicts.csv", "report-tables/verdicts.tex"} <= names
+    assert {f"report-charts/forest.{one}" for one in ("svg", "pdf", "png")} <= names
+
+
+def test_the_page_lies_in_the_experiment_s_folder_or_where_it_was_asked_for(
+    findings: Callable[..., Findings], folder: Callable[[Findings], Path], tmp_path: Path
+) -> None:
+    found = {"schema": 1, "verdicts": findings({"v": -0.08})["verdicts"], "audits": {}}
+    place = folder(found)
+    assert report.write(place) == [place / "report.html"]
+    mine = tmp_path / "new" / "mine.html"
+    assert report.write(place, ["html"], mine) == [mine]
+    assert mine.read_text() == (place / "report.html").read_text()
+
+
+def test_a_confusion_table_s_file_name_is_safe(folder: Callable[[Findings], Path], tmp_path: Path) -> None:
+    matrices = {"../../up": [[1]], "v": [[1]]}
+    found = {"schema": 1, "audits": {}, "confusion": {"labels": ["a"], "matrices": matrices}}
+    written = report.write(folder(found), ["csv"], tmp_path / "out")
+    assert {path.parent for path in written} == {tmp_path / "out" / "report-tables"}
+    assert len(written) == 2
+
+
+def test_an_unknown_format_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"'htm' given; did you mean 'html'\?; allowed: html, md, csv, latex, svg"):
+        report.write(tmp_path, ["md", "htm"])
+    with pytest.raises(RequestError, match="none given"):
+        report.write(tmp_path, [])
+    with pytest.raises(RunFolderError, match=r"has no findings\.json"):
+        report.write(tmp_path, ["html"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_is_made_without_torch_and_the_room_opens_without_altair(
+    findings: Callable[..., Findings], folder: Callable[[Findings], Path]
+) -> None:
+    place = folder({"schema": 1, "verdicts": findings({"v": -0.08})["verdicts"], "audits": {}})
+    script = (
+        "import sys, json; from pathlib import Path; from headtohead import report;"
+        "from headtohead.report import terminal; assert 'altair' not in sys.modules;"
+        f"report.write(Path({str(place)!r}), ['html', 'md', 'csv', 'latex', 'svg']); import headtohead.report.notebook;"
+        "print(json.dumps([name for name in ('torch', 'altair') if name in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["altair"]
