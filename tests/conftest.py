@@ -1,7 +1,6 @@
 """What all tests share: shapes checked at every call, one thread, no network, and the real data where it is at hand."""
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,9 +10,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from jaxtyping import config, install_import_hook
 
-# pyproject.toml asks pytest for this hook already; here for those who bring settings of their own.
-if not any(type(finder).__module__.startswith("jaxtyping") for finder in sys.meta_path):
-    install_import_hook("headtohead", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
+# Shapes and types of every call of the rooms with tensors; an int may stand for a float, as in mypy.
+ROOMS = ("parts", "model", "corpus", "train", "decode", "audit", "exam", "verdict")
+install_import_hook(
+    [f"headtohead.{room}" for room in ROOMS],
+    "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
+)
 
 import pytest
 import torch

@@ -184,6 +184,20 @@ def test_padding_known_by_its_token_is_audited_with_that_token(audit: Any, masks
     assert audit(model, classes=3, pad_id=None)["padding"].passed is None
 
 
+@pytest.mark.parametrize("masks", [True, False])
+def test_what_stands_under_padding_is_changed_even_at_one_length(audit: Any, masks: bool) -> None:
+    class Fixed(Classifier):
+        def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
+            assert input_ids.shape[1] == 12, "only whole contexts"
+            keep = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+            weight = (keep if masks else torch.ones_like(keep))[..., None]
+            return self.output((self.embedding(input_ids) * weight).sum(1) / keep.sum(1, keepdim=True))
+
+    found = audit(Fixed(), classes=3)["padding"]
+    assert found.passed is masks
+    assert masks or "other tokens under the padding" in found.found
+
+
 def test_model_that_gives_no_numbers_has_no_verdict(make: Any, audit_all: Any) -> None:
     model = make()
     nn.init.constant_(model.output.bias, torch.nan)

@@ -36,7 +36,7 @@ def h2h(monkeypatch, capsys, tmp_path):
 
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["h2h", *map(str, arguments)])
-        with pytest.raises(SystemExit, match="") as ended:
+        with pytest.raises(SystemExit, match=r"^\d+$") as ended:
             cli.main()
         caught = capsys.readouterr()
         return int(ended.value.code or 0), caught.out, caught.err

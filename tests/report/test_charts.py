@@ -12,6 +12,7 @@ from headtohead.report.reading import Point
 
 Findings = dict[str, Any]
 SVG = "{http://www.w3.org/2000/svg}"
+LAYOUTS: tuple[drawing.Layout, ...] = ("wide", "narrow")
 HOSTILE = "</script><b>bold</b>&\"'"
 
 
@@ -19,8 +20,10 @@ HOSTILE = "</script><b>bold</b>&\"'"
 def test_every_chart_in_every_layout_is_sound_vega_lite(findings: Callable[..., Findings], metric: str) -> None:
     made = charts.charts(findings({"v": 0.05}, metric=metric))
     assert [chart.name for chart in made] == ["forest", "curves", "differences", "pairs"]
-    for chart, layout in itertools.product(made, ("wide", "narrow")):
-        alt.Chart.from_dict(chart.vega("wide" if layout == "wide" else "narrow"), validate=True)
+    for chart, layout in itertools.product(made, LAYOUTS):
+        if layout == "wide" or chart.panels is None:
+            chart.build(layout, drawing.Sheets()).to_dict(validate=True)
+        alt.Config.from_dict(chart.vega(layout)["config"], validate=True)
 
 
 def test_every_mark_of_the_forest_plot_is_where_its_number_is(findings: Callable[..., Findings]) -> None:
@@ -69,7 +72,7 @@ def test_a_variant_that_is_not_comparable_has_no_mark_but_a_row(findings: Callab
     assert mark["label"] == "not comparable: reads the future"
 
 
-@pytest.mark.parametrize("layout", ["wide", "narrow"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_names_that_look_like_markup_are_text_in_the_drawing(
     findings: Callable[..., Findings], layout: drawing.Layout
 ) -> None:

@@ -88,9 +88,12 @@ def test_published_figures_form_one_row_a_source_and_one_column_a_text(findings:
 
 def test_sentences_give_perplexity_or_the_class_by_seeds(findings: Callable[..., Findings]) -> None:
     found = findings({"v": 0.1})
-    assert texts(tables.sentences(found))[0][1:3] == ["We will meet.", "200.0 (190.0 to 210.5)"]
+    first, second = texts(tables.sentences(found))
+    assert first == ["short", "We will meet.", "baseline", "200.0 (190.0 to 210.5)"]
+    assert second == ["", "", "v", "200.0 (190.0 to 210.5)"]
+    assert "short,We will meet.,v," in formats.csv_text(tables.sentences(found)), "a program gets every cell"
     found["sentences"] = {"v": {"short": {"0": ["Obama", 0.9], "1": ["Obama", 0.7], "2": ["Bush", 0.6]}}}
-    said = texts(tables.sentences(found))[0][2].replace("\u00a0", " ")
+    said = texts(tables.sentences(found))[0][3].replace("\u00a0", " ")
     assert said == "Obama (2 of 3 seeds, 80.0 % sure); Bush (1 of 3 seeds, 60.0 % sure)"
 
 
@@ -125,10 +128,17 @@ def test_csv_reads_back_to_the_plain_values() -> None:
 def test_latex_escapes_every_letter_that_latex_would_act_on() -> None:
     text = formats.latex(nasty_table())
     assert r"a\textbar{}b\_c `d` \textless{}b\textgreater{} \& 50 \% \textbackslash{}x \{y\}" in text
-    assert r"\begin{tabular}{p{0.25\linewidth}r}" in text or r"\begin{tabular}{lr}" in text
+    assert r"\begin{tabular}{lr}" in text
     assert all(rule in text for rule in (r"\toprule", r"\midrule", r"\bottomrule"))
     rows = text.split(r"\midrule")[1].split(r"\bottomrule")[0].strip().splitlines()
     assert all(len(re.findall(r"(?<!\\)&", row)) == 1 and row.endswith(r"\\") for row in rows)
+
+
+def test_long_words_share_the_line_of_a_latex_table(findings: Callable[..., Findings]) -> None:
+    found = findings({"v": -0.1})
+    for one in found["data_audits"]:
+        one |= dict.fromkeys(("tried", "found"), "many words " * 9)
+    assert r"{llp{0.25\linewidth}p{0.25\linewidth}l}" in formats.latex(tables.data_audits(found))
 
 
 def test_latex_has_no_letter_left_that_plain_latex_does_not_know(findings: Callable[..., Findings]) -> None:

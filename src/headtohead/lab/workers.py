@@ -6,6 +6,7 @@ the next one. The end of the parent ends the workers; what they had saved is con
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -22,9 +23,9 @@ from typing import Any, Literal
 import psutil
 
 from .. import spec
+from ..train import devices
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-SAFE_BFLOAT16 = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
 MEMORY_PER_WORKER = 1 << 30
 
 State = Literal["waiting", "running", "finished", "failed", "lost", "kept"]
@@ -72,7 +73,8 @@ class Worker:
             env={**os.environ, **ONE_THREAD, **environment},
             start_new_session=True,  # Ctrl-C is for the parent, which ends its workers in order
         )
-        threading.Thread(target=self._listen, args=(inbox,), daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, args=(inbox,), daemon=True)
+        self._listener.start()
 
     def _listen(self, inbox: queue.Queue[tuple[Worker, dict[str, Any] | None]]) -> None:
         assert self.process.stdout is not None
@@ -99,23 +101,29 @@ class Worker:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self._log.close()
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the pipes and the log once the process is gone."""
+        self._listener.join(timeout=5)
+        for pipe in (self.process.stdin, self.process.stdout, self._log):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
 
 
 def default_workers() -> int:
     """One a core, as far as memory goes."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     room = int(psutil.virtual_memory().available // MEMORY_PER_WORKER)
-    return max(1, min(cores, room))
+    return max(1, min(devices.cores(), room))
 
 
 def environment_for(trials: Sequence[spec.Trial]) -> dict[str, str]:
     """What must be set before torch is imported: Muon multiplies in bfloat16, which some machines only claim to do."""
     if all(trial.training.optimizer.kind != "muon" for trial in trials):
         return {}
-    from ..train.devices import bfloat16_works
-
-    return {} if bfloat16_works() else SAFE_BFLOAT16
+    found = devices.bfloat16()
+    return devices.SAFE_BFLOAT16 if found.outcome == "works with cure" else {}
 
 
 def run_jobs(
@@ -140,6 +148,7 @@ def run_jobs(
             if message is None:
                 _lose(worker, log)
                 staff.remove(worker)
+                worker.close()
             elif _heard(worker, message):
                 worker.job = None
                 if waiting:

@@ -14,6 +14,7 @@ from .cells import Table
 from .reading import Findings
 
 LONG = 40
+MANY = 6
 MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~])")
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -29,7 +30,7 @@ LATEX = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
+    '"': "''",
     "−": r"$-$",
     "×": r"$\times$",
     "±": r"$\pm$",
@@ -110,6 +111,7 @@ def latex(table: Table) -> str:
         "% needs \\usepackage{booktabs}",
         r"\begin{table}",
         r"\centering",
+        *([r"\footnotesize\setlength{\tabcolsep}{3pt}"] if len(table.columns) > MANY else []),
         rf"\caption{{{latex_text(f'{table.title}. {table.caption}'.strip())}}}",
         rf"\label{{tab:{label}}}",
         rf"\begin{{tabular}}{{{columns}}}",
@@ -128,5 +130,9 @@ def _latex_column(table: Table, at: int) -> str:
     """Figures to the right; long words, such as an audit's sentences, in a column that breaks lines."""
     if table.columns[at].is_figure:
         return "r"
-    longest = max((len(row[at].text) for row in table.rows), default=0)
-    return r"p{0.25\linewidth}" if longest > LONG else "l"
+    long = [i for i, column in enumerate(table.columns) if not column.is_figure and _longest(table, i) > LONG]
+    return rf"p{{{min(0.3, 0.5 / len(long)):.2g}\linewidth}}" if at in long else "l"
+
+
+def _longest(table: Table, at: int) -> int:
+    return max((len(row[at].text) for row in table.rows), default=0)

@@ -261,15 +261,20 @@ def failures(findings: Findings) -> Table:
 def sentences(findings: Findings) -> Table:
     found = findings.get("sentences") or {}
     texts = (reading.experiment(findings).get("probe") or {}).get("sentences") or {}
-    names = [name for name in reading.names(findings) if name in found]
-    columns = [Column("name", "sentence"), Column("text", "text"), *(Column(name, name) for name in names)]
+    columns = [
+        Column("sentence", "sentence"),
+        Column("text", "text"),
+        Column("variant", "variant"),
+        Column("figure", "perplexity, or class"),
+    ]
     rows = []
     for sentence in dict.fromkeys(sentence for by_name in found.values() for sentence in by_name):
-        cells = [_sentence_cell(found[name].get(sentence) or {}) for name in names]
-        rows.append([words(sentence), words(texts.get(sentence, "")), *cells])
-    caption = (
-        "Tried on every model: perplexity, or the class and how sure the model is; in brackets the range over seeds."
-    )
+        named = [name for name in reading.names(findings) if sentence in found.get(name, {})]
+        for at, name in enumerate(named):
+            text = texts.get(sentence, "")
+            first = [words(sentence), words(text)] if at == 0 else [Cell("", sentence), Cell("", text)]
+            rows.append([*first, words(name), _sentence_cell(found[name][sentence])])
+    caption = "Tried on every model: the mean over seeds and their range, or the class and how sure the model is."
     return table("sentences", "Sentences", caption, columns, rows)
 
 

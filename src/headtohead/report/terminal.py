@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -66,7 +66,7 @@ class Live:
         self.is_shown = console.is_terminal
         self.live = RichLive(console=console, refresh_per_second=REDRAW, transient=True)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Live:
         if self.is_shown:
             self.live.start()
         return self
@@ -329,7 +329,7 @@ class Status:
         self.console = err()
         self.status = self.console.status("")
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Status:
         if self.console.is_terminal:
             self.status.start()
         return self
