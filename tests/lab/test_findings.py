@@ -171,7 +171,7 @@ def test_a_leak_moves_the_verdict_to_unseen_rows(tmp_path, rows_folder):
         "question": "?",
         "task": "classify",
         "seeds": 2,
-        "data": {"source": str(rows_folder)},
+        "data": {"source": str(rows_folder), "validation": 0.0},
         "model": {"width": 16, "layers": 1, "heads": 2, "context": 12},
         "training": {"steps": 20},
         "variants": {"none": {"model": {"position": "none"}}},

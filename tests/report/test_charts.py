@@ -1,11 +1,13 @@
 import itertools
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import altair as alt
 import pytest
 
+from headtohead.errors import RequestError
 from headtohead.report import charts, drawing, style
 from headtohead.report.forest import forest
 from headtohead.report.reading import Point
@@ -120,3 +122,14 @@ def test_a_chart_becomes_pdf_and_png(findings: Callable[..., Findings]) -> None:
     chart = charts.charts({"verdicts": findings({"v": 0.1})["verdicts"]})[0]
     assert chart.pdf().startswith(b"%PDF")
     assert chart.png().startswith(b"\x89PNG")
+
+
+def test_verdicts_from_elsewhere_are_drawn_into_the_file_that_was_asked_for(
+    findings: Callable[..., Findings], tmp_path: Path
+) -> None:
+    rows = findings({"v": 0.1}, metric="accuracy")["verdicts"]
+    for suffix, start in ((".svg", b"<svg"), (".pdf", b"%PDF"), (".png", b"\x89PNG"), (".html", b"<!doctype html>")):
+        charts.save_forest(rows, tmp_path / f"verdicts{suffix}")
+        assert (tmp_path / f"verdicts{suffix}").read_bytes().startswith(start)
+    with pytest.raises(RequestError, match=r"the ending '\.gif' is not known; allowed: \.html, \.svg, \.pdf, \.png"):
+        charts.save_forest(rows, tmp_path / "verdicts.gif")

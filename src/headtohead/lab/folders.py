@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from .. import spec
@@ -69,7 +70,11 @@ class Run:
     @cached_property
     def scores(self) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
         """Per-example scores, by "split.losses", "split.counts" and "split.correct"."""
-        return load_file(self.folder / "scores.safetensors")
+        path = self.folder / "scores.safetensors"
+        try:
+            return load_file(path)
+        except (SafetensorError, FileNotFoundError) as error:
+            raise RunFolderError(f"{path}: is damaged ({error})") from None
 
     @cached_property
     def probes(self) -> dict[str, Any]:

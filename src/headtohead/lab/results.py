@@ -35,7 +35,7 @@ class Results:
     @property
     def verdicts(self) -> list[Verdict]:
         """One for each variant, in the order of the file."""
-        return [_verdict(row) for row in self.findings["verdicts"]]
+        return [Verdict.from_row(row) for row in self.findings["verdicts"]]
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat row for each finished trial and split: ready for a data frame."""
@@ -63,11 +63,6 @@ class Results:
 
     def __str__(self) -> str:
         return "\n".join([self.experiment.question, *(f"- {v.variant}: {v.sentence}" for v in self.verdicts)])
-
-
-def _verdict(row: dict[str, Any]) -> Verdict:
-    tuples = {key: tuple(value) for key, value in row.items() if isinstance(value, list)}
-    return Verdict(**{**row, **tuples})
 
 
 def run(

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import altair as alt
 
+from ..errors import RequestError
+from ..files import write_bytes
 from . import figures, reading, style
 from .drawing import Built, Chart, Layout, Panels, Sheets, change_words, value_words
 from .forest import FAR, forest
@@ -271,3 +274,20 @@ def _slope_rows(pair: Paired, metric: str) -> list[dict[str, Any]]:
     tip = f"seed {pair.seed}: baseline {first}, {pair.variant} {second} ({figures.change(metric, pair.effect)})"
     row = {"seed": pair.seed, "outcome": outcome, "tip": tip}
     return [{**row, "side": "baseline", "value": pair.baseline}, {**row, "side": "variant", "value": pair.value}]
+
+
+def save_forest(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Verdicts as a picture (.svg, .pdf, .png) or a page (.html): for scores that were brought from elsewhere."""
+    from .page import render  # the page draws charts, so it knows this file already
+
+    metric = str(rows[0]["metric"]) if rows else ""
+    chart = forest(rows, metric, reading.matters({"verdicts": list(rows)}))
+    makers: dict[str, Callable[[], bytes]] = {
+        ".html": lambda: render({"verdicts": list(rows)}).encode(),
+        ".svg": lambda: chart.svg(background="white").encode(),
+        ".pdf": chart.pdf,
+        ".png": chart.png,
+    }
+    if path.suffix not in makers:
+        raise RequestError(f"{path}: the ending {path.suffix!r} is not known; allowed: {', '.join(makers)}")
+    write_bytes(path, makers[path.suffix]())

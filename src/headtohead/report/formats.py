@@ -13,7 +13,7 @@ from . import figures, reading
 from .cells import Table
 from .reading import Findings
 
-LONG = 40
+LONG = 24
 MANY = 6
 MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~])")
 LATEX = {

@@ -175,12 +175,16 @@ def _audits(findings: Findings) -> dict[str, Any]:
     for name, found in (findings.get("audits") or {}).items():
         failed += [{**one, "variant": name} for one in found if one["passed"] is False]
         counts = Counter(map(tables.state_of, found))
-        said = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+        said = ", ".join(_counted(counts[state], state) for state in STATES if counts[state])
         table = cells.Table(f"audits-{name}", "Audits", f"Audits: {name}.", tables.AUDIT_COLUMNS, _rows(found))
         if found:
             groups.append({"name": name, "counts": said, "table": table})
     failed.sort(key=lambda one: not one.get("serious", True))
     return {"failed": failed, "groups": groups}
+
+
+def _counted(count: int, state: str) -> str:
+    return f"{count} notes" if state == "note" and count > 1 else f"{count} {state}"
 
 
 def _rows(found: list[dict[str, Any]]) -> tuple[tuple[cells.Cell, ...], ...]:

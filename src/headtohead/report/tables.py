@@ -81,13 +81,13 @@ def _verdict_row(row: dict[str, Any], metric: str) -> list[Cell]:
         Cell(figures.count(row.get("examples")), row.get("examples")),
         Cell("–" if row.get("noise") in (None, "unknown") else str(row["noise"]), row.get("noise")),
         Cell(seen, size),
-        Cell(_to_settle(row)),
+        Cell(_to_settle(row) or figures.UNKNOWN, _to_settle(row)),
     ]
 
 
 def _to_settle(row: dict[str, Any]) -> str:
     ways = [(row.get("more_seeds"), "seeds"), (row.get("more_examples"), "examples")]
-    return " or ".join(f"{number:,} more {kind}" for number, kind in ways if number) or figures.UNKNOWN
+    return " or ".join(f"{number:,} more {kind}" for number, kind in ways if number)
 
 
 def where(findings: Findings) -> str:

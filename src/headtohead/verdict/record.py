@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from headtohead.verdict.rule import MetricName, Word
 
@@ -50,6 +51,19 @@ class Verdict:
     def as_row(self) -> dict[str, object]:
         """Plain JSON values; what is not known, or has no limit, is None."""
         return {name: _plain(value) for name, value in vars(self).items()}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Verdict:
+        """The verdict that gave this row."""
+        may_be_none = {"more_seeds", "more_examples"}
+        return cls(**{name: value if name in may_be_none else _full(value) for name, value in row.items()})
+
+
+def _full(value: Any) -> Any:
+    """What `_plain` made of it, undone."""
+    if isinstance(value, list):
+        return tuple(_full(item) for item in value)
+    return math.nan if value is None else value
 
 
 def _plain(value: object) -> object:
