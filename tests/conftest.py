@@ -8,6 +8,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest
+import torch
 from jaxtyping import config, install_import_hook
 
 # Shapes and types of every call of the rooms with tensors; an int may stand for a float, as in mypy.
@@ -16,9 +18,6 @@ install_import_hook(
     [f"headtohead.{room}" for room in ROOMS],
     "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
 )
-
-import pytest
-import torch
 
 # Two threads on a busy machine with two cores are many times slower than one.
 torch.set_num_threads(1)

@@ -123,7 +123,9 @@ def audit(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, or your own network: my_gpt.py:GPT.")],
     vocab: Annotated[int, typer.Option(min=2, help="Your own network: size of the vocabulary.")] = 100,
     context: Annotated[int, typer.Option(min=4, help="Your own network: length of its inputs.")] = 32,
-    classes: Annotated[int | None, typer.Option(min=2, help="Your own network: classes, if it is a classifier.")] = None,
+    classes: Annotated[
+        int | None, typer.Option(min=2, help="Your own network: classes, if it is a classifier.")
+    ] = None,
     option: Annotated[list[str] | None, typer.Option(help="Your own network: an argument, as n_layer=2.")] = None,
     as_json: Json = False,
 ) -> None:

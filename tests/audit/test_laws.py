@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headtohead.audit import Finding, not_comparable
+from headtohead.audit import Finding, causality, not_comparable, subject
 from headtohead.model import Cache
 from headtohead.parts import Merge, Pool, attend
 from headtohead.parts.pattern import Window, behind
@@ -204,3 +204,15 @@ def test_banded_road_is_tried_when_the_context_allows(make: Any, audit: Any, mon
     assert audit(model, context=70)["roads"].passed is True
     monkeypatch.setattr(attend, "banded", lambda q, *given, **more: torch.zeros_like(q))
     assert audit(model, context=70)["roads"].passed is False
+
+
+def test_large_model_is_tried_on_shorter_texts_but_windows_on_their_road(
+    make: Any, audit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subject, "BUDGET", 10**4)
+    monkeypatch.setattr(causality, "BUDGET", 10**4)
+    found = audit(make(context=90), context=90)["causality"]
+    assert found.passed is True
+    assert "at 6 places of a text of 32" in found.tried
+    assert audit(make(context=90, pattern={"kind": "window", "size": 4}), context=90).subject.length == 71
+    assert audit(make(context=90, merge="reweight"), context=90)["causality"].passed is False

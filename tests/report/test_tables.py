@@ -128,7 +128,7 @@ def test_csv_reads_back_to_the_plain_values() -> None:
 def test_latex_escapes_every_letter_that_latex_would_act_on() -> None:
     text = formats.latex(nasty_table())
     assert r"a\textbar{}b\_c `d` \textless{}b\textgreater{} \& 50 \% \textbackslash{}x \{y\}" in text
-    assert r"\begin{tabular}{lr}" in text
+    assert r"\begin{tabular}{p{0.3\linewidth}r}" in text, "long words get a column that breaks lines"
     assert all(rule in text for rule in (r"\toprule", r"\midrule", r"\bottomrule"))
     rows = text.split(r"\midrule")[1].split(r"\bottomrule")[0].strip().splitlines()
     assert all(len(re.findall(r"(?<!\\)&", row)) == 1 and row.endswith(r"\\") for row in rows)
@@ -137,7 +137,7 @@ def test_latex_escapes_every_letter_that_latex_would_act_on() -> None:
 def test_long_words_share_the_line_of_a_latex_table(findings: Callable[..., Findings]) -> None:
     found = findings({"v": -0.1})
     for one in found["data_audits"]:
-        one |= dict.fromkeys(("tried", "found"), "many words " * 9)
+        one |= {"tried": "many words " * 9, "found": "many words " * 5, "meaning": "few"}
     assert r"{llp{0.25\linewidth}p{0.25\linewidth}l}" in formats.latex(tables.data_audits(found))
 
 

@@ -84,7 +84,7 @@ def _tried(subject: Subject, notes: _Notes, trained: bool) -> str:
 
 def _cuts(subject: Subject) -> list[int]:
     """Every place, or a few when a pass is expensive."""
-    room = BUDGET * 2 // max(1, subject.parameters * subject.length)
+    room = 4 * BUDGET // max(1, subject.parameters * subject.length)
     last = subject.length - 1
     if room >= last:
         return list(range(1, last + 1))

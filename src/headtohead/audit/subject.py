@@ -22,11 +22,12 @@ from torch import Tensor, nn
 from .. import spec
 from ..errors import ModelError
 from ..model import Output, OwnModel, drawing
+from ..parts import Pattern
 from .measure import ALIKE, EXACT, Difference, apart
 
 ROWS = 4
-SHORTEST_LONG = 32
-BUDGET = 10**9
+SHORTEST_LONG, LONGEST = 32, 512
+BUDGET = 4 * 10**8
 """parameters times tokens of one pass: longer texts are tried only while a pass takes a fraction of a second"""
 
 Ids = Int[Tensor, "batch length"]
@@ -74,7 +75,8 @@ class Subject:
         self.model = _copied(_behind_protocol(model, vocab, None if self.decoder else classes, context))
         self.takes = _taken(self.model)
         self.parameters = sum(p.numel() for p in self.model.parameters())
-        self.length = min(context, max(SHORTEST_LONG, BUDGET // (ROWS * max(1, self.parameters))))
+        affordable = BUDGET // (ROWS * max(1, self.parameters))
+        self.length = min(context, max(affordable, SHORTEST_LONG, _banded(self.model)))
         self.ids = self._texts(ids)
         self.length = self.ids.shape[1]
         self._buffers: list[tuple[Tensor, Tensor]] = []
@@ -279,6 +281,13 @@ class Subject:
         twin.model = copy.deepcopy(self.model)
         twin._repeated, twin.woken = {}, twin._nudge()
         return twin
+
+
+def _banded(model: nn.Module) -> int:
+    """So long a text that a window takes the road that cuts it into blocks (`Sight.is_band`); 0 without a window."""
+    reaches = [m.reach for m in model.modules() if isinstance(m, Pattern)]
+    ends = [end for reach in reaches if None not in reach for end in reach if end is not None]
+    return min(LONGEST, 4 * max(16, *ends) + 7) if ends else 0
 
 
 def _behind_protocol(model: nn.Module, vocab: int, classes: int | None, context: int) -> nn.Module:

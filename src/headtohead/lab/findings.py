@@ -56,7 +56,7 @@ def find(runs: Runs, *, looks: Sequence[int] = ()) -> dict[str, Any]:
             ]
             for name, rows in others
         },
-        "results": _results(finished),
+        "results": _results(finished, corpus),
         "curves": _curves(finished),
         "pairing": pairing,
         "audits": audits,
@@ -190,13 +190,20 @@ def _failure(rows: Sequence[Mapping[str, Any]]) -> str | None:
     return ", ".join(dict.fromkeys(reasons)) if reasons else None
 
 
-def _results(finished: Finished) -> dict[str, Any]:
+def _results(finished: Finished, corpus: Mapping[str, Any]) -> dict[str, Any]:
+    """The metric of every run on every split, and on the unseen rows of a split that leaks."""
     results: dict[str, Any] = {}
     for name, found in finished.items():
         by_split: dict[str, list[list[float]]] = {}
         for seed, run in found.items():
+            metric = run.result["metric"]
             for split, scores in run.result["scores"].items():
-                by_split.setdefault(split, []).append([seed, scores[run.result["metric"]]])
+                by_split.setdefault(split, []).append([seed, scores[metric]])
+                if _is_leaking(corpus, split):
+                    unseen = _scores({seed: run}, corpus, split, "unseen", metric)
+                    mean = float(unseen.values.sum() / unseen.weights.sum())
+                    value = mean if metric == "accuracy" else math.exp(mean)
+                    by_split.setdefault(f"{split}, unseen rows", []).append([seed, value])
         results[name] = by_split
     return results
 

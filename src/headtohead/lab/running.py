@@ -115,7 +115,10 @@ def describe_corpus(experiment: spec.Experiment) -> dict[str, Any]:
         "vocabulary": tokenizer.vocab_size,
         "labels": list(texts.label_names),
         "splits": splits,
-        "audits": [finding.as_row() for finding in audit.audit_data(texts, tokenizer)],
+        "audits": [
+            finding.as_row()
+            for finding in audit.audit_data(texts, tokenizer, encoded=prepared.encoded, unknown=trial.data.unknown)
+        ],
         "unseen": unseen,
     }
 

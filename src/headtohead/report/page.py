@@ -209,7 +209,6 @@ def _samples(findings: Findings) -> list[dict[str, Any]]:
 
 def _maps(name: str, maps: images.Maps) -> dict[str, Any]:
     tokens = maps.tokens[: images.MOST_TOKENS]
-    size = len(tokens) or 1
     return {
         "variant": name,
         "text": maps.text,
@@ -217,8 +216,15 @@ def _maps(name: str, maps: images.Maps) -> dict[str, Any]:
         "tokens": tokens,
         "cut": len(maps.tokens) > len(tokens),
         "layers": images.pictures(maps),
-        "cell": 20 if size < 5 else 16 if size < 8 else 13 if size <= LABELLED else max(2, 132 // size),
+        "cell": _cell(len(tokens) or 1, max((len(one) for one in maps.after.values()), default=1)),
     }
+
+
+def _cell(tokens: int, heads: int) -> int:
+    """How many pixels of the screen a pair of tokens gets, so that up to four heads stand side by side."""
+    if tokens <= LABELLED:
+        return 20 if tokens < 5 else 16 if tokens < 8 else 13
+    return max(2, (132 if heads < 4 else 84) // tokens)
 
 
 def _left_out(findings: Findings) -> str:
