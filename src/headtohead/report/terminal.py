@@ -217,11 +217,12 @@ def show_examination(found: dict[str, Any]) -> None:
 
 
 def show_findings(findings: Sequence[Any]) -> None:
-    made = table("part", "check", "found")
-    made.columns[1].justify = made.columns[2].justify = "left"
+    made = table("part", "in", "check", "found")
+    for column in made.columns[1:]:
+        column.justify = "left"
     for one in findings:
         word = "[green]passed[/]" if one.passed else f"[red]failed[/] {escape(one.found)}"
-        made.add_row(escape(one.part), escape(one.check), word)
+        made.add_row(escape(one.part), escape(one.setting), escape(one.check), word)
     console = out()
     console.print(made)
     failed = sum(not one.passed for one in findings)
