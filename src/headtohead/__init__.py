@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .lab.loading import from_dict as experiment
     from .lab.loading import load
-    from .lab.results import Results, read, run
     from .lab.saved import load as load_model
+    from .results import Results, read, run
     from .spec import Experiment
     from .verdict import Scores, Verdict, compare, judge
 
 # Importing the package must not import torch: a name is fetched from its room when it is first asked for.
 _HOMES = {
     "Experiment": ("spec", "Experiment"),
-    "Results": ("lab.results", "Results"),
+    "Results": ("results", "Results"),
     "Scores": ("verdict", "Scores"),
     "Verdict": ("verdict", "Verdict"),
     "compare": ("verdict", "compare"),
@@ -28,8 +28,8 @@ _HOMES = {
     "judge": ("verdict", "judge"),
     "load": ("lab.loading", "load"),
     "load_model": ("lab.saved", "load"),
-    "read": ("lab.results", "read"),
-    "run": ("lab.results", "run"),
+    "read": ("results", "read"),
+    "run": ("results", "run"),
 }
 
 __all__ = [

@@ -57,6 +57,7 @@ def find(runs: Runs, *, looks: Sequence[int] = ()) -> dict[str, Any]:
             for name, rows in others
         },
         "results": _results(finished, corpus),
+        "by_seed": _by_seed(finished, corpus, split, kept, experiment.primary.metric),
         "curves": _curves(finished),
         "pairing": pairing,
         "audits": audits,
@@ -206,6 +207,20 @@ def _results(finished: Finished, corpus: Mapping[str, Any]) -> dict[str, Any]:
                     by_split.setdefault(f"{split}, unseen rows", []).append([seed, value])
         results[name] = by_split
     return results
+
+
+def _by_seed(
+    finished: Finished, corpus: Mapping[str, Any], split: str, rows: str, metric: str
+) -> dict[str, list[list[float]]]:
+    """The metric of every run on what the verdict is taken from."""
+    shown = {}
+    for name, found in finished.items():
+        if found:
+            scores = _scores(found, corpus, split, rows, metric)
+            means = scores.values.sum(1) / scores.weights.sum()
+            values = means if metric == "accuracy" else np.exp(means)
+            shown[name] = [[seed, float(value)] for seed, value in zip(scores.seeds, values, strict=True)]
+    return shown
 
 
 def _curves(finished: Finished) -> dict[str, Any]:

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import spec
-from ..errors import RequestError, TrialError, nearest
-from ..verdict import Verdict
-from . import findings, folders, running
-from .folders import Runs
-from .saved import Saved
-from .saved import load as load_model
-from .workers import Job
+from . import spec
+from .errors import RequestError, TrialError, nearest
+from .lab import findings, folders, running
+from .lab.folders import Runs
+from .lab.loading import load
+from .lab.saved import Saved
+from .lab.saved import load as load_model
+from .lab.workers import Job
+from .report import notebook
+from .verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,7 @@ class Results:
         return load_model(self.runs.run(variant, seed).folder, initial=initial)
 
     def _repr_html_(self) -> str:
-        from ..report.notebook import html_of
-
-        return html_of(self.findings)
+        return notebook.html_of(self.findings, self.folder)
 
     def __str__(self) -> str:
         return "\n".join([self.experiment.question, *(f"- {v.variant}: {v.sentence}" for v in self.verdicts)])
@@ -75,8 +75,6 @@ def run(
     settings: Sequence[str] = (),
 ) -> Results:
     """Run an experiment, a recipe or a file, and give what it found. A trial that fails raises once all are over."""
-    from .loading import load
-
     if not isinstance(experiment, spec.Experiment):
         experiment = load(experiment, settings)
     outcome = running.run(
