@@ -273,21 +273,28 @@ def show_audits(found: dict[str, Any]) -> None:
 
 
 def result_table(found: dict[str, Any]) -> Table:
+    """Variants and splits, whichever way round needs fewer columns."""
     results = found["results"]
-    splits = list(next(iter(results.values())))
-    made = table("", *(escape(name) for name in splits))
-    for variant, by_split in results.items():
-        cells = (_mean_and_spread([value for _, value in by_split.get(name, [])], found["metric"]) for name in splits)
-        made.add_row(escape(variant), *cells)
+    splits, variants = list(next(iter(results.values()))), list(results)
+    cells = {
+        (variant, split): _mean_and_spread([value for _, value in results[variant].get(split, [])], found["metric"])
+        for variant in variants
+        for split in splits
+    }
+    across, down = (splits, variants) if len(splits) <= len(variants) else (variants, splits)
+    made = table("", *map(escape, across))
+    made.columns[0].no_wrap = True
+    for name in down:
+        made.add_row(escape(name), *(cells.get((name, other)) or cells[other, name] for other in across))
     return made
 
 
 def _mean_and_spread(values: Sequence[float], metric: str) -> str:
     if not values:
         return "none"
-    scale, digits, unit = (100, 1, " %") if metric == "accuracy" else (1, 1, "")
+    scale, digits, unit = (100, 1, "%") if metric == "accuracy" else (1, 1, "")
     mean = f"{scale * statistics.fmean(values):.{digits}f}{unit}"
-    return mean + (f" ± {scale * statistics.stdev(values):.{digits}f}" if len(values) > 1 else "")
+    return mean + (f"±{scale * statistics.stdev(values):.{digits}f}" if len(values) > 1 else "")
 
 
 def as_json(outcome: Any, report: str | None) -> dict[str, Any]:
