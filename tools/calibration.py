@@ -25,7 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from scipy import stats
 
-from headtohead.verdict import Scores, compare
+from headtohead.verdict import Scores, compare, schedule, settled
 from headtohead.verdict.calibrate import calibrate, calibrate_auto, to_markdown
 from headtohead.verdict.worlds import Measured, Synthetic
 
@@ -33,6 +33,7 @@ AA_EXPERIMENTS = 200
 AA_SEEDS = 5
 POOL = AA_EXPERIMENTS * AA_SEEDS
 MATTERS = 0.01
+LIMIT = 12
 
 LANGUAGE_MODEL: dict[str, Any] = {
     "question": "Is nothing nothing?",
@@ -138,6 +139,37 @@ def a_against_a(name: str, one: np.ndarray, other: np.ndarray, weights: np.ndarr
     }
 
 
+def auto_against_auto(name: str, one: np.ndarray, other: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
+    """The same with `seeds = "auto"`: seeds are added look by look until the verdict is settled."""
+    looks = schedule(LIMIT)
+    experiments = len(one) // LIMIT
+    words, used = [], []
+    for i in range(experiments):
+        for look in looks:
+            rows, seeds = slice(i * LIMIT, i * LIMIT + look), tuple(range(look))
+            (verdict,) = compare(
+                Scores(seeds, one[rows], weights),
+                {"b": Scores(seeds, other[rows], weights)},
+                metric="perplexity",
+                matters=MATTERS,
+                looks=looks,
+            )
+            if settled([verdict]):
+                break
+        words.append(verdict.word)
+        used.append(look)
+    false = sum(word in ("helped", "hurt") for word in words)
+    return {
+        "experiment": name,
+        "experiments": experiments,
+        "seeds": f"auto up to {LIMIT}, {np.mean(used):.1f} used",
+        "helped or hurt": f"{false} ({false / experiments:.1%})",
+        "interval excludes 0": "",
+        "no practical difference": words.count("no practical difference"),
+        "cannot tell": words.count("cannot tell"),
+    }
+
+
 def markdown(rows: list[dict[str, Any]]) -> str:
     head = list(rows[0])
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
@@ -163,6 +195,8 @@ def main() -> None:
     null = [
         a_against_a("other random streams", first, second, weights),
         a_against_a("heads shifted", first, shifted, weights),
+        auto_against_auto("other random streams", first, second, weights),
+        auto_against_auto("heads shifted", first, shifted, weights),
     ]
     worlds = [
         Measured("language model: other streams", [second - first], [weights]),

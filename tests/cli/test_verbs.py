@@ -123,3 +123,60 @@ def test_parts_check_examines_a_users_file(h2h, tmp_path):  # noqa: F811
     code, out, err = h2h("parts", "check", file)
     assert code == 0, out + err
     assert "passed" in out
+
+
+def test_judge_gives_verdicts_words_and_a_picture_for_scores_from_elsewhere(h2h, tmp_path):  # noqa: F811
+    file = tmp_path / "scores.csv"
+    rows = [f"{name},{seed},{score + 0.01 * seed}" for name, score in (("old", 2.0), ("new", 1.5)) for seed in range(4)]
+    file.write_text("variant,seed,score\n" + "\n".join(rows) + "\n")
+    code, out, _ = h2h("judge", file, "--metric", "loss", "--matters", "0.1", "--out", tmp_path / "forest.svg")
+    assert code == 0
+    assert "new: helped" in out
+    assert "<svg" in (tmp_path / "forest.svg").read_text()
+    (row,) = json.loads(h2h("judge", file, "--metric", "loss", "--matters", "0.1", "--json")[1])
+    assert row["word"] == "helped"
+    assert row["effect"] == pytest.approx(-0.5)
+    code, _, err = h2h("judge", file)
+    assert code == 2
+    assert "metric" in err
+
+
+CHEAT = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, vocab_size, causal=True):
+        super().__init__()
+        self.embed, self.out, self.causal = nn.Embedding(vocab_size, 8), nn.Linear(8, vocab_size), causal
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        seen = x.cumsum(1) if self.causal else x.sum(1, keepdim=True).expand_as(x)
+        return self.out(torch.tanh(seen))
+"""
+
+
+def test_audit_catches_a_network_of_ones_own_that_reads_the_future(h2h, tmp_path):  # noqa: F811
+    (tmp_path / "net.py").write_text(CHEAT)
+    code, out, _ = h2h("audit", "net.py:Net", "--vocab", "20", "--context", "8")
+    assert code == 0, out
+    code, out, _ = h2h("audit", "net.py:Net", "--vocab", "20", "--context", "8", "--option", "causal=false", "--json")
+    assert code == 1
+    (causality,) = (row for row in json.loads(out) if row["name"] == "causality")
+    assert causality["passed"] is False
+    assert causality["reason"] == "reads the future"
+
+
+def test_a_network_of_ones_own_is_compared_and_its_cheating_takes_the_verdict_away(h2h, world, tmp_path):  # noqa: F811
+    (tmp_path / "net.py").write_text(CHEAT)
+    file = world()
+    text = file.read_text().replace('[variants.alibi]\nmodel.position = "alibi"\n', "")
+    module = '[variants.{0}]\nmodel.module = "net.py:Net"\nmodel.options = {{ causal = {1} }}\n'
+    file.write_text(text + module.format("honest", "true") + module.format("cheat", "false"))
+    code, out, err = h2h("run", file, "--out", "own", "--seeds", "2", "--json")
+    assert code == 0, err
+    words = {row["name"]: row["verdict"] for row in json.loads(out)["variants"]}
+    assert words["cheat"] == "not comparable"
+    assert words["honest"] != "not comparable"
+    assert h2h("score", "own/honest/seed-0", "word1 is test line 3 .")[0] == 0
