@@ -272,12 +272,14 @@ def estimate(trial: spec.Trial, folder: Path, *, steps: int = 3) -> float:
     prepared = prepare(trial.data, trial.task)
     model, training = begin(trial, prepared, folder, devices.choose("auto"))
     model.train()
+    before = devices.threads(1)  # as in a worker
     training._step(0)
     began = time.perf_counter()
     for step in range(steps):
         training._step(step)
     one_step = (time.perf_counter() - began) / steps
-    examples = sum(e.count for e in training.followed.values())
+    devices.threads(before)
+    examples = sum(e.count / e.stride for e in training.followed.values())
     evaluations = 2 + training.steps // training.evaluate_every
     # An evaluation is a forward pass: about a third of a step's work for each row.
     return training.steps * one_step + evaluations * examples / trial.training.batch * one_step / 3

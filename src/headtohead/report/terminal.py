@@ -212,7 +212,7 @@ def show_examination(found: dict[str, Any]) -> None:
     made.columns[1].justify = "left"
     for finding in found["findings"]:
         advice = f"\n[yellow]{escape(finding['advice'])}[/]" if finding["advice"] else ""
-        made.add_row(escape(finding["name"]), escape(str(finding["value"])) + advice)
+        made.add_row(escape(finding["name"]), escape(str(finding["found"])) + advice)
     out().print(made)
 
 
