@@ -171,10 +171,10 @@ def verify(
 ) -> None:
     """Recompute every figure of a report from its run folders, and name every file that was edited."""
     from .lab.verify import verify as check
-    from .report import terminal
+    from .report import terminal, write
 
     with terminal.Status() as status:
-        checks = check(runs, rescore=rescore, retrain=retrain, tell=status.tell)
+        checks = check(runs, rescore=rescore, retrain=retrain, remake=write, tell=status.tell)
     show_json([one.as_row() for one in checks]) if as_json else terminal.show_checks(checks)
     if not all(one.passed for one in checks):
         raise typer.Exit(1)

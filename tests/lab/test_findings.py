@@ -1,6 +1,7 @@
 """Findings: what the runs say, with proof of pairing; and whether somebody changed them afterwards."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,41 @@ def test_verify_sees_edited_findings(finished, tmp_path):
     (folder / "findings.json").write_text(json.dumps(raw))
     failed = [c.place for c in verify.verify(folder) if not c.passed]
     assert failed == ["findings.json: verdicts[0].word"]
+
+
+def test_verify_sees_an_edited_report(finished, tmp_path):
+    from headtohead.report import write
+
+    folder = copy_of(finished, tmp_path)
+    (page,) = write(folder, ["html"])
+    assert all(c.passed for c in verify.verify(folder, remake=write))
+    page.write_text(page.read_text().replace("not comparable", "helped"))
+    assert [c.place for c in verify.verify(folder, remake=write) if not c.passed] == ["report.html"]
+
+
+def test_results_show_themselves_in_a_notebook(finished):
+    assert "Does it help?" in finished._repr_html_()
+
+
+def test_other_tokens_are_compared_per_byte_of_the_same_text(tmp_path, text_folder):
+    raw = {
+        "question": "?",
+        "task": "language-model",
+        "seeds": 2,
+        "data": {"source": str(text_folder)},
+        "model": {"width": 16, "layers": 1, "heads": 2, "context": 8},
+        "training": {"steps": 20},
+        "variants": {"characters": {"data": {"tokens": "characters"}}},
+    }
+    outcome = running.run(h2h.experiment(raw, "tokens"), tmp_path / "runs", workers=2)
+    assert outcome.findings is not None
+    (verdict,) = outcome.findings["verdicts"]
+    assert "per byte" in verdict["sentence"]
+    size = len((text_folder / "test.txt").read_bytes())
+    scores = open_runs(tmp_path / "runs").run("baseline", 0).scores
+    other = open_runs(tmp_path / "runs").run("baseline", 1).scores
+    mean = (scores["test.losses"].sum() + other["test.losses"].sum()) / 2 / size
+    assert verdict["baseline_mean"] == pytest.approx(math.exp(mean))
 
 
 def test_verify_sees_weights_that_do_not_give_the_scores(finished, tmp_path):

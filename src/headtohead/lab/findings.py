@@ -6,8 +6,10 @@ No torch here: findings can be made again anywhere from the folders alone. docs/
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,15 +137,19 @@ def _judge(
         for name, found in finished.items()
         if found  # a variant without a finished run is in the failures
     }
-    baseline = scored.pop(BASELINE)
+    baseline, per_byte = scored.pop(BASELINE), False
     if kind == "perplexity" and any(not np.array_equal(s.weights, baseline.weights) for s in scored.values()):
         # Other tokens, other predictions: only totals can be compared, and per byte of the same text.
+        per_byte = True
         size = _bytes(corpus, split)
         baseline, scored = _totals(baseline, size), {name: _totals(s, size) for name, s in scored.items()}
     barred = {name: reason for name, reason in failed.items() if name != BASELINE}
     if BASELINE in failed:
         barred = dict.fromkeys(scored, f"the baseline {failed[BASELINE]}")
-    return compare(baseline, scored, metric=kind, matters=experiment.matters, failed=barred, looks=looks)
+    verdicts = compare(baseline, scored, metric=kind, matters=experiment.matters, failed=barred, looks=looks)
+    if per_byte:
+        return [replace(v, sentence=re.sub("(?i)(perplexity)", r"\1 per byte", v.sentence)) for v in verdicts]
+    return verdicts
 
 
 def _held_out(corpus: Mapping[str, Any], split: str) -> list[str]:

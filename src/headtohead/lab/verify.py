@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,20 @@ class Check:
         return asdict(self)
 
 
+REPORTS = {"report.html": "html", "report.md": "md"}
+Remake = Callable[[Path, Sequence[str], Path], list[Path]]
+"""makes a report anew: experiment's folder, formats, where to"""
+
+
 def verify(
-    folder: Path, *, rescore: bool = False, retrain: int = 0, tell: Callable[[str], None] = lambda text: None
+    folder: Path,
+    *,
+    rescore: bool = False,
+    retrain: int = 0,
+    remake: Remake | None = None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> list[Check]:
-    """Everything that can be checked about this experiment's folder."""
+    """Everything that can be checked about this experiment's folder. With `remake`, its reports too."""
     runs = folders.open_runs(folder)
     finished = [
         (f"{name}/seed-{seed}", run) for name in runs.experiment.names for seed, run in runs.finished(name).items()
@@ -53,12 +64,16 @@ def verify(
         checks += list(_files(place, run))
     tell("figures")
     checks += list(_figures(runs))
+    for name, form in REPORTS.items() if remake else ():
+        if remake and (folder / name).is_file():
+            tell(name)
+            checks.append(_guarded(name, "made again from the figures", partial(_report, folder, name, form, remake)))
     for place, run in finished if rescore else []:
         tell(f"scoring {place} again")
-        checks.append(_guarded(place, "scores of the saved weights", lambda run=run: _rescore(run)))  # type: ignore[misc]
+        checks.append(_guarded(place, "scores of the saved weights", partial(_rescore, run)))
     for place, run in random.Random(folder.name).sample(finished, min(retrain, len(finished))):
         tell(f"training {place} again")
-        checks.append(_guarded(place, "training again", lambda run=run: _retrain(run)))  # type: ignore[misc]
+        checks.append(_guarded(place, "training again", partial(_retrain, run)))
     return checks
 
 
@@ -77,7 +92,7 @@ def _files(place: str, run: Run) -> Iterator[Check]:
         yield Check(f"{place}/{name}", "checksum", False, "was changed, or is gone, since the run ended")
     if not damaged:
         yield Check(place, "checksums", True, f"{len(run.result['sha256'])} files as they were written")
-    yield _guarded(f"{place}/result.json", "figures from the scores", lambda: _result_from_scores(run))
+    yield _guarded(f"{place}/result.json", "figures from the scores", partial(_result_from_scores, run))
 
 
 def _result_from_scores(run: Run) -> str:
@@ -132,6 +147,13 @@ def differences(one: Any, other: Any, place: str = "") -> Iterator[str]:
             yield place
     elif one != other:
         yield place
+
+
+def _report(folder: Path, name: str, form: str, remake: Remake) -> str:
+    with tempfile.TemporaryDirectory() as scratch:
+        (made,) = remake(folder, [form], Path(scratch))
+        same = made.read_bytes() == (folder / name).read_bytes()
+    return "" if same else "was edited, or made by another version"
 
 
 def _rescore(run: Run) -> str:
