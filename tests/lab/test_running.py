@@ -76,7 +76,14 @@ def test_ctrl_c_leaves_everything_resumable(small, tmp_path, text_folder):
         "[model]\nwidth = 16\nlayers = 1\ncontext = 8\n[training]\nsteps = 3000\ncheckpoint = 20\nevaluate = 1000\n"
     )
     command = [sys.executable, "-m", "headtohead.cli", "run", str(file), "--out", str(tmp_path / "runs")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Tests that a shell started in the background inherit a Ctrl-C that is switched off.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     deadline = time.monotonic() + 60
     while not list((tmp_path / "runs").glob("baseline/seed-0/checkpoint-0000[2-9]*")):
         assert time.monotonic() < deadline
