@@ -75,15 +75,12 @@ def test_ctrl_c_leaves_everything_resumable(small, tmp_path, text_folder):
         f'question = "?"\ntask = "language-model"\nseeds = 1\n[data]\nsource = "{text_folder}"\n'
         "[model]\nwidth = 16\nlayers = 1\ncontext = 8\n[training]\nsteps = 3000\ncheckpoint = 20\nevaluate = 1000\n"
     )
-    command = [sys.executable, "-m", "headtohead.cli", "run", str(file), "--out", str(tmp_path / "runs")]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # Tests that a shell started in the background inherit a Ctrl-C that is switched off.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    # Tests that a shell started in the background inherit a Ctrl-C that is switched off.
+    start = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import headtohead.cli as c; c.main()"
     )
+    command = [sys.executable, "-c", start, "run", str(file), "--out", str(tmp_path / "runs")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not list((tmp_path / "runs").glob("baseline/seed-0/checkpoint-0000[2-9]*")):
         assert time.monotonic() < deadline
