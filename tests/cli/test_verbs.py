@@ -1,9 +1,9 @@
 """The verbs, as a person calls them."""
 
 import json
+import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -30,17 +30,17 @@ print("torch" in sys.modules)
 
 
 def test_help_answers_at_once():
-    best = min(
-        _timed(lambda: run_python("import sys; sys.argv = ['h2h', '--help']; import headtohead.cli")) for _ in range(5)
-    )
-    bare = min(_timed(lambda: run_python("pass")) for _ in range(5))
-    assert best - bare < 0.3
+    """In processor time, so that a busy machine does not count."""
+    code = "import sys; sys.argv = ['h2h', '--help']; from headtohead.cli import main; main()"
+    assert min(_processor_seconds(code) for _ in range(3)) < 0.3
 
 
-def _timed(work) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
+def _processor_seconds(code: str) -> float:
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return used.ru_utime + used.ru_stime
 
 
 def test_a_run_from_end_to_end(h2h, world):  # noqa: F811
