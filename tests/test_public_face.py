@@ -31,7 +31,7 @@ def test_rooms_know_only_the_rooms_below_them():
         "spec": {"errors"},
         "parts": {"errors", "spec"},
         "model": {"errors", "spec", "parts", "streams"},
-        "corpus": {"errors", "spec", "streams"},
+        "corpus": {"errors", "spec", "streams", "files"},
         "train": {"errors", "spec", "parts", "model", "corpus", "streams", "files"},
         "decode": {"errors", "model", "streams", "spec", "parts"},
         "audit": {"errors", "spec", "parts", "model", "corpus", "streams"},

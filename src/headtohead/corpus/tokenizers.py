@@ -19,6 +19,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 from tokenizers import Tokenizer as Backend
 
 from headtohead.errors import Fault, nearest
+from headtohead.files import write_text
 from headtohead.spec import Choice, Data
 
 from . import words as treebank
@@ -76,7 +77,7 @@ class Tokenizer:
 
     def save(self, folder: Path | str) -> Path:
         path = Path(folder) / FILE
-        path.write_text(self.backend.to_str(pretty=True) + "\n", encoding="utf-8")
+        write_text(path, self.backend.to_str(pretty=True) + "\n")
         return path
 
     @classmethod

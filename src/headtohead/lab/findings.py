@@ -10,7 +10,6 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -89,11 +88,6 @@ def looks_of(runs: Runs) -> tuple[int, ...]:
     """The looks that were planned, when the experiment adds seeds until it is settled."""
     experiment = runs.experiment
     return schedule(experiment.most_seeds) if isinstance(experiment.seeds, str) else ()
-
-
-def read(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = read_json(folder / "findings.json")
-    return found
 
 
 def _choices(experiment: spec.Experiment, corpus: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -21,7 +21,7 @@ from ..spec import BASELINE
 from ..spec.loading import trial as trial_of
 from . import findings
 from .folders import SCHEMA, Runs, create_runs, locked, trials
-from .trial import begin, estimate, prepare, run_trial, versions
+from .trial import begin, estimate, prepare, versions
 from .workers import Job, Watch, default_workers, run_jobs
 
 DEFAULT_FOLDER = Path("runs")
@@ -211,4 +211,4 @@ def plan(experiment: spec.Experiment) -> list[Plan]:
     return found
 
 
-__all__ = ["DEFAULT_FOLDER", "Outcome", "Plan", "default_workers", "plan", "run", "run_trial"]
+__all__ = ["DEFAULT_FOLDER", "Outcome", "Plan", "default_workers", "plan", "run"]

@@ -22,7 +22,6 @@ OFFERED = {
     "vocab_size": ("vocab_size", "vocab", "vocabulary", "n_vocab", "num_embeddings"),
     "context": ("context", "block_size", "context_length", "max_len", "n_ctx", "max_seq_len"),
     "classes": ("classes", "num_classes", "n_classes", "num_labels"),
-    "padding_id": ("padding_id", "pad_id", "pad_token_id"),
 }
 
 

@@ -128,11 +128,6 @@ def own_files() -> tuple[Path, ...]:
     return tuple(_own_files.values())
 
 
-def digest(path: Path) -> str:
-    """What a file of parts is known by in a run's identity."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-
 def options(made: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The options of a part, or of anything else that is chosen by name: its keyword-only arguments."""
     parameters = inspect.signature(made).parameters

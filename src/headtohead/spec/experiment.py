@@ -63,7 +63,7 @@ class Trial(Table):
     training: Training
     probe: Probe = Probe()
     use: tuple[str, ...] = ()
-    """hash of each file of parts of the user's own"""
+    """files with parts of the user's own"""
 
     def settings(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude={"variant", "seed", "probe"})

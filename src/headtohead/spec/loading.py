@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 from ..errors import Fault, RequestError, SpecError, nearest
 from .base import Choice
 from .experiment import BASELINE, Experiment, Trial
-from .model import OwnModel, PerLayer, Transformer
+from .model import Transformer
 
 Raw = dict[str, Any]
 Check = Callable[[Raw], list[Fault]]
@@ -368,6 +368,3 @@ def schema() -> dict[str, Any]:
         ],
     }
     return made
-
-
-__all__ = ["Draft", "OwnModel", "PerLayer", "changes_of", "parse", "read", "resolve", "schema", "trial"]
