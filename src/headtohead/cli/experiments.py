@@ -1,38 +1,14 @@
-"""The command line: verbs only. Each calls one function of a room and shows what it gives.
-
-Results go to stdout, bars and errors to stderr. Exit codes: 0 fine, 1 the work failed, 2 the request was wrong.
-Nothing heavy is imported before a verb needs it: `h2h --help` must answer at once.
-"""
+"""Verbs for experiments: run, report, judge, verify, recipes, schema."""
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from .errors import HeadToHeadError, RequestError
-
-app = typer.Typer(
-    help="You changed one thing in a transformer. Did it help, really?",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-parts_app = typer.Typer(help="List the parts a transformer is built from, or examine your own.", rich_markup_mode=None)
-app.add_typer(parts_app, name="parts")
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
-Use = Annotated[list[str] | None, typer.Option("--use", help="A file with parts of your own; may be repeated.")]
-ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A run folder: runs/EXPERIMENT/VARIANT/seed-0.")]
-
-
-def show_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, allow_nan=False))
+from .app import Json, Use, app, show_json
 
 
 @app.command()
@@ -55,8 +31,8 @@ def run(
     use: Use = None,
 ) -> None:
     """Train a change beside its baseline, and say whether it helped."""
-    from .lab import loading, running
-    from .report import terminal
+    from ..lab import loading, running
+    from ..report import terminal
 
     changes = list(settings or [])
     if seeds is not None:
@@ -87,7 +63,7 @@ def run(
             raise typer.Exit(130) from None
     page = None
     if outcome.findings is not None:
-        from .report import write
+        from ..report import write
 
         page = str(write(where, ["html"])[0])
     if as_json:
@@ -109,35 +85,13 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Make the report of an experiment again from its run folders, in any format."""
-    from .lab import findings, folders
-    from .report import write
+    from ..lab import findings, folders
+    from ..report import write
 
     opened = folders.open_runs(runs)
     findings.write(opened, looks=findings.looks_of(opened))
     written = write(runs, formats or ["html"], out)
     show_json([str(path) for path in written]) if as_json else typer.echo("\n".join(map(str, written)))
-
-
-@app.command()
-def audit(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, or your own network: my_gpt.py:GPT.")],
-    vocab: Annotated[int, typer.Option(min=2, help="Your own network: size of the vocabulary.")] = 100,
-    context: Annotated[int, typer.Option(min=4, help="Your own network: length of its inputs.")] = 32,
-    classes: Annotated[
-        int | None, typer.Option(min=2, help="Your own network: classes, if it is a classifier.")
-    ] = None,
-    option: Annotated[list[str] | None, typer.Option(help="Your own network: an argument, as n_layer=2.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Check whether a model's numbers can be believed: does it read the future, its neighbours, the padding?"""
-    from .lab.auditing import audit_target
-    from .report import terminal
-
-    found = audit_target(model, vocab=vocab, context=context, classes=classes, options=option or ())
-    rows = [finding.as_row() for finding in found]
-    show_json(rows) if as_json else terminal.show_audit_rows(rows)
-    if any(row["passed"] is False and row["serious"] for row in rows):
-        raise typer.Exit(1)
 
 
 @app.command()
@@ -150,14 +104,14 @@ def judge(
     as_json: Json = False,
 ) -> None:
     """Give verdicts on scores that you bring from elsewhere."""
-    from . import verdict
-    from .report import terminal
+    from .. import verdict
+    from ..report import terminal
 
     asked = {"baseline": baseline, "metric": metric, "matters": matters}
     rows = [v.as_row() for v in verdict.judge(scores, **{k: v for k, v in asked.items() if v is not None})]  # type: ignore[arg-type]
     show_json(rows) if as_json else terminal.show_verdicts(rows)
     if out:
-        from .report.charts import save_forest
+        from ..report.charts import save_forest
 
         save_forest(rows, out)
 
@@ -170,8 +124,8 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Recompute every figure of a report from its run folders, and name every file that was edited."""
-    from .lab.verify import verify as check
-    from .report import terminal, write
+    from ..lab.verify import verify as check
+    from ..report import terminal, write
 
     with terminal.Status() as status:
         checks = check(runs, rescore=rescore, retrain=retrain, remake=write, tell=status.tell)
@@ -188,7 +142,7 @@ def recipes(
     as_json: Json = False,
 ) -> None:
     """List the experiments that come with the package."""
-    from .spec import loading
+    from ..spec import loading
 
     if show:
         typer.echo(loading.recipe_path(show).read_text(encoding="utf-8"), nl=False)
@@ -199,7 +153,7 @@ def recipes(
     if as_json:
         show_json(found)
         return
-    from .report import terminal
+    from ..report import terminal
 
     terminal.show_recipes(found)
 
@@ -211,96 +165,6 @@ def _headline(raw: dict[str, Any]) -> dict[str, Any]:
 @app.command()
 def schema() -> None:
     """Print a JSON schema of experiment files, for editors."""
-    from .lab.loading import schema as full_schema
+    from ..lab.loading import schema as full_schema
 
     show_json(full_schema())
-
-
-@app.command()
-def predict(
-    model: ModelFolder,
-    text: Annotated[list[str], typer.Argument(help="One or more texts.")],
-    as_json: Json = False,
-) -> None:
-    """Name the class of a text, with confidence (a classifier's run folder)."""
-    from .lab import saved, use
-    from .report import terminal
-
-    loaded = saved.load(model)
-    answers = [use.predict(loaded, one) for one in text]
-    show_json(answers) if as_json else terminal.show_predictions(answers)
-
-
-@app.command()
-def score(
-    model: ModelFolder,
-    text: Annotated[list[str], typer.Argument(help="One or more sentences.")],
-    as_json: Json = False,
-) -> None:
-    """Loss and perplexity of sentences, token by token (a language model's run folder)."""
-    from .lab import saved, use
-    from .report import terminal
-
-    loaded = saved.load(model)
-    answers = [use.score(loaded, one) for one in text]
-    show_json(answers) if as_json else terminal.show_scores(answers)
-
-
-@app.command()
-def doctor(as_json: Json = False) -> None:
-    """Say what this machine has and can do: device, threads, memory, packages, bfloat16."""
-    from .report import terminal
-    from .train import devices
-
-    found = devices.examine()
-    show_json(found.as_dict()) if as_json else terminal.show_examination(found.as_dict())
-
-
-@parts_app.callback(invoke_without_command=True)
-def list_parts(context: typer.Context, as_json: Json = False, use: Use = None) -> None:
-    """List the parts by slot, with their options."""
-    if context.invoked_subcommand is not None:
-        return
-    from . import parts
-    from .report import terminal
-
-    for file in use or ():
-        parts.use(file)
-    rows = [
-        {"slot": p.slot, "part": p.kind, "options": parts.signature_words(p), "about": parts.describe(p)}
-        for p in parts.listing()
-    ]
-    show_json(rows) if as_json else terminal.show_parts(rows)
-
-
-@parts_app.command("check")
-def check_parts(
-    file: Annotated[Path, typer.Argument(help="A file with parts of your own.")], as_json: Json = False
-) -> None:
-    """Examine the parts of a file: gradients, causality, cache, roads, padding, state."""
-    from .report import terminal
-    from .testing import examine_file
-
-    findings = examine_file(file)
-    show_json([f.as_row() for f in findings]) if as_json else terminal.show_findings(findings)
-    if not all(f.passed for f in findings):
-        raise typer.Exit(1)
-
-
-def main() -> None:
-    """The door: turns our errors into one plain message and an exit code."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    # Small models: two threads on a busy machine run many times slower than one. Set it yourself to have more.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    try:
-        app()
-    except HeadToHeadError as error:
-        kind = "error" if isinstance(error, RequestError) else "failed"
-        typer.echo(f"h2h: {kind}: {error}", err=True)
-        sys.exit(error.exit_code)
-    except BrokenPipeError:
-        sys.exit(0)  # the reader of a pipe has seen enough
-
-
-if __name__ == "__main__":
-    main()

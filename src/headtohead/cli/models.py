@@ -1,0 +1,71 @@
+"""Verbs for one model: audit, predict, score; and doctor, for the machine it runs on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .app import Json, ModelFolder, app, show_json
+
+
+@app.command()
+def audit(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, or your own network: my_gpt.py:GPT.")],
+    vocab: Annotated[int, typer.Option(min=2, help="Your own network: size of the vocabulary.")] = 100,
+    context: Annotated[int, typer.Option(min=4, help="Your own network: length of its inputs.")] = 32,
+    classes: Annotated[
+        int | None, typer.Option(min=2, help="Your own network: classes, if it is a classifier.")
+    ] = None,
+    option: Annotated[list[str] | None, typer.Option(help="Your own network: an argument, as n_layer=2.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Check whether a model's numbers can be believed: does it read the future, its neighbours, the padding?"""
+    from ..lab.auditing import audit_target
+    from ..report import terminal
+
+    found = audit_target(model, vocab=vocab, context=context, classes=classes, options=option or ())
+    rows = [finding.as_row() for finding in found]
+    show_json(rows) if as_json else terminal.show_audit_rows(rows)
+    if any(row["passed"] is False and row["serious"] for row in rows):
+        raise typer.Exit(1)
+
+
+@app.command()
+def predict(
+    model: ModelFolder,
+    text: Annotated[list[str], typer.Argument(help="One or more texts.")],
+    as_json: Json = False,
+) -> None:
+    """Name the class of a text, with confidence (a classifier's run folder)."""
+    from ..lab import saved, use
+    from ..report import terminal
+
+    loaded = saved.load(model)
+    answers = [use.predict(loaded, one) for one in text]
+    show_json(answers) if as_json else terminal.show_predictions(answers)
+
+
+@app.command()
+def score(
+    model: ModelFolder,
+    text: Annotated[list[str], typer.Argument(help="One or more sentences.")],
+    as_json: Json = False,
+) -> None:
+    """Loss and perplexity of sentences, token by token (a language model's run folder)."""
+    from ..lab import saved, use
+    from ..report import terminal
+
+    loaded = saved.load(model)
+    answers = [use.score(loaded, one) for one in text]
+    show_json(answers) if as_json else terminal.show_scores(answers)
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Say what this machine has and can do: device, threads, memory, packages, bfloat16."""
+    from ..report import terminal
+    from ..train import devices
+
+    found = devices.examine()
+    show_json(found.as_dict()) if as_json else terminal.show_examination(found.as_dict())

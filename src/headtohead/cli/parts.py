@@ -1,0 +1,44 @@
+"""Verbs for parts: list them, examine one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .app import Json, Use, app, show_json
+
+parts_app = typer.Typer(help="List the parts a transformer is built from, or examine your own.", rich_markup_mode=None)
+app.add_typer(parts_app, name="parts")
+
+
+@parts_app.callback(invoke_without_command=True)
+def list_parts(context: typer.Context, as_json: Json = False, use: Use = None) -> None:
+    """List the parts by slot, with their options."""
+    if context.invoked_subcommand is not None:
+        return
+    from .. import parts
+    from ..report import terminal
+
+    for file in use or ():
+        parts.use(file)
+    rows = [
+        {"slot": p.slot, "part": p.kind, "options": parts.signature_words(p), "about": parts.describe(p)}
+        for p in parts.listing()
+    ]
+    show_json(rows) if as_json else terminal.show_parts(rows)
+
+
+@parts_app.command("check")
+def check_parts(
+    file: Annotated[Path, typer.Argument(help="A file with parts of your own.")], as_json: Json = False
+) -> None:
+    """Examine the parts of a file: gradients, causality, cache, roads, padding, state."""
+    from ..report import terminal
+    from ..testing import examine_file
+
+    findings = examine_file(file)
+    show_json([f.as_row() for f in findings]) if as_json else terminal.show_findings(findings)
+    if not all(f.passed for f in findings):
+        raise typer.Exit(1)
