@@ -10,9 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import design
+    from .decode import generate
     from .lab.loading import from_dict as experiment
     from .lab.loading import load
-    from .lab.saved import load as load_model
+    from .lab.opening import open_model as load_model
+    from .looking import attention
     from .results import Results, read, run
     from .spec import Experiment
     from .verdict import Scores, Verdict, compare, judge
@@ -23,11 +26,14 @@ _HOMES = {
     "Results": ("results", "Results"),
     "Scores": ("verdict", "Scores"),
     "Verdict": ("verdict", "Verdict"),
+    "attention": ("looking", "attention"),
     "compare": ("verdict", "compare"),
+    "design": ("design", ""),  # a room of its own: headtohead.design.select
     "experiment": ("lab.loading", "from_dict"),
+    "generate": ("decode", "generate"),
     "judge": ("verdict", "judge"),
     "load": ("lab.loading", "load"),
-    "load_model": ("lab.saved", "load"),
+    "load_model": ("lab.opening", "open_model"),
     "read": ("results", "read"),
     "run": ("results", "run"),
 }
@@ -37,8 +43,11 @@ __all__ = [
     "Results",
     "Scores",
     "Verdict",
+    "attention",
     "compare",
+    "design",
     "experiment",
+    "generate",
     "judge",
     "load",
     "load_model",
@@ -51,7 +60,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     room, inside = _HOMES[name]
-    return getattr(import_module(f".{room}", __name__), inside)
+    home = import_module(f".{room}", __name__)
+    return getattr(home, inside) if inside else home
 
 
 def __dir__() -> list[str]:

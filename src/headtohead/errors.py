@@ -7,6 +7,7 @@
         CorpusError                data that cannot be read as asked
         ScoresError                scores that cannot be judged
         ModelError                 a model folder, module or input that cannot be used
+        StrategyError              a way of decoding that does not exist, or with impossible options
         RunFolderError             a run folder that belongs to something else, or is damaged
         DeviceError                a device that is not there
         MissingExtraError          an optional package that is not installed
@@ -79,6 +80,10 @@ class ScoresError(RequestError):
 
 class ModelError(RequestError):
     """A model folder, a module or an input that cannot be used."""
+
+
+class StrategyError(RequestError):
+    """A way of decoding that does not exist, or that was given options which cannot be."""
 
 
 class RunFolderError(RequestError):

@@ -12,6 +12,7 @@ from .padding import audit_padding
 from .positions import audit_positions
 from .repeat import audit_repeatable
 from .roads import audit_roads
+from .simple import simple_answers, whose_words
 from .start import audit_gradients, audit_start
 from .subject import Subject
 from .vocabulary import audit_unknown, audit_vocabulary
@@ -37,5 +38,7 @@ __all__ = [
     "audit_vocabulary",
     "fold",
     "not_comparable",
+    "simple_answers",
     "unseen_rows",
+    "whose_words",
 ]

@@ -23,6 +23,9 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Where the runs go. [default: runs/NAME]")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Trials at once. [default: one a core]")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A look in a minute or two: fewer seeds and steps, so no answer.")
+    ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue what is there; only what is missing is run.")
     ] = False,
@@ -37,7 +40,7 @@ def run(
     changes = list(settings or [])
     if seeds is not None:
         changes.append(f"seeds={seeds}")
-    experiment = loading.load(recipe, changes, use=use or (), data=data)
+    experiment = loading.load(recipe, changes, use=use or (), data=data, quick=quick)
     if dry_run:
         plans = running.plan(experiment)
         if as_json:

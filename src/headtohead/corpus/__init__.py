@@ -1,6 +1,6 @@
 """Texts to batches: sources with their splits, tokenizers saved as tokenizer.json, batches by (seed, step)."""
 
-from .batches import IGNORED, Batch, Encoded, Rows, Schedule, Stream, encode
+from .batches import IGNORED, Batch, Encoded, Rows, Schedule, Stream, encode, word_counts
 from .examples import Examples, examples
 from .sources import load
 from .splits import Corpus, Split, Task
@@ -23,4 +23,5 @@ __all__ = [
     "examples",
     "load",
     "train_tokenizer",
+    "word_counts",
 ]

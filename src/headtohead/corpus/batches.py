@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headtohead import streams
 from headtohead.errors import CorpusError
-from headtohead.spec import Data, Training
+from headtohead.spec import Data, Once, Training
 
 from .splits import Split, Task
 from .tokenizers import Tokenizer
@@ -71,6 +71,12 @@ class Rows:
         """How many rows are longer than a model of this context can read."""
         limit = context if self.labels is not None else context + 1
         return int((self.lengths > limit).sum())
+
+    def pick(self, at: Int64[Tensor, "picked"], name: str) -> Rows:
+        """Those rows only, under another name."""
+        pieces = [self.tokens[self.offsets[i] : self.offsets[i + 1]] for i in at.tolist()]
+        offsets = torch.tensor([0, *(len(piece) for piece in pieces)]).cumsum(0)
+        return Rows(name, torch.cat(pieces), offsets, None if self.labels is None else self.labels[at])
 
     def padded(
         self, at: Int64[Tensor, "batch"], width: int, pad_id: int
@@ -144,11 +150,14 @@ class Schedule:
         self.encoded, self.task, self.context, self.seed = encoded, task, context, seed
         self.size = training.batch
         self.random = isinstance(encoded, Stream) and training.sampling == "random"
-        self.unknown = data.unknown
+        self.unknown, self.once = data.unknown, data.once
         self.unknown_id, self.pad_id = tokenizer.unknown_id, tokenizer.pad_id or 0
         self._kept = _kept_ids(tokenizer)
-        if self.unknown and self.unknown_id is None:
-            raise CorpusError(f"data.unknown: the tokenizer ({tokenizer.kind}) has no unknown token")
+        for setting, asked in (("unknown", self.unknown), ("once", self.once.unknown or self.once.hidden)):
+            if asked and self.unknown_id is None:
+                raise CorpusError(f"data.{setting}: the tokenizer ({tokenizer.kind}) has no unknown token")
+        self._shown = word_counts(encoded, tokenizer.vocab_size) if self.once != Once() else None
+        self._never = self._never_shown()
         self._generator = torch.Generator()
         self._epoch: tuple[int, Int64[Tensor, "items"]] | None = None
         if isinstance(encoded, Stream):
@@ -159,6 +168,13 @@ class Schedule:
         else:
             self.items = len(encoded)
         self.steps_per_epoch = -(-self._blocks() // self.size)
+
+    def _never_shown(self) -> Int64[Tensor, "words"]:
+        """Words of the vocabulary that the split never shows; padding, unknown and the like are no words."""
+        if self._shown is None:
+            return self._kept
+        never = torch.nonzero(self._shown == 0).squeeze(1)
+        return never[(never != self.unknown_id) & ~torch.isin(never, self._kept)]
 
     def _blocks(self) -> int:
         """How many examples an epoch has."""
@@ -186,7 +202,9 @@ class Schedule:
         if self.unknown:
             block = self._with_unknown(block, step)
         if self.task == "language-model":
-            return Batch(*shifted(block, real))
+            if self._shown is None:
+                return Batch(*shifted(block, real))
+            return Batch(*self._with_once(block, real, step))
         assert isinstance(self.encoded, Rows)
         assert self.encoded.labels is not None
         return Batch(block, self.encoded.labels[at], real)
@@ -194,6 +212,8 @@ class Schedule:
     def digest(self, steps: int) -> str:
         """SHA-256 of which examples each of so many steps sees, and of how they are cut."""
         head = f"{type(self.encoded).__name__} {len(self.encoded)} {self.context} {self.size} {self.unknown} {steps}"
+        if self.once != Once():
+            head += f" {self.once.model_dump_json()}"
         made = hashlib.sha256(head.encode())
         for step in range(steps):
             made.update(self.indices(step).numpy().tobytes())
@@ -215,8 +235,36 @@ class Schedule:
         assert self.unknown_id is not None
         return block.masked_fill(chosen, self.unknown_id)
 
+    def _with_once(
+        self, block: Int64[Tensor, "batch width"], real: Bool[Tensor, "batch width"] | None, step: int
+    ) -> tuple[Int64[Tensor, "batch length"], Int64[Tensor, "batch length"], Bool[Tensor, "batch length"] | None]:
+        """Inputs, labels and mask, with words that train shows once treated as data.once asks."""
+        assert self._shown is not None
+        once = self._shown[block] == 1
+        both = once & self._drawn(block, self.once.unknown, "once unknown", step)
+        block = block.masked_fill(both, self.unknown_id) if self.unknown_id is not None else block
+        inputs, labels, mask = shifted(block, real)
+        left = once & ~both
+        hidden = (left & self._drawn(block, self.once.hidden, "once hidden", step))[:, :-1]
+        if self.unknown_id is not None:
+            inputs = inputs.masked_fill(hidden, self.unknown_id)
+        never = self._never
+        if self.once.unseen and never.numel():
+            given = (left & self._drawn(block, self.once.unseen, "once unseen", step))[:, 1:] & (labels != IGNORED)
+            words = never[torch.randint(never.numel(), labels.shape, generator=self._seeded("unseen words", step))]
+            labels = torch.where(given, words, labels)
+        return inputs, labels, mask
+
+    def _drawn(self, block: Tensor, share: float, purpose: str, step: int) -> Bool[Tensor, "batch width"]:
+        return torch.rand(block.shape, generator=self._seeded(purpose, step)) < share
+
     def _seeded(self, purpose: str, where: int) -> torch.Generator:
         return self._generator.manual_seed(streams.key(self.seed, purpose, where))
+
+
+def word_counts(encoded: Encoded, vocab: int) -> Int64[Tensor, "vocab"]:
+    """How often the split shows each word of the vocabulary."""
+    return torch.bincount(encoded.tokens, minlength=vocab)
 
 
 def _kept_ids(tokenizer: Tokenizer) -> Int64[Tensor, "kept"]:

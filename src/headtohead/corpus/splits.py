@@ -112,8 +112,15 @@ def assemble(found: Found, task: Task, *, validation: float, vocabulary: Literal
         if name in splits:
             raise CorpusError(f"a held-out text cannot be named {name!r}: that is a split of its own")
         splits[name] = _split(name, "test", table, names)
-    rows = (found.course or found.train.rows) if vocabulary == "course" else train.rows
+    rows = _course_rows(found, held) if vocabulary == "course" else train.rows
     return Corpus(task, splits, names, rows, origin, _digest(task, splits, names, rows))
+
+
+def _course_rows(found: Found, held: Table | None) -> tuple[str, ...]:
+    """Every training file's rows but those held back from train: they must be as strange to the model as a test text.
+    (Where the other task's file has such a row too it stays, as it does for the course's test texts.)"""
+    apart = set(held.rows) if held is not None and found.validation is None else set()
+    return tuple(row for row in found.course or found.train.rows if row not in apart)
 
 
 def hold_back(table: Table, share: float, purpose: str) -> tuple[Table, Table]:

@@ -1,50 +1,424 @@
-"""Generation as a ladder of small functions: prefill, step, generate. The cache belongs to the caller.
+"""Generation as a ladder of small functions: prefill and step (in `reader`), then stream, then generate.
 
-Plain sampling from the whole distribution; one stream of random numbers for each prompt and sample, so that a
-continuation does not depend on what else is written.
+    generate(model, ["Once upon a time"], "top-p", samples=10, seed=0)
+
+Random numbers are a function of (seed, prompt, sample), so a continuation does not depend on what else is written.
 """
 
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
+
 import torch
-from torch import Tensor, nn
+from jaxtyping import Float
+from torch import Tensor
 
-from .. import streams
-from ..errors import ModelError
-from ..model import Cache, Transformer
+from ..errors import ModelError, RequestError
+from ..model import Decoder, Transformer
+from ..model.pretrained import Pretrained
+from . import search
+from .chance import Chance, row_key
+from .draw import draw, likeliest
+from .reader import Reader
+from .steps import Seen, Step, distribution
+from .strategies import Strategy, as_strategy
+from .texts import Teller, continuation_text, prompt_ids, stop_ids
+
+ROWS = 32
+"""continuations that are written side by side"""
+Ended = Literal["token", "string", "length"]
+Prompts = str | Sequence[str] | Sequence[Sequence[int]]
 
 
-def prefill(model: nn.Module, ids: Tensor, cache: Cache | None) -> Tensor:
-    """Read the prompt; the logits of what comes next."""
-    logits: Tensor = model(ids, cache=cache).logits if cache is not None else model(ids).logits
-    return logits[:, -1]
+class SlidingWarning(UserWarning):
+    """A text has outgrown the model's context, and its beginning is forgotten."""
 
 
-def draw(logits: Tensor, generator: torch.Generator) -> int:
-    """One token from the whole distribution."""
-    return int(torch.multinomial(logits.float().softmax(-1), 1, generator=generator))
+@dataclass(frozen=True)
+class Continuation:
+    """What was written after a prompt."""
+
+    prompt: int
+    """which prompt, counted from 0"""
+    sample: int
+    ids: tuple[int, ...]
+    """the new tokens, without the stop"""
+    text: str
+    ended: Ended
+    """at a stop token, a stop string, or the longest length"""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of a continuation, as it is made."""
+
+    prompt: int
+    sample: int
+    ids: tuple[int, ...]
+    text: str
+    ended: Ended | None = None
+
+
+@runtime_checkable
+class Opened(Protocol):
+    """A model with its tokenizer, as every door to models gives it."""
+
+    model: Any
+    tokenizer: Any
+    task: str
+
+
+@dataclass
+class Row:
+    """One continuation under way."""
+
+    prompt: int
+    sample: int
+    ids: list[int]
+    made: list[int] = field(default_factory=list)
+    ended: Ended | None = None
+    teller: Teller | None = None
+    text: str = ""
+    """what could be shown since it was last asked for"""
+
+    def take(self, token: int, stop_ids: Sequence[int], longest: int) -> None:
+        """One more token, and whether it is the last."""
+        if token in stop_ids:
+            self.ended = "token"
+        else:
+            self.made.append(token)
+            if self.teller is not None:
+                self.text += self.teller.feed(token)
+                if self.teller.stopped:
+                    self.ended, self.made = "string", list(self.teller.ids)
+            if self.ended is None and len(self.made) >= longest:
+                self.ended = "length"
+        if self.ended is not None and self.teller is not None:
+            self.text += self.teller.finish()
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that a call of generate asked for, made ready."""
+
+    model: Decoder
+    tokenizer: Any
+    rows: list[Row]
+    strategy: Strategy
+    stop_ids: tuple[int, ...]
+    longest: int
+    seed: int
+    batch: int
+
+
+# ---- the two upper rungs
+
+
+def generate(
+    model: Any,
+    prompts: Prompts,
+    strategy: str | Strategy | Sequence[Step] = "sample",
+    *,
+    samples: int = 1,
+    max_new_tokens: int = 50,
+    seed: int = 0,
+    stop: str | int | Sequence[str | int] = (),
+    tokenizer: Any = None,
+    chat: bool = False,
+    batch: int = ROWS,
+) -> list[Continuation]:
+    """Continue each prompt `samples` times; prompts one after the other, and the samples of each in order.
+
+    `model` is what `load_model` gives, or a bare model, then with a `tokenizer` or prompts that are token ids. It ends at
+    the model's stop token, at a `stop` of yours (a string, or a token id), or after `max_new_tokens`.
+    """
+    job = _job(model, prompts, strategy, samples, max_new_tokens, seed, stop, tokenizer, chat, batch, tell=False)
+    for _ in _running(job):
+        pass
+    return [_finished(row, job.tokenizer) for row in job.rows]
+
+
+def stream(
+    model: Any,
+    prompts: Prompts,
+    strategy: str | Strategy | Sequence[Step] = "sample",
+    *,
+    samples: int = 1,
+    max_new_tokens: int = 50,
+    seed: int = 0,
+    stop: str | int | Sequence[str | int] = (),
+    tokenizer: Any = None,
+    chat: bool = False,
+    batch: int = ROWS,
+) -> Iterator[Piece]:
+    """The same as an iterator that gives pieces of text as they are made; those of one continuation, joined, are its
+    text."""
+    job = _job(model, prompts, strategy, samples, max_new_tokens, seed, stop, tokenizer, chat, batch, tell=True)
+    for told in _running(job):
+        for row, new in told:
+            if row.text or row.ended or job.tokenizer is None:
+                text, row.text = row.text, ""
+                yield Piece(row.prompt, row.sample, tuple(new), text, row.ended)
+
+
+def _finished(row: Row, tokenizer: Any) -> Continuation:
+    assert row.ended is not None
+    if row.teller is not None:
+        text = row.teller.text
+    else:
+        text = "" if tokenizer is None else continuation_text(tokenizer, row.ids, row.made)
+    return Continuation(row.prompt, row.sample, tuple(row.made), text, row.ended)
+
+
+# ---- the loop
+
+
+def _running(job: Job) -> Iterator[list[tuple[Row, list[int]]]]:
+    """Step by step the rows that have got new tokens, and which, until all have ended."""
+    model = job.model
+    assert isinstance(model, torch.nn.Module)
+    training = model.training
+    model.eval()
+    warned = False
+    try:
+        for rows in _batches(job):
+            for new, slid in _ways(job, rows):
+                if slid and not warned:
+                    warned = True
+                    _warn(model)
+                yield new
+    finally:
+        model.train(training)
+
+
+Told = tuple[list[tuple[Row, list[int]]], bool]
+"""rows with their new tokens, and whether a text has outgrown the context"""
+
+
+def _ways(job: Job, rows: list[Row]) -> Iterator[Told]:
+    if job.strategy.way == "beam":
+        yield from _beamed(job, rows)
+    elif job.strategy.way == "contrast":
+        for row in rows:
+            yield from _contrasted(job, row)
+    else:
+        yield from _drawn(job, rows)
+
+
+def _drawn(job: Job, rows: list[Row]) -> Iterator[Told]:
+    """Token by token, all rows at once; a row that has ended leaves the batch."""
+    reader = Reader(job.model, [row.ids for row in rows])
+    chance = Chance([row_key(job.seed, row.ids, row.sample) for row in rows], reader.logits.shape[-1])
+    prompts, made = [len(row.ids) for row in rows], 0
+    while rows:
+        tokens = choose(job.strategy, reader, prompts, job.stop_ids, chance, made)
+        for row, token in zip(rows, tokens, strict=True):
+            row.take(token, job.stop_ids, job.longest)
+        yield [(row, [token]) for row, token in zip(rows, tokens, strict=True)], reader.slid
+        going = [i for i, row in enumerate(rows) if row.ended is None]
+        if len(going) < len(rows):
+            if not going:
+                return
+            rows, tokens, prompts = ([x[i] for i in going] for x in (rows, tokens, prompts))
+            reader.select(going)
+            chance.select(going)
+        reader.push(tokens)
+        made += 1
+
+
+@torch.inference_mode()
+def choose(
+    strategy: Strategy, reader: Reader, prompts: Sequence[int], stop_ids: tuple[int, ...], chance: Chance, made: int
+) -> list[int]:
+    """The next token of each row."""
+    seen = Seen(reader.rows, prompts, stop_ids)
+    if strategy.way == "likeliest":
+        return likeliest(reader.logits, strategy.steps, seen)
+    return draw(reader.logits, strategy.steps, seen, chance.at(made))
+
+
+def _beamed(job: Job, rows: list[Row]) -> Iterator[Told]:
+    """The beams of a prompt are its samples, best first."""
+    found: dict[int, list[search.Found]] = {}
+    for row in rows:
+        if row.prompt not in found:
+            found[row.prompt] = search.beam(job.model, row.ids, job.strategy, job.stop_ids, job.longest)
+        best = found[row.prompt][row.sample]
+        for token in best.ids:
+            row.take(token, (), job.longest)
+            if row.ended is not None:
+                break
+        if row.ended is None:
+            row.ended = "token"
+            row.text += row.teller.finish() if row.teller is not None else ""
+        yield [(row, list(row.made))], len(row.ids) + len(best.ids) > job.model.context
+
+
+def _contrasted(job: Job, row: Row) -> Iterator[Told]:
+    for token, slid in search.contrast(job.model, row.ids, job.strategy, job.stop_ids):
+        row.take(token, job.stop_ids, job.longest)
+        yield [(row, [token])], slid
+        if row.ended is not None:
+            return
+
+
+def _batches(job: Job) -> Iterator[list[Row]]:
+    """Rows that may stand side by side: of one length where the model cannot be told of padding."""
+    rows = sorted(job.rows, key=lambda row: len(row.ids))
+    alone = isinstance(job.model, Transformer) and "batch" in job.model.breaks
+    size = 1 if alone else job.batch
+    while rows:
+        here = rows[:size]
+        if not job.model.pads:
+            here = [row for row in here if len(row.ids) == len(here[0].ids)]
+        yield here
+        rows = rows[len(here) :]
+
+
+def _warn(model: Decoder) -> None:
+    forgotten = max(1, model.context // 4)
+    warnings.warn(
+        f"the text is longer than the model's context of {model.context} tokens: its oldest tokens are forgotten, "
+        f"{forgotten} at a time",
+        SlidingWarning,
+        stacklevel=4,
+    )
+
+
+# ---- what was asked for
+
+
+def _job(
+    model: Any,
+    prompts: Prompts,
+    strategy: str | Strategy | Sequence[Step],
+    samples: int,
+    max_new_tokens: int,
+    seed: int,
+    stop: str | int | Sequence[str | int],
+    tokenizer: Any,
+    chat: bool,
+    batch: int,
+    *,
+    tell: bool,
+) -> Job:
+    for name, value in (("samples", samples), ("max_new_tokens", max_new_tokens), ("batch", batch)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise RequestError(f"{name} is a whole number, at least 1, not {value!r}")
+    decoder, tokenizer = decoder_of(model, tokenizer)
+    chosen = as_strategy(strategy)
+    search.check_samples(chosen, samples)
+    stops = [stop] if isinstance(stop, str | int) else list(stop)
+    texts = [one for one in stops if isinstance(one, str) and one]
+    if tokenizer is not None:
+        chosen = chosen.bound(tokenizer.encode)
+    elif texts:
+        raise RequestError(f"a stop of text ({texts[0]!r}) needs a tokenizer")
+    rows = [
+        Row(index, sample, ids, teller=Teller(tokenizer, ids, texts) if tokenizer is not None and (tell or texts) else None)
+        for index, ids in enumerate(_read(prompts, tokenizer, chat))
+        for sample in range(samples)
+    ]
+    ends = tuple(dict.fromkeys([*stop_ids(tokenizer), *(one for one in stops if isinstance(one, int))]))
+    return Job(decoder, tokenizer, rows, chosen, ends, max_new_tokens, seed, batch)
+
+
+def decoder_of(model: Any, tokenizer: Any = None) -> tuple[Decoder, Any]:
+    """A model that can be decoded with, and its tokenizer, from whatever stands for one."""
+    if isinstance(model, Opened) and not isinstance(model, torch.nn.Module):
+        if model.task != "language-model":
+            raise ModelError(f"{getattr(model, 'name', 'the model')}: a {model.task} model writes no text")
+        return decoder_of(model.model, tokenizer or model.tokenizer)
+    library = sys.modules.get("transformers")  # whoever holds one of its models has imported it
+    if library is not None and isinstance(model, library.PreTrainedModel):
+        model = Pretrained(model)
+    if not isinstance(model, Decoder):
+        raise ModelError(f"a {type(model).__name__} cannot be decoded with: give what load_model gives, or a language model")
+    if isinstance(model, Transformer) and model.classes is not None:
+        raise ModelError("a classifier writes no text; take a language model")
+    return model, tokenizer
+
+
+def _read(prompts: Prompts, tokenizer: Any, chat: bool) -> list[list[int]]:
+    given = [prompts] if isinstance(prompts, str) else list(prompts)
+    found = []
+    for prompt in given:
+        if isinstance(prompt, str):
+            if tokenizer is None:
+                raise RequestError("a prompt of text needs a tokenizer: give one, or prompts of token ids")
+            found.append(prompt_ids(tokenizer, prompt, chat=chat))
+        else:
+            if not prompt:
+                raise ModelError("an empty prompt: give at least one token to start from")
+            found.append([int(i) for i in prompt])
+    return found
+
+
+# ---- smaller doors
+
+
+def continue_ids(
+    model: Decoder, prompt: Sequence[int], max_new_tokens: int, *, seed: int, stop_id: int | None = None
+) -> list[int]:
+    """Continue one prompt of token ids by sampling, in silence: the samples that a trial leaves."""
+    if not prompt:
+        raise ModelError("an empty prompt: give at least one token to start from")
+    row = Row(0, 0, list(prompt))
+    stops = () if stop_id is None else (stop_id,)
+    for _ in _drawn(Job(model, None, [row], as_strategy("sample"), stops, max_new_tokens, seed, 1), [row]):
+        pass
+    return row.made
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One step of a continuation, in plain sight."""
+
+    token: int
+    """what was drawn"""
+    model: Float[Tensor, " vocab"]
+    """the model's distribution"""
+    kept: Float[Tensor, " vocab"]
+    """what the strategy left of it, renormalised; for searches, the model's own"""
+
+
+def watch(
+    model: Any,
+    prompt: str | Sequence[int],
+    strategy: str | Strategy | Sequence[Step] = "sample",
+    *,
+    sample: int = 0,
+    max_new_tokens: int = 50,
+    seed: int = 0,
+    tokenizer: Any = None,
+    chat: bool = False,
+) -> Iterator[Moment]:
+    """The continuation that generate gives for this sample, token by token, with what was there to choose from. The last
+    moment is the stop token's, if it came to one."""
+    one = [prompt] if isinstance(prompt, str) else [list(prompt)]
+    samples = sample + 1
+    job = _job(model, one, strategy, samples, max_new_tokens, seed, (), tokenizer, chat, samples, tell=False)
+    row, ids = job.rows[sample], job.rows[sample].ids
+    job.rows[:] = [row] if job.strategy.way != "beam" else job.rows
+    for _ in _running(job):
+        pass
+    reader = Reader(job.model, [ids])
+    tokens = [*row.made, *job.stop_ids[:1]] if row.ended == "token" else row.made
+    for token in tokens:
+        logits = reader.logits.float()
+        kept = _kept(job, logits, reader, len(ids))
+        yield Moment(token, logits.softmax(-1)[0], kept[0])
+        reader.push([token])
 
 
 @torch.no_grad()
-def generate(
-    model: nn.Module, prompt: list[int], max_new_tokens: int, *, seed: int, stop_id: int | None = None
-) -> list[int]:
-    """Continue one prompt by sampling; stops at the stop token or when the model's context is full."""
-    if not prompt:
-        raise ModelError("an empty prompt: give at least one token to start from")
-    context = int(model.context)  # type: ignore[arg-type]
-    stream = torch.Generator().manual_seed(streams.key(seed, "decode", *prompt))
-    ids = prompt[-context:]
-    # A model that breaks the law of the cache reads the whole text anew at each step; so does one without a cache.
-    cached = isinstance(model, Transformer) and "cache" not in model.breaks
-    cache = Cache(len(model.layers)) if cached else None  # type: ignore[arg-type]
-    logits = prefill(model, torch.tensor([ids]), cache)
-    made: list[int] = []
-    while len(made) < max_new_tokens:
-        token = draw(logits[0], stream)
-        if token == stop_id:
-            break
-        made.append(token)
-        if len(ids) + len(made) >= context and cache is not None:
-            cache = None  # from here on the window slides, and positions start anew
-        seen = [token] if cache is not None else [*prompt, *made][-context:]
-        logits = prefill(model, torch.tensor([seen]), cache)
-    return made
+def _kept(job: Job, logits: Tensor, reader: Reader, prompt: int) -> Tensor:
+    seen = Seen(reader.rows, [prompt], job.stop_ids)
+    kept = distribution(logits, job.strategy.steps, seen)
+    if job.strategy.way == "likeliest":
+        return torch.nn.functional.one_hot(kept.argmax(-1), kept.shape[-1]).float()
+    return kept

@@ -13,13 +13,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from .. import spec
 from ..errors import RunFolderError
 from ..files import read_json, sha256, write_json
 from ..spec import BASELINE
-from ..verdict import Scores, Verdict, compare, schedule
+from ..verdict import Scores, Verdict, compare, mean_interval, schedule
+from . import attention
+from .answers import answers, beside, is_original
 from .folders import SCHEMA, Run, Runs
 
 Finished = Mapping[str, Mapping[int, Run]]
@@ -41,6 +42,11 @@ def find(runs: Runs, *, looks: Sequence[int] = ()) -> dict[str, Any]:
     choices = _choices(experiment, corpus)
     (split, kept), *others = choices
     verdicts = _judge(experiment, finished, corpus, split, kept, failed, looks)
+    judged = {
+        _choice_name(name, rows): _judge(experiment, finished, corpus, name, rows, failed, looks)
+        for name, rows in others
+    }
+    original = is_original(experiment, corpus["digest"])
     return {
         "schema": SCHEMA,
         "experiment": runs.about["experiment"],
@@ -51,12 +57,7 @@ def find(runs: Runs, *, looks: Sequence[int] = ()) -> dict[str, Any]:
         "rows": kept,
         "looks": list(looks),
         "verdicts": [verdict.as_row() for verdict in verdicts],
-        "others": {
-            _choice_name(name, rows): [
-                v.as_row() for v in _judge(experiment, finished, corpus, name, rows, failed, looks)
-            ]
-            for name, rows in others
-        },
+        "others": {name: [verdict.as_row() for verdict in rows] for name, rows in judged.items()},
         "results": _results(finished, corpus),
         "by_seed": _by_seed(finished, corpus, split, kept, experiment.primary.metric),
         "curves": _curves(finished),
@@ -66,8 +67,12 @@ def find(runs: Runs, *, looks: Sequence[int] = ()) -> dict[str, Any]:
         "failures": _failures(runs, finished),
         "samples": {name: _samples(found) for name, found in finished.items()},
         "sentences": {name: _sentences(found) for name, found in finished.items()},
-        "published": [_beside(figure, finished) for figure in experiment.published],
+        "published": [beside(figure, finished, original=original) for figure in experiment.published],
+        "claims": answers(experiment, finished, verdicts, judged, failed, _held_out(corpus, "test")),
+        "lengths": {name: _lengths(found) for name, found in finished.items()},
+        "axis": _axis(experiment, finished),
         "confusion": _confusion(finished, corpus),
+        "attention": attention.read(finished),
         "seals": {
             f"{name}/seed-{seed}": sha256(run.folder / "result.json")
             for name, found in finished.items()
@@ -244,9 +249,12 @@ def _pairing(experiment: spec.Experiment, name: str, finished: Finished) -> dict
         return row
     pairs = [(finished[BASELINE][seed], finished[name][seed]) for seed in common]
     shared = equal = 0
+    on_purpose = any(setting.startswith(OTHER_START) for setting in settings)
     for one, other in pairs:
         first, second = one.start["tensors"], other.start["tensors"]
         both = [t for t in second if t in first and first[t].split(":")[0] == second[t].split(":")[0]]
+        if on_purpose:
+            both = [t for t in both if not t.startswith("output.")]
         shared = len(both)
         equal = min(sum(first[t] == second[t] for t in both), equal or shared)
     row |= {
@@ -259,12 +267,17 @@ def _pairing(experiment: spec.Experiment, name: str, finished: Finished) -> dict
     for cost in COSTS:
         row[cost] = [run.start[cost] for run in pairs[0]]
     row["seconds_per_step"] = _medians(pairs, "seconds_per_step")
+    if isinstance(experiment.training.steps, str):  # counted in epochs
+        ends = zip(row["seconds_per_step"], pairs[0], strict=True)
+        row["seconds_per_epoch"] = [seconds * run.start["steps_per_epoch"] for seconds, run in ends]
     row["peak_memory"] = _medians(pairs, "peak_memory")
     return row
 
 
 OTHER_BATCHES = ("data.", "training.batch", "training.sampling", "training.steps", "model.context")
 """settings that change the batches on purpose"""
+OTHER_START = ("model.output_start", "model.output_bias")
+"""settings that change what the output layer starts with on purpose"""
 
 
 def _unpaired(row: Mapping[str, Any], pair: tuple[Run, Run]) -> str | None:
@@ -310,32 +323,50 @@ def _sentences(found: Mapping[int, Run]) -> dict[str, dict[str, Any]]:
     return shown
 
 
-def interval(values: Sequence[float], confidence: float = 0.95) -> list[float] | None:
-    """The t interval of a mean over seeds."""
-    if len(values) < 2:
+def _lengths(found: Mapping[int, Run]) -> dict[str, Any]:
+    """On other lengths of input: all held-out texts together over seeds, the time, what a step costs."""
+    contexts: dict[int, dict[str, Any]] = {}
+    for run in found.values():
+        metric = run.result["metric"]
+        for at in dict.fromkeys(row["context"] for row in run.lengths.get("contexts", [])):
+            rows = [row for row in run.lengths["contexts"] if row["context"] == at]
+            into = contexts.setdefault(at, {"values": [], "seconds_per_1000_tokens": [], "error": None})
+            if refused := [row["error"] for row in rows if "error" in row]:
+                into["error"] = refused[0]
+                continue
+            column = "accuracy" if metric == "accuracy" else "loss"
+            mean = sum(row[column] * row["count"] for row in rows) / sum(row["count"] for row in rows)
+            into["values"].append(mean if metric == "accuracy" else math.exp(mean))
+            into["seconds_per_1000_tokens"].append(statistics.fmean(row["seconds_per_1000_tokens"] for row in rows))
+    shown = [
+        {
+            "context": at,
+            "value": statistics.fmean(one["values"]) if one["values"] else None,
+            "interval": mean_interval(one["values"]),
+            "seconds_per_1000_tokens": min(one["seconds_per_1000_tokens"], default=None),
+            "error": one["error"],
+        }
+        for at, one in contexts.items()
+    ]
+    costs = next((run.lengths["costs"] for run in found.values() if run.lengths.get("costs")), [])
+    return {"contexts": shown, "costs": costs}
+
+
+def _axis(experiment: spec.Experiment, finished: Finished) -> dict[str, Any] | None:
+    """The number that each variant has for the setting that results are drawn against, and the last training loss."""
+    if experiment.axis is None:
         return None
-    mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
-    reach = float(stats.t.ppf((1 + confidence) / 2, len(values) - 1)) * error
-    return [mean - reach, mean + reach]
-
-
-def _beside(figure: spec.Published, finished: Finished) -> dict[str, Any]:
-    """A published figure with ours: the mean over seeds, at that step or at the end, with its interval."""
-    values = []
-    for run in finished.get(figure.variant, {}).values():
-        if figure.step is None:
-            scores = run.result["scores"].get(figure.split, {})
-            values.append(scores.get(figure.metric))
-        else:
-            lines = (x for x in run.metrics if x["split"] == figure.split and x["step"] == figure.step)
-            values.append(next((line.get(figure.metric) for line in lines), None))
-    known = [float(value) for value in values if value is not None]
-    return {
-        **figure.model_dump(mode="json"),
-        "ours": statistics.fmean(known) if known else None,
-        "interval": interval(known),
-        "seeds": len(known),
-    }
+    values, last = {}, {}
+    for name, found in finished.items():
+        for run in found.values():
+            at: Any = run.trial.model_dump(mode="json")
+            for key in experiment.axis.split("."):
+                at = at.get(key) if isinstance(at, dict) else None
+            if isinstance(at, int | float):
+                values[name] = at
+        losses = [float(run.result["trained"]["last_loss"]) for run in found.values()]
+        last[name] = {"mean": statistics.fmean(losses) if losses else None, "interval": mean_interval(losses)}
+    return {"setting": experiment.axis, "values": values, "last_loss": last}
 
 
 def _confusion(finished: Finished, corpus: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -77,6 +77,13 @@ class Run:
             raise RunFolderError(f"{path}: is damaged ({error})") from None
 
     @cached_property
+    def lengths(self) -> dict[str, Any]:
+        """What was tried on other lengths of input, if anything."""
+        path = self.folder / "lengths.json"
+        found: dict[str, Any] = read_json(path) if path.is_file() else {}
+        return found
+
+    @cached_property
     def probes(self) -> dict[str, Any]:
         path = self.folder / "probes.json"
         found: dict[str, Any] = read_json(path) if path.is_file() else {}

@@ -21,8 +21,10 @@ def load(
     *,
     use: Sequence[str | Path] = (),
     data: str | Path | None = None,
+    quick: bool = False,
 ) -> spec.Experiment:
-    """The experiment of a file or recipe. `use` adds files of parts, `data` replaces the source of the corpus."""
+    """The experiment of a file or recipe. `use` adds files of parts, `data` replaces the source of the corpus (and lays
+    over the file what it says about its original data), `quick` makes it a quick look."""
 
     def prepare(raw: Raw, folder: Path) -> None:
         _find_paths(raw, folder)
@@ -32,7 +34,8 @@ def load(
         if data is not None:
             raw.setdefault("data", {})["source"] = _source(str(data), Path("."))
 
-    return spec.parse(recipe_or_file, settings, check=check, prepare=prepare)
+    original = data is not None and str(data) != "sotu"
+    return spec.parse(recipe_or_file, settings, original=original, quick=quick, check=check, prepare=prepare)
 
 
 def from_dict(raw: dict[str, Any], name: str = "experiment") -> spec.Experiment:

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import audit, spec
-from ..errors import DiskFullError, RequestError
+from .. import audit, corpus, spec
+from ..corpus import Corpus
+from ..errors import CorpusError, DiskFullError, RequestError
 from ..files import read_json, write_json
 from ..model import count
 from ..spec import BASELINE
@@ -120,7 +121,20 @@ def describe_corpus(experiment: spec.Experiment) -> dict[str, Any]:
             for finding in audit.audit_data(texts, tokenizer, encoded=prepared.encoded, unknown=trial.data.unknown)
         ],
         "unseen": unseen,
+        "simple": audit.simple_answers(texts, prepared.encoded, tokenizer.vocab_size) if texts.label_names else {},
+        "whose": _whose(trial, texts),
     }
+
+
+def _whose(trial: spec.Trial, texts: Corpus) -> dict[str, dict[str, int]]:
+    """Whose words the texts of a language model are, where the same source also has rows with labels."""
+    if trial.task != "language-model" or trial.data.files is not None:
+        return {}
+    try:
+        labelled = corpus.load(trial.data, "classify")
+    except CorpusError:
+        return {}
+    return audit.whose_words(texts, labelled)
 
 
 def _jobs(runs: Runs, experiment: spec.Experiment, seeds: range) -> list[Job]:

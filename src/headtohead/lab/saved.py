@@ -26,6 +26,10 @@ class Saved:
     trial: spec.Trial
     folder: Path
 
+    @property
+    def name(self) -> str:
+        return str(self.folder)
+
 
 def save(
     folder: Path,

@@ -17,16 +17,16 @@ import numpy as np
 import torch
 from safetensors.numpy import save as pack
 
-from .. import audit, corpus, parts, spec
+from .. import audit, corpus, parts, spec, streams
 from ..corpus import Corpus, Examples, Schedule, Tokenizer
-from ..decode import generate
+from ..decode import continue_ids
 from ..errors import RunFolderError
 from ..files import read_json, sha256, write_bytes, write_json
 from ..model import OwnModel, Transformer, count, create, tensor_hashes
 from ..train import devices
 from ..train.loop import EVALUATION_BATCH, Progress, Trained, Training, scores_of
 from ..train.objectives import Evaluation, evaluate, objective_of
-from . import saved, use
+from . import attention, lengths, saved, use
 from .folders import SCHEMA, identity_of
 
 TRAIN_EXAMPLES = 256
@@ -62,6 +62,13 @@ def _prepare(data_json: str, task: corpus.Task) -> Prepared:
     return Prepared(texts, tokenizer, encoded)
 
 
+def initial_model(trial: spec.Trial, prepared: Prepared) -> Transformer | OwnModel:
+    """The trial's model at step 0."""
+    vocab = prepared.tokenizer.vocab_size
+    shown = corpus.word_counts(prepared.encoded["train"], vocab)
+    return create(trial.model, vocab, prepared.classes, seed=trial.seed, frequencies=shown)
+
+
 def run_trial(
     trial: spec.Trial,
     folder: Path,
@@ -81,6 +88,8 @@ def run_trial(
     _write_scores(folder, found)
     _audit(trial, prepared, model, folder)
     _probe(trial, prepared, model, folder)
+    _heads(trial, prepared, model, folder)
+    _lengths(trial, prepared, model, folder)
     saved.save(folder, model, prepared.tokenizer, trial, prepared.corpus.label_names)
     result = _result(trial, folder, trained, found, time.perf_counter() - began)
     write_json(folder / "result.json", result, durable=True)
@@ -97,7 +106,7 @@ def begin(
 ) -> tuple[Transformer | OwnModel, Training]:
     """The model at step 0 and its training, in a folder that belongs to this trial and no other."""
     vocab, context = prepared.tokenizer.vocab_size, trial.model.context
-    model = create(trial.model, vocab, prepared.classes, seed=trial.seed)
+    model = initial_model(trial, prepared)
     schedule = Schedule(
         prepared.encoded["train"],
         trial.task,
@@ -112,6 +121,7 @@ def begin(
         for name, split in prepared.corpus.splits.items()
         if split.role in ("train", "validation") or name in trial.data.watch
     }
+    followed |= _unseen(prepared, trial)
     folder.mkdir(parents=True, exist_ok=True)
     _claim(trial, prepared, folder)
     training = Training(
@@ -150,6 +160,20 @@ def _claim(trial: spec.Trial, prepared: Prepared, folder: Path) -> None:
     (folder / "failure.json").unlink(missing_ok=True)
 
 
+def _unseen(prepared: Prepared, trial: spec.Trial) -> dict[str, Examples]:
+    """Of the held-out texts that are plotted along the way, the rows that do not stand in train, where some do."""
+    found = {}
+    for name in trial.data.watch:
+        encoded = prepared.encoded[name]
+        if not isinstance(encoded, corpus.Rows):
+            continue
+        at = torch.from_numpy(np.flatnonzero(audit.unseen_rows(prepared.corpus, name)))
+        if 0 < len(at) < len(encoded):
+            picked = encoded.pick(at, f"{name}, unseen rows")
+            found[picked.name] = corpus.examples(picked, trial.task, trial.model.context, prepared.tokenizer)
+    return found
+
+
 def _examples(prepared: Prepared, name: str, trial: spec.Trial) -> Examples:
     found = corpus.examples(prepared.encoded[name], trial.task, trial.model.context, prepared.tokenizer)
     # Scoring all of train would cost more than training: an even sample of it shows the curve.
@@ -178,7 +202,7 @@ def _audit(trial: spec.Trial, prepared: Prepared, model: Any, folder: Path) -> N
         return
     tokenizer, task = prepared.tokenizer, trial.task
     batch = next(_examples(prepared, "train", trial).batches(AUDIT_ROWS))
-    initial = create(trial.model, tokenizer.vocab_size, prepared.classes, seed=trial.seed)
+    initial = initial_model(trial, prepared)
     found = [
         *audit.audit_start(initial, batch, task=task, vocab=tokenizer.vocab_size, classes=prepared.classes),
         *audit.audit_model(
@@ -200,8 +224,10 @@ def _probe(trial: spec.Trial, prepared: Prepared, model: Any, folder: Path) -> N
     loaded = saved.Saved(model, tokenizer, trial.task, prepared.corpus.label_names, trial, folder)
     samples = []
     for prompt in trial.probe.prompts if trial.task == "language-model" else ():
-        made = generate(model, tokenizer.encode(prompt), SAMPLE_TOKENS, seed=trial.seed, stop_id=tokenizer.stop_id)
-        samples.append({"prompt": prompt, "text": tokenizer.decode(made)})
+        for sample in range(trial.probe.samples):
+            seed = streams.key(trial.seed, "sample", sample) if sample else trial.seed
+            made = continue_ids(model, tokenizer.encode(prompt), SAMPLE_TOKENS, seed=seed, stop_id=tokenizer.stop_id)
+            samples.append({"prompt": prompt, "text": tokenizer.decode(made)})
     sentences = {}
     for name, text in trial.probe.sentences.items():
         sentences[name] = use.predict(loaded, text) if trial.task == "classify" else use.score(loaded, text)
@@ -211,10 +237,32 @@ def _probe(trial: spec.Trial, prepared: Prepared, model: Any, folder: Path) -> N
         _write_maps(trial, prepared, model, texts[0], folder)
 
 
+def _heads(trial: spec.Trial, prepared: Prepared, model: Any, folder: Path) -> None:
+    """What each head does, on validation text where there is some: nothing is chosen by it."""
+    if isinstance(model, Transformer):
+        chosen = [split.name for split in prepared.corpus.splits.values() if split.role == "validation"]
+        (name, *_) = [*chosen, *(split.name for split in prepared.corpus.held_out()), "train"]
+        attention.write(folder, model, _examples(prepared, name, trial), prepared.tokenizer, name)
+
+
+def _lengths(trial: spec.Trial, prepared: Prepared, model: Any, folder: Path) -> None:
+    """What the probe asks about other lengths of input. Costs are measured once a variant."""
+    tested, measured = trial.probe.contexts, trial.probe.costs if trial.seed == 0 else ()
+    if not tested and not measured:
+        return
+    held_out = {split.name: prepared.encoded[split.name] for split in prepared.corpus.held_out()}
+    found = {
+        "schema": SCHEMA,
+        "contexts": lengths.test_at(model, trial.task, prepared.tokenizer, held_out, tested),
+        "costs": lengths.costs_at(trial.model, prepared.tokenizer.vocab_size, prepared.classes, measured),
+    }
+    write_json(folder / "lengths.json", found)
+
+
 def _write_maps(trial: spec.Trial, prepared: Prepared, model: Transformer, text: str, folder: Path) -> None:
     """Attention before and after training on one text, for the report."""
     ids = prepared.tokenizer.encode(text)[: trial.model.context]
-    before = create(trial.model, prepared.tokenizer.vocab_size, prepared.classes, seed=trial.seed).eval()
+    before = initial_model(trial, prepared).eval()
     arrays = {}
     with torch.no_grad():
         for when, one in (("before", before), ("after", model)):

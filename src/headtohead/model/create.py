@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .. import spec, streams
 from .own import OwnModel
@@ -14,16 +14,36 @@ from .transformer import Transformer
 
 
 def create(
-    model: spec.Model, vocab: int, classes: int | None = None, *, seed: int = 0, base: Path = Path(".")
+    model: spec.Model,
+    vocab: int,
+    classes: int | None = None,
+    *,
+    seed: int = 0,
+    base: Path = Path("."),
+    frequencies: Tensor | None = None,
 ) -> Transformer | OwnModel:
-    """The model of this spec at step 0 of this seed. `base` is where a file of the user's own is looked for."""
+    """The model of this spec at step 0 of this seed. `base` is where a file of the user's own is looked for;
+    `frequencies`, how often train shows each word, is where an output bias may start (without it, as all others do)."""
     if isinstance(model, spec.OwnModel):
         with drawing(seed, "initial"):
             return OwnModel(model, vocab, classes, base=base)
     with drawing(seed, "initial"):
         built = Transformer(model, vocab, classes)
     initialise(built, seed)
+    if classes is None:
+        _start_output(built, frequencies)
     return built
+
+
+@torch.no_grad()
+def _start_output(model: Transformer, frequencies: Tensor | None) -> None:
+    """The output layer as the spec wants it at step 0: what is not drawn at random."""
+    if model.spec.output_start == "zero":
+        model.output.weight.zero_()
+    if model.spec.output_bias == "frequencies" and frequencies is not None:
+        # Half a showing for a word that was never shown, so that its logarithm exists.
+        shown = frequencies.double().clamp_min(0.5)
+        model.output.bias.copy_((shown / shown.sum()).log())
 
 
 @contextmanager

@@ -7,6 +7,7 @@ the last position only (nanoGPT); a tensor; a tuple; an object with `.logits` (t
 import importlib.util
 import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,25 @@ class OwnModel(nn.Module):
         if tuple(logits.shape) != wanted:
             raise ModelError(f"{self.spec.module}: logits have the shape {tuple(logits.shape)}, not {wanted}")
         return Output(logits)
+
+    def next_logits(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, *, cache: Cache | None = None
+    ) -> Tensor:
+        """What comes after the last token."""
+        logits: Tensor = self(input_ids, attention_mask, cache=cache).logits
+        return logits[:, -1]
+
+    def stepper(self, cache: Cache) -> Callable[[Tensor], Tensor]:
+        raise ModelError(f"{self.spec.module}: a network of your own has no cache")
+
+    def new_cache(self) -> None:
+        """There is none: the whole text is read anew at each step."""
+        return
+
+    @property
+    def pads(self) -> bool:
+        """Padding on the left would shift positions that the network counts itself."""
+        return False
 
 
 def _accepted(made: type, offered: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """One transformer for both: a decoder language model or an encoder classifier, from parts in named slots."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from .. import parts, spec
 from ..errors import ModelError
 from ..parts import Attention, Block, FeedForward, Law, Pattern, Position, Road, Sight, Sizes
+from . import quick
 from .cache import Cache
 from .protocol import Output
 
@@ -64,7 +65,7 @@ class Transformer(nn.Module):
         self.layers = nn.ModuleList(self._layer(i) for i in range(model.layers))
         self.final_norm = self._norm() if model.final_norm else nn.Identity()
         if classes is None:
-            self.output = nn.Linear(model.width, vocab, bias=model.output_bias)
+            self.output = nn.Linear(model.width, vocab, bias=model.output_bias is not False)
             if model.tied:
                 self.output.weight = self.embedding.weight
         else:
@@ -149,6 +150,28 @@ class Transformer(nn.Module):
         everything = torch.ones_like(input_ids, dtype=torch.bool)
         return Output(self.classifier(self.pool(x, everything if valid is None else valid)), maps_of_layers, x)
 
+    def next_logits(
+        self, input_ids: Ids, attention_mask: Tensor | None = None, *, cache: Cache | None = None
+    ) -> Float[Tensor, "batch vocab"]:
+        """What comes after the last token: the vocabulary layer is asked once a row and not once a token."""
+        x, _ = self.stream(input_ids, attention_mask, cache=cache)
+        logits: Tensor = self.output(x[:, -1])
+        return logits
+
+    def new_cache(self) -> Cache | None:
+        """An empty cache for whoever decodes; None when a part breaks the law of the cache."""
+        return None if "cache" in self.breaks else Cache(len(self.layers))
+
+    def stepper(self, cache: Cache) -> Callable[[Ids], Tensor]:
+        """A function that reads one more token of each row, with this cache: the quick road where every part has one.
+        It holds the weights as they are now."""
+        return quick.plan(self, cache) or partial(self.next_logits, cache=cache)
+
+    @property
+    def pads(self) -> bool:
+        """Whether texts of different length may stand in one batch: padding is masked, and no row sees another."""
+        return self.spec.mask_padding and "batch" not in self.breaks
+
     def stream(
         self,
         input_ids: Ids,
@@ -192,16 +215,20 @@ class Transformer(nn.Module):
                 at = at + past[:, None]
             at = at.clamp_min(0)
             end = int(at.max()) + 1 if self.limit is not None else 0
+        self.check_length(end)
+        key_at, key_valid = (at, valid) if cache is None else cache.extend(at, valid)
+        chosen = self._road(maps, road)
+        memories = cache.memories if cache is not None else None
+        return Sight(at, key_at, list(self._position_parts()), key_valid, chosen, maps, memories)
+
+    def check_length(self, end: int) -> None:
+        """An error when a position part does not know so many positions."""
         if self.limit is not None and end > self.limit:
             raise ModelError(
                 f"{end} positions are more than the {self.limit} that the model's position part knows "
                 f"({', '.join(p.kind for p in self._position_parts())}); "
                 "take a position that extends (none, sinusoidal, alibi, rope), or a shorter text"
             )
-        key_at, key_valid = (at, valid) if cache is None else cache.extend(at, valid)
-        chosen = self._road(maps, road)
-        memories = cache.memories if cache is not None else None
-        return Sight(at, key_at, list(self._position_parts()), key_valid, chosen, maps, memories)
 
     def _road(self, maps: bool, road: Road | None) -> Road:
         if maps or (road is None and "fused" not in self.roads):

@@ -28,24 +28,35 @@ class Memory:
 
     def __init__(self) -> None:
         self.length = 0
-        self.keys: Tensor | None = None
-        self.values: Tensor | None = None
+        self.room: Float[Tensor, "2 batch heads room head_dim"] | None = None
+        """keys and values, with room to grow"""
         self.merge: Tensor | None = None
 
+    def grow(self, more: int, like: Float[Tensor, "batch heads new head_dim"]) -> Tensor:
+        """Room for so many more. It is doubled when it runs out, so that a step does not copy the past."""
+        end = self.length + more
+        if self.room is None or end > self.room.shape[3]:
+            batch, heads, _, head_dim = like.shape
+            grown = like.new_empty(2, batch, heads, max(64, 2 * end), head_dim)
+            if self.room is not None:
+                grown[:, :, :, : self.length] = self.room[:, :, :, : self.length]
+            self.room = grown
+        return self.room
+
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Append, and give all. Room is doubled when it runs out, so that a step does not copy the past."""
-        end = self.length + keys.shape[2]
-        if self.keys is None or self.values is None or end > self.keys.shape[2]:
-            room = max(64, 2 * end)
-            grown = [x.new_empty(*x.shape[:2], room, x.shape[3]) for x in (keys, values)]
-            if self.keys is not None and self.values is not None:
-                grown[0][:, :, : self.length] = self.keys[:, :, : self.length]
-                grown[1][:, :, : self.length] = self.values[:, :, : self.length]
-            self.keys, self.values = grown
-        self.keys[:, :, self.length : end] = keys
-        self.values[:, :, self.length : end] = values
+        """Append, and give all."""
+        room, end = self.grow(keys.shape[2], keys), self.length + keys.shape[2]
+        room[0, :, :, self.length : end] = keys
+        room[1, :, :, self.length : end] = values
         self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        return room[0, :, :, :end], room[1, :, :, :end]
+
+    def select(self, rows: Int[Tensor, " kept"]) -> None:
+        """Keep these rows of the batch; one may be taken more than once."""
+        if self.room is not None:
+            self.room = self.room[:, rows]
+        if self.merge is not None:
+            self.merge = self.merge[rows]
 
 
 @dataclass

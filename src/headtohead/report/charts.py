@@ -16,6 +16,8 @@ import altair as alt
 from ..errors import RequestError
 from ..files import write_bytes
 from . import figures, reading, style
+from .attention_charts import heads_chart
+from .axis_chart import axis_chart
 from .drawing import Built, Chart, Layout, Panels, Sheets, change_words, value_words
 from .forest import FAR, forest
 from .reading import Findings, Paired, Point
@@ -45,6 +47,10 @@ def charts(findings: Findings) -> list[Chart]:
             found.append(difference_curves(findings, splits))
     if pairs := reading.paired(findings):
         found.append(paired_lines(pairs, metric))
+    if (against := axis_chart(findings)) is not None:
+        found.append(against)
+    if (heads := heads_chart(findings)) is not None:
+        found.append(heads)
     return found
 
 

@@ -6,9 +6,6 @@ weights are drawn stronger than they are (the square root), or a row that is spr
 
 from __future__ import annotations
 
-import base64
-import struct
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +18,8 @@ from safetensors.numpy import load_file
 from ..errors import RunFolderError
 from ..files import read_json
 from ..lab.folders import Runs
+from .png import png as write_png
+from .png import uri
 
 Weights = np.ndarray[Any, np.dtype[Any]]
 
@@ -122,26 +121,11 @@ def words(weights: Weights, layer: int, head: int, when: str) -> str:
 
 
 def png_uri(weights: Weights) -> str:
-    return "data:image/png;base64," + base64.b64encode(png(weights)).decode()
+    return uri(png(weights))
 
 
 def png(weights: Weights) -> bytes:
-    """A PNG with a palette of one colour in 256 strengths (https://www.w3.org/TR/png-3/)."""
+    """One colour in 256 strengths."""
     shares = np.sqrt(np.clip(np.nan_to_num(weights.astype(np.float64)), 0, 1))
     pixels = np.rint(255 * shares).astype(np.uint8)
-    height, width = pixels.shape
-    lines = b"".join(b"\0" + row.tobytes() for row in pixels)
-    return b"".join(
-        (
-            b"\x89PNG\r\n\x1a\n",
-            _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
-            _chunk(b"PLTE", bytes(COLOUR) * 256),
-            _chunk(b"tRNS", bytes(range(256))),
-            _chunk(b"IDAT", zlib.compress(lines, 9)),
-            _chunk(b"IEND", b""),
-        )
-    )
-
-
-def _chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    return write_png(pixels, bytes(COLOUR) * 256, bytes(range(256)))

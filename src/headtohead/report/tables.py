@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from . import figures, reading
+from .answers import axis, claims, contexts, costs, simple, whose
+from .attention_section import heads, heads_long
 from .cells import Cell, Column, Table, table, words
 from .published import published, published_long
 from .reading import Findings
@@ -14,6 +16,7 @@ COSTS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "parameters": ("parameters", figures.count),
     "flops_per_token": ("FLOPs a token", figures.flops),
     "seconds_per_step": ("time a step", figures.seconds),
+    "seconds_per_epoch": ("time an epoch", figures.seconds),
     "peak_memory": ("peak memory", figures.size),
 }
 STATES = {True: "passed", False: "failed", None: "does not apply"}
@@ -24,7 +27,11 @@ def tables(findings: Findings, *, long: bool = False) -> list[Table]:
     makers: tuple[Callable[[Findings], Table], ...] = (
         verdicts,
         others,
+        claims,
         published_long if long else published,
+        axis,
+        contexts,
+        costs,
         results,
         settings,
         cost,
@@ -33,7 +40,10 @@ def tables(findings: Findings, *, long: bool = False) -> list[Table]:
         data_audits,
         failures,
         sentences,
+        heads_long if long else heads,
         corpus,
+        whose,
+        simple,
         versions,
     )
     made = [make(findings) for make in makers]
@@ -166,20 +176,22 @@ def settings(findings: Findings) -> Table:
 
 def cost(findings: Findings) -> Table:
     columns = [Column("variant", "variant")]
-    for name, (title, _) in COSTS.items():
+    known = [key for key in COSTS if any(key in pair for pair in (findings.get("pairing") or {}).values())]
+    for name, (title, _) in ((key, COSTS[key]) for key in known):
         columns += [Column(name, title, True), Column(f"{name}_ratio", "ratio", True)]
     rows: list[list[Cell]] = []
     for name, pair in (findings.get("pairing") or {}).items():
         if not rows:
-            rows.append([words(reading.baseline(findings)), *_cost_cells(pair, first=True)])
-        rows.append([words(name), *_cost_cells(pair, first=False)])
+            rows.append([words(reading.baseline(findings)), *_cost_cells(pair, known, first=True)])
+        rows.append([words(name), *_cost_cells(pair, known, first=False)])
     caption = "Time and memory are medians over the runs, as measured where they ran; the ratio is to the baseline."
     return table("cost", "Cost", caption, columns, rows)
 
 
-def _cost_cells(pair: dict[str, Any], *, first: bool) -> list[Cell]:
+def _cost_cells(pair: dict[str, Any], known: Iterable[str], *, first: bool) -> list[Cell]:
     cells = []
-    for key, (_, say) in COSTS.items():
+    for key in known:
+        say = COSTS[key][1]
         both = pair.get(key) or [None, None]
         shown = [both[0], both[0]] if first else both
         cells += [Cell(say(shown[1]), shown[1]), Cell("" if first else figures.ratio(shown), figures.ratio_of(shown))]

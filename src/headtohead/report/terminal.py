@@ -243,7 +243,10 @@ def show_outcome(outcome: Any, report: str | None) -> None:
         console.print(result_table(found))
         metric = found["metric"]
         console.print(f"[dim]{metric} with the chosen weights: mean over seeds ± standard deviation of one seed[/]")
+        show_claims(found.get("claims") or [])
         show_audits(found)
+        if outcome.runs.experiment.quick:
+            console.print("[yellow]a quick look: fewer seeds and steps than the file asks for, so no answer[/]")
     for job in outcome.failures:
         console.print(f"[red]{job.state}[/]: {escape(job.trial.variant)}, seed {job.trial.seed}: {escape(job.message)}")
     console.print(f"runs:   {escape(str(outcome.runs.folder))}", soft_wrap=True)
@@ -257,6 +260,14 @@ def show_verdicts(verdicts: Sequence[dict[str, Any]]) -> None:
         colour = VERDICT_COLOURS.get(row["word"], "cyan")
         console.print(f"  [bold {colour}]{escape(row['variant'])}: {row['word']}[/]")
         console.print(Padding(escape(row["sentence"]), (0, 0, 0, 4)))
+
+
+def show_claims(claims: Sequence[dict[str, Any]]) -> None:
+    """What others concluded, and what is to be said about it."""
+    console = out()
+    for one in claims:
+        said = escape(f"report {one['source']} says that {one['says']}:") + f" [bold]{one['answer']}[/]"
+        console.print(Padding(said, (0, 0, 0, 2)))
 
 
 def show_audits(found: dict[str, Any]) -> None:

@@ -8,6 +8,8 @@ from pydantic import Field
 
 from .base import Choice, Table
 
+Share = Annotated[float, Field(ge=0, le=1)]
+
 
 class Columns(Table):
     """Which columns of a TSV, CSV or JSONL file hold what. A number counts columns from 0 (files without header)."""
@@ -23,6 +25,18 @@ class Files(Table):
     validation: str | None = None
     test: dict[str, str] = Field(default_factory=dict)
     """name of the held-out text = its file"""
+
+
+class Once(Table):
+    """What becomes of words that train shows only once, drawn anew at every step. They stand for all the words that a
+    text of the same kind would show and this one did not (the idea of Good and Turing)."""
+
+    unknown: Share = 0.0
+    """share made unknown, where it is read and where it is to be said"""
+    hidden: Share = 0.0
+    """share made unknown where it is read only"""
+    unseen: Share = 0.0
+    """share whose place as the word to be said is given to a word of the vocabulary that train never shows"""
 
 
 class Data(Table):
@@ -42,6 +56,8 @@ class Data(Table):
     """language model: blocks of one stream of text, or one sentence a row with start and stop"""
     unknown: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """share of training words that are replaced by the unknown word, drawn anew at every step"""
+    once: Once = Once()
+    """what becomes of words that train shows only once"""
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """share of train held back for choices when the corpus has no validation split; 0: none, and no choices"""
     watch: tuple[str, ...] = ()

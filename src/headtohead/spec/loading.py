@@ -11,7 +11,7 @@ import copy
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,10 @@ from pydantic import BaseModel, ValidationError
 
 from ..errors import Fault, RequestError, SpecError, nearest
 from .base import Choice
+from .data import Once
 from .experiment import BASELINE, Experiment, Trial
 from .model import Transformer
+from .training import Training
 
 Raw = dict[str, Any]
 Check = Callable[[Raw], list[Fault]]
@@ -113,21 +115,61 @@ def with_settings(draft: Draft, settings: Iterable[str]) -> Draft:
         at[last] = value
     if faults:
         raise SpecError("command line", faults)
-    return Draft(draft.name, draft.source, raw, draft.lines)
+    return replace(draft, raw=raw)
+
+
+def with_original(draft: Draft) -> Draft:
+    """What the file says is to change where the original data are given."""
+    original = draft.raw.get("original")
+    if not isinstance(original, dict):
+        return draft
+    changes = {table: original[table] for table in TABLES if isinstance(original.get(table), dict)}
+    return replace(draft, raw=_with_variant(draft.raw, changes))
+
+
+QUICK_SEEDS, QUICK_SHARE, QUICK_STEPS = 2, 10, 20
+
+
+def with_quick(draft: Draft) -> Draft:
+    """A quick look: two seeds, a tenth of the steps and a score at the end only."""
+    raw = copy.deepcopy(draft.raw)
+    raw |= {"name": f"{draft.name}-quick", "quick": True}
+    if not isinstance(raw.get("seeds"), int) or raw["seeds"] > QUICK_SEEDS:
+        raw["seeds"] = QUICK_SEEDS
+    variants = raw.get("variants")
+    for table in [raw, *(variants.values() if isinstance(variants, dict) else ())]:
+        if table is raw:
+            table.setdefault("training", {})
+        training = table.get("training") if isinstance(table, dict) else None
+        if isinstance(training, dict) and (table is raw or "steps" in training):
+            steps = _quick_steps(training.get("steps", Training().steps))
+            training |= {"steps": steps, "evaluate": steps, "checkpoint": steps}
+    return replace(draft, raw=raw)
+
+
+def _quick_steps(steps: Any) -> Any:
+    if isinstance(steps, int):
+        return min(steps, max(QUICK_STEPS, steps // QUICK_SHARE))
+    return "1 epoch" if isinstance(steps, str) and "epoch" in steps else steps
 
 
 def parse(
     recipe_or_file: str | Path,
     settings: Sequence[str] = (),
     *,
+    original: bool = False,
+    quick: bool = False,
     check: Check | None = None,
     prepare: Callable[[Raw, Path], None] | None = None,
 ) -> Experiment:
-    """The experiment in that file with --set laid over it; raises SpecError with every fault.
+    """The experiment in that file; raises SpecError with every fault.
 
-    `prepare` is called with the raw file before anything is checked (to import the user's own parts that it names).
+    Laid over it in this order: what it says about its `original` data, the `quick` look, --set. `prepare` is called
+    with the raw file before anything is checked (to import the user's own parts that it names).
     """
-    draft = with_settings(read(recipe_or_file), settings)
+    draft = read(recipe_or_file)
+    draft = with_original(draft) if original else draft
+    draft = with_settings(with_quick(draft) if quick else draft, settings)
     if prepare:
         prepare(draft.raw, Path(draft.source).parent)
     experiment, faults = _resolve(draft.raw, draft.name, check)
@@ -262,6 +304,24 @@ def _impossible(experiment: Experiment) -> list[Fault]:
         faults.append(Fault("model.tied", "a classifier has no output layer to tie to the embedding"))
     if data.unknown and data.tokens.kind != "words":
         faults.append(Fault("data.unknown", f"only words can be unknown, and data.tokens is {data.tokens.kind!r}"))
+    if data.once != Once() and not (data.tokens.kind == "words" and experiment.task == "language-model"):
+        faults.append(Fault("data.once", "is for a language model of words"))
+    return faults + _unanswerable(experiment)
+
+
+def _unanswerable(experiment: Experiment) -> list[Fault]:
+    """Claims and published figures about something that the experiment does not have."""
+    names, contexts = experiment.names, tuple(map(str, experiment.probe.contexts))
+    faults = []
+    for table, rows in (("claims", experiment.claims), ("published", experiment.published)):
+        for row in rows:
+            if row.variant not in names:
+                message = f"{row.source} is about a variant {row.variant!r} that is not in the file"
+                faults.append(Fault(f"{table}.variant", message, names, nearest(row.variant, names)))
+    for claim in experiment.claims:
+        if claim.context is not None and str(claim.context) not in contexts:
+            message = f"{claim.source} is about inputs of {claim.context}, which probe.contexts does not test"
+            faults.append(Fault("claims.context", message, contexts))
     return faults
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -69,7 +69,10 @@ class Transformer(Table):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     tied: bool = False
     """the output layer of a language model shares the embedding's weights"""
-    output_bias: bool = True
+    output_bias: bool | Literal["frequencies"] = True
+    """frequencies: it starts as the logarithm of how often train shows each word"""
+    output_start: Literal["drawn", "zero"] = "drawn"
+    """the output layer's weights at step 0: drawn at random, or zero"""
     final_norm: bool = True
     embedding_norm: bool = False
     mask_padding: bool = True
@@ -95,6 +98,12 @@ class Transformer(Table):
             raise ValueError(
                 f"width {self.width} cannot be divided among {self.heads} heads; take heads = {near}, or give head_dim"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _output_is_one_thing(self) -> Transformer:
+        if self.tied and self.output_start == "zero":
+            raise ValueError('output_start = "zero" would also empty the embedding that a tied output layer shares')
         return self
 
     @property

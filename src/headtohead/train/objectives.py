@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..corpus import Batch
+from ..corpus.batches import IGNORED
+from ..model import Transformer
+from .loss import vocabulary_loss, vocabulary_scores
 
 Floats = NDArray[np.float64]
 
@@ -63,16 +66,35 @@ class LanguageModel:
     metric = "perplexity"
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        if isinstance(model, Transformer):
+            hidden, labels = self._predictions(model, batch)
+            return vocabulary_loss(model.output, hidden, labels)
         logits = model(batch.input_ids, batch.attention_mask).logits
-        return F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), ignore_index=-100)
+        return F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), ignore_index=IGNORED)
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        logits = model(batch.input_ids, batch.attention_mask).logits
-        flat = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), ignore_index=-100, reduction="none")
-        counted = batch.labels != -100
-        right = (logits.argmax(-1) == batch.labels) & counted
-        losses = flat.view_as(batch.labels).double().sum(1)
-        return {"losses": losses, "counts": counted.sum(1), "correct": right.sum(1)}
+        counted = batch.labels != IGNORED
+        losses = torch.zeros(batch.labels.shape, dtype=torch.float64, device=counted.device)
+        right = torch.zeros_like(counted)
+        if isinstance(model, Transformer):
+            hidden, labels = self._predictions(model, batch)
+            found, best = vocabulary_scores(model.output, hidden, labels)
+            losses[counted], right[counted] = found.double(), best
+        else:
+            logits = model(batch.input_ids, batch.attention_mask).logits[counted]
+            labels = batch.labels[counted]
+            losses[counted] = F.cross_entropy(logits, labels, reduction="none").double()
+            right[counted] = logits.argmax(-1) == labels
+        return {"losses": losses.sum(1), "counts": counted.sum(1), "correct": right.sum(1)}
+
+    @staticmethod
+    def _predictions(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The stream where something is predicted, and what; the vocabulary layer is not asked about the rest."""
+        hidden, _ = model.stream(batch.input_ids, batch.attention_mask)
+        if batch.attention_mask is None:
+            return hidden.flatten(0, 1), batch.labels.flatten()
+        counted = batch.labels != IGNORED
+        return hidden[counted], batch.labels[counted]
 
 
 class Classify:

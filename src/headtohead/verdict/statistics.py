@@ -34,7 +34,8 @@ Where the design leaves freedom, four choices, each settled by simulation (docs/
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -242,3 +243,13 @@ def _in_errors(effect: Each, error: Each) -> Each:
     """In standard errors; with no error at all the sign alone counts."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         return np.asarray(np.nan_to_num(effect / error, nan=0.0, posinf=FAR, neginf=-FAR))
+
+
+def mean_interval(values: Sequence[float], confidence: float = 0.95) -> list[float] | None:
+    """The t interval of a mean; none from fewer than two values."""
+    if len(values) < 2:
+        return None
+    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    reach = float(special.stdtrit(len(values) - 1, (1 + confidence) / 2)) * error
+    mean = float(np.mean(values))
+    return [mean - reach, mean + reach]

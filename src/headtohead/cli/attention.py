@@ -1,0 +1,49 @@
+"""The verb for looking: attention."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .app import Json, app, show_json
+
+
+@app.command()
+def attention(
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="A run folder (runs/EXPERIMENT/VARIANT/seed-0) or a pretrained model."),
+    ],
+    text: Annotated[str, typer.Argument(help="The text to look at.")],
+    layer: Annotated[int | None, typer.Option(help="One layer only, counted from 1.")] = None,
+    head: Annotated[int | None, typer.Option(help="One head only; with --layer, one large map.")] = None,
+    before: Annotated[bool, typer.Option("--before", help="Before and after training, side by side.")] = False,
+    against: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Another model on the same text, and the difference.")
+    ] = None,
+    pad: Annotated[
+        bool | None, typer.Option("--pad/--no-pad", help="Pad to the context. [default: a strip, for classifiers]")
+    ] = None,
+    silence: Annotated[
+        bool, typer.Option("--silence", help="Also: how much the text's loss rises without each head.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="A .html, .svg, .pdf or .png file. [default: attention.html; none with --json]")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show where a model looks: maps of every head, what each does, and whether the maps are what they seem."""
+    from .. import looking
+    from ..report import attention_svg, attention_terminal
+
+    if out is not None:
+        attention_svg.check_name(out)
+    found = looking.attention(
+        model, text, before=before, against=against, layer=layer, head=head, pad=pad, silence=silence
+    )
+    target = out if out is not None or as_json else Path("attention.html")
+    written = found.save(target) if target is not None else None
+    row = found.as_row()
+    show_json({**row, "file": str(written) if written else None}) if as_json else attention_terminal.show(row, written)

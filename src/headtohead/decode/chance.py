@@ -1,0 +1,103 @@
+"""Chance by key: the random numbers of a continuation are a function of (seed, prompt, sample, step, token).
+
+Nothing is drawn from hidden state, so a continuation does not depend on what else is in the batch, and two strategies
+with the same seed meet the same luck, which pairs them. A token is drawn by a race: every token i gets an exponential
+time E_i / p_i, where E_i is exponential, and the first to arrive wins, which is a draw from p (the Gumbel-max trick,
+Maddison et al. 2014, arXiv:1411.0030, before its logarithm). The race is also steady: logits that differ in their last digits, as those of one
+row alone and in a batch do, change the winner only if two arrive at the same moment, whereas an inverse cumulative sum
+moves with the sum of all errors.
+
+The numbers come from a hash of the counter: SplitMix64 (Steele et al. 2014) makes two 32-bit keys for a step, and two
+rounds of multiply and xor-shift with the constants of C. Wellons' lowbias32 mix a token's number with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from .. import streams
+
+Keys = NDArray[np.uint64]
+Luck = Float[np.ndarray[Any, Any], "rows vocab"]
+AHEAD = 32
+"""rows times steps that are hashed at once: a few large operations instead of many small ones"""
+
+_GOLDEN64 = np.uint64(0x9E3779B97F4A7C15)
+_GOLDEN32 = np.uint32(0x9E3779B9)
+
+
+def row_key(seed: int, prompt: Sequence[int], sample: int) -> int:
+    """The key of one continuation."""
+    return streams.key(seed, "decode", sample, *prompt)
+
+
+class Chance:
+    """The luck of every token, for the rows of a batch, step by step."""
+
+    def __init__(self, keys: Sequence[int], vocab: int) -> None:
+        self.keys: Keys = np.array(keys, dtype=np.uint64)
+        self.vocab = vocab
+        self._first, self._ready = 0, np.empty((0, 0, 0), dtype=np.float32)
+
+    def at(self, step: int) -> Luck:
+        """Uniform numbers in (0, 2**31]."""
+        if not self._first <= step < self._first + len(self._ready):
+            steps = max(1, AHEAD // len(self.keys))
+            self._first, self._ready = step, luck(self.keys, range(step, step + steps), self.vocab)
+        found: Luck = self._ready[step - self._first]
+        return found
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep these rows."""
+        self.keys = self.keys[list(rows)]
+        self._ready = self._ready[:, list(rows)] if len(self._ready) else self._ready
+
+
+def luck(keys: Keys, steps: range, vocab: int) -> Float[np.ndarray[Any, Any], "steps rows vocab"]:
+    """Uniform numbers in (0, 2**31], each a hash of (key, step, token)."""
+    counter = np.arange(steps.start + 1, steps.stop + 1, dtype=np.uint64)[:, None] * _GOLDEN64
+    mixed = _splitmix(keys[None, :] + counter)  # (steps, rows)
+    low, high = (mixed & np.uint64(0xFFFFFFFF)).astype(np.uint32), (mixed >> np.uint64(32)).astype(np.uint32)
+    x = _tokens(vocab) + low[..., None]
+    other = np.empty_like(x)
+    _fold(x, other, 16)
+    x *= np.uint32(0x7FEB352D)
+    _fold(x, other, 15)
+    x ^= high[..., None]
+    x *= np.uint32(0x846CA68B)
+    _fold(x, other, 16)
+    x >>= np.uint32(1)
+    # 31 bits as a floating number: the small ones, which win the race, keep all their digits.
+    found = x.view(np.int32).astype(np.float32)
+    found += np.float32(0.5)
+    return found
+
+
+def times(luck: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Exponential numbers, in units of 2**-31: -log(1 - u). Never smaller than the uniform number they come from."""
+    share = np.minimum(luck * np.float32(2.0**-31), np.float32(1 - 2.0**-24))
+    found: NDArray[np.float32] = -np.log1p(-share) * np.float32(2.0**31)
+    return found
+
+
+def _fold(x: NDArray[np.uint32], other: NDArray[np.uint32], by: int) -> None:
+    np.right_shift(x, np.uint32(by), out=other)
+    x ^= other
+
+
+def _splitmix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    found: NDArray[np.uint64] = x ^ (x >> np.uint64(31))
+    return found
+
+
+@lru_cache(maxsize=8)
+def _tokens(vocab: int) -> NDArray[Any]:
+    return np.arange(vocab, dtype=np.uint32) * _GOLDEN32

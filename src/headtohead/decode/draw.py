@@ -1,0 +1,94 @@
+"""One token for each row, by the race that `chance` describes: the slow, obvious road, and a fast one that gives the
+same tokens.
+
+The slow road sorts the vocabulary to know the nucleus, renormalises, and lets what is left race. The fast road lets
+everybody race, and asks of the winner alone whether it is inside: for top-p, whether the mass of all likelier tokens is
+below p. This is exact. Arrival times of the tokens are independent and do not know of the cut; the first to arrive among
+those inside is the first of all arrivals that is inside, and of exponential times with rates p_i the first within a set
+S is i with probability p_i / sum of p over S: the renormalised distribution. A winner that is outside is struck off with
+every token that is no likelier, which cannot be inside either, and the next arrival is looked at; so it ends soon, and no
+sort is ever needed. The likeliest token is always inside.
+
+Nor is a logarithm needed for each token. An exponential time -log(1 - u) is never below its uniform number u, so that
+p / u bounds a token's speed from above; the logarithm is taken of the token with the largest bound, and of the few whose
+bounds are above its true speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from ..errors import ModelError
+from .chance import Luck, times
+from .ranks import struck
+from .steps import Cut, Logits, Seen, Step, distribution
+
+Table = Float[np.ndarray[Any, Any], "rows vocab"]
+Places = Int[np.ndarray[Any, Any], " rows"]
+
+
+def likeliest(logits: Logits, steps: Sequence[Step], seen: Seen) -> list[int]:
+    """The place of the maximum."""
+    for step in steps:
+        logits = step(logits, seen)
+    found: list[int] = logits.argmax(-1).tolist()
+    return found
+
+
+def draw_slowly(logits: Logits, steps: Sequence[Step], seen: Seen, luck: Luck) -> list[int]:
+    """The definition: the distribution that the steps leave, and a race."""
+    probabilities = distribution(logits, steps, seen)
+    speed = probabilities / torch.from_numpy(times(luck)).to(probabilities.device)
+    found = speed.argmax(-1)
+    if not bool((speed.gather(-1, found[:, None]) > 0).all()):  # also when it is not a number
+        raise _nothing_left()
+    tokens: list[int] = found.tolist()
+    return tokens
+
+
+def draw(logits: Logits, steps: Sequence[Step], seen: Seen, luck: Luck) -> list[int]:
+    """The same tokens, without a sort where the last step is a cut."""
+    if logits.device.type != "cpu":
+        return draw_slowly(logits, steps, seen, luck)
+    cut = steps[-1] if steps and isinstance(steps[-1], Cut) else None
+    probabilities = distribution(logits, steps if cut is None else steps[:-1], seen).numpy()
+    found: list[int] = _race(probabilities, probabilities / luck, luck, cut).tolist()
+    return found
+
+
+def _race(probabilities: Table, bound: Table, luck: Luck, cut: Cut | None) -> Places:
+    """The first to arrive among those that the cut keeps."""
+    found = _fastest(probabilities, bound, luck)
+    at = probabilities[np.arange(len(found)), found]
+    if not (at > 0).all():  # also when it is not a number
+        raise _nothing_left()
+    inside = None if cut is None else cut.keeps(probabilities, at)
+    if inside is not None and not inside.all():
+        rows = np.flatnonzero(~inside)
+        left = probabilities[rows]
+        found[rows] = _race(left, struck(bound[rows], left, at[rows]), luck[rows], cut)
+    return found
+
+
+def _fastest(probabilities: Table, bound: Table, luck: Luck) -> Places:
+    """The place of the largest probability / time in each row."""
+    found: Places = bound.argmax(-1)
+    rows = np.arange(len(found))
+    speed = probabilities[rows, found] / times(luck[rows, found])
+    rivals = bound > speed[:, None]
+    rivals[rows, found] = False
+    if rivals.any():
+        for row, place in zip(*np.nonzero(rivals), strict=True):
+            other = probabilities[row, place] / times(luck[row, place])
+            if other > speed[row]:
+                found[row], speed[row] = place, other
+    return found
+
+
+def _nothing_left() -> ModelError:
+    return ModelError("no token is left to draw: everything is banned, or the model's logits are not numbers")

@@ -1,0 +1,125 @@
+"""Strategies that look at more than one next token: beam search and contrastive search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..errors import ModelError, StrategyError
+from ..model import Decoder
+from .reader import Reader
+from .steps import Seen, Step
+from .strategies import Strategy
+
+
+@dataclass(frozen=True)
+class Found:
+    """A text that beam search ended with."""
+
+    ids: tuple[int, ...]
+    score: float
+    """log-likelihood divided by length to the power of the length penalty"""
+    stopped: bool
+    """at a stop token, and not at the longest length"""
+
+
+def beam(
+    model: Decoder, prompt: Sequence[int], strategy: Strategy, stop_ids: tuple[int, ...], max_new_tokens: int
+) -> list[Found]:
+    """The best texts, best first. As transformers' generate does it, after Wu et al. 2016, arXiv:1609.08144: of the
+    continuations of all beams the likeliest are kept; one that ends counts only if it is among the first `beams`; the
+    search ends when no beam can become better than the worst text found."""
+    beams, penalty = strategy.option("beams"), float(strategy.option("length_penalty"))
+    reader, scores = Reader(model, [prompt] * beams), torch.full((beams,), -1e9)
+    scores[0] = 0.0  # all beams are equal at first: only one of them may branch
+    ended: list[Found] = []
+    wide = max(2, 1 + len(stop_ids)) * beams
+    for length in range(1, max_new_tokens + 1):
+        total = scores[:, None] + _log_likelihood(reader, strategy.steps, len(prompt), stop_ids).cpu()
+        vocab = total.shape[-1]
+        best = total.flatten().topk(min(wide, total.numel()))
+        going: list[tuple[int, int, float]] = []
+        last = length == max_new_tokens
+        for rank, (score, place) in enumerate(zip(best.values.tolist(), best.indices.tolist(), strict=True)):
+            row, token = divmod(place, vocab)
+            if token in stop_ids or last:
+                if rank < beams:
+                    text = (*reader.rows[row][len(prompt) :], token)
+                    ended.append(Found(text, score / length**penalty, token in stop_ids))
+            elif len(going) < beams:
+                going.append((row, token, score))
+        ended = sorted(ended, key=lambda one: -one.score)[:beams]
+        if last or not going or _over(ended, going[0][2], length, max_new_tokens, strategy):
+            break
+        reader.select([row for row, _, _ in going])
+        reader.push([token for _, token, _ in going])
+        scores = torch.tensor([score for _, _, score in going])
+    return [Found(one.ids[:-1] if one.stopped else one.ids, one.score, one.stopped) for one in ended]
+
+
+def _log_likelihood(
+    reader: Reader, steps: Sequence[Step], prompt: int, stop_ids: tuple[int, ...]
+) -> Float[Tensor, "rows vocab"]:
+    found = reader.logits.float().log_softmax(-1)
+    seen = Seen(reader.rows, [prompt] * len(reader.rows), stop_ids)
+    for step in steps:
+        found = step(found, seen)
+    return found
+
+
+def _over(ended: Sequence[Found], best: float, length: int, longest: int, strategy: Strategy) -> bool:
+    """Whether no beam can become better than the worst text found."""
+    if len(ended) < strategy.option("beams"):
+        return False
+    early, penalty = strategy.option("early_stopping"), float(strategy.option("length_penalty"))
+    if early is True:
+        return True
+    # A text only gets less likely as it grows; what a length penalty may yet give is guessed from the length so far.
+    reach = longest if early == "never" and penalty > 0 else length
+    return bool(best / reach**penalty <= ended[-1].score)
+
+
+@torch.no_grad()
+def contrast(
+    model: Decoder, prompt: Sequence[int], strategy: Strategy, stop_ids: tuple[int, ...]
+) -> Iterator[tuple[int, bool]]:
+    """Tokens one after the other, and whether the text has outgrown the context. Of the k likeliest, the one with the
+    best (1 - alpha) * probability - alpha * likeness, where likeness is the largest cosine between its vector and those
+    of the text so far. Su et al. 2022, arXiv:2202.06417."""
+    k, alpha = strategy.option("k"), float(strategy.option("alpha"))
+    row, begin = list(prompt), max(0, len(prompt) - model.context)
+    vectors, logits = _vectors(model, row[begin:])
+    while True:
+        seen = Seen([row], [len(prompt)], stop_ids)
+        for step in strategy.steps:
+            logits = step(logits, seen)
+        best = logits.softmax(-1)[0].topk(min(k, logits.shape[-1]))
+        if len(row) + 1 - begin > model.context:
+            begin += max(1, model.context // 4)
+            vectors = vectors[-(len(row) - begin) :]
+        tried = [_vectors(model, [*row[begin:], token]) for token in best.indices.tolist()]
+        likeness = torch.stack([F.cosine_similarity(v[-1:], vectors).max() for v, _ in tried])
+        chosen = int(((1 - alpha) * best.values - alpha * likeness).argmax())
+        token = int(best.indices[chosen])
+        yield token, begin > 0
+        row.append(token)
+        vectors, logits = tried[chosen]
+
+
+def _vectors(model: Decoder, ids: Sequence[int]) -> tuple[Float[Tensor, "length width"], Float[Tensor, "1 vocab"]]:
+    """The vectors of a text, and the logits of what comes next."""
+    out = model(torch.tensor([list(ids)]))  # type: ignore[operator]
+    if out.hidden is None:
+        raise ModelError("contrastive search compares the vectors of tokens, and this network does not show its own")
+    return out.hidden[0].float(), out.logits[:, -1].float()
+
+
+def check_samples(strategy: Strategy, samples: int) -> None:
+    """Beam search has no more texts to give than it has beams."""
+    if strategy.way == "beam" and samples > strategy.option("beams"):
+        raise StrategyError(f"{strategy}: gives {strategy.option('beams')} texts at most, not {samples}; ask for more beams")

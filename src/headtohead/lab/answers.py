@@ -1,0 +1,120 @@
+"""What others published, answered: their figures beside ours, and whether their claims hold here."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import spec
+from ..spec import BASELINE
+from ..spec.base import span_in_steps
+from ..verdict import Scores, Verdict, compare, mean_interval
+from .folders import Run
+
+Finished = Mapping[str, Mapping[int, Run]]
+HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot tell"
+
+
+def is_original(experiment: spec.Experiment, digest: str) -> bool:
+    """Are these the texts that the published figures were measured on?"""
+    return experiment.original is None or not experiment.original.corpus or experiment.original.corpus == digest
+
+
+def beside(figure: spec.Published, finished: Finished, *, original: bool) -> dict[str, Any]:
+    """A published figure with ours: the mean over seeds, at that step or at the end, with its interval."""
+    values = []
+    for run in finished.get(figure.variant, {}).values():
+        if figure.step is None:
+            values.append(run.result["scores"].get(figure.split, {}).get(figure.metric))
+        else:
+            line = _line(run, figure.split, figure.step)
+            values.append(None if line is None else line.get(figure.metric))
+    known = [float(value) for value in values if value is not None]
+    return {
+        **figure.model_dump(mode="json"),
+        "other_data": figure.other_data or not original,
+        "ours": statistics.fmean(known) if known else None,
+        "interval": mean_interval(known),
+        "seeds": len(known),
+    }
+
+
+def _line(run: Run, split: str, when: int | str) -> dict[str, Any] | None:
+    """What was noted about a split at that step."""
+    step = span_in_steps(when, run.start["steps_per_epoch"])
+    return next((x for x in run.metrics if x["split"] == split and x["step"] == step), None)
+
+
+def answers(
+    experiment: spec.Experiment,
+    finished: Finished,
+    verdicts: Sequence[Verdict],
+    others: Mapping[str, Sequence[Verdict]],
+    failed: Mapping[str, str],
+    held_out: Sequence[str],
+) -> list[dict[str, Any]]:
+    """Each claim with the verdict that answers it. One at the end is answered by the experiment's own verdict; one
+    along the way or at another length by a comparison of its own, on the totals of each seed."""
+    found = []
+    for claim in experiment.claims:
+        if claim.step is None and claim.context is None:
+            named = next((rows for name, rows in others.items() if name == claim.split), None)
+            rows = verdicts if claim.split is None else named
+            verdict = next((v for v in rows or () if v.variant == claim.variant), None)
+        else:
+            names = [claim.split] if claim.split else list(held_out)
+            verdict = _by_totals(experiment, finished, claim, names, failed)
+        found.append(_answer(claim, verdict))
+    return found
+
+
+def _by_totals(
+    experiment: spec.Experiment, finished: Finished, claim: spec.Claim, splits: Sequence[str], failed: Mapping[str, str]
+) -> Verdict | None:
+    def totals(run: Run) -> list[tuple[float, float]]:
+        if claim.context is not None:
+            rows = [r for r in run.lengths.get("contexts", []) if r["context"] == claim.context]
+            rows = [r for r in rows if r["split"] in splits and "error" not in r]
+        else:
+            assert claim.step is not None
+            rows = [line for name in splits if (line := _line(run, name, claim.step))]
+        kind = "accuracy" if experiment.primary.metric == "accuracy" else "loss"
+        return [(row[kind] * row["count"], row["count"]) for row in rows] if len(rows) == len(splits) else []
+
+    both = [_totals_of(finished.get(name, {}), totals) for name in (BASELINE, claim.variant)]
+    if both[0] is None or both[1] is None:
+        return None
+    barred = {name: reason for name, reason in failed.items() if name == claim.variant}
+    metric, matters = experiment.primary.metric, experiment.matters
+    (verdict,) = compare(both[0], {claim.variant: both[1]}, metric=metric, matters=matters, failed=barred)
+    return verdict
+
+
+def _totals_of(found: Mapping[int, Run], totals: Callable[[Run], list[tuple[float, float]]]) -> Scores | None:
+    """The sum over texts for each seed, as a single example."""
+    by_seed = {seed: pairs for seed, run in found.items() if (pairs := totals(run))}
+    if not by_seed:
+        return None
+    values = np.array([[sum(value for value, _ in pairs)] for pairs in by_seed.values()])
+    weight = sum(count for _, count in next(iter(by_seed.values())))
+    return Scores(tuple(by_seed), values, np.array([float(weight)]))
+
+
+def _answer(claim: spec.Claim, verdict: Verdict | None) -> dict[str, Any]:
+    row: dict[str, Any] = {**claim.model_dump(mode="json"), "answer": OPEN, "word": None, "sentence": ""}
+    if verdict is None:
+        what = (
+            "the baseline cannot be tested there" if claim.context is not None else "there is nothing to answer it by"
+        )
+        return {**row, "sentence": what}
+    said = verdict.as_row()
+    word = str(said["word"])
+    row |= {key: said[key] for key in ("word", "effect", "interval", "seeds", "sentence")}
+    if word == claim.expects:
+        row["answer"] = HOLDS
+    elif word != "cannot tell":
+        row["answer"] = FAILS
+    return row

@@ -1,0 +1,316 @@
+"""The quick road of decoding: one more token of each row through a transformer, without the ceremony of modules.
+
+For a small model a step is not arithmetic but overhead: some eighty modules are entered to multiply a few vectors. A plan
+is made once a text: weights laid side by side (queries, keys and values in one matrix), what does nothing left out, and
+every part as a plain function of the stream. Known parts have a flat form here; an unknown one is called as the module it
+is. Only attention that is composed of parts and the three built-in blocks can be planned; for others there is no quick
+road, and `Transformer.next_logits`, which is the definition, is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..parts import Memory, Position, attention, block, feedforward, merge, norm, pattern, position, projection
+from .cache import Cache
+
+if TYPE_CHECKING:
+    from .transformer import Layer, Transformer
+
+Rows = Float[Tensor, "rows width"]
+Function = Callable[[Tensor], Tensor]
+
+
+def plan(model: Transformer, cache: Cache) -> Callable[[Tensor], Tensor] | None:
+    """A function that reads one more token of each row, or None when some part has no quick form."""
+    layers = [_layer(model, layer, memory) for layer, memory in zip(model.layers, cache.memories, strict=True)]  # type: ignore[arg-type]
+    if model.training or model.classes is not None or not all(layers):
+        return None
+    return Plan(model, cache, [layer for layer in layers if layer is not None])
+
+
+@dataclass
+class Now:
+    """One step: where its tokens stand, and what they may see."""
+
+    at: Int[Tensor, "*b 1"] | None = None
+    """asked for only where a position wants it"""
+    key_at: Int[Tensor, "*b key"] | None = None
+    """asked for only where a pattern or a position wants it"""
+    padding: Float[Tensor, "rows 1 1 key"] | None = None
+    """minus infinity on padding"""
+    turns: Sequence[tuple[Tensor, Tensor, int]] = ()
+    """cosines and sines of each rotation, and how much of a head is turned"""
+    masks: dict[int, Tensor | None] = field(default_factory=dict)
+
+
+PLAIN = Now()
+"""no padding, and nothing that asks for positions"""
+
+
+class Plan:
+    """The steps of one text."""
+
+    def __init__(self, model: Transformer, cache: Cache, layers: list[Any]) -> None:
+        self.model, self.cache, self.layers = model, cache, layers
+        self.table = model.embedding.weight
+        parts = [p for p in model.positions if isinstance(p, Position)]
+        self.learned = [p.table.weight for p in parts if type(p) is position.Learned]
+        self.embeds = [p for p in parts if type(p).embed not in (Position.embed, position.Learned.embed)]
+        self.ropes = [p for p in parts if isinstance(p, position.Rope)]
+        self.enter, self.leave = _norm(model.embedding_norm), _norm(model.final_norm)
+        self.output, self.bias = model.output.weight, model.output.bias
+        self.limit = model.limit
+        self.wants_keys = any(layer.wants_keys for layer in layers)
+        rotates = any(type(p).rotate is not Position.rotate for p in parts)
+        self.wants_at = bool(self.embeds) or rotates or self.wants_keys
+
+    def __call__(self, ids: Int[Tensor, "rows 1"]) -> Float[Tensor, "rows vocab"]:
+        begin = self.cache.length
+        now = self._now(begin, ids)
+        x = F.embedding(ids.select(1, 0), self.table)
+        for table in self.learned:
+            x = x + (table.select(0, begin) if now.padding is None else F.embedding(_at(now)[:, 0], table))
+        for part in self.embeds:
+            x = part.embed(x[:, None], _at(now))[:, 0]
+        if self.enter is not None:
+            x = self.enter(x)
+        for layer in self.layers:
+            x = layer(x, now)
+        return F.linear(x if self.leave is None else self.leave(x), self.output, self.bias)
+
+    def _now(self, begin: int, ids: Tensor) -> Now:
+        cache = self.cache
+        if cache.valid is None:
+            self._check(begin + 1)
+            if not self.wants_at:
+                cache.length += 1
+                return PLAIN
+            at = torch.tensor([begin], device=ids.device)
+        else:
+            seen = cache.at
+            assert seen is not None
+            at = seen[:, -1:] + 1
+            if self.limit is not None:
+                self._check(int(at.max()) + 1)
+        key_at, valid = cache.extend(at, None)
+        padding = None
+        if valid is not None:
+            padding = torch.zeros(valid.shape, device=ids.device).masked_fill_(~valid, -torch.inf)[:, None, None]
+        return Now(at, key_at, padding, [_turn(rope, at) for rope in self.ropes])
+
+    def _check(self, end: int) -> None:
+        if self.limit is not None and end > self.limit:
+            self.model.check_length(end)
+
+
+def _at(now: Now) -> Tensor:
+    assert now.at is not None
+    return now.at
+
+
+def _turn(rope: position.Rope, at: Tensor) -> tuple[Tensor, Tensor, int]:
+    """Once a step what every layer would compute: (rows, 1, turned / 2)."""
+    angle = at[..., None].float() * rope.frequency  # (*b, 1, turned / 2)
+    return angle.cos(), angle.sin(), rope.turned
+
+
+# ---- one layer
+
+
+def _layer(model: Transformer, layer: Layer, memory: Memory) -> Any:
+    made = _Attention.of(model, layer.attention, memory)
+    if made is None:
+        return None
+    feed = None if layer.feedforward.absent else _feed(layer.feedforward)
+    held = layer.block
+    if type(held) is block.Pre:
+        return _Pre(made, feed, _norm(held.attention_norm), _norm(held.feed_norm))
+    if type(held) is block.Post:
+        return _Post(made, feed, _norm(held.attention_norm), _norm(held.feed_norm))
+    if type(held) is block.Parallel:
+        return _Parallel(made, feed, _norm(held.norm), None)
+    return None
+
+
+@dataclass
+class _Block:
+    attend: _Attention
+    feed: Function | None
+    first: Function | None
+    second: Function | None
+
+    @property
+    def wants_keys(self) -> bool:
+        return self.attend.wants_keys
+
+
+class _Pre(_Block):
+    def __call__(self, x: Rows, now: Now) -> Rows:
+        x = x + self.attend(x if self.first is None else self.first(x), now)
+        if self.feed is None:
+            return x
+        return x + self.feed(x if self.second is None else self.second(x))
+
+
+class _Post(_Block):
+    def __call__(self, x: Rows, now: Now) -> Rows:
+        x = x + self.attend(x, now)
+        x = x if self.first is None else self.first(x)
+        if self.feed is None:
+            return x
+        x = x + self.feed(x)
+        return x if self.second is None else self.second(x)
+
+
+class _Parallel(_Block):
+    def __call__(self, x: Rows, now: Now) -> Rows:
+        seen = x if self.first is None else self.first(x)
+        both = self.attend(seen, now)
+        return x + (both if self.feed is None else both + self.feed(seen))
+
+
+class _Attention:
+    """Composed attention for one query a row."""
+
+    @classmethod
+    def of(cls, model: Transformer, made: nn.Module, memory: Memory) -> _Attention | None:
+        return cls(model, made, memory) if type(made) is attention.Composed else None
+
+    def __init__(self, model: Transformer, made: attention.Composed, memory: Memory) -> None:
+        self.memory = memory
+        self.heads, self.head_dim = model.sizes.heads, model.sizes.head_dim
+        self.scale = self.head_dim**-0.5
+        self.project, self.key_heads = _projection(made.projection, model.sizes.heads)
+        self.shared = self.heads // self.key_heads
+        self.pattern = made.pattern
+        self.window = made.pattern.size if type(made.pattern) is pattern.Window else None
+        self.plain = self.window is not None or type(made.pattern) is pattern.Causal
+        parts = [p for p in model.positions if isinstance(p, Position)]
+        self.rotates = [p for p in parts if type(p).rotate not in (Position.rotate, position.Rope.rotate)]
+        self.biases = [p for p in parts if type(p).bias is not Position.bias]
+        self.merge = None if type(made.merge) is merge.Concat else made.merge
+        self.output, self.bias = made.output.weight, made.output.bias
+        self.wants_keys = bool(self.biases) or not self.plain
+
+    def __call__(self, x: Rows, now: Now) -> Rows:
+        heads, key_heads, head_dim, memory = self.heads, self.key_heads, self.head_dim, self.memory
+        qkv = self.project(x)  # (rows, (heads + 2 key_heads) * head_dim)
+        if now.turns or self.rotates:
+            qkv = self._turned(qkv, now)
+        rows, place, wide = qkv.shape[0], memory.length, heads * head_dim
+        if memory.room is None or place >= memory.room.shape[3]:
+            memory.grow(1, qkv.new_empty(rows, key_heads, 1, head_dim))
+        room = memory.room
+        assert room is not None
+        both = qkv.narrow(1, wide, 2 * key_heads * head_dim).view(rows, 2, key_heads, head_dim)
+        room.select(3, place).copy_(both.transpose(0, 1))
+        memory.length = place + 1
+        begin = 0 if self.window is None else max(0, place + 1 - self.window)
+        keys, values = room.narrow(3, begin, place + 1 - begin).unbind(0)
+        queries = qkv.narrow(1, 0, wide).view(rows, key_heads, self.shared, head_dim)  # those that share a key together
+        mask = None if now is PLAIN else self._mask(now, begin)
+        seen = self._attend(queries, keys, values, mask)
+        if self.merge is not None:
+            seen, memory.merge = self.merge(seen.reshape(rows, heads, 1, head_dim), None, memory.merge)
+        return F.linear(seen.reshape(rows, wide), self.output, self.bias)
+
+    def _turned(self, qkv: Tensor, now: Now) -> Tensor:
+        """Queries and keys turned together, values as they are."""
+        turn = self.heads + self.key_heads
+        split = qkv.view(qkv.shape[0], -1, self.head_dim)
+        turned, values = split[:, :turn], split[:, turn:]
+        for cos, sin, width in now.turns:
+            first, second = turned[..., :width].chunk(2, dim=-1)
+            rest = [turned[..., width:]] if width < self.head_dim else []
+            turned = torch.cat((first * cos - second * sin, second * cos + first * sin, *rest), dim=-1)
+        for part in self.rotates:
+            turned = part.rotate(turned[:, :, None], _at(now))[:, :, 0]
+        return torch.cat((turned, values), dim=1).flatten(1)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        if q.shape[0] == 1:
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        # For one query a row of a batch, two small products are quicker than the fused kernel.
+        rows, key_heads, shared, head_dim = q.shape
+        scores = torch.bmm(q.reshape(-1, shared, head_dim), k.flatten(0, 1).transpose(1, 2)).mul_(self.scale)
+        if mask is not None:
+            scores = (scores.view(rows, key_heads, shared, -1) + mask).flatten(0, 1)
+        return torch.bmm(scores.softmax(-1), v.flatten(0, 1))
+
+    def _mask(self, now: Now, begin: int) -> Tensor | None:
+        """What is added to the scores, (rows or 1, key_heads or 1, shared or 1, key): computed once for layers that look
+        alike."""
+        if self.plain and not self.biases:
+            return now.padding if now.padding is None or not begin else now.padding[..., begin:]
+        if id(self.pattern) not in now.masks:
+            now.masks[id(self.pattern)] = self._compute(now)
+        mask = now.masks[id(self.pattern)]
+        return mask if mask is None or not begin else mask[..., begin:]
+
+    def _compute(self, now: Now) -> Tensor | None:
+        assert now.key_at is not None
+        mask = now.padding
+        for part in self.biases:
+            bias = part.bias(_at(now), now.key_at)
+            if bias is not None:
+                bias = bias if bias.dim() == 4 else bias[None]
+                shaped = bias.expand(-1, self.heads, -1, -1).reshape(len(bias), self.key_heads, -1, bias.shape[-1])
+                mask = shaped if mask is None else mask + shaped
+        if not self.plain:
+            allowed = self.pattern.allows(_at(now), now.key_at)
+            allowed = (allowed if allowed.dim() == 3 else allowed[None])[:, None]
+            out = torch.zeros(allowed.shape, device=allowed.device).masked_fill_(~allowed, -torch.inf)
+            mask = out if mask is None else mask + out
+        return mask
+
+
+# ---- parts as plain functions
+
+
+def _projection(made: nn.Module, heads: int) -> tuple[Function, int]:
+    """From the stream to queries, keys and values in one row of heads; and how many heads the keys have."""
+    if type(made) is not projection.Linear:
+        return partial(_projected, made), heads
+    each = (made.query, made.key, made.value)
+    weight = torch.cat([one.weight for one in each])
+    bias = None if made.query.bias is None else torch.cat([one.bias for one in each])
+    return (lambda x: F.linear(x, weight, bias)), made.key.out_features // made.sizes.head_dim
+
+
+def _projected(made: nn.Module, x: Rows) -> Tensor:
+    return torch.cat([one[:, :, 0].flatten(1) for one in made(x[:, None])], dim=1)
+
+
+def _norm(made: nn.Module) -> Function | None:
+    """None where there is no norm."""
+    if isinstance(made, nn.Identity):
+        return None
+    inner = made.inner if type(made) in (norm.Layer, norm.RMS) else None
+    if isinstance(inner, nn.LayerNorm):
+        shape, weight, bias, eps = list(inner.normalized_shape), inner.weight, inner.bias, inner.eps
+        return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
+    if isinstance(inner, nn.RMSNorm):
+        return lambda x: torch.rms_norm(x, list(inner.normalized_shape), inner.weight, inner.eps)
+    return lambda x: made(x[:, None])[:, 0]
+
+
+def _feed(made: nn.Module) -> Function:
+    if type(made) is feedforward.MLP:
+        up, down, act = made.up, made.down, made.activation.forward
+        wide, wide_bias, narrow, narrow_bias = up.weight, up.bias, down.weight, down.bias
+        return lambda x: F.linear(act(F.linear(x, wide, wide_bias)), narrow, narrow_bias)
+    if type(made) is feedforward.SwiGLU:
+        gate, up, down = made.gate, made.up, made.down
+        return lambda x: F.linear(
+            F.silu(F.linear(x, gate.weight, gate.bias)) * F.linear(x, up.weight, up.bias), down.weight, down.bias
+        )
+    return lambda x: made(x[:, None])[:, 0]

@@ -1,0 +1,76 @@
+"""Results against a number that the variants differ in, such as a depth: one small picture a figure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+
+from . import figures, reading, style
+from .drawing import Built, Chart, Layout, Panels, Sheets
+from .reading import Findings
+
+Row = dict[str, Any]
+
+
+def axis_chart(findings: Findings) -> Chart | None:
+    """Every split's metric, the last training loss and the time of a step, if the experiment names an axis."""
+    found = findings.get("axis") or {}
+    values: dict[str, float] = found.get("values") or {}
+    if len(values) < 3:
+        return None
+    panels = {name: rows for name, rows in _panels(findings, values).items() if rows}
+    setting = str(found["setting"]).rpartition(".")[2]
+    said = "; ".join(f"{name}: from {rows[0]['said']} to {rows[-1]['said']}" for name, rows in panels.items())
+
+    def build(layout: Layout, sheets: Sheets) -> Built:
+        made = []
+        for title, rows in panels.items():
+            data = sheets.chart(rows)
+            x = alt.X("at:Q", scale=alt.Scale(nice=False, padding=7), axis=alt.Axis(title=setting, grid=False))
+            y = alt.Scale(zero=False, padding=6)
+            axis = alt.Axis(title=None, tickCount=4, format=",~r")
+            layers = [
+                data.mark_area(aria=False, opacity=0.16, color=style.scales(["baseline"])[0][0]).encode(
+                    x=x, y=alt.Y("low:Q", scale=y, axis=axis), y2="high:Q"
+                ),
+                data.mark_line(aria=False, strokeWidth=2, color=style.scales(["baseline"])[0][0]).encode(
+                    x=x, y=alt.Y("mean:Q", scale=y, axis=axis)
+                ),
+                data.mark_point(size=34, filled=True, opacity=1, color=style.scales(["baseline"])[0][0]).encode(
+                    x=x, y=alt.Y("mean:Q", scale=y, axis=axis), description="tip:N"
+                ),
+            ]
+            made.append(alt.layer(*layers).properties(title=title))
+        return alt.concat(*made, bounds="flush", spacing=alt.RowColnumber(row=80, column=58))
+
+    layouts = {"wide": Panels(372, 170, 2, 4), "narrow": Panels(286, 150, 1, 2)}
+    return Chart(
+        "axis", f"Results against {setting}", f"Against {setting}, from the least to the most. {said}.", build, layouts
+    )
+
+
+def _panels(findings: Findings, values: dict[str, float]) -> dict[str, list[Row]]:
+    metric = reading.metric(findings)
+    ordered = sorted(values.items(), key=lambda item: item[1])
+    panels: dict[str, list[Row]] = {}
+    for split in reading.splits_of(findings, "results"):
+        rows = []
+        for name, at in ordered:
+            pairs = (findings.get("results") or {}).get(name, {}).get(split, [])
+            known = [value for _, value in pairs if figures.is_number(value)]
+            if known:
+                mean = reading.mean(metric, known)
+                rows.append(_row(name, at, mean, min(known), max(known), figures.value(metric, mean)))
+        panels[f"{metric} on {split}"] = rows
+    last = findings["axis"].get("last_loss") or {}
+    panels["last training loss"] = [
+        _row(name, at, one["mean"], *(one.get("interval") or [one["mean"]] * 2), figures.value("loss", one["mean"]))
+        for name, at in ordered
+        if (one := last.get(name) or {}).get("mean") is not None
+    ]
+    return panels
+
+
+def _row(name: str, at: float, mean: float, low: float, high: float, said: str) -> Row:
+    return {"at": at, "mean": mean, "low": low, "high": high, "said": said, "tip": f"{name}: {said}"}

@@ -1,0 +1,50 @@
+"""PNG pictures of weights, written by hand: a palette of 256 strengths, and a byte for each pair of tokens.
+
+A picture can carry its weights more finely than eye and palette can: a chunk of our own (`loWB`) holds a second byte
+for each pixel, which viewers skip and our page reads. See https://www.w3.org/TR/png-3/.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+Colour = tuple[int, int, int]
+
+LOW_BYTES = b"loWB"
+"""ancillary, private, not to be copied along once the picture is edited: what the case of the letters says"""
+
+
+def png(pixels: Pixels, colours: bytes, strengths: bytes, low: Pixels | None = None) -> bytes:
+    """A picture with a palette of 256 `colours` (3 bytes each), each as opaque as `strengths` says."""
+    height, width = pixels.shape
+    chunks = [
+        b"\x89PNG\r\n\x1a\n",
+        _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
+        _chunk(b"PLTE", colours),
+        _chunk(b"tRNS", strengths),
+        _chunk(b"IDAT", _packed(pixels)),
+    ]
+    if low is not None:
+        chunks.append(_chunk(LOW_BYTES, _packed(low)))
+    return b"".join((*chunks, _chunk(b"IEND", b"")))
+
+
+def uri(picture: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(picture).decode()
+
+
+def _packed(pixels: Pixels) -> bytes:
+    """Lines as they are, each after a 0 that says so."""
+    lines = np.zeros((pixels.shape[0], pixels.shape[1] + 1), dtype=np.uint8)
+    lines[:, 1:] = pixels
+    return zlib.compress(lines.tobytes(), 9 if pixels.size < 2**18 else 4)
+
+
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))

@@ -1,0 +1,291 @@
+"""`h2h decode` on a tiny random GPT-2 that is made here: the whole path, going on after a stop, and bad input."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from headtohead.decode.compare import Prompt
+from headtohead.errors import CorpusError
+from headtohead.lab import decoding, decoding_work
+from headtohead.lab.prompts import read_prompts
+
+from .test_bad_input import h2h  # noqa: F401
+
+Answer = tuple[int, str, str]
+Call = Callable[..., Answer]
+STORY = {
+    "story_id": "1",
+    "prompt": "Ryan was called by his friend.",
+    "sentence2": "He missed his train.",
+    "ending": "They went to the park. Ryan got fired.",
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_gpt2(tmp_path_factory.mktemp("models") / "tiny")
+
+
+def tiny_gpt2(folder: Path, seed: int = 0) -> Path:
+    """Random weights and a tokenizer of bytes, as the ecosystem saves them."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    alphabet = ["<|endoftext|>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    backend = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    end = alphabet[0]
+    PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=end, eos_token=end).save_pretrained(folder)
+    torch.manual_seed(seed)
+    sizes = {"vocab_size": len(alphabet), "n_positions": 96, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0, initializer_range=0.6)).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    file = tmp_path / "prompts.jsonl"
+    others = [{**STORY, "prompt": text} for text in ("Neil had been journeying.", "Ana ran home.")]
+    file.write_text("\n".join(map(json.dumps, [STORY, *others])) + "\n")
+    return file
+
+
+def compare(model: Path, prompts: Path, out: Path, **options: Any) -> dict[str, Any]:
+    asked = {"strategies": "greedy,sample,top-k=5", "samples": 2, "max_new_tokens": 5, "sweep": False, **options}
+    return decoding.run(str(model), str(prompts), out, **asked)
+
+
+# ---- the whole path
+
+
+def test_the_whole_path_on_a_tiny_model(h2h: Call, model: Path, prompts: Path, tmp_path: Path) -> None:  # noqa: F811
+    second = tiny_gpt2(tmp_path / "second", seed=1)
+    code, out, err = h2h(
+        *("decode", model, prompts, "--samples", "3", "--max-new-tokens", "6", "--second", second, "--out", "here"),
+        *("--strategies", "greedy,sample,top-p=0.7", "--json"),
+    )
+    assert code == 0, err
+    found = json.loads(out)
+    assert list(found["figures"]) == ["greedy", "sample", "top-p=0.7"]
+    assert found["baseline"] == "sample"
+    for figures in found["figures"].values():
+        assert figures["perplexity"]["value"] > 1
+        low, high = figures["second"]["interval"]
+        assert 0 < low < figures["second"]["value"] < high
+    greedy, plain = (found["figures"][name] for name in ("greedy", "sample"))
+    assert greedy["self-bleu"]["value"] == 100 > plain["self-bleu"]["value"]
+    assert greedy["perplexity"]["value"] < plain["perplexity"]["value"]
+    assert found["people"]["length"]["value"] == 6, "people's text is cut to the length of a sample"
+    assert all(law["passed"] for law in found["laws"]), found["laws"]
+    assert {(pair["strategy"], pair["against"]) for pair in found["pairs"]} == {
+        *(("greedy", "sample"), ("top-p=0.7", "sample"), ("top-p=0.7", "greedy")),
+    }
+    families = {point["family"] for point in found["sweep"]["points"]}
+    assert families == {"temperature", "top-k", "top-p"}
+    lines = [json.loads(line) for line in Path("here/samples.jsonl").read_text().splitlines()]
+    assert len({line["key"] for line in lines}) == len(lines)
+    assert sum(line["strategy"] == "sample" for line in lines) == 9
+    assert Path("here/report.html").read_text().count("Three ways to decode") >= 1
+    assert json.loads(Path("here/decoding.json").read_text())["figures"] == found["figures"]
+
+
+def test_the_terminal_shows_figures_and_where_the_report_is(
+    h2h: Call,  # noqa: F811
+    model: Path,
+    prompts: Path,
+) -> None:
+    code, out, err = h2h(
+        *("decode", model, prompts, "--samples", "2", "--max-new-tokens", "4", "--strategies", "greedy,sample"),
+        *("--no-sweep", "--limit", "2"),
+    )
+    assert code == 0, err
+    assert "Two ways to decode" in out
+    assert "2 prompts, 2 samples each, up to 4 new tokens" in out
+    assert "No second model was given, so its column is left out" in " ".join(out.split())
+    assert "limits as laws: 7 of 7 hold" in out
+    assert f"report: decodings/{model.name}/report.html" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_one_text_is_a_prompt_without_intervals(model: Path, tmp_path: Path) -> None:
+    found = decoding.run(str(model), "Ryan ran.", tmp_path / "out", samples=2, max_new_tokens=3, sweep=False)
+    assert [prompt["text"] for prompt in found["prompts"]] == ["Ryan ran."]
+    assert all(figure["interval"] is None for of in found["figures"].values() for figure in of.values())
+    assert {pair["word"] for pair in found["pairs"]} == {"cannot tell"}
+    assert found["people"] == {}
+
+
+def test_a_prompt_gives_the_same_whatever_else_is_compared(model: Path, prompts: Path, tmp_path: Path) -> None:
+    many = compare(model, prompts, tmp_path / "many")
+    few = compare(model, prompts, tmp_path / "few", strategies="top-k=5", limit=1)
+    texts = [[one["token"] for one in found["traces"][at]["steps"]] for found, at in ((many, 2), (few, 0))]
+    assert texts[0] == texts[1]
+
+
+# ---- going on
+
+
+def test_stopped_in_the_middle_nothing_is_lost_and_the_rest_is_the_same(
+    model: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoding_work, "ROWS", 2)
+    whole = compare(model, prompts, tmp_path / "whole")
+    calls = 0
+
+    def stop(what: str, done: int, of: int) -> None:
+        nonlocal calls
+        calls += what.startswith("writing:")
+        if calls == 5:
+            raise KeyboardInterrupt("at the fifth chunk")
+
+    with pytest.raises(KeyboardInterrupt, match="at the fifth chunk"):
+        compare(model, prompts, tmp_path / "stopped", watch=stop)
+    samples = tmp_path / "stopped" / "samples.jsonl"
+    before = samples.read_bytes()
+    assert before.count(b"\n") > 0
+    samples.write_bytes(before + b'{"key": "cut off by a ki')
+    again = compare(model, prompts, tmp_path / "stopped", resume=True)
+    assert samples.read_bytes().startswith(before)
+    lines = [json.loads(line) for line in samples.read_text().splitlines()]
+    assert len(lines) == 18
+    for name in ("figures", "pairs", "people", "traces", "laws"):
+        assert again[name] == whole[name], name
+
+
+def test_resume_does_only_what_is_missing(
+    model: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, int]] = []
+    real = decoding_work.generate
+
+    def counted(opened: Any, texts: list[str], one: Any, **options: Any) -> Any:
+        if options.get("samples"):
+            asked.append((str(one), len(texts)))
+        return real(opened, texts, one, **options)
+
+    monkeypatch.setattr(decoding_work, "generate", counted)
+    compare(model, prompts, tmp_path / "out", limit=2)
+    assert asked == [("greedy", 2), ("sample", 2), ("top-k(k=5)", 2)]
+    asked.clear()
+    compare(model, prompts, tmp_path / "out", resume=True, second=str(model), limit=2)
+    assert asked == [], "a second model reads what is there"
+    found = compare(model, prompts, tmp_path / "out", resume=True, strategies="greedy,top-k=5,top-k=6")
+    assert asked == [("greedy", 1), ("top-k(k=5)", 1), ("top-k(k=6)", 3)]
+    assert found["second"] is None
+    asked.clear()
+    compare(model, prompts, tmp_path / "out", resume=True, strategies="greedy", seed=1)
+    assert asked == [("greedy", 3)], "another seed is another text"
+
+
+def test_a_folder_in_use_is_left_alone(h2h: Call, model: Path, prompts: Path, tmp_path: Path) -> None:  # noqa: F811
+    out = tmp_path / "out"
+    compare(model, prompts, out, limit=1, strategies="greedy")
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    refused(h2h("decode", model, prompts, "--out", out), "--resume goes on, or give another --out")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("Dear")
+    refused(h2h("decode", model, prompts, "--out", tmp_path / "mine"), "is not empty and holds no comparison")
+    refused(h2h("decode", model, prompts, "--out", prompts), "is a file; --out names a folder")
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+# ---- bad input
+
+
+def refused(answer: Answer, *words: str) -> None:
+    code, out, err = answer
+    assert code == 2, err
+    assert out == ""
+    for word in words:
+        assert word in " ".join(err.split())
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--strategies", "top-q=0.7"], "no strategy 'top-q', did you mean"),
+        (["--strategies", "top-p=1.2"], "p is a share of probability, in (0, 1], not 1.2"),
+        (["--strategies", "greedy,greedy"], "greedy is given twice"),
+        (["--format", "word"], "format: 'word' given"),
+        (["--second", "nothing-of-this-name"], "nothing-of-this-name"),
+        (["--samples", "0"], "greater than or equal to 1"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_written(
+    h2h: Call,  # noqa: F811
+    model: Path,
+    prompts: Path,
+    options: list[str],
+    words: str,
+) -> None:
+    refused(h2h("decode", model, prompts, "--out", "here", *options), words)
+    assert not Path("here").exists()
+
+
+def test_a_model_that_is_none_and_an_empty_prompt_are_refused(h2h: Call, prompts: Path) -> None:  # noqa: F811
+    refused(h2h("decode", prompts, prompts, "--out", "here"), "prompts.jsonl")
+    assert not Path("here").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.jsonl", '{"prompt": "x"}\n{"prompt": 3}\nno\n', "line 3: is not JSON"),
+        ("a.jsonl", '{"prompt": "x"}\n{"prompt": 3}\n', "line 2: prompt is '3'; words were expected"),
+        ("a.jsonl", '{"promt": "x"}\n', "no column for the prompt; it has promt"),
+        ("a.jsonl", "[1]\n", "an object with 'prompt' was expected"),
+        ("a.tsv", "prompt\tcontinuation\nx\n", "has 1 columns, the header has 2"),
+        ("a.csv", 'prompt\n"x\n', "is not CSV"),
+        ("a.csv", "prompt,continuation\n", "has a header and no rows"),
+        ("a.csv", "prompt,continuation\n ,there\n", "prompt is empty"),
+        ("a.txt", "  \n", "is empty"),
+        ("a.xml", "<x/>", "prompts cannot be read from .xml"),
+    ],
+)
+def test_a_file_that_holds_no_prompts_is_refused(tmp_path: Path, name: str, content: str, words: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(CorpusError, match=words):
+        read_prompts(str(tmp_path / name))
+
+
+def test_a_file_that_is_not_there_is_not_taken_for_a_text(tmp_path: Path) -> None:
+    (tmp_path / "stories.jsonl").write_text("{}")
+    with pytest.raises(CorpusError, match=r"did you mean 'stories\.jsonl'"):
+        read_prompts(str(tmp_path / "storys.jsonl"))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "notes.txt").write_text("x")
+    with pytest.raises(CorpusError, match=r"no file of prompts in this folder; it holds notes\.txt"):
+        read_prompts(str(tmp_path / "folder"))
+
+
+def test_prompts_are_read_from_every_kind_of_file(tmp_path: Path) -> None:
+    wanted = [Prompt("He ran.", "Then he sat."), Prompt("She sat.", "Then she ran.")]
+    files = {
+        "a.tsv": "prompt\tcontinuation\nHe ran.\tThen he sat.\nShe sat.\tThen she ran.\n",
+        "a.csv": 'continuation,prompt\n"Then he sat.",He ran.\n"Then she ran.",She sat.\nagain,He ran.\n',
+        "a.jsonl": "\n".join(json.dumps({"prompt": one.text, "completion": one.continuation}) for one in wanted),
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+        assert read_prompts(str(tmp_path / name)) == wanted, name
+    (tmp_path / "a.txt").write_text("He ran.\n\nShe sat.\n")
+    assert read_prompts(str(tmp_path / "a.txt")) == [Prompt("He ran."), Prompt("She sat.")]
+    assert read_prompts("He ran. Is a text.") == [Prompt("He ran. Is a text.")]
+    assert read_prompts(str(tmp_path / "a.tsv"), limit=1) == wanted[:1]
+
+
+def test_the_first_sentence_of_a_story_is_the_prompt(prompts: Path, shared: Callable[[str], Path]) -> None:
+    assert read_prompts(str(prompts))[0] == Prompt(
+        "Ryan was called by his friend.", "He missed his train. They went to the park. Ryan got fired."
+    )
+    found = read_prompts(str(shared("rocstories")), 51)
+    assert len(found) == len({one.text for one in found}) == 51
+    assert found[0].text == "Ryan was called by his friend to skip work one day."
+    assert found[0].continuation is not None and found[0].continuation.endswith("Ryan got fired.")
+    assert read_prompts(str(shared("rocstories") / "dev_data.json"), 51) == found

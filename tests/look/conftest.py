@@ -1,0 +1,66 @@
+"""Small runs to look at: trained once, in a second, and shared by the tests."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headtohead import spec
+from headtohead.lab import loading
+from headtohead.lab.trial import run_trial
+from headtohead.spec.loading import trial as trial_of
+
+WORDS = ["the", "people", "will", "build", "schools", "and", "honor", "law", "peace", "jobs", "we", "ask", "new", "."]
+TEXT = "the people will build new schools ."
+
+
+def _rows(count: int, seed: int) -> list[str]:
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(WORDS, k=8)) for _ in range(count)]
+
+
+def _experiment(folder: Path, task: str) -> spec.Experiment:
+    folder.mkdir()
+    for name, count in (("train", 120), ("validation", 40), ("test", 40)):
+        rows = _rows(count, len(name))
+        if task == "classify":
+            lines = ["label\ttext", *(f"{'jobs' if 'jobs' in row else 'none'}\t{row}" for row in rows)]
+            (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+        else:
+            (folder / f"{name}.txt").write_text("\n".join(rows) + "\n")
+    raw: dict[str, Any] = {
+        "question": "Where does it look?",
+        "task": task,
+        "seeds": 1,
+        "data": {"source": str(folder)},
+        "model": {"width": 16, "layers": 2, "heads": 2, "context": 12},
+        "training": {"steps": 12, "batch": 8},
+        "variants": {
+            "alibi": {"model": {"position": "alibi"}},
+            "window": {"model": {"pattern": {"kind": "window", "size": 3}}},
+            "wide": {"model": {"heads": 4}},
+            **({"seen": {"model": {"mask_padding": False}}} if task == "classify" else {}),
+        },
+    }
+    return loading.from_dict(raw, "tiny")
+
+
+def _runs(place: Path, task: str) -> dict[str, Path]:
+    experiment = _experiment(place / "data", task)
+    found = {}
+    for name in experiment.names:
+        found[name] = place / name / "seed-0"
+        run_trial(trial_of(experiment, name, 0), found[name], device="cpu")
+    return found
+
+
+@pytest.fixture(scope="session")
+def decoders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Run folders of a language model, by variant."""
+    return _runs(tmp_path_factory.mktemp("decoders"), "language-model")
+
+
+@pytest.fixture(scope="session")
+def classifiers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return _runs(tmp_path_factory.mktemp("classifiers"), "classify")

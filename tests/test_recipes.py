@@ -1,0 +1,142 @@
+"""Every shipped recipe can be run, says where its published figures come from, and shows exactly those."""
+
+import importlib.util
+import random
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+from headtohead import spec
+from headtohead.lab import answers, loading
+from headtohead.lab.trial import begin, prepare, run_trial
+from headtohead.report.published import published, published_long
+
+PUBLISHED = Path(__file__).parents[2] / "shared" / "published.md"
+NAMES = spec.recipe_names()
+BUDGET = 880_146
+WORDS = "the people of this nation will build a new and stronger economy for every american who works hard".split()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    """Small texts in the layouts of the original data."""
+    draw = random.Random(0)
+
+    def lines(count: int) -> list[str]:
+        return [" ".join(draw.choices([*WORDS, f"name{i}"], k=14)) for i in range(count)]
+
+    root = tmp_path_factory.mktemp("originals")
+    speeches, news, plays = root / "speeches", root / "news", root / "plays"
+    for folder in (speeches, news, plays):
+        folder.mkdir()
+    for name, count in (("train_LM", 120), ("test_LM_obama", 20), ("test_LM_hbush", 20), ("test_LM_wbush", 20)):
+        (speeches / f"{name}.txt").write_text("\n".join(lines(count)))
+    for name, count in (("train_CLS", 60), ("test_CLS", 12)):
+        rows = [f"{i % 3}\t{line}" for i, line in enumerate(lines(count))]
+        (speeches / f"{name}.tsv").write_text("\n".join(rows))
+    for name in ("test", "dev"):
+        (news / f"1b_benchmark.{name}.tokens").write_text("\n".join(3 * lines(40)))
+    for name in ("train", "dev", "test"):
+        (plays / f"{name}.txt").write_text("\n\n".join(3 * lines(40)))
+    return {"merges": news, "positions-news": news, "projection-depth": plays, "": speeches}
+
+
+def loaded(name: str, folders: dict[str, Path]) -> spec.Experiment:
+    small = ["training.steps=2", "training.evaluate=2", "probe.costs=[8]", "training.checkpoint=2"]
+    return loading.load(name, small, data=folders.get(name, folders[""]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_variant_takes_a_step_on_the_original_layout(name, folders, tmp_path):
+    experiment = loaded(name, folders)
+    for variant in experiment.names:
+        trial = spec.trial(experiment, variant, 1)
+        prepared = prepare(trial.data, trial.task)
+        model, training = begin(trial, prepared, tmp_path / variant, torch.device("cpu"))
+        model.train()
+        training._step(0)
+        training._check_loss()
+        assert sum(p.numel() for p in model.parameters()) <= BUDGET or not name.startswith("best")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_recipe_runs_to_its_end(name, folders, tmp_path):
+    trial = spec.trial(loaded(name, folders), spec.BASELINE, 1)
+    result = run_trial(trial, tmp_path, device="cpu")
+    assert all(scores["count"] > 0 for scores in result["scores"].values())
+    assert (tmp_path / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_report_shows_the_published_figures_of_the_file_and_no_others(name):
+    figures = tomllib.loads(spec.recipe_path(name).read_text(encoding="utf-8")).get("published", [])
+    experiment = loading.load(name)
+    findings = {
+        "metric": experiment.primary.metric,
+        "published": [answers.beside(figure, {}, original=True) for figure in experiment.published],
+    }
+    long = published_long(findings)
+    at = [column.name for column in long.columns].index("published")
+    assert sorted(row[at].value for row in long.rows) == sorted(figure["value"] for figure in figures)
+    shown = " ".join(cell.text for row in published(findings).rows for cell in row)
+    for figure in figures:
+        text = f"{100 * figure['value']:.1f}" if figure["metric"] == "accuracy" else f"{figure['value']:,.1f}"
+        assert text in shown
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_published_figures_are_those_of_the_reports(name):
+    if not PUBLISHED.is_file():
+        pytest.skip("the reports' figures are not at ../shared")
+    known = set(re.findall(r"\d+(?:\.\d+)?", PUBLISHED.read_text(encoding="utf-8")))
+    for figure in loading.load(name).published:
+        value = figure.value * (100 if figure.metric == "accuracy" else 1)
+        assert any(f"{value:.{places}f}" in known for places in (0, 1, 2)), figure
+
+
+def test_the_digests_name_the_texts_that_the_reports_used(shared):
+    folder = shared("speeches/speechesdataset")
+    checked = 0
+    for name in NAMES:
+        experiment = loading.load(name, data=folder) if "speeches" in name or "position" in name else None
+        if experiment is None or experiment.original is None or not experiment.original.corpus:
+            continue
+        trial = spec.trial(experiment, spec.BASELINE, 0)
+        assert prepare(trial.data, trial.task).corpus.digest == experiment.original.corpus, name
+        checked += 1
+    assert checked >= 4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_quick_look_is_small_and_says_so(name):
+    experiment = loading.load(name, quick=True)
+    assert experiment.quick and experiment.name == f"{name}-quick" and experiment.seeds == 2
+    full = loading.load(name).training.steps
+    steps = experiment.training.steps
+    assert steps == "1 epoch" if isinstance(full, str) else steps <= max(20, full // 10)
+
+
+def test_what_is_set_on_the_command_line_wins_over_a_quick_look():
+    experiment = loading.load("window", ["seeds=3", "training.steps=7"], quick=True)
+    assert (experiment.seeds, experiment.training.steps) == (3, 7)
+
+
+def test_original_data_change_what_the_file_says_and_nothing_else(folders):
+    plain, original = loading.load("merges"), loading.load("merges", data=folders["merges"])
+    assert plain.data.files is None
+    assert original.data.files is not None and original.data.files.train == "1b_benchmark.test.tokens"
+    assert original.training == plain.training and original.model == plain.model
+
+
+def test_the_page_of_recipes_is_what_the_files_say():
+    root = Path(__file__).parents[1]
+    module = importlib.util.spec_from_file_location("tools_recipes", root / "tools" / "recipes.py")
+    assert module is not None and module.loader is not None
+    tool = importlib.util.module_from_spec(module)
+    module.loader.exec_module(tool)
+    made = (root / "docs" / "recipes.md").read_text(encoding="utf-8")
+    assert made == tool.page(), "run tools/recipes.py"
+    assert all(f"\n## {name}\n" in made for name in NAMES)

@@ -1,0 +1,66 @@
+"""The loss that never makes the whole logits is the same mathematics as cross_entropy."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+from headtohead.train.loss import CHUNK, vocabulary_loss, vocabulary_scores
+
+
+def _case(predictions: int, vocab: int, scale: float, bias: bool, seed: int = 0):
+    generator = torch.Generator().manual_seed(seed)
+    output = nn.Linear(8, vocab, bias=bias)
+    with torch.no_grad():
+        for parameter in output.parameters():
+            parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
+    hidden = torch.randn(predictions, 8, generator=generator)
+    return output, hidden, torch.randint(vocab, (predictions,), generator=generator)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from([1, 5, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 3]),
+    st.integers(2, 50),
+    st.sampled_from([0.1, 1.0, 30.0]),
+    st.booleans(),
+)
+def test_loss_and_gradients_equal_cross_entropy(predictions, vocab, scale, bias):
+    output, hidden, labels = _case(predictions, vocab, scale, bias)
+    found = []
+    for loss_of in (
+        lambda rows: vocabulary_loss(output, rows, labels),
+        lambda rows: F.cross_entropy(output(rows), labels),
+    ):
+        rows = hidden.clone().requires_grad_()
+        output.zero_grad()
+        loss = loss_of(rows)
+        (3 * loss).backward()  # a factor, so that backward must scale
+        found.append([loss.detach(), rows.grad, *(p.grad.clone() for p in output.parameters())])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_a_share_too_small_for_a_float_is_no_infinite_loss():
+    output = nn.Linear(1, 2, bias=False)
+    with torch.no_grad():
+        output.weight.copy_(torch.tensor([[0.0], [500.0]]))
+    loss = vocabulary_loss(output, torch.ones(1, 1), torch.tensor([0]))
+    assert loss.item() == 500.0
+
+
+def test_scores_are_those_of_the_whole_logits():
+    output, hidden, labels = _case(2 * CHUNK + 7, 20, 1.0, True)
+    losses, right = vocabulary_scores(output, hidden, labels)
+    logits = output(hidden)
+    torch.testing.assert_close(losses, F.cross_entropy(logits, labels, reduction="none"))
+    assert torch.equal(right, logits.argmax(-1) == labels) and 0 < right.sum() < len(right)
+
+
+def test_what_needs_no_gradient_gets_none():
+    output, hidden, labels = _case(10, 6, 1.0, True)
+    output.requires_grad_(False)
+    rows = hidden.clone().requires_grad_()
+    vocabulary_loss(output, rows, labels).backward()
+    assert rows.grad is not None and output.weight.grad is None

@@ -1,0 +1,161 @@
+"""Write docs/recipes.md from the recipe files and the figures of their full runs.
+
+    python tools/recipes.py                  write the page anew
+    python tools/recipes.py --runs FOLDER    first take the figures of the runs in FOLDER/NAME into docs/figures
+
+The page says nothing that is not in one of these files, so that it cannot fall behind them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+from pathlib import Path
+from typing import Any
+
+from headtohead import spec
+from headtohead.lab import findings, folders, loading
+from headtohead.report import answers, figures, published
+from headtohead.report.cells import Table
+
+ROOT = Path(__file__).parents[1]
+FIGURES, PAGE = ROOT / "docs" / "figures", ROOT / "docs" / "recipes.md"
+KEPT = ("metric", "split", "rows", "verdicts", "claims", "published", "lengths", "axis", "results", "sentences")
+HEAD = """# Recipes
+
+Every experiment of the five course reports that Head to Head grew out of, as a file that comes with the package, and
+a few of our own. Each is run with one command on the default corpus, or on the original data with `--data`; `--quick`
+shows in a minute or two what the report will look like. To start an experiment of your own from one of them:
+
+    h2h recipes --show positions > mine.toml
+    h2h run mine.toml
+
+The figures below are of full runs on the original data. Perplexity and accuracy are means over seeds ± the standard
+deviation of one seed. Intervals are 95 %. A published figure stands directly beside ours only where the texts are the
+same. This page is made by `tools/recipes.py` from the recipes and from the figures of the runs in docs/figures.
+"""
+
+
+def take(runs: Path) -> None:
+    """The figures of full runs, without what belongs to one machine."""
+    for name in spec.recipe_names():
+        if not (runs / name / "experiment.json").is_file():
+            continue
+        opened = folders.open_runs(runs / name)
+        found = findings.write(opened, looks=findings.looks_of(opened))
+        corpus = found["corpus"]
+        kept = {key: found[key] for key in KEPT}
+        kept["experiment"] = {"model": {"context": opened.experiment.model.context}}
+        kept["seeds"] = max(len(pairs) for by_split in found["results"].values() for pairs in by_split.values())
+        kept["missing"] = len(found["failures"])
+        kept["corpus"] = {
+            "origin": re.sub(r"(folder|file) \S*/", r"\1 ", corpus["origin"]),
+            "digest": corpus["digest"],
+            "splits": corpus["splits"],
+            "simple": corpus.get("simple") or {},
+            "whose": corpus.get("whose") or {},
+        }
+        FIGURES.mkdir(exist_ok=True)
+        (FIGURES / f"{name}.json").write_text(json.dumps(_rounded(kept), indent=1, ensure_ascii=False) + "\n")
+
+
+def _rounded(value: Any) -> Any:
+    """Six digits are more than any of these figures has."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: _rounded(one) for key, one in value.items()}
+    return [_rounded(one) for one in value] if isinstance(value, list) else value
+
+
+def page() -> str:
+    names = sorted(spec.recipe_names(), key=lambda name: (name.startswith("best"), name))
+    experiments = {name: loading.load(name) for name in names}
+    parts = [HEAD, _claims(names), *(_section(name, experiments[name]) for name in names)]
+    return "\n".join(parts)
+
+
+def _read(name: str) -> dict[str, Any] | None:
+    path = FIGURES / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def _claims(names: list[str]) -> str:
+    """All claims of all reports with their answers."""
+    rows = []
+    for name in names:
+        found = _read(name)
+        for one in (found or {}).get("claims", []):
+            metric = found["metric"]  # type: ignore[index]
+            places = figures.decimals(metric, one.get("interval"))
+            change = figures.change(metric, one.get("effect"), places)
+            ends = figures.interval(metric, one.get("interval"), places)
+            rows.append(f"| {one['source']} | {one['says']} | **{one['answer']}** | {change} ({ends}) | `{name}` |")
+    if not rows:
+        return ""
+    return "\n".join(
+        ["## The reports' claims", "", "| report | says | here | change | recipe |", "|---|---|---|---|---|", *rows, ""]
+    )
+
+
+def _section(name: str, experiment: spec.Experiment) -> str:
+    found = _read(name)
+    lines = [f"## {name}", "", f"**{experiment.question}**", "", " ".join(experiment.about.split()), ""]
+    variants = ", ".join(f"`{variant}`" for variant in experiment.variants)
+    lines += [f"Task {experiment.task}, {experiment.seeds} seeds. Variants: {variants}.", ""]
+    if experiment.taught:
+        lines += [" ".join(experiment.taught.split()), ""]
+    if found is None:
+        return "\n".join([*lines, "No full run on the original data yet.", ""])
+    lines += [f"Figures: {found['corpus']['origin']}; {found['seeds']} seeds.", "", *_results(found), ""]
+    lines += [f"- {row['sentence']}" for row in found["verdicts"]] + [""]
+    for made in (
+        published.published(found),
+        answers.contexts(found),
+        answers.costs(found),
+        answers.simple(found),
+        answers.whose(found),
+    ):
+        if made.rows:
+            lines += [f"{made.title}. {made.caption}", "", *_markdown(made), ""]
+    return "\n".join(lines)
+
+
+def _results(found: dict[str, Any]) -> list[str]:
+    splits = list(next(iter(found["results"].values())))
+    lines = [f"| {found['metric']} | {' | '.join(splits)} |", "|---|" + "---:|" * len(splits)]
+    for variant, by_split in found["results"].items():
+        cells = []
+        for split in splits:
+            values = [value for _, value in by_split.get(split, [])]
+            spread = statistics.stdev(values) if len(values) > 1 else None
+            cells.append(_mean(found["metric"], values, spread))
+        lines.append(f"| {variant} | {' | '.join(cells)} |")
+    return lines
+
+
+def _mean(metric: str, values: list[float], spread: float | None) -> str:
+    if not values:
+        return figures.UNKNOWN
+    scale = 100 if metric == "accuracy" else 1
+    said = f"{scale * statistics.fmean(values):,.1f}"
+    return said if spread is None else f"{said} ± {scale * spread:,.1f}"
+
+
+def _markdown(made: Table) -> list[str]:
+    lines = ["| " + " | ".join(column.title for column in made.columns) + " |"]
+    lines.append("|" + "|".join("---:" if column.is_figure else "---" for column in made.columns) + "|")
+    lines += ["| " + " | ".join(cell.text.replace("|", "\\|") for cell in row) + " |" for row in made.rows]
+    return lines
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=Path, help="where the runs are, each in a folder of its recipe's name")
+    given = parser.parse_args()
+    if given.runs is not None:
+        take(given.runs)
+    PAGE.write_text(page(), encoding="utf-8")
+    print(PAGE.relative_to(ROOT))
