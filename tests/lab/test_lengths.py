@@ -17,10 +17,14 @@ def test_joined_rows_keep_every_token_of_every_class_and_their_length(rows, leng
     offsets = torch.tensor([0, *sizes]).cumsum(0)
     made = joined(Rows("test", tokens, offsets, labels), length)
     for label in range(3):
-        before = torch.cat([tokens[offsets[i] : offsets[i + 1]] for i in range(len(rows)) if labels[i] == label] or [tokens[:0]])
-        after = [made.tokens[made.offsets[i] : made.offsets[i + 1]] for i in range(len(made)) if made.labels[i] == label]
+        before = torch.cat(
+            [tokens[offsets[i] : offsets[i + 1]] for i in range(len(rows)) if labels[i] == label] or [tokens[:0]]
+        )
+        after = [
+            made.tokens[made.offsets[i] : made.offsets[i + 1]] for i in range(len(made)) if made.labels[i] == label
+        ]
         assert torch.equal(torch.cat(after or [tokens[:0]]), before)
-    assert all(size <= max(length, max(sizes)) for size in made.lengths.tolist())
+    assert all(size <= max(length, *sizes) for size in made.lengths.tolist())
 
 
 def test_memory_of_a_window_does_not_grow_with_the_context_and_that_of_explicit_attention_does():

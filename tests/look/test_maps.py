@@ -54,9 +54,7 @@ def test_a_text_longer_than_the_context_is_cut_and_said_so(decoders: Runs) -> No
 
 
 def test_unknown_words_are_counted(decoders: Runs) -> None:
-    assert looking.attention(decoders["baseline"], "the qqq people zzz").notes == (
-        "2 words are unknown to the model.",
-    )
+    assert looking.attention(decoders["baseline"], "the qqq people zzz").notes == ("2 words are unknown to the model.",)
 
 
 def test_padding_has_no_weight_and_changes_nothing(classifiers: Runs) -> None:

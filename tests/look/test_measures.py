@@ -135,7 +135,7 @@ def test_a_vocabulary_too_small_to_try_gives_no_score() -> None:
 # ---- silence
 
 
-@pytest.mark.parametrize("settings", [{}, {"projection": {"kind": "grouped", "groups": 2}}])
+@pytest.mark.parametrize("settings", [{}, {"projection": {"kind": "linear", "key_heads": 2}}])
 @torch.no_grad()
 def test_a_silenced_head_is_one_whose_output_weights_are_zero(settings: dict[str, Any]) -> None:
     net, twin = model(**settings), model(**settings)

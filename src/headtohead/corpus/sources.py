@@ -27,7 +27,7 @@ STEMS = {"train": ("train",), "validation": ("validation", "valid", "dev"), "tes
 def load(data: Data, task: Task, *, base: Path = Path()) -> Corpus:
     """The corpus that `data` asks for. A relative path is taken from `base`."""
     found = _find(data, task, base)
-    return assemble(found, task, validation=data.validation, vocabulary=data.vocabulary)
+    return assemble(found, task, validation=data.validation, vocabulary=data.vocabulary, test_rows=data.test_rows)
 
 
 def _find(data: Data, task: Task, base: Path) -> Found:

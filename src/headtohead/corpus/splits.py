@@ -94,7 +94,14 @@ class Found:
     """every row of every training file, the other task's too"""
 
 
-def assemble(found: Found, task: Task, *, validation: float, vocabulary: Literal["train", "course"]) -> Corpus:
+def assemble(
+    found: Found,
+    task: Task,
+    *,
+    validation: float,
+    vocabulary: Literal["train", "course"],
+    test_rows: int | None = None,
+) -> Corpus:
     """The corpus: what the source lacks is held back from train, labels become numbers."""
     names = _label_names(found.train) if task == "classify" else ()
     train, tests, origin = found.train, dict(found.tests), found.origin
@@ -109,6 +116,8 @@ def assemble(found: Found, task: Task, *, validation: float, vocabulary: Literal
     if held is not None:
         splits["validation"] = _split("validation", "validation", held, names)
     for name, table in tests.items():
+        if test_rows is not None:
+            table = table.pick(i < test_rows for i in range(len(table.rows)))
         if name in splits:
             raise CorpusError(f"a held-out text cannot be named {name!r}: that is a split of its own")
         splits[name] = _split(name, "test", table, names)

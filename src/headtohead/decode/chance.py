@@ -1,11 +1,11 @@
 """Chance by key: the random numbers of a continuation are a function of (seed, prompt, sample, step, token).
 
 Nothing is drawn from hidden state, so a continuation does not depend on what else is in the batch, and two strategies
-with the same seed meet the same luck, which pairs them. A token is drawn by a race: every token i gets an exponential
-time E_i / p_i, where E_i is exponential, and the first to arrive wins, which is a draw from p (the Gumbel-max trick,
-Maddison et al. 2014, arXiv:1411.0030, before its logarithm). The race is also steady: logits that differ in their last digits, as those of one
-row alone and in a batch do, change the winner only if two arrive at the same moment, whereas an inverse cumulative sum
-moves with the sum of all errors.
+with the same seed meet the same luck, which pairs them. A token is drawn by a race: token i arrives after a time
+E_i / p_i, where E_i is exponential, and the first to arrive wins, which is a draw from p (the Gumbel-max trick,
+Maddison et al. 2014, arXiv:1411.0030, before its logarithm). The race is also steady: logits that differ in their last
+digits, as those of one row alone and in a batch do, change the winner only if two arrive at the same moment, whereas an
+inverse cumulative sum moves with the sum of all errors.
 
 The numbers come from a hash of the counter: SplitMix64 (Steele et al. 2014) makes two 32-bit keys for a step, and two
 rounds of multiply and xor-shift with the constants of C. Wellons' lowbias32 mix a token's number with them.
@@ -25,7 +25,7 @@ from .. import streams
 
 Keys = NDArray[np.uint64]
 Luck = Float[np.ndarray[Any, Any], "rows vocab"]
-AHEAD = 32
+AHEAD = 8
 """rows times steps that are hashed at once: a few large operations instead of many small ones"""
 
 _GOLDEN64 = np.uint64(0x9E3779B97F4A7C15)

@@ -3,15 +3,15 @@ same tokens.
 
 The slow road sorts the vocabulary to know the nucleus, renormalises, and lets what is left race. The fast road lets
 everybody race, and asks of the winner alone whether it is inside: for top-p, whether the mass of all likelier tokens is
-below p. This is exact. Arrival times of the tokens are independent and do not know of the cut; the first to arrive among
+below p. This is exact. Arrival times of the tokens are independent and do not know of the cut; the first to arrive of
 those inside is the first of all arrivals that is inside, and of exponential times with rates p_i the first within a set
-S is i with probability p_i / sum of p over S: the renormalised distribution. A winner that is outside is struck off with
-every token that is no likelier, which cannot be inside either, and the next arrival is looked at; so it ends soon, and no
-sort is ever needed. The likeliest token is always inside.
+S is i with probability p_i / sum of p over S: the renormalised distribution. A winner that is outside is struck off
+with every token that is no likelier, which cannot be inside either, and the next arrival is looked at; so it ends soon,
+and no sort is ever needed. The likeliest token is always inside.
 
 Nor is a logarithm needed for each token. An exponential time -log(1 - u) is never below its uniform number u, so that
-p / u bounds a token's speed from above; the logarithm is taken of the token with the largest bound, and of the few whose
-bounds are above its true speed.
+p / u bounds a token's speed from above; the logarithm is taken of the token with the largest bound, and of the few
+whose bounds are above its true speed.
 """
 
 from __future__ import annotations

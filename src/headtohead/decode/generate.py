@@ -7,31 +7,28 @@ Random numbers are a function of (seed, prompt, sample), so a continuation does 
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..errors import ModelError, RequestError
+from ..errors import ModelError
 from ..model import Decoder, Transformer
-from ..model.pretrained import Pretrained
 from . import search
 from .chance import Chance, row_key
 from .draw import draw, likeliest
-from .reader import Reader
+from .job import Ended, Job, Prompts, Row, decoder_of, make_job
+from .reader import SLIDE, Reader
 from .steps import Seen, Step, distribution
 from .strategies import Strategy, as_strategy
-from .texts import Teller, continuation_text, prompt_ids, stop_ids
+from .texts import continuation_text
 
 ROWS = 32
 """continuations that are written side by side"""
-Ended = Literal["token", "string", "length"]
-Prompts = str | Sequence[str] | Sequence[Sequence[int]]
 
 
 class SlidingWarning(UserWarning):
@@ -63,58 +60,6 @@ class Piece:
     ended: Ended | None = None
 
 
-@runtime_checkable
-class Opened(Protocol):
-    """A model with its tokenizer, as every door to models gives it."""
-
-    model: Any
-    tokenizer: Any
-    task: str
-
-
-@dataclass
-class Row:
-    """One continuation under way."""
-
-    prompt: int
-    sample: int
-    ids: list[int]
-    made: list[int] = field(default_factory=list)
-    ended: Ended | None = None
-    teller: Teller | None = None
-    text: str = ""
-    """what could be shown since it was last asked for"""
-
-    def take(self, token: int, stop_ids: Sequence[int], longest: int) -> None:
-        """One more token, and whether it is the last."""
-        if token in stop_ids:
-            self.ended = "token"
-        else:
-            self.made.append(token)
-            if self.teller is not None:
-                self.text += self.teller.feed(token)
-                if self.teller.stopped:
-                    self.ended, self.made = "string", list(self.teller.ids)
-            if self.ended is None and len(self.made) >= longest:
-                self.ended = "length"
-        if self.ended is not None and self.teller is not None:
-            self.text += self.teller.finish()
-
-
-@dataclass(frozen=True)
-class Job:
-    """Everything that a call of generate asked for, made ready."""
-
-    model: Decoder
-    tokenizer: Any
-    rows: list[Row]
-    strategy: Strategy
-    stop_ids: tuple[int, ...]
-    longest: int
-    seed: int
-    batch: int
-
-
 # ---- the two upper rungs
 
 
@@ -133,10 +78,10 @@ def generate(
 ) -> list[Continuation]:
     """Continue each prompt `samples` times; prompts one after the other, and the samples of each in order.
 
-    `model` is what `load_model` gives, or a bare model, then with a `tokenizer` or prompts that are token ids. It ends at
-    the model's stop token, at a `stop` of yours (a string, or a token id), or after `max_new_tokens`.
+    `model` is what `load_model` gives, or a bare model, then with a `tokenizer` or prompts that are token ids. A text
+    ends at the model's stop token, at a `stop` of yours (a string, or a token id), or after `max_new_tokens`.
     """
-    job = _job(model, prompts, strategy, samples, max_new_tokens, seed, stop, tokenizer, chat, batch, tell=False)
+    job = make_job(model, prompts, strategy, samples, max_new_tokens, seed, stop, tokenizer, chat, batch, tell=False)
     for _ in _running(job):
         pass
     return [_finished(row, job.tokenizer) for row in job.rows]
@@ -157,7 +102,7 @@ def stream(
 ) -> Iterator[Piece]:
     """The same as an iterator that gives pieces of text as they are made; those of one continuation, joined, are its
     text."""
-    job = _job(model, prompts, strategy, samples, max_new_tokens, seed, stop, tokenizer, chat, batch, tell=True)
+    job = make_job(model, prompts, strategy, samples, max_new_tokens, seed, stop, tokenizer, chat, batch, tell=True)
     for told in _running(job):
         for row, new in told:
             if row.text or row.ended or job.tokenizer is None:
@@ -181,8 +126,8 @@ def _running(job: Job) -> Iterator[list[tuple[Row, list[int]]]]:
     """Step by step the rows that have got new tokens, and which, until all have ended."""
     model = job.model
     assert isinstance(model, torch.nn.Module)
-    training = model.training
-    model.eval()
+    if training := model.training:
+        model.eval()
     warned = False
     try:
         for rows in _batches(job):
@@ -192,7 +137,8 @@ def _running(job: Job) -> Iterator[list[tuple[Row, list[int]]]]:
                     _warn(model)
                 yield new
     finally:
-        model.train(training)
+        if training:
+            model.train()
 
 
 Told = tuple[list[tuple[Row, list[int]]], bool]
@@ -200,6 +146,10 @@ Told = tuple[list[tuple[Row, list[int]]], bool]
 
 
 def _ways(job: Job, rows: list[Row]) -> Iterator[Told]:
+    if job.strategy.way in ("beam", "contrast") and _alone(job.model):
+        raise ModelError(
+            f"{job.strategy.name}: the rows of a batch see each other in this model, and a search needs several"
+        )
     if job.strategy.way == "beam":
         yield from _beamed(job, rows)
     elif job.strategy.way == "contrast":
@@ -223,7 +173,7 @@ def _drawn(job: Job, rows: list[Row]) -> Iterator[Told]:
         if len(going) < len(rows):
             if not going:
                 return
-            rows, tokens, prompts = ([x[i] for i in going] for x in (rows, tokens, prompts))
+            rows, tokens, prompts = [rows[i] for i in going], [tokens[i] for i in going], [prompts[i] for i in going]
             reader.select(going)
             chance.select(going)
         reader.push(tokens)
@@ -269,8 +219,7 @@ def _contrasted(job: Job, row: Row) -> Iterator[Told]:
 def _batches(job: Job) -> Iterator[list[Row]]:
     """Rows that may stand side by side: of one length where the model cannot be told of padding."""
     rows = sorted(job.rows, key=lambda row: len(row.ids))
-    alone = isinstance(job.model, Transformer) and "batch" in job.model.breaks
-    size = 1 if alone else job.batch
+    size = 1 if _alone(job.model) else job.batch
     while rows:
         here = rows[:size]
         if not job.model.pads:
@@ -279,83 +228,19 @@ def _batches(job: Job) -> Iterator[list[Row]]:
         rows = rows[len(here) :]
 
 
+def _alone(model: Decoder) -> bool:
+    """Whether rows of a batch see each other, so that a text must be written by itself."""
+    return isinstance(model, Transformer) and "batch" in model.breaks
+
+
 def _warn(model: Decoder) -> None:
-    forgotten = max(1, model.context // 4)
+    forgotten = max(1, model.context // SLIDE)
     warnings.warn(
         f"the text is longer than the model's context of {model.context} tokens: its oldest tokens are forgotten, "
         f"{forgotten} at a time",
         SlidingWarning,
         stacklevel=4,
     )
-
-
-# ---- what was asked for
-
-
-def _job(
-    model: Any,
-    prompts: Prompts,
-    strategy: str | Strategy | Sequence[Step],
-    samples: int,
-    max_new_tokens: int,
-    seed: int,
-    stop: str | int | Sequence[str | int],
-    tokenizer: Any,
-    chat: bool,
-    batch: int,
-    *,
-    tell: bool,
-) -> Job:
-    for name, value in (("samples", samples), ("max_new_tokens", max_new_tokens), ("batch", batch)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise RequestError(f"{name} is a whole number, at least 1, not {value!r}")
-    decoder, tokenizer = decoder_of(model, tokenizer)
-    chosen = as_strategy(strategy)
-    search.check_samples(chosen, samples)
-    stops = [stop] if isinstance(stop, str | int) else list(stop)
-    texts = [one for one in stops if isinstance(one, str) and one]
-    if tokenizer is not None:
-        chosen = chosen.bound(tokenizer.encode)
-    elif texts:
-        raise RequestError(f"a stop of text ({texts[0]!r}) needs a tokenizer")
-    rows = [
-        Row(index, sample, ids, teller=Teller(tokenizer, ids, texts) if tokenizer is not None and (tell or texts) else None)
-        for index, ids in enumerate(_read(prompts, tokenizer, chat))
-        for sample in range(samples)
-    ]
-    ends = tuple(dict.fromkeys([*stop_ids(tokenizer), *(one for one in stops if isinstance(one, int))]))
-    return Job(decoder, tokenizer, rows, chosen, ends, max_new_tokens, seed, batch)
-
-
-def decoder_of(model: Any, tokenizer: Any = None) -> tuple[Decoder, Any]:
-    """A model that can be decoded with, and its tokenizer, from whatever stands for one."""
-    if isinstance(model, Opened) and not isinstance(model, torch.nn.Module):
-        if model.task != "language-model":
-            raise ModelError(f"{getattr(model, 'name', 'the model')}: a {model.task} model writes no text")
-        return decoder_of(model.model, tokenizer or model.tokenizer)
-    library = sys.modules.get("transformers")  # whoever holds one of its models has imported it
-    if library is not None and isinstance(model, library.PreTrainedModel):
-        model = Pretrained(model)
-    if not isinstance(model, Decoder):
-        raise ModelError(f"a {type(model).__name__} cannot be decoded with: give what load_model gives, or a language model")
-    if isinstance(model, Transformer) and model.classes is not None:
-        raise ModelError("a classifier writes no text; take a language model")
-    return model, tokenizer
-
-
-def _read(prompts: Prompts, tokenizer: Any, chat: bool) -> list[list[int]]:
-    given = [prompts] if isinstance(prompts, str) else list(prompts)
-    found = []
-    for prompt in given:
-        if isinstance(prompt, str):
-            if tokenizer is None:
-                raise RequestError("a prompt of text needs a tokenizer: give one, or prompts of token ids")
-            found.append(prompt_ids(tokenizer, prompt, chat=chat))
-        else:
-            if not prompt:
-                raise ModelError("an empty prompt: give at least one token to start from")
-            found.append([int(i) for i in prompt])
-    return found
 
 
 # ---- smaller doors
@@ -397,11 +282,11 @@ def watch(
     tokenizer: Any = None,
     chat: bool = False,
 ) -> Iterator[Moment]:
-    """The continuation that generate gives for this sample, token by token, with what was there to choose from. The last
-    moment is the stop token's, if it came to one."""
+    """The continuation that generate gives for this sample, token by token, with what was there to choose from. The
+    last moment is the stop token's, if it came to one."""
     one = [prompt] if isinstance(prompt, str) else [list(prompt)]
     samples = sample + 1
-    job = _job(model, one, strategy, samples, max_new_tokens, seed, (), tokenizer, chat, samples, tell=False)
+    job = make_job(model, one, strategy, samples, max_new_tokens, seed, (), tokenizer, chat, samples, tell=False)
     row, ids = job.rows[sample], job.rows[sample].ids
     job.rows[:] = [row] if job.strategy.way != "beam" else job.rows
     for _ in _running(job):
@@ -422,3 +307,16 @@ def _kept(job: Job, logits: Tensor, reader: Reader, prompt: int) -> Tensor:
     if job.strategy.way == "likeliest":
         return torch.nn.functional.one_hot(kept.argmax(-1), kept.shape[-1]).float()
     return kept
+
+
+__all__ = [
+    "Continuation",
+    "Moment",
+    "Piece",
+    "SlidingWarning",
+    "continue_ids",
+    "decoder_of",
+    "generate",
+    "stream",
+    "watch",
+]

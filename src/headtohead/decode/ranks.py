@@ -1,7 +1,7 @@
 """Questions about ranks that need no sort: how many tokens are likelier than one, and what they weigh.
 
-On arrays of numpy, because this is the inner loop of drawing: its vector units take comparisons and the place of a maximum
-several times as fast as torch does on a processor.
+On arrays of numpy, because this is the inner loop of drawing: on a processor it finds the place of a maximum and counts
+comparisons several times as fast as torch does.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def likelier_mass(x: Table, at: Column) -> Column:
 def struck(bound: Table, x: Table, at: Column) -> Table:
     """The bounds of those that are likelier than `at`, and 0 for all others.
 
-    A bound is at most twice its probability, and two probabilities that differ do so by 2**-24 of themselves or more: what
-    they differ by, times 2**30, is above any bound where it is positive.
+    A bound is at most twice its probability, and two probabilities that differ do so by 2**-24 of themselves or more:
+    what they differ by, times 2**30, is above any bound where it is positive.
     """
     more = x - at[:, None]
     np.maximum(more, 0, out=more)

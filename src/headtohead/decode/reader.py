@@ -1,9 +1,9 @@
 """Reading with a model: the lowest rungs of the ladder, prefill and step, and a reader that climbs them for a batch.
 
 The cache belongs to the reader, which is the caller's. Texts of different length stand side by side with padding on the
-left. A text that outgrows the model's context slides: its oldest tokens are forgotten, a quarter of the context at a time,
-and the rest is read anew, because positions start again; each row slides when its own length says so, whatever else is in
-the batch.
+left. A text that outgrows the model's context slides: its oldest tokens are forgotten, a quarter of the context at a
+time, and the rest is read anew, because positions start again; each row slides when its own length says so, whatever
+else is in the batch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Int[Ten
 @torch.inference_mode()
 def prefill(model: Decoder, rows: Sequence[Sequence[int]], cache: Store | None) -> Float[Tensor, "rows vocab"]:
     """Read whole texts; the logits of what comes next. A text that occurs more than once is read once."""
-    device = _device(model)
+    device = device_of(model)
     places = {tuple(row): None for row in rows}
     once = {row: place for place, row in enumerate(places)}
     ids, mask = padded(list(once), device)
@@ -50,11 +50,11 @@ def prefill(model: Decoder, rows: Sequence[Sequence[int]], cache: Store | None) 
 def step(
     read: Callable[[Tensor], Tensor], tokens: Sequence[int], device: torch.device | None = None
 ) -> Float[Tensor, "rows vocab"]:
-    """Read one more token of each row, with a function that the model's `stepper` gave; the logits of what comes next."""
+    """Read one more token of each row, with what the model's `stepper` gave; the logits of what comes next."""
     return read(torch.tensor(tokens, device=device)[:, None])
 
 
-def _device(model: Decoder) -> torch.device:
+def device_of(model: Decoder) -> torch.device:
     assert isinstance(model, torch.nn.Module)
     found = next(model.parameters(), None)
     return torch.device("cpu") if found is None else found.device

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ..errors import ModelError, StrategyError
 from ..model import Decoder
-from .reader import Reader
+from .reader import SLIDE, Reader, device_of
 from .steps import Seen, Step
 from .strategies import Strategy
 
@@ -84,42 +84,77 @@ def _over(ended: Sequence[Found], best: float, length: int, longest: int, strate
     return bool(best / reach**penalty <= ended[-1].score)
 
 
-@torch.no_grad()
+class _Contrast:
+    """A text with the vectors of its tokens, and candidates for the next one."""
+
+    def __init__(self, model: Decoder, row: Sequence[int]) -> None:
+        self.model, self.row = model, list(row)
+        self.begin = max(0, len(self.row) - model.context)
+        self._read()
+
+    @torch.inference_mode()
+    def _read(self) -> None:
+        self.cache = self.model.new_cache()
+        self.vectors, self.logits = self._pass([self.row[self.begin :]])
+        self.vectors = self.vectors[0]
+
+    def _pass(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Vectors, (rows, length, width), and the logits of what comes next, (rows, vocab)."""
+        ids = torch.tensor([list(row) for row in rows], device=device_of(self.model))
+        known = {} if self.cache is None else {"cache": self.cache}
+        out = self.model(ids, **known)  # type: ignore[operator]
+        if out.hidden is None:
+            raise ModelError(
+                "contrastive search compares the vectors of tokens, and this network does not show its own"
+            )
+        return out.hidden.float(), out.logits[:, -1].float()
+
+    @torch.inference_mode()
+    def go_on(self, strategy: Strategy, prompt: int, stop_ids: tuple[int, ...]) -> int:
+        """The next token, which is read as well."""
+        k, alpha = strategy.option("k"), float(strategy.option("alpha"))
+        logits, seen = self.logits, Seen([self.row], [prompt], stop_ids)
+        for step in strategy.steps:
+            logits = step(logits, seen)
+        best = logits.softmax(-1)[0].topk(min(k, logits.shape[-1]))
+        if len(self.row) + 1 - self.begin > self.model.context:
+            self.begin += max(1, self.model.context // SLIDE)
+            self._read()
+        tried, after = self._try(best.indices.tolist())
+        likeness = F.cosine_similarity(tried[:, None], self.vectors[None], dim=-1).amax(-1)
+        chosen = int(((1 - alpha) * best.values - alpha * likeness).argmax())
+        if self.cache is not None:
+            self.cache.select(torch.tensor([chosen], device=likeness.device))
+        self.vectors = torch.cat((self.vectors, tried[chosen : chosen + 1]))
+        self.logits = after[chosen : chosen + 1]
+        token = int(best.indices[chosen])
+        self.row.append(token)
+        return token
+
+    def _try(self, tokens: Sequence[int]) -> tuple[Float[Tensor, "rows width"], Float[Tensor, "rows vocab"]]:
+        """The vector of each candidate, and the logits after it."""
+        if self.cache is None:
+            vectors, logits = self._pass([[*self.row[self.begin :], token] for token in tokens])
+        else:
+            self.cache.select(torch.zeros(len(tokens), dtype=torch.long, device=self.logits.device))
+            vectors, logits = self._pass([[token] for token in tokens])
+        return vectors[:, -1], logits
+
+
 def contrast(
     model: Decoder, prompt: Sequence[int], strategy: Strategy, stop_ids: tuple[int, ...]
 ) -> Iterator[tuple[int, bool]]:
     """Tokens one after the other, and whether the text has outgrown the context. Of the k likeliest, the one with the
     best (1 - alpha) * probability - alpha * likeness, where likeness is the largest cosine between its vector and those
     of the text so far. Su et al. 2022, arXiv:2202.06417."""
-    k, alpha = strategy.option("k"), float(strategy.option("alpha"))
-    row, begin = list(prompt), max(0, len(prompt) - model.context)
-    vectors, logits = _vectors(model, row[begin:])
+    text = _Contrast(model, prompt)
     while True:
-        seen = Seen([row], [len(prompt)], stop_ids)
-        for step in strategy.steps:
-            logits = step(logits, seen)
-        best = logits.softmax(-1)[0].topk(min(k, logits.shape[-1]))
-        if len(row) + 1 - begin > model.context:
-            begin += max(1, model.context // 4)
-            vectors = vectors[-(len(row) - begin) :]
-        tried = [_vectors(model, [*row[begin:], token]) for token in best.indices.tolist()]
-        likeness = torch.stack([F.cosine_similarity(v[-1:], vectors).max() for v, _ in tried])
-        chosen = int(((1 - alpha) * best.values - alpha * likeness).argmax())
-        token = int(best.indices[chosen])
-        yield token, begin > 0
-        row.append(token)
-        vectors, logits = tried[chosen]
-
-
-def _vectors(model: Decoder, ids: Sequence[int]) -> tuple[Float[Tensor, "length width"], Float[Tensor, "1 vocab"]]:
-    """The vectors of a text, and the logits of what comes next."""
-    out = model(torch.tensor([list(ids)]))  # type: ignore[operator]
-    if out.hidden is None:
-        raise ModelError("contrastive search compares the vectors of tokens, and this network does not show its own")
-    return out.hidden[0].float(), out.logits[:, -1].float()
+        yield text.go_on(strategy, len(prompt), stop_ids), text.begin > 0
 
 
 def check_samples(strategy: Strategy, samples: int) -> None:
     """Beam search has no more texts to give than it has beams."""
     if strategy.way == "beam" and samples > strategy.option("beams"):
-        raise StrategyError(f"{strategy}: gives {strategy.option('beams')} texts at most, not {samples}; ask for more beams")
+        raise StrategyError(
+            f"{strategy}: gives {strategy.option('beams')} texts at most, not {samples}; ask for more beams"
+        )

@@ -91,7 +91,7 @@ def is_count(value: object, least: int = 1) -> bool:
 
 @dataclass(frozen=True)
 class Temperature:
-    """Logits divided by t: below 1 sharper, above 1 flatter, towards 0 the likeliest token alone. Ackley et al. 1985."""
+    """Logits divided by t: below 1 sharper, above 1 flatter, towards 0 the likeliest alone. Ackley et al. 1985."""
 
     t: float
 
@@ -198,8 +198,8 @@ class Typical:
 
 @dataclass(frozen=True)
 class RepetitionPenalty:
-    """Logits of tokens that occurred, in the prompt or after, are divided by `by` (multiplied where negative). Keskar et
-    al. 2019, arXiv:1909.05858."""
+    """Logits of tokens that occurred, in the prompt or after, are divided by `by` (multiplied where negative). Keskar
+    et al. 2019, arXiv:1909.05858."""
 
     by: float
 

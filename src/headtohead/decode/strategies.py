@@ -56,7 +56,7 @@ class Strategy:
 
 # ---- what there is
 
-DRAWS: dict[str, tuple[str, type[steps.Cut] | type[steps.Typical], Any]] = {
+DRAWS: dict[str, tuple[str, Callable[[Any], Step], Any]] = {
     "top-k": ("k", steps.TopK, 50),
     "top-p": ("p", steps.TopP, 0.9),
     "min-p": ("p", steps.MinP, 0.05),
@@ -159,7 +159,9 @@ def parse(text: str) -> Strategy:
             raise ValueError("options have names")
         options = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
     except (ValueError, SyntaxError) as error:
-        raise StrategyError(f"{text!r}: its options cannot be read ({error}); write top-p(p=0.7, temperature=0.9)") from None
+        raise StrategyError(
+            f"{text!r}: its options cannot be read ({error}); write top-p(p=0.7, temperature=0.9)"
+        ) from None
     return strategy(match[1], **options)
 
 
@@ -171,9 +173,8 @@ def _known(name: str) -> str:
     if name in OWN:
         return name
     hint = nearest(name, [*OWN, *ALIASES])
-    raise StrategyError(
-        f"no strategy {name!r}{f', did you mean {ALIASES.get(hint, hint)!r}?' if hint else ''} (there are: {', '.join(OWN)})"
-    )
+    said = f", did you mean {ALIASES.get(hint, hint)!r}?" if hint else ""
+    raise StrategyError(f"no strategy {name!r}{said} (there are: {', '.join(OWN)})")
 
 
 def _named(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

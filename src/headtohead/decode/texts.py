@@ -5,7 +5,6 @@ A piece is held back while it may still change: half a character in a tokenizer 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -60,7 +59,9 @@ def stop_ids(tokenizer: Any) -> tuple[int, ...]:
 def continuation_text(tokenizer: Any, prompt: Sequence[int], made: Sequence[int]) -> str:
     """The text of a continuation, with the space that stands between it and the prompt."""
     before, whole = tokenizer.decode(prompt), tokenizer.decode([*prompt, *made])
-    text: str = whole[len(os.path.commonprefix([before, whole])) :]
+    # Where the first token joins the prompt's last one, the two texts part a little earlier.
+    pairs = enumerate(zip(before, whole, strict=False))
+    text: str = whole[next((i for i, (a, b) in pairs if a != b), min(len(before), len(whole))) :]
     return text
 
 

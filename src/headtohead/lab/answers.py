@@ -74,23 +74,35 @@ def answers(
 def _by_totals(
     experiment: spec.Experiment, finished: Finished, claim: spec.Claim, splits: Sequence[str], failed: Mapping[str, str]
 ) -> Verdict | None:
-    def totals(run: Run) -> list[tuple[float, float]]:
-        if claim.context is not None:
-            rows = [r for r in run.lengths.get("contexts", []) if r["context"] == claim.context]
-            rows = [r for r in rows if r["split"] in splits and "error" not in r]
-        else:
-            assert claim.step is not None
-            rows = [line for name in splits if (line := _line(run, name, claim.step))]
-        kind = "accuracy" if experiment.primary.metric == "accuracy" else "loss"
-        return [(row[kind] * row["count"], row["count"]) for row in rows] if len(rows) == len(splits) else []
+    """Along the way, the variant against the baseline at that step. On inputs of another length, the variant against
+    itself at the length that it was trained with: does it keep what it can do?"""
+    kind = "accuracy" if experiment.primary.metric == "accuracy" else "loss"
 
-    both = [_totals_of(finished.get(name, {}), totals) for name in (BASELINE, claim.variant)]
-    if both[0] is None or both[1] is None:
+    def at_step(run: Run) -> list[tuple[float, float]]:
+        assert claim.step is not None
+        return _sums([line for name in splits if (line := _line(run, name, claim.step))], kind, len(splits))
+
+    def at_length(run: Run, length: int | None) -> list[tuple[float, float]]:
+        rows = [row for row in run.lengths.get("contexts", []) if row["context"] == length and row["split"] in splits]
+        return _sums([row for row in rows if "error" not in row], kind, len(splits))
+
+    variant = finished.get(claim.variant, {})
+    if claim.context is None:
+        before, after = _totals_of(finished.get(BASELINE, {}), at_step), _totals_of(variant, at_step)
+    else:
+        before = _totals_of(variant, lambda run: at_length(run, run.trial.model.context))
+        after = _totals_of(variant, lambda run: at_length(run, claim.context))
+    if before is None or after is None or not np.array_equal(before.weights, after.weights):
         return None
     barred = {name: reason for name, reason in failed.items() if name == claim.variant}
     metric, matters = experiment.primary.metric, experiment.matters
-    (verdict,) = compare(both[0], {claim.variant: both[1]}, metric=metric, matters=matters, failed=barred)
+    (verdict,) = compare(before, {claim.variant: after}, metric=metric, matters=matters, failed=barred)
     return verdict
+
+
+def _sums(rows: Sequence[Mapping[str, Any]], kind: str, wanted: int) -> list[tuple[float, float]]:
+    """Total and count for each text; nothing unless all are there."""
+    return [(row[kind] * row["count"], row["count"]) for row in rows] if len(rows) == wanted else []
 
 
 def _totals_of(found: Mapping[int, Run], totals: Callable[[Run], list[tuple[float, float]]]) -> Scores | None:

@@ -348,7 +348,7 @@ def _lengths(found: Mapping[int, Run]) -> dict[str, Any]:
         }
         for at, one in contexts.items()
     ]
-    costs = next((run.lengths["costs"] for run in found.values() if run.lengths.get("costs")), [])
+    costs: list[dict[str, Any]] = next((run.lengths["costs"] for run in found.values() if run.lengths.get("costs")), [])
     return {"contexts": shown, "costs": costs}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import corpus, parts, spec
 from ..errors import Fault, PartError
-from ..spec.loading import Raw
+from ..spec.overlays import Raw
 from ..train import optimizers
 
 SINGLE_SLOTS = ("attention", "projection", "merge", "feedforward", "norm", "block", "pool")

@@ -37,7 +37,7 @@ def matrix(given: Any, name: str = "keys", rows: int | None = None) -> Rows:
         raise RequestError(f"{name}: rows of numbers are wanted, not text; headtohead.design.read reads text and files")
     found = _rows_of(given, name)
     if not found:
-        raise RequestError(f"{name}: there are none")
+        raise RequestError(f"{name}: there are no rows of numbers")
     width = len(found[0])
     faults = [
         f"row {at} has {_numbers(len(row))}, row 0 has {width}" for at, row in enumerate(found) if len(row) != width
@@ -51,7 +51,7 @@ def matrix(given: Any, name: str = "keys", rows: int | None = None) -> Rows:
         if not _is_finite(number)
     ]
     if faults:
-        raise blame(name, faults)
+        raise blame(f"{name} (rows and numbers count from 0)", faults)
     if rows is not None and len(found) != rows:
         raise RequestError(f"{name}: {len(found)} rows for {rows} keys; each key has one")
     return np.array([[float(number) for number in row] for row in found])
@@ -141,20 +141,20 @@ def tolerance(given: Any) -> float:
     return number(given, "tolerance", "it must lie between 1e-13 and 0.01", lambda one: 1e-13 <= one <= 0.01)
 
 
-def read(source: str | Path, name: str = "keys") -> list[list[Any]]:
-    """Rows from a file (.csv, .tsv, .txt, .json) or from text; `matrix` and `vector` then check them."""
+def read(source: str | Path, name: str = "keys") -> Rows:
+    """Rows of numbers from a file (.csv, .tsv, .txt, .json) or from text."""
     path = Path(source)
     if isinstance(source, str) and not _is_file(path):
         if path.suffix.lower() in SUFFIXES:
             raise RequestError(f"{name}: {source}: no such file{_near(path)}")
-        return parse(source, name)
+        return matrix(parse(source, name), name)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise RequestError(f"{name}: {path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
         raise RequestError(f"{name}: {path}: is not text in UTF-8") from None
-    return parse(text, f"{name}: {path}")
+    return matrix(parse(text, f"{name}: {path}"), f"{name}: {path}")
 
 
 def _near(path: Path) -> str:

@@ -147,8 +147,8 @@ def shortest(rows: Rows, offsets: OfKeys, limit: float, start: Vector, price: fl
     """The shortest vector with log-sum-exp(offsets + rows @ vector) <= limit; there must be one.
 
     For each price of exceeding the limit, |vector|^2 / 2 + price log-sum-exp has one lowest point, which Newton's
-    method finds. The right price is the one at which the limit is just met; it is found by Newton's method too, kept between
-    the highest price known to be too low and the lowest known to be enough.
+    method finds. The right price is the one at which the limit is just met; it is found by Newton's method too, kept
+    between the highest price known to be too low and the lowest known to be enough.
     """
     if logsumexp(offsets) <= limit:
         return Shortest(np.zeros(rows.shape[1]), 0.0)

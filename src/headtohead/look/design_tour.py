@@ -132,8 +132,8 @@ def _two_and_a_new_key(keys: Rows, precision: float | None) -> list[Step]:
     fair = average(keys, [0, 1], precision=together)
     theirs = Theirs(
         f"Least squares towards the scores {scores}: four scores, three numbers, so they are not met, and the two "
-        f"weights differ. Ours with the same weight on both together, {together:.4f}, has length {fair.norm:.3g}; the "
-        f"report's has {np.linalg.norm(query):.3g}.",
+        f"weights differ. Ours with the same weight on both together, {together:.4f}, has length {fair.norm:.4g}; the "
+        f"report's has {np.linalg.norm(query):.4g}.",
         query,
         softmax(keys @ query),
         fit(ours.target, keys @ query),

@@ -1,15 +1,19 @@
-"""The head of a GGUF file: what it holds, read in a moment and without trusting it.
+"""GGUF files: their head, read in a moment and without trusting it; and a reader that does not dawdle.
 
-The library's own reader makes an object of every entry of the vocabulary, which takes seconds; to know whether a file is
-a model and how large it would be in memory, the head alone is enough. The format is described at
-https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+The library's own reader makes several objects of every entry of the vocabulary, through a memory map, and transformers
+makes three readers for one model: half a minute for a file of 100 MB. To know whether a file is a model and how large
+it would be, the head alone is enough; and for loading there is a reader that cuts lists in one go, used for all three.
+The format is described at https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 """
 
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ..errors import ModelError
 
@@ -35,7 +39,7 @@ class Head:
         return sum(self.tensors.values())
 
 
-class _Broken(Exception):
+class _BrokenError(Exception):
     """The file ends or contradicts itself."""
 
 
@@ -46,14 +50,14 @@ def read_head(path: Path) -> Head:
             raise ModelError(f"{path}: is not a GGUF file (it does not begin with {MAGIC.decode()})")
         try:
             return _head(file)
-        except (_Broken, struct.error, UnicodeDecodeError) as error:
-            raise ModelError(f"{path}: is damaged or incomplete ({error or 'its head ends too early'})") from None
+        except (_BrokenError, struct.error, UnicodeDecodeError) as error:
+            raise ModelError(f"{path}: is damaged or incomplete ({str(error) or 'its head ends too early'})") from None
 
 
 def _head(file: BinaryIO) -> Head:
     version, tensors, entries = struct.unpack("<IQQ", file.read(20))
     if version not in VERSIONS:
-        raise _Broken(f"version {version}; versions {VERSIONS[0]} and {VERSIONS[1]} can be read")
+        raise _BrokenError(f"version {version}; versions {VERSIONS[0]} and {VERSIONS[1]} can be read")
     architecture = ""
     for _ in range(_sane(entries)):
         name, kind = _text(file), _number(file)
@@ -65,7 +69,7 @@ def _head(file: BinaryIO) -> Head:
     for _ in range(_sane(tensors)):
         name, axes = _text(file), _number(file)
         if axes > 8:
-            raise _Broken(f"a tensor of {axes} axes")
+            raise _BrokenError(f"a tensor of {axes} axes")
         shape = struct.unpack(f"<{axes}Q", file.read(8 * axes))
         found[name] = prod(shape)
         file.seek(12, 1)  # its type and its place
@@ -84,7 +88,7 @@ def _long(file: BinaryIO) -> int:
 
 def _sane(count: int) -> int:
     if count > LONGEST:
-        raise _Broken(f"a list of {count} entries")
+        raise _BrokenError(f"a list of {count} entries")
     return count
 
 
@@ -92,7 +96,7 @@ def _text(file: BinaryIO) -> str:
     length = _long(file)
     raw = file.read(length) if length < 1 << 20 else b""
     if len(raw) < length:
-        raise _Broken("its head ends too early")
+        raise _BrokenError("its head ends too early")
     return raw.decode()
 
 
@@ -109,4 +113,52 @@ def _skip(file: BinaryIO, kind: int) -> None:
     elif kind in WIDTHS:
         file.seek(WIDTHS[kind], 1)
     else:
-        raise _Broken(f"a value of the unknown type {kind}")
+        raise _BrokenError(f"a value of the unknown type {kind}")
+
+
+@contextmanager
+def quick_reading() -> Iterator[None]:
+    """Inside, the gguf library reads with the reader below, once a file, and makes its table of names once."""
+    import gguf
+
+    slow, names = gguf.GGUFReader, gguf.get_tensor_name_map
+    gguf.GGUFReader = lru_cache(_quick_reader(gguf))  # type: ignore[misc]
+    gguf.get_tensor_name_map = lru_cache(names)
+    try:
+        yield
+    finally:
+        gguf.GGUFReader, gguf.get_tensor_name_map = slow, names  # type: ignore[misc]
+
+
+def _quick_reader(gguf: Any) -> Any:
+    """The library's reader, with lists cut from a plain array."""
+    import numpy as np
+
+    kinds = gguf.GGUFValueType
+
+    class Quick(gguf.GGUFReader):  # type: ignore[misc]
+        """As it is, but for lists."""
+
+        def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
+            if kinds(raw_type) != kinds.ARRAY or self.byte_order == "S":
+                return super()._get_field_parts(orig_offs, raw_type)
+            head = [self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)]
+            kind, count, place = kinds(int(head[0][0])), int(head[1][0]), orig_offs + 12
+            plain = self.data.view(np.ndarray)
+            found = []
+            if kind == kinds.STRING:
+                raw = memoryview(plain)
+                for _ in range(count):
+                    begin = place + 8
+                    place = begin + int.from_bytes(raw[place:begin], "little")
+                    found.append(plain[begin:place])
+            elif kind in self.gguf_scalar_to_np:
+                dtype = np.dtype(self.gguf_scalar_to_np[kind])
+                values = plain[place : place + dtype.itemsize * count].view(dtype)
+                found, place = [values[i : i + 1] for i in range(count)], place + dtype.itemsize * count
+            else:
+                return super()._get_field_parts(orig_offs, raw_type)
+            # What follows the list's own two parts is its entries.
+            return place - orig_offs, head + found, list(range(2, 2 + count)), [kinds.ARRAY, kind]
+
+    return Quick

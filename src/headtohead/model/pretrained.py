@@ -1,8 +1,8 @@
 """Pretrained models behind our protocol: decoders and encoders of the transformers library, in float32.
 
 What may be opened at all is decided in `weights`; here it is loaded, and made to look like every other model. The cache
-is the library's own, behind the small interface of `cache.Store`. A fused kernel has no attention maps to show: when maps
-are asked for, that one pass takes the explicit ("eager") road.
+is the library's own, behind the small interface of `cache.Store`. A fused kernel has no attention maps to show: when
+maps are asked for, that one pass takes the explicit ("eager") road.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
@@ -22,6 +22,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ..errors import MissingExtraError, ModelError
+from .gguf_file import quick_reading
 from .pretrained_tokens import PretrainedTokenizer
 from .protocol import Output
 from .weights import Weights, check_room, find
@@ -100,7 +101,7 @@ class Pretrained(nn.Module):
         maps: bool = False,
     ) -> Output:
         how: dict[str, Any] = {"output_hidden_states": True, **({"output_attentions": True} if maps else {})}
-        with self._explicit() if maps else _as_it_is():
+        with self._explicit() if maps else nullcontext():
             out = self._run(input_ids, attention_mask, cache, how)
         hidden = out.hidden_states[-1]
         logits = hidden if self.task == "encoder" else out.logits
@@ -172,11 +173,6 @@ class Pretrained(nn.Module):
             self.inner.set_attn_implementation(before)
 
 
-@contextmanager
-def _as_it_is() -> Iterator[None]:
-    yield
-
-
 # ---- loading
 
 
@@ -197,7 +193,7 @@ def load_pretrained(where: str | Path) -> Loaded:
     weights = find(where)
     transformers = _library(weights)
     check_room(weights)
-    with _quiet(transformers):
+    with _quiet(transformers), quick_reading() if weights.gguf else nullcontext():
         kind = _kind(transformers, weights)
         inner = _load(transformers, kind, weights)
         tokenizer = PretrainedTokenizer.load(weights, inner)

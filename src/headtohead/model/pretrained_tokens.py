@@ -86,4 +86,3 @@ class PretrainedTokenizer:
         if token is None:
             raise IndexError(f"no token {id} in a vocabulary of {self.vocab_size}")
         return str(token)
-

@@ -58,4 +58,4 @@ class Decoder(Protocol):
         """The logits of what comes after the last token."""
 
     def stepper(self, cache: Any) -> Callable[[Tensor], Tensor]:
-        """A function that reads one more token of each row, (batch, 1), with this cache: the logits of what comes next."""
+        """A function that reads one more token of each row, (batch, 1), with this cache: logits of what comes next."""

@@ -1,10 +1,10 @@
 """The quick road of decoding: one more token of each row through a transformer, without the ceremony of modules.
 
-For a small model a step is not arithmetic but overhead: some eighty modules are entered to multiply a few vectors. A plan
-is made once a text: weights laid side by side (queries, keys and values in one matrix), what does nothing left out, and
-every part as a plain function of the stream. Known parts have a flat form here; an unknown one is called as the module it
-is. Only attention that is composed of parts and the three built-in blocks can be planned; for others there is no quick
-road, and `Transformer.next_logits`, which is the definition, is taken.
+For a small model a step is not arithmetic but overhead: some eighty modules are entered to multiply a few vectors. A
+plan is made once a text: weights laid side by side (queries, keys and values in one matrix), what does nothing left
+out, and every part as a plain function of the stream. Known parts have a flat form here; an unknown one is called as
+the module it is. Only attention that is composed of parts and the three built-in blocks can be planned; for others
+there is no quick road, and `Transformer.next_logits`, which is the definition, is taken.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Plan:
         self.embeds = [p for p in parts if type(p).embed not in (Position.embed, position.Learned.embed)]
         self.ropes = [p for p in parts if isinstance(p, position.Rope)]
         self.enter, self.leave = _norm(model.embedding_norm), _norm(model.final_norm)
-        self.output, self.bias = model.output.weight, model.output.bias
+        self.output = _linear(model.output.weight, model.output.bias)
         self.limit = model.limit
         self.wants_keys = any(layer.wants_keys for layer in layers)
         rotates = any(type(p).rotate is not Position.rotate for p in parts)
@@ -85,7 +85,7 @@ class Plan:
             x = self.enter(x)
         for layer in self.layers:
             x = layer(x, now)
-        return F.linear(x if self.leave is None else self.leave(x), self.output, self.bias)
+        return self.output(x if self.leave is None else self.leave(x))
 
     def _now(self, begin: int, ids: Tensor) -> Now:
         cache = self.cache
@@ -198,7 +198,7 @@ class _Attention:
         self.rotates = [p for p in parts if type(p).rotate not in (Position.rotate, position.Rope.rotate)]
         self.biases = [p for p in parts if type(p).bias is not Position.bias]
         self.merge = None if type(made.merge) is merge.Concat else made.merge
-        self.output, self.bias = made.output.weight, made.output.bias
+        self.output = _linear(made.output.weight, made.output.bias)
         self.wants_keys = bool(self.biases) or not self.plain
 
     def __call__(self, x: Rows, now: Now) -> Rows:
@@ -221,7 +221,7 @@ class _Attention:
         seen = self._attend(queries, keys, values, mask)
         if self.merge is not None:
             seen, memory.merge = self.merge(seen.reshape(rows, heads, 1, head_dim), None, memory.merge)
-        return F.linear(seen.reshape(rows, wide), self.output, self.bias)
+        return self.output(seen.reshape(rows, wide))
 
     def _turned(self, qkv: Tensor, now: Now) -> Tensor:
         """Queries and keys turned together, values as they are."""
@@ -247,8 +247,8 @@ class _Attention:
         return torch.bmm(scores.softmax(-1), v.flatten(0, 1))
 
     def _mask(self, now: Now, begin: int) -> Tensor | None:
-        """What is added to the scores, (rows or 1, key_heads or 1, shared or 1, key): computed once for layers that look
-        alike."""
+        """What is added to the scores, (rows or 1, key_heads or 1, shared or 1, key): computed once for layers that
+        look alike."""
         if self.plain and not self.biases:
             return now.padding if now.padding is None or not begin else now.padding[..., begin:]
         if id(self.pattern) not in now.masks:
@@ -275,6 +275,18 @@ class _Attention:
 
 # ---- parts as plain functions
 
+SMALL = 1 << 22
+"""weights up to so many numbers are laid out anew, input first, which a product with few rows reads faster"""
+
+
+def _linear(weight: Tensor, bias: Tensor | None) -> Function:
+    if weight.numel() > SMALL or weight.device.type != "cpu":
+        return lambda x: F.linear(x, weight, bias)
+    turned = weight.t().contiguous()
+    if bias is None:
+        return lambda x: torch.mm(x, turned)
+    return lambda x: torch.addmm(bias, x, turned)
+
 
 def _projection(made: nn.Module, heads: int) -> tuple[Function, int]:
     """From the stream to queries, keys and values in one row of heads; and how many heads the keys have."""
@@ -282,8 +294,12 @@ def _projection(made: nn.Module, heads: int) -> tuple[Function, int]:
         return partial(_projected, made), heads
     each = (made.query, made.key, made.value)
     weight = torch.cat([one.weight for one in each])
-    bias = None if made.query.bias is None else torch.cat([one.bias for one in each])
-    return (lambda x: F.linear(x, weight, bias)), made.key.out_features // made.sizes.head_dim
+    bias = torch.cat([one.bias for one in each]) if _has_bias(made.query) else None
+    return _linear(weight, bias), made.key.out_features // made.sizes.head_dim
+
+
+def _has_bias(made: nn.Linear) -> bool:
+    return "bias" in dict(made.named_parameters())
 
 
 def _projected(made: nn.Module, x: Rows) -> Tensor:
@@ -299,18 +315,22 @@ def _norm(made: nn.Module) -> Function | None:
         shape, weight, bias, eps = list(inner.normalized_shape), inner.weight, inner.bias, inner.eps
         return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
     if isinstance(inner, nn.RMSNorm):
-        return lambda x: torch.rms_norm(x, list(inner.normalized_shape), inner.weight, inner.eps)
+        return lambda x: F.rms_norm(x, list(inner.normalized_shape), inner.weight, inner.eps)
     return lambda x: made(x[:, None])[:, 0]
+
+
+def _activation(made: nn.Module) -> Function:
+    if type(made) is nn.GELU:
+        return partial(F.gelu, approximate=made.approximate)
+    return {nn.ReLU: torch.relu, nn.SiLU: F.silu}.get(type(made), made)
 
 
 def _feed(made: nn.Module) -> Function:
     if type(made) is feedforward.MLP:
-        up, down, act = made.up, made.down, made.activation.forward
-        wide, wide_bias, narrow, narrow_bias = up.weight, up.bias, down.weight, down.bias
-        return lambda x: F.linear(act(F.linear(x, wide, wide_bias)), narrow, narrow_bias)
+        up, down = _linear(made.up.weight, made.up.bias), _linear(made.down.weight, made.down.bias)
+        act = _activation(made.activation)
+        return lambda x: down(act(up(x)))
     if type(made) is feedforward.SwiGLU:
-        gate, up, down = made.gate, made.up, made.down
-        return lambda x: F.linear(
-            F.silu(F.linear(x, gate.weight, gate.bias)) * F.linear(x, up.weight, up.bias), down.weight, down.bias
-        )
+        gate, raised, lowered = (_linear(one.weight, one.bias) for one in (made.gate, made.up, made.down))
+        return lambda x: lowered(F.silu(gate(x)) * raised(x))
     return lambda x: made(x[:, None])[:, 0]

@@ -1,7 +1,7 @@
 """Where pretrained weights lie, and whether they may be opened. Nothing is loaded here, and no code of theirs is run.
 
-A place is a folder, a GGUF file, a model of the hub (`hub:owner/name`, `hub:owner/name@revision` or `owner/name`), or an
-installed package that carries weights. Refused, always: weights in pickle files, which run code when they are read;
+A place is a folder, a GGUF file, a model of the hub (`hub:owner/name`, `hub:owner/name@revision` or `owner/name`), or
+an installed package that carries weights. Refused, always: weights in pickle files, which run code when they are read;
 configurations that name code of their own; files that are no model; and models that would not fit into memory.
 Where the hub keeps its files and whether the network may be used is for HF_HOME and HF_HUB_OFFLINE to say.
 """
@@ -137,7 +137,7 @@ def _count(path: Path) -> int:
             head = json.loads(file.read(length))
             tensors = [value for name, value in head.items() if name != "__metadata__"]
             end = max((tensor["data_offsets"][1] for tensor in tensors), default=0)
-            numbers = sum(prod(tensor["shape"]) for tensor in tensors)
+            numbers: int = sum(prod(tensor["shape"]) for tensor in tensors)
         except (ValueError, TypeError, KeyError, AttributeError):
             raise ModelError(f"{path}: is no safetensors file, or a damaged one") from None
     if 8 + length + end != size:

@@ -52,7 +52,7 @@ def _because(one: dict[str, Any], metric: str) -> str:
     }.get(one.get("word"), str(one.get("word")))
     where = [f"on {one['split']}" if one.get("split") else ""]
     where.append(f"at {'step ' if isinstance(one.get('step'), int) else ''}{one['step']}" if one.get("step") else "")
-    where.append(f"on inputs of {one['context']}" if one.get("context") else "")
+    where.append(f"inputs of {one['context']} against those of training" if one.get("context") else "")
     place = " ".join(part for part in where if part)
     why = f" {one['why']}" if one.get("why") and one["answer"] != "cannot tell" else ""
     return f"{said[:1].upper()}{said[1:]}{f' ({place})' if place else ''}.{why}"

@@ -44,7 +44,7 @@ def axis_chart(findings: Findings) -> Chart | None:
             made.append(alt.layer(*layers).properties(title=title))
         return alt.concat(*made, bounds="flush", spacing=alt.RowColnumber(row=80, column=58))
 
-    layouts = {"wide": Panels(372, 170, 2, 4), "narrow": Panels(286, 150, 1, 2)}
+    layouts: dict[Layout, Panels] = {"wide": Panels(372, 170, 2, 4), "narrow": Panels(286, 150, 1, 2)}
     return Chart(
         "axis", f"Results against {setting}", f"Against {setting}, from the least to the most. {said}.", build, layouts
     )
@@ -64,11 +64,13 @@ def _panels(findings: Findings, values: dict[str, float]) -> dict[str, list[Row]
                 rows.append(_row(name, at, mean, min(known), max(known), figures.value(metric, mean)))
         panels[f"{metric} on {split}"] = rows
     last = findings["axis"].get("last_loss") or {}
-    panels["last training loss"] = [
-        _row(name, at, one["mean"], *(one.get("interval") or [one["mean"]] * 2), figures.value("loss", one["mean"]))
-        for name, at in ordered
-        if (one := last.get(name) or {}).get("mean") is not None
-    ]
+    rows = []
+    for name, at in ordered:
+        one = last.get(name) or {}
+        if (last_mean := one.get("mean")) is not None:
+            low, high = one.get("interval") or (last_mean, last_mean)
+            rows.append(_row(name, at, last_mean, low, high, figures.value("loss", last_mean)))
+    panels["last training loss"] = rows
     return panels
 
 

@@ -21,7 +21,8 @@ PLANE = {"wide": 300, "narrow": 280}
 BARS = {"wide": 190, "narrow": 210}
 MOST_BARS = 11
 MOST_LABELS = 40
-NEAR = 0.04
+MOST_NAMES = 8
+NEAR = 0.06
 """keys nearer on paper than this part of the picture share a name"""
 WANTED, OTHER, QUERY = style.HUES[0], style.BASELINE_HUE, style.HUES[5]
 
@@ -91,8 +92,7 @@ def _plane(row: Row, seen: View, layout: Layout, sheets: Sheets) -> alt.LayerCha
     elif row["kind"] == "answer" and is_flat:
         layers += _level(row, seen, sheets, x, y)
     layers += _dots(row, seen.keys, sheets, x, y)
-    for arrow in _arrows(row, seen):
-        layers += _arrow(arrow, sheets, x, y)
+    layers += _arrows(_directions(row, seen), sheets, x, y)
     size = PLANE[layout]
     return alt.layer(*layers).properties(width=size, height=size)
 
@@ -211,32 +211,38 @@ def _level(row: Row, seen: View, sheets: Sheets, x: Any, y: Any) -> list[alt.Cha
     return [lines.mark_line(aria=False, color=QUERY, strokeWidth=1.2, strokeDash=[5, 4], opacity=0.7, clip=True)]
 
 
-def _arrows(row: Row, seen: View) -> list[dict[str, Any]]:
+def _directions(row: Row, seen: View) -> list[dict[str, Any]]:
     """The query, or each row of a query matrix. Drawn with one length: that of a query is a matter of precision."""
     matrix = row["kind"] == "identity"
     queries = [np.array(one) for one in (row["query"] if matrix else [row["query"]])]
     made = []
     for at, query in enumerate(queries):
         if edge := seen.arrow(query):
+            (left, low), (right, high) = edge
             name = f"q{at}" if matrix else "query"
             tip = f"{name} ({', '.join(f'{number:.4g}' for number in query)}), length {np.linalg.norm(query):.4g}"
-            made.append({"edge": edge, "name": name if len(queries) <= 8 else "", "tip": tip})
+            angle = math.degrees(math.atan2(right - left, high - low))
+            made.append({"edge": edge, "x": right, "y": high, "angle": angle, "name": name, "tip": tip})
     return made
 
 
-def _arrow(arrow: dict[str, Any], sheets: Sheets, x: Any, y: Any) -> list[alt.Chart]:
-    (left, low), (right, high) = arrow["edge"]
-    angle = math.degrees(math.atan2(right - left, high - low))
-    ends = sheets.chart([{"x": right, "y": high, "angle": angle, "name": arrow["name"], "tip": arrow["tip"]}])
-    line = _lines([arrow["edge"]], sheets, x, y, QUERY, 2, [1, 0])
-    head = ends.mark_point(shape="triangle", filled=True, size=110, color=QUERY, opacity=1).encode(
-        x=x, y=y, angle=alt.Angle("angle:Q", scale=None), description="tip:N"
-    )
-    side = 1 if right >= left else -1
-    name = ends.mark_text(
-        aria=False, color=QUERY, fill=QUERY, align="left" if side > 0 else "right", dx=9 * side, dy=-4, fontSize=11
-    ).encode(x=x, y=y, text="name:N")
-    return [line, head, name]
+def _arrows(arrows: Sequence[dict[str, Any]], sheets: Sheets, x: Any, y: Any) -> list[alt.Chart]:
+    if not arrows:
+        return []
+    rows = [{name: value for name, value in arrow.items() if name != "edge"} for arrow in arrows]
+    heads = sheets.chart(rows).mark_point(shape="triangle", filled=True, size=110, color=QUERY, opacity=1)
+    layers = [
+        _lines([arrow["edge"] for arrow in arrows], sheets, x, y, QUERY, 2, [1, 0]),
+        heads.encode(x=x, y=y, angle=alt.Angle("angle:Q", scale=None), description="tip:N"),
+    ]
+    for align, dx in (("left", 9), ("right", -9)):
+        own = [row for row in rows if (math.sin(math.radians(row["angle"])) >= 0) == (dx > 0)]
+        if own and len(arrows) <= MOST_NAMES:
+            names = sheets.chart(own).mark_text(
+                aria=False, color=QUERY, fill=QUERY, align=align, dx=dx, dy=-4, fontSize=11
+            )
+            layers.append(names.encode(x=x, y=y, text="name:N"))
+    return layers
 
 
 def _heights(row: Row, layout: Layout, sheets: Sheets) -> alt.LayerChart:
@@ -250,8 +256,10 @@ def _heights(row: Row, layout: Layout, sheets: Sheets) -> alt.LayerChart:
         scale=alt.Scale(domain=[low[1] - room[1], high[1] + room[1]], nice=False, zero=False),
         axis=alt.Axis(title="score (the query points up)", tickCount=5),
     )
-    width = 150 if layout == "wide" else PLANE[layout]
-    return alt.layer(*_dots(row, places, sheets, x, y)).properties(width=width, height=PLANE[layout])
+    alone = len(row["keys"][0]) != 3
+    width = 150 if layout == "wide" and not alone else PLANE[layout]
+    height = PLANE[layout] if layout == "wide" else 200
+    return alt.layer(*_dots(row, places, sheets, x, y)).properties(width=width, height=height)
 
 
 def _bars(row: Row, layout: Layout, sheets: Sheets, theirs: Sequence[float] | None) -> alt.LayerChart:
@@ -275,7 +283,9 @@ def _bars(row: Row, layout: Layout, sheets: Sheets, theirs: Sequence[float] | No
         rows.append({"key": said, "weight": weight, "target": target, "wanted": target > 0, "tip": tip})
         rows[-1]["label"] = figure(weight)
     data = sheets.chart(rows)
-    y = alt.Y("key:N", sort=None, title=None, axis=alt.Axis(ticks=False, domain=False, labelFontSize=12))
+    y = alt.Y(
+        "key:N", sort=None, title=None, axis=alt.Axis(ticks=False, domain=False, labelFontSize=12, labelPadding=6)
+    )
     title = "weight (line: target" + (", ring: report)" if theirs else ")")
     axis = alt.Axis(title=title, values=[0, 0.5, 1], format="~r")
     x = alt.X("weight:Q", scale=alt.Scale(domain=[0, 1]), axis=axis)

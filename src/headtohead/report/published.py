@@ -19,7 +19,7 @@ def published(findings: Findings) -> Table:
     rows: list[list[Cell]] = []
     for variant, step in dict.fromkeys((row["variant"], row.get("step")) for row in found):
         own = [row for row in found if (row["variant"], row.get("step")) == (variant, step)]
-        at = f" at step {step:,}" if step is not None else ""
+        at = "" if step is None else f" at step {step:,}" if isinstance(step, int) else f" after {step}"
         cells = [_ours(next((row for row in own if (row["split"], row["metric"]) == text), None)) for text in texts]
         rows.append([words(f"ours, {variant}{at}"), *cells, words("")])
         for source, note in dict.fromkeys((row["source"], _published_note(row)) for row in own):

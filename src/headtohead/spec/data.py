@@ -60,5 +60,7 @@ class Data(Table):
     """what becomes of words that train shows only once"""
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """share of train held back for choices when the corpus has no validation split; 0: none, and no choices"""
+    test_rows: Annotated[int, Field(ge=1)] | None = None
+    """read no more than so many rows of each held-out text, the first ones; unless given, all"""
     watch: tuple[str, ...] = ()
     """held-out texts that are plotted along the way; never chosen by"""

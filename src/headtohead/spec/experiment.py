@@ -63,7 +63,7 @@ class Claim(Table):
     step: When | None = None
     """along the way, and not at the end: a step, or "1 epoch" """
     context: Annotated[int, Field(ge=1)] | None = None
-    """on inputs of this length (of probe.contexts)"""
+    """on inputs of this length (of probe.contexts), against the length that the variant was trained with"""
     why: str = ""
     """what explains the answer"""
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import copy
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -23,22 +22,10 @@ from .base import Choice
 from .data import Once
 from .experiment import BASELINE, Experiment, Trial
 from .model import Transformer
-from .training import Training
+from .overlays import TABLES, Draft, Raw, with_original, with_quick, with_settings, with_variant
 
-Raw = dict[str, Any]
 Check = Callable[[Raw], list[Fault]]
-TABLES = ("data", "model", "training")
 TAGS = {"parts", "own", "each layer", "all layers"}
-
-
-@dataclass(frozen=True)
-class Draft:
-    """An experiment file as read: nothing is checked but that it is TOML."""
-
-    name: str
-    source: str
-    raw: Raw
-    lines: Mapping[str, int] = field(default_factory=dict)
 
 
 def recipe_names() -> list[str]:
@@ -92,67 +79,6 @@ def _lines(text: str) -> dict[str, int]:
     return found
 
 
-def with_settings(draft: Draft, settings: Iterable[str]) -> Draft:
-    """--set model.layers=2 laid over the file. The value is TOML; what is not is taken as text."""
-    raw = copy.deepcopy(draft.raw)
-    faults = []
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals or not key.strip():
-            faults.append(Fault(f"--set {setting}", "has the form name=value, as in --set model.layers=2"))
-            continue
-        try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            value = text
-        at = raw
-        *tables, last = key.strip().split(".")
-        for table in tables:
-            inner = at.setdefault(table, {})
-            if not isinstance(inner, dict):
-                inner = at[table] = {}
-            at = inner
-        at[last] = value
-    if faults:
-        raise SpecError("command line", faults)
-    return replace(draft, raw=raw)
-
-
-def with_original(draft: Draft) -> Draft:
-    """What the file says is to change where the original data are given."""
-    original = draft.raw.get("original")
-    if not isinstance(original, dict):
-        return draft
-    changes = {table: original[table] for table in TABLES if isinstance(original.get(table), dict)}
-    return replace(draft, raw=_with_variant(draft.raw, changes))
-
-
-QUICK_SEEDS, QUICK_SHARE, QUICK_STEPS = 2, 10, 20
-
-
-def with_quick(draft: Draft) -> Draft:
-    """A quick look: two seeds, a tenth of the steps and a score at the end only."""
-    raw = copy.deepcopy(draft.raw)
-    raw |= {"name": f"{draft.name}-quick", "quick": True}
-    if not isinstance(raw.get("seeds"), int) or raw["seeds"] > QUICK_SEEDS:
-        raw["seeds"] = QUICK_SEEDS
-    variants = raw.get("variants")
-    for table in [raw, *(variants.values() if isinstance(variants, dict) else ())]:
-        if table is raw:
-            table.setdefault("training", {})
-        training = table.get("training") if isinstance(table, dict) else None
-        if isinstance(training, dict) and (table is raw or "steps" in training):
-            steps = _quick_steps(training.get("steps", Training().steps))
-            training |= {"steps": steps, "evaluate": steps, "checkpoint": steps}
-    return replace(draft, raw=raw)
-
-
-def _quick_steps(steps: Any) -> Any:
-    if isinstance(steps, int):
-        return min(steps, max(QUICK_STEPS, steps // QUICK_SHARE))
-    return "1 epoch" if isinstance(steps, str) and "epoch" in steps else steps
-
-
 def parse(
     recipe_or_file: str | Path,
     settings: Sequence[str] = (),
@@ -195,7 +121,7 @@ def changes_of(experiment: Experiment, variant: str) -> dict[str, Any]:
 def trial(experiment: Experiment, variant: str, seed: int) -> Trial:
     """One variant with one seed, resolved."""
     raw = experiment.model_dump(mode="json", include={*TABLES})
-    merged = _with_variant(raw, experiment.variants[variant]) if variant != BASELINE else raw
+    merged = with_variant(raw, experiment.variants[variant]) if variant != BASELINE else raw
     return Trial.model_validate(
         {
             **merged,
@@ -248,24 +174,10 @@ def _variant_faults(raw: Raw, variant: str, changes: Any, check: Check | None) -
     if faults:
         return faults
     named = tuple(_flat(changes))
-    merged = _with_variant(raw, changes)
+    merged = with_variant(raw, changes)
     found = _validated(merged)[1] + (check(merged) if check else [])
     own = [f for f in found if any(f.place.startswith(n) or n.startswith(f.place) for n in named) or f.place in TABLES]
     return [Fault(f"{place}.{f.place}", f.message, f.allowed, f.nearest) for f in own]
-
-
-def _with_variant(raw: Raw, changes: Raw) -> Raw:
-    """The file with what the variant names replaced; nothing is merged into a replaced value."""
-    merged = copy.deepcopy(raw)
-    for table, settings in changes.items():
-        if table == "model" and "module" in settings:
-            # A network of one's own has none of the parts' settings; the length of its inputs stays.
-            context = merged.get("model", {}).get("context")
-            merged["model"] = {"context": context} if context else {}
-        if not isinstance(merged.setdefault(table, {}), dict):
-            merged[table] = {}
-        merged[table].update(copy.deepcopy(settings))
-    return merged
 
 
 def _flat(changes: Raw) -> dict[str, Any]:

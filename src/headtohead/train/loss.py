@@ -1,10 +1,10 @@
 """Cross entropy over a vocabulary without the whole logits.
 
 At the sizes that people try ideas at, the vocabulary layer and its softmax are most of a step, and most of that is
-memory: 512 predictions of 5,755 words are 12 MB, written and read several times over. Here the predictions are taken a few at a
-time, so that their logits stay near the processor; loss and gradients are made in the same visit and the logits thrown
-away. The same mathematics as `cross_entropy` (tests hold the two against each other), after the idea of Wijmans et al.
-2024, arXiv:2411.09009.
+memory: 512 predictions of 5,755 words are 12 MB, written and read several times over. Here the predictions are taken a
+few at a time, so that their logits stay near the processor; loss and gradients are made in the same visit and the
+logits thrown away. The same mathematics as `cross_entropy` (tests hold the two against each other), after the idea of
+Wijmans et al. 2024, arXiv:2411.09009.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ Labels = Int[Tensor, "predictions"]
 
 def vocabulary_loss(output: nn.Linear, hidden: Hidden, labels: Labels) -> Float[Tensor, ""]:
     """The mean cross entropy of what the output layer says."""
-    loss: Tensor = _VocabularyLoss.apply(hidden, output.weight, output.bias, labels)
+    loss: Tensor = _VocabularyLoss.apply(hidden, output.weight, output.bias, labels)  # type: ignore[no-untyped-call]
     return loss
 
 

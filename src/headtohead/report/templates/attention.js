@@ -250,8 +250,9 @@
       const step = STEPS[event.key];
       if (!step) return undefined;
       event.preventDefault();
-      const [row, column] = state.cell || [-step[0], -step[1]].map((one) => Math.max(0, one));
-      const next = [row + step[0], column + step[1]].map((one) => Math.max(0, Math.min(blocks - 1, one)));
+      const [row, column] = state.cell || [0, 0];
+      const moved = [row + step[0], column + step[1]].map((one) => Math.max(0, Math.min(blocks - 1, one)));
+      const next = state.cell ? moved : [0, 0]; // the first key enters the map
       state.cell = next;
       marks();
       const box = svg.getBoundingClientRect();

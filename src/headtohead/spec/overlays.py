@@ -1,0 +1,106 @@
+"""What is laid over an experiment file before it is checked: a variant, --set, the original data, the quick look."""
+
+from __future__ import annotations
+
+import copy
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..errors import Fault, SpecError
+from .training import Training
+
+Raw = dict[str, Any]
+TABLES = ("data", "model", "training")
+QUICK_SEEDS, QUICK_SHARE, QUICK_STEPS, QUICK_ROWS = 2, 10, 20, 300
+
+
+@dataclass(frozen=True)
+class Draft:
+    """An experiment file as read: nothing is checked but that it is TOML."""
+
+    name: str
+    source: str
+    raw: Raw
+    lines: Mapping[str, int] = field(default_factory=dict)
+
+
+def with_variant(raw: Raw, changes: Raw) -> Raw:
+    """The file with what the variant names replaced; nothing is merged into a replaced value."""
+    merged = copy.deepcopy(raw)
+    for table, settings in changes.items():
+        if table == "model" and "module" in settings:
+            # A network of one's own has none of the parts' settings; the length of its inputs stays.
+            context = merged.get("model", {}).get("context")
+            merged["model"] = {"context": context} if context else {}
+        if not isinstance(merged.setdefault(table, {}), dict):
+            merged[table] = {}
+        merged[table].update(copy.deepcopy(settings))
+    return merged
+
+
+def with_settings(draft: Draft, settings: Iterable[str]) -> Draft:
+    """--set model.layers=2 laid over the file. The value is TOML; what is not is taken as text."""
+    raw = copy.deepcopy(draft.raw)
+    faults = []
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key.strip():
+            faults.append(Fault(f"--set {setting}", "has the form name=value, as in --set model.layers=2"))
+            continue
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        at = raw
+        *tables, last = key.strip().split(".")
+        for table in tables:
+            inner = at.setdefault(table, {})
+            if not isinstance(inner, dict):
+                inner = at[table] = {}
+            at = inner
+        at[last] = value
+    if faults:
+        raise SpecError("command line", faults)
+    return replace(draft, raw=raw)
+
+
+def with_original(draft: Draft) -> Draft:
+    """What the file says is to change where the original data are given."""
+    original = draft.raw.get("original")
+    if not isinstance(original, dict):
+        return draft
+    changes = {table: original[table] for table in TABLES if isinstance(original.get(table), dict)}
+    return replace(draft, raw=with_variant(draft.raw, changes))
+
+
+def with_quick(draft: Draft) -> Draft:
+    """A quick look: two seeds, a tenth of the steps, a score at the end only, and less text to be scored."""
+    raw = copy.deepcopy(draft.raw)
+    raw |= {"name": f"{draft.name}-quick", "quick": True}
+    if not isinstance(raw.get("seeds"), int) or raw["seeds"] > QUICK_SEEDS:
+        raw["seeds"] = QUICK_SEEDS
+    data, probe = raw.setdefault("data", {}), raw.get("probe")
+    if isinstance(data, dict):
+        data |= {"watch": [], "test_rows": QUICK_ROWS}
+    for lengths in ("contexts", "costs"):
+        if isinstance(probe, dict) and isinstance(probe.get(lengths), list):
+            probe[lengths] = [*probe[lengths][:1], *probe[lengths][1:][-1:]]
+    if isinstance(raw.get("claims"), list):  # lengths that are not tried cannot be claimed about
+        raw["claims"] = [one for one in raw["claims"] if not (isinstance(one, dict) and "context" in one)]
+    variants = raw.get("variants")
+    for table in [raw, *(variants.values() if isinstance(variants, dict) else ())]:
+        if table is raw:
+            table.setdefault("training", {})
+        training = table.get("training") if isinstance(table, dict) else None
+        if isinstance(training, dict) and (table is raw or "steps" in training):
+            steps = _quick_steps(training.get("steps", Training().steps))
+            training |= {"steps": steps, "evaluate": steps, "checkpoint": steps}
+    return replace(draft, raw=raw)
+
+
+def _quick_steps(steps: Any) -> Any:
+    if isinstance(steps, int):
+        return min(steps, max(QUICK_STEPS, steps // QUICK_SHARE))
+    return "1 epoch" if isinstance(steps, str) and "epoch" in steps else steps

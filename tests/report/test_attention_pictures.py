@@ -1,0 +1,177 @@
+"""Pictures of attention: true to the weights, small enough to travel, and valid whatever a token is."""
+
+import time
+import xml.etree.ElementTree as ET
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headtohead.errors import RequestError
+from headtohead.report import attention_page, attention_svg
+from headtohead.report import attention_pictures as ap
+
+HOSTILE = ("</script>", "<b>", "&amp;", '"', "\x00\x1b", "é", "]]>", "{{ 7 * 7 }}")
+
+
+def weights(heads: int, length: int, *, causal: bool = True, spread: float = 1.0) -> np.ndarray[Any, Any]:
+    scores = np.random.default_rng(length).normal(0, spread, (heads, length, length)).astype(np.float32)
+    if causal:
+        scores[:, *np.triu_indices(length, 1)] = -np.inf
+    made = np.exp(scores - scores.max(-1, keepdims=True))
+    return made / made.sum(-1, keepdims=True)
+
+
+def sheet(*layers: np.ndarray[Any, Any], tokens: tuple[str, ...] | None = None, pads: int = 0, **more: Any) -> ap.Sheet:
+    length = layers[0].shape[-1]
+    panel = ap.Panel("", layers, tuple(range(1, len(layers) + 1)), tuple(range(1, len(layers[0]) + 1)))
+    names = tokens or tuple(f"token{i}" for i in range(length))
+    return ap.Sheet("a model", " ".join(names), names, np.arange(length) < length - pads, (panel,), **more)
+
+
+def chunk(picture: bytes, kind: bytes) -> np.ndarray[Any, Any]:
+    """The bytes of a chunk, line by line."""
+    side = int.from_bytes(picture[16:20], "big")
+    at = picture.index(kind)
+    size = int.from_bytes(picture[at - 4 : at], "big")
+    lines = np.frombuffer(zlib.decompress(picture[at + 4 : at + 4 + size]), np.uint8).reshape(-1, side + 1)
+    assert not lines[:, 0].any(), "no line is filtered"
+    return lines[:, 1:]
+
+
+def read_back(picture: bytes, scale: ap.Scale, signed: bool = False) -> np.ndarray[Any, Any]:
+    """As the page's script does it."""
+    counts, top = chunk(picture, b"IDAT").astype(float), 255
+    if scale.fine:
+        counts, top = 256 * counts + chunk(picture, b"loWB"), 65535
+    middle = (top + 1) / 2
+    strength = (counts - middle) / (middle - 1) if signed else counts / top
+    return np.sign(strength) * np.abs(strength) ** (1 / scale.power)
+
+
+@pytest.mark.parametrize("fine", [True, False])
+@pytest.mark.parametrize("length", [2, 16, 200])
+def test_weights_are_read_back_from_a_picture_as_precisely_as_it_says(fine: bool, length: int) -> None:
+    drawn = weights(1, length)[0]
+    scale = ap.Scale(ap.power_for(length), fine=fine)
+    error = np.abs(read_back(ap.picture(drawn, scale), scale) - drawn).max()
+    assert 0 < error <= scale.precision
+    assert scale.precision < (1e-4 if fine else 0.02)
+
+
+@pytest.mark.parametrize("fine", [True, False])
+def test_a_difference_keeps_its_sign_and_nothing_is_blank(fine: bool) -> None:
+    apart = np.array([[0.5, -0.5], [0.0, -0.01]])
+    scale = ap.Scale(0.5, fine=fine)
+    found = read_back(ap.picture(apart, scale, signed=True), scale, signed=True)
+    assert np.abs(found - apart).max() <= 2.1 * scale.precision
+    assert found[1, 0] == 0
+    opacity = ap.SIGNED[1]
+    assert opacity[128] == 0 and opacity[255] == 255 and opacity[0] >= 254
+    assert len(ap.SIGNED[0]) == 768
+
+
+def test_an_even_row_is_drawn_at_a_quarter_whatever_its_length() -> None:
+    for length in (16, 64, 1024):
+        assert (1 / length) ** ap.power_for(length) == pytest.approx(0.25)
+    assert ap.power_for(4) == 0.5, "never stronger than the square root"
+
+
+def test_pooling_keeps_the_weight_that_is_furthest_from_zero() -> None:
+    drawn = np.zeros((5, 5))
+    drawn[0, 1], drawn[3, 2], drawn[4, 4], drawn[2, 3] = 0.9, -0.7, 0.2, 0.1
+    assert ap.pooled(drawn, 2).tolist() == [[0.9, 0, 0], [0, -0.7, 0], [0, 0, 0.2]]
+    assert ap.pooled(drawn, 1) is drawn
+
+
+def test_many_long_maps_are_pooled_until_they_fit_and_the_page_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ap, "MOST_PIXELS", 4 * 20 * 20)
+    made = ap.pictures(sheet(weights(2, 60), weights(2, 60)))
+    assert made.scale.pool == 3
+    assert chunk(made.heads[0, 1, 1], b"IDAT").shape == (20, 20)
+    page = attention_page.render(sheet(weights(2, 60), weights(2, 60)))
+    assert "a pixel is the largest of 3 × 3 weights" in page
+    assert "A pixel is the largest of 3 × 3 weights" in attention_svg.svg(sheet(weights(2, 60), weights(2, 60)))
+    monkeypatch.setattr(ap, "MOST_BYTES", 2_000)
+    assert ap.pictures(sheet(weights(2, 60), weights(2, 60))).scale.pool > 3
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_twelve_maps_of_1024_tokens_are_quick_and_small(causal: bool, tmp_path: Path) -> None:
+    """In processor time, so that a busy machine does not count."""
+    shown = sheet(weights(12, 1024, causal=causal, spread=2))
+    for name in ("big.svg", "big.html"):
+        began = time.process_time()
+        path = attention_svg.save(shown, tmp_path / name)
+        assert time.process_time() - began < 10
+        assert path.stat().st_size < 15_000_000
+    assert ap.pictures(shown).scale.pool == 1, "nothing is left out"
+
+
+def test_a_picture_is_valid_xml_whatever_the_tokens_are() -> None:
+    drawn = attention_svg.svg(sheet(weights(1, len(HOSTILE)), tokens=HOSTILE))
+    root = ET.fromstring(drawn)
+    words = {node.text for node in root.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"</script>", "<b>", "&amp;", "��"} <= words
+    images = list(root.iter("{http://www.w3.org/2000/svg}image"))
+    assert len(images) == 1
+    assert all(image.get("href").startswith("data:image/png;base64,") for image in images)
+
+
+def test_small_multiples_name_layers_and_heads() -> None:
+    drawn = attention_svg.svg(sheet(weights(2, 5), weights(2, 5), weights(2, 5)))
+    words = [node.text for node in ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
+    for name in ("layer 1", "layer 2", "layer 3", "head 1", "head 2", "token4"):
+        assert name in words
+    assert len(list(ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}image"))) == 6
+
+
+def test_one_map_alone_has_every_token_on_both_axes() -> None:
+    words = [n.text for n in ET.fromstring(attention_svg.svg(sheet(weights(1, 30)))).iter() if n.tag.endswith("text")]
+    assert all(words.count(f"token{i}") == 2 for i in range(30))
+
+
+def test_padding_is_grey_and_named() -> None:
+    drawn = attention_svg.svg(sheet(weights(1, 20, causal=False), pads=8))
+    assert drawn.count('fill="#e4e7eb"') == 2
+    assert ">padding</text>" in drawn
+    assert ">padding</text>" not in attention_svg.svg(sheet(weights(1, 20)))
+
+
+def test_every_format_is_written(tmp_path: Path) -> None:
+    starts = {"svg": b"<svg", "pdf": b"%PDF", "png": b"\x89PNG", "html": b"<!doctype html>"}
+    for ending, start in starts.items():
+        path = attention_svg.save(sheet(weights(2, 6)), tmp_path / "new" / f"map.{ending}")
+        assert path.read_bytes().startswith(start)
+
+
+def test_another_ending_or_a_folder_is_refused_before_anything_is_drawn(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"map\.jpg: \.jpg is no picture, did you mean '\.png'\?"):
+        attention_svg.check_name(tmp_path / "map.jpg")
+    with pytest.raises(RequestError, match="no ending is no picture"):
+        attention_svg.save(sheet(weights(1, 3)), tmp_path / "map")
+    (tmp_path / "x.svg").mkdir()
+    with pytest.raises(RequestError, match="is a folder"):
+        attention_svg.check_name(tmp_path / "x.svg")
+
+
+def test_the_page_asks_for_nothing_and_shows_markup_as_text() -> None:
+    page = attention_page.render(sheet(weights(1, len(HOSTILE)), tokens=HOSTILE, notes=("cut <here>",)))
+    assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "")
+    assert page.count("</script>") == 2, "the data and our script, and no token ends them"
+    assert "&lt;/script&gt;</button>" in page
+    assert "cut &lt;here&gt;" in page
+    assert "{{ 7 * 7 }}" in page
+    assert "default-src 'none'" in page
+
+
+def test_measures_are_shaded_between_the_least_and_the_most_of_their_column() -> None:
+    rows = [{"layer": 1, "head": h, "entropy": e, "padding": 0.0} for h, e in ((1, 1.0), (2, 3.0), (3, 2.0))]
+    table = attention_page._table("", rows)
+    assert table["columns"] == ["entropy, bits"], "no padding, no column"
+    assert [row["cells"] for row in table["rows"]] == [[("1.00", "0.000")], [("3.00", "1.000")], [("2.00", "0.500")]]
+    assert attention_page.figure("first", -0.00001) == "0.0"
+    assert attention_page.figure("rise", -0.25) == "−0.250"
+    assert attention_page.figure("rise", None) == "–"
