@@ -13,7 +13,8 @@ import torch
 from jaxtyping import config, install_import_hook
 
 # Shapes and types of every call of the rooms with tensors; an int may stand for a float, as in mypy.
-ROOMS = ("parts", "model", "corpus", "train", "decode", "audit", "exam", "verdict")
+LOOK = ("look.maps", "look.checks", "look.measures")
+ROOMS = ("parts", "model", "corpus", "train", "decode", "audit", "exam", "verdict", *LOOK)
 install_import_hook(
     [f"headtohead.{room}" for room in ROOMS],
     "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",

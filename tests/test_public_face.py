@@ -35,6 +35,7 @@ def test_rooms_know_only_the_rooms_below_them():
         "train": {"errors", "spec", "parts", "model", "corpus", "streams", "files"},
         "decode": {"errors", "model", "streams", "spec", "parts"},
         "audit": {"errors", "spec", "parts", "model", "corpus", "streams"},
+        "look": {"errors", "spec", "parts", "model", "audit", "streams"},
         "verdict": {"errors", "spec"},
         "report": {"errors", "spec", "lab", "files", "verdict"},
     }

@@ -44,7 +44,10 @@ def take(runs: Path) -> None:
         if not (runs / name / "experiment.json").is_file():
             continue
         opened = folders.open_runs(runs / name)
-        found = findings.write(opened, looks=findings.looks_of(opened))
+        # Claims and published figures as the recipe has them now: what was trained does not depend on them.
+        current = loading.load(name).model_dump(mode="json", include={"claims", "published"})
+        opened.about["experiment"] |= current
+        found = findings.find(opened, looks=findings.looks_of(opened))
         corpus = found["corpus"]
         kept = {key: found[key] for key in KEPT}
         kept["experiment"] = {"model": {"context": opened.experiment.model.context}}

@@ -68,7 +68,13 @@ def test_every_answer_can_be_drawn(found, name):
     assert float(ET.fromstring(drawn).get("width")) < 900
     assert "NaN" not in drawn
     assert row["question"][1:] in drawn
-    assert float(ET.fromstring(picture(row, titled=False).svg("narrow")).get("width")) < 400
+
+
+@pytest.mark.parametrize("name", ["corner", "average", "matrix"])
+def test_on_a_phone_the_panels_stand_below_one_another(found, name):
+    drawn = ET.fromstring(picture(found[name].as_row(), titled=False).svg("narrow"))
+    assert float(drawn.get("width")) < 400
+    assert float(drawn.get("height")) > 400
 
 
 def test_the_marks_are_where_the_numbers_are():

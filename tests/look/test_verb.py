@@ -1,9 +1,11 @@
 """`h2h attention`, as a person calls it."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import headtohead as h2h
@@ -96,3 +98,15 @@ def test_the_same_from_python_displays_itself(decoders: Runs, tmp_path: Path) ->
     assert seen.save(tmp_path / "x.svg") == tmp_path / "x.svg"
     assert len(seen.measures) == 4
     assert len(seen.checks) == 4
+
+
+def test_the_guide_shows_what_works(decoders: Runs) -> None:
+    """The Python of docs/attention.md, on a run that is there."""
+    guide = (Path(__file__).parents[2] / "docs" / "attention.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL)
+    names: dict[str, object] = {}
+    exec(code.replace("runs/mine/baseline/seed-0", str(decoders["baseline"])).replace("We will not rest", TEXT), names)
+    assert Path("attention.pdf").read_bytes().startswith(b"%PDF")
+    verb = get_command(cli.app).commands["attention"]
+    options = {option for parameter in verb.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    assert set(re.findall(r"`(--[a-z-]+)", guide)) <= options

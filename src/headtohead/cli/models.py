@@ -38,10 +38,11 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Name the class of a text, with confidence (a classifier's run folder)."""
-    from ..lab import saved, use
+    from ..lab import use
+    from ..lab.opening import open_model
     from ..report import terminal
 
-    loaded = saved.load(model)
+    loaded = open_model(model)
     answers = [use.predict(loaded, one) for one in text]
     show_json(answers) if as_json else terminal.show_predictions(answers)
 
@@ -52,11 +53,12 @@ def score(
     text: Annotated[list[str], typer.Argument(help="One or more sentences.")],
     as_json: Json = False,
 ) -> None:
-    """Loss and perplexity of sentences, token by token (a language model's run folder)."""
-    from ..lab import saved, use
+    """Loss and perplexity of sentences, token by token (a language model: a run folder, or a pretrained one)."""
+    from ..lab import use
+    from ..lab.opening import open_model
     from ..report import terminal
 
-    loaded = saved.load(model)
+    loaded = open_model(model)
     answers = [use.score(loaded, one) for one in text]
     show_json(answers) if as_json else terminal.show_scores(answers)
 

@@ -83,8 +83,8 @@ def _fastest(probabilities: Table, bound: Table, luck: Luck) -> Places:
     rivals = bound > speed[:, None]
     rivals[rows, found] = False
     if rivals.any():
-        for row, place in zip(*np.nonzero(rivals), strict=True):
-            other = probabilities[row, place] / times(luck[row, place])
+        where = np.nonzero(rivals)
+        for row, place, other in zip(*where, probabilities[where] / times(luck[where]), strict=True):
             if other > speed[row]:
                 found[row], speed[row] = place, other
     return found

@@ -8,10 +8,11 @@ import torch
 from torch.nn import functional as F
 
 from ..errors import ModelError
-from .saved import Saved
+from ..model.pretrained_tokens import PretrainedTokenizer
+from .opening import Opened
 
 
-def _ids(loaded: Saved, text: str) -> tuple[list[int], bool]:
+def _ids(loaded: Opened, text: str) -> tuple[list[int], bool]:
     """Tokens, cut at the model's context; and whether something was cut."""
     if not text.strip():
         raise ModelError("the text is empty")
@@ -20,11 +21,15 @@ def _ids(loaded: Saved, text: str) -> tuple[list[int], bool]:
     return ids[:room], len(ids) > room
 
 
+def _kind(loaded: Opened) -> str:
+    return "an encoder" if loaded.task == "encoder" else f"a {loaded.task} model"
+
+
 @torch.no_grad()
-def predict(loaded: Saved, text: str) -> dict[str, Any]:
+def predict(loaded: Opened, text: str) -> dict[str, Any]:
     """The class of a text and how sure the model is."""
     if loaded.task != "classify":
-        raise ModelError(f"{loaded.folder}: a {loaded.task} model gives no classes; `h2h score` reads it")
+        raise ModelError(f"{loaded.name}: {_kind(loaded)} gives no classes; `h2h score` reads it")
     ids, cut = _ids(loaded, text)
     pad = loaded.tokenizer.pad_id or 0
     row = torch.full((1, loaded.model.context), pad)
@@ -43,16 +48,19 @@ def predict(loaded: Saved, text: str) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def score(loaded: Saved, text: str) -> dict[str, Any]:
+def score(loaded: Opened, text: str) -> dict[str, Any]:
     """Loss and perplexity of a sentence, token by token. What lies beyond the context is read in further blocks."""
     if loaded.task != "language-model":
-        raise ModelError(f"{loaded.folder}: a {loaded.task} model gives no perplexity; `h2h predict` reads it")
+        raise ModelError(f"{loaded.name}: {_kind(loaded)} gives no perplexity; `h2h predict` reads it")
     if not text.strip():
         raise ModelError("the text is empty")
     tokenizer = loaded.tokenizer
-    ids = tokenizer.encode(text)
-    if tokenizer.start_id is not None and tokenizer.stop_id is not None:
-        ids = [tokenizer.start_id, *ids, tokenizer.stop_id]
+    if isinstance(tokenizer, PretrainedTokenizer):
+        ids = tokenizer.prompt(text)
+    else:
+        ids = tokenizer.encode(text)
+        if tokenizer.start_id is not None and tokenizer.stop_id is not None:
+            ids = [tokenizer.start_id, *ids, tokenizer.stop_id]
     if len(ids) < 2:
         raise ModelError(f"{text!r} is one token: there is nothing to predict from it")
     room = loaded.model.context

@@ -35,6 +35,8 @@ from .design_solvers import OfKeys, Rows, Vector, length_needed, logsumexp, lowe
 
 PRECISION = 0.999
 TOLERANCE = 1e-9
+NEARLY = 1e-9
+"""who wants a target that a query attains to such precision gets that query: a shorter one would gain nothing"""
 
 
 def select(
@@ -213,7 +215,7 @@ def _query(frame: Frame, face: Face, on_face: _OnFace, target: OfKeys, asked: fl
     if not face.is_all:
         return _towards(frame, face, on_face, PRECISION if asked is None else asked)
     length = float(np.linalg.norm(on_face.query))
-    if asked is None or length == 0:
+    if asked is None or length == 0 or asked > 1 - NEARLY:
         return on_face.query, length
     # KL(target, weights) = log-sum-exp((rows - mean) @ query) - entropy: the same program as for a face.
     used = target[target > 0]

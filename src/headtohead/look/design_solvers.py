@@ -114,11 +114,13 @@ def lowest(rows: Rows) -> Vector:
     for _ in range(MOST_STEPS):
         value = logsumexp(rows @ vector)
         slope, turns, bends = _shape(rows, rows @ vector)
-        used = bends > ROUNDING * max(float(bends.max()), ROUNDING)
-        step = -turns[used].T @ ((turns[used] @ slope) / bends[used] ** 2)
+        along = turns @ slope
+        # The slope is a mean of rows of size 1: what is smaller than their rounding has no direction.
+        used = (bends > ROUNDING * max(float(bends.max()), ROUNDING)) & (np.abs(along) > 4 * EPSILON)
+        step = -turns[used].T @ (along[used] / bends[used] ** 2)
         gain = -float(slope @ step)
-        size = 1.0
-        while gain > 1e-8 and logsumexp(rows @ (vector + size * step)) > value - 0.25 * size * gain:
+        size, least = 1.0, 4 * EPSILON * (1 + abs(value))
+        while logsumexp(rows @ (vector + size * step)) > value - 0.25 * size * gain + least:
             size /= 2
         vector = vector + size * step
         if gain <= SETTLED:

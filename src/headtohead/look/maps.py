@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -19,10 +19,13 @@ from ..audit.maps import Reach, reach_of
 from ..errors import ModelError
 from ..model import Output, Transformer
 
+Heads = Float[np.ndarray, "heads query key"]
+PADDING = "<pad>"
 MARKS = str.maketrans({"Ġ": "␣", "Ċ": "⏎", "▁": "␣", "\n": "⏎", "\t": "⇥"})
 """how tokenizers write a space or the end of a line, and how it is shown"""
 
 
+@runtime_checkable
 class Tokens(Protocol):
     """What is asked of a tokenizer."""
 
@@ -54,7 +57,7 @@ class Maps:
     """padding included"""
     real: Bool[np.ndarray, " length"]
     """False on padding"""
-    layers: tuple[Float[np.ndarray, "heads query key"], ...]
+    layers: tuple[Heads, ...]
     causal: bool
     ids: tuple[int, ...] = ()
     """of the tokens, without padding"""
@@ -128,7 +131,7 @@ def collect(
     return Maps(
         name=name,
         text=reading.text,
-        tokens=(*reading.tokens, *(["·"] * pads)),
+        tokens=(*reading.tokens, *([PADDING] * pads)),
         real=real[0].numpy(),
         layers=layers,
         causal=causal,
@@ -140,7 +143,7 @@ def collect(
     )
 
 
-def _layers(model: nn.Module, ids: torch.Tensor, mask: torch.Tensor | None) -> tuple[np.ndarray[Any, Any], ...]:
+def _layers(model: nn.Module, ids: torch.Tensor, mask: torch.Tensor | None) -> tuple[Heads, ...]:
     was_training = model.training
     model.eval()  # dropout would leave holes in the maps
     try:
@@ -148,8 +151,8 @@ def _layers(model: nn.Module, ids: torch.Tensor, mask: torch.Tensor | None) -> t
             output: Output = model(ids, mask, maps=True)
     finally:
         model.train(was_training)
-    maps = [one for one in output.maps or () if one is not None]
-    expected = len(model.layers) if isinstance(model, Transformer) else max(1, len(output.maps or ()))
+    maps = output.maps or ()
+    expected = len(model.layers) if isinstance(model, Transformer) else max(1, len(maps))
     if len(maps) < expected:
         kind = f" (attention = {model.spec.attention.kind!r})" if isinstance(model, Transformer) else ""
         raise ModelError(f"the model shows no attention maps{kind}: {len(maps)} of {expected} layers gave some")
@@ -205,6 +208,6 @@ def difference(one: Maps, other: Maps) -> Maps:
     return replace(
         other,
         name=f"{other.name} − {one.name}",
-        layers=tuple(b - a for a, b in zip(one.layers, other.layers, strict=True)),
+        layers=tuple(a - b for a, b in zip(one.layers, other.layers, strict=True)),
         signed=True,
     )

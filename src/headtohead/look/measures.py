@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -47,6 +47,7 @@ Weights = Float[Tensor, "batch heads query key"]
 Real = Bool[Tensor, "batch length"]
 
 
+@runtime_checkable
 class Rows(Protocol):
     """What is asked of a batch."""
 
@@ -184,11 +185,11 @@ def silenced(model: nn.Module, layer: int, head: int) -> Iterator[None]:
 def _output(model: nn.Module, layer: int) -> nn.Module:
     """Where the heads of a layer are still apart: before the merge of ours, before the output projection of others."""
     if isinstance(model, Transformer):
-        merges = [one for one in model.layers[layer].modules() if isinstance(one, Merge)]
+        merges: list[nn.Module] = [one for one in model.layers[layer].modules() if isinstance(one, Merge)]
         if len(merges) == 1:
             return merges[0]
         raise ModelError(f"attention = {model.spec.attention.kind!r} has no merge: its heads cannot be silenced")
-    found = [module for name, module in model.named_modules() if OUTPUTS.search(name)]
+    found: list[nn.Module] = [module for name, module in model.named_modules() if OUTPUTS.search(name)]
     if layer >= len(found):
         raise ModelError("it is not known where this model's heads are still apart: they cannot be silenced")
     return found[layer]

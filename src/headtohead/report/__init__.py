@@ -6,6 +6,7 @@ style       colours, shapes and dashes, by day and by night
 charts      every chart, as altair describes it
 tables      every table, made once;  formats  shows them as Markdown, CSV and LaTeX
 images      attention maps as small pictures
+attention_  attention by itself: pictures, an interactive page, SVG; and what each head does, for the report
 page        the report as one HTML file;  notebook  the same inside a notebook
 writing     all of it on disk, in the formats that were asked for
 terminal    tables and live progress in the terminal

@@ -118,8 +118,7 @@ def picture(weights: Weights, scale: Scale, signed: bool = False, enlarge: int =
         strength = np.maximum(strength, 0)
     top = 65535 if scale.fine else 255
     middle = (top + 1) // 2
-    counts = middle + strength * (middle - 1) if signed else strength * top
-    counts = np.rint(counts).astype(np.uint16)
+    counts = np.rint(middle + strength * (middle - 1) if signed else strength * top).astype(np.uint16)
     pixels = (counts >> 8 if scale.fine else counts).astype(np.uint8)
     low = (counts & 255).astype(np.uint8) if scale.fine else None
     if enlarge > 1:

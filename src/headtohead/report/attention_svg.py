@@ -139,7 +139,7 @@ def _legend(canvas: Canvas, y: float, power: float, signed: bool) -> None:
         canvas.text(x, y + 10, name, colour=style.SOFT)
         left = x + 62
         if part == 0:
-            stops = [(0, hue, 0), (1, hue, 1)]
+            stops: list[tuple[float, str, int]] = [(0, hue, 0), (1, hue, 1)]
             marks = [(one**power, one) for one in ticks(power)]
         else:
             other = f"rgb({','.join(map(str, MORE))})"

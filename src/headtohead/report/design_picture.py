@@ -24,6 +24,7 @@ MOST_LABELS = 40
 MOST_NAMES = 8
 NEAR = 0.06
 """keys nearer on paper than this part of the picture share a name"""
+Panel = alt.LayerChart | alt.FacetChart
 WANTED, OTHER, QUERY = style.HUES[0], style.BASELINE_HUE, style.HUES[5]
 
 
@@ -58,13 +59,15 @@ def _tour(row: Row) -> Chart:
             if theirs:
                 subtitle += f" (report: {figure(step['theirs']['precision'])})"
             steps.append(ours.properties(title=alt.TitleParams(step["asks"], subtitle=subtitle, offset=10)))
-        return alt.vconcat(*steps, spacing=44).resolve_scale(color="independent")
+        return alt.vconcat(*steps, spacing=44)
 
     said = " ".join(f"{step['asks']}: {words(step['ours'])}" for step in row["steps"])
     return Chart("tour", "The questions of report C, part 1", said, build)
 
 
-def _panels(row: Row, layout: Layout, sheets: Sheets, theirs: Sequence[float] | None = None) -> Any:
+def _panels(
+    row: Row, layout: Layout, sheets: Sheets, theirs: Sequence[float] | None = None
+) -> alt.HConcatChart | alt.VConcatChart:
     keys = np.array(row["keys"])
     old = np.array([row["old"][row["at"]]]) if row["kind"] == "replacement" else None
     query = np.array(row["query"])
@@ -76,11 +79,10 @@ def _panels(row: Row, layout: Layout, sheets: Sheets, theirs: Sequence[float] | 
         if keys.shape[1] != 2 and query.any():
             panels.append(_heights(row, layout, sheets))
         panels.append(_bars(row, layout, sheets, theirs))
-    join = alt.hconcat if layout == "wide" else alt.vconcat
-    return join(*panels, spacing=34)
+    return alt.hconcat(*panels, spacing=34) if layout == "wide" else alt.vconcat(*panels, spacing=34)
 
 
-def _plane(row: Row, seen: View, layout: Layout, sheets: Sheets) -> alt.LayerChart:
+def _plane(row: Row, seen: View, layout: Layout, sheets: Sheets) -> Panel:
     """Keys and hull as they lie, and the query's direction."""
     is_flat = not seen.axes
     x, y = (_axis(at, seen.limits[at], "xy"[at] if is_flat else None) for at in (0, 1))
@@ -112,7 +114,8 @@ def _lines(
         for end, point in enumerate(edge)
     ]
     mark = sheets.chart(rows).mark_line(aria=False, color=colour, strokeWidth=width, strokeDash=dash, opacity=0.7)
-    return mark.encode(x=x, y=y, detail="line:N", order="end:Q")
+    made: alt.Chart = mark.encode(x=x, y=y, detail="line:N", order="end:Q")
+    return made
 
 
 def _axes(seen: View, sheets: Sheets, x: Any, y: Any) -> list[alt.Chart]:
@@ -235,17 +238,23 @@ def _arrows(arrows: Sequence[dict[str, Any]], sheets: Sheets, x: Any, y: Any) ->
         _lines([arrow["edge"] for arrow in arrows], sheets, x, y, QUERY, 2, [1, 0]),
         heads.encode(x=x, y=y, angle=alt.Angle("angle:Q", scale=None), description="tip:N"),
     ]
-    for align, dx in (("left", 9), ("right", -9)):
-        own = [row for row in rows if (math.sin(math.radians(row["angle"])) >= 0) == (dx > 0)]
+    for right in (True, False):  # a name stands on the side to which its arrow points
+        own = [row for row in rows if (math.sin(math.radians(row["angle"])) >= 0) == right]
         if own and len(arrows) <= MOST_NAMES:
             names = sheets.chart(own).mark_text(
-                aria=False, color=QUERY, fill=QUERY, align=align, dx=dx, dy=-4, fontSize=11
+                aria=False,
+                color=QUERY,
+                fill=QUERY,
+                align="left" if right else "right",
+                dx=9 if right else -9,
+                dy=-4,
+                fontSize=11,
             )
             layers.append(names.encode(x=x, y=y, text="name:N"))
     return layers
 
 
-def _heights(row: Row, layout: Layout, sheets: Sheets) -> alt.LayerChart:
+def _heights(row: Row, layout: Layout, sheets: Sheets) -> Panel:
     """The keys seen so that the query points up: the height of a key is its score."""
     places = by_score(np.array(row["keys"]), np.array(row["query"]))
     low, high = places.min(axis=0), places.max(axis=0)
@@ -262,7 +271,7 @@ def _heights(row: Row, layout: Layout, sheets: Sheets) -> alt.LayerChart:
     return alt.layer(*_dots(row, places, sheets, x, y)).properties(width=width, height=height)
 
 
-def _bars(row: Row, layout: Layout, sheets: Sheets, theirs: Sequence[float] | None) -> alt.LayerChart:
+def _bars(row: Row, layout: Layout, sheets: Sheets, theirs: Sequence[float] | None) -> Panel:
     """The weights, with a mark where the target is, and a ring for another's answer."""
     rows = [
         {
@@ -314,7 +323,7 @@ def _shown(row: Row) -> list[int]:
     return sorted(by_weight[:MOST_BARS])
 
 
-def _matrix(row: Row, layout: Layout, sheets: Sheets) -> alt.LayerChart:
+def _matrix(row: Row, layout: Layout, sheets: Sheets) -> Panel:
     """All weights of a query matrix."""
     count = len(row["weights"])
     rows = [

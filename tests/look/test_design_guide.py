@@ -1,0 +1,23 @@
+"""docs/design-by-hand.md: its examples run, and what it says of the verbs is so."""
+
+import re
+from pathlib import Path
+
+from headtohead.cli.design import design_app
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "design-by-hand.md").read_text(encoding="utf-8")
+
+
+def test_every_example_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    examples = re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)
+    assert len(examples) == 1
+    for example in examples:
+        exec(compile(example, "docs/design-by-hand.md", "exec"), {})
+    assert "Key 3 is no corner of the keys: it equals" in capsys.readouterr().out
+    assert (tmp_path / "edge.svg").exists()
+
+
+def test_every_verb_is_there():
+    names = {command.name or command.callback.__name__ for command in design_app.registered_commands}
+    assert set(re.findall(r"h2h design ([a-z-]+) ", GUIDE)) == names
