@@ -16,7 +16,7 @@ export OPENBLAS_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types pytest slow format calibration clean
+.PHONY: help demo test lint types pytest slow format calibration bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,9 @@ format: $(VENV)/.everything ## let ruff mend what it can
 
 calibration: $(VENV)/.core ## train thousands of tiny models and write docs/calibration.md (about half an hour)
 	$(BIN)/python tools/calibration.py
+
+bench: $(VENV)/.everything ## speed against peers, as ratios in one run
+	$(BIN)/python tools/bench.py $(ARGS)
 
 clean: ## remove the environment, caches and the demo's runs
 	rm -rf $(VENV) runs/demo build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .calibration

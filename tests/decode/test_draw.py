@@ -69,12 +69,10 @@ def test_the_fast_road_gives_the_slow_token_for_any_logits(row: list[float], key
     assert fast == slow or kept[fast[0]] in (0, kept[kept > 0].min()) or kept[slow[0]] == kept[kept > 0].min()
 
 
-@pytest.mark.parametrize(
-    "steps", [[TopP(0.7)], [TopP(0.9)], [TopK(5)], [], [Temperature(0.5), TopP(0.8)]], ids=lambda s: repr(s)
-)
+@pytest.mark.parametrize("steps", [[TopP(0.7)], [TopP(0.9)], [TopK(5)], [], [Temperature(0.5), TopP(0.8)]], ids=repr)
 def test_tokens_come_as_often_as_the_renormalised_distribution_says(steps: list[Step]) -> None:
     """Chi-square over 20,000 draws of one distribution, with a fixed seed: what the argument in `draw` proves."""
-    row, draws, batch = logits(1, 30, 1.5), 20_000, 500
+    row, draws, batch = logits(1, 30, 0.9), 20_000, 500
     counts = np.zeros(30)
     for begin in range(0, draws, batch):
         keys = np.array([row_key(1, [4], sample) for sample in range(begin, begin + batch)], dtype=np.uint64)
@@ -83,6 +81,7 @@ def test_tokens_come_as_often_as_the_renormalised_distribution_says(steps: list[
     expected = distribution(row, steps)[0].double().numpy()
     assert (counts[expected == 0] == 0).all()
     kept = expected > 0
+    assert kept.sum() > 3
     assert stats.chisquare(counts[kept], draws * expected[kept] / expected.sum()).pvalue > 0.001
 
 
@@ -103,8 +102,7 @@ def test_luck_is_uniform_and_never_nothing() -> None:
     assert found.min() > 0
     assert found.max() <= 1
     assert stats.kstest(found[:50_000], "uniform").pvalue > 0.001
-    small = np.sort(found)[:700] / found.size**-1 / found.size  # the winners of races: their digits must be fair as well
-    assert len(np.unique(small)) > 690
+    assert len(np.unique(np.sort(found)[:1000])) == 1000  # those that win races keep all their digits
 
 
 def test_times_are_exponential_and_never_below_their_luck() -> None:

@@ -1,4 +1,4 @@
-"""Steps from logits to a distribution: equal to transformers' own processors, lawful at their limits, clear in refusal."""
+"""Steps from logits to a distribution: equal to transformers' own, lawful at their limits, clear in refusal."""
 
 from collections.abc import Callable
 from typing import Any

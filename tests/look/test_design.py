@@ -11,6 +11,7 @@ from scipy.sparse import block_diag
 from scipy.special import log_softmax, softmax
 
 from headtohead import design
+from headtohead.errors import RequestError
 from headtohead.look.design_solvers import nearest
 
 SETS = 500
@@ -364,6 +365,22 @@ def test_large_and_far_away_keys_are_handled():
     assert design.select(wide, 17).exact
     inside = np.vstack([wide, wide.mean(axis=0)])
     assert not design.select(inside, 200).exact
+
+
+def test_keys_too_close_for_any_query_are_refused_in_words():
+    with pytest.raises(RequestError, match="too little for a query to tell them apart"):
+        design.select([[1e-320, 0], [0, 1e-320]], 0)
+
+
+def test_tiny_weights_in_a_target_do_not_lead_astray():
+    """Weights far below rounding have no slope that could be followed; the rest must still be right."""
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        keys = rng.normal(size=(8, 5))
+        target = rng.dirichlet(np.full(8, 0.05))
+        found = design.weights(keys, target)
+        assert found.precision >= np.exp(-target[target > 0] @ np.log(8 * target[target > 0])), "better than query 0"
+        assert np.abs((found.weights - target) @ keys).max() < (1e-8 if found.attained else 1e-2)
 
 
 def test_the_nearest_point_has_bounds_that_meet():

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headtohead import looking
+from headtohead import looking, spec
 from headtohead.errors import HeadToHeadError, ModelError
 from headtohead.lab import saved
 from headtohead.look import maps
-from headtohead.model import Output
+from headtohead.model import Output, create
 
 TEXT = "the people will build new schools ."
 Runs = dict[str, Path]
@@ -35,15 +35,14 @@ def test_the_maps_are_the_models_own(decoders: Runs) -> None:
         assert np.array_equal(ours, theirs[0].numpy())
 
 
-def test_dropout_leaves_no_holes_in_the_maps_and_the_mode_is_kept(decoders: Runs) -> None:
-    opened = saved.load(decoders["baseline"])
-    for module in opened.model.modules():
-        if hasattr(module, "sizes"):
-            object.__setattr__(module.sizes, "dropout", 0.5)
-    opened.model.train()
-    found = maps.collect(opened.model, maps.read(opened.tokenizer, TEXT, 12))
-    assert np.abs(found.layers[0].sum(-1) - 1).max() < 1e-6
-    assert opened.model.training
+def test_a_model_in_training_is_looked_at_without_its_dropout_and_left_in_training() -> None:
+    settings = spec.Transformer(width=16, layers=2, heads=2, context=12, dropout=0.5)
+    model = create(settings, 20, seed=0)
+    reading = maps.Reading("", (1, 2, 3, 4, 5), tuple("abcde"))
+    quiet = maps.collect(model.eval(), reading)
+    noisy = maps.collect(model.train(), reading)
+    assert np.array_equal(quiet.layers[1], noisy.layers[1])
+    assert model.training
 
 
 def test_a_text_longer_than_the_context_is_cut_and_said_so(decoders: Runs) -> None:

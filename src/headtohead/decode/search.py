@@ -104,9 +104,7 @@ class _Contrast:
         known = {} if self.cache is None else {"cache": self.cache}
         out = self.model(ids, **known)  # type: ignore[operator]
         if out.hidden is None:
-            raise ModelError(
-                "contrastive search compares the vectors of tokens, and this network does not show its own"
-            )
+            raise ModelError("contrastive search compares the vectors of tokens, and this network does not show them")
         return out.hidden.float(), out.logits[:, -1].float()
 
     @torch.inference_mode()

@@ -154,7 +154,8 @@ def _answer(
     face = smallest_face(frame, wanted)
     on_face = _on_face(frame, face, target)
     query, at_least = _query(frame, face, on_face, target, asked)
-    query, at_least = query / frame.size, at_least / frame.size
+    with np.errstate(over="ignore"):
+        query, at_least = query / frame.size, at_least / frame.size
     if not np.isfinite(query).all():
         raise RequestError(f"keys: they differ by {frame.size:.2g} at most, too little for a query to tell them apart")
     if face.direction is not None:

@@ -162,7 +162,7 @@ def _key(task: _Task, score: float) -> Vector:
         return np.asarray(across + score / norm * unit)
     along = score / norm
     left = math.sqrt(max(0.0, (task.length - along) * (task.length + along)))
-    if left <= 1e-9 * task.length:
+    if left <= 1e-7 * task.length:  # the root of rounding: the key lies along the query
         return np.asarray(math.copysign(task.length, along) * unit)
     if np.linalg.norm(across) <= 1e-12 * max(1.0, float(np.linalg.norm(old))):
         # The old key lies along the query: any direction across it is as near as any other.

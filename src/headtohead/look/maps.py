@@ -208,6 +208,6 @@ def difference(one: Maps, other: Maps) -> Maps:
     return replace(
         other,
         name=f"{other.name} − {one.name}",
-        layers=tuple(a - b for a, b in zip(one.layers, other.layers, strict=True)),
+        layers=tuple(b - a for a, b in zip(one.layers, other.layers, strict=True)),
         signed=True,
     )

@@ -104,8 +104,8 @@ class Plan:
         key_at, valid = cache.extend(at, None)
         padding = None
         if valid is not None:
-            padding = torch.zeros(valid.shape, device=ids.device).masked_fill_(~valid, -torch.inf)[:, None, None]
-        return Now(at, key_at, padding, [_turn(rope, at) for rope in self.ropes])
+            padding = _out(~valid, self.table.dtype)[:, None, None]
+        return Now(at, key_at, padding, [_turn(rope, at, self.table.dtype) for rope in self.ropes])
 
     def _check(self, end: int) -> None:
         if self.limit is not None and end > self.limit:
@@ -117,10 +117,15 @@ def _at(now: Now) -> Tensor:
     return now.at
 
 
-def _turn(rope: position.Rope, at: Tensor) -> tuple[Tensor, Tensor, int]:
+def _turn(rope: position.Rope, at: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, int]:
     """Once a step what every layer would compute: (rows, 1, turned / 2)."""
-    angle = at[..., None].float() * rope.frequency  # (*b, 1, turned / 2)
-    return angle.cos(), angle.sin(), rope.turned
+    angle = at[..., None] * rope.frequency
+    return angle.cos().to(dtype), angle.sin().to(dtype), rope.turned
+
+
+def _out(where: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to scores: minus infinity where nothing may be seen."""
+    return torch.zeros(where.shape, dtype=dtype, device=where.device).masked_fill_(where, -torch.inf)
 
 
 # ---- one layer
@@ -188,7 +193,7 @@ class _Attention:
     def __init__(self, model: Transformer, made: attention.Composed, memory: Memory) -> None:
         self.memory = memory
         self.heads, self.head_dim = model.sizes.heads, model.sizes.head_dim
-        self.scale = self.head_dim**-0.5
+        self.scale, self.dtype = self.head_dim**-0.5, made.output.weight.dtype
         self.project, self.key_heads = _projection(made.projection, model.sizes.heads)
         self.shared = self.heads // self.key_heads
         self.pattern = made.pattern
@@ -268,9 +273,9 @@ class _Attention:
         if not self.plain:
             allowed = self.pattern.allows(_at(now), now.key_at)
             allowed = (allowed if allowed.dim() == 3 else allowed[None])[:, None]
-            out = torch.zeros(allowed.shape, device=allowed.device).masked_fill_(~allowed, -torch.inf)
+            out = _out(~allowed, self.dtype)
             mask = out if mask is None else mask + out
-        return mask
+        return None if mask is None else mask.to(self.dtype)
 
 
 # ---- parts as plain functions

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
-from itertools import product
 from pathlib import Path
 
 from ..errors import RequestError, nearest
