@@ -1,7 +1,7 @@
 """Generation: the same text with a cache and without, alone and in a batch, and as transformers writes it."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -229,12 +229,12 @@ def test_rows_of_different_length_end_together_with_padding_on_the_left() -> Non
 # ---- as transformers writes it
 
 
-def reference(model: Pretrained, prompt: list[int], stop: int = 0, **how: Any) -> list[list[int]]:
+def reference(model: Pretrained, prompt: list[int], stop: Sequence[int] = (0,), **how: Any) -> list[list[int]]:
     ids = torch.tensor([prompt])
-    fixed = {"do_sample": False, "pad_token_id": stop, "eos_token_id": stop, "max_new_tokens": 20}
+    fixed = {"do_sample": False, "pad_token_id": stop[0], "eos_token_id": list(stop), "max_new_tokens": 20}
     made = model.inner.generate(ids, attention_mask=torch.ones_like(ids), **fixed, **how)
     rows = [row[len(prompt) :] for row in made.tolist()]
-    return [row[: row.index(stop)] if stop in row else row for row in rows]
+    return [row[: next((i for i, token in enumerate(row) if token in stop), None)] for row in rows]
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
