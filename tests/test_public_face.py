@@ -33,7 +33,7 @@ def test_rooms_know_only_the_rooms_below_them():
         "model": {"errors", "spec", "parts", "streams"},
         "corpus": {"errors", "spec", "streams", "files"},
         "train": {"errors", "spec", "parts", "model", "corpus", "streams", "files"},
-        "decode": {"errors", "model", "streams", "spec", "parts"},
+        "decode": {"errors", "model", "streams", "spec", "parts", "verdict"},
         "audit": {"errors", "spec", "parts", "model", "corpus", "streams"},
         "look": {"errors", "spec", "parts", "model", "audit", "streams"},
         "verdict": {"errors", "spec"},

@@ -113,7 +113,8 @@ def decoder_of(model: Any, tokenizer: Any = None) -> tuple[Decoder, Any]:
     """A model that can be decoded with, and its tokenizer, from whatever stands for one."""
     if isinstance(model, Opened) and not isinstance(model, torch.nn.Module):
         if model.task != "language-model":
-            raise ModelError(f"{getattr(model, 'name', 'the model')}: made for the task {model.task}, it writes no text")
+            name = getattr(model, "name", "the model")
+            raise ModelError(f"{name}: made for the task {model.task}, it writes no text")
         return decoder_of(model.model, tokenizer or model.tokenizer)
     library = sys.modules.get("transformers")  # whoever holds one of its models has imported it
     if library is not None and isinstance(model, library.PreTrainedModel):
