@@ -4,8 +4,8 @@
     make bench ARGS="decoding"        one family
     make bench ARGS="--rounds 9"      more turns: steadier on a busy machine
 
-A family is a function below that yields contests; to add one, write it and name it in FAMILIES. Times are taken twice, on
-the wall and on the processor: where other work shares the machine, the second is the fairer.
+A family is a function below that yields contests; to add one, write it and name it in FAMILIES. Times are taken twice,
+on the wall and on the processor: where other work shares the machine, the second is the fairer.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def theirs_of(context: int) -> Any:
     import transformers
 
     config = transformers.GPT2Config(
-        vocab_size=VOCAB, n_positions=context, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, bos_token_id=0
+        vocab_size=VOCAB, n_positions=context, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, bos_token_id=0, eos_token_id=0
     )
     made = transformers.GPT2LMHeadModel(config).eval()
     made.generation_config.eos_token_id = None  # nobody stops early

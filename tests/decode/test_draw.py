@@ -11,7 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 from headtohead.decode import distribution, strategy
-from headtohead.decode.chance import Chance, luck, row_key, times
+from headtohead.decode.chance import Chance, luck, row_key, time, times
 from headtohead.decode.draw import draw, draw_slowly
 from headtohead.decode.ranks import likelier_count, likelier_mass, struck
 from headtohead.decode.steps import Seen, Step, Temperature, TopK, TopP
@@ -109,7 +109,9 @@ def test_times_are_exponential_and_never_below_their_luck() -> None:
     fortune = luck(KEYS, range(2), 5755).ravel()
     found = times(fortune)
     assert (found >= fortune * (1 - 1e-6)).all()
-    assert np.isfinite(times(np.array([0.5, 2.0**31], dtype=np.float32))).all()
+    edge = np.array([0.5, 2.0**31], dtype=np.float32)
+    assert np.isfinite(times(edge)).all()
+    assert times(edge).tolist() == [time(float(one)) for one in edge]
     assert stats.kstest(found[:50_000] / 2**31, "expon").pvalue > 0.001
 
 
@@ -164,20 +166,16 @@ def test_nothing_left_to_draw_is_said(road: Any, cut: list[Step], value: float) 
 
 
 def test_ranks_are_what_sorting_says() -> None:
-    table = logits(8, 300, 2.0).softmax(-1)
-    at = table[:, 17:18]
-    x, one = table.numpy(), at[:, 0].numpy()
-    assert likelier_count(x, one).tolist() == (table > at).sum(-1).tolist()
-    expected = torch.where(table > at, table.double(), 0.0).sum(-1).numpy()
-    assert np.abs(likelier_mass(x, one) - expected).max() < 1e-6
-    bound = 2 * x * np.float32(0.9)
-    assert np.array_equal(struck(bound, x, one), np.where(x > one[:, None], bound, 0))
+    for row in logits(8, 300, 2.0).softmax(-1):
+        x, at = row.numpy(), float(row[17])
+        assert likelier_count(x, at) == int((row > at).sum())
+        assert likelier_mass(x, at) == pytest.approx(float(row[row > at].double().sum()), abs=1e-6)
+        bound = 2 * x * np.float32(0.9)
+        assert np.array_equal(struck(bound, x, at), np.where(x > at, bound, 0))
 
 
 def test_neighbouring_probabilities_are_told_apart_when_struck() -> None:
     for value in (1.0, 0.3, 1e-5, 1e-20, 1e-37, 1e-40):
         low = np.float32(value)
-        high = np.nextafter(low, np.float32(2))
-        x = np.array([[low, high]], dtype=np.float32)
-        bound = np.array([[1.0, 1.0]], dtype=np.float32) * x * 2
-        assert np.array_equal(struck(bound, x, np.array([low], dtype=np.float32)), np.array([[0, bound[0, 1]]]))
+        row = np.array([low, np.nextafter(low, np.float32(2))], dtype=np.float32)
+        assert np.array_equal(struck(2 * row, row, float(low)), np.array([0, 2 * row[1]], dtype=np.float32))

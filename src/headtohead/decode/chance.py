@@ -13,6 +13,7 @@ rounds of multiply and xor-shift with the constants of C. Wellons' lowbias32 mix
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -28,6 +29,8 @@ Luck = Float[np.ndarray[Any, Any], "rows vocab"]
 AHEAD = 8
 """rows times steps that are hashed at once: a few large operations instead of many small ones"""
 
+MOST = 1 - 2.0**-25
+"""a uniform number that was rounded up to 1 would take for ever"""
 _GOLDEN64 = np.uint64(0x9E3779B97F4A7C15)
 _GOLDEN32 = np.uint32(0x9E3779B9)
 
@@ -79,11 +82,16 @@ def luck(keys: Keys, steps: range, vocab: int) -> Float[np.ndarray[Any, Any], "s
     return found
 
 
-def times(luck: NDArray[np.float32]) -> NDArray[np.float32]:
+def times(luck: Float[np.ndarray[Any, Any], "..."]) -> NDArray[np.float64]:
     """Exponential numbers, in units of 2**-31: -log(1 - u). Never smaller than the uniform number they come from."""
-    share = np.minimum(luck * np.float32(2.0**-31), np.float32(1 - 2.0**-24))
-    found: NDArray[np.float32] = -np.log1p(-share) * np.float32(2.0**31)
+    share = np.minimum(luck.astype(np.float64) * 2.0**-31, MOST)
+    found: NDArray[np.float64] = -np.log1p(-share) * 2.0**31
     return found
+
+
+def time(luck: float) -> float:
+    """The same of one number."""
+    return -math.log1p(-min(luck * 2.0**-31, MOST)) * 2.0**31
 
 
 def _fold(x: NDArray[np.uint32], other: NDArray[np.uint32], by: int) -> None:

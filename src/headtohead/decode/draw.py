@@ -17,19 +17,14 @@ whose bounds are above its true speed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
 
 from ..errors import ModelError
-from .chance import Luck, times
-from .ranks import struck
+from .chance import Luck, time, times
+from .ranks import Row, struck
 from .steps import Cut, Logits, Seen, Step, distribution
-
-Table = Float[np.ndarray[Any, Any], "rows vocab"]
-Places = Int[np.ndarray[Any, Any], " rows"]
 
 
 def likeliest(logits: Logits, steps: Sequence[Step], seen: Seen) -> list[int]:
@@ -57,37 +52,38 @@ def draw(logits: Logits, steps: Sequence[Step], seen: Seen, luck: Luck) -> list[
         return draw_slowly(logits, steps, seen, luck)
     cut = steps[-1] if steps and isinstance(steps[-1], Cut) else None
     probabilities = distribution(logits, steps if cut is None else steps[:-1], seen).numpy()
-    found: list[int] = _race(probabilities, probabilities / luck, luck, cut).tolist()
-    return found
+    return [_race(row, fortune, cut) for row, fortune in zip(probabilities, luck, strict=True)]
 
 
-def _race(probabilities: Table, bound: Table, luck: Luck, cut: Cut | None) -> Places:
+def _race(row: Row, luck: Row, cut: Cut | None) -> int:
     """The first to arrive among those that the cut keeps."""
-    found = _fastest(probabilities, bound, luck)
-    at = probabilities[np.arange(len(found)), found]
-    if not (at > 0).all():  # also when it is not a number
-        raise _nothing_left()
-    inside = None if cut is None else cut.keeps(probabilities, at)
-    if inside is not None and not inside.all():
-        rows = np.flatnonzero(~inside)
-        left = probabilities[rows]
-        found[rows] = _race(left, struck(bound[rows], left, at[rows]), luck[rows], cut)
+    bound = row / luck
+    while True:
+        found = _fastest(row, bound, luck)
+        at = float(row[found])
+        if not at > 0:  # also when it is not a number
+            raise _nothing_left()
+        if cut is None or cut.keeps(row, at):
+            return found
+        bound = struck(bound, row, at)
+
+
+def _fastest(row: Row, bound: Row, luck: Row) -> int:
+    """The place of the largest probability / time. Leaves the bounds as they are."""
+    found = int(bound.argmax())
+    speed, top = _speed(row, luck, found), bound[found]
+    bound[found] = 0
+    if bound.max() > speed:  # somebody may still be faster than the one with the largest bound
+        for place in np.flatnonzero(bound > speed).tolist():
+            if (other := _speed(row, luck, place)) > speed:
+                bound[found], found, speed, top = top, place, other, bound[place]
+                bound[found] = 0
+    bound[found] = top
     return found
 
 
-def _fastest(probabilities: Table, bound: Table, luck: Luck) -> Places:
-    """The place of the largest probability / time in each row."""
-    found: Places = bound.argmax(-1)
-    rows = np.arange(len(found))
-    speed = probabilities[rows, found] / times(luck[rows, found])
-    rivals = bound > speed[:, None]
-    rivals[rows, found] = False
-    if rivals.any():
-        where = np.nonzero(rivals)
-        for row, place, other in zip(*where, probabilities[where] / times(luck[where]), strict=True):
-            if other > speed[row]:
-                found[row], speed[row] = place, other
-    return found
+def _speed(row: Row, luck: Row, place: int) -> float:
+    return float(row[place]) / time(float(luck[place]))
 
 
 def _nothing_left() -> ModelError:

@@ -1,7 +1,8 @@
 """Questions about ranks that need no sort: how many tokens are likelier than one, and what they weigh.
 
-On arrays of numpy, because this is the inner loop of drawing: on a processor it finds the place of a maximum and counts
-comparisons several times as fast as torch does.
+On arrays of numpy and row by row, because this is the inner loop of drawing: on a processor numpy finds the place of a
+maximum and counts comparisons several times as fast as torch does, and a row stays in the cache from one question to
+the next.
 """
 
 from __future__ import annotations
@@ -9,34 +10,31 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 
-Table = Float[np.ndarray[Any, Any], "rows vocab"]
-Column = Float[np.ndarray[Any, Any], " rows"]
-
-
-def likelier_count(x: Table, at: Column) -> Int[np.ndarray[Any, Any], " rows"]:
-    """How many of a row are larger than `at`."""
-    larger: Bool[np.ndarray[Any, Any], "rows vocab"] = x > at[:, None]
-    return np.array([np.count_nonzero(row) for row in larger])
+Row = Float[np.ndarray[Any, Any], " vocab"]
 
 
-def likelier_mass(x: Table, at: Column) -> Column:
-    """The sum of all of a row that are larger than `at`: what they exceed it by, and `at` for each of them."""
-    more = x - at[:, None]
+def likelier_count(row: Row, at: float) -> int:
+    """How many are larger than `at`."""
+    return int(np.count_nonzero(row > at))
+
+
+def likelier_mass(row: Row, at: float) -> float:
+    """The sum of all that are larger than `at`: what they exceed it by, and `at` for each of them."""
+    more = row - row.dtype.type(at)
     np.maximum(more, 0, out=more)
-    total: Column = more.sum(-1) + at * likelier_count(x, at)
-    return total
+    return float(more.sum()) + at * likelier_count(row, at)
 
 
-def struck(bound: Table, x: Table, at: Column) -> Table:
+def struck(bound: Row, row: Row, at: float) -> Row:
     """The bounds of those that are likelier than `at`, and 0 for all others.
 
     A bound is at most twice its probability, and two probabilities that differ do so by 2**-24 of themselves or more:
     what they differ by, times 2**30, is above any bound where it is positive.
     """
-    more = x - at[:, None]
+    more = row - row.dtype.type(at)
     np.maximum(more, 0, out=more)
-    more *= np.float32(2**30)
-    left: Table = np.minimum(bound, more, out=more)
+    more *= row.dtype.type(2**30)
+    left: Row = np.minimum(bound, more, out=more)
     return left

@@ -13,19 +13,16 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from ..errors import StrategyError
-from .ranks import Column, Table, likelier_count, likelier_mass
+from .ranks import Row, likelier_count, likelier_mass
 
 Logits = Float[Tensor, "rows vocab"]
 Probabilities = Float[Tensor, "rows vocab"]
-Judged = Bool[np.ndarray[Any, Any], " rows"]
 OUT = -math.inf
 
 
@@ -55,8 +52,8 @@ class Cut:
     def __call__(self, logits: Logits, seen: Seen) -> Logits:
         raise NotImplementedError
 
-    def keeps(self, probabilities: Table, at: Column) -> Judged:
-        """Whether a token of probability `at` stays, by row."""
+    def keeps(self, row: Row, at: float) -> bool:
+        """Whether a token of probability `at` stays, of a row of probabilities."""
         raise NotImplementedError
 
 
@@ -121,9 +118,8 @@ class TopK(Cut):
             return logits
         return logits.masked_fill(logits < logits.topk(self.k).values[:, -1:], OUT)
 
-    def keeps(self, probabilities: Table, at: Column) -> Judged:
-        kept: Judged = likelier_count(probabilities, at) < self.k
-        return kept
+    def keeps(self, row: Row, at: float) -> bool:
+        return likelier_count(row, at) < self.k
 
 
 @dataclass(frozen=True)
@@ -145,11 +141,8 @@ class TopP(Cut):
         least = ranked.masked_fill(likelier >= self.p, math.inf).amin(-1, keepdim=True)
         return logits.masked_fill(probabilities < least, OUT)
 
-    def keeps(self, probabilities: Table, at: Column) -> Judged:
-        if self.p == 1:
-            return np.ones(len(at), dtype=bool)
-        kept: Judged = likelier_mass(probabilities, at) < self.p
-        return kept
+    def keeps(self, row: Row, at: float) -> bool:
+        return self.p == 1 or likelier_mass(row, at) < self.p
 
 
 @dataclass(frozen=True)
@@ -165,9 +158,8 @@ class MinP(Cut):
         probabilities = logits.softmax(-1)
         return logits.masked_fill(probabilities < self.p * probabilities.amax(-1, keepdim=True), OUT)
 
-    def keeps(self, probabilities: Table, at: Column) -> Judged:
-        kept: Judged = at >= np.float32(self.p) * probabilities.max(-1)
-        return kept
+    def keeps(self, row: Row, at: float) -> bool:
+        return at >= self.p * float(row.max())
 
 
 @dataclass(frozen=True)

@@ -212,16 +212,19 @@ class _Attention:
         if now.turns or self.rotates:
             qkv = self._turned(qkv, now)
         rows, place, wide = qkv.shape[0], memory.length, heads * head_dim
-        if memory.room is None or place >= memory.room.shape[3]:
-            memory.grow(1, qkv.new_empty(rows, key_heads, 1, head_dim))
         room = memory.room
-        assert room is not None
-        both = qkv.narrow(1, wide, 2 * key_heads * head_dim).view(rows, 2, key_heads, head_dim)
-        room.select(3, place).copy_(both.transpose(0, 1))
+        if room is None or place >= room.shape[3]:
+            room = memory.grow(1, qkv.new_empty(rows, key_heads, 1, head_dim))
+        queries, both = qkv.split_with_sizes((wide, 2 * key_heads * head_dim), 1)
+        queries = queries.view(rows, key_heads, self.shared, head_dim)  # those that share a key side by side
+        if rows == 1:
+            both = both.view(2, 1, key_heads, 1, head_dim)
+        else:
+            both = both.view(rows, 2, key_heads, 1, head_dim).transpose(0, 1)
+        room.narrow(3, place, 1).copy_(both)
         memory.length = place + 1
         begin = 0 if self.window is None else max(0, place + 1 - self.window)
         keys, values = room.narrow(3, begin, place + 1 - begin).unbind(0)
-        queries = qkv.narrow(1, 0, wide).view(rows, key_heads, self.shared, head_dim)  # those that share a key together
         mask = None if now is PLAIN else self._mask(now, begin)
         seen = self._attend(queries, keys, values, mask)
         if self.merge is not None:

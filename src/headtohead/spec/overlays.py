@@ -13,7 +13,7 @@ from .training import Training
 
 Raw = dict[str, Any]
 TABLES = ("data", "model", "training")
-QUICK_SEEDS, QUICK_SHARE, QUICK_STEPS, QUICK_ROWS = 2, 10, 20, 300
+QUICK_SEEDS, QUICK_SHARE, QUICK_STEPS, QUICK_ROWS = 2, 10, 20, 100
 
 
 @dataclass(frozen=True)
