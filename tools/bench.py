@@ -91,7 +91,8 @@ def measure(contest: Contest, rounds: int) -> Result:
 # ---- decoding
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 12]
-VOCAB, WIDTH, LAYERS, HEADS = 5755, 64, 4, 2
+VOCAB, WIDTH, LAYERS, HEADS, HIDDEN = 5755, 64, 4, 2, 100
+"""the base decoder of the recipe speeches-decoder"""
 
 
 def decoding() -> Iterator[Contest]:
@@ -105,7 +106,7 @@ def ours_of(context: int) -> Any:
     from headtohead import spec
     from headtohead.model import create
 
-    made = {"kind": "mlp", "hidden": 4 * WIDTH, "activation": "gelu-tanh"}
+    made = {"kind": "mlp", "hidden": HIDDEN, "activation": "relu"}
     sizes = {"width": WIDTH, "layers": LAYERS, "heads": HEADS, "context": context, "feedforward": made}
     return create(spec.Transformer.model_validate(sizes), VOCAB).eval()
 
@@ -114,7 +115,15 @@ def theirs_of(context: int) -> Any:
     import transformers
 
     config = transformers.GPT2Config(
-        vocab_size=VOCAB, n_positions=context, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, bos_token_id=0, eos_token_id=0
+        vocab_size=VOCAB,
+        n_positions=context,
+        n_embd=WIDTH,
+        n_layer=LAYERS,
+        n_head=HEADS,
+        n_inner=HIDDEN,
+        activation_function="relu",
+        bos_token_id=0,
+        eos_token_id=0,
     )
     made = transformers.GPT2LMHeadModel(config).eval()
     made.generation_config.eos_token_id = None  # nobody stops early

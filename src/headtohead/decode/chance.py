@@ -46,29 +46,46 @@ class Chance:
     def __init__(self, keys: Sequence[int], vocab: int) -> None:
         self.keys: Keys = np.array(keys, dtype=np.uint64)
         self.vocab = vocab
-        self._first, self._ready = 0, np.empty((0, 0, 0), dtype=np.float32)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Room that is used again and again: to ask the system for as much at each step would take longer than the
+        hash."""
+        self._first, self._steps = 0, 0
+        self._room = Room(max(1, AHEAD // len(self.keys)), len(self.keys), self.vocab)
 
     def at(self, step: int) -> Luck:
-        """Uniform numbers in (0, 2**31]."""
-        if not self._first <= step < self._first + len(self._ready):
-            steps = max(1, AHEAD // len(self.keys))
-            self._first, self._ready = step, luck(self.keys, range(step, step + steps), self.vocab)
-        found: Luck = self._ready[step - self._first]
+        """Uniform numbers in (0, 2**31]; they hold until the next step is asked for."""
+        if not self._first <= step < self._first + self._steps:
+            self._first, self._steps = step, len(self._room.found)
+            luck(self.keys, range(step, step + self._steps), self.vocab, self._room)
+        found: Luck = self._room.found[step - self._first]
         return found
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep these rows."""
         self.keys = self.keys[list(rows)]
-        self._ready = self._ready[:, list(rows)] if len(self._ready) else self._ready
+        self._begin()
 
 
-def luck(keys: Keys, steps: range, vocab: int) -> Float[np.ndarray[Any, Any], "steps rows vocab"]:
+class Room:
+    """Where a hash is worked out."""
+
+    def __init__(self, steps: int, rows: int, vocab: int) -> None:
+        self.mixed, self.folded = np.empty((2, steps, rows, vocab), dtype=np.uint32)
+        self.found = np.empty((steps, rows, vocab), dtype=np.float32)
+
+
+def luck(
+    keys: Keys, steps: range, vocab: int, room: Room | None = None
+) -> Float[np.ndarray[Any, Any], "steps rows vocab"]:
     """Uniform numbers in (0, 2**31], each a hash of (key, step, token)."""
+    room = room or Room(len(steps), len(keys), vocab)
     counter = np.arange(steps.start + 1, steps.stop + 1, dtype=np.uint64)[:, None] * _GOLDEN64
     mixed = _splitmix(keys[None, :] + counter)  # (steps, rows)
     low, high = (mixed & np.uint64(0xFFFFFFFF)).astype(np.uint32), (mixed >> np.uint64(32)).astype(np.uint32)
-    x = _tokens(vocab) + low[..., None]
-    other = np.empty_like(x)
+    x, other = room.mixed, room.folded
+    np.add(_tokens(vocab), low[..., None], out=x)
     _fold(x, other, 16)
     x *= np.uint32(0x7FEB352D)
     _fold(x, other, 15)
@@ -77,9 +94,9 @@ def luck(keys: Keys, steps: range, vocab: int) -> Float[np.ndarray[Any, Any], "s
     _fold(x, other, 16)
     x >>= np.uint32(1)
     # 31 bits as a floating number: the small ones, which win the race, keep all their digits.
-    found = x.view(np.int32).astype(np.float32)
-    found += np.float32(0.5)
-    return found
+    np.copyto(room.found, x.view(np.int32), casting="unsafe")
+    room.found += np.float32(0.5)
+    return room.found
 
 
 def times(luck: Float[np.ndarray[Any, Any], "..."]) -> NDArray[np.float64]:

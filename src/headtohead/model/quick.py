@@ -9,7 +9,7 @@ there is no quick road, and `Transformer.next_logits`, which is the definition, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -41,6 +41,10 @@ def plan(model: Transformer, cache: Cache) -> Callable[[Tensor], Tensor] | None:
 class Now:
     """One step: where its tokens stand, and what they may see."""
 
+    places: Iterator[tuple[Tensor, Tensor, Tensor]]
+    """of each layer in turn: where its new keys and values go, all its keys, all its values"""
+    plain: bool = True
+    """no padding, and nothing that asks for positions"""
     at: Int[Tensor, "*b 1"] | None = None
     """asked for only where a position wants it"""
     key_at: Int[Tensor, "*b key"] | None = None
@@ -50,10 +54,6 @@ class Now:
     turns: Sequence[tuple[Tensor, Tensor, int]] = ()
     """cosines and sines of each rotation, and how much of a head is turned"""
     masks: dict[int, Tensor | None] = field(default_factory=dict)
-
-
-PLAIN = Now()
-"""no padding, and nothing that asks for positions"""
 
 
 class Plan:
@@ -69,6 +69,8 @@ class Plan:
         self.enter, self.leave = _norm(model.embedding_norm), _norm(model.final_norm)
         self.output = _linear(model.output.weight, model.output.bias)
         self.limit = model.limit
+        self.whole: Tensor | None = None
+        self.first: Tensor | None = None
         self.wants_keys = any(layer.wants_keys for layer in layers)
         rotates = any(type(p).rotate is not Position.rotate for p in parts)
         self.wants_at = bool(self.embeds) or rotates or self.wants_keys
@@ -88,12 +90,12 @@ class Plan:
         return self.output(x if self.leave is None else self.leave(x))
 
     def _now(self, begin: int, ids: Tensor) -> Now:
-        cache = self.cache
+        cache, places = self.cache, self._places(ids.shape[0])
         if cache.valid is None:
             self._check(begin + 1)
             if not self.wants_at:
                 cache.length += 1
-                return PLAIN
+                return Now(places)
             at = torch.tensor([begin], device=ids.device)
         else:
             seen = cache.at
@@ -105,7 +107,35 @@ class Plan:
         padding = None
         if valid is not None:
             padding = _out(~valid, self.table.dtype)[:, None, None]
-        return Now(at, key_at, padding, [_turn(rope, at, self.table.dtype) for rope in self.ropes])
+        turns = [_turn(rope, at, self.table.dtype) for rope in self.ropes]
+        return Now(places, False, at, key_at, padding, turns)
+
+    def _places(self, rows: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Room for one more token in every layer. The memories of all layers lie in one tensor: it is cut once a
+        step and not once a layer."""
+        memories = self.cache.memories
+        place = memories[0].length
+        whole = self.whole
+        if whole is None or memories[0].room is not self.first or place >= whole.shape[4]:
+            whole = self._gather(rows, place)
+        for memory in memories:
+            memory.length = place + 1
+        here = whole.narrow(4, place, 1).unbind(0)
+        seen = whole.narrow(4, 0, place + 1).flatten(0, 1).unbind(0)
+        return zip(here, seen[::2], seen[1::2], strict=True)
+
+    def _gather(self, rows: int, place: int) -> Tensor:
+        """Lay the memories into one tensor with room to grow: at the first step, when the room is full, and after rows
+        were taken or left out."""
+        memories, made = self.cache.memories, self.layers[0].attend
+        shape = (len(memories), 2, rows, made.key_heads, max(64, 2 * (place + 1)), made.head_dim)
+        whole = self.table.new_empty(shape)
+        for memory, room in zip(memories, whole, strict=True):
+            if memory.room is not None:
+                room[..., :place, :] = memory.room[..., :place, :]
+            memory.room = room
+        self.whole, self.first = whole, memories[0].room
+        return whole
 
     def _check(self, end: int) -> None:
         if self.limit is not None and end > self.limit:
@@ -211,21 +241,20 @@ class _Attention:
         qkv = self.project(x)  # (rows, (heads + 2 key_heads) * head_dim)
         if now.turns or self.rotates:
             qkv = self._turned(qkv, now)
-        rows, place, wide = qkv.shape[0], memory.length, heads * head_dim
-        room = memory.room
-        if room is None or place >= room.shape[3]:
-            room = memory.grow(1, qkv.new_empty(rows, key_heads, 1, head_dim))
+        rows, wide = qkv.shape[0], heads * head_dim
         queries, both = qkv.split_with_sizes((wide, 2 * key_heads * head_dim), 1)
         queries = queries.view(rows, key_heads, self.shared, head_dim)  # those that share a key side by side
         if rows == 1:
             both = both.view(2, 1, key_heads, 1, head_dim)
         else:
             both = both.view(rows, 2, key_heads, 1, head_dim).transpose(0, 1)
-        room.narrow(3, place, 1).copy_(both)
-        memory.length = place + 1
-        begin = 0 if self.window is None else max(0, place + 1 - self.window)
-        keys, values = room.narrow(3, begin, place + 1 - begin).unbind(0)
-        mask = None if now is PLAIN else self._mask(now, begin)
+        here, keys, values = next(now.places)
+        here.copy_(both)
+        begin, mask = 0, None
+        if self.window is not None and (begin := max(0, keys.shape[2] - self.window)):
+            keys, values = keys[:, :, begin:], values[:, :, begin:]
+        if not now.plain:
+            mask = self._mask(now, begin)
         seen = self._attend(queries, keys, values, mask)
         if self.merge is not None:
             seen, memory.merge = self.merge(seen.reshape(rows, heads, 1, head_dim), None, memory.merge)
