@@ -2,6 +2,7 @@
 
     python tools/recipes.py                  write the page anew
     python tools/recipes.py --runs FOLDER    first take the figures of the runs in FOLDER/NAME into docs/figures
+    python tools/recipes.py --decoding FOLDER    the same for a folder of `h2h decode`
 
 The page says nothing that is not in one of these files, so that it cannot fall behind them.
 """
@@ -64,6 +65,16 @@ def take(runs: Path) -> None:
         (FIGURES / f"{name}.json").write_text(json.dumps(_rounded(kept), indent=1, ensure_ascii=False) + "\n")
 
 
+def take_decoding(folder: Path) -> None:
+    """The figures of a comparison of decoding strategies."""
+    found = json.loads((folder / "decoding.json").read_text(encoding="utf-8"))
+    kept = {key: found[key] for key in ("model", "settings", "signatures", "measures", "figures", "people", "laws")}
+    kept["second"] = {**found["second"], "name": "a small decoder of ours"} if found["second"] else None
+    kept["pairs"] = [row for row in found["pairs"] if row["against"] == found["baseline"]]
+    FIGURES.mkdir(exist_ok=True)
+    (FIGURES / "decode.json").write_text(json.dumps(_rounded(kept), indent=1, ensure_ascii=False) + "\n")
+
+
 def _rounded(value: Any) -> Any:
     """Six digits are more than any of these figures has."""
     if isinstance(value, float):
@@ -76,8 +87,50 @@ def _rounded(value: Any) -> Any:
 def page() -> str:
     names = sorted(spec.recipe_names(), key=lambda name: (name.startswith("best"), name))
     experiments = {name: loading.load(name) for name in names}
-    parts = [HEAD, _claims(names), *(_section(name, experiments[name]) for name in names)]
+    parts = [HEAD, _claims(names), *(_section(name, experiments[name]) for name in names), _decoding()]
     return "\n".join(parts)
+
+
+def _decoding() -> str:
+    """The strategies of report D on a pretrained model."""
+    found = _read("decode")
+    if found is None:
+        return ""
+    strategies = [*found["figures"], "people"]
+    figures_of = {**found["figures"], "people": found["people"]}
+    asked = found["settings"]
+    about = (
+        f"`h2h decode` with {found['model']['name']} on {asked['prompts']} prompts, the first one report D's own; "
+        f"{asked['samples']} samples of {asked['max_new_tokens']} tokens. Figures with their 95 % interval over prompts; "
+        "people: their own continuation, cut to the same length. Report D shows samples and no figures. Likelier text is "
+        "not better text: people's own is far less likely than greedy text."
+    )
+    lines = [
+        "## Decoding (report D)",
+        "",
+        about,
+        "",
+        "| | " + " | ".join(strategies) + " |",
+        "|---|" + "---:|" * len(strategies),
+    ]
+    for measure in found["measures"]:
+        cells = [_figure(figures_of[name].get(measure["name"])) for name in strategies]
+        lines.append(f"| {measure['title']} | {' | '.join(cells)} |")
+    lines += ["", "Laws, tried on this model and these prompts:", ""]
+    lines += [
+        f"- {row['law']}: {'holds' if row['passed'] else 'DOES NOT HOLD'} ({row['found']})" for row in found["laws"]
+    ]
+    signatures = "; ".join(f"{name}: `{said}`" for name, said in found["signatures"].items())
+    return "\n".join([*lines, "", f"Signatures: {signatures}.", ""])
+
+
+def _figure(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return figures.UNKNOWN
+    places = 3 if abs(row["value"]) < 1 else 2 if abs(row["value"]) < 10 else 1
+    low, high = row["interval"] or (None, None)
+    ends = "" if low is None else f" ({low:.{places}f} to {high:.{places}f})"
+    return f"{row['value']:.{places}f}{ends}"
 
 
 def _read(name: str) -> dict[str, Any] | None:
@@ -157,8 +210,11 @@ def _markdown(made: Table) -> list[str]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=Path, help="where the runs are, each in a folder of its recipe's name")
+    parser.add_argument("--decoding", type=Path, help="a folder that h2h decode has written")
     given = parser.parse_args()
     if given.runs is not None:
         take(given.runs)
+    if given.decoding is not None:
+        take_decoding(given.decoding)
     PAGE.write_text(page(), encoding="utf-8")
     print(PAGE.relative_to(ROOT))

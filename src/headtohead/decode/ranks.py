@@ -17,14 +17,12 @@ Row = Float[np.ndarray[Any, Any], " vocab"]
 
 def likelier_count(row: Row, at: float) -> int:
     """How many are larger than `at`."""
-    return int(np.count_nonzero(row > at))
+    return int(np.count_nonzero(row > row.dtype.type(at)))
 
 
 def likelier_mass(row: Row, at: float) -> float:
-    """The sum of all that are larger than `at`: what they exceed it by, and `at` for each of them."""
-    more = row - row.dtype.type(at)
-    np.maximum(more, 0, out=more)
-    return float(more.sum()) + at * likelier_count(row, at)
+    """The sum of all that are larger than `at`, as a product with a row of ones and zeros."""
+    return float(np.dot(row, (row > row.dtype.type(at)).astype(row.dtype)))
 
 
 def struck(bound: Row, row: Row, at: float) -> Row:

@@ -15,7 +15,7 @@ from .terminal import VERDICT_COLOURS, err, out, table
 Found = dict[str, Any]
 SHOWN = ("perplexity", "second", "distinct-2", "self-bleu", "repetition", "nearness")
 """what fits into 80 columns; the page has all"""
-HEADINGS = {"second": "2nd b/B", "repetition": "repeats", "nearness": "chrF"}
+HEADINGS = {"second": "2nd b/B", "distinct-2": "dist-2", "repetition": "repeats", "nearness": "chrF"}
 
 
 class Bar:
