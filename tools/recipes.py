@@ -102,8 +102,8 @@ def _decoding() -> str:
     about = (
         f"`h2h decode` with {found['model']['name']} on {asked['prompts']} prompts, the first one report D's own; "
         f"{asked['samples']} samples of {asked['max_new_tokens']} tokens. Figures with their 95 % interval over "
-        "prompts; people: their own continuation, cut to the same length. Report D shows samples and no figures. Likelier "
-        "text is not better text: people's own is far less likely than greedy text."
+        "prompts; people: their own continuation, cut to the same length. Report D shows samples and no figures. "
+        "Likelier text is not better text: people's own is far less likely than greedy text."
     )
     lines = [
         "## Decoding (report D)",

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from .naming import label
 from .steps import distribution
 from .strategies import Strategy, strategy
 
@@ -64,12 +65,12 @@ def check(model: Any, prompts: Sequence[Sequence[int]], write: Write) -> list[di
                 made[one] = write(one, numbers)
         same = sum(a == b for a, b in zip(made[law.one], made[law.other], strict=True))
         tokens = sum(map(len, made[law.other]))
-        tried = f"{law.one}, {_count(len(numbers), 'continuation')} of {tokens:,} tokens"
+        tried = f"{label(law.one)}, {_count(len(numbers), 'continuation')} of {tokens:,} tokens"
         found = f"{same} of {len(numbers)} the same, token for token"
         apart = _furthest(logits, law)
         if apart is not None:
             tried += f", {_count(len(prompts), 'distribution')}"
-            found += f"; distributions at most {apart:.1g} apart"
+            found += "; distributions equal" if apart == 0 else f"; distributions at most {apart:.1g} apart"
         passed = same == len(numbers) and (apart is None or apart <= EQUAL)
         rows.append({"law": law.law, "tried": tried, "found": found, "passed": passed})
     return rows

@@ -63,7 +63,9 @@ def run(
     with locked(out):
         try:
             work = Work(writer, judge, asked, out, watch)
-            found = {"command": list(command or sys.argv), "versions": versions(), **work.found()}
+            called = list(command or sys.argv)
+            called[:1] = [Path(one).name for one in called[:1]]  # where it is installed is nobody's business
+            found = {"command": called, "versions": versions(), **work.found()}
             write_json(out / FILE, found)
         except BaseException:
             if not existed and not any(out.iterdir()):

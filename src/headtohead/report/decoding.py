@@ -21,7 +21,7 @@ from ..errors import RunFolderError
 from ..files import read_json, read_lines, write_bytes, write_text
 from . import decoding_words as say
 from . import style
-from .decoding_charts import VARIETY, charts
+from .decoding_charts import charts
 from .decoding_tables import tables
 from .formats import csv_text, latex, markdown, markdown_text
 from .page import CLOSING, _chart, _environment, _file, _or_none, embedded
@@ -146,7 +146,7 @@ def cards(found: Found) -> list[Found]:
     made = []
     for name in found["figures"]:
         lines = []
-        for measure in ("perplexity", "second", VARIETY, "repetition", "nearness"):
+        for measure in ("perplexity", "second", "distinct-2", "repetition", "nearness"):
             pair = by_place.get((name, found["baseline"], measure))
             if pair is not None:
                 sign = style.WORD_SIGNS[pair["word"]]

@@ -3,6 +3,7 @@ token what the model offered, what a strategy kept of it and what was drawn."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -18,13 +19,16 @@ Panel = alt.LayerChart | alt.FacetChart
 
 PEOPLE = "people"
 LIKELIHOODS = ("perplexity", "second")
-VARIETY = "distinct-2"
+VARIETIES = ("self-bleu", "distinct-2")
+"""the first that is known; BLEU tells apart what nearly all pairs of words being different cannot"""
+LEAST = 0.1
+"""a logarithm needs more than no BLEU at all"""
 FAMILIES = {"temperature": "temperature", "top-k": "top-k", "top-p": "top-p"}
 FATES = {"drawn": style.HUES[5], "kept": style.HUES[0], "dropped": style.BASELINE_HUE}
 READABLE = {"wide": 0.012, "narrow": 0.03}
 """the share of a bar that a letter takes"""
-Place = tuple[Literal["left", "right"], Literal["top", "bottom"], int, int]
-PLACES: Sequence[Place] = (("right", "bottom", -6, -4), ("left", "top", 7, 4), ("left", "bottom", 7, -4))
+Place = tuple[Literal["left", "right"], Literal["top", "middle", "bottom"], int, int]
+PLACES: Sequence[Place] = (("right", "bottom", -6, -3), ("left", "middle", 8, 2), ("right", "top", -4, 5))
 """where the words stand beside a mark"""
 SHARE = "format(datum.value * 100, ',~r') + '\u00a0%'"
 
@@ -105,7 +109,7 @@ def tradeoff(found: Found) -> Chart:
     points = found["sweep"]["points"]
     likelihoods = [name for name in LIKELIHOODS if any(name in point["figures"] for point in points)]
     titles = {one["name"]: one for one in found["measures"]}
-    variety = titles[VARIETY]
+    variety = titles[next(name for name in VARIETIES if name in titles)]
     said = "; ".join(
         f"{point['family']} {point['label']}: {variety['title']} {_of(point, variety)}, "
         + ", ".join(f"{titles[name]['title']} {_of(point, titles[name])}" for name in likelihoods)
@@ -136,18 +140,10 @@ def _tradeoff(found: Found, variety: Found, likelihood: Found, sheets: Sheets) -
     shape = alt.Shape("family:N", scale=alt.Scale(domain=families, range=shapes[1:]), legend=legend)
     dash = alt.StrokeDash("family:N", scale=alt.Scale(domain=families, range=dashes[1:]), legend=None)
     data = sheets.chart(rows)
-    x = alt.X(
-        "x:Q",
-        scale=alt.Scale(zero=False, padding=22, nice=False),
-        axis=alt.Axis(
-            title=f"{variety['title']} (more varied →)",
-            tickCount=5,
-            labelExpr=SHARE,
-        ),
-    )
+    x, across = _variety_axis(rows, variety), [row["x"] for row in rows]
     y = _likelihood_axis(rows, found["people"].get(likelihood["name"]), likelihood)
     layers = [
-        *_people_level(found, likelihood, y, sheets),
+        *_people_level(found, likelihood, x, y, math.sqrt(min(across) * max(across)), sheets),
         data.mark_line(aria=False, strokeWidth=1.5, opacity=0.8).encode(
             x=x, y=y, color=hue, strokeDash=dash, order="order:Q", detail="family:N"
         ),
@@ -170,10 +166,21 @@ def _point_row(point: Found, variety: Found, likelihood: Found) -> Found | None:
         "label": point["label"],
         "order": point["order"],
         "end": point["end"],
-        "x": across["value"],
+        "x": across["value"] if variety["kind"] == "share" else max(LEAST, across["value"]),
         "y": up["value"],
         "tip": tip,
     }
+
+
+def _variety_axis(rows: Sequence[Found], variety: Found) -> alt.X:
+    """More varied to the right: for BLEU that is from 100 down, by its logarithm."""
+    title = f"{variety['title']} (more varied →)"
+    if variety["kind"] == "share":
+        scale = alt.Scale(zero=False, padding=22, nice=False)
+        return alt.X("x:Q", scale=scale, axis=alt.Axis(title=title, tickCount=5, labelExpr=SHARE))
+    low, high = min(row["x"] for row in rows), max(row["x"] for row in rows)
+    scale = alt.Scale(type="log", domain=[high * 2.1, low / 1.5], nice=False)
+    return alt.X("x:Q", scale=scale, axis=alt.Axis(title=title, values=_log_ticks(low, high), format=",~r"))
 
 
 def _likelihood_axis(rows: Sequence[Found], people: Found | None, likelihood: Found) -> alt.Y:
@@ -185,15 +192,17 @@ def _likelihood_axis(rows: Sequence[Found], people: Found | None, likelihood: Fo
     return alt.Y("y:Q", scale=scale, axis=alt.Axis(title=None, values=_log_ticks(low, high), format=",~r"))
 
 
-def _people_level(found: Found, likelihood: Found, y: alt.Y, sheets: Sheets) -> list[alt.Chart]:
+def _people_level(
+    found: Found, likelihood: Found, x: alt.X, y: alt.Y, middle: float, sheets: Sheets
+) -> list[alt.Chart]:
     figure = found["people"].get(likelihood["name"])
     if figure is None:
         return []
     tip = f"people: {likelihood['title']} {say.with_span(likelihood['kind'], figure)}"
-    data = sheets.chart([{"y": figure["value"], "said": "people", "tip": tip}])
+    data = sheets.chart([{"x": middle, "y": figure["value"], "said": "people", "tip": tip}])
     rule = data.mark_rule(color=style.ZERO, strokeDash=[4, 3], strokeWidth=1.5).encode(y=y, description="tip:N")
-    text = data.mark_text(aria=False, align="left", baseline="bottom", dy=-3, dx=4, fontSize=11, color=style.SOFT)
-    return [rule, text.encode(x=alt.value(0), y=y, text="said:N")]
+    text = data.mark_text(aria=False, align="center", baseline="bottom", dy=-3, fontSize=11, color=style.SOFT)
+    return [rule, text.encode(x=x, y=y, text="said:N")]
 
 
 def _labels(
@@ -210,7 +219,7 @@ def _labels(
     ends = {row["end"]: row for row in rows if row["end"]}
     if ends:
         text = sheets.chart(list(ends.values())).mark_text(
-            aria=False, align="center", baseline="top", dy=9, fontSize=11, fontWeight=600, color=style.INK
+            aria=False, align="right", dx=-9, fontSize=11, fontWeight=600, color=style.INK
         )
         made.append(text.encode(x=x, y=y, text="end:N"))
     return made
