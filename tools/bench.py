@@ -28,7 +28,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
 
-ROUNDS = 5
+ROUNDS = 7
 
 
 @dataclass(frozen=True)

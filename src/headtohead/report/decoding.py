@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ from .writing import SUFFIXES, _drawn, _file_name, check
 Found = dict[str, Any]
 SCHEMA = 1
 FILE, SAMPLES, REPORT = "decoding.json", "samples.jsonl", "report"
+LINE_ENDS = re.compile(r"\s*\n\s*")
 OPEN = 1
 """so many prompts are shown unfolded"""
 
@@ -168,7 +170,7 @@ def _samples(found: Found) -> list[Found]:
         columns = []
         for name in found["figures"]:
             own = sorted(by_place.get((name, prompt["text"]), []), key=lambda one: int(one["sample"]))
-            counts = Counter(one["text"] for one in own)
+            counts = Counter(LINE_ENDS.sub(" ↵ ", one["text"].strip()) for one in own)
             columns.append({"strategy": name, "texts": [{"text": text, "of": of} for text, of in counts.items()]})
         people = prompt["continuation"]
         made.append({**prompt, "columns": columns, "people": people and {"text": people, "joint": _joint(people)}})
