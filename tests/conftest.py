@@ -35,6 +35,37 @@ def unchecked() -> Iterator[None]:
     config.update("jaxtyping_disable", False)
 
 
+@pytest.fixture(scope="session")
+def tiny_roberta(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random RoBERTa of two small layers with its tokenizer, as a folder that transformers opens."""
+    import transformers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    tokens = [*specials, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    backend = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    names = {"bos": "<s>", "cls": "<s>", "eos": "</s>", "sep": "</s>", "pad": "<pad>", "unk": "<unk>", "mask": "<mask>"}
+    special = {f"{name}_token": token for name, token in names.items()}
+    folder = tmp_path_factory.mktemp("encoders") / "tiny-roberta"
+    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **special).save_pretrained(folder)
+    config = transformers.RobertaConfig(
+        vocab_size=len(tokens),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=24,
+        max_position_embeddings=514,
+        type_vocab_size=1,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        transformers.RobertaForMaskedLM(config).save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture
 def shared() -> Callable[[str], Path]:
     """A folder of real data, or a skip that says what is missing."""

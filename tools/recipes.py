@@ -18,12 +18,24 @@ from typing import Any
 
 from headtohead import spec
 from headtohead.lab import findings, folders, loading
-from headtohead.report import answers, figures, published
+from headtohead.report import answers, comparisons, distillation, figures, published, reading
 from headtohead.report.cells import Table
 
 ROOT = Path(__file__).parents[1]
 FIGURES, PAGE = ROOT / "docs" / "figures", ROOT / "docs" / "recipes.md"
-KEPT = ("metric", "split", "rows", "verdicts", "claims", "published", "lengths", "axis", "results", "sentences")
+KEPT = (
+    "metric",
+    "split",
+    "rows",
+    "verdicts",
+    "claims",
+    "published",
+    "lengths",
+    "axis",
+    "results",
+    "sentences",
+    "comparisons",
+)
 HEAD = """# Recipes
 
 Every experiment of the five course reports that Head to Head grew out of, as a file that comes with the package, and
@@ -46,7 +58,7 @@ def take(runs: Path) -> None:
             continue
         opened = folders.open_runs(runs / name)
         # Claims and published figures as the recipe has them now: what was trained does not depend on them.
-        current = loading.load(name).model_dump(mode="json", include={"claims", "published"})
+        current = loading.load(name).model_dump(mode="json", include={"claims", "published", "comparisons"})
         opened.about["experiment"] |= current
         found = findings.find(opened, looks=findings.looks_of(opened))
         corpus = found["corpus"]
@@ -54,6 +66,8 @@ def take(runs: Path) -> None:
         kept["experiment"] = {"model": {"context": opened.experiment.model.context}}
         kept["seeds"] = max(len(pairs) for by_split in found["results"].values() for pairs in by_split.values())
         kept["missing"] = len(found["failures"])
+        if found.get("teacher"):
+            kept |= _distilled(found)
         kept["corpus"] = {
             "origin": re.sub(r"(folder|file) \S*/", r"\1 ", corpus["origin"]),
             "digest": corpus["digest"],
@@ -63,6 +77,14 @@ def take(runs: Path) -> None:
         }
         FIGURES.mkdir(exist_ok=True)
         (FIGURES / f"{name}.json").write_text(json.dumps(_rounded(kept), indent=1, ensure_ascii=False) + "\n")
+
+
+def _distilled(found: dict[str, Any]) -> dict[str, Any]:
+    """Of a distillation the figures, and not the documents: they are other people's."""
+    teacher = {key: value for key, value in found["teacher"].items() if key != "documents"}
+    distilled = {key: value for key, value in (found["distilled"] or {}).items() if key != "side_by_side"}
+    pairing = {name: {"parameters": row.get("parameters")} for name, row in found["pairing"].items()}
+    return {"teacher": teacher, "distilled": distilled, "pairing": pairing, "by_seed": found["by_seed"]}
 
 
 def take_decoding(folder: Path) -> None:
@@ -168,6 +190,8 @@ def _section(name: str, experiment: spec.Experiment) -> str:
     lines += [f"Figures: {found['corpus']['origin']}; {found['seeds']} seeds.", "", *_results(found), ""]
     lines += [f"- {row['sentence']}" for row in found["verdicts"]] + [""]
     for made in (
+        comparisons.comparison_table(found),
+        *distillation.tables(found),
         published.published(found),
         answers.contexts(found),
         answers.costs(found),
@@ -189,6 +213,8 @@ def _results(found: dict[str, Any]) -> list[str]:
             spread = statistics.stdev(values) if len(values) > 1 else None
             cells.append(_mean(found["metric"], values, spread))
         lines.append(f"| {variant} | {' | '.join(cells)} |")
+    if unknown := reading.unknown_words(found):
+        lines.append(f"| unknown words | {' | '.join(figures.share(unknown.get(split)) for split in splits)} |")
     return lines
 
 

@@ -19,6 +19,7 @@ from .lab.opening import Opened, open_model
 from .lab.saved import Saved
 from .look import checks, measures
 from .look.maps import Maps, chosen, collect, difference, read
+from .model.pretrained_tokens import PretrainedTokenizer
 from .report import attention_page, attention_svg
 from .report.attention_pictures import Panel, Sheet
 
@@ -200,7 +201,9 @@ def _padded(opened: Opened, length: int, pad: bool | None) -> int | None:
         raise ModelError(f"{opened.name}: padded to its context of {context:,} tokens, a text cannot be shown")
     if pad is not None:
         return context if pad else None
-    if not isinstance(opened, Saved) or opened.task != "classify" or isinstance(opened.trial.model, spec.OwnModel):
+    if not isinstance(opened, Saved) or opened.task != "classify":
+        return None
+    if not isinstance(opened.trial.model, spec.Transformer):
         return None
     strip = length + max(2, length // 4)
     return min(context, strip) if opened.trial.model.mask_padding else context
@@ -209,15 +212,16 @@ def _padded(opened: Opened, length: int, pad: bool | None) -> int | None:
 def _frame(opened: Opened, text: str) -> tuple[Sequence[int], Sequence[int]]:
     """What the model expects before and after every text."""
     tokenizer = opened.tokenizer
-    if isinstance(opened, Saved):
+    if isinstance(opened, Saved) and not isinstance(tokenizer, PretrainedTokenizer):
         # A language model of single rows is shown their beginning; its stop is only ever predicted.
         starts = opened.task == "language-model" and tokenizer.start_id is not None and tokenizer.stop_id is not None
         return ([tokenizer.start_id] if starts and tokenizer.start_id is not None else []), []
-    if opened.task == "encoder":
-        whole, words = opened.tokenizer.framed(text), opened.tokenizer.encode(text)
+    assert isinstance(tokenizer, PretrainedTokenizer)
+    if opened.task != "language-model":
+        whole, words = tokenizer.framed(text), tokenizer.encode(text)
         at = next((i for i in range(len(whole)) if whole[i : i + len(words)] == words), 0)
         return whole[:at], whole[at + len(words) :]
-    return opened.tokenizer.prompt(""), []
+    return tokenizer.prompt(""), []
 
 
 def _measured(opened: Opened, maps: Maps, silence: bool) -> list[measures.Row]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from . import spec
 from .errors import RequestError, TrialError, nearest
-from .lab import findings, folders, running
+from .lab import findings, folders, searching
 from .lab.folders import Runs
 from .lab.loading import load
 from .lab.saved import Saved
@@ -77,7 +77,7 @@ def run(
     """Run an experiment, a recipe or a file, and give what it found. A trial that fails raises once all are over."""
     if not isinstance(experiment, spec.Experiment):
         experiment = load(experiment, settings)
-    outcome = running.run(
+    outcome = searching.run(
         experiment, Path(out) if out is not None else None, workers=workers, device=device, resume=resume
     )
     if outcome.findings is None or outcome.failures:

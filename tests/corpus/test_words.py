@@ -57,8 +57,11 @@ def test_sentence_is_cut_into(text: str, words: str) -> None:
     assert cut(text) == words.split()
 
 
-def test_lower_case_comes_after_the_cuts() -> None:
-    assert normalizer(lowercase=True).normalize_str("Mr. Smith DIDN'T.").split() == "mr. smith did n't .".split()
+def test_lowered_text_is_cut_like_any_other() -> None:
+    small = normalizer(lowercase=True)
+    assert small.normalize_str("Mr. Smith DIDN'T.").split() == "mr. smith did n't .".split()
+    # A cut before the very first character made the library panic when capitals were lowered after it.
+    assert small.normalize_str("[Laughter] Yes.").split() == "[ laughter ] yes .".split()
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,9 @@ def test_an_unknown_part_is_called_as_the_module_it_is(ours: Ours) -> None:
     assert cache is not None
     assert type(model.stepper(cache)).__name__ == "Plan"
     with torch.no_grad():
-        assert torch.allclose(reader.logits, model(torch.tensor([[3, 4, 5, 6]])).logits[:, -1], atol=1e-5)
+        whole = model(torch.tensor([[3, 4, 5, 6]])).logits[:, -1]
+    # Without a norm logits reach 80, and what is rounded off is in proportion.
+    assert torch.allclose(reader.logits, whole, atol=1e-6 * float(whole.abs().max()))
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])

@@ -64,7 +64,8 @@ def small(text_folder: Path) -> Any:
             "probe": {"prompts": ["the people"], "sentences": {"normal": "the people will defend the peace ."}},
         }
         for table, settings in changes.items():
-            raw[table] = {**raw[table], **settings} if isinstance(settings, dict) and table != "variants" else settings
+            merged = isinstance(settings, dict) and table != "variants"
+            raw[table] = {**raw.get(table, {}), **settings} if merged else settings
         return loading.from_dict(raw, "small")
 
     return build

@@ -93,6 +93,19 @@ def test_unpaired_variants_are_not_comparable(finished, tmp_path):
     assert "other batches" in alibi["reason"]
 
 
+def test_what_starts_otherwise_on_purpose_leaves_the_pair_comparable(small, tmp_path):
+    variants = {
+        "small": {"model": {"embedding_start": 0.02, "position": {"kind": "learned", "start": 0.02}}},
+        "wide": {"model": {"width": 24}},
+        "long": {"model": {"feedforward": {"kind": "mlp", "hidden": 96}}},
+    }
+    outcome = h2h.run(small(training={"steps": 2}, variants=variants), out=tmp_path / "out")
+    pairing = outcome.findings["pairing"]
+    assert {name: row["unpaired"] for name, row in pairing.items()} == dict.fromkeys(variants)
+    assert pairing["small"]["equal"] == pairing["small"]["shared"] == pairing["small"]["tensors"] - 2
+    assert pairing["long"]["equal"] == pairing["long"]["shared"] == pairing["long"]["tensors"] - 4
+
+
 def test_a_published_figure_stands_beside_ours(finished):
     (row,) = finished.findings["published"]
     values = [value for _, value in finished.findings["results"]["baseline"]["test"]]

@@ -134,7 +134,8 @@ def test_a_decoder_that_gives_the_last_position_only_is_asked_with_targets(own: 
     model = own("NanoGPT")
     last, _ = model.inner(IDS)
     assert last.shape == (2, 1, 11)
-    assert torch.equal(model(IDS).logits[:, -1:], last)
+    # One row a text and six may take different kernels: equal but for the last digit.
+    assert torch.allclose(model(IDS).logits[:, -1:], last, atol=1e-6)
 
 
 def test_the_constructor_is_given_what_it_takes_under_its_own_names(own: Any) -> None:

@@ -106,6 +106,21 @@ def test_what_two_variants_share_starts_equal(variant: str) -> None:
     assert [name for name in shared if hashes[0][name] != hashes[1][name]] == []
 
 
+def test_the_words_vectors_start_as_large_as_asked() -> None:
+    as_torch, small = build(classes=3), build(classes=3, embedding_start=0.02)
+    assert torch.equal(small.embedding.weight, as_torch.embedding.weight * 0.02)
+    rest = [name for name in as_torch.state_dict() if name != "embedding.weight"]
+    assert all(torch.equal(as_torch.state_dict()[name], small.state_dict()[name]) for name in rest)
+
+
+def test_learned_positions_start_as_large_as_asked() -> None:
+    as_torch, small = build(), build(position={"kind": "learned", "start": 0.02})
+    tables = [model.state_dict()["positions.0.table.weight"] for model in (as_torch, small)]
+    assert torch.allclose(tables[1], tables[0] * 0.02)
+    with pytest.raises(ModelError, match="above 0, not 0"):
+        build(position={"kind": "learned", "start": 0})
+
+
 def test_a_classifier_and_a_language_model_share_their_start() -> None:
     decoder, encoder = build().state_dict(), build(3).state_dict()
     shared = decoder.keys() & encoder.keys()

@@ -15,7 +15,7 @@ Options = dict[str, Any]
 
 OPTIONS: dict[tuple[str, str], tuple[Options, ...]] = {
     ("position", "none"): ({},),
-    ("position", "learned"): ({},),
+    ("position", "learned"): ({}, {"start": 0.02}),
     ("position", "sinusoidal"): ({}, {"base": 100.0}),
     ("position", "alibi"): ({}, {"slope": 1.0}),
     ("position", "rope"): ({}, {"base": 500.0, "fraction": 0.5}),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headtohead.report import formats, tables
+from headtohead.report import formats, tables, terminal
 from headtohead.report.cells import Cell, Column, Table
 
 Findings = dict[str, Any]
@@ -34,6 +34,17 @@ def test_tables_come_in_the_report_s_order_and_only_with_rows(findings: Callable
         "versions",
     ]
     assert tables.tables({}) == []
+
+
+def test_the_share_of_unknown_words_stands_beside_every_perplexity(findings: Callable[..., Findings]) -> None:
+    found = findings({"v": 0.1})
+    assert [row[-1] for row in texts(tables.results(found))] == ["2.1\N{NO-BREAK SPACE}%"] * 2
+    last = list(terminal.result_table(found).columns[0].cells)[-1]
+    assert last == "unknown words" or "unknown words" in [c.header for c in terminal.result_table(found).columns]
+    found["corpus"]["splits"]["test"]["unknown"] = 0.0
+    assert tables.results(found).columns[-1].name == "seed 2"
+    by_rows = findings({"v": 0.1}, metric="accuracy")
+    assert tables.results(by_rows).columns[-1].name == "seed 2"
 
 
 def test_what_a_variant_changes_stands_beside_the_baseline_s_value(findings: Callable[..., Findings]) -> None:

@@ -160,7 +160,7 @@ def test_a_recipe_that_does_not_exist_gives_the_nearest(tmp_path):
 def test_every_recipe_loads_and_its_published_figures_belong_to_it(name):
     experiment = loading.load(name)
     for figure in experiment.published:
-        assert figure.variant in experiment.names
+        assert figure.variant in (*experiment.names, *(["winner"] if experiment.search else []))
         assert figure.metric == experiment.primary.metric
 
 

@@ -7,15 +7,16 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from ..corpus import Corpus, Encoded, Split, Tokenizer
+from ..corpus import Corpus, Encoded, Split, Tokens
 from .findings import Finding
 from .leaks import audit_labels, audit_rows
+from .length import audit_length
 from .vocabulary import audit_unknown, audit_vocabulary
 
 
 def audit_data(
     corpus: Corpus,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: Tokens | None = None,
     *,
     encoded: Mapping[str, Encoded] | None = None,
     unknown: float = 0.0,
@@ -31,10 +32,12 @@ def audit_data(
         tokens = {name: _tokens(split, tokenizer, encoded or {}) for name, split in corpus.splits.items()}
         found.append(audit_vocabulary(corpus, tokenizer, tokens))
         found.append(audit_unknown(corpus, tokenizer, tokens, unknown))
+    if tokenizer is not None and tokenizer.kind == "pretrained" and encoded:
+        found.append(audit_length(encoded))
     return found
 
 
-def _tokens(split: Split, tokenizer: Tokenizer, encoded: Mapping[str, Encoded]) -> NDArray[np.int64]:
+def _tokens(split: Split, tokenizer: Tokens, encoded: Mapping[str, Encoded]) -> NDArray[np.int64]:
     """All tokens of a split in a row."""
     if split.name in encoded:
         flat: NDArray[np.int64] = encoded[split.name].tokens.numpy()

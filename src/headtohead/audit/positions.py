@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from ..model import Transformer
+from ..model import FineTuned, Transformer
 from ..parts import Position
 from .findings import Finding, does_not_apply
 from .measure import apart
@@ -30,6 +30,8 @@ def audit_positions(subject: Subject) -> Finding:
     """At most one signal is added to the input."""
     if isinstance(subject.model, Transformer):
         return _judged(*_of_parts(subject.model, subject.length))
+    if isinstance(subject.model, FineTuned):
+        return does_not_apply(NAME, "a pretrained model's positions are its own")
     if subject.length < 4 or subject.noise != "none":
         return does_not_apply(NAME, "position tables cannot be told in this model")
     subject = subject.without_restoring()

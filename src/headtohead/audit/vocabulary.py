@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..corpus import Corpus, Split, Tokenizer
+from ..corpus import Corpus, Split, Tokens
 from .findings import Finding, does_not_apply
 from .leaks import fold
 
 NAME, UNKNOWN = "vocabulary", "unknown tokens"
 
-Tokens = Mapping[str, NDArray[np.int64]]
+TokensOf = Mapping[str, NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class _Reading:
     """rows of the split that the vocabulary was made from"""
 
 
-def audit_vocabulary(corpus: Corpus, tokenizer: Tokenizer, tokens: Tokens) -> Finding:
+def audit_vocabulary(corpus: Corpus, tokenizer: Tokens, tokens: TokensOf) -> Finding:
     """What share of the held-out tokens is known only through text outside train."""
-    if tokenizer.kind in ("bytes", "file"):
+    if tokenizer.kind in ("bytes", "file", "pretrained"):
         why = "bytes are learned from no text" if tokenizer.kind == "bytes" else "the tokenizer was made elsewhere"
         return does_not_apply(NAME, why)
     outside = _outside(corpus)
@@ -107,7 +107,7 @@ def _outside(corpus: Corpus) -> _Outside:
     return _Outside(len(texts), frozenset(folded), known, outside, unheld)
 
 
-def _read(split: Split, tokenizer: Tokenizer, tokens: Tokens, outside: _Outside) -> _Reading:
+def _read(split: Split, tokenizer: Tokens, tokens: TokensOf, outside: _Outside) -> _Reading:
     own = tokens[split.name]
     special = {tokenizer.unknown_id, tokenizer.pad_id, tokenizer.start_id, tokenizer.stop_id}
     foreign = ~np.isin(own, np.unique(tokens["train"])) & ~np.isin(own, [i for i in special if i is not None])
@@ -144,7 +144,7 @@ def stands(word: str, text: str, *, whole: bool) -> bool:
     return False
 
 
-def audit_unknown(corpus: Corpus, tokenizer: Tokenizer, tokens: Tokens, unknown: float = 0.0) -> Finding:
+def audit_unknown(corpus: Corpus, tokenizer: Tokens, tokens: TokensOf, unknown: float = 0.0) -> Finding:
     """The share of unknown tokens in each split, and whether training ever shows one."""
     if tokenizer.unknown_id is None:
         return does_not_apply(UNKNOWN, f"nothing is unknown to a tokenizer of {tokenizer.kind}")

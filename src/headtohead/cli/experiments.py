@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .app import Json, Use, app, show_json
+
+if TYPE_CHECKING:
+    from ..spec import Experiment
 
 
 @app.command()
@@ -30,34 +33,41 @@ def run(
         bool, typer.Option("--resume", help="Continue what is there; only what is missing is run.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Sizes and a time estimate; nothing is trained.")] = False,
+    show_batch: Annotated[
+        bool, typer.Option("--show-batch", help="The first batch, tensor by tensor; nothing is trained.")
+    ] = False,
     as_json: Json = False,
     use: Use = None,
 ) -> None:
     """Train a change beside its baseline, and say whether it helped."""
-    from ..lab import loading, running
-    from ..report import terminal
+    from ..lab import loading, running, searching
+    from ..report import distillation_terminal, search_terminal, terminal
 
     changes = list(settings or [])
     if seeds is not None:
         changes.append(f"seeds={seeds}")
     experiment = loading.load(recipe, changes, use=use or (), data=data, quick=quick)
+    if show_batch:
+        from ..lab.showing import first_batch
+        from ..report import batch_terminal
+
+        batch = first_batch(experiment)
+        show_json(batch.as_row()) if as_json else batch_terminal.show_batch(batch)
+        return
     if dry_run:
-        plans = running.plan(experiment)
-        if as_json:
-            show_json({"experiment": experiment.name, "plan": [p.as_row() for p in plans]})
-        else:
-            terminal.show_plan(experiment, plans, experiment.most_seeds, workers or running.default_workers())
+        _show_plan(experiment, workers or running.default_workers(), as_json)
         return
     where = out or running.DEFAULT_FOLDER / experiment.name
-    with terminal.Live(experiment) as live:
+    with (search_terminal.SearchLive if experiment.search else terminal.Live)(experiment) as live:
         try:
-            outcome = running.run(
+            outcome = searching.run(
                 experiment,
                 where,
                 workers=workers,
                 device=device,
                 resume=resume,
                 watch=live.watch,
+                tell=live.tell,
                 command=sys.argv,
             )
         except KeyboardInterrupt:
@@ -72,10 +82,27 @@ def run(
     if as_json:
         show_json(terminal.as_json(outcome, page))
     else:
+        search_terminal.show_search(outcome.findings or {})
+        distillation_terminal.show_distillation(outcome.findings or {})
         terminal.show_outcome(outcome, page)
     if outcome.failures:
         wrong = all(job.wrong_request for job in outcome.failures)
         raise typer.Exit(2 if wrong else 1)
+
+
+def _show_plan(experiment: Experiment, workers: int, as_json: bool) -> None:
+    from ..lab import running, searching
+    from ..report import search_terminal, terminal
+
+    search = searching.plan(experiment) if experiment.search else None
+    plans = running.plan(experiment)
+    if as_json:
+        found = {"experiment": experiment.name, "plan": [p.as_row() for p in plans]}
+        show_json({**found, "search": search.as_row()} if search else found)
+        return
+    terminal.show_plan(experiment, plans, experiment.most_seeds, workers)
+    if search:
+        search_terminal.show_search_plan(experiment, search, workers)
 
 
 @app.command()

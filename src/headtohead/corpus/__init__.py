@@ -1,10 +1,10 @@
 """Texts to batches: sources with their splits, tokenizers saved as tokenizer.json, batches by (seed, step)."""
 
-from .batches import IGNORED, Batch, Encoded, Rows, Schedule, Stream, encode, word_counts
+from .batches import IGNORED, Batch, Encoded, Rows, Schedule, Stream, encode, rows_of, word_counts
 from .examples import Examples, examples
 from .sources import load
 from .splits import Corpus, Split, Task
-from .tokenizers import Tokenizer, check_tokens, train_tokenizer
+from .tokenizers import Tokenizer, Tokens, check_tokens, train_tokenizer
 
 __all__ = [
     "IGNORED",
@@ -18,10 +18,12 @@ __all__ = [
     "Stream",
     "Task",
     "Tokenizer",
+    "Tokens",
     "check_tokens",
     "encode",
     "examples",
     "load",
+    "rows_of",
     "train_tokenizer",
     "word_counts",
 ]

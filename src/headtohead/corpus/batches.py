@@ -1,7 +1,8 @@
 """Rows to batches: an encoded split is one tensor, a batch is an index into it and a function of (seed, step) alone.
 
 Nothing here remembers what was drawn before: a run that was killed draws what it would have drawn, two variants with
-the same seed see the same batches, and no row depends on the others of its batch (all are padded to the context).
+the same seed see the same batches, and no row depends on the others of its batch (all are padded to the context; those
+of a pretrained encoder, which masks padding, to the longest of the batch).
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from headtohead.errors import CorpusError
 from headtohead.spec import Data, Once, Training
 
 from .splits import Split, Task
-from .tokenizers import Tokenizer
+from .tokenizers import Tokens
 
 IGNORED = -100
 """the label of a position outside the loss"""
+WINDOW = 32
+"""batches that are sorted by length together: enough for little padding, few enough for a batch to be a mixture"""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,10 @@ class Rows:
     tokens: Int64[Tensor, "tokens"]
     offsets: Int64[Tensor, "rows_and_one"]
     labels: Int64[Tensor, "rows"] | None = None
+    to_longest: bool = False
+    """a batch is as wide as its longest row, and not as the context"""
+    cut_before: int = 0
+    """rows that have lost their end already, by a tokenizer that keeps its frame around what is left"""
 
     def __len__(self) -> int:
         return self.offsets.numel() - 1
@@ -70,13 +77,19 @@ class Rows:
     def cut(self, context: int) -> int:
         """How many rows are longer than a model of this context can read."""
         limit = context if self.labels is not None else context + 1
-        return int((self.lengths > limit).sum())
+        return self.cut_before + int((self.lengths > limit).sum())
+
+    def width(self, at: Int64[Tensor, "batch"], context: int) -> int:
+        """How wide a batch of these rows is."""
+        longest = int((self.offsets[at + 1] - self.offsets[at]).max())
+        return min(context, longest) if self.to_longest else context
 
     def pick(self, at: Int64[Tensor, "picked"], name: str) -> Rows:
         """Those rows only, under another name."""
         pieces = [self.tokens[self.offsets[i] : self.offsets[i + 1]] for i in at.tolist()]
         offsets = torch.tensor([0, *(len(piece) for piece in pieces)]).cumsum(0)
-        return Rows(name, torch.cat(pieces), offsets, None if self.labels is None else self.labels[at])
+        labels = None if self.labels is None else self.labels[at]
+        return Rows(name, torch.cat(pieces), offsets, labels, self.to_longest)
 
     def padded(
         self, at: Int64[Tensor, "batch"], width: int, pad_id: int
@@ -92,7 +105,7 @@ class Rows:
 Encoded = Stream | Rows
 
 
-def encode(split: Split, tokenizer: Tokenizer, task: Task, data: Data) -> Encoded:
+def encode(split: Split, tokenizer: Tokens, task: Task, data: Data) -> Encoded:
     """The split as numbers, in the form that task and data.rows ask for."""
     if task == "language-model" and data.rows == "stream":
         return _stream(split, tokenizer)
@@ -103,12 +116,19 @@ def encode(split: Split, tokenizer: Tokenizer, task: Task, data: Data) -> Encode
         ids = [[tokenizer.start_id, *row, tokenizer.stop_id] for row in ids]
     if empty := [i for i, row in enumerate(ids, start=1) if not row]:
         raise CorpusError(f"{split.name}: row {empty[0]} has no tokens: {split.rows[empty[0] - 1]!r}")
+    return rows_of(split, ids, labelled=task == "classify")
+
+
+def rows_of(
+    split: Split, ids: Sequence[Sequence[int]], *, labelled: bool, to_longest: bool = False, cut: int = 0
+) -> Rows:
+    """Rows that are numbers already."""
     offsets = torch.tensor([0, *(len(row) for row in ids)]).cumsum(0)
-    labels = torch.tensor(split.labels) if task == "classify" and split.labels is not None else None
-    return Rows(split.name, _flat(ids), offsets, labels)
+    labels = torch.tensor(split.labels) if labelled and split.labels is not None else None
+    return Rows(split.name, _flat(ids), offsets, labels, to_longest, cut)
 
 
-def _stream(split: Split, tokenizer: Tokenizer) -> Stream:
+def _stream(split: Split, tokenizer: Tokens) -> Stream:
     joint = "" if tokenizer.kind == "words" else split.joint  # words know no white space
     rows = [*(row + joint for row in split.rows[:-1]), *split.rows[-1:]]
     return Stream(split.name, _flat(tokenizer.encode_rows(rows)))
@@ -135,6 +155,7 @@ class Schedule:
     stream, random     blocks that start anywhere
     stream, shuffled   blocks end to end from a random phase, every one once an epoch, in a random order
     rows               every row once an epoch, in a random order
+    rows, by length    the same, with rows of like length in one batch
     """
 
     def __init__(
@@ -145,10 +166,11 @@ class Schedule:
         data: Data,
         context: int,
         seed: int,
-        tokenizer: Tokenizer,
+        tokenizer: Tokens,
     ) -> None:
         self.encoded, self.task, self.context, self.seed = encoded, task, context, seed
         self.size = training.batch
+        self.by_length = training.batching == "by length"
         self.random = isinstance(encoded, Stream) and training.sampling == "random"
         self.unknown, self.once = data.unknown, data.once
         self.unknown_id, self.pad_id = tokenizer.unknown_id, tokenizer.pad_id or 0
@@ -197,7 +219,7 @@ class Schedule:
         if isinstance(self.encoded, Stream):
             block, real = self._windows[at], None
         else:
-            width = self.context + (self.task == "language-model")
+            width = self.encoded.width(at, self.context + (self.task == "language-model"))
             block, real = self.encoded.padded(at, width, self.pad_id)
         if self.unknown:
             block = self._with_unknown(block, step)
@@ -212,6 +234,8 @@ class Schedule:
     def digest(self, steps: int) -> str:
         """SHA-256 of which examples each of so many steps sees, and of how they are cut."""
         head = f"{type(self.encoded).__name__} {len(self.encoded)} {self.context} {self.size} {self.unknown} {steps}"
+        if self.by_length:
+            head += " by length"
         if self.once != Once():
             head += f" {self.once.model_dump_json()}"
         made = hashlib.sha256(head.encode())
@@ -222,10 +246,20 @@ class Schedule:
     def _order(self, epoch: int) -> Int64[Tensor, "items"]:
         order = torch.randperm(self.items, generator=self._seeded("order", epoch))
         if isinstance(self.encoded, Rows):
-            return order
+            return self._by_length(order, self.encoded, epoch) if self.by_length else order
         phases = min(self.context, len(self.encoded) - self.items * self.context)
         phase = torch.randint(phases, (1,), generator=self._seeded("phase", epoch))
         return order * self.context + phase
+
+    def _by_length(self, order: Int64[Tensor, "items"], rows: Rows, epoch: int) -> Int64[Tensor, "items"]:
+        """Within windows of a random order, rows of like length side by side; then the batches in a random order. Only
+        the last may be short, and stays last."""
+        windows = [window[rows.lengths[window].argsort(stable=True)] for window in order.split(WINDOW * self.size)]
+        full = self.items // self.size * self.size
+        order = torch.cat(windows)
+        batches = order[:full].view(-1, self.size)
+        shuffled = torch.randperm(len(batches), generator=self._seeded("batches by length", epoch))
+        return torch.cat((batches[shuffled].flatten(), order[full:]))
 
     def _with_unknown(self, block: Int64[Tensor, "batch width"], step: int) -> Int64[Tensor, "batch width"]:
         """A share of the words made unknown, before inputs and labels part: both see it."""
@@ -267,7 +301,7 @@ def word_counts(encoded: Encoded, vocab: int) -> Int64[Tensor, "vocab"]:
     return torch.bincount(encoded.tokens, minlength=vocab)
 
 
-def _kept_ids(tokenizer: Tokenizer) -> Int64[Tensor, "kept"]:
+def _kept_ids(tokenizer: Tokens) -> Int64[Tensor, "kept"]:
     """Padding, start and stop are not words."""
     ids = (tokenizer.pad_id, tokenizer.start_id, tokenizer.stop_id)
     return torch.tensor(sorted({one for one in ids if one is not None}), dtype=torch.int64)

@@ -17,7 +17,7 @@ from headtohead.errors import CorpusError
 
 from .batches import IGNORED, Batch, Encoded, Rows, Stream, shifted
 from .splits import Task
-from .tokenizers import Tokenizer
+from .tokenizers import Tokens
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class Examples:
             yield Batch(inputs, labels, torch.arange(self.context)[None] < left.numel() - 1)
 
     def _rows(self, rows: Rows, size: int) -> Iterator[Batch]:
-        width = self.context + (self.task == "language-model")
+        context = self.context + (self.task == "language-model")
         for at in torch.arange(len(rows)).split(size):
-            block, real = rows.padded(at, width, self.pad_id)
+            block, real = rows.padded(at, rows.width(at, context), self.pad_id)
             if self.task == "language-model":
                 yield Batch(*shifted(block, real))
             else:
@@ -75,7 +75,7 @@ class Examples:
                 yield Batch(block, rows.labels[at], real)
 
 
-def examples(encoded: Encoded, task: Task, context: int, tokenizer: Tokenizer) -> Examples:
+def examples(encoded: Encoded, task: Task, context: int, tokenizer: Tokens) -> Examples:
     """The split as evaluation examples for a model of this context."""
     if isinstance(encoded, Rows):
         limited = (encoded.lengths - 1).clamp(max=context)

@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Protocol, get_type_hints, runtime_checkable
 
 from pydantic import Field, TypeAdapter, ValidationError
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
@@ -39,6 +39,26 @@ _EVERY_CHARACTER = "(?m)."  # Oniguruma's m: a period is a line end too
 
 Count = Annotated[int, Field(ge=1)]
 BpeSize = Annotated[int, Field(ge=256 + len(NAMES))]
+
+
+@runtime_checkable
+class Tokens(Protocol):
+    """What everybody needs of a tokenizer; a pretrained model's has it too."""
+
+    kind: str
+    vocab_size: int
+    pad_id: int | None
+    unknown_id: int | None
+    start_id: int | None
+    stop_id: int | None
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def encode_rows(self, rows: Sequence[str]) -> list[list[int]]: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+    def token(self, id: int) -> str: ...
 
 
 class Tokenizer:

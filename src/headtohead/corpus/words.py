@@ -103,10 +103,9 @@ _JOINED = (
 
 def normalizer(*, lowercase: bool) -> normalizers.Normalizer:
     """The rules as one normalizer; cutting at white space after it gives the words."""
-    steps: list[normalizers.Normalizer] = [normalizers.Replace(Regex(rule), by) for rule, by in TREEBANK]
-    if lowercase:
-        # Last: an abbreviation is known by its capitals.
-        steps.append(normalizers.Lowercase())
+    # Lowercase comes first: the library panics where it follows a space that was put before the first character.
+    steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if lowercase else []
+    steps += [normalizers.Replace(Regex(rule), by) for rule, by in TREEBANK]
     return normalizers.Sequence(steps)
 
 

@@ -219,10 +219,11 @@ def _contrasted(job: Job, row: Row) -> Iterator[Told]:
 def _batches(job: Job) -> Iterator[list[Row]]:
     """Rows that may stand side by side: of one length where the model cannot be told of padding."""
     rows = sorted(job.rows, key=lambda row: len(row.ids))
-    size = 1 if _alone(job.model) else job.batch
+    pads = job.model.pads
+    size = job.batch if pads or not _alone(job.model) else 1
     while rows:
         here = rows[:size]
-        if not job.model.pads:
+        if not pads:
             here = [row for row in here if len(row.ids) == len(here[0].ids)]
         yield here
         rows = rows[len(here) :]

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 
 from ..errors import ModelError, RequestError
-from ..model import Decoder, Transformer
+from ..model import Decoder, OwnModel, Transformer
 from ..model.pretrained import Pretrained
 from . import search
 from .steps import Step, is_count
@@ -119,7 +119,8 @@ def decoder_of(model: Any, tokenizer: Any = None) -> tuple[Decoder, Any]:
     library = sys.modules.get("transformers")  # whoever holds one of its models has imported it
     if library is not None and isinstance(model, library.PreTrainedModel):
         model = Pretrained(model)
-    if not isinstance(model, Decoder):
+    # The three kinds first: to hold a model against the protocol asks for each of its properties.
+    if not isinstance(model, Transformer | OwnModel | Pretrained) and not isinstance(model, Decoder):
         raise ModelError(f"a {type(model).__name__} writes no text: give what load_model gives, or a language model")
     if isinstance(model, Transformer) and model.classes is not None:
         raise ModelError("a classifier writes no text; take a language model")

@@ -55,12 +55,16 @@ def answers(
     others: Mapping[str, Sequence[Verdict]],
     failed: Mapping[str, str],
     held_out: Sequence[str],
+    among: Mapping[tuple[str, str], Verdict] | None = None,
 ) -> list[dict[str, Any]]:
     """Each claim with the verdict that answers it. One at the end is answered by the experiment's own verdict; one
-    along the way or at another length by a comparison of its own, on the totals of each seed."""
+    along the way or at another length by a comparison of its own, on the totals of each seed; one against another
+    variant than the baseline by the file's comparison of the two (`among`)."""
     found = []
     for claim in experiment.claims:
-        if claim.step is None and claim.context is None:
+        if claim.against != BASELINE:
+            verdict = (among or {}).get((claim.against, claim.variant))
+        elif claim.step is None and claim.context is None:
             named = next((rows for name, rows in others.items() if name == claim.split), None)
             rows = verdicts if claim.split is None else named
             verdict = next((v for v in rows or () if v.variant == claim.variant), None)

@@ -19,7 +19,7 @@ from ..verdict import mean_interval
 from .folders import SCHEMA, Run
 
 if TYPE_CHECKING:
-    from ..corpus import Examples, Tokenizer
+    from ..corpus import Examples, Tokens
     from ..model import Transformer
 
 FILE = "attention.json"
@@ -34,7 +34,7 @@ WORK, MOST_WORK = 2e10, 4e11
 Row = dict[str, Any]
 
 
-def write(folder: Path, model: Transformer, examples: Examples, tokenizer: Tokenizer, split: str) -> None:
+def write(folder: Path, model: Transformer, examples: Examples, tokenizer: Tokens, split: str) -> None:
     """Measure every head on some rows of a held-out split, and leave it in the run folder. An attention of the user's
     own may show no maps: then there is nothing to leave."""
     try:
@@ -44,7 +44,7 @@ def write(folder: Path, model: Transformer, examples: Examples, tokenizer: Token
     write_json(folder / FILE, {"schema": SCHEMA, "split": split, **found})
 
 
-def measure(model: Transformer, examples: Examples, tokenizer: Tokenizer) -> dict[str, Any]:
+def measure(model: Transformer, examples: Examples, tokenizer: Tokens) -> dict[str, Any]:
     """The number of rows that were looked at, and a row of measures for each head."""
     from ..look import measures
 

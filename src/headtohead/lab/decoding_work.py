@@ -24,7 +24,7 @@ from ..decode.strategies import Strategy
 from ..decode.texts import continuation_text, prompt_ids
 from ..decode.trace import note, trace
 from ..errors import RunFolderError
-from ..files import append_line, disk_full_in_words, read_lines
+from ..files import append_line, whole_lines
 from .decoding_asked import Asked, Writer
 
 SCHEMA = 1
@@ -50,8 +50,8 @@ class Work:
     scores: dict[str, Line] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.lines = {line["key"]: line for line in _whole_lines(self.folder / SAMPLES)}
-        self.scores = {line["key"]: line for line in _whole_lines(self.folder / SCORES)}
+        self.lines = {line["key"]: line for line in whole_lines(self.folder / SAMPLES)}
+        self.scores = {line["key"]: line for line in whole_lines(self.folder / SCORES)}
 
     def found(self) -> dict[str, Any]:
         """Everything that the report shows, as plain JSON values."""
@@ -315,19 +315,6 @@ class Work:
 
 def _hash(*parts: object) -> str:
     return hashlib.blake2b(json.dumps(parts).encode(), digest_size=12).hexdigest()
-
-
-def _whole_lines(path: Path) -> list[Line]:
-    """The lines of a file that may have been cut off by a kill; the piece at its end is taken away, so that the next
-    line begins where a line begins."""
-    found = read_lines(path)
-    if path.is_file():
-        content = path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            with disk_full_in_words(path), path.open("r+b") as file:
-                file.truncate(whole)
-    return found
 
 
 class _silently(warnings.catch_warnings):  # noqa: N801  used as a statement

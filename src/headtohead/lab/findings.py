@@ -10,6 +10,7 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from ..errors import RunFolderError
 from ..files import read_json, sha256, write_json
 from ..spec import BASELINE
 from ..verdict import Scores, Verdict, compare, mean_interval, schedule
-from . import attention
+from . import attention, distilled, luck
 from .answers import answers, beside, is_original
 from .folders import SCHEMA, Run, Runs
 
@@ -47,6 +48,11 @@ def find(runs: Runs, *, looks: Sequence[int] = ()) -> dict[str, Any]:
         for name, rows in others
     }
     original = is_original(experiment, corpus["digest"])
+    comparisons = {
+        at: _judge(experiment, _among(one, finished), corpus, split, kept, failed, looks, one.baseline)
+        for at, one in enumerate(experiment.comparisons)
+    }
+    among = {(experiment.comparisons[at].baseline, v.variant): v for at, rows in comparisons.items() for v in rows}
     return {
         "schema": SCHEMA,
         "experiment": runs.about["experiment"],
@@ -58,9 +64,18 @@ def find(runs: Runs, *, looks: Sequence[int] = ()) -> dict[str, Any]:
         "looks": list(looks),
         "verdicts": [verdict.as_row() for verdict in verdicts],
         "others": {name: [verdict.as_row() for verdict in rows] for name, rows in judged.items()},
+        "comparisons": [
+            {**one.model_dump(mode="json"), "verdicts": [verdict.as_row() for verdict in comparisons[at]]}
+            for at, one in enumerate(experiment.comparisons)
+        ],
         "results": _results(finished, corpus),
         "by_seed": _by_seed(finished, corpus, split, kept, experiment.primary.metric),
         "curves": _curves(finished),
+        "losses": _curves(finished, "loss") if experiment.primary.metric == "accuracy" else {},
+        "chosen": {
+            name: [[seed, run.result["trained"]["chosen_step"]] for seed, run in found.items()]
+            for name, found in finished.items()
+        },
         "pairing": pairing,
         "audits": audits,
         "data_audits": corpus["audits"],
@@ -68,11 +83,14 @@ def find(runs: Runs, *, looks: Sequence[int] = ()) -> dict[str, Any]:
         "samples": {name: _samples(found) for name, found in finished.items()},
         "sentences": {name: _sentences(found) for name, found in finished.items()},
         "published": [beside(figure, finished, original=original) for figure in experiment.published],
-        "claims": answers(experiment, finished, verdicts, judged, failed, _held_out(corpus, "test")),
+        "claims": answers(experiment, finished, verdicts, judged, failed, _held_out(corpus, "test"), among),
         "lengths": {name: _lengths(found) for name, found in finished.items()},
         "axis": _axis(experiment, finished),
         "confusion": _confusion(finished, corpus),
         "attention": attention.read(finished),
+        "teacher": read_json(runs.folder / "teacher.json") if experiment.task == "distil" else None,
+        "distilled": distilled.find(runs, finished) if experiment.task == "distil" else None,
+        "search": luck.read(runs, finished),
         "seals": {
             f"{name}/seed-{seed}": sha256(run.folder / "result.json")
             for name, found in finished.items()
@@ -129,6 +147,7 @@ def _judge(
     rows: str,
     failed: Mapping[str, str],
     looks: Sequence[int],
+    against: str = BASELINE,
 ) -> list[Verdict]:
     kind = experiment.primary.metric
     scored = {
@@ -136,19 +155,25 @@ def _judge(
         for name, found in finished.items()
         if found  # a variant without a finished run is in the failures
     }
-    baseline, per_byte = scored.pop(BASELINE), False
+    if against not in scored:
+        return []
+    baseline, per_byte = scored.pop(against), False
     if kind == "perplexity" and any(not np.array_equal(s.weights, baseline.weights) for s in scored.values()):
         # Other tokens, other predictions: only totals can be compared, and per byte of the same text.
         per_byte = True
         size = _bytes(corpus, split)
         baseline, scored = _totals(baseline, size), {name: _totals(s, size) for name, s in scored.items()}
-    barred = {name: reason for name, reason in failed.items() if name != BASELINE}
-    if BASELINE in failed:
-        barred = dict.fromkeys(scored, f"the baseline {failed[BASELINE]}")
+    barred = {name: reason for name, reason in failed.items() if name != against}
+    if against in failed:
+        barred = dict.fromkeys(scored, f"{'the baseline' if against == BASELINE else against} {failed[against]}")
     verdicts = compare(baseline, scored, metric=kind, matters=experiment.matters, failed=barred, looks=looks)
     if per_byte:
         return [replace(v, sentence=re.sub("(?i)(perplexity)", r"\1 per byte", v.sentence)) for v in verdicts]
     return verdicts
+
+
+def _among(one: spec.Comparison, finished: Finished) -> Finished:
+    return {name: finished[name] for name in (one.baseline, *one.variants)}
 
 
 def _held_out(corpus: Mapping[str, Any], split: str) -> list[str]:
@@ -228,13 +253,14 @@ def _by_seed(
     return shown
 
 
-def _curves(finished: Finished) -> dict[str, Any]:
+def _curves(finished: Finished, metric: str | None = None) -> dict[str, Any]:
+    """What was noted along the way, by variant, split and seed: the metric that counts unless another is named."""
     curves: dict[str, Any] = {}
     for name, found in finished.items():
         by_split: dict[str, dict[str, list[list[float]]]] = {}
         for seed, run in found.items():
             for line in run.metrics:
-                value = line.get(run.result["metric"], line["loss"])
+                value = line.get(metric or run.result["metric"], line["loss"])
                 by_split.setdefault(line["split"], {}).setdefault(str(seed), []).append([line["step"], value])
         curves[name] = by_split
     return curves
@@ -249,12 +275,11 @@ def _pairing(experiment: spec.Experiment, name: str, finished: Finished) -> dict
         return row
     pairs = [(finished[BASELINE][seed], finished[name][seed]) for seed in common]
     shared = equal = 0
-    on_purpose = any(setting.startswith(OTHER_START) for setting in settings)
+    on_purpose = [tensors for setting, tensors in OTHER_START.items() if setting in settings]
     for one, other in pairs:
         first, second = one.start["tensors"], other.start["tensors"]
         both = [t for t in second if t in first and first[t].split(":")[0] == second[t].split(":")[0]]
-        if on_purpose:
-            both = [t for t in both if not t.startswith("output.")]
+        both = [t for t in both if not any(fnmatchcase(t, tensors) for tensors in on_purpose)]
         shared = len(both)
         equal = min(sum(first[t] == second[t] for t in both), equal or shared)
     row |= {
@@ -274,10 +299,28 @@ def _pairing(experiment: spec.Experiment, name: str, finished: Finished) -> dict
     return row
 
 
-OTHER_BATCHES = ("data.", "training.batch", "training.sampling", "training.steps", "model.context")
+OTHER_BATCHES = (
+    "data.",
+    "training.batch",
+    "training.sampling",
+    "training.steps",
+    "model.context",
+    "model.pretrained",
+    "model.max_length",
+)
 """settings that change the batches on purpose"""
-OTHER_START = ("model.output_start", "model.output_bias")
-"""settings that change what the output layer starts with on purpose"""
+OTHER_START = {
+    "model.embedding_start": "embedding.*",
+    "model.position": "positions.*",
+    "model.output_start": "output.*",
+    "model.output_bias": "output.*",
+    # A bias is drawn within bounds that depend on how many numbers its layer takes in.
+    "model.width": "*",
+    "model.feedforward": "*.feedforward.*",
+    "model.head_dim": "*.attention.*",
+    "model.classifier_hidden": "classifier.*",
+}
+"""settings that change on purpose what some tensors of the same shape start with: the names of these"""
 
 
 def _unpaired(row: Mapping[str, Any], pair: tuple[Run, Run]) -> str | None:
@@ -286,8 +329,9 @@ def _unpaired(row: Mapping[str, Any], pair: tuple[Run, Run]) -> str | None:
     if not row["schedule"] and not on_purpose:
         return "was shown other batches than the baseline"
     # A network of the user's own draws its weights as it likes; the figures are shown and nothing is concluded.
-    of_parts = all(isinstance(run.trial.model, spec.Transformer) for run in pair)
-    if row["equal"] < row["shared"] and of_parts:
+    known = all(not isinstance(run.trial.model, spec.OwnModel) for run in pair)
+    known = known and not any(name.startswith("model.pretrained") for name in row["settings"])
+    if row["equal"] < row["shared"] and known:
         return "began with other weights than the baseline"
     return None
 

@@ -185,6 +185,15 @@ def identity_of(trial: spec.Trial, corpus_digest: str) -> str:
     if isinstance(trial.model, spec.OwnModel):
         file, _, name = trial.model.module.rpartition(":")
         kept["model"]["module"] = f"{sha256(Path(file))}:{name}"
+    if isinstance(trial.model, spec.Pretrained):
+        from ..model.weights import digest, find  # readers of runs need neither weights nor torch
+
+        kept["model"]["pretrained"] = digest(find(trial.model.pretrained))
+        del kept["data"]["tokens"]
+    if trial.teacher is not None and isinstance(trial.teacher.model, str):
+        from ..model.weights import digest, find
+
+        kept["teacher"]["model"] = digest(find(trial.teacher.model))
     text = json.dumps([kept, trial.seed, corpus_digest], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import corpus, spec
-from ..corpus import Rows, Tokenizer
+from ..corpus import Rows, Tokens
 from ..errors import ModelError
 from ..model import OwnModel, Transformer, create
 from ..train.loop import scores_of
@@ -24,7 +24,7 @@ COST_REPEATS = 3
 def test_at(
     model: Transformer | OwnModel,
     task: corpus.Task,
-    tokenizer: Tokenizer,
+    tokenizer: Tokens,
     held_out: dict[str, corpus.Encoded],
     contexts: tuple[int, ...],
 ) -> list[dict[str, Any]]:
@@ -33,7 +33,7 @@ def test_at(
 
 
 def _test_one(
-    model: Transformer | OwnModel, task: corpus.Task, tokenizer: Tokenizer, name: str, encoded: corpus.Encoded, at: int
+    model: Transformer | OwnModel, task: corpus.Task, tokenizer: Tokens, name: str, encoded: corpus.Encoded, at: int
 ) -> dict[str, Any]:
     row = {"split": name, "context": at}
     if task == "classify" and isinstance(encoded, Rows):

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import corpus, parts, spec
-from ..errors import Fault, PartError
+from ..decode.strategies import strategy
+from ..errors import Fault, PartError, StrategyError
 from ..spec.overlays import Raw
 from ..train import optimizers
 
@@ -55,9 +56,17 @@ def _find_paths(raw: Raw, folder: Path) -> None:
         if isinstance(module, str) and ":" in module:
             file, _, name = module.rpartition(":")
             table["model"]["module"] = f"{(folder / file).resolve()}:{name}"
+        weights = _dict(table.get("model")).get("pretrained")
+        if isinstance(weights, str):
+            # A folder beside the file comes first, then one where one stands; else a package or the hub is meant.
+            places = (folder / Path(weights).expanduser(), Path(weights).expanduser())
+            table["model"]["pretrained"] = next((str(one.resolve()) for one in places if one.is_dir()), weights)
         source = _dict(table.get("data")).get("source")
         if isinstance(source, str):
             table["data"]["source"] = _source(source, folder)
+        teacher = _dict(table.get("teacher")).get("model")
+        if isinstance(teacher, str) and (folder / teacher).exists():
+            table["teacher"]["model"] = str((folder / teacher).resolve())
         tokens = _dict(_dict(table.get("data")).get("tokens"))
         if isinstance(tokens.get("path"), str):
             tokens["path"] = str((folder / tokens["path"]).resolve())
@@ -77,13 +86,28 @@ def _source(source: str, folder: Path) -> str:
 def check(raw: Raw) -> list[Fault]:
     """What the spec cannot know: do parts, optimizer, schedule and tokenizer exist, and do their options fit?"""
     model, data, training = (_dict(raw.get(table)) for table in ("model", "data", "training"))
-    faults = [] if "module" in model else _check_model(model)
+    faults = [] if "module" in model or "pretrained" in model else _check_model(model)
     if "tokens" in data:
         try:
             faults += corpus.check_tokens(spec.Choice.model_validate(data["tokens"]))
         except ValueError:
             pass  # the spec has said so
-    return faults + optimizers.check(training)
+    return faults + optimizers.check(training) + _check_teacher(_dict(raw.get("teacher")))
+
+
+def _check_teacher(teacher: dict[str, Any]) -> list[Fault]:
+    """The same of a teacher that is to be built and trained first; and the strategy that it writes by."""
+    faults = _check_model(_dict(teacher.get("model"))) + optimizers.check(_dict(teacher.get("training")))
+    found = [Fault(f"teacher.{fault.place}", fault.message, fault.allowed, fault.nearest) for fault in faults]
+    if "strategy" in teacher:
+        try:
+            choice = spec.Choice.model_validate(teacher["strategy"])
+            strategy(choice.kind, **choice.options)
+        except StrategyError as error:
+            found.append(Fault("teacher.strategy", str(error)))
+        except ValueError:
+            pass  # the spec has said so
+    return found
 
 
 def _check_model(model: dict[str, Any]) -> list[Fault]:

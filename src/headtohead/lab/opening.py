@@ -29,7 +29,7 @@ def _is_ours(place: Path) -> bool:
         config = json.loads((place / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(config, dict) and config.get("model_type") == "headtohead"
+    return isinstance(config, dict) and (config.get("model_type") == "headtohead" or saved.OURS in config)
 
 
 def _holds_weights(place: Path) -> bool:

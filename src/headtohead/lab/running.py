@@ -20,9 +20,9 @@ from ..files import read_json, write_json
 from ..model import count
 from ..spec import BASELINE
 from ..spec.loading import trial as trial_of
-from . import findings
+from . import encoders, findings, teaching
 from .folders import SCHEMA, Runs, create_runs, locked, trials
-from .trial import begin, estimate, prepare, versions
+from .trial import Prepared, begin, estimate, prepare, versions
 from .workers import Job, Watch, default_workers, run_jobs
 
 DEFAULT_FOLDER = Path("runs")
@@ -49,6 +49,7 @@ def run(
     device: str = "auto",
     resume: bool = False,
     watch: Watch = lambda jobs: None,
+    tell: teaching.Tell = teaching.silent,
     command: Sequence[str] = (),
 ) -> Outcome:
     """Run every trial of the experiment that is not there yet."""
@@ -65,6 +66,8 @@ def run(
                 _remove_if_empty(folder)
             raise
         write_json(folder / "corpus.json", describe_corpus(experiment))
+        if experiment.task == "distil":
+            write_json(folder / "teacher.json", teaching.teach(experiment, folder, tell))
         looks = findings.looks_of(runs)
         jobs: list[Job] = []
         found: dict[str, Any] | None = None
@@ -103,7 +106,7 @@ def describe_corpus(experiment: spec.Experiment) -> dict[str, Any]:
             "unknown": unknown,
         }
     # Scores can be told apart by row only where an example is a row, and not a block of a stream.
-    by_row = trial.task == "classify" or trial.data.rows == "sentences"
+    by_row = trial.goal == "classify" or trial.data.rows == "sentences"
     unseen = {
         split.name: np.flatnonzero(audit.unseen_rows(texts, split.name)).tolist()
         for split in texts.held_out()
@@ -121,9 +124,19 @@ def describe_corpus(experiment: spec.Experiment) -> dict[str, Any]:
             for finding in audit.audit_data(texts, tokenizer, encoded=prepared.encoded, unknown=trial.data.unknown)
         ],
         "unseen": unseen,
-        "simple": audit.simple_answers(texts, prepared.encoded, tokenizer.vocab_size) if texts.label_names else {},
+        "simple": _simple(trial, prepared),
         "whose": _whose(trial, texts),
     }
+
+
+def _simple(trial: spec.Trial, prepared: Prepared) -> dict[str, dict[str, float]]:
+    """What a count can do with labelled rows: over their tokens, or over words where a model brings pieces of words."""
+    if not prepared.corpus.label_names:
+        return {}
+    encoded, vocab = prepared.encoded, prepared.tokenizer.vocab_size
+    if trial.task == "finetune":
+        encoded, vocab = encoders.as_words(prepared.corpus)
+    return audit.simple_answers(prepared.corpus, encoded, vocab)
 
 
 def _whose(trial: spec.Trial, texts: Corpus) -> dict[str, dict[str, int]]:
@@ -167,7 +180,7 @@ def check_runnable(experiment: spec.Experiment) -> None:
                 f"primary.split: no split named {primary!r} (there are: {', '.join(prepared.corpus.splits)})"
             )
         with tempfile.TemporaryDirectory() as scratch:
-            begin(trial, prepared, Path(scratch), torch.device("cpu"))
+            begin(trial, prepared, Path(scratch), torch.device("cpu"), taught=False)
 
 
 def check_room(experiment: spec.Experiment, folder: Path, workers: int) -> None:

@@ -11,16 +11,21 @@ from .. import corpus, parts, spec
 from ..corpus import Tokenizer
 from ..errors import ModelError, RunFolderError
 from ..files import read_json, write_json, write_text
-from ..model import OwnModel, Transformer, create
+from ..model import FineTuned, Learner, OwnModel, Transformer, create, finetuned, students
+from ..model.pretrained_tokens import PretrainedTokenizer
+from ..model.weights import find
 from ..train.checkpoint import load_tensors, read_weights, save_weights
+
+OURS = "headtohead"
+"""the entry of config.json that makes a fine-tuned model one of ours"""
 
 
 @dataclass(frozen=True)
 class Saved:
     """A model with what is needed to use it."""
 
-    model: Transformer | OwnModel
-    tokenizer: Tokenizer
+    model: Transformer | OwnModel | FineTuned | Learner
+    tokenizer: Tokenizer | PretrainedTokenizer
     task: str
     label_names: tuple[str, ...]
     trial: spec.Trial
@@ -33,12 +38,22 @@ class Saved:
 
 def save(
     folder: Path,
-    model: Transformer | OwnModel,
-    tokenizer: Tokenizer,
+    model: Transformer | OwnModel | FineTuned | Learner,
+    tokenizer: Tokenizer | PretrainedTokenizer,
     trial: spec.Trial,
     labels: tuple[str, ...],
 ) -> None:
     """config.json, model.safetensors, tokenizer.json, generation_config.json and a model card."""
+    write_text(folder / "README.md", _card(trial, model, tokenizer))
+    if isinstance(model, Learner):
+        students.save(folder, model, {"trial": trial.model_dump(mode="json")})
+        tokenizer.save(folder)
+        return
+    if isinstance(model, FineTuned):
+        # As the library saves it, so that the library opens it; what we need to know is one entry of config.json.
+        finetuned.save(folder, model, {"trial": trial.model_dump(mode="json")}, labels)
+        tokenizer.save(folder)
+        return
     own = _copy_own_files(folder, trial)
     config = {
         "model_type": "headtohead",
@@ -60,7 +75,6 @@ def save(
     )
     save_weights(folder / "model.safetensors", model)
     tokenizer.save(folder)
-    write_text(folder / "README.md", _card(trial, model, tokenizer))
 
 
 def _copy_own_files(folder: Path, trial: spec.Trial) -> dict[str, Any]:
@@ -85,6 +99,8 @@ def load(folder: str | Path, *, initial: bool = False) -> Saved:
     if not (place / "config.json").is_file():
         raise RunFolderError(f"{place}: not a model's folder (it has no config.json){_hint(place)}")
     config = read_json(place / "config.json")
+    if OURS in config:
+        return _load_finetuned(place, config, initial=initial)
     if config.get("model_type") != "headtohead":
         raise ModelError(f"{place}: a model of type {config.get('model_type')!r}, not one of Head to Head's")
     raw = config["trial"]
@@ -98,7 +114,23 @@ def load(folder: str | Path, *, initial: bool = False) -> Saved:
     model = create(trial.model, config["vocab_size"], len(labels) or None, seed=trial.seed)
     if not initial:
         load_tensors(model, read_weights(place / "model.safetensors"), str(place))
-    return Saved(model.eval(), tokenizer, trial.task, labels, trial, place)
+    return Saved(model.eval(), tokenizer, trial.goal, labels, trial, place)
+
+
+def _load_finetuned(place: Path, config: dict[str, Any], *, initial: bool) -> Saved:
+    trial = spec.Trial.model_validate(config[OURS]["trial"])
+    if trial.task == "distil":
+        assert isinstance(trial.model, spec.Pretrained)
+        student = students.begin(trial.model) if initial else students.reopen(trial.model, place)
+        return Saved(student.eval(), PretrainedTokenizer.load(find(place), None), trial.goal, (), trial, place)
+    labels = tuple(config["id2label"][str(i)] for i in range(len(config["id2label"])))
+    tokenizer = PretrainedTokenizer.load(find(place), None)
+    assert isinstance(trial.model, spec.Pretrained)
+    if initial:
+        model = finetuned.begin(trial.model, len(labels), seed=trial.seed)
+    else:
+        model = finetuned.reopen(trial.model, place, len(labels))
+    return Saved(model.eval(), tokenizer, trial.goal, labels, trial, place)
 
 
 def _hint(place: Path) -> str:
@@ -106,16 +138,19 @@ def _hint(place: Path) -> str:
     return f"; there are some inside it: {', '.join(runs)}" if runs else ""
 
 
-def _card(trial: spec.Trial, model: Transformer | OwnModel, tokenizer: Tokenizer) -> str:
+def _card(
+    trial: spec.Trial, model: Transformer | OwnModel | FineTuned | Learner, tokenizer: Tokenizer | PretrainedTokenizer
+) -> str:
     parameters = sum(p.numel() for p in model.parameters())
+    what = f"{model.name}, fine-tuned" if isinstance(model, FineTuned | Learner) else "A small transformer trained"
     settings = "\n".join(f"- {k}: {v}" for k, v in trial.model.model_dump(mode="json").items())
     return f"""---
 library_name: headtohead
-tags: [{"text-classification" if trial.task == "classify" else "text-generation"}]
+tags: [{"text-classification" if trial.goal == "classify" else "text-generation"}]
 ---
 # {trial.variant}, seed {trial.seed}
 
-A small transformer trained by Head to Head (the package headtohead) to be compared with its neighbours,
+{what} by Head to Head (the package headtohead) to be compared with its neighbours,
 not to be put to use. {parameters:,} parameters, vocabulary of {tokenizer.vocab_size:,}, task {trial.task}.
 
 ## Settings

@@ -19,14 +19,18 @@ from safetensors.numpy import save as pack
 
 from .. import audit, corpus, parts, spec, streams
 from ..corpus import Corpus, Examples, Schedule, Tokenizer
+from ..corpus.documents import Documents
+from ..corpus.prompted import Prompted, prompted_examples
 from ..decode import continue_ids
 from ..errors import RunFolderError
-from ..files import read_json, sha256, write_bytes, write_json
-from ..model import OwnModel, Transformer, count, create, tensor_hashes
+from ..files import append_line, read_json, sha256, write_bytes, write_json
+from ..model import FineTuned, Learner, OwnModel, Transformer, count, create, tensor_hashes
+from ..model.pretrained_tokens import PretrainedTokenizer
 from ..train import devices
+from ..train.lessons import Student
 from ..train.loop import EVALUATION_BATCH, Progress, Trained, Training, scores_of
-from ..train.objectives import Evaluation, evaluate, objective_of
-from . import attention, lengths, saved, use
+from ..train.objectives import Evaluation, Objective, evaluate, objective_of
+from . import attention, encoders, lengths, saved, summaries, teaching, use
 from .folders import SCHEMA, identity_of
 
 TRAIN_EXAMPLES = 256
@@ -40,31 +44,42 @@ class Prepared:
     """A corpus as tokens: what all trials with the same data share."""
 
     corpus: Corpus
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | PretrainedTokenizer
     encoded: dict[str, Any]
+    documents: Documents | None = None
+    """with people's summaries, where that is what the texts are"""
 
     @property
     def classes(self) -> int | None:
         return len(self.corpus.label_names) if self.corpus.task == "classify" else None
 
 
-def prepare(data: spec.Data, task: corpus.Task) -> Prepared:
+def prepare(data: spec.Data, task: spec.Task) -> Prepared:
     """Read, split and tokenise; once a process for the same data."""
     return _prepare(data.model_dump_json(), task)
 
 
 @lru_cache(maxsize=4)
-def _prepare(data_json: str, task: corpus.Task) -> Prepared:
+def _prepare(data_json: str, task: spec.Task) -> Prepared:
     data = spec.Data.model_validate(json.loads(data_json))
-    texts = corpus.load(data, task)
+    if task == "finetune":
+        texts = corpus.load(data, "classify")
+        pretrained = encoders.read_tokenizer(data.tokens)
+        return Prepared(texts, pretrained, encoders.encode(texts, pretrained, data.tokens))
+    if task == "distil" and data.tokens.kind == "pretrained":
+        return Prepared(*summaries.prepare(data))
+    kind: corpus.Task = "classify" if task == "classify" else "language-model"
+    texts = corpus.load(data, kind)
     tokenizer = corpus.train_tokenizer(data, texts)
-    encoded = {name: corpus.encode(split, tokenizer, task, data) for name, split in texts.splits.items()}
+    encoded = {name: corpus.encode(split, tokenizer, kind, data) for name, split in texts.splits.items()}
     return Prepared(texts, tokenizer, encoded)
 
 
-def initial_model(trial: spec.Trial, prepared: Prepared) -> Transformer | OwnModel:
+def initial_model(trial: spec.Trial, prepared: Prepared) -> Transformer | OwnModel | FineTuned | Learner:
     """The trial's model at step 0."""
     vocab = prepared.tokenizer.vocab_size
+    if isinstance(trial.model, spec.Pretrained):
+        return create(trial.model, vocab, prepared.classes, seed=trial.seed)
     shown = corpus.word_counts(prepared.encoded["train"], vocab)
     return create(trial.model, vocab, prepared.classes, seed=trial.seed, frequencies=shown)
 
@@ -86,12 +101,14 @@ def run_trial(
     trained = training.run()
     found = evaluate_splits(trial, prepared, model, where)
     _write_scores(folder, found)
-    _audit(trial, prepared, model, folder)
-    _probe(trial, prepared, model, folder)
-    _heads(trial, prepared, model, folder)
-    _lengths(trial, prepared, model, folder)
-    saved.save(folder, model, prepared.tokenizer, trial, prepared.corpus.label_names)
-    result = _result(trial, folder, trained, found, time.perf_counter() - began)
+    more = _summaries(trial, prepared, model, folder)
+    if not trial.choosing:
+        _audit(trial, prepared, model, folder)
+        _probe(trial, prepared, model, folder)
+        _heads(trial, prepared, model, folder)
+        _lengths(trial, prepared, model, folder)
+        saved.save(folder, model, prepared.tokenizer, trial, prepared.corpus.label_names)
+    result = _result(trial, folder, trained, found, time.perf_counter() - began) | more
     write_json(folder / "result.json", result, durable=True)
     _sweep(folder)
     return result
@@ -103,19 +120,14 @@ def begin(
     folder: Path,
     device: torch.device,
     tell: Callable[[Progress], None] = lambda progress: None,
-) -> tuple[Transformer | OwnModel, Training]:
-    """The model at step 0 and its training, in a folder that belongs to this trial and no other."""
-    vocab, context = prepared.tokenizer.vocab_size, trial.model.context
+    *,
+    taught: bool = True,
+) -> tuple[Transformer | OwnModel | FineTuned | Learner, Training]:
+    """The model at step 0 and its training, in a folder that belongs to this trial and no other. Without `taught`, a
+    teacher's work is not done: people's texts stand in for it."""
+    vocab = prepared.tokenizer.vocab_size
     model = initial_model(trial, prepared)
-    schedule = Schedule(
-        prepared.encoded["train"],
-        trial.task,
-        trial.training,
-        trial.data,
-        context,
-        trial.seed,
-        prepared.tokenizer,
-    )
+    schedule, objective = lesson(trial, prepared, taught=taught)
     followed = {
         name: _examples(prepared, name, trial)
         for name, split in prepared.corpus.splits.items()
@@ -124,9 +136,7 @@ def begin(
     followed |= _unseen(prepared, trial)
     folder.mkdir(parents=True, exist_ok=True)
     _claim(trial, prepared, folder)
-    training = Training(
-        model, objective_of(trial.task), schedule, trial.training, trial.seed, folder, followed, device, tell
-    )
+    training = Training(model, objective, schedule, trial.training, trial.seed, folder, followed, device, tell)
     if not (folder / "start.json").is_file():
         sizes = count(trial.model, vocab, prepared.classes, batch=trial.training.batch)
         start = {
@@ -145,6 +155,18 @@ def begin(
         write_json(folder / "start.json", start)
     model.to(device)
     return model, training
+
+
+def lesson(trial: spec.Trial, prepared: Prepared, *, taught: bool = True) -> tuple[Schedule, Objective]:
+    """What is learned from: batches, and what is minimised."""
+    if trial.task == "distil":
+        found = teaching.lesson_of(trial, prepared, taught=taught)
+        return found.schedule(trial, prepared.tokenizer), found.objective
+    context, tokenizer = trial.model.context, prepared.tokenizer
+    schedule = Schedule(
+        prepared.encoded["train"], trial.goal, trial.training, trial.data, context, trial.seed, tokenizer
+    )
+    return schedule, _objective(trial)
 
 
 def _claim(trial: spec.Trial, prepared: Prepared, folder: Path) -> None:
@@ -170,23 +192,34 @@ def _unseen(prepared: Prepared, trial: spec.Trial) -> dict[str, Examples]:
         at = torch.from_numpy(np.flatnonzero(audit.unseen_rows(prepared.corpus, name)))
         if 0 < len(at) < len(encoded):
             picked = encoded.pick(at, f"{name}, unseen rows")
-            found[picked.name] = corpus.examples(picked, trial.task, trial.model.context, prepared.tokenizer)
+            found[picked.name] = corpus.examples(picked, trial.goal, trial.model.context, prepared.tokenizer)
     return found
 
 
 def _examples(prepared: Prepared, name: str, trial: spec.Trial) -> Examples:
-    found = corpus.examples(prepared.encoded[name], trial.task, trial.model.context, prepared.tokenizer)
+    encoded = prepared.encoded[name]
+    if isinstance(encoded, Prompted):
+        found: Examples = prompted_examples(encoded, trial.model.context, prepared.tokenizer.pad_id or 0)
+    else:
+        found = corpus.examples(encoded, trial.goal, trial.model.context, prepared.tokenizer)
     # Scoring all of train would cost more than training: an even sample of it shows the curve.
     return found.sample(TRAIN_EXAMPLES) if name == "train" else found
 
 
 def evaluate_splits(trial: spec.Trial, prepared: Prepared, model: Any, device: torch.device) -> dict[str, Evaluation]:
-    """Every split once, with the weights that were chosen. This is the only place where test data is read whole."""
-    objective = objective_of(trial.task)
+    """Every split once, with the weights that were chosen; a search scores validation data only. This is the only
+    place where test data is read whole."""
+    objective = _objective(trial)
     return {
         name: evaluate(model, objective, _examples(prepared, name, trial).batches(EVALUATION_BATCH), device)
-        for name in prepared.corpus.splits
+        for name, split in prepared.corpus.splits.items()
+        if split.role == "validation" or not trial.choosing
     }
+
+
+def _objective(trial: spec.Trial) -> Objective:
+    """What is measured, and minimised where nobody teaches."""
+    return Student() if trial.task == "distil" else objective_of(trial.goal)
 
 
 def _write_scores(folder: Path, found: dict[str, Evaluation]) -> None:
@@ -200,7 +233,7 @@ def _audit(trial: spec.Trial, prepared: Prepared, model: Any, folder: Path) -> N
     """Audit the trained model. Once a variant is enough: another seed is the same network with other numbers."""
     if trial.seed != 0:
         return
-    tokenizer, task = prepared.tokenizer, trial.task
+    tokenizer, task = prepared.tokenizer, trial.goal
     batch = next(_examples(prepared, "train", trial).batches(AUDIT_ROWS))
     initial = initial_model(trial, prepared)
     found = [
@@ -221,20 +254,36 @@ def _probe(trial: spec.Trial, prepared: Prepared, model: Any, folder: Path) -> N
     """Try the probe texts: samples for prompts, a score or a class for sentences, maps of the first of them."""
     tokenizer = prepared.tokenizer
     model.eval().cpu()
-    loaded = saved.Saved(model, tokenizer, trial.task, prepared.corpus.label_names, trial, folder)
+    loaded = saved.Saved(model, tokenizer, trial.goal, prepared.corpus.label_names, trial, folder)
     samples = []
-    for prompt in trial.probe.prompts if trial.task == "language-model" else ():
+    for prompt in trial.probe.prompts if trial.goal == "language-model" else ():
         for sample in range(trial.probe.samples):
             seed = streams.key(trial.seed, "sample", sample) if sample else trial.seed
             made = continue_ids(model, tokenizer.encode(prompt), SAMPLE_TOKENS, seed=seed, stop_id=tokenizer.stop_id)
             samples.append({"prompt": prompt, "text": tokenizer.decode(made)})
     sentences = {}
     for name, text in trial.probe.sentences.items():
-        sentences[name] = use.predict(loaded, text) if trial.task == "classify" else use.score(loaded, text)
+        sentences[name] = use.predict(loaded, text) if trial.goal == "classify" else use.score(loaded, text)
     write_json(folder / "probes.json", {"samples": samples, "sentences": sentences})
     texts = [*trial.probe.sentences.values(), *trial.probe.prompts]
     if texts and isinstance(model, Transformer):
         _write_maps(trial, prepared, model, texts[0], folder)
+
+
+def _summaries(trial: spec.Trial, prepared: Prepared, model: Any, folder: Path) -> dict[str, Any]:
+    """What a student writes about the held-out documents, measured; and how long one takes, once a variant."""
+    if prepared.documents is None or trial.teacher is None or trial.choosing:
+        return {}
+    model.eval().cpu()
+    how, longest = teaching.chosen_strategy(trial.teacher), trial.teacher.max_new_tokens
+    prompts = teaching.questions(trial.data, prepared, prepared.tokenizer, "test")
+    made = summaries.write(model, prepared.tokenizer, prompts, how, longest)
+    (folder / summaries.FILE).unlink(missing_ok=True)
+    for document, one in zip(prepared.documents.splits["test"], made, strict=True):
+        append_line(folder / summaries.FILE, summaries.line_of(document, one.text, one.ended))
+    if trial.seed != 0:
+        return {}
+    return {"seconds_per_summary": summaries.seconds_each(model, prepared.tokenizer, prompts, how, longest)}
 
 
 def _heads(trial: spec.Trial, prepared: Prepared, model: Any, folder: Path) -> None:
@@ -253,7 +302,7 @@ def _lengths(trial: spec.Trial, prepared: Prepared, model: Any, folder: Path) ->
     held_out = {split.name: prepared.encoded[split.name] for split in prepared.corpus.held_out()}
     found = {
         "schema": SCHEMA,
-        "contexts": lengths.test_at(model, trial.task, prepared.tokenizer, held_out, tested),
+        "contexts": lengths.test_at(model, trial.goal, prepared.tokenizer, held_out, tested),
         "costs": lengths.costs_at(trial.model, prepared.tokenizer.vocab_size, prepared.classes, measured),
     }
     write_json(folder / "lengths.json", found)
@@ -275,7 +324,7 @@ def _write_maps(trial: spec.Trial, prepared: Prepared, model: Transformer, text:
 def _result(
     trial: spec.Trial, folder: Path, trained: Trained, found: dict[str, Evaluation], seconds: float
 ) -> dict[str, Any]:
-    metric = objective_of(trial.task).metric
+    metric = objective_of(trial.goal).metric
     kept = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("."))
     sums = {
         str(p.relative_to(folder)): sha256(p)
@@ -318,7 +367,7 @@ def versions() -> dict[str, str]:
 def estimate(trial: spec.Trial, folder: Path, *, steps: int = 3) -> float:
     """Seconds that a trial will take, from a few real steps and one evaluation of the followed texts."""
     prepared = prepare(trial.data, trial.task)
-    model, training = begin(trial, prepared, folder, devices.choose("auto"))
+    model, training = begin(trial, prepared, folder, devices.choose("auto"), taught=False)
     model.train()
     before = devices.threads(1)  # as in a worker
     training._step(0)

@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from ..errors import ModelError
+from ..model import FineTuned
 from ..model.pretrained_tokens import PretrainedTokenizer
 from .opening import Opened
 
@@ -16,8 +17,11 @@ def _ids(loaded: Opened, text: str) -> tuple[list[int], bool]:
     """Tokens, cut at the model's context; and whether something was cut."""
     if not text.strip():
         raise ModelError("the text is empty")
-    ids = loaded.tokenizer.encode(text)
     room = loaded.model.context
+    if isinstance(loaded.model, FineTuned) and isinstance(loaded.tokenizer, PretrainedTokenizer):
+        (framed,), cut = loaded.tokenizer.framed_rows([text], room)
+        return framed, bool(cut)
+    ids = loaded.tokenizer.encode(text)
     return ids[:room], len(ids) > room
 
 
@@ -31,10 +35,11 @@ def predict(loaded: Opened, text: str) -> dict[str, Any]:
     if loaded.task != "classify":
         raise ModelError(f"{loaded.name}: {_kind(loaded)} gives no classes; `h2h score` reads it")
     ids, cut = _ids(loaded, text)
-    pad = loaded.tokenizer.pad_id or 0
-    row = torch.full((1, loaded.model.context), pad)
+    # A network of ours is given padding as in training; a pretrained encoder masks it.
+    width = len(ids) if isinstance(loaded.model, FineTuned) else loaded.model.context
+    row = torch.full((1, width), loaded.tokenizer.pad_id or 0)
     row[0, : len(ids)] = torch.tensor(ids)
-    mask = torch.arange(loaded.model.context)[None] < len(ids)
+    mask = torch.arange(width)[None] < len(ids)
     shares = loaded.model(row, mask).logits[0].softmax(-1).tolist()
     best = max(range(len(shares)), key=shares.__getitem__)
     return {

@@ -19,7 +19,7 @@ import torch
 
 from ..errors import HeadToHeadError
 from ..files import read_json, read_lines
-from . import findings, folders, saved
+from . import cells, findings, folders, saved
 from .folders import Run, Runs
 from .trial import evaluate_splits, prepare, run_trial
 
@@ -59,7 +59,7 @@ def verify(
         (f"{name}/seed-{seed}", run) for name in runs.experiment.names for seed, run in runs.finished(name).items()
     ]
     checks = []
-    for place, run in finished:
+    for place, run in [*finished, *cells.finished_runs(folder)]:
         tell(f"files of {place}")
         checks += list(_files(place, run))
     tell("figures")

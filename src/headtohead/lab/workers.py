@@ -127,19 +127,37 @@ def environment_for(trials: Sequence[spec.Trial]) -> dict[str, str]:
 
 
 def run_jobs(
-    jobs: Sequence[Job], *, workers: int, log: Path, device: str = "auto", watch: Watch = lambda jobs: None
+    jobs: list[Job],
+    *,
+    workers: int,
+    log: Path,
+    device: str = "auto",
+    watch: Watch = lambda jobs: None,
+    more: Callable[[int], list[Job]] = lambda free: [],
+    environment: dict[str, str] | None = None,
 ) -> None:
-    """Run the jobs that wait, and return when all are over. Their state says how each of them ended."""
+    """Run the jobs that wait, and return when all are over. Their state says how each of them ended. `more` is asked
+    whenever workers are free, with their number, and what it gives is added to the jobs."""
     waiting = deque(job for job in jobs if job.state == "waiting")
     inbox: queue.Queue[tuple[Worker, dict[str, Any] | None]] = queue.Queue()
-    environment = environment_for([job.trial for job in waiting])
+    if environment is None:
+        environment = environment_for([job.trial for job in waiting])
     staff: list[Worker] = []
     try:
-        while waiting or any(worker.job for worker in staff):
+        while True:
+            free = workers - sum(worker.job is not None for worker in staff) - len(waiting)
+            added = more(free) if free > 0 else []
+            jobs += added
+            waiting += added
+            for worker in staff:
+                if worker.job is None and waiting:
+                    worker.take(waiting.popleft(), device)
             while waiting and len(staff) < workers:
                 worker = Worker(inbox, environment, log)
                 staff.append(worker)
                 worker.take(waiting.popleft(), device)
+            if not any(worker.job for worker in staff):
+                break
             try:
                 worker, message = inbox.get(timeout=0.5)
             except queue.Empty:
@@ -151,8 +169,6 @@ def run_jobs(
                 worker.close()
             elif _heard(worker, message):
                 worker.job = None
-                if waiting:
-                    worker.take(waiting.popleft(), device)
             watch(jobs)
     finally:
         for worker in staff:

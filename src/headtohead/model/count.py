@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from .. import spec
+from . import finetuned, students
 from .create import create
 
 BYTES = 4
@@ -29,11 +31,13 @@ def count(
 ) -> Count:
     """Counted on the meta device: no memory is touched, whatever the size."""
     with torch.device("meta"):
-        made = create(model, vocab, classes, base=base)
+        made = _outline(model, vocab, classes, base)
         ids = torch.zeros(1, model.context, dtype=torch.long)
     parameters = sum(p.numel() for p in made.parameters())
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        made(ids)  # on the road that training takes: a window costs what it costs there
+        # On the road that training takes: a window costs what it costs there. A decoder of the library looks for packed
+        # texts unless it is given a mask, and there are no numbers to look at.
+        made(ids, torch.ones_like(ids)) if isinstance(made, students.Learner) else made(ids)
     logits = batch * (model.context * vocab if classes is None else classes)
     return Count(
         parameters=parameters,
@@ -41,3 +45,9 @@ def count(
         weights_bytes=BYTES * parameters,
         training_bytes=BYTES * (4 * parameters + 2 * logits),
     )
+
+
+def _outline(model: spec.Model, vocab: int, classes: int | None, base: Path) -> nn.Module:
+    if isinstance(model, spec.Pretrained):  # its weights are not needed to count it
+        return students.outline(model) if classes is None else finetuned.outline(model, classes)
+    return create(model, vocab, classes, base=base)

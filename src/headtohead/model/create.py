@@ -1,15 +1,17 @@
 """Build what a spec asks for, with every tensor drawn from (seed, name)."""
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from .. import spec, streams
+from .. import spec
+from . import finetuned, students
+from .drawing import drawing
+from .finetuned import FineTuned
 from .own import OwnModel
+from .students import Learner
 from .transformer import Transformer
 
 
@@ -21,18 +23,27 @@ def create(
     seed: int = 0,
     base: Path = Path("."),
     frequencies: Tensor | None = None,
-) -> Transformer | OwnModel:
+) -> Transformer | OwnModel | FineTuned | Learner:
     """The model of this spec at step 0 of this seed. `base` is where a file of the user's own is looked for;
     `frequencies`, how often train shows each word, is where an output bias may start (without it, as all others do)."""
+    if isinstance(model, spec.Pretrained):
+        return students.begin(model) if classes is None else finetuned.begin(model, classes, seed=seed)
     if isinstance(model, spec.OwnModel):
         with drawing(seed, "initial"):
             return OwnModel(model, vocab, classes, base=base)
     with drawing(seed, "initial"):
         built = Transformer(model, vocab, classes)
     initialise(built, seed)
+    _start_embeddings(built)
     if classes is None:
         _start_output(built, frequencies)
     return built
+
+
+@torch.no_grad()
+def _start_embeddings(model: Transformer) -> None:
+    """torch draws words' vectors with a standard deviation of 1; the spec may want less."""
+    model.embedding.weight.mul_(model.spec.embedding_start)
 
 
 @torch.no_grad()
@@ -44,24 +55,6 @@ def _start_output(model: Transformer, frequencies: Tensor | None) -> None:
         # Half a showing for a word that was never shown, so that its logarithm exists.
         shown = frequencies.double().clamp_min(0.5)
         model.output.bias.copy_((shown / shown.sum()).log())
-
-
-@contextmanager
-def drawing(*what: int | str) -> Iterator[None]:
-    """Everything drawn inside comes from a stream of its own, and nothing outside is disturbed."""
-    with torch.random.fork_rng(devices=[]):
-        _seed(streams.key(*what))
-        yield
-
-
-def _seed(key: int) -> None:
-    """torch.manual_seed for the devices in use only: for a device that is not, it notes a traceback to seed it later,
-    which takes longer than a step of a small model."""
-    torch.default_generator.manual_seed(key)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed_all(key)
-    if torch.backends.mps.is_available():
-        torch.mps.manual_seed(key)
 
 
 def initialise(model: nn.Module, seed: int) -> None:

@@ -101,7 +101,7 @@ class Pretrained(nn.Module):
         maps: bool = False,
     ) -> Output:
         how: dict[str, Any] = {"output_hidden_states": True, **({"output_attentions": True} if maps else {})}
-        with self._explicit() if maps else nullcontext():
+        with explicit(self.inner, self.name) if maps else nullcontext():
             out = self._run(input_ids, attention_mask, cache, how)
         hidden = out.hidden_states[-1]
         logits = hidden if self.task == "encoder" else out.logits
@@ -156,21 +156,22 @@ class Pretrained(nn.Module):
             raise ModelError(f"{self.name}: this architecture shows no attention maps")
         return tuple(found)
 
-    @contextmanager
-    def _explicit(self) -> Iterator[None]:
-        """Attention in plain sight for one pass: fused kernels would give no maps, or empty ones."""
-        before = self.inner.config._attn_implementation
-        if before == "eager":
-            yield
-            return
-        try:
-            self.inner.set_attn_implementation("eager")
-        except ValueError as error:
-            raise ModelError(f"{self.name}: has no explicit attention, and so no maps to show ({error})") from error
-        try:
-            yield
-        finally:
-            self.inner.set_attn_implementation(before)
+
+@contextmanager
+def explicit(inner: Any, name: str) -> Iterator[None]:
+    """Attention in plain sight for one pass: fused kernels would give no maps, or empty ones."""
+    before = inner.config._attn_implementation
+    if before == "eager":
+        yield
+        return
+    try:
+        inner.set_attn_implementation("eager")
+    except ValueError as error:
+        raise ModelError(f"{name}: has no explicit attention, and so no maps to show ({error})") from error
+    try:
+        yield
+    finally:
+        inner.set_attn_implementation(before)
 
 
 # ---- loading
@@ -191,9 +192,9 @@ class Loaded:
 def load_pretrained(where: str | Path) -> Loaded:
     """A folder, a GGUF file, hub:owner/name, or an installed package with weights; in float32, ready to use."""
     weights = find(where)
-    transformers = _library(weights)
+    transformers = library(weights)
     check_room(weights)
-    with _quiet(transformers), quick_reading() if weights.gguf else nullcontext():
+    with quiet(transformers), quick_reading() if weights.gguf else nullcontext():
         kind = _kind(transformers, weights)
         inner = _load(transformers, kind, weights)
         tokenizer = PretrainedTokenizer.load(weights, inner)
@@ -201,7 +202,7 @@ def load_pretrained(where: str | Path) -> Loaded:
     return Loaded(model.eval(), tokenizer, model.task, weights.name, weights.folder)
 
 
-def _library(weights: Weights) -> Any:
+def library(weights: Weights) -> Any:
     purpose = f"opening {weights.name}"
     try:
         import transformers
@@ -221,20 +222,43 @@ def _kind(transformers: Any, weights: Weights) -> Any:
     if weights.gguf:
         return transformers.AutoModelForCausalLM
     config = weights.config
-    known = transformers.CONFIG_MAPPING
-    if config.get("model_type") not in known:
-        raise ModelError(
-            f"{weights.folder}: transformers {transformers.__version__} knows no model of the type "
-            f"{config.get('model_type')!r}"
-        )
+    check_type(transformers, weights)
     if config.get("is_encoder_decoder"):
         raise ModelError(f"{weights.folder}: an encoder-decoder ({config['model_type']}); decoders and encoders only")
+    return transformers.AutoModelForCausalLM if writes(config) else transformers.AutoModel
+
+
+def check_type(transformers: Any, weights: Weights) -> None:
+    """An error when the installed library does not know the architecture."""
+    kind = weights.config.get("model_type")
+    if kind not in transformers.CONFIG_MAPPING:
+        raise ModelError(
+            f"{weights.folder}: transformers {transformers.__version__} knows no model of the type {kind!r}"
+        )
+
+
+def writes(config: dict[str, Any]) -> bool:
+    """Is it a decoder, a model that writes text?"""
     made = config.get("architectures") or [""]
-    writes = config.get("is_decoder") or any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in made)
-    return transformers.AutoModelForCausalLM if writes else transformers.AutoModel
+    return bool(config.get("is_decoder")) or any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in made)
 
 
 def _load(transformers: Any, kind: Any, weights: Weights) -> nn.Module:
+    inner, report = read(kind, weights)
+    # What is not in the file was drawn at random. An encoder's pooler is not used here; anything else is.
+    drawn = sorted(name for name in report["missing_keys"] if "pooler" not in name)
+    if drawn or report["mismatched_keys"]:
+        raise does_not_fit(weights, drawn, report)
+    return inner
+
+
+def does_not_fit(weights: Weights, absent: list[str], report: dict[str, Any]) -> ModelError:
+    named = absent or sorted(str(entry[0]) for entry in report["mismatched_keys"])
+    return ModelError(f"{weights.name}: the weights do not fit the configuration, {named[0]} among them")
+
+
+def read(kind: Any, weights: Weights, **how: Any) -> tuple[nn.Module, dict[str, Any]]:
+    """The library's model with these weights in float32, and its report on what was not in the file."""
     gguf = {"gguf_file": weights.gguf} if weights.gguf else {"use_safetensors": True}
     try:
         inner, report = kind.from_pretrained(
@@ -244,21 +268,18 @@ def _load(transformers: Any, kind: Any, weights: Weights) -> nn.Module:
             trust_remote_code=False,
             output_loading_info=True,
             **gguf,
+            **how,
         )
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, NotImplementedError) as error:
         reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         raise ModelError(f"{weights.name}: transformers cannot read these weights ({reason})") from error
-    # What is not in the file was drawn at random. An encoder's pooler is not used here; anything else is.
-    drawn = sorted(name for name in report["missing_keys"] if "pooler" not in name)
-    if drawn or report["mismatched_keys"]:
-        named = drawn or sorted(str(entry[0]) for entry in report["mismatched_keys"])
-        raise ModelError(f"{weights.name}: the weights do not fit the configuration, {named[0]} among them")
     model: nn.Module = inner
-    return model
+    found: dict[str, Any] = report
+    return model, found
 
 
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
+def quiet(transformers: Any) -> Iterator[None]:
     """No bars and no advice while loading: what matters is raised."""
     from transformers import modeling_gguf_pytorch_utils as gguf_utils
 

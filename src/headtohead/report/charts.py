@@ -18,9 +18,12 @@ from ..files import write_bytes
 from . import figures, reading, style
 from .attention_charts import heads_chart
 from .axis_chart import axis_chart
+from .comparisons import comparison_charts
 from .drawing import Built, Chart, Layout, Panels, Sheets, change_words, value_words
+from .fit_chart import fit_chart
 from .forest import FAR, forest
 from .reading import Findings, Paired, Point
+from .search_charts import search_charts
 
 STEEP = 3
 """a first point so many times above the second would press the rest of a curve flat: it is left out of the picture"""
@@ -41,10 +44,14 @@ def charts(findings: Findings) -> list[Chart]:
     metric = reading.metric(findings)
     if rows := reading.verdicts(findings):
         found.append(forest(rows, metric, reading.matters(findings)))
+    found += comparison_charts(findings)
+    found += search_charts(findings)
     if splits := [split for split in reading.splits_of(findings, "curves") if reading.curves(findings, split)]:
         found.append(learning_curves(findings, splits))
         if any(reading.differences(findings, split) for split in splits):
             found.append(difference_curves(findings, splits))
+    if (fit := fit_chart(findings)) is not None:
+        found.append(fit)
     if pairs := reading.paired(findings):
         found.append(paired_lines(pairs, metric))
     if (against := axis_chart(findings)) is not None:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from . import figures, reading
+from . import figures, reading, search_words
 from .cells import Table
 from .reading import Findings
 
@@ -61,6 +61,8 @@ def markdown_report(findings: Findings, tables: Sequence[Table]) -> str:
     lines = [f"# {markdown_text(reading.question(findings))}", ""]
     for row in reading.verdicts(findings):
         lines += [f"- **{markdown_text(row['word'])}**: {markdown_text(row['sentence'])}"]
+    if said := search_words.sentences(findings):
+        lines += ["", *(f"- {markdown_text(sentence)}" for sentence in said)]
     for table in tables:
         lines += ["", f"## {markdown_text(table.title)}", "", markdown(table).rstrip()]
     return "\n".join(lines) + "\n"

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from . import cells, charts, drawing, figures, images, reading, style, tables
+from . import cells, charts, comparisons, distillation, drawing, figures, images, reading, search_words, style, tables
 from .reading import Findings
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -89,6 +89,9 @@ def _view(findings: Findings, maps: Mapping[str, images.Maps] | None, folder: Pa
         "metric": metric,
         "verdicts": [_verdict(row, metric) for row in reading.verdicts(findings)],
         "summary": summary(findings),
+        "comparisons": _comparisons(findings, metric),
+        "side_by_side": distillation.side_by_side(findings),
+        "search": search_words.sentences(findings),
         "charts": _or_none({chart.name: _chart(chart) for chart in charts.charts(findings)}),
         "tables": _or_none(by_name),
         "confusions": [_confusion(name, table) for name, table in by_name.items() if name.startswith("confusion-")],
@@ -122,9 +125,10 @@ def summary(findings: Findings) -> str:
     return ", ".join(f"{counts[word]} {word}" for word in style.WORD_SIGNS if counts[word])
 
 
-def _paragraphs(text: str) -> list[str]:
-    """Lines of a file are joined; an empty one begins a new paragraph."""
-    return [" ".join(one.split()) for one in text.split("\n\n") if one.strip()]
+def _paragraphs(text: str) -> list[Markup]:
+    """Lines of a file are joined; an empty one begins a new paragraph; what stands in backticks is code."""
+    joined = [" ".join(one.split()) for one in text.split("\n\n") if one.strip()]
+    return [Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(one)))) for one in joined]
 
 
 def _pairs_where(findings: Findings) -> str:
@@ -141,6 +145,13 @@ def _verdict(row: dict[str, Any], metric: str) -> dict[str, Any]:
         size = figures.band(metric, float(f"{row['detectable']:.2g}")).removeprefix("±")
         notes.append(f"the smallest change that could have been seen is about {size}")
     return {**row, "sign": style.WORD_SIGNS.get(row["word"], "?"), "notes": "; ".join(notes)}
+
+
+def _comparisons(findings: Findings, metric: str) -> list[dict[str, Any]]:
+    return [
+        {**one, "chart": comparisons.chart_name(at), "rows": [_verdict(row, metric) for row in one["verdicts"]]}
+        for at, one in enumerate(comparisons.comparisons(findings))
+    ]
 
 
 def _chart(chart: drawing.Chart) -> dict[str, Any]:

@@ -101,6 +101,14 @@ def splits_of(findings: Findings, key: str) -> list[str]:
     return [split for split in named if split != BATCHES]
 
 
+def unknown_words(findings: Findings) -> dict[str, float]:
+    """The share of each split's tokens that the vocabulary does not know, which a perplexity means little without;
+    empty where all are known."""
+    splits = (findings.get("corpus") or {}).get("splits") or {}
+    shares = {split: float(one.get("unknown") or 0) for split, one in splits.items()}
+    return shares if metric(findings) == "perplexity" and any(shares.values()) else {}
+
+
 def curves(findings: Findings, split: str) -> list[Point]:
     """The learning curves of a split: for each variant and step the mean over seeds and the range of them."""
     pooled = _pooling(metric(findings))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from . import figures, reading
+from . import distillation, figures, reading
 from .answers import axis, claims, contexts, costs, simple, whose
 from .attention_section import heads, heads_long
 from .cells import Cell, Column, Table, table, words
+from .comparisons import comparison_table
 from .published import published, published_long
 from .reading import Findings
+from .search_tables import search_cells, search_effects
 
 COSTS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "parameters": ("parameters", figures.count),
@@ -27,6 +29,9 @@ def tables(findings: Findings, *, long: bool = False) -> list[Table]:
     makers: tuple[Callable[[Findings], Table], ...] = (
         verdicts,
         others,
+        comparison_table,
+        search_cells,
+        search_effects,
         claims,
         published_long if long else published,
         axis,
@@ -47,7 +52,7 @@ def tables(findings: Findings, *, long: bool = False) -> list[Table]:
         versions,
     )
     made = [make(findings) for make in makers]
-    return [table for table in (*made, *confusions(findings)) if table.rows]
+    return [table for table in (*made, *distillation.tables(findings), *confusions(findings)) if table.rows]
 
 
 def verdicts(findings: Findings) -> Table:
@@ -143,15 +148,18 @@ def results(findings: Findings) -> Table:
     seeds = sorted({int(seed) for by_split in found.values() for pairs in by_split.values() for seed, _ in pairs})
     columns = [Column("variant", "variant"), Column("split", "on"), Column("mean", "mean", True)]
     columns += [Column(f"seed {seed}", f"seed {seed}", True) for seed in seeds]
+    unknown = reading.unknown_words(findings)
+    columns += [Column("unknown", "unknown words", True)] if unknown else []
     rows = []
     for split in reading.splits_of(findings, "results"):
+        last = [Cell(figures.share(unknown.get(split)), unknown.get(split))] if unknown else []
         for name in reading.names(findings):
             by_seed = {int(seed): value for seed, value in found.get(name, {}).get(split, [])}
             known = [value for value in by_seed.values() if figures.is_number(value)]
             if known:
                 mean = reading.mean(metric, known)
                 cells = [Cell(figures.value(metric, by_seed.get(seed)), by_seed.get(seed)) for seed in seeds]
-                rows.append([words(name), words(split), Cell(figures.value(metric, mean), mean), *cells])
+                rows.append([words(name), words(split), Cell(figures.value(metric, mean), mean), *cells, *last])
     return table("results", "Every seed’s figures", f"{metric.capitalize()} after training.", columns, rows)
 
 

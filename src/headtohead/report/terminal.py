@@ -16,6 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from .. import spec
+from . import figures, reading
 
 REDRAW = 4
 
@@ -80,6 +81,12 @@ class Live:
     def watch(self, jobs: Sequence[Any]) -> None:
         if self.is_shown:
             self.live.update(self.table(jobs))
+
+    def tell(self, pace: Any) -> None:
+        """Work that is done before any trial begins."""
+        if self.is_shown:
+            left = "" if pace.seconds_left is None else f", about {duration(pace.seconds_left)} left"
+            self.live.update(escape(f"{pace.what}: {pace.done} of {pace.of}{left}"))
 
     def table(self, jobs: Sequence[Any]) -> Table:
         seeds = sorted({job.trial.seed for job in jobs})[-self.MOST_SEEDS :]
@@ -243,6 +250,9 @@ def show_outcome(outcome: Any, report: str | None) -> None:
         console.print(result_table(found))
         metric = found["metric"]
         console.print(f"[dim]{metric} with the chosen weights: mean over seeds ± standard deviation of one seed[/]")
+        for one in found.get("comparisons") or []:
+            console.print(f"[bold]{escape(one['title'])}[/] (against {escape(one['baseline'])})")
+            show_verdicts(one["verdicts"])
         show_claims(found.get("claims") or [])
         show_audits(found)
         if outcome.runs.experiment.quick:
@@ -284,7 +294,7 @@ def show_audits(found: dict[str, Any]) -> None:
 
 
 def result_table(found: dict[str, Any]) -> Table:
-    """Variants and splits, whichever way round needs fewer columns."""
+    """Variants and splits, whichever way round needs fewer columns; below or beside them the words not known."""
     results = found["results"]
     splits, variants = list(next(iter(results.values()))), list(results)
     cells = {
@@ -292,6 +302,9 @@ def result_table(found: dict[str, Any]) -> Table:
         for variant in variants
         for split in splits
     }
+    if unknown := reading.unknown_words(found):
+        variants.append("unknown words")
+        cells |= {("unknown words", split): figures.share(unknown.get(split)) for split in splits}
     across, down = (splits, variants) if len(splits) <= len(variants) else (variants, splits)
     made = table("", *map(escape, across))
     made.columns[0].no_wrap = True
@@ -316,6 +329,7 @@ def as_json(outcome: Any, report: str | None) -> dict[str, Any]:
         "question": outcome.runs.experiment.question,
         "variants": [_variant_row(row, found) for row in found["verdicts"]] if found else [],
         "results": found["results"] if found else {},
+        "search": found.get("search") if found else None,
         "failures": [
             {"variant": job.trial.variant, "seed": job.trial.seed, "state": job.state, "message": job.message}
             for job in outcome.failures

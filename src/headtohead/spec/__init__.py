@@ -2,9 +2,22 @@
 
 from .base import Choice
 from .data import Columns, Data, Files, Once
-from .experiment import BASELINE, Claim, Experiment, Original, Primary, Probe, Published, Trial
+from .distil import ContestClaim, Taught, Teacher
+from .experiment import (
+    BASELINE,
+    Claim,
+    Comparison,
+    Experiment,
+    Original,
+    Primary,
+    Probe,
+    Published,
+    Task,
+    Trial,
+)
 from .loading import changes_of, parse, read, recipe_names, recipe_path, resolve, schema, trial
 from .model import Model, OwnModel, PerLayer, Transformer
+from .pretrained import Lora, Pretrained
 from .training import Training
 
 __all__ = [
@@ -12,17 +25,24 @@ __all__ = [
     "Choice",
     "Claim",
     "Columns",
+    "Comparison",
+    "ContestClaim",
     "Data",
     "Experiment",
     "Files",
+    "Lora",
     "Model",
     "Once",
     "Original",
     "OwnModel",
     "PerLayer",
+    "Pretrained",
     "Primary",
     "Probe",
     "Published",
+    "Task",
+    "Taught",
+    "Teacher",
     "Training",
     "Transformer",
     "Trial",

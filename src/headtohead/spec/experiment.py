@@ -10,12 +10,16 @@ from pydantic import Field
 
 from .base import SPAN, Table
 from .data import Data
+from .distil import Teacher
 from .model import Model, Transformer
+from .search import Search
 from .training import Training
 
 BASELINE = "baseline"
 
 
+Task = Literal["language-model", "classify", "finetune", "distil"]
+Goal = Literal["language-model", "classify"]
 Seeds = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=r"^auto( up to \d+)?$")]
 WORDING = {
     "question",
@@ -23,9 +27,11 @@ WORDING = {
     "taught",
     "published",
     "claims",
+    "comparisons",
     "axis",
     "original",
     "quick",
+    "search",
     "probe",
     "seeds",
     "variants",
@@ -62,10 +68,24 @@ class Claim(Table):
     """on one text; unless given, what the verdict is taken from"""
     step: When | None = None
     """along the way, and not at the end: a step, or "1 epoch" """
+    against: str = BASELINE
+    """the variant that it is compared with: the baseline of one of the file's comparisons"""
     context: Annotated[int, Field(ge=1)] | None = None
     """on inputs of this length (of probe.contexts), against the length that the variant was trained with"""
     why: str = ""
     """what explains the answer"""
+
+
+class Comparison(Table):
+    """Variants judged among themselves: against another of the file's variants than the baseline, or a few of them
+    against the baseline, with a picture and verdicts of their own."""
+
+    title: str
+    says: str = ""
+    """what is to be learned from it"""
+    baseline: str = BASELINE
+    """the variant that the others are compared with"""
+    variants: tuple[str, ...] = Field(min_length=1)
 
 
 class Original(Table):
@@ -108,21 +128,41 @@ class Probe(Table):
     """time and memory of a training step are measured at these lengths of input"""
 
 
+def without_teaching(kept: dict[str, Any]) -> dict[str, Any]:
+    """Where nobody is taught, the tables of teaching are as if they did not exist: older runs keep their identity. Of a
+    teacher, what others said about it does not count."""
+    if kept.get("teacher") is None:
+        kept.pop("teacher", None)
+    else:
+        kept["teacher"] = {k: v for k, v in kept["teacher"].items() if k not in ("reported", "claims")}
+    if kept["training"].get("taught") is None:
+        kept["training"].pop("taught", None)
+    return kept
+
+
 class Trial(Table):
     """One variant with one seed: all that a run is a function of."""
 
-    task: Literal["language-model", "classify"]
+    task: Task
     variant: str
     seed: int
     data: Data
     model: Model
     training: Training
+    teacher: Teacher | None = None
     probe: Probe = Probe()
     use: tuple[str, ...] = ()
     """files with parts of the user's own"""
+    choosing: bool = False
+    """a trial of a search: only validation data is scored, and no model is kept"""
+
+    @property
+    def goal(self) -> Goal:
+        """What the model is to say of the texts: fine-tuning is classifying with weights that are there already."""
+        return "language-model" if self.task in ("language-model", "distil") else "classify"
 
     def settings(self) -> dict[str, Any]:
-        return self.model_dump(mode="json", exclude={"variant", "seed", "probe"})
+        return without_teaching(self.model_dump(mode="json", exclude={"variant", "seed", "probe", "choosing"}))
 
 
 class Experiment(Table):
@@ -130,7 +170,7 @@ class Experiment(Table):
 
     name: str
     question: str
-    task: Literal["language-model", "classify"]
+    task: Task
     seeds: Seeds = 5
     """how many for each variant; "auto" adds seeds until the verdict is settled, up to 12, or "auto up to 20" """
     matters: Annotated[float, Field(gt=0, lt=1)] = 0.01
@@ -146,6 +186,8 @@ class Experiment(Table):
     data: Data = Data()
     model: Model = Transformer()
     training: Training = Training()
+    teacher: Teacher | None = None
+    """task distil: who teaches"""
     variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """name = what it changes, as { "model.position" = "alibi" }"""
     axis: str | None = None
@@ -153,7 +195,10 @@ class Experiment(Table):
     original: Original | None = None
     published: tuple[Published, ...] = ()
     claims: tuple[Claim, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
     probe: Probe = Probe()
+    search: Search | None = None
+    """settings to be searched; the best is compared with the baseline as the variant `winner`"""
     quick: bool = False
     """a quick look: fewer seeds and steps than the file asks for, so no answer"""
 
@@ -170,7 +215,7 @@ class Experiment(Table):
 
     def identity(self) -> str:
         """Hash of everything that the numbers depend on; wording, seeds, published figures and probes do not."""
-        kept = self.model_dump(mode="json", exclude=WORDING)
+        kept = without_teaching(self.model_dump(mode="json", exclude=WORDING))
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
 

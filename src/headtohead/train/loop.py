@@ -148,17 +148,18 @@ class Training:
             found = evaluate(self.model, self.objective, examples.batches(EVALUATION_BATCH), self.device)
             self._note(name, scores_of(found, self.objective.metric))
             if name == "validation":
-                self._choose(found.loss)
+                self._choose(found.loss if self.settings.best_by == "loss" else 1 - found.accuracy)
 
     def _note(self, name: str, scores: dict[str, float]) -> None:
         line = {"step": self.state.step, "split": name, **scores, "seconds": round(self.state.seconds, 3)}
         append_line(self.metrics, line)
         self.state.metrics_lines += 1
 
-    def _choose(self, loss: float) -> None:
+    def _choose(self, score: float) -> None:
+        """Note the lowest score; of equal ones, the first."""
         state = self.state
-        if state.best_score is None or loss < state.best_score:
-            state.best_score, state.best_step, state.waited = loss, state.step, 0
+        if state.best_score is None or score < state.best_score:
+            state.best_score, state.best_step, state.waited = score, state.step, 0
             if self.settings.keep == "best":
                 checkpoint.save_weights(self._best(state.step), self.model)
         else:

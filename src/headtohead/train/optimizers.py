@@ -1,10 +1,12 @@
 """Optimizers and schedules by name. Each function's keyword-only arguments are its options.
 
-Weight decay is applied to matrices only, never to biases, norms and the like.
+Weight decay is applied to matrices only, never to biases, norms and the like. Tensors may have a share of the rate of
+their own (layer-wise rates): they go into groups of their own, for every optimizer.
 """
 
 import math
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -13,18 +15,30 @@ from torch.optim import Optimizer
 
 from .. import spec
 from ..errors import DeviceError, Fault, nearest
+from ..model import FineTuned
 from ..parts.registry import fit
 from .devices import bfloat16_works
 
 Named = Iterable[tuple[str, nn.Parameter]]
+Shares = Mapping[str, float]
+"""what share of the rate a tensor is trained with, by name; full unless named"""
 Groups = list[dict[str, Any]]
+FULL: Shares = {}
+IN_A_LAYER = re.compile(r"(^|\.)(layers?|blocks?|h)\.\d+\.")
+"""the names of what lies inside the layers, ours and those of the libraries"""
 
 
-def _groups(named: Named, decay: float) -> Groups:
-    """Matrices, which decay, and the rest, which does not."""
-    trained = [p for _, p in named if p.requires_grad]
-    matrices, rest = [p for p in trained if p.dim() > 1], [p for p in trained if p.dim() < 2]
-    groups = [{"params": matrices, "weight_decay": decay}, {"params": rest, "weight_decay": 0.0}]
+def _groups(named: Named, shares: Shares, rate: float, decay: float) -> Groups:
+    """Matrices, which decay, and the rest, which does not; one pair for each share of the rate."""
+    by_share: dict[float, tuple[list[nn.Parameter], list[nn.Parameter]]] = {}
+    for name, parameter in named:
+        if parameter.requires_grad:
+            matrices, rest = by_share.setdefault(shares.get(name, 1.0), ([], []))
+            (matrices if parameter.dim() > 1 else rest).append(parameter)
+    groups = []
+    for share, (matrices, rest) in by_share.items():
+        groups.append({"params": matrices, "weight_decay": decay, "lr": rate * share})
+        groups.append({"params": rest, "weight_decay": 0.0, "lr": rate * share})
     return [group for group in groups if group["params"]]
 
 
@@ -34,6 +48,7 @@ def _is_fused(named: Named) -> bool:
 
 def adamw(
     named: Named,
+    shares: Shares = FULL,
     *,
     rate: float = 1e-3,
     betas: tuple[float, ...] = (0.9, 0.999),
@@ -43,12 +58,13 @@ def adamw(
     """Loshchilov and Hutter 2019, arXiv:1711.05101."""
     named = list(named)
     first, second = betas
-    groups = _groups(named, weight_decay)
+    groups = _groups(named, shares, rate, weight_decay)
     return [torch.optim.AdamW(groups, lr=rate, betas=(first, second), eps=eps, fused=_is_fused(named))]
 
 
 def adam(
     named: Named,
+    shares: Shares = FULL,
     *,
     rate: float = 1e-3,
     betas: tuple[float, ...] = (0.9, 0.999),
@@ -58,23 +74,29 @@ def adam(
     """Kingma and Ba 2015, arXiv:1412.6980."""
     named = list(named)
     first, second = betas
-    groups = _groups(named, weight_decay)
+    groups = _groups(named, shares, rate, weight_decay)
     return [torch.optim.Adam(groups, lr=rate, betas=(first, second), eps=eps, fused=_is_fused(named))]
 
 
-def sgd(named: Named, *, rate: float = 0.1, momentum: float = 0.0, weight_decay: float = 0.0) -> list[Optimizer]:
+def sgd(
+    named: Named, shares: Shares = FULL, *, rate: float = 0.1, momentum: float = 0.0, weight_decay: float = 0.0
+) -> list[Optimizer]:
     """Plain gradient descent, with momentum if asked."""
     named = list(named)
-    return [torch.optim.SGD(_groups(named, weight_decay), lr=rate, momentum=momentum, fused=_is_fused(named))]
+    groups = _groups(named, shares, rate, weight_decay)
+    return [torch.optim.SGD(groups, lr=rate, momentum=momentum, fused=_is_fused(named))]
 
 
-def adagrad(named: Named, *, rate: float = 0.01, eps: float = 1e-10, weight_decay: float = 0.0) -> list[Optimizer]:
+def adagrad(
+    named: Named, shares: Shares = FULL, *, rate: float = 0.01, eps: float = 1e-10, weight_decay: float = 0.0
+) -> list[Optimizer]:
     """Duchi et al. 2011."""
-    return [torch.optim.Adagrad(_groups(named, weight_decay), lr=rate, eps=eps)]
+    return [torch.optim.Adagrad(_groups(named, shares, rate, weight_decay), lr=rate, eps=eps)]
 
 
 def muon(
     named: Named,
+    shares: Shares = FULL,
     *,
     rate: float = 0.02,
     momentum: float = 0.95,
@@ -83,18 +105,16 @@ def muon(
 ) -> list[Optimizer]:
     """Orthogonalised momentum for the matrices inside the layers, AdamW for the rest. After Jordan 2024."""
     named = [(name, p) for name, p in named if p.requires_grad]
-    if any(p.device.type == "cpu" for _, p in named) and not bfloat16_works():
-        raise DeviceError(
-            "muon multiplies in bfloat16, which kills the process on this machine; set "
-            "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before starting (`h2h doctor` says more)"
-        )
     if not hasattr(torch.optim, "Muon"):
         raise DeviceError(f"muon needs torch 2.9 or newer; this is {torch.__version__}")
     # The outer layers are matrices too, but not of the kind that Muon is made for: rows are looked up, not mixed.
-    inner = [(n, p) for n, p in named if p.dim() == 2 and n.startswith("layers.")]
-    outer = [(n, p) for n, p in named if not (p.dim() == 2 and n.startswith("layers."))]
-    matrices = torch.optim.Muon([p for _, p in inner], lr=rate, momentum=momentum, weight_decay=weight_decay)
-    return [matrices, *adamw(outer, rate=adamw_rate)]
+    inner = [(n, p) for n, p in named if p.dim() == 2 and IN_A_LAYER.search(n)]
+    outer = [(n, p) for n, p in named if not (p.dim() == 2 and IN_A_LAYER.search(n))]
+    rest = adamw(outer, shares, rate=adamw_rate) if outer else []
+    if not inner:  # the layers are frozen
+        return rest
+    groups = _groups(inner, shares, rate, weight_decay)
+    return [torch.optim.Muon(groups, lr=rate, momentum=momentum, weight_decay=weight_decay), *rest]
 
 
 OPTIMIZERS: dict[str, Callable[..., list[Optimizer]]] = {f.__name__: f for f in (adamw, adam, sgd, adagrad, muon)}
@@ -128,14 +148,28 @@ class Descent:
     """The optimizers of one model with their schedule: what the loop steps."""
 
     def __init__(self, model: nn.Module, training: spec.Training, steps: int) -> None:
-        self.inner = OPTIMIZERS[training.optimizer.kind](model.named_parameters(), **training.optimizer.options)
+        shares = model.shares() if isinstance(model, FineTuned) else FULL
+        make = OPTIMIZERS[training.optimizer.kind]
+        self.inner = make(model.named_parameters(), shares, **training.optimizer.options)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.inner]
         self.schedule, self.options = SCHEDULES[training.schedule.kind], training.schedule.options
         self.clip, self.steps = training.clip, steps
+        self._unsure = training.optimizer.kind == "muon"
+
+    def _check_bfloat16(self) -> None:
+        """Asked before the first step and not before: workers are given an environment in which it works."""
+        if any(p.device.type == "cpu" for p in self.parameters) and not bfloat16_works():
+            raise DeviceError(
+                "muon multiplies in bfloat16, which kills the process on this machine; set "
+                "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before starting (`h2h doctor` says more)"
+            )
+        self._unsure = False
 
     def step(self, step: int) -> None:
         """Go down, at the rate of this step, and forget the gradients."""
+        if self._unsure:
+            self._check_bfloat16()
         if self.clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.clip)
         factor = self.schedule(step, self.steps, **self.options)

@@ -1,0 +1,63 @@
+"""The two contestants that no trial trains: the teacher, and the student before training, on the held-out documents."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from .. import spec
+from ..decode import rouge
+from ..files import write_text
+from ..model import Learner, create
+from ..model.pretrained import Loaded
+from . import summaries, teaching
+from .decoding_asked import Writer, digest
+from .distilled import BEFORE, FOLDER, TEACHER
+from .teacher_cache import Pace, Tell
+
+
+def contest(trial: spec.Trial, prepared: Any, folder: Path, tell: Tell = teaching.silent) -> dict[str, Any]:
+    """What the teacher, and the student before any training, write about the held-out documents; sizes and times."""
+    assert trial.teacher is not None
+    rouge.check_scorer()
+    student = create(trial.model, 0, None).eval()
+    assert isinstance(student, Learner)
+    before = Loaded(student, prepared.tokenizer, "language-model", f"{student.name}, before training", Path())
+    writers = {
+        TEACHER: teaching.teacher_of(trial, prepared, tell),
+        BEFORE: Writer(before, student, prepared.tokenizer, before.name, digest(student)),
+    }
+    documents = prepared.documents.splits["test"]
+    how, longest = teaching.chosen_strategy(trial.teacher), trial.teacher.max_new_tokens
+    row: dict[str, Any] = {
+        "signature": rouge.signature(),
+        "documents": [{"id": one.id, "document": one.text, "people": list(one.summaries)} for one in documents],
+        "cut": {name: encoded.cut_before for name, encoded in prepared.encoded.items()},
+        "left_out": dict(prepared.documents.left_out),
+        "strategy": str(how),
+    }
+    (folder / FOLDER).mkdir(exist_ok=True)
+    for name, writer in writers.items():
+        prompts = teaching.questions(trial.data, prepared, writer.tokenizer, "test")
+        what = (
+            "the teacher writes about held-out documents" if name == TEACHER else "the student before training writes"
+        )
+        size = None if name == TEACHER else summaries.SIDE_BY_SIDE
+        lines = teaching.write(writer, prompts, how, longest, trial.teacher.seed, tell, what, size)
+        scored = [
+            summaries.line_of(one, line["text"], line["ended"]) for one, line in zip(documents, lines, strict=True)
+        ]
+        content = "".join(json.dumps(line) + "\n" for line in scored)
+        write_text(folder / FOLDER / f"{name}.jsonl", content)
+        tell(Pace(f"the time that the {name} takes is measured", 0, summaries.TIMED))
+        seconds = summaries.seconds_each(writer.model, writer.tokenizer, prompts, how, longest)
+        parameters = sum(one.numel() for one in writer.model.parameters())
+        row[name] = {
+            "name": writer.name,
+            "digest": writer.digest,
+            "parameters": parameters,
+            "weights_bytes": 4 * parameters,
+            "seconds_per_summary": seconds,
+        }
+    return row

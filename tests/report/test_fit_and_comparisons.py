@@ -1,0 +1,93 @@
+"""Loss and accuracy in one picture, and variants judged among themselves."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from headtohead.report import charts, comparisons, fit_chart, page, tables
+
+
+def line(*values: float) -> list[list[float]]:
+    return [[10 * at, value] for at, value in enumerate(values)]
+
+
+def verdict(variant: str, effect: float) -> dict[str, Any]:
+    return {
+        "variant": variant,
+        "word": "hurt" if effect < 0 else "helped",
+        "metric": "accuracy",
+        "matters": 0.01,
+        "effect": effect,
+        "interval": [effect - 0.02, effect + 0.02],
+        "interval_seeds": [effect - 0.01, effect + 0.01],
+        "seeds": 2,
+        "sentence": f"{variant} moved by {effect}.",
+    }
+
+
+@pytest.fixture
+def found() -> dict[str, Any]:
+    curve = {"train": {"0": line(0.5, 0.8, 0.95), "1": line(0.5, 0.7, 0.85)}, "validation": {"0": line(0.5, 0.7, 0.6)}}
+    loss = {"train": {"0": line(0.7, 0.4, 0.1), "1": line(0.7, 0.5, 0.3)}, "validation": {"0": line(0.7, 0.5, 0.9)}}
+    rows = [verdict("sgd", -0.3), verdict("adamw-own", 0.02), verdict("sgd-own", 0.01)]
+    return {
+        "metric": "accuracy",
+        "verdicts": rows,
+        "curves": {"baseline": curve, "sgd": curve},
+        "losses": {"baseline": loss, "sgd": loss},
+        "chosen": {"baseline": [[0, 10], [1, 10]], "sgd": [[0, 20]]},
+        "comparisons": [
+            {"title": "At one rate", "says": "The rate speaks.", "baseline": "baseline", "verdicts": [rows[0]]},
+            {"title": "Own rates", "says": "", "baseline": "adamw-own", "verdicts": [verdict("sgd-own", -0.012)]},
+            {"title": "Nothing ran", "says": "", "baseline": "adamw-own", "verdicts": []},
+        ],
+    }
+
+
+def test_train_and_validation_loss_and_accuracy_stand_in_one_picture(found):
+    made = fit_chart.fit_chart(found)
+    assert made is not None
+    points = fit_chart.points(found, "baseline", "loss", "train")
+    assert [(p.at, p.mean, p.low, p.high, p.seeds) for p in points][1] == (10, 0.45, 0.4, 0.5, 2)
+    assert fit_chart.chosen(found, "baseline") == 10
+    assert "baseline: at the end train 90.0%, validation 60.0%, weights of step 10." in made.words
+    drawn = made.vega()
+    assert len(drawn["concat"]) == 4  # two variants, loss and accuracy
+    svg = made.svg()
+    assert svg.count("baseline, validation, step 20: loss 0.900") == 1
+    assert made.svg("narrow").startswith("<svg")
+
+
+def test_there_is_no_picture_without_validation_or_for_a_language_model(found):
+    del found["losses"]["baseline"]["validation"]  # the two share theirs
+    assert fit_chart.fit_chart(found) is None
+    assert fit_chart.fit_chart({**found, "metric": "perplexity"}) is None
+    assert fit_chart.fit_chart({}) is None
+
+
+def test_each_comparison_has_a_picture_its_verdicts_and_what_it_teaches(found):
+    made = comparisons.comparison_charts(found)
+    assert [(one.name, one.title.partition(":")[0]) for one in made] == [
+        ("comparison-1", "At one rate"),
+        ("comparison-2", "Own rates"),
+    ]
+    names = [one.name for one in charts.charts(found)]
+    assert names[:3] == ["forest", "comparison-1", "comparison-2"] and "fit" in names
+    table = next(one for one in tables.tables(found) if one.name == "comparisons")
+    assert [[cell.text for cell in row][:4] for row in table.rows] == [
+        ["At one rate", "sgd", "baseline", "hurt"],
+        ["Own rates", "sgd-own", "adamw-own", "hurt"],
+    ]
+    html = page.render(found)
+    section = re.search(r'<section id="comparisons">(.*?)</section>', html, flags=re.DOTALL)
+    assert section is not None
+    for said in ("The rate speaks.", "sgd-own moved by -0.012.", "Change against adamw-own"):
+        assert said in section[1]
+    assert section[1].count("<figure>") == 2 and "Nothing ran" not in section[1]
+    json.loads(json.dumps(found))
+
+
+def test_a_report_without_comparisons_has_no_such_section(found):
+    assert 'id="comparisons"' not in page.render({**found, "comparisons": []})

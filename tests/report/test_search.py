@@ -1,0 +1,178 @@
+"""The pictures, the table and the words of a search."""
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+
+from headtohead.report import charts, drawing, page, search_charts, search_words, tables
+from headtohead.report.formats import markdown_report
+from headtohead.report.search_terminal import show_search
+
+HOSTILE = "</script><b>bold</b>&\"'"
+LAYOUTS: tuple[drawing.Layout, ...] = ("wide", "narrow")
+Findings = dict[str, Any]
+
+
+def cell(number: int, rate: float, kind: str, mean: float | None, status: str = "finished") -> dict[str, Any]:
+    values = [] if mean is None else [[1000, mean], [1001, mean]][: 1 if status == "pruned" else 2]
+    return {
+        "cell": number,
+        "name": f"cell-{number + 1:03d}",
+        "settings": {"training.optimizer.rate": rate, "model.position": kind},
+        "status": status,
+        "values": values,
+        "mean": mean,
+        "interval": [mean * 0.98, mean * 1.02] if mean is not None and status == "finished" else None,
+        "message": "ran away" if status == "failed" else "",
+    }
+
+
+def build(metric: str = "accuracy", **luck: Any) -> Findings:
+    scale = 1.0 if metric == "accuracy" else 100.0
+    cells = [
+        cell(0, 0.01, "alibi", 0.85 * scale),
+        cell(1, 0.001, HOSTILE, 0.884 * scale),
+        cell(2, 0.0001, "alibi", 0.30 * scale, "pruned"),
+        cell(3, 1.0, "alibi", None, "failed"),
+    ]
+    effects = {
+        "training.optimizer.rate": [
+            {"value": "0.001", "cells": 1, "mean": 0.88 * scale, "interval": [0.8 * scale, 0.9 * scale]},
+            {"value": "0.01", "cells": 2, "mean": 0.85 * scale, "interval": None},
+        ]
+    }
+    found = {"search": 0.884, "fresh": 0.870, "baseline": 0.853, "lead": 0.031, "kept": 0.017, "luck": 0.014}
+    return {
+        "schema": 1,
+        "metric": metric,
+        "search": {
+            "method": "grid",
+            "space": {"training.optimizer.rate": [1.0, 0.01, 0.001, 0.0001], "model.position": ["alibi", HOSTILE]},
+            "seeds": 2,
+            "budget": None,
+            "prune": {"risk": 0.05, "after": 1},
+            "grid": 8,
+            "trials": 5,
+            "winner": 1,
+            "cells": cells,
+            "effects": effects,
+            "history": [
+                {"trials": 2, "cell": 0, "mean": 0.85 * scale, "best": 0.85 * scale},
+                {"trials": 4, "cell": 1, "mean": 0.884 * scale, "best": 0.884 * scale},
+                {"trials": 5, "cell": 2, "mean": 0.30 * scale, "best": 0.884 * scale},
+            ],
+            "luck": {**found, "interval": [-0.002, 0.03], "seeds": [2, 5], **luck},
+        },
+    }
+
+
+def test_luck_is_said_in_words():
+    tried, won, lucky = search_words.sentences(build())
+    assert tried == (
+        "A grid tried 4 cells (of 8 in the grid) with up to 2 seeds each, 5 trials in all; "
+        "1 was given up early, 1 failed."
+    )
+    assert won.startswith("The winner is cell-002: rate 0.001, position")
+    assert "Of the lead of 3.1\u00a0points, 1.4 were luck (95\u00a0% interval −0.2 to 3.0)." in lucky
+    assert "88.4\u00a0%" in lucky and "87.0\u00a0%" in lucky and "with 5 seeds that the search never used" in lucky
+    assert "none of it was luck" in search_words.luck(build(luck=-0.004))
+    assert "did not even lead" in search_words.luck(build(lead=-0.01))
+    assert "below" in search_words.luck(build("perplexity"))
+    assert "Of the lead of 3.1\u00a0points, 1.4 were luck." in search_words.luck(build(interval=None))
+
+
+def test_names_are_as_short_as_they_can_be_told_apart():
+    names = search_words.short_names(["training.optimizer.rate", "training.schedule.rate", "model.width"])
+    assert list(names.values()) == ["optimizer.rate", "schedule.rate", "width"]
+
+
+@pytest.mark.parametrize("metric", ["perplexity", "accuracy"])
+def test_every_picture_in_every_layout_is_sound(metric):
+    made = search_charts.search_charts(build(metric))
+    assert [chart.name for chart in made] == ["search-history", "search-effects", "search-parallel"]
+    for chart, layout in itertools.product(made, LAYOUTS):
+        if layout == "wide" or chart.panels is None:
+            chart.build(layout, drawing.Sheets()).to_dict(validate=True)
+    assert "<b>" not in made[2].svg()
+    names = [chart.name for chart in charts.charts({**build(metric), "verdicts": []})]
+    assert names == ["search-history", "search-effects", "search-parallel"]
+
+
+def test_marks_are_where_their_figures_are():
+    findings = build()
+    history, effects, parallel = (chart.vega()["datasets"] for chart in search_charts.search_charts(findings))
+    rows = next(rows for rows in history.values() if "trials" in rows[0])
+    assert [(row["trials"], row["at"], row["best"]) for row in rows[:2]] == [(2, 0.85, 0.85), (4, 0.884, 0.884)]
+    assert [row["fate"] for row in rows] == ["all seeds", "winner", "given up early"]
+    (only,) = effects.values()
+    assert [(row["value"], row["mean"]) for row in only] == [("0.001", 0.88), ("0.01", 0.85)]
+    points = [row for rows in parallel.values() for row in rows if "cell" in row]
+    at = {(row["cell"], row["axis"]): row["at"] for row in points}
+    assert at["cell-004", "rate"] > at["cell-001", "rate"] > at["cell-002", "rate"] > at["cell-003", "rate"]
+    assert ("cell-004", "accuracy") not in at, "a cell that failed reached nothing"
+    assert at["cell-002", "accuracy"] > at["cell-001", "accuracy"], "better is above, whatever the metric"
+    worse = search_charts.search_charts(build("perplexity"))[2].vega()["datasets"]
+    reached = {
+        row["cell"]: row["at"]
+        for rows in worse.values()
+        for row in rows
+        if row.get("axis") == "perplexity" and "cell" in row
+    }
+    assert reached["cell-002"] < reached["cell-001"]
+
+
+def test_a_cell_far_behind_is_drawn_at_the_edge():
+    findings = build("perplexity")
+    findings["search"]["luck"] = None
+    findings["search"]["cells"][2]["mean"] = findings["search"]["history"][2]["mean"] = 1e6
+    _, high = search_words.limits(findings)
+    assert high < 1000
+    rows = search_charts.search_charts(findings)[0].vega()["datasets"]
+    last = next(rows for rows in rows.values() if rows and "trials" in rows[0])[-1]
+    assert last["at"] == high and "further off" in last["tip"]
+
+
+def test_the_table_ranks_the_cells_and_says_how_they_ended():
+    made = {table.name: table for table in tables.tables(build())}
+    ends = [(row[0].text, row[-1].text) for row in made["search"].rows]
+    assert ends == [
+        ("cell-002", "winner"),
+        ("cell-001", "all seeds"),
+        ("cell-003", "given up early"),
+        ("cell-004", "failed: ran away"),
+    ]
+    assert len(made["search_effects"].rows) == 2
+    assert all(not table.name.startswith("search") for table in tables.tables({"metric": "accuracy"}))
+
+
+def test_page_and_markdown_show_the_search(plain):
+    findings = {**plain({"v": 0.05}, metric="accuracy"), "search": build()["search"]}
+    html = page.render(findings)
+    assert 'id="search"' in html and "1.4 were luck" in html
+    assert HOSTILE not in html.partition('id="findings"')[0]
+    assert html.count("<svg") >= 6
+    text = markdown_report(findings, tables.tables(findings))
+    assert "1.4 were luck" in text and "## The search" in text
+    assert 'id="search"' not in page.render(plain({"v": 0.05}))
+
+
+def test_the_terminal_shows_the_best_cells_in_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    findings = build()
+    for number in range(4, 20):
+        findings["search"]["cells"].append(cell(number, 0.01, "alibi", 0.5 + number / 100))
+    show_search(findings)
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 80
+    assert "cell-002" in said and "winner" in said
+    assert "and 10 more cells, in the report" in said
+    assert "1.4 were luck" in " ".join(said.split())
+    show_search({"metric": "accuracy"})
+    assert capsys.readouterr().out == ""
+
+
+def test_figures_stay_finite():
+    low, high = search_words.limits(build())
+    assert math.isfinite(low) and low < high
