@@ -33,7 +33,7 @@ from . import proposing, pruning, running
 from .cells import Cell, Journal
 from .folders import Run, create_runs, locked
 from .running import DEFAULT_FOLDER, Outcome, default_workers
-from .teacher_cache import Tell
+from .teaching import Tell, silent
 from .trial import begin, estimate, prepare, versions
 from .workers import Job, Watch, environment_for, run_jobs
 
@@ -57,7 +57,7 @@ def run(
     device: str = "auto",
     resume: bool = False,
     watch: Watch = lambda jobs: None,
-    tell: Tell = lambda pace: None,
+    tell: Tell = silent,
     command: Sequence[str] = (),
 ) -> Outcome:
     """Run an experiment; where it asks for a search, search first and compare the winner with the baseline."""
