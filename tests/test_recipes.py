@@ -58,12 +58,12 @@ def folders(tmp_path_factory, tiny_roberta) -> dict[str, Path]:
     }
 
 
-def loaded(name: str, folders: dict[str, Path]) -> spec.Experiment:
+def loaded(name: str, folders: dict[str, Path], *, full: bool = False) -> spec.Experiment:
     small = ["training.steps=2", "training.evaluate=2", "training.checkpoint=2"]
     small.append(f"model.pretrained='{folders['encoder']}'" if is_finetuned(name) else "probe.costs=[8]")
     if name == "distil-decoder":
         small += ["teacher.training.steps=2", "teacher.training.evaluate=2", "teacher.documents=20"]
-    return loading.load(name, small, data=folders.get(name, folders[""]))
+    return loading.load(name, small, data=folders.get(name, folders[""]), full=full)
 
 
 def is_finetuned(name: str) -> bool:
@@ -144,7 +144,34 @@ def test_a_quick_look_is_small_and_says_so(name):
     assert experiment.quick and experiment.name == f"{name}-quick" and experiment.seeds == 2
     full = loading.load(name).training.steps
     steps = experiment.training.steps
-    assert steps == "1 epoch" if isinstance(full, str) else steps <= max(20, full // 10)
+    if isinstance(full, str):
+        assert float(steps.split()[0]) == pytest.approx(float(full.split()[0]) / 10)
+    else:
+        assert steps <= max(20, full // 10)
+
+
+FULL = [name for name in NAMES if "full" in tomllib.loads(spec.recipe_path(name).read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_the_full_setting_is_another_experiment_with_larger_models(name):
+    usual, full = loading.load(name), loading.load(name, full=True)
+    assert full.name == f"{name}-full"
+    assert usual.identity() != full.identity()
+    assert str(full.model.pretrained).startswith("hub:") and not str(usual.model.pretrained).startswith("hub:")
+    assert list(full.variants) == list(usual.variants)
+
+
+@pytest.mark.parametrize("variant", ["baseline", "frozen", "lora"])
+def test_robertas_setting_runs_with_a_small_roberta(variant, folders, tmp_path):
+    experiment = loaded("sst2", folders, full=True)
+    assert experiment.model.pool == "own" and experiment.training.batch == 64
+    result = run_trial(spec.trial(experiment, variant, 1), tmp_path, device="cpu")
+    assert result["scores"]["test"]["count"] == 12
+
+
+def test_these_recipes_have_a_full_setting():
+    assert {"sst2", "sst2-search", "optimizers", "distil-summaries"} <= set(FULL)
 
 
 def test_what_is_set_on_the_command_line_wins_over_a_quick_look():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -92,3 +93,37 @@ def cut_to(path: Path, size: int) -> None:
 
 def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def cache_folder(name: str) -> Path:
+    """Where work is kept that can be done again: $XDG_CACHE_HOME/headtohead/NAME (~/.cache unless set)."""
+    place = os.environ.get("XDG_CACHE_HOME")
+    return (Path(place) if place else Path.home() / ".cache") / "headtohead" / name
+
+
+@contextmanager
+def at_work(folder: Path) -> Iterator[None]:
+    """One process a folder at a time; whoever comes later waits, and then finds the work done."""
+    with disk_full_in_words(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+SAMPLES, SAMPLE_BYTES = 16, 2**16
+
+
+def fingerprint(path: Path) -> str:
+    """SHA-256 of a file of up to 1 MiB; of a larger one, of its size and 16 pieces of it, spread from end to end: it
+    tells other files apart, and one that was cut or swapped, without reading it whole."""
+    size = path.stat().st_size
+    made = hashlib.sha256(f"{size} ".encode())
+    with path.open("rb") as file:
+        if size <= SAMPLES * SAMPLE_BYTES:
+            made.update(file.read())
+        else:
+            for at in range(SAMPLES):
+                file.seek(at * (size - SAMPLE_BYTES) // (SAMPLES - 1))
+                made.update(file.read(SAMPLE_BYTES))
+    return made.hexdigest()

@@ -83,10 +83,11 @@ class Attention:
 
     def save(self, path: str | Path) -> Path:
         """Write a page (.html) or a picture (.svg, .pdf, .png)."""
-        return attention_svg.save(self._sheet, path)
+        return attention_svg.save(self.sheet, path)
 
     @cached_property
-    def _sheet(self) -> Sheet:
+    def sheet(self) -> Sheet:
+        """All of it, for those who draw."""
         return Sheet(
             self.title,
             self.text,
@@ -117,7 +118,7 @@ class Attention:
         }
 
     def _repr_html_(self) -> str:
-        return attention_page.fragment(self._sheet)
+        return attention_page.fragment(self.sheet)
 
     def __repr__(self) -> str:
         return f"<attention of {self.title}: {len(self.tokens)} tokens, {self.shown.shape}>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -282,6 +283,19 @@ def test_examples_of_a_classifier_are_its_rows() -> None:
     made = examples(rows, "classify", 6, PLAIN)
     assert torch.cat([batch.labels for batch in made.batches(2)]).tolist() == [0, 1, 0, 1, 0]
     assert made.tokens.tolist() == [1] * 5
+
+
+def test_rows_padded_to_their_batch_come_by_length_and_say_which_they_are() -> None:
+    _, rows = classified(12)
+    made = examples(replace(rows, to_longest=True), "classify", 12, PLAIN)
+    batches = list(made.batches(2))
+    at = torch.cat([batch.at for batch in batches if batch.at is not None])
+    assert sorted(at.tolist()) == list(range(5))
+    assert rows.lengths[at].tolist() == sorted(rows.lengths.tolist(), reverse=True)
+    plain = list(examples(rows, "classify", 12, PLAIN).batches(2))
+    assert sum(batch.input_ids.numel() for batch in batches) < sum(batch.input_ids.numel() for batch in plain)
+    assert rows.labels is not None
+    assert torch.equal(torch.cat([batch.labels for batch in batches]), rows.labels[at])
 
 
 def test_a_text_of_one_token_cannot_be_scored() -> None:

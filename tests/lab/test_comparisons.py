@@ -28,6 +28,15 @@ def test_a_comparison_is_judged_against_its_own_baseline(small, tmp_path):
     assert plain["effect"] == next(v for v in found["verdicts"] if v["variant"] == "fast")["effect"] != among["effect"]
 
 
+def test_a_claim_against_the_baseline_is_answered_by_the_comparison_that_has_the_pair(small, tmp_path):
+    with_baseline = {**COMPARISON, "baseline": "baseline"}
+    experiment = small(variants=VARIANTS, comparisons=[with_baseline], claims=[{**CLAIM, "against": "baseline"}])
+    found = running.run(experiment, tmp_path / "runs", workers=1).findings
+    (claim,), ((row,),) = found["claims"], [one["verdicts"] for one in found["comparisons"]]
+    of_all = next(v for v in found["verdicts"] if v["variant"] == "fast")
+    assert claim["interval"] == row["interval"] != of_all["interval"]  # fewer are compared, so it is narrower
+
+
 def test_comparisons_and_claims_about_nothing_are_refused(small):
     with pytest.raises(SpecError, match=r"'Among rates' names a variant 'quick' that is not in the file"):
         small(variants=VARIANTS, comparisons=[{**COMPARISON, "variants": ["quick"]}])

@@ -135,3 +135,13 @@ def test_verdicts_from_elsewhere_are_drawn_into_the_file_that_was_asked_for(
         assert (tmp_path / f"verdicts{suffix}").read_bytes().startswith(start)
     with pytest.raises(RequestError, match=r"the ending '\.gif' is not known; allowed: \.html, \.svg, \.pdf, \.png"):
         charts.save_forest(rows, tmp_path / "verdicts.gif")
+
+
+def test_the_steps_of_an_axis_are_written_as_they_are() -> None:
+    import vl_convert
+
+    steps = (0, 217, 434, 651)
+    axis = charts._step_axis([Point("v", at, 1.0, 1.0, 1.0, 3) for at in steps])
+    chart = alt.Chart(alt.Data(values=[{"at": at} for at in steps])).mark_point().encode(x=alt.X("at:Q", axis=axis))
+    drawn = vl_convert.vegalite_to_svg(chart.to_dict())
+    assert [at for at in steps if f">{at}<" in drawn] == list(steps)

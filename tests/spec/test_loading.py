@@ -192,3 +192,32 @@ def test_a_user_network_takes_the_place_of_the_parts(file, tmp_path):
     assert isinstance(trial.model, spec.OwnModel)
     assert trial.model.context == 16
     assert Path(trial.model.module.rpartition(":")[0]) == tmp_path / "my_gpt.py"
+
+
+FULL = """
+[full]
+seeds = 20
+model.layers = 12
+[full.variants.alibi]
+model.position = { kind = "alibi", slope = 1.0 }
+"""
+
+
+def test_the_full_setting_replaces_what_it_names_and_is_left_out_otherwise(file):
+    path = file(GOOD + FULL)
+    usual, full = loading.load(path), loading.load(path, full=True)
+    assert usual == loading.load(file(GOOD))
+    assert (full.name, full.seeds, full.model.layers, full.model.width) == ("mine-full", 20, 12, 64)
+    assert full.variants["alibi"] == {"model": {"position": {"kind": "alibi", "slope": 1.0}}}
+    assert full.variants["both"] == usual.variants["both"]
+
+
+def test_a_full_setting_is_held_against_the_same_rules_and_set_wins_over_it(file):
+    with pytest.raises(SpecError, match="layerz"):
+        loading.load(file(GOOD + "[full]\nmodel.layerz = 3\n"), full=True)
+    assert loading.load(file(GOOD + FULL), ["seeds=2"], full=True).seeds == 2
+
+
+def test_a_file_without_a_full_setting_says_so(file):
+    with pytest.raises(RequestError, match=r"mine has no \[full\] table"):
+        loading.load(file(GOOD), full=True)

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
+from headtohead.train import loss as roads
 from headtohead.train.loss import CHUNK, vocabulary_loss, vocabulary_scores
 
 
@@ -64,3 +65,39 @@ def test_what_needs_no_gradient_gets_none():
     rows = hidden.clone().requires_grad_()
     vocabulary_loss(output, rows, labels).backward()
     assert rows.grad is not None and output.weight.grad is None
+
+
+def test_both_roads_are_taken_and_give_the_same(monkeypatch):
+    """Mild logits are exponentiated as they are; the road for any logits gives the same losses and gradients."""
+    output, hidden, labels = _case(2 * CHUNK + 3, 40, 1.0, True)
+    assert roads._is_mild(hidden, output.weight, output.bias)
+    found = []
+    for mild in (True, False):
+        monkeypatch.setattr(roads, "_is_mild", lambda *_, answer=mild: answer)
+        rows = hidden.clone().requires_grad_()
+        output.zero_grad()
+        value = vocabulary_loss(output, rows, labels)
+        value.backward()
+        scores, right = vocabulary_scores(output, hidden, labels)
+        found.append([value.detach(), rows.grad, *(p.grad.clone() for p in output.parameters()), scores, right])
+    for quick, safe in zip(*found, strict=True):
+        torch.testing.assert_close(quick, safe, rtol=1e-5, atol=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0.01, 3.0), st.floats(0.0, 25.0), st.integers(0, 5))
+def test_no_logit_of_a_mild_layer_is_out_of_range(scale, offset, seed):
+    output, hidden, _ = _case(20, 30, scale, True, seed)
+    with torch.no_grad():
+        output.bias += offset
+    if roads._is_mild(hidden, output.weight, output.bias):
+        assert output(hidden).abs().max() < roads.MILD
+
+
+def test_large_logits_and_those_that_are_no_numbers_are_not_mild():
+    output, hidden, _ = _case(20, 30, 30.0, False)
+    assert not roads._is_mild(hidden, output.weight, None)
+    output, hidden, labels = _case(20, 30, 1.0, False)
+    hidden[3, 2] = torch.nan
+    assert not roads._is_mild(hidden, output.weight, None)
+    assert vocabulary_loss(output, hidden, labels).isnan()

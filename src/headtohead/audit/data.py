@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from ..corpus import Corpus, Encoded, Split, Tokens
+from ..corpus import Corpus, Encoded, Split, Tokens, word_counts
 from .findings import Finding
 from .leaks import audit_labels, audit_rows
 from .length import audit_length
@@ -29,17 +29,18 @@ def audit_data(
     found = [audit_rows(corpus, split) for split in corpus.splits.values() if split.role != "train"]
     found.append(audit_labels(corpus))
     if tokenizer is not None:
-        tokens = {name: _tokens(split, tokenizer, encoded or {}) for name, split in corpus.splits.items()}
-        found.append(audit_vocabulary(corpus, tokenizer, tokens))
-        found.append(audit_unknown(corpus, tokenizer, tokens, unknown))
+        counts = {name: _counts(split, tokenizer, encoded or {}) for name, split in corpus.splits.items()}
+        found.append(audit_vocabulary(corpus, tokenizer, counts))
+        found.append(audit_unknown(corpus, tokenizer, counts, unknown))
     if tokenizer is not None and tokenizer.kind == "pretrained" and encoded:
         found.append(audit_length(encoded))
     return found
 
 
-def _tokens(split: Split, tokenizer: Tokens, encoded: Mapping[str, Encoded]) -> NDArray[np.int64]:
-    """All tokens of a split in a row."""
+def _counts(split: Split, tokenizer: Tokens, encoded: Mapping[str, Encoded]) -> NDArray[np.int64]:
+    """How often each token stands in the split."""
     if split.name in encoded:
-        flat: NDArray[np.int64] = encoded[split.name].tokens.numpy()
-        return flat
-    return np.array([i for row in tokenizer.encode_rows(split.rows) for i in row], dtype=np.int64)
+        found: NDArray[np.int64] = word_counts(encoded[split.name], tokenizer.vocab_size).numpy()
+        return found
+    ids = np.array([i for row in tokenizer.encode_rows(split.rows) for i in row], dtype=np.int64)
+    return np.bincount(ids, minlength=tokenizer.vocab_size)

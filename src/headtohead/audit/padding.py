@@ -1,8 +1,8 @@
 """Padding: does the answer depend on what stands under the padding, or on how much of it there is?
 
-Padding that is seen is a flaw and not a cheat. Batches here are padded to the context, whatever else is in them, so
-that the scores of such a model are its own, and a verdict stays; but the same text, padded otherwise, is answered
-otherwise.
+Padding that is seen is a flaw and not a cheat: the same text, padded otherwise, is answered otherwise. Models of our
+own parts are scored on rows that are padded to the context, so that their scores are theirs and a verdict stays; in a
+fine-tuned one, whose batches are padded to their longest row, a score then depends on the neighbours as well.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def audit_padding(subject: Subject) -> Finding:
         False,
         tried,
         f"the answer to a text moves with its padding: {found}",
-        "Padding is read like text: the same words padded otherwise get another answer. All rows are padded to the "
-        "context here, so that the scores are the model's own and the verdict stands; padding should be masked.",
+        "Padding is read like text: the same words padded otherwise get another answer. Rows that are all padded to "
+        "the context, as in task classify, are scored alike, and the verdict stands; padding should be masked.",
         reason="sees padding",
     )
 

@@ -7,8 +7,9 @@ text hold held-out rows? Beside it, the share of tokens that are unknown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,9 @@ from .leaks import fold
 
 NAME, UNKNOWN = "vocabulary", "unknown tokens"
 
-TokensOf = Mapping[str, NDArray[np.int64]]
+CountsOf = Mapping[str, NDArray[np.int64]]
+"""of each split, how often each token of the vocabulary stands there"""
+ROWS_AT_ONCE = 2**14
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,8 @@ class _Outside:
 
     rows: int
     folded: frozenset[str]
-    train: str
-    """train itself, to look pieces of words up in"""
+    train: Sequence[str]
+    """the rows of train itself, to look pieces of words up in"""
     text: str
     """all text outside train"""
     clean: str
@@ -53,15 +56,15 @@ class _Reading:
     """rows of the split that the vocabulary was made from"""
 
 
-def audit_vocabulary(corpus: Corpus, tokenizer: Tokens, tokens: TokensOf) -> Finding:
+def audit_vocabulary(corpus: Corpus, tokenizer: Tokens, counts: CountsOf) -> Finding:
     """What share of the held-out tokens is known only through text outside train."""
     if tokenizer.kind in ("bytes", "file", "pretrained"):
         why = "bytes are learned from no text" if tokenizer.kind == "bytes" else "the tokenizer was made elsewhere"
         return does_not_apply(NAME, why)
     outside = _outside(corpus)
-    readings = [_read(split, tokenizer, tokens, outside) for split in corpus.held_out()]
+    readings = [_read(split, tokenizer, counts, outside) for split in corpus.held_out()]
     noun = "rows" if corpus.task == "classify" else "lines"
-    listed = tokenizer.vocab_size - len(np.unique(tokens["train"]))
+    listed = tokenizer.vocab_size - int(np.count_nonzero(counts["train"]))
     tried = (
         f"held-out tokens that are known and do not occur in train ({listed:,} of {tokenizer.vocab_size:,} entries), "
         f"looked up in the {outside.rows:,} {noun} outside train that the vocabulary was made from"
@@ -98,26 +101,30 @@ def _said(one: _Reading, noun: str) -> str:
 
 def _outside(corpus: Corpus) -> _Outside:
     """Rows beyond train. A line of a table comes with its label in front."""
+    if corpus.vocabulary_rows is corpus.train.rows:
+        return _Outside(0, frozenset(), corpus.train.rows, "", "")
     train = set(corpus.train.rows)
     texts = [row for line in corpus.vocabulary_rows if (row := line.rpartition("\t")[2]) not in train]
     folded = [fold(text) for text in texts]
     held = {fold(row) for split in corpus.held_out() for row in split.rows}
     clean = [text for text, one in zip(texts, folded, strict=True) if one not in held]
-    known, outside, unheld = ("\n".join(rows).casefold() for rows in (corpus.train.rows, texts, clean))
-    return _Outside(len(texts), frozenset(folded), known, outside, unheld)
+    outside, unheld = ("\n".join(rows).casefold() for rows in (texts, clean))
+    return _Outside(len(texts), frozenset(folded), corpus.train.rows, outside, unheld)
 
 
-def _read(split: Split, tokenizer: Tokens, tokens: TokensOf, outside: _Outside) -> _Reading:
-    own = tokens[split.name]
+def _read(split: Split, tokenizer: Tokens, counts_of: CountsOf, outside: _Outside) -> _Reading:
+    own = counts_of[split.name]
+    foreign = (own > 0) & (counts_of["train"] == 0)
     special = {tokenizer.unknown_id, tokenizer.pad_id, tokenizer.start_id, tokenizer.stop_id}
-    foreign = ~np.isin(own, np.unique(tokens["train"])) & ~np.isin(own, [i for i in special if i is not None])
-    ids, counts = np.unique(own[foreign], return_counts=True)
+    foreign[[i for i in special if i is not None]] = False
+    ids = np.flatnonzero(foreign)
+    counts = own[ids]
     whole = tokenizer.kind == "words"
     elsewhere = in_held = nowhere = 0
     for token, count in zip(ids.tolist(), counts.tolist(), strict=True):
         word = tokenizer.decode([token]).strip().casefold()
         # A piece of a word may be known from train and yet be used there only inside longer pieces; bytes always are.
-        if tokenizer.kind == "bpe" and (len(tokenizer.token(token)) == 1 or stands(word, outside.train, whole=False)):
+        if tokenizer.kind == "bpe" and (len(tokenizer.token(token)) == 1 or _in_rows(word, outside.train)):
             continue
         elsewhere += count
         if stands(word, outside.clean, whole=whole):
@@ -127,7 +134,16 @@ def _read(split: Split, tokenizer: Tokens, tokens: TokensOf, outside: _Outside) 
         else:
             nowhere += count
     held = sum(fold(row) in outside.folded for row in split.rows)
-    return _Reading(split.name, len(own), elsewhere, in_held, nowhere, len(split.rows), held)
+    return _Reading(split.name, int(own.sum()), elsewhere, in_held, nowhere, len(split.rows), held)
+
+
+def _in_rows(word: str, rows: Sequence[str]) -> bool:
+    """Is the word anywhere in these rows? They are looked through in blocks: there may be more than memory holds."""
+    every = iter(rows)
+    while block := list(islice(every, ROWS_AT_ONCE)):
+        if stands(word, "\n".join(block).casefold(), whole=False):
+            return True
+    return False
 
 
 def stands(word: str, text: str, *, whole: bool) -> bool:
@@ -144,12 +160,12 @@ def stands(word: str, text: str, *, whole: bool) -> bool:
     return False
 
 
-def audit_unknown(corpus: Corpus, tokenizer: Tokens, tokens: TokensOf, unknown: float = 0.0) -> Finding:
+def audit_unknown(corpus: Corpus, tokenizer: Tokens, counts_of: CountsOf, unknown: float = 0.0) -> Finding:
     """The share of unknown tokens in each split, and whether training ever shows one."""
     if tokenizer.unknown_id is None:
         return does_not_apply(UNKNOWN, f"nothing is unknown to a tokenizer of {tokenizer.kind}")
-    counts = {name: int((own == tokenizer.unknown_id).sum()) for name, own in tokens.items()}
-    found = ", ".join(f"{name} {_share(count, len(tokens[name]))}" for name, count in counts.items())
+    counts = {name: int(own[tokenizer.unknown_id]) for name, own in counts_of.items()}
+    found = ", ".join(f"{name} {_share(count, int(counts_of[name].sum()))}" for name, count in counts.items())
     tried = "the share of tokens outside the vocabulary in each split"
     if unknown:
         found += f"; {unknown:.1%} of training words are made unknown"

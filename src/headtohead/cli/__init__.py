@@ -4,7 +4,7 @@ from importlib import import_module
 
 from .app import app, main
 
-for _family in ("experiments", "models", "attention", "design", "generate", "decode", "parts"):
+for _family in ("experiments", "models", "attention", "design", "generate", "decode", "parts", "serve"):
     import_module(f".{_family}", __name__)
 
 __all__ = ["app", "main"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +28,9 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Where the runs go. [default: runs/NAME]")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Trials at once. [default: one a core]")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    full: Annotated[
+        bool, typer.Option("--full", help="The file's [full] setting: larger models, for a larger machine.")
+    ] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="A look in a minute or two: fewer seeds and steps, so no answer.")
     ] = False,
@@ -46,7 +51,7 @@ def run(
     changes = list(settings or [])
     if seeds is not None:
         changes.append(f"seeds={seeds}")
-    experiment = loading.load(recipe, changes, use=use or (), data=data, quick=quick)
+    experiment = loading.load(recipe, changes, use=use or (), data=data, full=full, quick=quick)
     if show_batch:
         from ..lab.showing import first_batch
         from ..report import batch_terminal
@@ -55,6 +60,7 @@ def run(
         show_json(batch.as_row()) if as_json else batch_terminal.show_batch(batch)
         return
     if dry_run:
+        _leave_a_deadly_environment(experiment)
         _show_plan(experiment, workers or running.default_workers(), as_json)
         return
     where = out or running.DEFAULT_FOLDER / experiment.name
@@ -88,6 +94,17 @@ def run(
     if outcome.failures:
         wrong = all(job.wrong_request for job in outcome.failures)
         raise typer.Exit(2 if wrong else 1)
+
+
+def _leave_a_deadly_environment(experiment: Experiment) -> None:
+    """Where Muon's steps would kill this process, the same command is answered by one that is safe, as workers are."""
+    from ..lab.workers import environment_for
+    from ..spec import trial
+
+    needed = environment_for([trial(experiment, variant, 0) for variant in experiment.names])
+    if needed:
+        done = subprocess.run(sys.orig_argv, env={**os.environ, **needed}, check=False)
+        raise typer.Exit(done.returncode)
 
 
 def _show_plan(experiment: Experiment, workers: int, as_json: bool) -> None:
@@ -189,7 +206,12 @@ def recipes(
 
 
 def _headline(raw: dict[str, Any]) -> dict[str, Any]:
-    return {"task": raw["task"], "question": raw["question"], "variants": list(raw.get("variants", {}))}
+    return {
+        "task": raw["task"],
+        "question": raw["question"],
+        "variants": list(raw.get("variants", {})),
+        "full": "full" in raw,
+    }
 
 
 @app.command()

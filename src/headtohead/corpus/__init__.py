@@ -4,6 +4,7 @@ from .batches import IGNORED, Batch, Encoded, Rows, Schedule, Stream, encode, ro
 from .examples import Examples, examples
 from .sources import load
 from .splits import Corpus, Split, Task
+from .store import Tokenised, tokenised
 from .tokenizers import Tokenizer, Tokens, check_tokens, train_tokenizer
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Split",
     "Stream",
     "Task",
+    "Tokenised",
     "Tokenizer",
     "Tokens",
     "check_tokens",
@@ -24,6 +26,7 @@ __all__ = [
     "examples",
     "load",
     "rows_of",
+    "tokenised",
     "train_tokenizer",
     "word_counts",
 ]

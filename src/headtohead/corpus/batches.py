@@ -1,5 +1,7 @@
 """Rows to batches: an encoded split is one tensor, a batch is an index into it and a function of (seed, step) alone.
 
+The tensor may lie on disk, mapped, in a small type (`store`); what a batch takes from it becomes int64 there and then.
+
 Nothing here remembers what was drawn before: a run that was killed draws what it would have drawn, two variants with
 the same seed see the same batches, and no row depends on the others of its batch (all are padded to the context; those
 of a pretrained encoder, which masks padding, to the longest of the batch).
@@ -12,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Int64, Integer
 from torch import Tensor
 
 from headtohead import streams
@@ -37,10 +39,12 @@ class Batch:
     """language model: the next token, -100 outside the loss; classifier: the class"""
     attention_mask: Bool[Tensor, "batch length"] | None = None
     """false on padding; None when there is none"""
+    at: Int64[Tensor, "batch"] | None = None
+    """the number of each example, where they are not scored in their order"""
 
     def to(self, device: torch.device | str) -> Batch:
         mask = None if self.attention_mask is None else self.attention_mask.to(device)
-        return Batch(self.input_ids.to(device), self.labels.to(device), mask)
+        return Batch(self.input_ids.to(device), self.labels.to(device), mask, self.at)
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,9 @@ class Stream:
     """A split as one run of tokens."""
 
     name: str
-    tokens: Int64[Tensor, "tokens"]
+    tokens: Integer[Tensor, "tokens"]
+    counts: Int64[Tensor, "vocab"] | None = None
+    """how often each token stands there, where that is known already"""
 
     def __len__(self) -> int:
         return self.tokens.numel()
@@ -59,13 +65,15 @@ class Rows:
     """A split as rows of tokens, laid end to end. A language model's rows carry their start and stop."""
 
     name: str
-    tokens: Int64[Tensor, "tokens"]
+    tokens: Integer[Tensor, "tokens"]
     offsets: Int64[Tensor, "rows_and_one"]
     labels: Int64[Tensor, "rows"] | None = None
     to_longest: bool = False
     """a batch is as wide as its longest row, and not as the context"""
     cut_before: int = 0
     """rows that have lost their end already, by a tokenizer that keeps its frame around what is left"""
+    counts: Int64[Tensor, "vocab"] | None = None
+    """how often each token stands there, where that is known already"""
 
     def __len__(self) -> int:
         return self.offsets.numel() - 1
@@ -99,7 +107,7 @@ class Rows:
         column = torch.arange(width)
         real = column < lengths[:, None]
         index = (start[:, None] + column).clamp_(max=self.tokens.numel() - 1)
-        return self.tokens[index].masked_fill_(~real, pad_id), real
+        return self.tokens[index].long().masked_fill_(~real, pad_id), real
 
 
 Encoded = Stream | Rows
@@ -107,16 +115,35 @@ Encoded = Stream | Rows
 
 def encode(split: Split, tokenizer: Tokens, task: Task, data: Data) -> Encoded:
     """The split as numbers, in the form that task and data.rows ask for."""
-    if task == "language-model" and data.rows == "stream":
-        return _stream(split, tokenizer)
-    ids = tokenizer.encode_rows(split.rows)
+    ids = encode_some(split, split.rows, 0, tokenizer, task, data)
+    if is_stream(task, data):
+        return Stream(split.name, _flat(ids))
+    return rows_of(split, ids, labelled=task == "classify")
+
+
+def is_stream(task: Task, data: Data) -> bool:
+    return task == "language-model" and data.rows == "stream"
+
+
+def encode_some(
+    split: Split, rows: Sequence[str], first: int, tokenizer: Tokens, task: Task, data: Data
+) -> list[list[int]]:
+    """Some rows of a split, from number `first` on, as numbers: with what stands between them in a stream, or with
+    start and stop."""
+    if is_stream(task, data):
+        joint = "" if tokenizer.kind == "words" else split.joint  # words know no white space
+        joined = [row + joint for row in rows]
+        if joined and first + len(rows) == len(split.rows):
+            joined[-1] = rows[-1]
+        return tokenizer.encode_rows(joined)
     if task == "language-model" and (tokenizer.start_id is None or tokenizer.stop_id is None):
         raise CorpusError('rows = "sentences" needs a start and a stop token, and the tokenizer has none')
+    ids = tokenizer.encode_rows(rows)
     if tokenizer.start_id is not None and tokenizer.stop_id is not None:
         ids = [[tokenizer.start_id, *row, tokenizer.stop_id] for row in ids]
-    if empty := [i for i, row in enumerate(ids, start=1) if not row]:
-        raise CorpusError(f"{split.name}: row {empty[0]} has no tokens: {split.rows[empty[0] - 1]!r}")
-    return rows_of(split, ids, labelled=task == "classify")
+    if empty := [i for i, row in enumerate(ids) if not row]:
+        raise CorpusError(f"{split.name}: row {first + empty[0] + 1} has no tokens: {rows[empty[0]]!r}")
+    return ids
 
 
 def rows_of(
@@ -126,12 +153,6 @@ def rows_of(
     offsets = torch.tensor([0, *(len(row) for row in ids)]).cumsum(0)
     labels = torch.tensor(split.labels) if labelled and split.labels is not None else None
     return Rows(split.name, _flat(ids), offsets, labels, to_longest, cut)
-
-
-def _stream(split: Split, tokenizer: Tokens) -> Stream:
-    joint = "" if tokenizer.kind == "words" else split.joint  # words know no white space
-    rows = [*(row + joint for row in split.rows[:-1]), *split.rows[-1:]]
-    return Stream(split.name, _flat(tokenizer.encode_rows(rows)))
 
 
 def _flat(rows: Sequence[Sequence[int]]) -> Int64[Tensor, "tokens"]:
@@ -217,7 +238,7 @@ class Schedule:
     def batch(self, step: int) -> Batch:
         at = self.indices(step)
         if isinstance(self.encoded, Stream):
-            block, real = self._windows[at], None
+            block, real = self._windows[at].long(), None
         else:
             width = self.encoded.width(at, self.context + (self.task == "language-model"))
             block, real = self.encoded.padded(at, width, self.pad_id)
@@ -298,7 +319,9 @@ class Schedule:
 
 def word_counts(encoded: Encoded, vocab: int) -> Int64[Tensor, "vocab"]:
     """How often the split shows each word of the vocabulary."""
-    return torch.bincount(encoded.tokens, minlength=vocab)
+    if encoded.counts is not None and encoded.counts.numel() == vocab:
+        return encoded.counts
+    return torch.bincount(encoded.tokens.long(), minlength=vocab)
 
 
 def _kept_ids(tokenizer: Tokens) -> Int64[Tensor, "kept"]:

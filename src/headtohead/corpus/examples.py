@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
 
 import torch
 from jaxtyping import Int64
@@ -47,32 +46,42 @@ class Examples:
         return self.encoded.cut(self.context) if isinstance(self.encoded, Rows) else 0
 
     def batches(self, size: int) -> Iterator[Batch]:
-        """All examples in order, so many at a time. A short last block of a stream comes alone, the only one padded."""
-        every = self._blocks(self.encoded, size) if isinstance(self.encoded, Stream) else self._rows(self.encoded, size)
-        yield from islice(every, 0, None, self.stride)
+        """All examples, so many at a time. A short last block of a stream comes alone, the only one padded.
+
+        They come in their order, but for rows that are padded to the longest of their batch: those come by length, the
+        longest first, since half of what is computed would otherwise be padding."""
+        return self._blocks(self.encoded, size) if isinstance(self.encoded, Stream) else self._rows(self.encoded, size)
 
     def _blocks(self, stream: Stream, size: int) -> Iterator[Batch]:
         full = (len(stream) - 1) // self.context
         if full:
             windows = stream.tokens.unfold(0, self.context + 1, self.context)
-            for start in range(0, full, size):
-                yield Batch(*shifted(windows[start : start + size], None))
-        left = stream.tokens[full * self.context :]
-        if left.numel() > 1:
+            for start in range(0, full, size * self.stride):
+                yield Batch(*shifted(windows[start : start + size].long(), None))
+        left = stream.tokens[full * self.context :].long()
+        if left.numel() > 1 and -(-full // size) % self.stride == 0:
             inputs = torch.full((1, self.context), self.pad_id)
             labels = torch.full((1, self.context), IGNORED)
             inputs[0, : left.numel() - 1], labels[0, : left.numel() - 1] = left[:-1], left[1:]
             yield Batch(inputs, labels, torch.arange(self.context)[None] < left.numel() - 1)
 
+    def _places(self, size: int) -> Iterator[Int64[Tensor, "batch"]]:
+        """Which rows each batch has."""
+        assert isinstance(self.encoded, Rows)
+        by_length = self.encoded.to_longest
+        order = self.encoded.lengths.argsort(descending=True, stable=True) if by_length else torch.arange(self.count)
+        for start in range(0, self.count, size * self.stride):
+            yield order[start : start + size]
+
     def _rows(self, rows: Rows, size: int) -> Iterator[Batch]:
         context = self.context + (self.task == "language-model")
-        for at in torch.arange(len(rows)).split(size):
+        for at in self._places(size):
             block, real = rows.padded(at, rows.width(at, context), self.pad_id)
             if self.task == "language-model":
-                yield Batch(*shifted(block, real))
+                yield replace(Batch(*shifted(block, real)), at=at)
             else:
                 assert rows.labels is not None
-                yield Batch(block, rows.labels[at], real)
+                yield Batch(block, rows.labels[at], real, at)
 
 
 def examples(encoded: Encoded, task: Task, context: int, tokenizer: Tokens) -> Examples:

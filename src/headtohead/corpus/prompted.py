@@ -80,9 +80,9 @@ class PromptedExamples(Examples):
 
     def _rows(self, rows: Rows, size: int) -> Iterator[Batch]:
         assert isinstance(rows, Prompted)
-        at = torch.arange(len(rows)).split(size)
-        for some, batch in zip(at, super()._rows(rows, size), strict=True):
-            yield rows.masked(batch, some)
+        for batch in super()._rows(rows, size):
+            assert batch.at is not None
+            yield rows.masked(batch, batch.at)
 
 
 def prompted_examples(rows: Prompted, context: int, pad_id: int) -> PromptedExamples:

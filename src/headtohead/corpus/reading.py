@@ -18,11 +18,10 @@ from headtohead.errors import CorpusError, Fault, nearest
 from headtohead.spec import Columns
 
 from .faults import missing, refusal
+from .large import LARGE, PARAGRAPH_SHARE, Passages, TextFile
 from .splits import Table
 
 TABLES = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
-# So many blank lines make a text one of paragraphs; fewer are taken for slips in a text of lines.
-PARAGRAPH_SHARE = 0.05
 
 Cells = Sequence[Any]
 Numbered = tuple[int, Cells]
@@ -65,8 +64,11 @@ def _bad_bytes(raw: bytes) -> list[Fault]:
 def read_passages(path: Path, *, paragraphs: bool | None = None) -> Table:
     """Plain text: a row is a line, or a paragraph where blank lines stand between them.
 
-    `paragraphs` says which; None looks at the text itself.
+    `paragraphs` says which; None looks at the text itself. The rows of a large file are not held in memory.
     """
+    if path.is_file() and path.stat().st_size > LARGE:
+        large = TextFile(path, paragraphs)
+        return Table(Passages(large), None, (), str(path), "\n\n" if large.paragraphs else "\n")
     lines = read_text(path).rstrip("\n").split("\n")
     if paragraphs is None:
         paragraphs = in_paragraphs(lines)

@@ -76,6 +76,12 @@ def _folder() -> Path:
     return folder
 
 
+def files() -> tuple[Path, list[Path]]:
+    """The package's folder of texts, and every file of it that is read."""
+    folder = _folder()
+    return folder, [folder / "metadata.csv", *sorted((folder / "speeches").glob("*.txt"))]
+
+
 def _addresses(folder: Path, president: str) -> list[Address]:
     """A president's addresses in the order of time."""
     with (folder / "metadata.csv").open(encoding="utf-8", newline="") as file:
@@ -145,4 +151,4 @@ def sentences(paragraph: str) -> list[str]:
     return [one for one in found if one]
 
 
-__all__ = ["LONGEST", "PRESIDENTS", "SHORTEST", "Address", "find", "sentences"]
+__all__ = ["LONGEST", "PRESIDENTS", "SHORTEST", "Address", "files", "find", "sentences"]

@@ -13,10 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headtohead.errors import CorpusError
+from headtohead.pace import Tell
 from headtohead.spec import Columns, Data, Files
 
 from . import hub, sotu_corpus
 from .faults import listed, missing, names_in
+from .large import Passages, assemble_on_disk, in_memory, is_large
 from .reading import TABLES, is_table, read_passages, read_table, read_text
 from .splits import Corpus, Found, Table, Task, assemble
 
@@ -24,9 +26,17 @@ SPEECHES = Columns(label=0, text=1)
 STEMS = {"train": ("train",), "validation": ("validation", "valid", "dev"), "test": ("test",)}
 
 
-def load(data: Data, task: Task, *, base: Path = Path()) -> Corpus:
-    """The corpus that `data` asks for. A relative path is taken from `base`."""
+def load(
+    data: Data, task: Task, *, base: Path = Path(), folder: Path | None = None, tell: Tell = lambda pace: None
+) -> Corpus:
+    """The corpus that `data` asks for. A relative path is taken from `base`. With a `folder`, rows of a large plain
+    text go there and not into memory."""
     found = _find(data, task, base)
+    if folder is not None and data.vocabulary == "train" and is_large(found):
+        made = assemble_on_disk(found, validation=data.validation, test_rows=data.test_rows, folder=folder, tell=tell)
+        if made is not None:
+            return made
+    found = in_memory(found) if is_large(found) else found
     return assemble(found, task, validation=data.validation, vocabulary=data.vocabulary, test_rows=data.test_rows)
 
 
@@ -43,6 +53,23 @@ def _find(data: Data, task: Task, base: Path) -> Found:
             raise CorpusError(f"{path}: data.files names files of a folder, and this is a file")
         return Found(_read([path], data, task), f"file {data.source}")
     raise missing(path)
+
+
+def files_of(data: Data, *, base: Path = Path()) -> dict[str, Path]:
+    """Every file that the corpus may be read from, by its name below the source."""
+    if data.source == "sotu":
+        folder, every = sotu_corpus.files()
+    elif data.source.startswith(hub.PREFIX):
+        folder = hub.fetch(data.source)
+        every = _data_in(folder, deep=True)
+    else:
+        path = base / Path(data.source).expanduser()
+        if not path.exists():
+            raise missing(path)
+        folder, every = (path, _data_in(path)) if path.is_dir() else (path.parent, [path])
+    named = [] if data.files is None else [data.files.train, data.files.validation, *data.files.test.values()]
+    every = [*every, *(folder / name for name in named if name and (folder / name).is_file())]
+    return {str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path): path for path in every}
 
 
 def find_in_folder(folder: Path, data: Data, task: Task, *, shown: str, deep: bool = False) -> Found:
@@ -148,7 +175,8 @@ def _read(paths: Sequence[Path], data: Data, task: Task, joint: str | None = Non
         return tables[0]
     labels = tuple(label for table in tables for label in table.labels or ())
     lines = tuple(line for table in tables for line in table.lines)
-    rows = tuple(row for table in tables for row in table.rows)
+    rows: Sequence[str] = Passages(*(table.rows for table in tables))
+    rows = rows if any(isinstance(table.rows, Passages) for table in tables) else tuple(rows)
     return Table(rows, labels or None, lines, str(paths[0].parent), tables[0].joint)
 
 
@@ -156,6 +184,6 @@ def _read_one(path: Path, data: Data, task: Task, joint: str | None) -> Table:
     if is_table(path):
         return read_table(path, data.columns, labels=task == "classify")
     if task == "classify":
-        read_text(path)  # a file that is missing or empty is told so first
+        read_passages(path)  # a file that is missing or empty is told so first
         raise CorpusError(f"{path}: a classifier needs rows with labels ({', '.join(TABLES)}), and this is plain text")
     return read_passages(path, paragraphs=None if joint is None else joint == "\n\n")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal
 
 from headtohead import streams
@@ -21,6 +22,7 @@ Task = Literal["language-model", "classify"]
 Role = Literal["train", "validation", "test"]
 
 TEST_SHARE = 0.1
+ROWS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Split:
 
     name: str
     role: Role
-    rows: tuple[str, ...]
+    rows: Sequence[str]
+    """in memory, or on disk (`texts.Texts`)"""
     labels: tuple[int, ...] | None = None
     joint: str = "\n"
     """what stands between two rows when they are read as one stream"""
@@ -42,7 +45,7 @@ class Corpus:
     task: Task
     splits: Mapping[str, Split]
     label_names: tuple[str, ...]
-    vocabulary_rows: tuple[str, ...]
+    vocabulary_rows: Sequence[str]
     origin: str
     """where from, in plain words; the licence if it is known"""
     digest: str
@@ -65,7 +68,7 @@ class Corpus:
 class Table:
     """Rows as read: labels are still words, and each row knows its line."""
 
-    rows: tuple[str, ...]
+    rows: Sequence[str]
     labels: tuple[str, ...] | None = None
     lines: tuple[int, ...] = ()
     path: str = ""
@@ -104,14 +107,12 @@ def assemble(
 ) -> Corpus:
     """The corpus: what the source lacks is held back from train, labels become numbers."""
     names = _label_names(found.train) if task == "classify" else ()
-    train, tests, origin = found.train, dict(found.tests), found.origin
+    train, tests = found.train, dict(found.tests)
     if not tests:
         train, tests["test"] = hold_back(train, TEST_SHARE, "test")
-        origin += f"; no test split: {TEST_SHARE:.0%} of the rows by hash of the text"
     held = found.validation
     if held is None and validation > 0:
         train, held = hold_back(train, validation, "validation")
-        origin += f"; validation: {validation:.0%} of train by hash of the text"
     splits = {"train": _split("train", "train", train, names)}
     if held is not None:
         splits["validation"] = _split("validation", "validation", held, names)
@@ -122,10 +123,20 @@ def assemble(
             raise CorpusError(f"a held-out text cannot be named {name!r}: that is a split of its own")
         splits[name] = _split(name, "test", table, names)
     rows = _course_rows(found, held) if vocabulary == "course" else train.rows
-    return Corpus(task, splits, names, rows, origin, _digest(task, splits, names, rows))
+    return Corpus(task, splits, names, rows, origin_of(found, validation), digest_of(task, splits, names, rows))
 
 
-def _course_rows(found: Found, held: Table | None) -> tuple[str, ...]:
+def origin_of(found: Found, validation: float) -> str:
+    """Where the texts are from, and what was held back from train."""
+    origin = found.origin
+    if not found.tests:
+        origin += f"; no test split: {TEST_SHARE:.0%} of the rows by hash of the text"
+    if found.validation is None and validation > 0:
+        origin += f"; validation: {validation:.0%} of train by hash of the text"
+    return origin
+
+
+def _course_rows(found: Found, held: Table | None) -> Sequence[str]:
     """Every training file's rows but those held back from train: they must be as strange to the model as a test text.
     (Where the other task's file has such a row too it stays, as it does for the course's test texts.)"""
     apart = set(held.rows) if held is not None and found.validation is None else set()
@@ -172,10 +183,38 @@ def _label_names(train: Table) -> tuple[str, ...]:
     return tuple(sorted(names, key=order))
 
 
-def _digest(task: Task, splits: Mapping[str, Split], names: tuple[str, ...], vocabulary: tuple[str, ...]) -> str:
-    parts = [[s.name, s.role, s.rows, s.labels, s.joint] for s in splits.values()]
-    text = json.dumps([task, names, parts, vocabulary], ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+def digest_of(task: Task, splits: Mapping[str, Split], names: tuple[str, ...], vocabulary: Sequence[str]) -> str:
+    """SHA-256 of all of it as one JSON list, fed piece by piece: the texts may be larger than memory."""
+    made = hashlib.sha256()
+    for piece in _pieces(task, splits, names, vocabulary):
+        made.update(piece.encode())
+    return made.hexdigest()
+
+
+def _pieces(
+    task: Task, splits: Mapping[str, Split], names: tuple[str, ...], vocabulary: Sequence[str]
+) -> Iterator[str]:
+    yield f"[{_json(task)}, {_json(names)}, ["
+    for at, split in enumerate(splits.values()):
+        yield f"{', ' if at else ''}[{_json(split.name)}, {_json(split.role)}, "
+        yield from _rows_as_json(split.rows)
+        yield f", {_json(split.labels)}, {_json(split.joint)}]"
+    yield "], "
+    yield from _rows_as_json(vocabulary)
+    yield "]"
+
+
+def _rows_as_json(rows: Sequence[str]) -> Iterator[str]:
+    yield "["
+    every, between = iter(rows), ""
+    while block := list(islice(every, ROWS_AT_ONCE)):
+        yield between + _json(block)[1:-1]
+        between = ", "
+    yield "]"
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _count(number: int, thing: str) -> str:

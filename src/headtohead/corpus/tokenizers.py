@@ -11,6 +11,7 @@ import inspect
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Protocol, get_type_hints, runtime_checkable
 
@@ -27,6 +28,7 @@ from .faults import missing, refusal
 from .splits import Corpus
 
 FILE = "tokenizer.json"
+ROWS_AT_ONCE = 2048
 PAD, UNKNOWN, START, STOP = "<pad>", "<unk>", "<s>", "</s>"
 # Names that other makers gave to the same four; the first that a vocabulary has is taken.
 NAMES = {
@@ -79,8 +81,12 @@ class Tokenizer:
         return ids
 
     def encode_rows(self, rows: Iterable[str]) -> list[list[int]]:
-        # One by one: the library's own batches start threads, and gain nothing on rows this short.
-        return [self.encode(row) for row in rows]
+        # So many at a time: what the library returns takes many times the memory of the numbers.
+        found: list[list[int]] = []
+        every = iter(rows)
+        while some := list(islice(every, ROWS_AT_ONCE)):
+            found += [one.ids for one in self.backend.encode_batch_fast(some, add_special_tokens=False)]
+        return found
 
     def decode(self, ids: Sequence[int]) -> str:
         """Readable text; padding, start and stop are left out."""
@@ -132,30 +138,37 @@ def train_tokenizer(data: Data, corpus: Corpus, *, base: Path = Path()) -> Token
         options["path"] = str(base / Path(options["path"]).expanduser())
     elif language and data.rows == "sentences":
         options["ends"] = True
-    rows = corpus.vocabulary_rows
+    rows: Iterable[str] = corpus.vocabulary_rows
     if language and data.rows == "stream" and data.tokens.kind != "words":
         # What stands between two rows of a stream is text as well.
-        rows = tuple(row + corpus.train.joint for row in rows)
+        rows = (row + corpus.train.joint for row in rows)
     return Tokenizer(KINDS[data.tokens.kind](rows, **options))
 
 
 def words(
-    rows: Sequence[str], *, min_count: Count = 1, size: Count | None = None, lowercase: bool = False, ends: bool = False
+    rows: Iterable[str], *, min_count: Count = 1, size: Count | None = None, lowercase: bool = False, ends: bool = False
 ) -> Backend:
     """Words after the Penn Treebank; the most frequent come first, equal ones in the order of the alphabet."""
     normalizer, splitter = treebank.normalizer(lowercase=lowercase), pre_tokenizers.WhitespaceSplit()
-    counts = Counter(word for row in rows for word in normalizer.normalize_str(row).split())
-    backend = _listed(counts, _specials(unknown=True, ends=ends), min_count, size)
-    backend.normalizer = normalizer
-    backend.pre_tokenizer = splitter
+    backend = Backend(models.WordLevel({UNKNOWN: 0}, unk_token=UNKNOWN))
+    backend.normalizer, backend.pre_tokenizer = normalizer, splitter
+    # The library counts on all cores, and ranks words as we do: by number, then by the alphabet.
+    trainer = trainers.WordLevelTrainer(vocab_size=2**31, min_frequency=min_count, show_progress=False)
+    backend.train_from_iterator(rows, trainer)
+    numbers = backend.get_vocab()
+    ranked = sorted(numbers, key=numbers.__getitem__)
+    backend.model = _listed(ranked, _specials(unknown=True, ends=ends), size)
     backend.decoder = treebank.decoder()
     return backend
 
 
-def characters(rows: Sequence[str], *, lowercase: bool = False, ends: bool = False) -> Backend:
+def characters(rows: Iterable[str], *, lowercase: bool = False, ends: bool = False) -> Backend:
     """Every character a token, line ends among them."""
-    counts = Counter(character for row in rows for character in (row.lower() if lowercase else row))
-    backend = _listed(counts, _specials(unknown=True, ends=ends), 1, None)
+    counts: Counter[str] = Counter()
+    for row in rows:
+        counts.update(row.lower() if lowercase else row)
+    ranked = sorted(counts, key=lambda character: (-counts[character], character))
+    backend = Backend(_listed(ranked, _specials(unknown=True, ends=ends), None))
     if lowercase:
         backend.normalizer = normalizers.Lowercase()
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(_EVERY_CHARACTER), "isolated")
@@ -163,7 +176,7 @@ def characters(rows: Sequence[str], *, lowercase: bool = False, ends: bool = Fal
     return backend
 
 
-def bytes_(rows: Sequence[str], *, ends: bool = False) -> Backend:
+def bytes_(rows: Iterable[str], *, ends: bool = False) -> Backend:
     """The 256 bytes of UTF-8: nothing is unknown."""
     vocabulary = _specials(unknown=False, ends=ends) + sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Backend(models.BPE({token: i for i, token in enumerate(vocabulary)}, []))
@@ -172,7 +185,7 @@ def bytes_(rows: Sequence[str], *, ends: bool = False) -> Backend:
     return backend
 
 
-def bpe(rows: Sequence[str], *, size: BpeSize = 2000, ends: bool = False) -> Backend:
+def bpe(rows: Iterable[str], *, size: BpeSize = 2000, ends: bool = False) -> Backend:
     """Byte pairs merged by how often they occur, after Sennrich et al. 2016, arXiv:1508.07909, on bytes as in GPT-2."""
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -190,7 +203,7 @@ def bpe(rows: Sequence[str], *, size: BpeSize = 2000, ends: bool = False) -> Bac
     return built
 
 
-def file(rows: Sequence[str], *, path: str) -> Backend:
+def file(rows: Iterable[str], *, path: str) -> Backend:
     """A tokenizer.json that is there already; nothing is learned."""
     return Tokenizer.load(path).backend
 
@@ -242,12 +255,11 @@ def _specials(*, unknown: bool, ends: bool) -> list[str]:
     return [PAD, *([UNKNOWN] if unknown else []), *([START, STOP] if ends else [])]
 
 
-def _listed(counts: Counter[str], specials: list[str], min_count: int, size: int | None) -> Backend:
-    """A vocabulary of whole tokens. `size` counts the special ones too."""
-    ranked = sorted((token for token, n in counts.items() if n >= min_count), key=lambda t: (-counts[t], t))
+def _listed(ranked: Sequence[str], specials: list[str], size: int | None) -> models.WordLevel:
+    """A vocabulary of whole tokens, the most frequent first. `size` counts the special ones too."""
     room = len(ranked) if size is None else max(0, size - len(specials))
-    vocabulary = {token: i for i, token in enumerate(specials + ranked[:room])}
-    return Backend(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    vocabulary = {token: i for i, token in enumerate(specials + list(ranked[:room]))}
+    return models.WordLevel(vocabulary, unk_token=UNKNOWN)
 
 
 def _kind(saved: dict[str, Any]) -> str:

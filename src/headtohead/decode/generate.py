@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import torch
@@ -146,10 +147,7 @@ Told = tuple[list[tuple[Row, list[int]]], bool]
 
 
 def _ways(job: Job, rows: list[Row]) -> Iterator[Told]:
-    if job.strategy.way in ("beam", "contrast") and _alone(job.model):
-        raise ModelError(
-            f"{job.strategy.name}: the rows of a batch see each other in this model, and a search needs several"
-        )
+    _check_search(job)
     if job.strategy.way == "beam":
         yield from _beamed(job, rows)
     elif job.strategy.way == "contrast":
@@ -270,6 +268,11 @@ class Moment:
     """the model's distribution"""
     kept: Float[Tensor, " vocab"]
     """what the strategy left of it, renormalised; for searches, the model's own"""
+    text: str = ""
+    """what can be shown now and could not before"""
+    ended: Ended | None = None
+    slid: bool = False
+    """whether the text has outgrown the context"""
 
 
 def watch(
@@ -283,22 +286,54 @@ def watch(
     tokenizer: Any = None,
     chat: bool = False,
 ) -> Iterator[Moment]:
-    """The continuation that generate gives for this sample, token by token, with what was there to choose from. The
-    last moment is the stop token's, if it came to one."""
+    """The continuation that generate gives for this sample, token by token as it is written, with what was there to
+    choose from. The last moment is the stop token's, if it came to one. Beam search is told once it has ended."""
     one = [prompt] if isinstance(prompt, str) else [list(prompt)]
     samples = sample + 1
-    job = make_job(model, one, strategy, samples, max_new_tokens, seed, (), tokenizer, chat, samples, tell=False)
-    row, ids = job.rows[sample], job.rows[sample].ids
-    job.rows[:] = [row] if job.strategy.way != "beam" else job.rows
-    for _ in _running(job):
-        pass
-    reader = Reader(job.model, [ids])
-    tokens = [*row.made, *job.stop_ids[:1]] if row.ended == "token" else row.made
-    for token in tokens:
-        logits = reader.logits.float()
-        kept = _kept(job, logits, reader, len(ids))
-        yield Moment(token, logits.softmax(-1)[0], kept[0])
-        reader.push([token])
+    job = make_job(model, one, strategy, samples, max_new_tokens, seed, (), tokenizer, chat, samples, tell=True)
+    row, net = job.rows[sample], job.model
+    assert isinstance(net, torch.nn.Module)
+    if training := net.training:
+        net.eval()
+    try:
+        reader, warned = Reader(net, [row.ids]), False
+        for token in _one_by_one(job, row, reader):
+            logits = reader.logits.float()
+            kept = _kept(job, logits, reader, len(row.ids))
+            row.take(token, job.stop_ids, job.longest)
+            text, row.text = row.text, ""
+            if reader.slid and not warned:
+                warned = True
+                _warn(net)
+            yield Moment(token, logits.softmax(-1)[0], kept[0], text, row.ended, reader.slid)
+            if row.ended is not None:
+                return
+            reader.push([token])
+    finally:
+        if training:
+            net.train()
+
+
+def _one_by_one(job: Job, row: Row, reader: Reader) -> Iterator[int]:
+    """The tokens of one continuation, each chosen once the reader has read those before it."""
+    _check_search(job)
+    if job.strategy.way == "beam":
+        found = search.beam(job.model, row.ids, job.strategy, job.stop_ids, job.longest)[row.sample]
+        yield from found.ids
+        yield from job.stop_ids[:1] if found.stopped else ()
+    elif job.strategy.way == "contrast":
+        yield from (token for token, _ in search.contrast(job.model, row.ids, job.strategy, job.stop_ids))
+    else:
+        chance = Chance([row_key(job.seed, row.ids, row.sample)], reader.logits.shape[-1])
+        for made in count():
+            yield from choose(job.strategy, reader, [len(row.ids)], job.stop_ids, chance, made)
+
+
+def _check_search(job: Job) -> None:
+    if job.strategy.way in ("beam", "contrast") and _alone(job.model):
+        raise ModelError(
+            f"{job.strategy.name}: the rows of a batch see each other in this model, and a search needs several"
+        )
 
 
 @torch.no_grad()

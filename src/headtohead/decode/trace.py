@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .generate import watch
+from .generate import Moment, watch
 from .strategies import Strategy
 from .texts import HALF
 
@@ -34,11 +34,12 @@ def trace(
 ) -> list[dict[str, Any]]:
     """A row for each token of the first sample; the last is the stop token, if it came to one."""
     moments = watch(model, prompt, strategy, max_new_tokens=max_new_tokens, seed=seed, tokenizer=tokenizer)
-    searches = bool(note(strategy))
-    return [
-        {"at": at, **_step(tokenizer, moment.model, None if searches else moment.kept, moment.token)}
-        for at, moment in enumerate(moments, start=1)
-    ]
+    return [{"at": at, **step(tokenizer, moment, strategy)} for at, moment in enumerate(moments, start=1)]
+
+
+def step(tokenizer: Any, moment: Moment, strategy: Strategy) -> dict[str, Any]:
+    """One moment as plain values."""
+    return _step(tokenizer, moment.model, None if note(strategy) else moment.kept, moment.token)
 
 
 def _step(tokenizer: Any, before: Row, after: Row | None, drawn: int) -> dict[str, Any]:

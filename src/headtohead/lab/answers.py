@@ -57,14 +57,16 @@ def answers(
     held_out: Sequence[str],
     among: Mapping[tuple[str, str], Verdict] | None = None,
 ) -> list[dict[str, Any]]:
-    """Each claim with the verdict that answers it. One at the end is answered by the experiment's own verdict; one
-    along the way or at another length by a comparison of its own, on the totals of each seed; one against another
-    variant than the baseline by the file's comparison of the two (`among`)."""
+    """Each claim with the verdict that answers it. One at the end is answered by the file's comparison of the two
+    (`among`) where it has one, else by the experiment's own verdict; one along the way or at another length by a
+    comparison of its own, on the totals of each seed."""
     found = []
     for claim in experiment.claims:
-        if claim.against != BASELINE:
-            verdict = (among or {}).get((claim.against, claim.variant))
-        elif claim.step is None and claim.context is None:
+        at_the_end = claim.step is None and claim.context is None
+        pair = (claim.against, claim.variant)
+        if claim.against != BASELINE or (at_the_end and claim.split is None and pair in (among or {})):
+            verdict = (among or {}).get(pair)
+        elif at_the_end:
             named = next((rows for name, rows in others.items() if name == claim.split), None)
             rows = verdicts if claim.split is None else named
             verdict = next((v for v in rows or () if v.variant == claim.variant), None)

@@ -22,10 +22,11 @@ def load(
     *,
     use: Sequence[str | Path] = (),
     data: str | Path | None = None,
+    full: bool = False,
     quick: bool = False,
 ) -> spec.Experiment:
     """The experiment of a file or recipe. `use` adds files of parts, `data` replaces the source of the corpus (and lays
-    over the file what it says about its original data), `quick` makes it a quick look."""
+    over the file what it says about its original data), `full` takes its full setting, `quick` a quick look."""
 
     def prepare(raw: Raw, folder: Path) -> None:
         _find_paths(raw, folder)
@@ -36,7 +37,7 @@ def load(
             raw.setdefault("data", {})["source"] = _source(str(data), Path("."))
 
     original = data is not None and str(data) != "sotu"
-    return spec.parse(recipe_or_file, settings, original=original, quick=quick, check=check, prepare=prepare)
+    return spec.parse(recipe_or_file, settings, original=original, full=full, quick=quick, check=check, prepare=prepare)
 
 
 def from_dict(raw: dict[str, Any], name: str = "experiment") -> spec.Experiment:

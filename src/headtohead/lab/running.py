@@ -96,12 +96,13 @@ def describe_corpus(experiment: spec.Experiment) -> dict[str, Any]:
     texts, tokenizer = prepared.corpus, prepared.tokenizer
     splits = {}
     for name, split in texts.splits.items():
-        tokens = prepared.encoded[name].tokens
-        unknown = float((tokens == tokenizer.unknown_id).double().mean()) if tokenizer.unknown_id is not None else 0.0
+        tokens = prepared.encoded[name].tokens.numel()
+        shown = corpus.word_counts(prepared.encoded[name], tokenizer.vocab_size)
+        unknown = 0.0 if tokenizer.unknown_id is None else int(shown[tokenizer.unknown_id]) / tokens
         splits[name] = {
             "role": split.role,
             "rows": len(split.rows),
-            "tokens": tokens.numel(),
+            "tokens": tokens,
             "bytes": sum(len(row.encode()) + 1 for row in split.rows),
             "unknown": unknown,
         }

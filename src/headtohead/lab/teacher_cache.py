@@ -18,13 +18,9 @@ the same teacher, find it. Nothing but time is lost when it is removed.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -34,42 +30,22 @@ import numpy as np
 import torch
 
 from ..errors import RunFolderError
-from ..files import append_line, cut_to, disk_full_in_words, read_json, read_lines, whole_lines, write_json
+from ..files import (
+    append_line,
+    at_work,
+    cache_folder,
+    cut_to,
+    disk_full_in_words,
+    read_json,
+    read_lines,
+    whole_lines,
+    write_json,
+)
+from ..pace import Clock, Pace, Tell
 from ..train.distil import Targets
 
 SCHEMA = 1
 ABOUT, TEXTS, INDEX, BLOCKS = "teacher.json", "texts.jsonl", "logits.jsonl", "logits.bin"
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How far a teacher's work has come."""
-
-    what: str
-    done: int
-    of: int
-    seconds_left: float | None = None
-
-    def __str__(self) -> str:
-        left = "" if self.seconds_left is None else f", about {self.seconds_left:.0f} s left"
-        return f"{self.what}: {self.done} of {self.of}{left}"
-
-
-Tell = Callable[[Pace], None]
-
-
-class Clock:
-    """Tells how far work has come and how long the rest will take, from the pace of what was done since it began."""
-
-    def __init__(self, what: str, of: int, tell: Tell, done: int = 0) -> None:
-        self.what, self.of, self.tell, self.done = what, of, tell, done
-        self._first, self._began = done, time.monotonic()
-        self.tell(Pace(what, done, of))
-
-    def step(self, count: int = 1) -> None:
-        self.done += count
-        each = (time.monotonic() - self._began) / (self.done - self._first)
-        self.tell(Pace(self.what, self.done, self.of, each * (self.of - self.done)))
 
 
 @dataclass(frozen=True)
@@ -95,18 +71,7 @@ def hash_of(*parts: object) -> str:
 
 def root() -> Path:
     """Where teachers' work is kept on this machine."""
-    place = os.environ.get("XDG_CACHE_HOME")
-    return (Path(place) if place else Path.home() / ".cache") / "headtohead" / "teachers"
-
-
-@contextmanager
-def at_work(folder: Path) -> Iterator[None]:
-    """One process a folder at a time; whoever comes later waits, and then finds the work done."""
-    with disk_full_in_words(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    return cache_folder("teachers")
 
 
 @dataclass
@@ -213,3 +178,6 @@ class TeacherCache:
         ids = torch.from_numpy(block[:, : self.k].copy().view(np.int32)).long()
         numbers = torch.from_numpy(block[:, self.k :].copy())
         return Targets(ids, numbers[:, :-1].contiguous(), numbers[:, -1].contiguous())
+
+
+__all__ = ["Clock", "Pace", "TeacherCache", "Tell", "Whose", "at_work", "hash_of", "root"]

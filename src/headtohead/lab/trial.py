@@ -6,11 +6,12 @@ import json
 import platform
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ class Prepared:
 
 
 def prepare(data: spec.Data, task: spec.Task) -> Prepared:
-    """Read, split and tokenise; once a process for the same data."""
+    """Read, split and tokenise, or map what was tokenised before; once a process for the same data."""
     return _prepare(data.model_dump_json(), task)
 
 
@@ -69,10 +70,8 @@ def _prepare(data_json: str, task: spec.Task) -> Prepared:
     if task == "distil" and data.tokens.kind == "pretrained":
         return Prepared(*summaries.prepare(data))
     kind: corpus.Task = "classify" if task == "classify" else "language-model"
-    texts = corpus.load(data, kind)
-    tokenizer = corpus.train_tokenizer(data, texts)
-    encoded = {name: corpus.encode(split, tokenizer, kind, data) for name, split in texts.splits.items()}
-    return Prepared(texts, tokenizer, encoded)
+    found = corpus.tokenised(data, kind)
+    return Prepared(found.corpus, found.tokenizer, found.encoded)
 
 
 def initial_model(trial: spec.Trial, prepared: Prepared) -> Transformer | OwnModel | FineTuned | Learner:
@@ -99,7 +98,7 @@ def run_trial(
     began = time.perf_counter()
     model, training = begin(trial, prepared, folder, where, tell)
     trained = training.run()
-    found = evaluate_splits(trial, prepared, model, where)
+    found = evaluate_splits(trial, prepared, model, where, training.scored)
     _write_scores(folder, found)
     more = _summaries(trial, prepared, model, folder)
     if not trial.choosing:
@@ -206,12 +205,19 @@ def _examples(prepared: Prepared, name: str, trial: spec.Trial) -> Examples:
     return found.sample(TRAIN_EXAMPLES) if name == "train" else found
 
 
-def evaluate_splits(trial: spec.Trial, prepared: Prepared, model: Any, device: torch.device) -> dict[str, Evaluation]:
+def evaluate_splits(
+    trial: spec.Trial,
+    prepared: Prepared,
+    model: Any,
+    device: torch.device,
+    scored: Mapping[str, Evaluation] = MappingProxyType({}),
+) -> dict[str, Evaluation]:
     """Every split once, with the weights that were chosen; a search scores validation data only. This is the only
-    place where test data is read whole."""
+    place where test data is read whole. What was `scored` with these weights already is not scored again."""
     objective = _objective(trial)
     return {
-        name: evaluate(model, objective, _examples(prepared, name, trial).batches(EVALUATION_BATCH), device)
+        name: scored.get(name)
+        or evaluate(model, objective, _examples(prepared, name, trial).batches(EVALUATION_BATCH), device)
         for name, split in prepared.corpus.splits.items()
         if split.role == "validation" or not trial.choosing
     }

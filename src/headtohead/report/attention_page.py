@@ -46,6 +46,11 @@ def fragment(sheet: Sheet) -> str:
     return _environment().get_template("attention_fragment.html").render(**_view(sheet))
 
 
+def inner(sheet: Sheet) -> str:
+    """The text, the maps and the measures alone, for a page that has our style and script already."""
+    return _environment().get_template("attention_inner.html").render(**_view(sheet))
+
+
 def _view(sheet: Sheet) -> dict[str, Any]:
     """All that the templates show."""
     made = pictures(sheet)

@@ -191,8 +191,8 @@ def _step_axis(points: Sequence[Point]) -> alt.Axis:
     """The steps that were evaluated, if they are few; round ones otherwise."""
     steps = sorted({point.at for point in points})
     if len(steps) <= MOST_TICKS:
-        return alt.Axis(title="step", grid=False, format=",~r", values=steps)
-    return alt.Axis(title="step", grid=False, format=",~r", tickCount=5)
+        return alt.Axis(title="step", grid=False, format=",d", values=steps)
+    return alt.Axis(title="step", grid=False, format=",d", tickCount=5)
 
 
 def _bands(matters: float | None, sheets: Sheets) -> list[alt.Chart]:

@@ -101,6 +101,7 @@ def config(background: str) -> dict[str, Any]:
             "orient": "top",
             "symbolSize": 90,
             "symbolStrokeWidth": 2,
+            "columnPadding": 24,
             "title": None,
         },
         "title": {

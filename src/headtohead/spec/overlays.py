@@ -1,4 +1,5 @@
-"""What is laid over an experiment file before it is checked: a variant, --set, the original data, the quick look."""
+"""What is laid over an experiment file before it is checked: a variant, --set, the original data, the full setting, the
+quick look."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..errors import Fault, SpecError
+from ..errors import Fault, RequestError, SpecError
 from .training import Training
 
 Raw = dict[str, Any]
@@ -79,6 +80,24 @@ def with_original(draft: Draft) -> Draft:
     return replace(draft, raw=with_variant(draft.raw, changes))
 
 
+def with_full(draft: Draft) -> Draft:
+    """The file with its [full] setting: what it is for on a larger machine. A table there replaces the keys that it
+    names, `variants` whole variants, anything else the whole value."""
+    full = draft.raw.get("full")
+    if not isinstance(full, dict):
+        raise RequestError(f"{draft.name} has no [full] table, so it has no other setting than its own")
+    raw = copy.deepcopy(draft.raw) | {"name": f"{draft.name}-full"}
+    for key, given in full.items():
+        there = raw.get(key)
+        raw[key] = {**there, **given} if isinstance(there, dict) and isinstance(given, dict) else given
+    return replace(draft, name=raw["name"], raw=raw)
+
+
+def without_full(draft: Draft) -> Draft:
+    """The experiment alone: its full setting has been laid over it, or was not asked for."""
+    return replace(draft, raw={key: value for key, value in draft.raw.items() if key != "full"})
+
+
 def with_quick(draft: Draft) -> Draft:
     """A quick look: two seeds, a tenth of the steps, a score at the end only, and less text to be scored."""
     raw = copy.deepcopy(draft.raw)
@@ -140,4 +159,8 @@ def _quick_search(search: Raw) -> None:
 def _quick_steps(steps: Any) -> Any:
     if isinstance(steps, int):
         return min(steps, max(QUICK_STEPS, steps // QUICK_SHARE))
-    return "1 epoch" if isinstance(steps, str) and "epoch" in steps else steps
+    number = steps.partition(" ")[0] if isinstance(steps, str) and "epoch" in steps else ""
+    try:
+        return f"{float(number) / QUICK_SHARE:g} epochs"
+    except ValueError:
+        return steps  # not a number of epochs: the spec says so

@@ -34,7 +34,7 @@ class TaughtBatch(Batch):
     def to(self, device: torch.device | str) -> TaughtBatch:
         plain = super().to(device)
         targets = None if self.targets is None else self.targets.to(device)
-        return TaughtBatch(plain.input_ids, plain.labels, plain.attention_mask, targets)
+        return TaughtBatch(plain.input_ids, plain.labels, plain.attention_mask, targets=targets)
 
 
 class TaughtSchedule(PromptedSchedule):
@@ -48,7 +48,7 @@ class TaughtSchedule(PromptedSchedule):
         plain = super().batch(step)
         counts = (plain.labels != IGNORED).sum(1).tolist()
         targets = self.gather(self.indices(step).tolist(), counts)
-        return TaughtBatch(plain.input_ids, plain.labels, plain.attention_mask, targets)
+        return TaughtBatch(plain.input_ids, plain.labels, plain.attention_mask, targets=targets)
 
 
 class Student(LanguageModel):

@@ -77,6 +77,8 @@ class Training:
         self.descent = Descent(self.model, self.settings, self.steps)
         self.state = State()
         self.metrics = self.folder / "metrics.jsonl"
+        self.scored: dict[str, Evaluation] = {}
+        """the followed texts with the weights as they are, where those were scored"""
         self._recent: list[torch.Tensor] = []
 
     def run(self) -> Trained:
@@ -107,6 +109,7 @@ class Training:
 
     def _step(self, step: int) -> None:
         began = time.perf_counter()
+        self.scored.clear()
         torch.manual_seed(streams.key(self.seed, "dropout", step))
         batch = self.schedule.batch(step).to(self.device)
         loss = self.objective.loss(self.model, batch)
@@ -146,6 +149,7 @@ class Training:
             state.recent_loss, state.recent_steps = 0.0, 0
         for name, examples in self.followed.items():
             found = evaluate(self.model, self.objective, examples.batches(EVALUATION_BATCH), self.device)
+            self.scored[name] = found
             self._note(name, scores_of(found, self.objective.metric))
             if name == "validation":
                 self._choose(found.loss if self.settings.best_by == "loss" else 1 - found.accuracy)
@@ -192,6 +196,8 @@ class Training:
         state = self.state
         chosen = state.step
         if self.settings.keep == "best" and state.best_step is not None:
+            if chosen != state.best_step:
+                self.scored.clear()
             chosen = state.best_step
             tensors = checkpoint.read_weights(self._best(chosen))
             checkpoint.load_tensors(self.model, tensors, str(self._best(chosen)))

@@ -128,9 +128,16 @@ def objective_of(task: str) -> Objective:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, objective: Objective, batches: Iterable[Batch], device: torch.device) -> Evaluation:
-    """Score every example; the model is left in the mode that it was in."""
+    """Score every example, in whatever order they come; the model is left in the mode that it was in."""
     was_training = model.training
     model.eval()
-    scored = [objective.score(model, batch.to(device)) for batch in batches]
+    scored, places = [], []
+    for batch in batches:
+        scored.append(objective.score(model, batch.to(device)))
+        places.append(batch.at)
     model.train(was_training)
-    return Evaluation({name: torch.cat([row[name].double().cpu() for row in scored]).numpy() for name in scored[0]})
+    columns = {name: torch.cat([row[name].double().cpu() for row in scored]) for name in scored[0]}
+    if all(place is not None for place in places):
+        in_order = torch.cat([place for place in places if place is not None]).argsort()
+        columns = {name: column[in_order] for name, column in columns.items()}
+    return Evaluation({name: column.numpy() for name, column in columns.items()})

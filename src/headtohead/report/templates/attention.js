@@ -5,6 +5,7 @@
   const CELL = 34; // a pair of tokens is never drawn larger,
   const SIDE = 660; // nor a map
   const LABEL = 10.5;
+  const LISTED = 8; // weights of a token
   const read = new WeakMap();
 
   // ---- weights: a PNG of ours has a byte for each pair of tokens, and a second one in a chunk of its own
@@ -51,6 +52,12 @@
     return made;
   }
 
+  function element(name, words) {
+    const made = document.createElement(name);
+    made.textContent = words;
+    return made;
+  }
+
   function shortened(token) {
     const letters = [...token];
     return letters.length > 14 ? letters.slice(0, 13).join("") + "…" : token;
@@ -92,6 +99,7 @@
     async function shade() {
       const picked = state.token;
       const { layer, head, turn } = state;
+      const told = lines.map(() => []);
       for (const [panel, line] of lines.entries()) {
         const weights = picked === null ? null : await weightsOf(panel);
         if (picked !== state.token || layer !== state.layer || head !== state.head || turn !== state.turn) return;
@@ -105,6 +113,7 @@
           }
           const [row, column] = turn === "from" ? [picked, at] : [at, picked];
           const weight = row >= sheet.real ? 0 : weights.at(Math.floor(row / pool), Math.floor(column / pool));
+          if (at % pool === 0) told[panel].push([at, weight, figure(weight, weights, sheet.panels[panel].signed)]);
           const strength = Math.abs(weight) ** Math.max(power, 0.5);
           const hue = weight < 0 ? "--less-hue" : "--more-hue";
           button.style.background = strength > 0.004 ? `rgb(var(${hue}) / ${(0.75 * strength).toFixed(3)})` : "";
@@ -112,7 +121,29 @@
       }
       const words = { from: "looks here", to: "is looked at from here" }[turn];
       main.querySelector(".chosen").textContent = picked === null ? "" : `“${tokens[picked]}” (${picked + 1}) ${words}`;
+      list(picked === null ? [] : told);
       marks();
+    }
+
+    // The largest weights of the picked token, in figures.
+    function list(told) {
+      const parts = told.map((found, panel) => {
+        const made = document.createElement("div");
+        if (told.length > 1) made.append(element("h3", sheet.panels[panel].title));
+        const seen = found.filter((one) => Math.abs(one[1]) >= 5e-5);
+        const most = seen.sort((a, b) => Math.abs(b[1]) - Math.abs(a[1])).slice(0, LISTED);
+        const rows = document.createElement("ol");
+        for (const [at, , words] of most) {
+          const row = element("li", many(Math.floor(at / pool)));
+          row.append(" ", element("b", words));
+          rows.append(row);
+        }
+        made.append(rows);
+        return made;
+      });
+      const holder = main.querySelector(".listed");
+      holder.replaceChildren(...parts);
+      holder.hidden = told.length === 0;
     }
 
     function pick(token, focusIn) {
@@ -325,8 +356,12 @@
     enlarge(first.layer, first.head);
   }
 
-  for (const main of document.querySelectorAll(".h2h.attention:not([data-ready])")) {
-    main.dataset.ready = "";
-    start(main);
+  function startNew() {
+    for (const main of document.querySelectorAll(".h2h.attention:not([data-ready])")) {
+      main.dataset.ready = "";
+      start(main);
+    }
   }
+  startNew();
+  document.addEventListener("attention", startNew); // a page that has got another one says so
 })();

@@ -1,0 +1,82 @@
+"""Clients that are slow or silent must not cost the others anything.
+
+uvicorn waits for the headers of a request, and for a client that does not read, as long as it takes. Here a connection
+that has asked nothing whole, or has been answered and is idle, waits in a line of limited length: it is closed after a
+while, and a new one pushes out the oldest. So a thousand half-open connections keep nobody out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+MOST_WAITING = 128
+HEADER_SECONDS = 10.0
+WRITE_SECONDS = 20.0
+"""how long a client may leave what was sent to it unread"""
+
+
+class Patient(H11Protocol):
+    """uvicorn's HTTP/1.1 with an end to its patience."""
+
+    waiting: dict[Patient, None] = {}  # noqa: RUF012  # one line for all connections, the oldest first
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._impatience: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._is_answering():
+            self._leave_line()
+        elif self._impatience is None:
+            self._wait()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self._is_answering():
+            self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._leave_line()
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self._stalled or self.loop.call_later(WRITE_SECONDS, self._give_up)
+
+    def resume_writing(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+        if self.flow is not None:
+            super().resume_writing()
+
+    def _is_answering(self) -> bool:
+        return bool(self.cycle) and not self.cycle.response_complete
+
+    def _wait(self) -> None:
+        """Stand at the end of the line; whoever stands at its head for too long, or has too many behind him, goes."""
+        self._leave_line()
+        self.waiting[self] = None
+        self._impatience = self.loop.call_later(HEADER_SECONDS, self._give_up)
+        if len(self.waiting) > MOST_WAITING:
+            next(iter(self.waiting))._give_up()
+
+    def _leave_line(self) -> None:
+        self.waiting.pop(self, None)
+        if self._impatience is not None:
+            self._impatience.cancel()
+            self._impatience = None
+
+    def _give_up(self) -> None:
+        self._leave_line()
+        self.transport.abort()

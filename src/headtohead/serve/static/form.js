@@ -1,0 +1,18 @@
+// While an estimate is made, say so; when there is one, or an error, go to it.
+"use strict";
+(() => {
+  const form = document.getElementById("start");
+  form.addEventListener("submit", (event) => {
+    const asked = event.submitter?.value;
+    document.getElementById("busy").textContent =
+      asked === "start" ? "Starting…" : "A few real steps are being made; this takes some seconds…";
+    // Not disabled before the form has been sent, or the button's own value would be left out.
+    setTimeout(() => { for (const button of form.querySelectorAll("button")) button.disabled = true; }, 0);
+  });
+  addEventListener("pageshow", () => { for (const button of form.querySelectorAll("button")) button.disabled = false; });
+  const there = document.getElementById("errors") ?? document.querySelector("#estimate:not([hidden])");
+  if (there) {
+    there.scrollIntoView({ block: "center" });
+    there.focus({ preventScroll: true });
+  }
+})();

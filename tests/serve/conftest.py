@@ -1,0 +1,217 @@
+"""A folder of experiments without any training, a client that speaks to the application, and a real server."""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra serve is not installed")
+from starlette.testclient import TestClient
+
+from headtohead.files import append_line, write_json
+from headtohead.serve import training
+from headtohead.serve.app import create
+
+HOSTILE = "<script>alert(1)</script>&\"'"
+SERVER = """
+import pathlib, sys
+from headtohead.serve.running import serve
+serve(pathlib.Path(sys.argv[1]), port=0, ready=lambda address: print(address, flush=True))
+"""
+
+TEXT = """question = "Does ALiBi help here?"
+task = "language-model"
+seeds = 1
+[data]
+source = "text"
+[model]
+width = 16
+layers = 1
+heads = 2
+context = 8
+[training]
+steps = 8
+batch = 4
+evaluate = 4
+checkpoint = 4
+[variants.alibi]
+model.position = "alibi"
+"""
+
+
+def write_experiment(folder: Path, *, question: str = "Does it help?", seeds: int = 2, finished: int = 2) -> Path:
+    """An experiment's folder as a training leaves it: some trials finished, the next one begun."""
+    variants = {"alibi": {"model": {"position": "alibi"}}}
+    about = {
+        "name": folder.name,
+        "question": question,
+        "seeds": seeds,
+        "task": "language-model",
+        "primary": {"metric": "perplexity", "split": "test"},
+        "model": {"position": ["learned"]},
+        "variants": variants,
+    }
+    write_json(folder_made(folder) / "experiment.json", {"schema": 1, "identity": "x", "experiment": about})
+    wanted = [(name, seed) for seed in range(seeds) for name in ("baseline", "alibi")]
+    for at, (name, seed) in enumerate(wanted[: finished + 1]):
+        run = folder_made(folder / name / f"seed-{seed}")
+        write_json(run / "trial.json", {})
+        write_json(run / "start.json", {"steps": 20})
+        for step in (0, 10):
+            append_line(run / "metrics.jsonl", {"step": step, "split": "validation", "perplexity": 30.0 - step})
+        if at < finished:
+            write_json(run / "result.json", {})
+    return folder
+
+
+def folder_made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def write_verdict(folder: Path, sentence: str = "alibi helped: perplexity 5 % lower.") -> None:
+    row = {"variant": "alibi", "word": "helped", "sentence": sentence, "metric": "perplexity", "matters": 0.01}
+    row |= {"effect": -0.05, "interval": [-0.06, -0.04], "interval_seeds": [-0.055, -0.045], "seeds": 2}
+    write_json(folder / "findings.json", {"schema": 1, "metric": "perplexity", "verdicts": [row]})
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """RUNS with an experiment that is finished and one that was stopped."""
+    made = tmp_path / "runs"
+    write_verdict(write_experiment(made / "done", finished=4))
+    write_experiment(made / "stopped")
+    return made
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """The folder that the server is started in: an experiment file and its text."""
+    text = folder_made(tmp_path / "text")
+    for name in ("train", "validation", "test"):
+        (text / f"{name}.txt").write_text("\n".join(f"word{i % 7} is {name} line {i} ." for i in range(40)))
+    (tmp_path / "mine.toml").write_text(TEXT)
+    return tmp_path
+
+
+@pytest.fixture
+def client(runs: Path, files: Path) -> Iterator[TestClient]:
+    with TestClient(create(runs, files=files), base_url="http://127.0.0.1:8000", follow_redirects=False) as made:
+        yield made
+
+
+@pytest.fixture
+def server(runs: Path, files: Path) -> Iterator[Callable[[], tuple[subprocess.Popen[str], int]]]:
+    """Starts a real server in a process of its own: (process, port). All are ended, and so is what they started."""
+    started = []
+
+    def start() -> tuple[subprocess.Popen[str], int]:
+        command = [sys.executable, "-c", SERVER, str(runs)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=files)
+        started.append(process)
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        return process, int(address.rstrip("/").rpartition(":")[2])
+
+    yield start
+    for process in started:
+        process.terminate()
+        process.wait(timeout=20)
+        assert process.stdout is not None
+        process.stdout.close()
+    for name in training.started(runs):
+        if (left := training.find(runs, name)) is not None:
+            left.signal(signal.SIGKILL)
+
+
+def ask(port: int, text: str, *, seconds: float = 60) -> str:
+    """A request as it is written, and the whole answer."""
+    with socket.create_connection(("127.0.0.1", port), timeout=seconds) as line:
+        line.sendall(text.encode())
+        found = b""
+        while piece := line.recv(65536):
+            found += piece
+        return found.decode(errors="replace")
+
+
+def wait_until(true: Callable[[], Any], seconds: float = 150) -> Any:
+    until = time.monotonic() + seconds
+    while not (found := true()):
+        assert time.monotonic() < until, "it took too long"
+        time.sleep(0.1)
+    return found
+
+
+MARKUP = "<img/src=x/onerror=alert(1)>"
+"""a token that would be an element, were it not escaped"""
+SPOKEN = ["the", "people", "will", "build", "schools", "and", "honor", "law", "peace", "jobs", MARKUP]
+
+
+def _write_tokenizer(path: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    vocabulary = {token: i for i, token in enumerate(["<pad>", "<unk>", "<s>", "</s>", *SPOKEN])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.save(str(path))
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """RUNS with one experiment of two small language models, trained in a second; the baseline kept a checkpoint."""
+    import random
+    import shutil
+
+    import torch
+
+    from headtohead.lab import loading, saved
+    from headtohead.lab.trial import begin, prepare
+    from headtohead.spec.loading import trial as trial_of
+
+    place = tmp_path_factory.mktemp("trained")
+    draw = random.Random(0)
+    for name, count in (("train", 60), ("validation", 20), ("test", 20)):
+        rows = [" ".join(draw.choices(SPOKEN, k=8)) for _ in range(count)]
+        (folder_made(place / "data") / f"{name}.txt").write_text("\n".join(rows) + "\n")
+    _write_tokenizer(place / "tokenizer.json")
+    raw: dict[str, Any] = {
+        "question": "Where does it look?",
+        "task": "language-model",
+        "seeds": 1,
+        "data": {"source": str(place / "data"), "tokens": {"kind": "file", "path": str(place / "tokenizer.json")}},
+        "model": {"width": 16, "layers": 2, "heads": 2, "context": 24},
+        "training": {"steps": 12, "batch": 8, "checkpoint": 6},
+        "variants": {"alibi": {"model": {"position": "alibi"}}},
+    }
+    experiment = loading.from_dict(raw, "tiny")
+    runs = folder_made(place / "runs")
+    write_json(
+        folder_made(runs / "tiny") / "experiment.json",
+        {"schema": 1, "experiment": {**experiment.model_dump(mode="json"), "name": "tiny"}},
+    )
+    for name in experiment.names:
+        run = runs / "tiny" / name / "seed-0"
+        trial = trial_of(experiment, name, 0)
+        prepared = prepare(trial.data, trial.task)
+        model, training = begin(trial, prepared, run, torch.device("cpu"))
+        training.run()
+        saved.save(run, model, prepared.tokenizer, trial, prepared.corpus.label_names)
+        for rest in run.glob("checkpoint-*"):
+            shutil.rmtree(rest)
+    halfway = folder_made(runs / "tiny" / "baseline" / "seed-0" / "checkpoint-000006")
+    untrained = saved.load(runs / "tiny" / "baseline" / "seed-0", initial=True)
+    saved.save_weights(halfway / "model.safetensors", untrained.model)
+    return runs
+
+
+@pytest.fixture(scope="session")
+def looking(trained: Path) -> Iterator[TestClient]:
+    """An application with models to look at; its model process lives as long as the tests."""
+    with TestClient(create(trained, files=trained.parent), base_url="http://127.0.0.1:8000") as made:
+        yield made

@@ -1,0 +1,115 @@
+"""A person with a browser: starts a small experiment from the form, watches it finish and opens its verdict."""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import HOSTILE, write_experiment, write_verdict
+
+pytestmark = pytest.mark.browser
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+LONG = 240_000
+"""milliseconds: a busy machine takes its time"""
+Start = Callable[[], tuple[Any, int]]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on this machine")
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with driver.sync_playwright() as play:
+        opened = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def visit(browser: Any, server: Start) -> Iterator[Callable[..., Any]]:
+    """Opens a page of a new server; at the end, nothing was complained about and nobody else was asked anything."""
+    _, port = server()
+    complaints: list[str] = []
+    asked: list[str] = []
+    contexts = []
+
+    def opened(path: str, **options: Any) -> Any:
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(LONG)
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(f"http://127.0.0.1:{port}{path}")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert {url for url in asked if not url.startswith(("data:", f"http://127.0.0.1:{port}/"))} == set()
+
+
+def test_an_experiment_from_the_form_to_its_verdict(visit: Callable[..., Any]) -> None:
+    page = visit("/")
+    page.get_by_role("navigation").get_by_role("link", name="Start").click()
+    page.get_by_role("link", name="mine.toml").click()
+    page.get_by_label("name", exact=True).fill("from-the-form")
+    page.get_by_label("batch", exact=True).fill("nonsense")
+    page.get_by_role("button", name="Start").click()
+    page.get_by_text("Nothing was started.").wait_for()
+    assert page.get_by_label("batch", exact=True).get_attribute("aria-invalid") == "true"
+    page.get_by_label("batch", exact=True).fill("4")
+    page.get_by_label("seeds", exact=True).fill("2")
+    page.get_by_role("button", name="Estimate the cost").click()
+    page.get_by_role("heading", name="What it would cost").wait_for()
+    assert "4 trials" in page.locator(".cost").inner_text()
+    page.get_by_role("button", name="Start").click()
+    page.wait_for_url(re.compile("/experiments/from-the-form$"))
+    page.locator("#status .words", has_text="4 of 4 trials finished").wait_for()
+    page.locator("#curves svg").first.wait_for(state="attached")
+    page.locator("#verdicts .sentence").first.wait_for()
+    assert page.locator("#verdicts .sentence").inner_text().startswith("alibi")
+    page.get_by_role("link", name="Open the full report").click()
+    page.get_by_role("heading", name="Does ALiBi help here?").wait_for()
+
+
+def test_pages_fit_a_phone_follow_the_dark_and_show_markup_as_text(visit: Callable[..., Any], runs: Path) -> None:
+    name = HOSTILE.replace("/", "")
+    write_verdict(write_experiment(runs / name, question=HOSTILE, finished=4), sentence=HOSTILE)
+    page = visit("/", viewport={"width": 360, "height": 800}, color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(20, 24, 29)"
+    page.get_by_role("link", name=HOSTILE).click()
+    page.locator("#verdicts svg").first.wait_for(state="attached")
+    assert page.locator("#verdicts .sentence").inner_text() == HOSTILE
+    assert page.locator("script:not([src])").count() == 0
+    server = page.url.partition("/experiments")[0]
+    for path in ("/", "/experiments/done", "/start", "/start/mine.toml"):
+        page.goto(server + path)
+        assert page.evaluate("document.documentElement.scrollWidth") == 360, path
+
+
+def test_everything_can_be_reached_with_the_keyboard_and_has_a_name(visit: Callable[..., Any]) -> None:
+    page = visit("/start/mine.toml")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    seen = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        seen.add(page.evaluate("document.activeElement.name || document.activeElement.textContent"))
+    assert {"name", "quick", "seeds", "training.steps", "training.optimizer", "do"} <= seen
+    nameless = """[...document.querySelectorAll("input, select, button")].filter(
+        (one) => !one.labels?.length && !one.textContent.trim()).map((one) => one.name)"""
+    assert page.evaluate(nameless) == []
+    assert page.locator("main, nav[aria-label], header").count() >= 3
+
+
+def test_without_javascript_the_state_is_there(visit: Callable[..., Any]) -> None:
+    page = visit("/experiments/done", java_script_enabled=False)
+    assert "4 of 4 trials finished" in page.locator("#status").inner_text()
+    assert "perplexity 5 % lower" in page.locator("#verdicts").inner_text()

@@ -1,0 +1,211 @@
+"""The state of an experiment from its files, and one watcher for all who look."""
+
+import asyncio
+import fcntl
+import json
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headtohead.files import append_line, write_json
+from headtohead.serve import site, watching
+from headtohead.serve.live import Reader, Tail, thinned
+from headtohead.serve.watching import Watcher, Watchers
+
+from .conftest import write_experiment, write_verdict
+
+
+def test_states_steps_and_figures_are_those_of_the_files(runs: Path) -> None:
+    live = Reader(runs, "stopped").read()
+    assert (live.state, live.finished, live.question) == ("stopped", 2, "Does it help?")
+    assert [(t.variant, t.seed, t.state) for t in live.trials] == [
+        ("baseline", 0, "finished"),
+        ("alibi", 0, "finished"),
+        ("baseline", 1, "stopped"),
+        ("alibi", 1, "waiting"),
+    ]
+    begun = live.trials[2]
+    assert (begun.step, begun.steps, begun.value, begun.split) == (10, 20, 20.0, "validation")
+    assert live.curves["alibi"] == {"validation": {"0": [[0, 30.0], [10, 20.0]]}}
+    assert Reader(runs, "done").read().state == "finished"
+
+
+def test_whoever_holds_the_lock_is_training(runs: Path) -> None:
+    reader = Reader(runs, "stopped")
+    with (runs / ".stopped.lock").open("w") as file:
+        assert reader.read().state == "stopped", "a lock that nobody holds says nothing"
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        live = reader.read()
+        assert (live.state, live.trials[2].state, live.can_stop) == ("running", "running", False)
+    assert reader.read().state == "stopped"
+
+
+def test_a_failure_is_told_and_a_resume_draws_curves_again(runs: Path) -> None:
+    run = runs / "stopped" / "baseline" / "seed-1"
+    reader = Reader(runs, "stopped")
+    write_json(run / "failure.json", {"message": "the loss is not a number"})
+    live = reader.read()
+    assert (live.state, live.trials[2].message) == ("failed", "the loss is not a number")
+    (run / "failure.json").unlink()
+    (run / "metrics.jsonl").write_text("")
+    append_line(run / "metrics.jsonl", {"step": 0, "split": "validation", "perplexity": 31.0})
+    assert reader.read().curves["baseline"]["validation"]["1"] == [[0, 31.0]]
+
+
+def test_only_the_new_end_of_a_growing_file_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    tail = Tail(file)
+    assert tail.read() == []
+    append_line(file, {"step": 1, "split": "test"})
+    with file.open("ab") as more:
+        more.write(b'{"step": 2, "spl')
+    assert [row["step"] for row in tail.read()] == [1]
+    first = tail.rows[0]
+    with file.open("ab") as more:
+        more.write(b'it": "test"}\n')
+    assert [row["step"] for row in tail.read()] == [1, 2]
+    assert tail.rows[0] is first
+    assert tail.at == file.stat().st_size
+
+
+def test_long_curves_are_drawn_at_an_even_choice_of_steps() -> None:
+    points = [[step, 1.0] for step in range(1000)]
+    kept = thinned({"a": {"test": {"0": points, "1": points[:500]}}})["a"]["test"]
+    assert len(kept["0"]) <= 60 and kept["0"][-1][0] == 999
+    assert {at for at, _ in kept["1"]} <= {at for at, _ in kept["0"]}
+
+
+def watch(runs: Path, go: Callable[[Watchers], Coroutine[Any, Any, None]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run with watchers that look often and draw nothing."""
+
+    async def nothing(self: Watcher, live: Any) -> None:
+        return None
+
+    async def run() -> None:
+        await go(Watchers(runs, site.region))
+
+    monkeypatch.setattr(watching, "EVERY", 0.02)
+    monkeypatch.setattr(Watcher, "_draw", nothing)
+    asyncio.run(run())
+
+
+async def regions(stream: Any, count: int) -> dict[str, str]:
+    found: dict[str, str] = {}
+    async for sent in stream:
+        if b"event: region" in sent:
+            told = json.loads(sent.partition(b"data: ")[2])
+            found[told["region"]] = told["html"]
+        if len(found) >= count:
+            return found
+    return found
+
+
+def test_clients_share_one_watcher_that_rests_when_nobody_looks(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = 0
+    read = Reader.read
+
+    def counted(self: Reader) -> Any:
+        nonlocal reads
+        reads += 1
+        return read(self)
+
+    monkeypatch.setattr(Reader, "read", counted)
+
+    async def go(watchers: Watchers) -> None:
+        streams = [watchers.watcher("stopped").events() for _ in range(50)]
+        found = await asyncio.gather(*(regions(stream, 5) for stream in streams))
+        assert all(set(one) == {"status", "trials", "audits", "verdicts", "curves"} for one in found)
+        assert watchers.watcher("stopped").clients == 50
+        assert reads < 25, "one read for all of them, not one for each"
+        for stream in streams:
+            await stream.aclose()
+        assert watchers.watcher("stopped").clients == 0
+        await asyncio.sleep(0.1)
+        before = reads
+        await asyncio.sleep(0.2)
+        assert reads == before
+
+    watch(runs, go, monkeypatch)
+
+
+def test_a_change_reaches_everybody_and_only_what_changed_is_sent(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def go(watchers: Watchers) -> None:
+        stream = watchers.watcher("stopped").events()
+        first = await regions(stream, 5)
+        assert "2 of 4 trials finished" in first["status"]
+        stream = watchers.watcher("stopped").events()
+        await regions(stream, 5)
+        write_json(runs / "stopped" / "baseline" / "seed-1" / "result.json", {})
+        news = await regions(stream, 2)
+        assert set(news) <= {"status", "trials"}
+        assert "3 of 4 trials finished" in news["status"]
+        write_verdict(runs / "stopped")
+        assert "perplexity 5 % lower" in (await regions(stream, 1))["verdicts"]
+        await stream.aclose()
+
+    watch(runs, go, monkeypatch)
+
+
+def test_a_slow_client_gets_the_latest_and_nothing_piles_up(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def go(watchers: Watchers) -> None:
+        watcher = watchers.watcher("stopped")
+        stream = watcher.events()
+        await regions(stream, 5)
+        metrics = runs / "stopped" / "baseline" / "seed-1" / "metrics.jsonl"
+        for step in range(11, 31):  # while the client does not read
+            append_line(metrics, {"step": step, "split": "validation", "perplexity": 9.0})
+            await asyncio.sleep(0.03)
+        await asyncio.sleep(0.3)
+        assert len(watcher.regions) == 5
+        news = await regions(stream, 1)
+        assert "30 of 20" in news["trials"], "the last state, and none of those in between"
+        await stream.aclose()
+
+    watch(runs, go, monkeypatch)
+
+
+def test_signs_of_life_and_an_event_that_was_seen_is_not_sent_again(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "HEARTBEAT", 0.05)
+
+    async def go(watchers: Watchers) -> None:
+        watcher = watchers.watcher("done")
+        stream = watcher.events()
+        await regions(stream, 5)
+        last = f"{watcher.born}.{watcher.version}"
+        again = watcher.events(last)
+        sent = [await anext(again) for _ in range(3)]
+        assert sent == [b"retry: 2000\n\n", b": still here\n\n", b": still here\n\n"]
+        watcher.end()
+        assert [sent async for sent in again] == [], "the end of the server ends it"
+        await stream.aclose()
+
+    watch(runs, go, monkeypatch)
+
+
+def test_a_fault_of_ours_is_raised_in_the_stream_and_not_swallowed(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Reader) -> Any:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(Reader, "read", broken)
+
+    async def go(watchers: Watchers) -> None:
+        with pytest.raises(RuntimeError, match="a fault of ours"):
+            await regions(watchers.watcher("done").events(), 1)
+
+    watch(runs, go, monkeypatch)
+
+
+def test_a_look_at_a_large_experiment_costs_little(tmp_path: Path) -> None:
+    folder = write_experiment(tmp_path / "large", seeds=100, finished=200)
+    reader = Reader(tmp_path, folder.name)
+    reader.read()
+    began = os.times()
+    for _ in range(5):
+        reader.read()
+    used = os.times()
+    assert (used.user + used.system - began.user - began.system) / 5 < 0.1

@@ -1,0 +1,6 @@
+"""The tools are no part of the package: they are found beside it."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))

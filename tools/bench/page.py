@@ -1,0 +1,119 @@
+"""docs/performance.md: the figures of the last run on a quiet machine, with the words around them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import words
+from .findings import Finding, Results
+
+PICTURE = "pictures/performance.png"
+
+INTRODUCTION = """\
+# Performance
+
+Answers come from many small trainings, so what counts is trials per hour at equal mathematics. `make bench` measures
+it, and this page is what it wrote last (`make bench ARGS=--docs`). Figures are ratios within one run: contestants take
+turns several times and the best turn of each counts, because machines are noisy. On a machine that is busy with
+something else they mean little; the load before each family stands below.
+
+A peer is given what makes it equal: our first weights, our batches, the same optimizer (Adam, fused), the same
+feed-forward, untied output, the same biases as far as it has them. What still differs is said in a table, and so is
+how far its losses are from ours. Both sides find the corpus tokenised on disk: the peer as ready batches, ours in its
+cache. The peer keeps nothing, while `h2h run` is measured with all that it does: workers, checkpoints, audits, run
+folders and the report.
+"""
+
+TRAINING = """\
+The base decoder: width 64, 4 layers, 2 heads, context 32, batch 16, feed-forward 100. Whole commands, from start to
+end, 8 seeds of 500 steps with scoring every 100. *As people run it*: the peer trains seed after seed in one process
+with all threads. *In our layout*: the peer has a process a core, with one thread each, as our workers do. Ours is the
+same in both.
+"""
+CLASSIFIER = """\
+The base classifier: width 64, 4 layers, 2 heads, context 32, feed-forward 256, mean over what is not padding; 15
+epochs, 8 seeds, scored after each epoch. The layouts are those of the decoder.
+"""
+STEP = """\
+A step's work is 6 x tokens x parameters without the embedding table. The limit is a product of two square matrices of
+2,048 in float32 on one thread, measured in turn with the steps. Width 64 is the base decoder; width 256 has context 64
+and a feed-forward of 1,024.
+"""
+MEMORY = """\
+What a step adds at its highest point to what the process held before it, each side in a process of its own; the model
+and the optimizer's moments are there already. The base decoder with context 256. Loss and gradients are computed chunk
+by chunk, and the logits are never there as a whole.
+"""
+WINDOW = """\
+Attention in blocks is linear in the context. Full attention is torch's own kernel without any mask; its memory is
+linear too, so only times are compared.
+"""
+STARTUP = """\
+What is paid before the first step. Verbs that only read and show import no torch.
+"""
+TOKENISING = """\
+Text is tokenised once to disk and mapped from there. Both sides have the same tokenizer, 8,000 byte pairs; the
+library's figure is for encoding alone, with nothing written.
+"""
+DECODING = """\
+Tokens written a second, one thread, against transformers' `generate` with its cache.
+"""
+FAMILIES = {
+    "training": ("Training a decoder", TRAINING),
+    "classifier": ("Training a classifier", CLASSIFIER),
+    "step": ("The step and the machine's limit", STEP),
+    "memory": ("Memory of a large vocabulary", MEMORY),
+    "window": ("Windows and long contexts", WINDOW),
+    "startup": ("Start-up", STARTUP),
+    "tokenising": ("Large corpora", TOKENISING),
+    "decoding": ("Decoding", DECODING),
+}
+
+TRIED = """\
+## What was tried and did not help
+
+Entries of [the log](log.md) name what was tried for the loss, the draw of a token and attention, with figures. A
+backward pass of the whole model written by hand reached a larger share of the limit and was not kept: parts must stay
+parts.
+"""
+
+
+def page(found: dict[str, Results]) -> str:
+    """The whole page."""
+    pieces = [INTRODUCTION]
+    promises = [one for results in found.values() for one in results.findings if one.holds is not None]
+    if promises:
+        kept = sum(bool(one.holds) for one in promises)
+        said = f"Of {len(promises)} promises, {kept} hold."
+        pieces.append(f"![What was promised and what was measured]({PICTURE})\n\n{said}\n")
+    for family, (title, text) in FAMILIES.items():
+        if family in found:
+            pieces.append(_section(title, text, found[family]))
+    pieces.append(TRIED)
+    return "\n".join(pieces)
+
+
+def _section(title: str, text: str, results: Results) -> str:
+    pieces = [f"## {title}\n\n{text}"]
+    if results.findings:
+        pieces.append(words.markdown(words.COLUMNS, [_cells(one) for one in results.findings]) + "\n")
+    for table in results.tables:
+        note = f"\n\n{table.note}" if table.note else ""
+        pieces.append(f"### {table.title}\n\n{words.markdown(table.columns, table.rows)}{note}\n")
+    return "\n".join([*pieces, _measured_on(results.about) + "\n"])
+
+
+def _cells(finding: Finding) -> list[str]:
+    *rest, holds = words.cells(finding)
+    return [*rest, f"**{holds}**" if holds == "NO" else holds]
+
+
+def _measured_on(about: dict[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    machine = f"{about['processor']}, {about['cores']} cores, {about['memory_gb']} GB, {about['system']}"
+    short = " A short run, whose figures mean nothing." if about.get("short") else ""
+    rounds = "" if about.get("rounds") is None else f", {about['rounds']} rounds"
+    return (
+        f"Measured on {about['day']}{rounds}: {machine}; Python {about['python']}, {versions}. "
+        f"Corpus: {about['corpus']}. Load before it began: {about['load']}.{short}"
+    )

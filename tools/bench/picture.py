@@ -1,0 +1,60 @@
+"""One picture of all figures that have a bar: how far each is from what was promised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+
+from headtohead.report import style
+from headtohead.report.drawing import Built, Chart, Layout, Sheets
+
+from . import words
+from .findings import Finding, Results
+
+HOLDS, FAILS = style.WORD_HUES["helped"], style.WORD_HUES["hurt"]
+
+
+def margin(finding: Finding) -> float:
+    """1 at the bar, above it where more was reached than promised, whichever way the bar is meant."""
+    assert finding.bar is not None
+    assert finding.figure is not None
+    return finding.bar.wanted / finding.figure if finding.bar.at_most else finding.figure / finding.bar.wanted
+
+
+def chart(found: dict[str, Results]) -> Chart:
+    """A dot for each promise, on a scale where 1 is the promise itself."""
+    rows: list[dict[str, Any]] = []
+    for family, results in found.items():
+        for one in results.findings:
+            if one.bar is None or one.figure is None:
+                continue
+            shown = f"{words.figure(one.figure, one.kind)}, wanted {words.bar(one.bar, one.kind)}"
+            what = f"{family}: {one.what}"
+            rows.append({"what": what, "margin": margin(one), "holds": words.holds(one), "shown": shown})
+    text = " ".join(f"{row['what']}: {row['shown']}." for row in rows)
+
+    def build(layout: Layout, sheets: Sheets) -> Built:
+        data, line = sheets.chart(rows), sheets.chart([{"at": 1}])
+        order = [row["what"] for row in rows]
+        y = alt.Y("what:N", sort=order, axis=alt.Axis(title=None, labelLimit=560, grid=False, ticks=False))
+        scale = alt.Scale(type="log", nice=False, padding=24)
+        x = alt.X("margin:Q", scale=scale, axis=alt.Axis(title="of what was promised", format="~g"))
+        hue = alt.Color("holds:N", scale=alt.Scale(domain=["yes", "NO"], range=[HOLDS, FAILS]), legend=None)
+        dots = data.mark_point(filled=True, size=80, opacity=1).encode(
+            x=x,
+            y=y,
+            color=hue,
+            shape=alt.Shape("holds:N", scale=alt.Scale(domain=["yes", "NO"], range=["circle", "cross"]), legend=None),
+        )
+        figures = data.mark_text(align="left", dx=9, fontSize=10, color=style.SOFT).encode(x=x, y=y, text="shown:N")
+        rule = line.mark_rule(color=style.ZERO, strokeDash=[4, 3]).encode(x="at:Q")
+        return alt.layer(rule, dots, figures).properties(width=420, height=alt.Step(22))
+
+    return Chart("performance", "What was promised and what was measured", text, build)
+
+
+def write(found: dict[str, Results], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(chart(found).png())
