@@ -58,7 +58,7 @@ def test_stop_asks_and_then_tells(runs: Path, monkeypatch: pytest.MonkeyPatch) -
     time.sleep(0.2)
     assert made.is_alive(), "Ctrl-C was not heard"
     wait_until(lambda: not made.is_alive())
-    assert not psutil.pid_exists(made.pid), "and nothing of it is left"
+    wait_until(lambda: not psutil.pid_exists(made.pid))  # and nothing of it is left
 
 
 def test_no_more_than_a_few_at_once_and_no_name_twice(runs: Path, sleeper: Training) -> None:

@@ -244,7 +244,8 @@ def test_a_peak_is_what_the_work_adds():
     def work():
         torch.ones(size // 4)
 
-    assert alone.peak_of(work)["bytes"] == pytest.approx(size, rel=0.15)
+    # A system that takes cold pages away meanwhile makes it less, and nothing makes it more.
+    assert max(alone.peak_of(work)["bytes"] for _ in range(5)) == pytest.approx(size, rel=0.15)
 
 
 def test_differences_are_the_largest_of_seeds_and_texts():
