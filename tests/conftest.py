@@ -1,8 +1,10 @@
 """What all tests share: shapes checked at every call, one thread, no network, and the real data where it is at hand."""
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # The hub's cache stays where it is when ours is moved (see own_cache).
@@ -25,6 +27,8 @@ install_import_hook(
 # Two threads on a busy machine with two cores are many times slower than one.
 torch.set_num_threads(1)
 
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 
@@ -32,6 +36,18 @@ SHARED = Path(__file__).parents[2] / "shared" / "data"
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Tokens of the tests' corpora are not kept among the user's."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A Chromium that is on the machine already, driven by playwright."""
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on this machine")
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with driver.sync_playwright() as play:
+        opened = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield opened
+        opened.close()
 
 
 @pytest.fixture

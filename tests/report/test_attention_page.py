@@ -1,7 +1,5 @@
 """The page of attention in a real browser: nothing is fetched, a head and a token can be picked, markup is text."""
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +10,8 @@ from headtohead.report import attention_page
 from headtohead.report.attention_pictures import Panel, Sheet
 
 pytestmark = pytest.mark.browser
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 TOKENS = ("We", "</script>", "<b>", "people", "·", "·")
 REAL = 4
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium on this machine")
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with driver.sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield opened
-        opened.close()
 
 
 def made(seed: int) -> np.ndarray[Any, Any]:

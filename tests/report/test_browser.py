@@ -1,7 +1,6 @@
 """The page in a real browser: nothing is fetched, nothing complains, markup in names is text, it fits a phone."""
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +11,6 @@ from headtohead import report
 pytestmark = pytest.mark.browser
 Findings = dict[str, Any]
 HOSTILE = "</script><b>bold</b>&\"'"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium on this machine")
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with driver.sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield opened
-        opened.close()
 
 
 def test_the_page_stands_on_its_own_in_a_browser(browser: Any, written: Path) -> None:

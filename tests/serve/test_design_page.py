@@ -12,7 +12,7 @@ from headtohead.serve.pages.design import EXAMPLES, MOST_KEYS
 from . import test_browser
 
 pytestmark = pytest.mark.browser
-browser, visit = test_browser.browser, test_browser.visit
+visit = test_browser.visit
 Visit = Callable[..., Any]
 STATE = """() => ({
   keys: [...document.querySelectorAll(".key-row")].map(

@@ -13,7 +13,7 @@ from headtohead.decode.texts import prompt_ids
 from headtohead.lab import saved
 
 from .conftest import MARKUP
-from .test_browser import browser, visit  # noqa: F401
+from .test_browser import visit  # noqa: F401
 
 pytestmark = pytest.mark.browser
 Visit = Callable[..., Any]
