@@ -19,7 +19,7 @@ export OPENBLAS_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types pytest slow format calibration bench clean
+.PHONY: help demo test lint types pytest slow format calibration bench faults fuzz clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -52,8 +52,15 @@ calibration: $(VENV)/.core ## train thousands of tiny models and write docs/cali
 bench: $(VENV)/.everything ## speed against peers, as ratios in one run
 	$(BIN)/python -m tools.bench $(ARGS)
 
+faults: $(VENV)/.everything ## kill, fill, flip and remove while real experiments run: 0 lost, 0 wrong?
+	$(BIN)/python -m tools.faults $(ARGS)
+
+fuzz: $(VENV)/.everything ## put hostile input before every door for half an hour; other MINUTES, some DOORS
+	$(PIP) -e '.[fuzz]'
+	$(BIN)/python tools/fuzz.py $(DOORS) --minutes $(or $(MINUTES),30)
+
 clean: ## remove the environment, caches and the demo's runs
-	rm -rf $(VENV) runs/demo build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .calibration
+	rm -rf $(VENV) runs/demo build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .calibration .fuzz
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A Python without ensurepip (Debian's, say) cannot put pip into a new environment, but its own pip can.

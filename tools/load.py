@@ -1,9 +1,14 @@
-"""Do those who watch slow a training down? Trains the same tiny experiment alternately with and without 50 clients.
+"""Do those who watch slow a training down? The same training, alternately alone and with 50 clients that watch it.
 
-python tools/load.py [--clients 50] [--seconds 60] [--rounds 3] [--steps 400]
+python tools/load.py [--clients 50] [--seconds 60] [--rounds 3] [--steps 1200] [--out load.json]
 
-A server and its clients run in this folder's temporary place. Told at the end: seconds a step with and without clients,
-requests that failed, and the server's memory at the beginning and the end.
+One real `h2h serve`, one real `h2h run speeches-decoder` after the other: one seed, so baseline and variant train
+beside each other on two workers and both cores are busy. A client does what a browser does: it loads the page with its
+style and scripts, then reads the server-sent events until the training is over, and at least for so many seconds.
+
+Who pays for what: clients live in a process of their own with the lowest priority (nice 19), on the same cores as all
+else. Their processor time is told apart from that of the server and of its children; the slow-down of the training is
+what both cost together. It is the ratio of the best rounds, in seconds a step (steps alone) and for the whole command.
 """
 
 from __future__ import annotations
@@ -11,114 +16,329 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
+import resource
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
-SERVER = """
-import pathlib, sys
-from headtohead.serve.running import serve
-serve(pathlib.Path(sys.argv[1]), port=0, ready=lambda address: print(address, flush=True))
-"""
-EXPERIMENT = """question = "Is it slower while somebody watches?"
-task = "language-model"
-seeds = 1
-[model]
-width = 64
-layers = 2
-[training]
-steps = {steps}
-evaluate = 50
-"""
+WANTED = 1.10
+"""a training that is watched takes at most so many times as long"""
+FLAT = 8.0
+"""MB by which the server may grow from the middle of its first watched training to the end of its last"""
+QUIET = 1.10
+"""trainings that nobody watches may differ by so much; where they differ by more, the ratio says nothing"""
+REGIONS = {"status", "trials", "verdicts", "curves", "audits"}
+SILENT = 60.0
+"""seconds without any sign of life (there is one every 15) that are an error"""
+STATIC = ("site.css", "report.js", "live.js")
 
 
-async def watch(port: int, name: str, until: float, events: list[int], errors: list[str]) -> None:
-    """One client that reads what it is sent."""
-    try:
+# ---- clients: `python tools/load.py --watch PORT NAME COUNT`, until the end of its input
+
+
+@dataclass
+class Client:
+    """One who watches, and what it got."""
+
+    bytes: int = 0
+    events: int = 0
+    regions: set[str] = field(default_factory=set)
+    errors: list[str] = field(default_factory=list)
+
+    async def watch(self, port: int, name: str, over: asyncio.Event) -> None:
+        try:
+            for path in (f"/experiments/{name}", *(f"/static/{one}" for one in STATIC)):
+                await self._load(port, path)
+            await self._listen(port, name, over)
+        except (OSError, asyncio.IncompleteReadError, ValueError) as error:
+            self.errors.append(f"{type(error).__name__}: {error}")
+        if missing := REGIONS - self.regions:
+            self.errors.append(f"never sent: {', '.join(sorted(missing))}")
+
+    async def _load(self, port: int, path: str) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(f"GET /experiments/{name}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        first = await reader.readline()
-        if b"200" not in first:
-            errors.append(first.decode())
-        while time.monotonic() < until:
-            try:
-                async with asyncio.timeout(max(0.1, until - time.monotonic())):
-                    line = await reader.readline()
-            except TimeoutError:
-                break
-            if not line:
-                errors.append("the line was closed")
-                break
-            events[0] += line.startswith(b"event:")
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        answer = await reader.read(-1)
         writer.close()
-    except OSError as error:
-        errors.append(str(error))
+        self.bytes += len(answer)
+        if not answer.startswith(b"HTTP/1.1 200"):
+            self.errors.append(f"{path}: {answer[:40].decode(errors='replace')}")
+
+    async def _listen(self, port: int, name: str, over: asyncio.Event) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 24)
+        writer.write(f"GET /experiments/{name}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        told = asyncio.create_task(over.wait())
+        while not over.is_set():
+            line = asyncio.create_task(reader.readline())
+            done, _ = await asyncio.wait({line, told}, timeout=SILENT, return_when=asyncio.FIRST_COMPLETED)
+            if line not in done:
+                line.cancel()
+                if told not in done:
+                    self.errors.append(f"silent for {SILENT:.0f} seconds")
+                break
+            if not self._take(await line):
+                break
+        writer.close()
+
+    def _take(self, line: bytes) -> bool:
+        """One line of the stream; false when there are no more."""
+        self.bytes += len(line)
+        if line.startswith(b"HTTP/") and b" 200 " not in line:
+            self.errors.append(line.decode(errors="replace").strip())
+            return False
+        if line.startswith(b"data: "):
+            self.events += 1
+            self.regions.add(json.loads(line[6:])["region"])
+        if not line:
+            self.errors.append("the line was closed")
+        return bool(line)
 
 
-async def clients(port: int, name: str, count: int, seconds: float) -> tuple[int, list[str]]:
-    events, errors = [0], list[str]()
-    until = time.monotonic() + seconds
-    await asyncio.gather(*(watch(port, name, until, events, errors) for _ in range(count)))
-    return events[0], errors
+async def watch(port: int, name: str, count: int) -> list[Client]:
+    """So many clients, until the parent closes the line."""
+    over, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def listen() -> None:
+        sys.stdin.read()
+        loop.call_soon_threadsafe(over.set)
+
+    threading.Thread(target=listen, daemon=True).start()
+    clients = [Client() for _ in range(count)]
+    await asyncio.gather(*(one.watch(port, name, over) for one in clients))
+    return clients
 
 
-def train(folder: Path, file: Path) -> float:
-    """Seconds a step."""
-    command = [sys.executable, "-m", "headtohead.cli", "run", str(file), "--out", str(folder), "--workers", "1"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        process.wait()
-    result = json.loads((folder / "baseline" / "seed-0" / "result.json").read_text())
-    return float(result["trained"]["seconds_per_step"])
+def be_clients(port: int, name: str, count: int) -> None:
+    os.nice(19)
+    clients = asyncio.run(watch(port, name, count))
+    rows = [{"bytes": one.bytes, "events": one.events, "errors": one.errors} for one in clients]
+    print(json.dumps({"clients": rows, "processor_seconds": time.process_time()}))
 
 
-async def watched(
-    port: int, runs: Path, name: str, file: Path, count: int, seconds: float
-) -> tuple[float, int, list[str]]:
-    training = asyncio.create_task(asyncio.to_thread(train, runs / name, file))
-    while not (runs / name / "experiment.json").exists():
-        await asyncio.sleep(0.1)
-    events, errors = await clients(port, name, count, seconds)
-    return await training, events, errors
+# ---- server and training
+
+
+class Server:
+    """`h2h serve` in a process of its own."""
+
+    def __init__(self, runs: Path, said: Path) -> None:
+        self.said = said
+        command = [sys.executable, "-m", "headtohead.cli", "serve", str(runs), "--port", "0", "--no-open"]
+        with said.open("wb") as errors:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=runs.parent)
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline().strip().rstrip("/").rpartition(":")[2])
+
+    def processor_seconds(self) -> float:
+        """Of the server, of its children, and of those that have ended."""
+        me = psutil.Process(self.process.pid)
+        ended = me.cpu_times().children_user + me.cpu_times().children_system
+        return ended + sum(_processor_seconds(one) for one in (me, *me.children(recursive=True)))
+
+    def memory(self) -> dict[str, float]:
+        """Resident MB of the server and of its children together."""
+        me = psutil.Process(self.process.pid)
+        return {"server": _megabytes(me), "children": sum(map(_megabytes, me.children(recursive=True)))}
+
+    def end(self) -> str:
+        """What it complained about."""
+        self.process.terminate()
+        self.process.wait(timeout=30)
+        return self.said.read_text(errors="replace").strip()
+
+
+def _processor_seconds(process: psutil.Process) -> float:
+    try:
+        return float(sum(process.cpu_times()[:2]))
+    except psutil.Error:
+        return 0.0
+
+
+def _megabytes(process: psutil.Process) -> float:
+    try:
+        return round(process.memory_info().rss / 1e6, 1)
+    except psutil.Error:
+        return 0.0
+
+
+@dataclass
+class Turn:
+    """One training, alone or watched."""
+
+    watched: bool
+    seconds: float = 0.0
+    """the whole command"""
+    seconds_per_step: float = 0.0
+    """of the slower of the two trials: steps alone, without evaluations"""
+    training_processor: float = 0.0
+    """processor seconds of the whole command, workers included"""
+    server_processor: float = 0.0
+    clients_processor: float = 0.0
+    memory: list[dict[str, float]] = field(default_factory=list)
+    """every few seconds: when, and MB of the server and of its children"""
+    clients: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def errors(self) -> list[str]:
+        return [words for one in self.clients for words in one["errors"]]
+
+    def share(self, processor: float) -> float:
+        """Processor time as a share of all that the machine had to give meanwhile."""
+        return processor / (self.seconds * (os.cpu_count() or 1))
+
+
+def train(server: Server, runs: Path, name: str, asked: argparse.Namespace, *, watched: bool) -> Turn:
+    """One turn."""
+    turn, began, used, ended = Turn(watched), time.monotonic(), server.processor_seconds(), _of_children()
+    said = runs.parent / f"{name}.log"
+    with said.open("wb") as log:
+        process = subprocess.Popen(_run(runs / name, asked), stdout=log, stderr=log, cwd=runs.parent)
+    clients = None
+    next_look, until = began, began + (asked.seconds if watched else 0)
+    while process.poll() is None or time.monotonic() < until:
+        if watched and clients is None and (runs / name / "experiment.json").exists():
+            clients, until = _clients(server.port, name, asked.clients), time.monotonic() + asked.seconds
+        if time.monotonic() >= next_look:
+            turn.memory.append({"at": round(time.monotonic() - began, 1), **server.memory()})
+            next_look += asked.every
+        if process.returncode is not None and not turn.seconds:
+            turn.seconds = time.monotonic() - began
+        time.sleep(0.05)
+    turn.seconds = turn.seconds or time.monotonic() - began
+    turn.training_processor = _of_children() - ended
+    if process.returncode != 0:
+        raise SystemExit(f"the training failed:\n{said.read_text(errors='replace')[-2000:]}")
+    if clients is not None:
+        out, _ = clients.communicate("", timeout=120)
+        found = json.loads(out)
+        turn.clients, turn.clients_processor = found["clients"], found["processor_seconds"]
+    turn.memory.append({"at": round(time.monotonic() - began, 1), **server.memory()})
+    turn.server_processor = server.processor_seconds() - used
+    results = [json.loads(path.read_text()) for path in (runs / name).glob("*/seed-*/result.json")]
+    turn.seconds_per_step = max(one["trained"]["seconds_per_step"] for one in results)
+    return turn
+
+
+def _of_children() -> float:
+    """Processor seconds of the children that have ended: trainings, and clients of earlier turns."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _run(folder: Path, asked: argparse.Namespace) -> list[str]:
+    settings = (f"training.steps={asked.steps}", f"training.evaluate={max(1, asked.steps // 12)}")
+    command = [sys.executable, "-m", "headtohead.cli", "run", "speeches-decoder", "--seeds", "1", "--workers", "2"]
+    return [*command, "--out", str(folder), *(word for one in settings for word in ("--set", one))]
+
+
+def _clients(port: int, name: str, count: int) -> subprocess.Popen[str]:
+    command = [sys.executable, __file__, "--watch", str(port), name, str(count)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+# ---- what is told
+
+
+def told(turns: list[Turn], complaints: str, asked: argparse.Namespace) -> dict[str, Any]:
+    """Everything that was measured, and whether it is as it should be."""
+    alone, watched = ([one for one in turns if one.watched is side] for side in (False, True))
+    ratios = {
+        what: min(getattr(one, what) for one in watched) / min(getattr(one, what) for one in alone)
+        for what in ("seconds_per_step", "seconds")
+    }
+    early, late = watched[0].memory[len(watched[0].memory) // 2], watched[-1].memory[-1]
+    growth = late["server"] - early["server"]
+    spread = max(one.seconds_per_step for one in alone) / min(one.seconds_per_step for one in alone)
+    errors = [words for one in watched for words in one.errors] + ([complaints] if complaints else [])
+    return {
+        "asked": {key: str(value) if isinstance(value, Path) else value for key, value in vars(asked).items()},
+        "cores": os.cpu_count(),
+        "ratios": ratios,
+        "errors": errors,
+        "growth": growth,
+        "spread": spread,
+        "fine": {
+            "no error": not errors,
+            f"memory flat (at most {FLAT:.0f} MB more)": early["at"] < late["at"] and growth <= FLAT,
+            f"quiet enough to tell: two trainings alone or more, within {QUIET - 1:.0%}": len(alone) > 1
+            and spread <= QUIET,
+            f"at most {WANTED - 1:.0%} slower": ratios["seconds_per_step"] <= WANTED,
+        },
+        "turns": [asdict(one) for one in turns],
+    }
+
+
+def show_turn(turn: Turn) -> None:
+    events = [one["events"] for one in turn.clients] or [0]
+    sent = [one["bytes"] / 1e3 for one in turn.clients] or [0.0]
+    last = turn.memory[-1]
+    print(
+        f"{'watched' if turn.watched else 'alone':8} {turn.seconds:8.1f} {1000 * turn.seconds_per_step:10.2f} "
+        f"{turn.server_processor:8.2f} {turn.share(turn.server_processor):6.1%} "
+        f"{turn.clients_processor:8.2f} {turn.share(turn.clients_processor):6.1%} "
+        f"{last['server']:8.0f} {last['children']:8.0f} {len(turn.errors):7d} "
+        f"{min(events):5d}-{max(events):<5d} {statistics.median(sent):8.0f}",
+        flush=True,
+    )
+
+
+HEAD = """\
+             whole    ms a step     server        clients       server  children           events    kB
+training   seconds      (worse)  s of CPU       s of CPU         MB       MB  errors  a client   a client"""
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("clients", 50), ("seconds", 60), ("rounds", 3), ("steps", 400)):
-        asked.add_argument(f"--{name}", type=int, default=default)
-    given = asked.parse_args()
+    given = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("clients", 50), ("seconds", 60), ("rounds", 3), ("steps", 1200), ("every", 10)):
+        given.add_argument(f"--{name}", type=int, default=default)
+    given.add_argument("--out", type=Path, help="a file for all figures, as JSON")
+    given.add_argument("--watch", nargs=3, help=argparse.SUPPRESS)
+    asked = given.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started here is ended then too
+    if asked.watch:
+        be_clients(int(asked.watch[0]), asked.watch[1], int(asked.watch[2]))
+        return
     with tempfile.TemporaryDirectory() as place:
-        runs, file = Path(place) / "runs", Path(place) / "load.toml"
-        file.write_text(EXPERIMENT.format(steps=given.steps))
-        runs.mkdir()
-        server = subprocess.Popen(
-            [sys.executable, "-c", SERVER, str(runs)], stdout=subprocess.PIPE, text=True, cwd=place
-        )
-        try:
-            assert server.stdout is not None
-            port = int(server.stdout.readline().strip().rstrip("/").rpartition(":")[2])
-            memory = [psutil.Process(server.pid).memory_info().rss]
-            alone, together = [], []
-            for at in range(given.rounds):
-                alone.append(train(runs / f"alone-{at}", file))
-                found, events, errors = asyncio.run(
-                    watched(port, runs, f"watched-{at}", file, given.clients, given.seconds)
-                )
-                together.append(found)
-                memory.append(psutil.Process(server.pid).memory_info().rss)
-                print(
-                    f"round {at + 1}: {1000 * alone[-1]:.2f} ms a step alone, {1000 * found:.2f} ms watched; "
-                    f"{events} events, {len(errors)} errors {errors[:1]}; server {memory[-1] / 1e6:.0f} MB"
-                )
-            ratio = statistics.median(together) / statistics.median(alone)
-            print(f"watched / alone: {ratio:.3f}; memory {memory[1] / 1e6:.0f} -> {memory[-1] / 1e6:.0f} MB")
-        finally:
-            server.terminate()
-            server.wait()
+        found = measure(Path(place), asked)
+    ratios = found["ratios"]
+    print(
+        f"\nwatched / alone, best of {asked.rounds}: {ratios['seconds_per_step']:.3f} a step, {ratios['seconds']:.3f} "
+        f"the whole command\nserver: {found['growth']:+.1f} MB from the middle of the first watched training to the "
+        f"end of the last\ntrainings alone differ by {found['spread'] - 1:.0%}"
+    )
+    print(*(f"{'yes' if fine else 'NO '}  {what}" for what, fine in found["fine"].items()), sep="\n")
+    print(*(f"     {words}" for words in found["errors"][:10]), sep="\n")
+    if asked.out:
+        asked.out.write_text(json.dumps(found, indent=1) + "\n")
+    sys.exit(not all(found["fine"].values()))
+
+
+def measure(place: Path, asked: argparse.Namespace) -> dict[str, Any]:
+    runs = place / "runs"
+    runs.mkdir()
+    server = Server(runs, place / "server.log")
+    turns = []
+    print(f"{asked.clients} clients in one process with nice 19; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    print(HEAD)
+    try:
+        for number in range(asked.rounds):
+            for watched in (False, True):
+                name = f"{'watched' if watched else 'alone'}-{number + 1}"
+                turns.append(train(server, runs, name, asked, watched=watched))
+                show_turn(turns[-1])
+    finally:
+        complaints = server.end()
+    return told(turns, complaints, asked)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,16 @@ from typing import Any
 
 from headtohead import spec
 from headtohead.lab import findings, folders, loading
-from headtohead.report import answers, comparisons, distillation, figures, published, reading
+from headtohead.report import (
+    answers,
+    comparisons,
+    distillation,
+    figures,
+    published,
+    reading,
+    search_tables,
+    search_words,
+)
 from headtohead.report.cells import Table
 
 ROOT = Path(__file__).parents[1]
@@ -68,6 +77,8 @@ def take(runs: Path) -> None:
         kept["missing"] = len(found["failures"])
         if found.get("teacher"):
             kept |= _distilled(found)
+        if found.get("search"):
+            kept["search"] = {key: value for key, value in found["search"].items() if key not in ("seals", "history")}
         kept["corpus"] = {
             "origin": re.sub(r"(folder|file) \S*/", r"\1 ", corpus["origin"]),
             "digest": corpus["digest"],
@@ -189,7 +200,10 @@ def _section(name: str, experiment: spec.Experiment) -> str:
         return "\n".join([*lines, "No full run on the original data yet.", ""])
     lines += [f"Figures: {found['corpus']['origin']}; {found['seeds']} seeds.", "", *_results(found), ""]
     lines += [f"- {row['sentence']}" for row in found["verdicts"]] + [""]
+    if found.get("search"):
+        lines += [" ".join(search_words.sentences(found)), ""]
     for made in (
+        search_tables.search_cells(found),
         comparisons.comparison_table(found),
         *distillation.tables(found),
         published.published(found),

@@ -14,6 +14,7 @@
       TrialError                   a trial that could not go on
         DivergedError              loss is not a number, or ran away
         DiskFullError              no room to write a run
+        PeerLostError              of several processes that train together, others are gone
 
 Messages are short inside; the context (file, line, place) is added once, at the border.
 """
@@ -23,12 +24,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 
 class HeadToHeadError(Exception):
-    """The root: its text is meant for the person at the keyboard."""
+    """The root: its text is meant for the person at the keyboard, so it has an end and can be shown."""
 
     exit_code = 1
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(short(message, LONGEST_MESSAGE))
 
 
 class RequestError(HeadToHeadError):
@@ -47,11 +52,11 @@ class Fault:
     nearest: str | None = None
 
     def __str__(self) -> str:
-        lines = [f"{self.place}: {self.message}"]
+        lines = [f"{short(self.place, 200)}: {short(self.message)}"]
         if self.nearest:
             lines.append(f"    did you mean {self.nearest!r}?")
         if self.allowed:
-            lines.append(f"    allowed: {', '.join(self.allowed)}")
+            lines.append(f"    allowed: {short(', '.join(self.allowed), LONGEST_ALLOWED)}")
         return "\n".join(lines)
 
 
@@ -63,7 +68,9 @@ class SpecError(RequestError):
         self.faults = tuple(faults)
         count = len(self.faults)
         head = f"{source}: {count} error{'s' if count != 1 else ''}"
-        super().__init__("\n".join([head, *("  " + str(f).replace("\n", "\n  ") for f in self.faults)]))
+        lines = ["  " + str(f).replace("\n", "\n  ") for f in self.faults[:MOST_FAULTS]]
+        lines += [f"  and {count - MOST_FAULTS} more"] if count > MOST_FAULTS else []
+        super().__init__("\n".join([head, *lines]))
 
 
 class PartError(RequestError):
@@ -116,6 +123,28 @@ class DiskFullError(TrialError):
     exit_code = 2
 
 
+class PeerLostError(TrialError):
+    """Of several processes that train one model together, others are gone; what was saved is whole."""
+
+
+LONGEST_WORD, MOST_WORDS = 60, 1000
+"""no name that somebody meant is longer, and no list of them: to compare long ones takes very long"""
+LONGEST_SAID, LONGEST_ALLOWED, LONGEST_MESSAGE = 800, 1000, 20_000
+MOST_FAULTS = 30
+"""of one file that are shown"""
+
+
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word that `word` was most likely meant to be, if any is near."""
-    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)), None)
+    if len(word) > LONGEST_WORD:
+        return None
+    words = [one for one in islice(known, MOST_WORDS) if len(one) <= LONGEST_WORD]
+    return next(iter(difflib.get_close_matches(word, words, n=1, cutoff=0.6)), None)
+
+
+def short(text: str, longest: int = LONGEST_SAID) -> str:
+    """Words for a person, however long what they quote is: beginning and end of it, and nothing that a terminal could
+    not show."""
+    if len(text) > longest:
+        text = f"{text[: longest - 100]} ... {text[-60:]}"
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,10 @@ from .errors import RequestError, TrialError, nearest
 from .lab import findings, folders, searching
 from .lab.folders import Runs
 from .lab.loading import load
+from .lab.running import DEFAULT_FOLDER
 from .lab.saved import Saved
 from .lab.saved import load as load_model
+from .lab.trackers import Trackers
 from .lab.workers import Job
 from .report import notebook
 from .verdict import Verdict
@@ -73,13 +76,16 @@ def run(
     device: str = "auto",
     resume: bool = False,
     settings: Sequence[str] = (),
+    log: Sequence[str] = (),
 ) -> Results:
-    """Run an experiment, a recipe or a file, and give what it found. A trial that fails raises once all are over."""
+    """Run an experiment, a recipe or a file, and give what it found. A trial that fails raises once all are over. `log`
+    names trackers: tensorboard, wandb, trackio."""
     if not isinstance(experiment, spec.Experiment):
         experiment = load(experiment, settings)
-    outcome = searching.run(
-        experiment, Path(out) if out is not None else None, workers=workers, device=device, resume=resume
-    )
+    folder = Path(out) if out is not None else DEFAULT_FOLDER / experiment.name
+    with Trackers(folder, log, lambda text: print(text, file=sys.stderr)) as logs:  # noqa: T201  # as the command does
+        watch = logs.watching(lambda jobs: None)
+        outcome = searching.run(experiment, folder, workers=workers, device=device, resume=resume, watch=watch)
     if outcome.findings is None or outcome.failures:
         raise TrialError("; ".join(_said(job) for job in outcome.failures))
     return Results(outcome.runs, outcome.findings)

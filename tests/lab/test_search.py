@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from headtohead.errors import RequestError, RunFolderError, SpecError
 from headtohead.files import read_json, read_lines
@@ -143,6 +144,16 @@ def test_luck_is_the_drop_to_the_fresh_seeds(killed):
     ends = [np.mean(fresh) + side * 4.302653 * spread / np.sqrt(2) for side in (-1, 1)]
     assert [low, high] == pytest.approx([(np.exp(end) - before) / unit for end in ends])
     assert mean_interval(fresh) is not None
+
+
+def test_the_interval_of_a_cell_has_the_spread_of_all_cells(killed):
+    cells = [cell for cell in killed.search["cells"] if len(cell["values"]) == 2]
+    logs = [np.log([value for _, value in cell["values"]]) for cell in cells]
+    spread = np.sqrt(np.mean([np.var(figures, ddof=1) for figures in logs]))
+    freedom = len(cells)
+    for cell, figures in zip(cells, logs, strict=True):
+        reach = stats.t.ppf(0.975, freedom) * spread / np.sqrt(2)
+        assert cell["interval"] == pytest.approx([np.exp(np.mean(figures) + side * reach) for side in (-1, 1)])
 
 
 def test_a_trial_of_a_search_scores_validation_data_only_and_keeps_no_model(killed, tmp_path):

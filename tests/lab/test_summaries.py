@@ -18,6 +18,7 @@ from headtohead.lab.distilled import Contestant
 from headtohead.lab.opening import open_model
 from headtohead.lab.summaries import Asking, line_of
 from headtohead.lab.trial import prepare
+from headtohead.lab.workers import Crew
 from headtohead.model import Learner
 from headtohead.report import write
 from headtohead.report.distillation_terminal import show_distillation
@@ -127,6 +128,18 @@ def test_only_the_summary_is_learned_and_scored(distil):
         assert said == [*tokenizer.encode(document.summaries[0]), tokenizer.stop_id]
         read = batch.input_ids[row][batch.attention_mask[row]].tolist()
         assert tokenizer.decode(read).startswith(f"Sum : {document.text.split()[0]}")
+
+
+def test_batches_by_length_hold_the_same_documents_whoever_teaches(distil):
+    experiment = distil(training={"batching": "by length"})
+    lessons = []
+    for variant in ("baseline", "taught"):
+        trial, prepared = _prepared(experiment, variant)
+        lessons.append((teaching.lesson_of(trial, prepared), trial, prepared.tokenizer))
+    people, taught = (lesson.rows.lengths.argsort(stable=True).tolist() for lesson, _, _ in lessons)
+    assert people != taught, "by their own lengths the two would be put side by side in other orders"
+    first, second = (lesson.schedule(trial, tokenizer).digest(4) for lesson, trial, tokenizer in lessons)
+    assert first == second
 
 
 def test_the_loss_of_a_learner_is_that_of_whole_logits(distil):
@@ -283,3 +296,21 @@ def test_faults_of_the_file_are_named(distil):
         distil(model={"freeze": "encoder"})
     with pytest.raises(SpecError, match=r"teacher\.prompt: is missing: a pretrained student"):
         distil(teacher={"prompt": None})
+
+
+def test_workers_share_the_teachers_writing_and_write_the_same(distil, tmp_path, monkeypatch):
+    alone, shared = tmp_path / "alone", tmp_path / "shared"
+    lines = {}
+    for cache, workers in ((alone, 1), (shared, 2)):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+        teaching._opened.cache_clear()
+        trial, prepared = _prepared(distil(), "taught")
+        crew = None if workers == 1 else Crew(workers, can_teach=True)
+        told: list[Any] = []
+        teaching.lesson_of(trial, prepared, told.append, helpers=teaching.helpers_of(crew, trial, tmp_path))
+        (file,) = cache.rglob("texts.jsonl")
+        lines[workers] = {line["key"]: (line["ids"], line["text"], line["ended"]) for line in read_lines(file)}
+        assert told[-1].done == 16
+    assert lines[1] == lines[2]
+    assert len(lines[1]) == 16
+    assert not list(tmp_path.glob("failure.json"))

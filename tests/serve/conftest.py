@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -21,9 +22,14 @@ from headtohead.serve.app import create
 HOSTILE = "<script>alert(1)</script>&\"'"
 SERVER = """
 import pathlib, sys
+from headtohead.serve import connections
 from headtohead.serve.running import serve
-serve(pathlib.Path(sys.argv[1]), port=0, ready=lambda address: print(address, flush=True))
+runs, host, *patience = sys.argv[1:]
+if patience:
+    connections.HEADER_SECONDS = connections.WRITE_SECONDS = float(patience[0])
+serve(pathlib.Path(runs), host=host, port=0, ready=lambda address: print(address, flush=True))
 """
+"""a server at an address; the last argument is how long it waits for clients, if not as long as ever"""
 
 TEXT = """question = "Does ALiBi help here?"
 task = "language-model"
@@ -93,11 +99,25 @@ def runs(tmp_path: Path) -> Path:
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     """The folder that the server is started in: an experiment file and its text."""
-    text = folder_made(tmp_path / "text")
+    return write_files(tmp_path)
+
+
+def write_files(place: Path) -> Path:
+    """An experiment file and its text."""
+    text = folder_made(place / "text")
     for name in ("train", "validation", "test"):
         (text / f"{name}.txt").write_text("\n".join(f"word{i % 7} is {name} line {i} ." for i in range(40)))
-    (tmp_path / "mine.toml").write_text(TEXT)
-    return tmp_path
+    (place / "mine.toml").write_text(TEXT)
+    return place
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a real experiment, trained to its verdict by `h2h run` in a terminal."""
+    place = write_files(tmp_path_factory.mktemp("finished"))
+    command = [sys.executable, "-m", "headtohead.cli", "run", "mine.toml", "--seeds", "2", "--workers", "1"]
+    subprocess.run([*command, "--out", "runs/real"], cwd=place, check=True, capture_output=True)
+    return place / "runs" / "real"
 
 
 @pytest.fixture
@@ -107,17 +127,18 @@ def client(runs: Path, files: Path) -> Iterator[TestClient]:
 
 
 @pytest.fixture
-def server(runs: Path, files: Path) -> Iterator[Callable[[], tuple[subprocess.Popen[str], int]]]:
+def server(runs: Path, files: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[str], int]]]:
     """Starts a real server in a process of its own: (process, port). All are ended, and so is what they started."""
     started = []
 
-    def start() -> tuple[subprocess.Popen[str], int]:
-        command = [sys.executable, "-c", SERVER, str(runs)]
+    def start(host: str = "127.0.0.1", *patience: str) -> tuple[subprocess.Popen[str], int]:
+        command = [sys.executable, "-c", SERVER, str(runs), host, *patience]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=files)
         started.append(process)
         assert process.stdout is not None
-        address = process.stdout.readline().strip()
-        return process, int(address.rstrip("/").rpartition(":")[2])
+        address = urlsplit(process.stdout.readline().strip())
+        assert address.port is not None and ("token=" in address.query) == (host != "127.0.0.1")
+        return process, address.port
 
     yield start
     for process in started:

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from .conftest import HOSTILE, write_experiment, write_verdict
+from headtohead.serve import training
+
+from .conftest import HOSTILE, TEXT, wait_until, write_experiment, write_verdict
 
 pytestmark = pytest.mark.browser
 LONG = 240_000
@@ -65,6 +67,46 @@ def test_an_experiment_from_the_form_to_its_verdict(visit: Callable[..., Any]) -
     page.get_by_role("heading", name="Does ALiBi help here?").wait_for()
 
 
+def test_stop_resume_and_it_goes_on(visit: Callable[..., Any], files: Path, runs: Path) -> None:
+    (files / "long.toml").write_text(
+        re.sub(r"(evaluate|checkpoint) = 4", r"\1 = 20", TEXT.replace("steps = 8", "steps = 100000"))
+    )
+    page = visit("/start/long.toml")
+    page.get_by_label("name", exact=True).fill("long")
+    page.get_by_role("button", name="Start").click()
+    page.wait_for_url(re.compile("/experiments/long$"))
+    page.locator("#trials tr", has_text=re.compile(r"baseline.*running\s*[1-9]\d* of 100,000")).wait_for()
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("button", name="Resume").wait_for()
+    before = trained_so_far(page)
+    assert before >= 20 and training.find(runs, "long") is None
+    page.get_by_role("button", name="Resume").click()
+    page.get_by_role("button", name="Stop").wait_for()
+    wait_until(lambda: trained_so_far(page) > before)  # the page is drawn again as it goes on
+    assert page.locator("#trials .now.running").count() >= 1
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("button", name="Resume").wait_for()
+
+
+def trained_so_far(page: Any) -> int:
+    """The baseline's step, as the page shows it."""
+    return int(page.locator("#trials td[data-title=step]").first.inner_text().partition(" of")[0].replace(",", ""))
+
+
+def test_ticking_the_full_setting_shows_its_values(visit: Callable[..., Any], files: Path) -> None:
+    (files / "large.toml").write_text(f"{TEXT}\n[full]\ntraining = {{ steps = 16, batch = 2 }}\n")
+    page = visit("/start/large.toml")
+    page.get_by_label("batch", exact=True).fill("5")
+    page.get_by_label("The full setting").check()
+    expect = page.locator('input[name="training.steps"][value="16"]')
+    expect.wait_for()
+    assert page.get_by_label("batch", exact=True).input_value() == "5", "what was changed stays"
+    assert page.get_by_label("The full setting").is_checked()
+    page.get_by_label("The full setting").uncheck()
+    page.locator('input[name="training.steps"][value="8"]').wait_for()
+    assert not page.get_by_label("The full setting").is_checked()
+
+
 def test_pages_fit_a_phone_follow_the_dark_and_show_markup_as_text(visit: Callable[..., Any], runs: Path) -> None:
     name = HOSTILE.replace("/", "")
     write_verdict(write_experiment(runs / name, question=HOSTILE, finished=4), sentence=HOSTILE)
@@ -89,7 +131,7 @@ def test_everything_can_be_reached_with_the_keyboard_and_has_a_name(visit: Calla
         page.keyboard.press("Tab")
         seen.add(page.evaluate("document.activeElement.name || document.activeElement.textContent"))
     assert {"name", "quick", "seeds", "training.steps", "training.optimizer", "do"} <= seen
-    nameless = """[...document.querySelectorAll("input, select, button")].filter(
+    nameless = """[...document.querySelectorAll("input:not([type=hidden]), select, button")].filter(
         (one) => !one.labels?.length && !one.textContent.trim()).map((one) => one.name)"""
     assert page.evaluate(nameless) == []
     assert page.locator("main, nav[aria-label], header").count() >= 3

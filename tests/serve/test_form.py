@@ -13,7 +13,7 @@ from headtohead.serve import form
 from headtohead.serve.estimating import _with_parts
 from headtohead.spec.loading import recipe_names
 
-from .conftest import HOSTILE
+from .conftest import HOSTILE, TEXT
 
 FULL = _with_parts(spec.schema(), loading.schema())
 
@@ -42,6 +42,10 @@ def test_every_recipe_has_a_form_and_sent_back_as_it_is_it_changes_nothing(files
         asked = form.asked(given, files, FULL)
         assert (asked.settings, asked.data) == ((), None), name
         form.checked(asked, files)
+        if form.choices(files)[name]["full"]:
+            full = form.asked({**given, "shown": "file", "full": "true"}, files, FULL)
+            assert (full.settings, full.data, full.full) == ((), None, True), name
+            form.checked(full, files)
 
 
 def test_only_what_is_changed_becomes_a_setting(files: Path) -> None:
@@ -61,6 +65,44 @@ def test_only_what_is_changed_becomes_a_setting(files: Path) -> None:
         *(str(files / "mine.toml"), "--data", whole.data, "--quick"),
         *("--set", "training.steps=2 epochs", "--set", "model.position=rope"),
     ]
+
+
+LARGE = f"{TEXT}\n[full]\nquestion = 'And on a larger machine?'\ntraining = {{ steps = 16, batch = 2 }}\n"
+
+
+def test_the_full_setting_replaces_what_was_not_changed(files: Path) -> None:
+    (files / "large.toml").write_text(LARGE)
+    assert [one["full"] for one in map(form.choices(files).get, ("mine.toml", "large.toml"))] == [False, True]
+
+    def asked(**given: str) -> form.Asked:
+        names = {"steps": "training.steps", "batch": "training.batch"}
+        return form.asked(
+            {"recipe": "large.toml", "name": "x", **{names.get(k, k): v for k, v in given.items()}}, files, FULL
+        )
+
+    ticked = asked(shown="file", full="true", steps="8", batch="4")
+    assert (ticked.full, ticked.settings) == (True, ())
+    assert form.checked(ticked, files).arguments(files) == [str(files / "large.toml"), "--full"]
+    assert asked(shown="file", full="true", steps="9", batch="4").settings == ("training.steps=9",)
+    assert asked(shown="full", full="true", steps="16", batch="4").settings == ("training.batch=4",)
+    assert asked(shown="full", steps="16", batch="3") == form.Asked("large.toml", "x", ("training.batch=3",))
+    with pytest.raises(RequestError, match=r"mine has no \[full\] table"):
+        form.checked(form.Asked("mine.toml", "x", full=True), files)
+
+
+def test_the_form_shows_the_values_of_the_setting_that_is_ticked(client: TestClient, files: Path, runs: Path) -> None:
+    (files / "large.toml").write_text(LARGE)
+    assert 'name="full"' not in client.get("/start/mine.toml").text
+    assert 'name="full" value="true" id="full">' in client.get("/start/large.toml").text
+    sent = {"do": "show", "shown": "file", "full": "true", "name": "new", "training.steps": "8", "training.batch": "5"}
+    shown = client.post("/start/large.toml", data=sent).text
+    assert 'id="full" checked' in shown and 'name="shown" value="full"' in shown
+    assert 'name="training.steps" value="16"' in shown and 'name="training.batch" value="5"' in shown
+    assert not (runs / "new").exists()
+    cost = client.post("/api/estimates", json={"recipe": "large.toml", "full": True, "settings": {"seeds": "3"}})
+    assert {row["steps"] for row in cost.json()["plan"]} == {16} and cost.json()["total"]["trials"] == 6
+    refused = client.post("/api/experiments", json={"recipe": "mine.toml", "name": "new", "full": True})
+    assert refused.status_code == 422 and "has no [full] table" in refused.json()["detail"]
 
 
 @pytest.mark.parametrize(

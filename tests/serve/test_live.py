@@ -4,13 +4,16 @@ import asyncio
 import fcntl
 import json
 import os
+import shutil
+import time
 from collections.abc import Callable, Coroutine
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headtohead.files import append_line, write_json
+from headtohead.files import append_line, read_json, write_json
 from headtohead.serve import site, watching
 from headtohead.serve.live import Reader, Tail, thinned
 from headtohead.serve.watching import Watcher, Watchers
@@ -31,6 +34,15 @@ def test_states_steps_and_figures_are_those_of_the_files(runs: Path) -> None:
     assert (begun.step, begun.steps, begun.value, begun.split) == (10, 20, 20.0, "validation")
     assert live.curves["alibi"] == {"validation": {"0": [[0, 30.0], [10, 20.0]]}}
     assert Reader(runs, "done").read().state == "finished"
+
+
+def test_the_figure_of_a_trial_is_that_of_the_split_that_is_judged(runs: Path) -> None:
+    run = runs / "stopped" / "baseline" / "seed-1"
+    append_line(run / "metrics.jsonl", {"step": 10, "split": "test", "perplexity": 40.0})
+    append_line(run / "metrics.jsonl", {"step": 15, "split": "validation", "perplexity": 15.0})
+    found = {(t.variant, t.seed): (t.split, t.value) for t in Reader(runs, "stopped").read().trials}
+    assert found["baseline", 1] == ("test", 40.0)
+    assert found["alibi", 0] == ("validation", 20.0), "where it is not followed, always the same other one"
 
 
 def test_whoever_holds_the_lock_is_training(runs: Path) -> None:
@@ -167,6 +179,43 @@ def test_a_slow_client_gets_the_latest_and_nothing_piles_up(runs: Path, monkeypa
     watch(runs, go, monkeypatch)
 
 
+def test_a_verdict_is_one_so_far_until_the_last_trial_is_in(runs: Path, finished: Path) -> None:
+    """Real run folders and the real process that judges them; the lock is that of a training."""
+    there = runs / "real"
+    shutil.copytree(finished, there)
+    last, found = there / "alibi" / "seed-1" / "result.json", there / "findings.json"
+    (runs / "later").mkdir()
+    last.rename(runs / "later" / "result.json")
+    found.rename(runs / "later" / "findings.json")
+
+    async def go() -> None:
+        watchers = Watchers(runs, site.region)
+        stream = watchers.watcher("real").events()
+        with (runs / ".real.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            html = await shown(stream, "verdicts", lambda html: "alibi" in html)
+            assert "So far:" in html and "the one at the end counts" in html and "<svg" in html
+            assert "3 of 4 trials finished" in watchers.watcher("real").regions["status"].sent.decode()
+        (runs / "later" / "result.json").rename(last)
+        (runs / "later" / "findings.json").rename(found)
+        os.utime(found)
+        html = await shown(stream, "verdicts", lambda html: "So far:" not in html)
+        assert read_json(found)["verdicts"][0]["sentence"] in unescape(html)
+        await stream.aclose()
+        await watchers.helper.end()
+
+    asyncio.run(asyncio.wait_for(go(), 240))
+
+
+async def shown(stream: Any, region: str, is_it: Callable[[str], bool]) -> str:
+    """A region as soon as it is as it should be."""
+    async for sent in stream:
+        told = json.loads(sent.partition(b"data: ")[2] or "{}")
+        if told.get("region") == region and is_it(told["html"]):
+            return str(told["html"])
+    raise AssertionError("the stream ended")
+
+
 def test_signs_of_life_and_an_event_that_was_seen_is_not_sent_again(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +245,32 @@ def test_a_fault_of_ours_is_raised_in_the_stream_and_not_swallowed(runs: Path, m
     async def go(watchers: Watchers) -> None:
         with pytest.raises(RuntimeError, match="a fault of ours"):
             await regions(watchers.watcher("done").events(), 1)
+
+    watch(runs, go, monkeypatch)
+
+
+def test_looks_take_a_small_share_of_a_core(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An experiment that takes long to look at is looked at less often."""
+    began: list[float] = []
+    read = Reader.read
+
+    def slow(self: Reader) -> Any:
+        began.append(time.monotonic())
+        until = time.process_time() + 0.05
+        while time.process_time() < until:
+            pass
+        return read(self)
+
+    monkeypatch.setattr(Reader, "read", slow)
+
+    async def go(watchers: Watchers) -> None:
+        stream = watchers.watcher("stopped").events()
+        await regions(stream, 5)
+        async with asyncio.timeout(60):
+            while len(began) < 2:
+                await asyncio.sleep(0.05)
+        assert began[1] - began[0] > watching.SHARE * 0.05
+        await stream.aclose()
 
     watch(runs, go, monkeypatch)
 

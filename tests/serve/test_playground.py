@@ -31,7 +31,7 @@ from headtohead.serve.app import create
 from headtohead.serve.catalog import Catalog
 from headtohead.serve.folders import Folders
 from headtohead.serve.model_work import Shelf
-from headtohead.serve.models import Models
+from headtohead.serve.models import Models, Patience
 from headtohead.serve.pages import playground
 
 from .conftest import MARKUP, wait_until
@@ -245,9 +245,8 @@ def test_requests_take_turns_and_too_many_are_turned_away(trained: Path, monkeyp
 
 
 @pytest.fixture
-def turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[model_process.Turns, list[dict[str, Any]]]]:
+def turns() -> Iterator[tuple[model_process.Turns, list[dict[str, Any]]]]:
     """Turns in this process, with requests that count or never come to an answer."""
-    monkeypatch.setattr(model_process, "STEP_SECONDS", 0.3)
     said: list[dict[str, Any]] = []
 
     def begin(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -260,7 +259,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[model_process.Turns
         for at in range(2):
             yield {"event": "step", "at": at}
 
-    made = model_process.Turns(begin, said.append)
+    made = model_process.Turns(begin, said.append, step=0.3, request=60)
     before = [signal.signal(signal.SIGUSR1, made.interrupt), signal.signal(signal.SIGPROF, made.time_out)]
     yield made, said
     signal.signal(signal.SIGUSR1, before[0])
@@ -294,6 +293,98 @@ def test_a_step_that_computes_too_long_is_given_up(turns: Any) -> None:
     made.inbox.put({"request": 1, "what": "stuck"})
     _advance(made, 1)
     assert said == [{"event": "cleaned up"}, {"request": 1, "event": "failed", "message": model_process.TOO_LONG}]
+
+
+def asked_of(trained: Path, **more: Any) -> dict[str, Any]:
+    """A question for the model process itself."""
+    named = Catalog(Folders.at(trained)).find(BASELINE).at("after")
+    given = {"models": [named], "strategies": ["greedy"], "prompt": PROMPT, "chat": False, "seed": 0, "tokens": 3}
+    return {"what": "write", **given, **more}
+
+
+async def all_of(answers: AsyncGenerator[dict[str, Any]], told: list[str]) -> None:
+    """Listen to the end."""
+    async for answer in answers:
+        told += [answer["event"]]
+
+
+def test_the_process_goes_when_nothing_was_asked_for_a_while_and_comes_again(trained: Path) -> None:
+    async def play() -> None:
+        asked = Models(Patience(idle=0.5))
+        try:
+            first = None
+            for _ in range(2):
+                told = [answer["event"] async for answer in asked.ask(asked_of(trained))]
+                assert told[0] == "begin" and "token" in told
+                pid = asked.pid
+                assert pid is not None and pid != first, "a new one"
+                first = pid
+                async with asyncio.timeout(60):
+                    while asked.pid is not None:
+                        await asyncio.sleep(0.05)
+                assert not psutil.pid_exists(pid), "and its memory with it"
+        finally:
+            await asked.end()
+
+    asyncio.run(play())
+
+
+def test_a_process_that_is_asked_something_does_not_go(trained: Path) -> None:
+    async def play() -> None:
+        asked = Endless(Patience(idle=0.3))
+        try:
+            async with aclosing(asked.ask(asked_of(trained))) as answers:
+                await anext(answers)
+                pid, until = asked.pid, time.monotonic() + 1
+                while time.monotonic() < until:
+                    await anext(answers)
+                assert asked.pid == pid
+        finally:
+            await asked.end()
+
+    asyncio.run(play())
+
+
+def test_a_request_that_computes_too_long_ends_and_the_next_is_answered(trained: Path) -> None:
+    async def play() -> None:
+        asked = Endless(Patience(request=1.5))
+        try:
+            told: list[str] = []
+            with pytest.raises(RequestError, match="this takes too long; take a shorter text"):
+                await all_of(asked.ask(asked_of(trained)), told)
+            assert told.count("token") > 1, "until then it wrote"
+            pid = asked.pid
+            async with aclosing(asked.ask(asked_of(trained))) as answers:
+                assert (await anext(answers))["event"] == "begin"
+            assert asked.pid == pid
+        finally:
+            await asked.end()
+
+    asyncio.run(play())
+
+
+def test_a_search_that_computes_too_long_ends_in_the_middle_and_the_next_is_answered(trained: Path) -> None:
+    endless = {"strategies": ["beam(beams=8, ban=['</s>'], min_new_tokens=1000000)"], "tokens": ENDLESS}
+
+    async def play() -> None:
+        asked = Models(Patience(step=1.5))
+        try:
+            told: list[str] = []
+            with pytest.raises(RequestError, match="this takes too long"):
+                await all_of(asked.ask(asked_of(trained, **endless)), told)
+            assert told == ["begin"], "the search is one step"
+            pid = asked.pid
+            await all_of(asked.ask(asked_of(trained)), told)
+            assert "token" in told and asked.pid == pid
+        finally:
+            await asked.end()
+
+    asyncio.run(play())
+
+
+def test_the_limits_are_those_that_the_guide_names() -> None:
+    assert Patience() == Patience(idle=600, step=60, request=180, silent=300)
+    assert Models().patience == Patience()
 
 
 def test_the_last_models_stay_loaded_within_a_bound(trained: Path) -> None:

@@ -14,7 +14,7 @@ from headtohead.serve import running
 
 from .conftest import ask, wait_until
 
-Start = Callable[[], tuple[Any, int]]
+Start = Callable[..., tuple[Any, int]]
 GET = "GET {} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
@@ -23,6 +23,53 @@ def test_a_port_that_is_taken_is_said_plainly() -> None:
         running.listen("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(RequestError, match="is no address of this machine"):
         running.listen("no.such.host.invalid", 0)
+
+
+def test_only_this_machine_is_listened_to_unless_told_otherwise_and_then_a_token_is_asked_for(server: Start) -> None:
+    process, port = server()
+    assert _listens_at(process) == {"127.0.0.1"}
+    assert ask(port, GET.format("/")).startswith("HTTP/1.1 200")
+    process, port = server("0.0.0.0")
+    assert _listens_at(process) == {"0.0.0.0"}
+    for path in ("/", "/api/experiments"):
+        answer = ask(port, GET.format(path))
+        assert answer.startswith("HTTP/1.1 401") and "Does it help" not in answer
+
+
+def _listens_at(process: Any) -> set[str]:
+    found = psutil.Process(process.pid).net_connections("tcp")
+    return {one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN}
+
+
+def test_who_asks_nothing_whole_or_does_not_read_is_let_go(server: Start, runs: Path) -> None:
+    (runs / "done" / "report.html").write_text("x" * (40 << 20))
+    process, port = server("127.0.0.1", "1")
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as half, socket.socket() as deaf:
+        half.sendall(b"GET / HTTP/1.1\r\nHost: local")
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.settimeout(60)
+        deaf.connect(("127.0.0.1", port))
+        deaf.sendall(GET.format("/experiments/done/report").encode())
+        assert _closed(half) == b"", "half a request is not waited for"
+        wait_until(lambda: not _talks_to(process, deaf.getsockname()[1]), 60)
+        got = len(_closed(deaf))
+        assert got < 40 << 20, "and neither is one who does not read"
+    assert ask(port, GET.format("/")).startswith("HTTP/1.1 200")
+
+
+def _closed(line: socket.socket) -> bytes:
+    """What comes until the other side closes the line."""
+    found = b""
+    try:
+        while piece := line.recv(1 << 20):
+            found += piece
+    except ConnectionError:
+        pass
+    return found
+
+
+def _talks_to(process: Any, port: int) -> bool:
+    return any(one.raddr and one.raddr.port == port for one in psutil.Process(process.pid).net_connections("tcp"))
 
 
 def test_what_others_do_to_the_server_costs_nobody_anything(server: Start, runs: Path) -> None:

@@ -119,6 +119,14 @@ def test_a_variant_replaces_what_it_names_and_never_merges(file):
     assert spec.changes_of(experiment, "alibi") == {"model.feedforward": {"kind": "mlp", "activation": "gelu"}}
 
 
+def test_what_a_variant_repeats_is_no_change(file):
+    layers = loading.load(file(GOOD)).model.layers
+    same = f'model.position = "alibi"\nmodel.layers = {layers}\n'
+    experiment = loading.load(file(GOOD.replace('model.position = "alibi"\n', same)))
+    assert experiment.variants["alibi"]["model"]["layers"] == layers
+    assert spec.changes_of(experiment, "alibi") == {"model.position": "alibi"}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -101,3 +101,26 @@ def test_large_logits_and_those_that_are_no_numbers_are_not_mild():
     hidden[3, 2] = torch.nan
     assert not roads._is_mild(hidden, output.weight, None)
     assert vocabulary_loss(output, hidden, labels).isnan()
+
+
+def test_no_predictions_are_no_loss_and_no_slope():
+    output, hidden, labels = _case(0, 6, 1.0, True)
+    rows = hidden.clone().requires_grad_()
+    loss = vocabulary_loss(output, rows, labels)
+    loss.backward()
+    assert loss.item() == 0.0
+    assert not output.weight.grad.any() and not output.bias.grad.any() and rows.grad.shape == (0, 8)
+
+
+def test_gradients_do_not_depend_on_what_memory_held_before(monkeypatch):
+    """They are written into memory that nobody has cleared."""
+    output, hidden, labels = _case(2 * CHUNK + 3, 40, 1.0, True)
+    plain = torch.empty_like
+    found = []
+    for rubbish in (0.0, torch.nan):
+        monkeypatch.setattr(torch, "empty_like", lambda one, fill=rubbish: plain(one).fill_(fill))
+        rows = hidden.clone().requires_grad_()
+        output.zero_grad()
+        vocabulary_loss(output, rows, labels).backward()
+        found.append([rows.grad, output.weight.grad, output.bias.grad])
+    assert all(torch.equal(clean, dirty) for clean, dirty in zip(*found, strict=True))

@@ -2,11 +2,12 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from headtohead.corpus import Examples, Rows
-from headtohead.train.objectives import Classify, evaluate
+from headtohead.train.objectives import Classify, Evaluation, evaluate
 
 CPU = torch.device("cpu")
 
@@ -34,3 +35,10 @@ def test_scores_come_back_in_the_order_of_the_rows() -> None:
     plain = scored(to_longest=False, size=50)
     assert plain["labels"] == labels.tolist()
     assert scored(to_longest=True, size=7) == scored(to_longest=True, size=50) == plain
+
+
+def test_scores_of_some_rows_are_picked_from_those_of_all() -> None:
+    columns = {"losses": [1.0, 2.0, 4.0], "counts": [1.0, 2.0, 1.0], "correct": [0.0, 1.0, 1.0]}
+    found = Evaluation({name: np.array(column) for name, column in columns.items()}).pick(np.array([2, 1]))
+    assert found.losses.tolist() == [4.0, 2.0]
+    assert (found.loss, found.accuracy) == (2.0, 2 / 3)

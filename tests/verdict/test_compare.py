@@ -306,6 +306,7 @@ def test_words_of_each_verdict() -> None:
     assert said(1.05, 0.97, 1.0, 1.02).startswith("x: cannot tell. Perplexity 1.0 % higher, but the 95 % interval runs")
     assert said(1.0, 1.0, 1.0, 1.0).startswith("x makes no practical difference: perplexity the same")
     assert "to more than 1,000 % higher" in said(2.0, 90.0, 0.5, 1.0)
+    assert "more than 1,000 % higher (95 % interval also beyond that; " in said(80.0, 90.0, 85.0, 88.0)
 
 
 def test_words_for_points_of_accuracy() -> None:

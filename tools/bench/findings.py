@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-Kind = Literal["times", "share", "seconds", "gigabytes"]
+Kind = Literal["times", "share", "seconds", "gigabytes", "nats", "verbs"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Finding:
-    """Ours, theirs, and the figure that counts: a ratio, a share, seconds or gigabytes."""
+    """Ours, theirs, and the figure that counts: a ratio, a share, or a number of something."""
 
     what: str
     ours: float

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import headtohead as h2h
 from headtohead import spec
-from headtohead.corpus import Batch, Examples
+from headtohead.corpus import Batch
 from headtohead.lab.trial import begin, prepare
 from headtohead.train.loop import Training
 
@@ -118,16 +118,11 @@ def write(raw: dict[str, Any], folder: Path) -> Shape:
         batches = [training.schedule.batch(step) for step in range(training.steps)]
         save_file(_joined(batches), folder / f"batches-{seed}.safetensors")
         if seed == 0:
-            for name, examples in _texts(training).items():
+            for name, examples in training.followed.items():
                 save_file(_joined(examples.batches(EVALUATION_BATCH)), folder / f"text-{name}.safetensors")
-            (folder / "texts.json").write_text(json.dumps(list(_texts(training))))
+            (folder / "texts.json").write_text(json.dumps(list(training.followed)))
     (folder / "shape.json").write_text(json.dumps(asdict(shape)))
     return shape
-
-
-def _texts(training: Training) -> dict[str, Examples]:
-    """What is scored along the way; rows that are part of another text are not scored twice by a plain loop."""
-    return {name: examples for name, examples in training.followed.items() if not name.endswith("unseen rows")}
 
 
 def _joined(batches: Iterable[Batch]) -> dict[str, Tensor]:

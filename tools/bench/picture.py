@@ -16,11 +16,18 @@ from .findings import Finding, Results
 HOLDS, FAILS = style.WORD_HUES["helped"], style.WORD_HUES["hurt"]
 
 
+MOST = 20.0
+"""where the scale ends: what is further is as good as this"""
+
+
 def margin(finding: Finding) -> float:
     """1 at the bar, above it where more was reached than promised, whichever way the bar is meant."""
     assert finding.bar is not None
     assert finding.figure is not None
-    return finding.bar.wanted / finding.figure if finding.bar.at_most else finding.figure / finding.bar.wanted
+    wanted, figure = finding.bar.wanted, finding.figure
+    if not wanted:  # none at all is promised
+        return 1.0 if finding.holds else 1 / MOST
+    return min(MOST, wanted / max(figure, wanted / MOST) if finding.bar.at_most else figure / wanted)
 
 
 def chart(found: dict[str, Results]) -> Chart:

@@ -38,10 +38,12 @@ def startup(how: How) -> Found:
     }
     best = take_turns(sides, rounds)
     bare = best["python"].wall
-    for name, arguments in verbs.items():
-        light = "" if imports_torch(arguments) else ", without torch"
-        wall = best[name].wall
-        yield Finding(f"{name}{light}", wall, "s", bare, "python alone", wall, "seconds", Bar(QUICK, at_most=True))
+    for name in verbs:
+        bar = Bar(QUICK, at_most=True) if name == "h2h --help" else None
+        yield Finding(name, best[name].wall, "s", bare, "python alone", best[name].wall, "seconds", bar)
+    heavy = sum(imports_torch(arguments) for arguments in verbs.values())
+    none = Bar(0, at_most=True)
+    yield Finding(f"{' and '.join(verbs)}: how many import torch", heavy, "verbs", figure=heavy, kind="verbs", bar=none)
     yield Finding("a worker, until it is ready", best["worker"].wall, "s", best["import torch"].wall, "import torch")
     yield _trial(how)
 

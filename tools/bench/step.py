@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from headtohead.train import memory
+
 from . import lessons, peer_models, peers
 from .findings import Bar, Finding, Found, How, Table
 from .machine import SQUARE, square_product
@@ -42,7 +44,8 @@ SIZES = (
 
 
 def step(how: How) -> Found:
-    """Ours and GPT-2's step against the peak; then ours under the profiler."""
+    """Ours and GPT-2's step against the peak; then ours under the profiler. Memory is kept as in a worker, for both."""
+    memory.keep_freed()
     for size in SIZES:
         yield from _measured(size, how)
 
@@ -136,8 +139,8 @@ def purpose_of(name: str, shapes: list[list[int]], shape: lessons.Shape, tokens:
     if name in PRODUCTS:
         return _purpose_of_product(*shapes[PRODUCTS[name] :][:2], shape=shape, tokens=tokens)
     if any(shape.vocab in one for one in shapes):
-        tables = ([shape.vocab, shape.width], [shape.vocab])
-        return PURPOSES[2] if any(one in tables for one in shapes) else PURPOSES[1]
+        logits = [one for one in shapes if len(one) == 2 and shape.vocab in one and one != [shape.vocab, shape.width]]
+        return PURPOSES[1] if logits else PURPOSES[2]
     wide = [one for one in shapes if one and one[-1] == shape.hidden]
     return "feed-forward" if any(one != [shape.hidden, shape.width] for one in wide) else REST
 

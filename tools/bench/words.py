@@ -12,11 +12,19 @@ def number(value: float) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.095 else f"{value:.3g}"
 
 
-UNITS: dict[Kind, str] = {"times": " x", "share": " %", "seconds": " s", "gigabytes": " GB"}
+UNITS: dict[Kind, str] = {
+    "times": " x",
+    "share": " %",
+    "seconds": " s",
+    "gigabytes": " GB",
+    "nats": " nats",
+    "verbs": "",
+}
+FORMS: dict[Kind, str] = {"nats": ".0e", "verbs": ".0f"}
 
 
 def figure(value: float, kind: Kind) -> str:
-    return (f"{100 * value:.1f}" if kind == "share" else f"{value:.2f}") + UNITS[kind]
+    return (f"{100 * value:.1f}" if kind == "share" else format(value, FORMS.get(kind, ".2f"))) + UNITS[kind]
 
 
 def bar(one: Bar | None, kind: Kind) -> str:

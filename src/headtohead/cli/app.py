@@ -46,3 +46,8 @@ def main() -> None:
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(0)  # the reader of a pipe has seen enough
+    except (OSError, MemoryError) as error:  # the machine's own words: no such file, not allowed, no memory
+        place = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+        reason = error.strerror if isinstance(error, OSError) else f"not enough memory ({error})"
+        typer.echo(f"h2h: failed: {place}{reason or error}", err=True)
+        sys.exit(1)

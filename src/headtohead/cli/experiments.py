@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +29,12 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Where the runs go. [default: runs/NAME]")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Trials at once. [default: one a core]")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    on: Annotated[
+        str | None, typer.Option("--on", help="A cluster to run on: ray, ray:HOST:PORT or ray://HOST:PORT.")
+    ] = None,
+    log: Annotated[
+        list[str] | None, typer.Option("--log", help="Also log to tensorboard, wandb or trackio; may be repeated.")
+    ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="The file's [full] setting: larger models, for a larger machine.")
     ] = False,
@@ -37,6 +44,9 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue what is there; only what is missing is run.")
     ] = False,
+    reshard: Annotated[
+        bool, typer.Option("--reshard", help="Like --resume, also with another number of processes under torchrun.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Sizes and a time estimate; nothing is trained.")] = False,
     show_batch: Annotated[
         bool, typer.Option("--show-batch", help="The first batch, tensor by tensor; nothing is trained.")
@@ -45,9 +55,14 @@ def run(
     use: Use = None,
 ) -> None:
     """Train a change beside its baseline, and say whether it helped."""
-    from ..lab import loading, running, searching
+    from ..lab import loading, running, searching, together, trackers
     from ..report import distillation_terminal, search_terminal, terminal
 
+    rank, processes, _ = together.place(os.environ)
+    if rank:  # of several processes that torchrun has started, the first one leads
+        if not (dry_run or show_batch):
+            together.follow(os.environ)
+        return
     changes = list(settings or [])
     if seeds is not None:
         changes.append(f"seeds={seeds}")
@@ -64,15 +79,23 @@ def run(
         _show_plan(experiment, workers or running.default_workers(), as_json)
         return
     where = out or running.DEFAULT_FOLDER / experiment.name
-    with (search_terminal.SearchLive if experiment.search else terminal.Live)(experiment) as live:
+    if reshard:
+        together.reshard(where, processes)
+    with ExitStack() as stack:
+        live = stack.enter_context((search_terminal.SearchLive if experiment.search else terminal.Live)(experiment))
+        if processes > 1:
+            together.check_request(on, workers)
+            crew = stack.enter_context(together.leading(os.environ)).crew
+        logs = stack.enter_context(trackers.Trackers(where, log or (), live.say))
         try:
             outcome = searching.run(
                 experiment,
                 where,
                 workers=workers,
                 device=device,
-                resume=resume,
-                watch=live.watch,
+                on=crew if processes > 1 else on,
+                resume=resume or reshard,
+                watch=logs.watching(live.watch),
                 tell=live.tell,
                 command=sys.argv,
             )

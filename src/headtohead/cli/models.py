@@ -1,7 +1,8 @@
-"""Verbs for one model: audit, predict, score; and doctor, for the machine it runs on."""
+"""Verbs for one model: audit, predict, score; allow, for code it brings; doctor, for the machine it runs on."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -29,6 +30,17 @@ def audit(
     show_json(rows) if as_json else terminal.show_audit_rows(rows)
     if any(row["passed"] is False and row["serious"] for row in rows):
         raise typer.Exit(1)
+
+
+@app.command()
+def allow(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or an experiment's.")], as_json: Json = False
+) -> None:
+    """Allow the code that a run folder of somebody else brings along to be run; read it first."""
+    from ..lab.own_code import allow_run
+
+    files = [str(file) for file in allow_run(run)]
+    show_json(files) if as_json else typer.echo("\n".join(f"may be run from now on: {file}" for file in files))
 
 
 @app.command()

@@ -46,6 +46,16 @@ class Batch:
         mask = None if self.attention_mask is None else self.attention_mask.to(device)
         return Batch(self.input_ids.to(device), self.labels.to(device), mask, self.at)
 
+    def rows(self, first: int, end: int) -> Batch:
+        """Some of its rows, as wide as before."""
+        mask, at = (None if one is None else one[first:end] for one in (self.attention_mask, self.at))
+        return Batch(self.input_ids[first:end], self.labels[first:end], mask, at)
+
+    @property
+    def predictions(self) -> int:
+        """How many labels count."""
+        return int((self.labels != IGNORED).sum())
+
 
 @dataclass(frozen=True)
 class Stream:
@@ -82,6 +92,11 @@ class Rows:
     def lengths(self) -> Int64[Tensor, "rows"]:
         return self.offsets.diff()
 
+    @property
+    def alike_by(self) -> Int64[Tensor, "rows"]:
+        """The length by which rows are put side by side."""
+        return self.lengths
+
     def cut(self, context: int) -> int:
         """How many rows are longer than a model of this context can read."""
         limit = context if self.labels is not None else context + 1
@@ -91,13 +106,6 @@ class Rows:
         """How wide a batch of these rows is."""
         longest = int((self.offsets[at + 1] - self.offsets[at]).max())
         return min(context, longest) if self.to_longest else context
-
-    def pick(self, at: Int64[Tensor, "picked"], name: str) -> Rows:
-        """Those rows only, under another name."""
-        pieces = [self.tokens[self.offsets[i] : self.offsets[i + 1]] for i in at.tolist()]
-        offsets = torch.tensor([0, *(len(piece) for piece in pieces)]).cumsum(0)
-        labels = None if self.labels is None else self.labels[at]
-        return Rows(name, torch.cat(pieces), offsets, labels, self.to_longest)
 
     def padded(
         self, at: Int64[Tensor, "batch"], width: int, pad_id: int
@@ -275,7 +283,8 @@ class Schedule:
     def _by_length(self, order: Int64[Tensor, "items"], rows: Rows, epoch: int) -> Int64[Tensor, "items"]:
         """Within windows of a random order, rows of like length side by side; then the batches in a random order. Only
         the last may be short, and stays last."""
-        windows = [window[rows.lengths[window].argsort(stable=True)] for window in order.split(WINDOW * self.size)]
+        alike = rows.alike_by
+        windows = [window[alike[window].argsort(stable=True)] for window in order.split(WINDOW * self.size)]
         full = self.items // self.size * self.size
         order = torch.cat(windows)
         batches = order[:full].view(-1, self.size)

@@ -18,7 +18,7 @@ from headtohead import streams
 from headtohead.errors import CorpusError, Fault, nearest
 
 from .faults import listed, missing, names_in, refusal
-from .reading import read_text
+from .reading import NoJson, has_half, read_json_text, read_text
 
 STEMS = {"train": ("train",), "validation": ("validation", "valid", "dev"), "test": ("test",)}
 SUFFIXES = (".jsonl", ".json")
@@ -56,10 +56,9 @@ def read_documents(path: Path) -> list[Document]:
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
-        try:
-            entry = json.loads(line)
-        except json.JSONDecodeError as error:
-            faults.append(Fault(f"line {number}", f"is not JSON: {error.msg} at column {error.colno}"))
+        entry = read_json_text(line)
+        if isinstance(entry, NoJson):
+            faults.append(Fault(f"line {number}", str(entry)))
             continue
         wrong = list(_wrong(entry))
         faults += [Fault(f"line {number}", message, nearest=near) for message, near in wrong]
@@ -80,6 +79,8 @@ def _wrong(entry: Any) -> Iterator[tuple[str, str | None]]:
         yield f"has no 'document'; it has {has}", nearest("document", entry)
     elif not isinstance(entry["document"], str) or not entry["document"].strip():
         yield "has an empty document", None
+    elif has_half(entry["document"]) or has_half(str(entry.get("id"))):
+        yield "holds half of a character (a lone surrogate)", None
     if "summary" not in entry and "summaries" not in entry:
         yield f"has no 'summary' and no 'summaries'; it has {has}", nearest("summary", entry)
         return
@@ -89,6 +90,8 @@ def _wrong(entry: Any) -> Iterator[tuple[str, str | None]]:
     for at, one in enumerate(given, start=1):
         if not isinstance(one, str):
             yield f"summary {at} is a {type(one).__name__}, not text", None
+        elif has_half(one):
+            yield f"summary {at} holds half of a character (a lone surrogate)", None
         elif not one.strip():
             yield f"has an empty summary{f' (number {at} of {len(given)})' if len(given) > 1 else ''}", None
 

@@ -10,9 +10,9 @@ from headtohead.errors import CorpusError, Fault, nearest
 SHOWN = 10
 
 
-def refusal(path: str | Path, faults: Sequence[Fault]) -> CorpusError:
-    """The error for a file with these faults."""
-    count = len(faults)
+def refusal(path: str | Path, faults: Sequence[Fault], *, count: int | None = None) -> CorpusError:
+    """The error for a file with these faults; `count` where there are more of them than were put into words."""
+    count = len(faults) if count is None else count
     lines = [f"{path}: {count} error{'s' if count != 1 else ''}"]
     lines += ["  " + str(fault).replace("\n", "\n  ") for fault in faults[:SHOWN]]
     if count > SHOWN:
@@ -23,6 +23,8 @@ def refusal(path: str | Path, faults: Sequence[Fault]) -> CorpusError:
 def missing(path: Path) -> CorpusError:
     """The error for a path that is not there, with the nearest name that is."""
     folder = path.parent
+    if path.exists():
+        return CorpusError(f"{path}: is neither a plain file nor a folder")
     if not folder.is_dir():
         return CorpusError(f"{path}: no such file, and no such folder: {folder}")
     names = names_in(folder)

@@ -24,6 +24,11 @@ class Prompted(Rows):
     begins: Int64[Tensor, "rows"] | None = None
     """tokens of the prompt of each row; None: the first token only"""
 
+    @property
+    def alike_by(self) -> Int64[Tensor, "rows"]:
+        """By their prompts: what is learned differs from student to student, and all must see the same documents."""
+        return self.lengths if self.begins is None else self.begins
+
     def masked(self, batch: Batch, at: Int64[Tensor, "batch"]) -> Batch:
         """The batch of these rows, with the prompts outside the loss."""
         if self.begins is None:

@@ -11,16 +11,22 @@ import io
 import json
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from headtohead.errors import CorpusError, Fault, nearest
 from headtohead.spec import Columns
 
-from .faults import missing, refusal
+from .faults import SHOWN, missing, refusal
 from .large import LARGE, PARAGRAPH_SHARE, Passages, TextFile
 from .splits import Table
 
+MOST_FAULTS = 1000
+"""of one file that are counted"""
+PARQUET_ROWS = 256
+UNPACKED = 100
+"""times its size that a Parquet file may be unpacked to"""
 TABLES = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
 
 Cells = Sequence[Any]
@@ -51,13 +57,14 @@ def read_text(path: Path) -> str:
 def _bad_bytes(raw: bytes) -> list[Fault]:
     """Where the bytes are not UTF-8. Each run of bad bytes counts once."""
     faults = []
-    offset, line = 0, 1
-    for piece in re.split("([\udc80-\udcff]+)", raw.decode("utf-8", "surrogateescape")):
-        length = len(piece.encode("utf-8", "surrogateescape"))
-        if "\udc80" <= piece[:1] <= "\udcff":
-            found = raw[offset : offset + min(length, 4)].hex(" ")
-            faults.append(Fault(f"byte {offset} (line {line})", f"{found} is not UTF-8; save the file as UTF-8"))
-        offset, line = offset + length, line + piece.count("\n")
+    offset, line, before = 0, 1, 0
+    text = raw.decode("utf-8", "surrogateescape")
+    for bad in islice(re.finditer("[\udc80-\udcff]+", text), MOST_FAULTS):  # a picture would have millions
+        between = text[before : bad.start()]
+        offset, line = offset + len(between.encode()), line + between.count("\n")
+        found = raw[offset : offset + min(len(bad.group()), 4)].hex(" ")
+        faults.append(Fault(f"byte {offset} (line {line})", f"{found} is not UTF-8; save the file as UTF-8"))
+        offset, before = offset + len(bad.group()), bad.end()
     return faults
 
 
@@ -123,15 +130,21 @@ def _cell_faults(number: int, cells: Cells) -> Iterator[Fault]:
         yield Fault(f"line {number}", f"the text is {_short(text)}; words were expected")
     elif not text.strip():
         yield Fault(f"line {number}", "the text is empty")
-    elif any("\ud800" <= c <= "\udfff" for c in text):
+    elif has_half(text):
         yield Fault(f"line {number}", "the text holds half of a character (a lone surrogate)")
     for one in label:
-        if not isinstance(one, str | int) or not str(one).strip():
+        if not isinstance(one, str | int) or not str(one).strip() or has_half(str(one)):
             yield Fault(f"line {number}", f"the label is {_short(one)}; a word or a whole number was expected")
+
+
+def has_half(text: str) -> bool:
+    return any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def _delimited_rows(path: Path, named: dict[str, str | int]) -> list[Numbered]:
     lines = _tsv_lines(path) if path.suffix.lower() == ".tsv" else _csv_lines(path)
+    if not lines:
+        raise refusal(path, [Fault("file", "has only empty cells; rows of text were expected")])
     numbers = {name: column for name, column in named.items() if isinstance(column, int)}
     if numbers and len(numbers) < len(named):
         raise CorpusError(
@@ -207,12 +220,12 @@ def _json_rows(path: Path, named: dict[str, str | int]) -> list[Numbered]:
     found: list[Numbered] = []
     faults = []
     for number, entry in _json_entries(text):
-        if isinstance(entry, json.JSONDecodeError):
-            faults.append(Fault(f"line {number}", f"is not JSON: {entry.msg} at column {entry.colno}"))
+        if isinstance(entry, NoJson):
+            faults.append(Fault(f"line {number}", str(entry)))
         elif not isinstance(entry, dict):
             faults.append(Fault(f"line {number}", f"is {_short(entry)}; an object with {_said(named)} was expected"))
         elif absent := [name for name in names if name not in entry]:
-            near = nearest(absent[0], entry)
+            near = nearest(absent[0], entry) if len(faults) < SHOWN else None
             faults.append(Fault(f"line {number}", f"has no {absent[0]!r}; it has {', '.join(entry)}", nearest=near))
         else:
             found.append((number, [entry[name] for name in names]))
@@ -223,17 +236,32 @@ def _json_rows(path: Path, named: dict[str, str | int]) -> list[Numbered]:
 
 def _json_entries(text: str) -> Iterator[tuple[int, Any]]:
     if text.lstrip().startswith("["):
-        try:
-            yield from enumerate(json.loads(text), start=1)
-        except json.JSONDecodeError as error:
-            yield error.lineno, error
+        found = read_json_text(text)
+        yield from [(found.line, found)] if isinstance(found, NoJson) else enumerate(found, start=1)
         return
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
-            try:
-                yield number, json.loads(line)
-            except json.JSONDecodeError as error:
-                yield number, error
+            yield number, read_json_text(line)
+
+
+class NoJson(str):
+    """Why a text is not JSON, and in which of its lines."""
+
+    line = 1
+
+
+def read_json_text(text: str) -> Any:
+    """What the text holds, or a `NoJson`."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        made = NoJson(f"is not JSON: {error.msg} at column {error.colno}")
+        made.line = error.lineno
+        return made
+    except RecursionError:
+        return NoJson("is not JSON that can be read: lists are nested too deep")
+    except ValueError as error:  # a number of too many digits
+        return NoJson(f"is not JSON that can be read: {error}")
 
 
 def _parquet_rows(path: Path, named: dict[str, str | int]) -> list[Numbered]:
@@ -244,14 +272,22 @@ def _parquet_rows(path: Path, named: dict[str, str | int]) -> list[Numbered]:
     names = _named_only(path, named)
     if not path.is_file():
         raise missing(path)
+    room = UNPACKED * path.stat().st_size + 2**24
     try:
-        table = parquet.read_table(path)
-    except (OSError, ValueError) as error:
-        raise refusal(path, [Fault("file", f"is not Parquet: {error}")]) from None
-    known = tuple(table.column_names)
-    if absent := [name for name in names if name not in known]:
-        raise refusal(path, [Fault("columns", f"no column {one!r}", known, nearest(one, known)) for one in absent])
-    columns = table.select(names).to_pydict()
+        opened = parquet.ParquetFile(path)
+        known = tuple(opened.schema_arrow.names)
+        if absent := [name for name in names if name not in known]:
+            raise refusal(path, [Fault("columns", f"no column {one!r}", known, nearest(one, known)) for one in absent])
+        columns: dict[str, list[Any]] = {name: [] for name in names}
+        for batch in opened.iter_batches(batch_size=PARQUET_ROWS, columns=names):
+            for name in names:
+                found = batch.column(name).to_pylist()
+                columns[name] += found
+                room -= sum(len(one) for one in found if isinstance(one, str))
+            if room < 0:  # one value, said a million times, takes no room while it is packed
+                raise refusal(path, [Fault("file", f"unpacks to more than {UNPACKED} times its size")])
+    except (OSError, ValueError, KeyError, TypeError, NotImplementedError, MemoryError) as error:
+        raise refusal(path, [Fault("file", f"is not Parquet that can be read: {error}")]) from None
     return list(enumerate(zip(*(columns[name] for name in names), strict=True), start=1))
 
 

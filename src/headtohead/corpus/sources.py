@@ -64,7 +64,7 @@ def files_of(data: Data, *, base: Path = Path()) -> dict[str, Path]:
         every = _data_in(folder, deep=True)
     else:
         path = base / Path(data.source).expanduser()
-        if not path.exists():
+        if not path.is_dir() and not path.is_file():
             raise missing(path)
         folder, every = (path, _data_in(path)) if path.is_dir() else (path.parent, [path])
     named = [] if data.files is None else [data.files.train, data.files.validation, *data.files.test.values()]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -16,12 +17,13 @@ from typing import Literal
 from headtohead import streams
 from headtohead.errors import CorpusError, Fault, nearest
 
-from .faults import refusal
+from .faults import SHOWN, refusal
 
 Task = Literal["language-model", "classify"]
 Role = Literal["train", "validation", "test"]
 
 TEST_SHARE = 0.1
+MOST_LABELS = 10_000
 ROWS_AT_ONCE = 1024
 
 
@@ -162,7 +164,8 @@ def _split(name: str, role: Role, table: Table, label_names: tuple[str, ...]) ->
     assert table.labels is not None, "a table of a classifier has labels"
     number = {label: i for i, label in enumerate(label_names)}
     if unknown := [i for i, label in enumerate(table.labels) if label not in number]:
-        raise refusal(table.path, [_unknown_label(table, i, label_names) for i in unknown])
+        shown = [_unknown_label(table, i, label_names) for i in unknown[:SHOWN]]
+        raise refusal(table.path, shown, count=len(unknown))
     return Split(name, role, table.rows, tuple(number[label] for label in table.labels), table.joint)
 
 
@@ -178,7 +181,9 @@ def _label_names(train: Table) -> tuple[str, ...]:
     names = set(train.labels)
     if len(names) < 2:
         raise CorpusError(f"{train.path}: every row has the label {train.labels[0]!r}; a classifier needs two or more")
-    numbers = all(name.lstrip("-").isdecimal() for name in names)
+    if len(names) > MOST_LABELS:
+        raise CorpusError(f"{train.path}: {len(names):,} different labels; a classifier names {MOST_LABELS:,} at most")
+    numbers = all(re.fullmatch(r"-?\d{1,18}", name) for name in names)
     order: Callable[[str], tuple[int, str]] = lambda name: (int(name) if numbers else 0, name)  # noqa: E731
     return tuple(sorted(names, key=order))
 

@@ -157,7 +157,7 @@ def _fault(folder: Path) -> str | None:
         for name, one in manifest["files"].items():
             if one != _about(folder / name):
                 return f"{name} is not what was written"
-    except (RunFolderError, OSError, KeyError, TypeError, AttributeError) as error:
+    except (RunFolderError, OSError, LookupError, TypeError, ValueError, AttributeError) as error:
         return f"{type(error).__name__}: {error}"
     return None
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Protocol, get_type_hints, runtime_checkable
@@ -19,7 +20,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
-from headtohead.errors import Fault, nearest
+from headtohead.errors import CorpusError, Fault, nearest
 from headtohead.files import write_text
 from headtohead.spec import Choice, Data
 
@@ -68,8 +69,11 @@ class Tokenizer:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self.kind = _kind(json.loads(backend.to_str()))
         self.vocab_size: int = backend.get_vocab_size()
+        last = max(backend.get_vocab().values(), default=-1)
+        if last >= self.vocab_size:  # the library would count up to it
+            raise ValueError(f"its {self.vocab_size} tokens are numbered up to {last}, and not one after the other")
+        self.kind = _kind(json.loads(backend.to_str()))
         self.pad_id, self.unknown_id, self.start_id, self.stop_id = (self._find(names) for names in NAMES.values())
 
     def _find(self, names: Iterable[str]) -> int | None:
@@ -77,21 +81,24 @@ class Tokenizer:
         return next((one for one in ids if one is not None), None)
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
+        with panics_in_words():
+            ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
         return ids
 
     def encode_rows(self, rows: Iterable[str]) -> list[list[int]]:
         # So many at a time: what the library returns takes many times the memory of the numbers.
         found: list[list[int]] = []
         every = iter(rows)
-        while some := list(islice(every, ROWS_AT_ONCE)):
-            found += [one.ids for one in self.backend.encode_batch_fast(some, add_special_tokens=False)]
+        with panics_in_words():
+            while some := list(islice(every, ROWS_AT_ONCE)):
+                found += [one.ids for one in self.backend.encode_batch_fast(some, add_special_tokens=False)]
         return found
 
     def decode(self, ids: Sequence[int]) -> str:
         """Readable text; padding, start and stop are left out."""
         hidden = {self.pad_id, self.start_id, self.stop_id}
-        text: str = self.backend.decode([i for i in ids if i not in hidden], skip_special_tokens=False)
+        with panics_in_words():
+            text: str = self.backend.decode([i for i in ids if i not in hidden], skip_special_tokens=False)
         return text
 
     def token(self, id: int) -> str:
@@ -114,7 +121,8 @@ class Tokenizer:
         if not path.is_file():
             raise missing(path)
         try:
-            return cls(Backend.from_str(path.read_text(encoding="utf-8")))
+            with panics_in_words():
+                return cls(Backend.from_str(path.read_text(encoding="utf-8")))
         except UnicodeDecodeError as error:
             raise refusal(path, [Fault(f"byte {error.start}", "is not UTF-8")]) from None
         except Exception as error:  # noqa: BLE001  the library raises plain Exception for a file that it cannot read
@@ -126,6 +134,19 @@ class Tokenizer:
 
     def __hash__(self) -> int:
         return hash(self.backend.to_str())
+
+
+@contextmanager
+def panics_in_words() -> Iterator[None]:
+    """The library ends in a panic over some tokenizers that it has read itself: no Exception to Python."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ == "PanicException":
+            raise CorpusError(f"the tokenizer cannot be used: the tokenizers library fails with {error}") from None
+        if type(error) is Exception:  # its word for everything else
+            raise CorpusError(f"the tokenizer cannot be used: {error}") from None
+        raise
 
 
 def train_tokenizer(data: Data, corpus: Corpus, *, base: Path = Path()) -> Tokenizer:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ModelError
-from ..files import read_json, write_json
+from ..files import write_json
 from ..verdict import mean_interval
+from . import shapes
 from .folders import SCHEMA, Run
 
 if TYPE_CHECKING:
@@ -123,7 +124,9 @@ def read(finished: Mapping[str, Mapping[int, Run]]) -> dict[str, Any] | None:
     variants: dict[str, list[Row]] = {}
     about: dict[str, Any] = {}
     for name, found in finished.items():
-        files = [read_json(path) for run in found.values() if (path := run.folder / FILE).is_file()]
+        files = [
+            shapes.read(path, shapes.AttentionAbout) for run in found.values() if (path := run.folder / FILE).is_file()
+        ]
         if files:
             about = about or {"split": files[0]["split"], "rows": files[0]["rows"]}
             variants[name] = _over_seeds([file["heads"] for file in files])

@@ -16,14 +16,15 @@ from typing import Any, Literal
 
 from .. import spec
 from ..errors import RunFolderError
-from ..files import append_line, read_json, read_lines, write_bytes
+from ..files import SEAL, append_line, is_as_written, read_lines, seal_of, write_bytes
 from ..spec.search import FIRST_SEED, FOLDER, Search, Settings
+from . import shapes
 from .folders import SCHEMA, Run
 from .pruning import Pruned
 
 JOURNAL = "journal.jsonl"
 VALIDATION = "validation"
-TRY_AGAIN = ("DiskFullError",)
+TRY_AGAIN = ("DiskFullError", "RunFolderError", "OSError", "PermissionError", "FileNotFoundError")
 """failures that are not the cell's own"""
 Status = Literal["finished", "pruned", "failed", "open"]
 
@@ -77,7 +78,7 @@ class Journal:
 
     def lines(self, identity: str) -> list[dict[str, Any]]:
         """The lines so far, of this search and no other."""
-        lines = read_lines(self.path)
+        lines = read_journal(self.path)
         if lines and lines[0].get("identity") != identity:
             raise RunFolderError(f"{self.folder}: holds another search (its settings differ); give another --out")
         return lines
@@ -92,7 +93,26 @@ class Journal:
         return lines
 
     def write(self, event: str, **what: Any) -> None:
-        append_line(self.path, {"event": event, **what})
+        line = {"event": event, **what}
+        append_line(self.path, {**line, SEAL: seal_of(line)})
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a journal. Cells are numbered one after the other, and no line is about one to come."""
+    lines = read_lines(path)
+    known = 0
+    for number, line in enumerate(lines, start=1):
+        place, event = Path(f"{path}, line {number}"), line.get("event")
+        if not isinstance(event, str) or event not in shapes.EVENTS:
+            raise RunFolderError(f"{place}: is damaged (an event {event!r}; there are: {', '.join(shapes.EVENTS)})")
+        shapes.checked(line, shapes.EVENTS[event], place)
+        if not is_as_written(line):
+            raise RunFolderError(f"{place}: is damaged (its checksum does not agree)")
+        if event == "cell" and line["cell"] == known:
+            known += 1
+        elif event in ("cell", "pruned", "winner") and line["cell"] >= known:
+            raise RunFolderError(f"{place}: is damaged (cell {line['cell']} comes before it was chosen)")
+    return lines
 
 
 def identity_of(experiment: spec.Experiment) -> str:
@@ -149,11 +169,12 @@ def cells_in(folder: Path, search: Search, lines: Sequence[dict[str, Any]], metr
 def note(cell: Cell, seed: int, run: Run, metric: str) -> None:
     """Write down how a run ended, if it has."""
     if run.is_finished:
-        found = run.result["scores"][VALIDATION]
-        cell.figures[seed] = float(found["accuracy" if metric == "accuracy" else "loss"])
+        with shapes.agreeing(run.folder / "result.json"):
+            found = run.result["scores"][VALIDATION]
+            cell.figures[seed] = float(found["accuracy" if metric == "accuracy" else "loss"])
     elif (run.folder / "failure.json").is_file():
-        failure = read_json(run.folder / "failure.json")
-        if failure["kind"] not in TRY_AGAIN:
+        failure = shapes.read(run.folder / "failure.json", shapes.Failure)
+        if failure.get("kind") not in TRY_AGAIN:
             cell.failure = f"seed {seed}: {failure['message']}"
 
 

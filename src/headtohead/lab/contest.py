@@ -17,7 +17,13 @@ from .distilled import BEFORE, FOLDER, TEACHER
 from .teacher_cache import Pace, Tell
 
 
-def contest(trial: spec.Trial, prepared: Any, folder: Path, tell: Tell = teaching.silent) -> dict[str, Any]:
+def contest(
+    trial: spec.Trial,
+    prepared: Any,
+    folder: Path,
+    tell: Tell = teaching.silent,
+    helpers: teaching.Helpers | None = None,
+) -> dict[str, Any]:
     """What the teacher, and the student before any training, write about the held-out documents; sizes and times."""
     assert trial.teacher is not None
     rouge.check_scorer()
@@ -43,8 +49,8 @@ def contest(trial: spec.Trial, prepared: Any, folder: Path, tell: Tell = teachin
         what = (
             "the teacher writes about held-out documents" if name == TEACHER else "the student before training writes"
         )
-        size = None if name == TEACHER else summaries.SIDE_BY_SIDE
-        lines = teaching.write(writer, prompts, how, longest, trial.teacher.seed, tell, what, size)
+        size, hands = (None, helpers) if name == TEACHER else (summaries.SIDE_BY_SIDE, None)
+        lines = teaching.write(writer, prompts, how, longest, trial.teacher.seed, tell, what, size, hands)
         scored = [
             summaries.line_of(one, line["text"], line["ended"]) for one, line in zip(documents, lines, strict=True)
         ]

@@ -5,6 +5,7 @@ No torch here: findings can be made again anywhere from the folders alone. docs/
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import statistics
@@ -17,25 +18,40 @@ import numpy as np
 
 from .. import spec
 from ..errors import RunFolderError
-from ..files import read_json, sha256, write_json
+from ..files import check_seal, read_table, sha256, write_json
 from ..spec import BASELINE
 from ..verdict import Scores, Verdict, compare, mean_interval, schedule
-from . import attention, distilled, luck
+from . import attention, distilled, luck, shapes
 from .answers import answers, beside, is_original
+from .cells import finished_runs
 from .folders import SCHEMA, Run, Runs
 
 Finished = Mapping[str, Mapping[int, Run]]
 COSTS = ("parameters", "flops_per_token")
 SHOWN_SEEDS = 3
+SEALED = ("experiment.json", "corpus.json", "teacher.json")
+"""files of an experiment that no run vouches for"""
+MOST_LABELS = 1000
+"""a table of more, true by guessed, would show nothing and fill the memory"""
 
 
-def find(runs: Runs, *, looks: Sequence[int] = ()) -> dict[str, Any]:
-    """All that can be said about this experiment now. With `looks`, its verdicts stay valid under peeking."""
+def find(runs: Runs, *, looks: Sequence[int] = (), checked: bool = True) -> dict[str, Any]:
+    """All that can be said about this experiment now. With `looks`, its verdicts stay valid under peeking. Files that
+    are not what was written are refused, unless `checked` is false: for those who check them anyway."""
+    if checked:
+        _check_files(runs)
+    with shapes.agreeing(runs.folder), np.errstate(all="ignore"):
+        found = _find(runs, looks)
+        json.dumps(found, allow_nan=False)
+        return found
+
+
+def _find(runs: Runs, looks: Sequence[int]) -> dict[str, Any]:
     experiment = runs.experiment
     finished = {name: runs.finished(name) for name in experiment.names}
     if not finished[BASELINE]:
         raise RunFolderError(f"{runs.folder}: no run of the baseline is finished, so there is nothing to compare with")
-    corpus = read_json(runs.folder / "corpus.json")
+    corpus: dict[str, Any] = shapes.read(runs.folder / "corpus.json", shapes.CorpusAbout)
     audits = {name: _audits(found) for name, found in finished.items()}
     pairing = {name: _pairing(experiment, name, finished) for name in experiment.variants}
     failed = {name: reason for name, rows in audits.items() if (reason := _failure(rows)) is not None}
@@ -88,7 +104,7 @@ def find(runs: Runs, *, looks: Sequence[int] = ()) -> dict[str, Any]:
         "axis": _axis(experiment, finished),
         "confusion": _confusion(finished, corpus),
         "attention": attention.read(finished),
-        "teacher": read_json(runs.folder / "teacher.json") if experiment.task == "distil" else None,
+        "teacher": read_table(runs.folder / "teacher.json") if experiment.task == "distil" else None,
         "distilled": distilled.find(runs, finished) if experiment.task == "distil" else None,
         "search": luck.read(runs, finished),
         "seals": {
@@ -100,10 +116,22 @@ def find(runs: Runs, *, looks: Sequence[int] = ()) -> dict[str, Any]:
     }
 
 
+def _check_files(runs: Runs) -> None:
+    """Nothing is said about figures that somebody, or a bad disk, has changed."""
+    for name in SEALED:
+        if (runs.folder / name).is_file():
+            check_seal(runs.folder / name, "run the experiment again with --resume, which writes it anew")
+    for name in runs.experiment.names:
+        for run in runs.finished(name).values():
+            run.check()
+    for _, run in finished_runs(runs.folder):
+        run.check()
+
+
 def write(runs: Runs, *, looks: Sequence[int] = ()) -> dict[str, Any]:
     """Find, and leave it in the experiment's folder."""
     found = find(runs, looks=looks)
-    write_json(runs.folder / "findings.json", found)
+    write_json(runs.folder / "findings.json", found, sealed=True)
     return found
 
 
@@ -211,7 +239,7 @@ def _audits(found: Mapping[int, Run]) -> list[dict[str, Any]]:
     for run in found.values():
         path = run.folder / "audits.json"
         if path.is_file():
-            rows: list[dict[str, Any]] = read_json(path)["audits"]
+            rows: list[dict[str, Any]] = shapes.read(path, shapes.Audits)["audits"]
             return rows
     return []
 
@@ -261,6 +289,8 @@ def _curves(finished: Finished, metric: str | None = None) -> dict[str, Any]:
         for seed, run in found.items():
             for line in run.metrics:
                 value = line.get(metric or run.result["metric"], line["loss"])
+                if not isinstance(value, int | float) or not math.isfinite(value):
+                    value = None  # it had run away
                 by_split.setdefault(line["split"], {}).setdefault(str(seed), []).append([line["step"], value])
         curves[name] = by_split
     return curves
@@ -416,7 +446,7 @@ def _axis(experiment: spec.Experiment, finished: Finished) -> dict[str, Any] | N
 def _confusion(finished: Finished, corpus: Mapping[str, Any]) -> dict[str, Any] | None:
     """Counts of true by guessed over the held-out rows, summed over seeds."""
     labels = corpus["labels"]
-    if not labels:
+    if not 0 < len(labels) <= MOST_LABELS:
         return None
     matrices = {}
     for name, found in finished.items():
@@ -425,6 +455,8 @@ def _confusion(finished: Finished, corpus: Mapping[str, Any]) -> dict[str, Any] 
             for split in _held_out(corpus, "test"):
                 pairs = zip(run.scores[f"{split}.labels"], run.scores[f"{split}.guessed"], strict=True)
                 for true, guessed in pairs:
+                    if true < 0 or guessed < 0:
+                        raise ValueError(f"a class numbered {min(true, guessed)}")
                     counts[int(true), int(guessed)] += 1
         matrices[name] = counts.tolist()
     return {"labels": labels, "matrices": matrices}

@@ -16,7 +16,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,10 +28,13 @@ from safetensors.numpy import load_file
 
 from .. import spec
 from ..errors import RunFolderError
-from ..files import disk_full_in_words, read_json, read_lines, sha256, write_json
+from ..files import disk_full_in_words, is_as_written, read_table, sha256, write_json
+from ..spec.base import FOLDER_NAME, FOLDER_WORDS
 from ..spec.loading import trial as trial_of
+from . import shapes
 
 SCHEMA = 1
+WEIGHTS = ("model.safetensors", "adapter_model.safetensors")
 
 
 @dataclass(frozen=True)
@@ -47,52 +50,75 @@ class Run:
     @property
     def failure(self) -> str | None:
         path = self.folder / "failure.json"
-        return str(read_json(path)["message"]) if path.is_file() else None
+        return str(shapes.read(path, shapes.Failure)["message"]) if path.is_file() else None
 
     @cached_property
     def trial(self) -> spec.Trial:
-        return spec.Trial.model_validate(read_json(self.folder / "trial.json")["trial"])
+        path = self.folder / "trial.json"
+        return shapes.made(spec.Trial, shapes.read(path, shapes.OfTrial)["trial"], path)
 
     @cached_property
     def start(self) -> dict[str, Any]:
-        found: dict[str, Any] = read_json(self.folder / "start.json")
+        found: dict[str, Any] = shapes.read(self.folder / "start.json", shapes.Start)
         return found
 
     @cached_property
     def result(self) -> dict[str, Any]:
-        found: dict[str, Any] = read_json(self.folder / "result.json")
+        found: dict[str, Any] = shapes.read(self.folder / "result.json", shapes.Result)
         return found
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
-        return read_lines(self.folder / "metrics.jsonl")
+        return shapes.lines(self.folder / "metrics.jsonl", shapes.Line)
 
     @cached_property
     def scores(self) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
         """Per-example scores, by "split.losses", "split.counts" and "split.correct"."""
         path = self.folder / "scores.safetensors"
         try:
-            return load_file(path)
-        except (SafetensorError, FileNotFoundError) as error:
+            return read_arrays(path)
+        except SafetensorError as error:
             raise RunFolderError(f"{path}: is damaged ({error})") from None
 
     @cached_property
     def lengths(self) -> dict[str, Any]:
         """What was tried on other lengths of input, if anything."""
         path = self.folder / "lengths.json"
-        found: dict[str, Any] = read_json(path) if path.is_file() else {}
+        found: dict[str, Any] = shapes.read(path, shapes.Lengths) if path.is_file() else {}
         return found
 
     @cached_property
     def probes(self) -> dict[str, Any]:
         path = self.folder / "probes.json"
-        found: dict[str, Any] = read_json(path) if path.is_file() else {}
+        found: dict[str, Any] = shapes.read(path, shapes.Probes) if path.is_file() else {}
         return found
 
-    def damaged(self) -> list[str]:
-        """The files whose checksum does not agree with the result's."""
-        sums: dict[str, str] = self.result["sha256"]
-        return [name for name, wanted in sums.items() if not (p := self.folder / name).is_file() or sha256(p) != wanted]
+    @property
+    def is_as_written(self) -> bool:
+        """Does result.json, which vouches for all other files, agree with its own checksum?"""
+        return is_as_written(self.result)
+
+    def check(self) -> None:
+        """RunFolderError if what a verdict rests on is not what the run wrote. Weights are not read for that."""
+        wrong = self.damaged(but=WEIGHTS)
+        wrong += [] if self.is_as_written else ["result.json"]
+        if wrong:
+            raise RunFolderError(
+                f"{self.folder / wrong[0]}: is damaged (it is not what the run wrote); put it back, or remove "
+                f"{self.folder} and train it anew with --resume"
+            )
+
+    def damaged(self, *, but: Sequence[str] = ()) -> list[str]:
+        """The files whose checksum does not agree with the result's; `but` those are not looked at."""
+        sums: dict[str, str] = self.result.get("sha256", {})
+        if not sums:
+            raise RunFolderError(
+                f"{self.folder / 'result.json'}: is damaged, or not one of ours: it vouches for no file"
+            )
+        if outside := [name for name in sums if not shapes.is_inside(name)]:
+            raise RunFolderError(f"{self.folder / 'result.json'}: names a file outside the run: {outside[0]!r}")
+        files = {name: self.folder / name for name in sums if name not in but}
+        return [name for name, path in files.items() if not path.is_file() or sha256(path) != sums[name]]
 
 
 @dataclass(frozen=True)
@@ -103,25 +129,41 @@ class Runs:
 
     @cached_property
     def experiment(self) -> spec.Experiment:
-        return spec.Experiment.model_validate(self.about["experiment"])
+        path = self.folder / "experiment.json"
+        found = shapes.made(spec.Experiment, self.about["experiment"], path)
+        if outside := [name for name in found.variants if not FOLDER_NAME.fullmatch(name)]:
+            raise RunFolderError(f"{path}: a variant cannot be called {outside[0]!r}; it {FOLDER_WORDS}")
+        return found
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        found: dict[str, Any] = read_json(self.folder / "experiment.json")
+        path = self.folder / "experiment.json"
+        found = read_table(path)
         if found.get("schema") != SCHEMA:
             raise RunFolderError(f"{self.folder}: written with schema {found.get('schema')}, this reads {SCHEMA}")
-        return found
+        about: dict[str, Any] = shapes.checked(found, shapes.About, path)
+        return about
 
     def run(self, variant: str, seed: int) -> Run:
         return Run(self.folder / variant / f"seed-{seed}")
 
     def seeds(self, variant: str) -> list[int]:
         """The seeds with a folder, in order."""
-        found = (self.folder / variant).glob("seed-*")
-        return sorted(int(f.name.removeprefix("seed-")) for f in found if f.is_dir())
+        found = [f for f in (self.folder / variant).glob("seed-*") if f.is_dir()]
+        return sorted(int(seed.group(1)) for f in found if (seed := shapes.SEED.fullmatch(f.name)))
 
     def finished(self, variant: str) -> dict[int, Run]:
         return {seed: run for seed in self.seeds(variant) if (run := self.run(variant, seed)).is_finished}
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+    """The tensors of a safetensors file; SafetensorError where it is none."""
+    if not path.is_file():
+        raise RunFolderError(f"{path}: is damaged (no such file, or no plain one)")
+    try:
+        return load_file(path)
+    except (ValueError, TypeError, KeyError, OverflowError) as error:  # types and shapes that numpy does not have
+        raise SafetensorError(str(error)) from error
 
 
 def open_runs(folder: Path) -> Runs:
@@ -143,12 +185,14 @@ def create_runs(folder: Path, experiment: spec.Experiment, about: dict[str, Any]
             )
         if not resume:
             raise RunFolderError(f"{folder}: this experiment has been run here; --resume continues it, or give --out")
-    elif folder.is_dir() and any(folder.iterdir()):
+    elif folder.is_dir() and any(not there.name.startswith(".") for there in folder.iterdir()):
         raise RunFolderError(f"{folder}: is not empty and is not an experiment's folder; give another --out")
     with disk_full_in_words(folder):
         folder.mkdir(parents=True, exist_ok=True)
+    for half in folder.glob(".*.part"):  # left by a kill
+        half.unlink(missing_ok=True)
     kept = experiment.model_dump(mode="json")
-    write_json(path, {"schema": SCHEMA, "identity": experiment.identity(), "experiment": kept, **about})
+    write_json(path, {"schema": SCHEMA, "identity": experiment.identity(), "experiment": kept, **about}, sealed=True)
     return Runs(folder)
 
 
@@ -169,7 +213,8 @@ def locked(folder: Path) -> Iterator[None]:
     """One experiment a folder at a time; a second one is told so."""
     with disk_full_in_words(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f".{folder.name}.lock").open("w") as file:
+    place = folder.resolve()  # by whatever way it is named
+    with (place.parent / f".{place.name}.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -12,6 +12,7 @@ from ..decode.strategies import strategy
 from ..errors import Fault, PartError, StrategyError
 from ..spec.overlays import Raw
 from ..train import optimizers
+from . import own_code
 
 SINGLE_SLOTS = ("attention", "projection", "merge", "feedforward", "norm", "block", "pool")
 
@@ -37,7 +38,9 @@ def load(
             raw.setdefault("data", {})["source"] = _source(str(data), Path("."))
 
     original = data is not None and str(data) != "sotu"
-    return spec.parse(recipe_or_file, settings, original=original, full=full, quick=quick, check=check, prepare=prepare)
+    made = spec.parse(recipe_or_file, settings, original=original, full=full, quick=quick, check=check, prepare=prepare)
+    own_code.allow(own_code.named(made))
+    return made
 
 
 def from_dict(raw: dict[str, Any], name: str = "experiment") -> spec.Experiment:
@@ -45,7 +48,9 @@ def from_dict(raw: dict[str, Any], name: str = "experiment") -> spec.Experiment:
     _find_paths(raw, Path("."))
     for file in raw.get("use", []):
         parts.use(file)
-    return spec.resolve(raw, name, check=check)
+    made = spec.resolve(raw, name, check=check)
+    own_code.allow(own_code.named(made))
+    return made
 
 
 def _find_paths(raw: Raw, folder: Path) -> None:

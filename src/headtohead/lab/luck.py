@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from ..files import read_lines, sha256
+from ..files import sha256
 from ..spec import BASELINE
 from ..spec.search import FIRST_SEED, WINNER, Search
-from ..verdict import mean_interval
 from . import cells as known
 from .cells import JOURNAL, VALIDATION, Cell
 from .effects import effects
@@ -31,7 +30,7 @@ def read(runs: Runs, finished: Mapping[str, Mapping[int, Run]]) -> dict[str, Any
     """What the search of this experiment found; nothing where there was none."""
     search = runs.experiment.search
     folder = known.folder_of(runs.folder)
-    lines = read_lines(folder / JOURNAL)
+    lines = known.read_journal(folder / JOURNAL)
     chosen = known.winner_in(lines)
     if search is None or chosen is None:
         return None
@@ -49,7 +48,7 @@ def read(runs: Runs, finished: Mapping[str, Mapping[int, Run]]) -> dict[str, Any
         "seconds": known.seconds_in(lines),
         "spread": spread if freedom else None,
         "winner": int(chosen["cell"]),
-        "cells": [_row(cell, metric) for cell in cells],
+        "cells": [_row(cell, metric, reach_of(spread, freedom, len(cell.figures))) for cell in cells],
         "effects": effects(search, cells, lambda figure: shown(metric, figure)),
         "history": history(cells, metric),
         "luck": luck(cells[chosen["cell"]], finished, metric),
@@ -62,19 +61,32 @@ def shown(metric: str, figure: float) -> float:
     return math.exp(min(figure, 700.0)) if metric == "perplexity" else figure
 
 
-def _row(cell: Cell, metric: str) -> dict[str, Any]:
+def reach_of(spread: float, freedom: int, seeds: int) -> float | None:
+    """Half the t interval of a mean over so many seeds. Two seeds that happen to agree say nothing about their spread,
+    so it is pooled over all cells."""
+    if not freedom or not seeds:
+        return None
+    return float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * spread / math.sqrt(seeds)
+
+
+def _row(cell: Cell, metric: str, reach: float | None) -> dict[str, Any]:
     figures = list(cell.figures.values())
-    interval = mean_interval(figures)
+    mean = float(np.mean(figures)) if figures else None
     return {
         "cell": cell.number,
         "name": cell.name,
         "settings": cell.settings,
         "status": "unfinished" if cell.status == "open" else cell.status,
         "values": [[seed, shown(metric, figure)] for seed, figure in sorted(cell.figures.items())],
-        "mean": shown(metric, float(np.mean(figures))) if figures else None,
-        "interval": [shown(metric, end) for end in interval] if interval else None,
+        "mean": None if mean is None else shown(metric, mean),
+        "interval": None if mean is None or reach is None else [_end(metric, mean - reach), _end(metric, mean + reach)],
         "message": cell.failure or "",
     }
+
+
+def _end(metric: str, figure: float) -> float:
+    """An end of an interval; no accuracy lies outside 0 to 1."""
+    return min(max(figure, 0.0), 1.0) if metric == "accuracy" else shown(metric, figure)
 
 
 def history(cells: Sequence[Cell], metric: str) -> list[dict[str, Any]]:
@@ -100,7 +112,7 @@ def luck(winner: Cell, finished: Mapping[str, Mapping[int, Run]], metric: str) -
         return None
     before, after, beside = (float(np.mean(list(one))) for one in (winner.figures.values(), fresh, base))
     spread, freedom = pooled_spread([list(winner.figures.values()), fresh])
-    reach = float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * spread / math.sqrt(len(fresh)) if freedom else None
+    reach = reach_of(spread, freedom, len(fresh))
     unit = shown(metric, beside) if metric == "perplexity" else 1.0
     sign = 1 if metric == "accuracy" else -1
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from ..errors import RunFolderError
+from ..files import read_table
 from ..model.pretrained import Loaded, load_pretrained
 from . import saved
 from .saved import Saved
@@ -26,10 +27,10 @@ def open_model(where: str | Path, *, initial: bool = False) -> Opened:
 
 def _is_ours(place: Path) -> bool:
     try:
-        config = json.loads((place / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        config = read_table(place / "config.json")
+    except RunFolderError:
         return False
-    return isinstance(config, dict) and (config.get("model_type") == "headtohead" or saved.OURS in config)
+    return config.get("model_type") == "headtohead" or saved.OURS in config
 
 
 def _holds_weights(place: Path) -> bool:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..corpus.faults import missing, refusal
-from ..corpus.reading import read_text
+from ..corpus.reading import NoJson, has_half, read_json_text, read_text
 from ..decode.compare import Prompt
 from ..errors import CorpusError, Fault, nearest
 
@@ -89,10 +88,9 @@ def _json_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            faults.append(Fault(f"line {number}", f"is not JSON: {error.msg} at column {error.colno}"))
+        row = read_json_text(line)
+        if isinstance(row, NoJson):
+            faults.append(Fault(f"line {number}", str(row)))
             continue
         if isinstance(row, dict):
             yield number, row
@@ -111,6 +109,8 @@ def _delimited_rows(path: Path, text: str, kind: str) -> Iterator[tuple[int, dic
             lines = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
         except csv.Error as error:
             raise refusal(path, [Fault(f"line {reader.line_num}", f"is not CSV: {error}")]) from None
+    if not lines:
+        raise refusal(path, [Fault("file", "has only empty cells; prompts were expected")])
     header = [name.strip() for name in lines[0][1]]
     faults = [
         Fault(f"line {number}", f"has {len(row)} columns, the header has {len(header)}")
@@ -140,7 +140,7 @@ def _prompts(path: Path, rows: Sequence[tuple[int, dict[str, Any]]]) -> list[Pro
 def _cell_faults(number: int, row: dict[str, Any], names: Sequence[str]) -> Iterator[Fault]:
     for name in names:
         value = row.get(name)
-        if not isinstance(value, str):
+        if not isinstance(value, str) or has_half(value):
             yield Fault(f"line {number}", f"{name} is {str(value)[:40]!r}; words were expected")
     if isinstance(row.get(names[0]), str) and not row[names[0]].strip():
         yield Fault(f"line {number}", f"{names[0]} is empty")

@@ -6,7 +6,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ from ..spec import BASELINE
 from ..spec.loading import trial as trial_of
 from . import encoders, findings, teaching
 from .folders import SCHEMA, Runs, create_runs, locked, trials
-from .trial import Prepared, begin, estimate, prepare, versions
-from .workers import Job, Watch, default_workers, run_jobs
+from .trial import Prepared, begin, estimate, prepare, sweep, versions
+from .workers import Crew, Job, Watch, crew_of, default_workers, run_jobs
 
 DEFAULT_FOLDER = Path("runs")
 
@@ -48,14 +48,16 @@ def run(
     workers: int | None = None,
     device: str = "auto",
     resume: bool = False,
+    on: str | Crew | None = None,
     watch: Watch = lambda jobs: None,
     tell: teaching.Tell = teaching.silent,
     command: Sequence[str] = (),
 ) -> Outcome:
-    """Run every trial of the experiment that is not there yet."""
+    """Run every trial of the experiment that is not there yet; `on` names a cluster to run them on."""
     folder = out or DEFAULT_FOLDER / experiment.name
     check_runnable(experiment)
-    check_room(experiment, folder, workers or default_workers())
+    crew = crew_of(on, workers, device)
+    check_room(experiment, folder, crew.size)
     existed = folder.exists()
     with locked(folder):
         try:
@@ -65,9 +67,9 @@ def run(
             if not existed:
                 _remove_if_empty(folder)
             raise
-        write_json(folder / "corpus.json", describe_corpus(experiment))
+        write_json(folder / "corpus.json", describe_corpus(experiment), sealed=True)
         if experiment.task == "distil":
-            write_json(folder / "teacher.json", teaching.teach(experiment, folder, tell))
+            write_json(folder / "teacher.json", teaching.teach(experiment, folder, tell, crew), sealed=True)
         looks = findings.looks_of(runs)
         jobs: list[Job] = []
         found: dict[str, Any] | None = None
@@ -76,7 +78,7 @@ def run(
             needed = sum(job.state == "waiting" for job in jobs)
             run_jobs(
                 jobs,
-                workers=max(1, min(workers or default_workers(), needed)),
+                crew=replace(crew, size=max(1, min(crew.size, needed))),
                 log=folder / "workers.log",
                 device=device,
                 watch=watch,
@@ -155,6 +157,8 @@ def _jobs(runs: Runs, experiment: spec.Experiment, seeds: range) -> list[Job]:
     made = []
     for trial in trials(experiment, seeds):
         run_folder = runs.run(trial.variant, trial.seed)
+        if run_folder.is_finished:
+            sweep(run_folder.folder)  # a kill may have come between the result and the end of sweeping
         made.append(Job(trial, run_folder.folder, "kept" if run_folder.is_finished else "waiting"))
     return made
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from .. import corpus, parts, spec
 from ..corpus import Tokenizer
 from ..errors import ModelError, RunFolderError
-from ..files import read_json, write_json, write_text
+from ..files import read_table, sha256, write_bytes, write_json, write_text
 from ..model import FineTuned, Learner, OwnModel, Transformer, create, finetuned, students
 from ..model.pretrained_tokens import PretrainedTokenizer
-from ..model.weights import find
+from ..model.weights import find, numbers_in
 from ..train.checkpoint import load_tensors, read_weights, save_weights
+from . import own_code, shapes
 
 OURS = "headtohead"
 """the entry of config.json that makes a fine-tuned model one of ours"""
@@ -85,11 +88,12 @@ def _copy_own_files(folder: Path, trial: spec.Trial) -> dict[str, Any]:
         file, _, name = trial.model.module.rpartition(":")
         files.append(Path(file))
         changed["model"] = {**trial.model.model_dump(mode="json"), "module": f"own/{Path(file).name}:{name}"}
+    own_code.allow(files)  # they have just been run
     if files:
         (folder / "own").mkdir(exist_ok=True)
         for one in files:
             if one.resolve() != (folder / "own" / one.name).resolve():
-                shutil.copyfile(one, folder / "own" / one.name)
+                write_bytes(folder / "own" / one.name, one.read_bytes())
     return {"use": [f"own/{Path(file).name}" for file in trial.use], **changed}
 
 
@@ -98,34 +102,93 @@ def load(folder: str | Path, *, initial: bool = False) -> Saved:
     place = Path(folder)
     if not (place / "config.json").is_file():
         raise RunFolderError(f"{place}: not a model's folder (it has no config.json){_hint(place)}")
-    config = read_json(place / "config.json")
+    config = read_table(place / "config.json")
     if OURS in config:
         return _load_finetuned(place, config, initial=initial)
     if config.get("model_type") != "headtohead":
         raise ModelError(f"{place}: a model of type {config.get('model_type')!r}, not one of Head to Head's")
-    raw = config["trial"]
-    for file in raw["use"]:
-        parts.use(place / file)
-    if "module" in raw["model"]:
-        raw["model"]["module"] = str(place / raw["model"]["module"])
-    trial = spec.Trial.model_validate(raw)
-    labels = tuple(config["id2label"][str(i)] for i in range(len(config["id2label"])))
+    shapes.checked(config, shapes.Saved, place / "config.json")
+    trial = shapes.made(spec.Trial, config["trial"], place / "config.json")
+    if isinstance(trial.model, spec.Pretrained):
+        raise ModelError(f"{place}: its config.json is not that of a model with weights of its own")
+    trial = _with_own_code(trial, place)
+    labels = _labels(config, place)
     tokenizer = corpus.Tokenizer.load(place)
-    model = create(trial.model, config["vocab_size"], len(labels) or None, seed=trial.seed)
+    if config["vocab_size"] != tokenizer.vocab_size:
+        raise ModelError(
+            f"{place}: made for {config['vocab_size']} tokens, and tokenizer.json has {tokenizer.vocab_size}"
+        )
+    _check_size(trial, tokenizer.vocab_size, len(labels) or None, place)
+    model = create(trial.model, tokenizer.vocab_size, len(labels) or None, seed=trial.seed)
     if not initial:
+        _check_weights(place)
         load_tensors(model, read_weights(place / "model.safetensors"), str(place))
     return Saved(model.eval(), tokenizer, trial.goal, labels, trial, place)
 
 
+def _check_weights(place: Path) -> None:
+    """Weights of a finished run must be those that it wrote: a wrong number among millions shows nowhere else."""
+    if not (place / "result.json").is_file():
+        return
+    sums = read_table(place / "result.json").get("sha256")
+    path = place / "model.safetensors"
+    if isinstance(sums, dict) and path.is_file() and sums.get(path.name, sha256(path)) != sha256(path):
+        raise RunFolderError(f"{path}: is damaged (it is not what the run wrote); train it anew")
+
+
+def _with_own_code(trial: spec.Trial, place: Path) -> spec.Trial:
+    """The same with the user's own files where they lie now, imported; refused if nobody has asked for them."""
+    own = isinstance(trial.model, spec.OwnModel)
+    module, _, name = trial.model.module.rpartition(":") if isinstance(trial.model, spec.OwnModel) else ("", "", "")
+    files = own_code.own_files(place, [*trial.use, *([module] if own else [])])
+    own_code.check(place, files)
+    used = files[: len(trial.use)]
+    for file in used:
+        parts.use(file)
+    changes: dict[str, Any] = {"use": tuple(map(str, used))}
+    if own:
+        changes["model"] = trial.model.model_copy(update={"module": f"{files[-1]}:{name}"})
+    return trial.model_copy(update=changes) if files else trial
+
+
+def _labels(config: dict[str, Any], place: Path) -> tuple[str, ...]:
+    named = config["id2label"]
+    if set(named) != {str(at) for at in range(len(named))}:
+        raise ModelError(f"{place}: the classes of its config.json are not numbered one after the other")
+    return tuple(named[str(at)] for at in range(len(named)))
+
+
+SPARE = 2**26
+"""numbers that a model may hold beyond its file's: tables that are computed, weights that are tied"""
+
+
+def _check_size(trial: spec.Trial, vocab: int, classes: int | None, place: Path) -> None:
+    """Settings that speak of a larger model than the weights beside them would fill the memory before anybody sees that
+    the two do not belong together."""
+    path = place / "model.safetensors"
+    if isinstance(trial.model, spec.OwnModel) or not path.is_file():
+        return
+    with torch.device("meta"):
+        outline = create(trial.model, vocab, classes)
+    size = sum(tensor.numel() for tensor in (*outline.parameters(), *outline.buffers()))
+    held = numbers_in(path)
+    if size > 2 * held + SPARE:
+        raise ModelError(f"{place}: its settings speak of {size:,} numbers, and its weights are {held:,}")
+
+
 def _load_finetuned(place: Path, config: dict[str, Any], *, initial: bool) -> Saved:
-    trial = spec.Trial.model_validate(config[OURS]["trial"])
+    about = config[OURS]
+    raw = about.get("trial") if isinstance(about, dict) else None
+    trial = shapes.made(spec.Trial, raw, place / "config.json")
+    if not isinstance(trial.model, spec.Pretrained):
+        raise ModelError(f"{place}: its config.json is not that of a pretrained model that was trained on")
     if trial.task == "distil":
-        assert isinstance(trial.model, spec.Pretrained)
         student = students.begin(trial.model) if initial else students.reopen(trial.model, place)
         return Saved(student.eval(), PretrainedTokenizer.load(find(place), None), trial.goal, (), trial, place)
-    labels = tuple(config["id2label"][str(i)] for i in range(len(config["id2label"])))
+    if not isinstance(config.get("id2label"), dict) or not all(isinstance(n, str) for n in config["id2label"].values()):
+        raise ModelError(f"{place}: its config.json does not name the classes (id2label)")
+    labels = _labels(config, place)
     tokenizer = PretrainedTokenizer.load(find(place), None)
-    assert isinstance(trial.model, spec.Pretrained)
     if initial:
         model = finetuned.begin(trial.model, len(labels), seed=trial.seed)
     else:
@@ -134,7 +197,8 @@ def _load_finetuned(place: Path, config: dict[str, Any], *, initial: bool) -> Sa
 
 
 def _hint(place: Path) -> str:
-    runs = sorted(str(p.parent.relative_to(place)) for p in place.glob("**/config.json"))[:3] if place.is_dir() else []
+    inside = islice(place.glob("**/config.json"), 1000) if place.is_dir() else ()
+    runs = sorted(str(p.parent.relative_to(place)) for p in inside)[:3]
     return f"; there are some inside it: {', '.join(runs)}" if runs else ""
 
 

@@ -32,10 +32,10 @@ from . import cells as known
 from . import proposing, pruning, running
 from .cells import Cell, Journal
 from .folders import Run, create_runs, locked
-from .running import DEFAULT_FOLDER, Outcome, default_workers
+from .running import DEFAULT_FOLDER, Outcome
 from .teaching import Tell, silent
 from .trial import begin, estimate, prepare, versions
-from .workers import Job, Watch, environment_for, run_jobs
+from .workers import Crew, Job, Watch, crew_of, environment_for, run_jobs
 
 CPU = torch.device("cpu")
 LAG = 4
@@ -56,6 +56,7 @@ def run(
     workers: int | None = None,
     device: str = "auto",
     resume: bool = False,
+    on: str | Crew | None = None,
     watch: Watch = lambda jobs: None,
     tell: Tell = silent,
     command: Sequence[str] = (),
@@ -67,18 +68,18 @@ def run(
         settings = known.winner_of(experiment, folder)
         if settings is None:
             check_searchable(experiment)
-            settings = _searched(experiment, folder, workers or default_workers(), device, resume, watch, asked)
+            settings = _searched(experiment, folder, crew_of(on, workers, device), device, resume, watch, asked)
             resume = True
         changes = changes_for(_raw(experiment), settings)
         experiment = experiment.model_copy(update={"variants": {**experiment.variants, WINNER: changes}})
-    how: dict[str, Any] = {"workers": workers, "device": device, "watch": watch, "tell": tell}
+    how: dict[str, Any] = {"workers": workers, "device": device, "on": on, "watch": watch, "tell": tell}
     return running.run(experiment, folder, resume=resume, command=asked, **how)
 
 
 def _searched(
     experiment: spec.Experiment,
     folder: Path,
-    workers: int,
+    crew: Crew,
     device: str,
     resume: bool,
     watch: Watch,
@@ -88,7 +89,7 @@ def _searched(
     with locked(folder):
         create_runs(folder, experiment, {"versions": versions(), "command": command}, resume=resume)
         search = Searching(experiment, folder)
-        search.run(workers, device, watch)
+        search.run(crew, device, watch)
         return search.winner().settings
 
 
@@ -159,11 +160,11 @@ class Searching:
         self.lost: set[tuple[int, int]] = set()
         self.exhausted = False
 
-    def run(self, workers: int, device: str, watch: Watch) -> None:
+    def run(self, crew: Crew, device: str, watch: Watch) -> None:
         """Until nothing is left to try, or the budget is used up."""
         run_jobs(
             self.jobs,
-            workers=workers,
+            crew=crew,
             log=self.folder / "workers.log",
             device=device,
             watch=watch,
@@ -297,8 +298,8 @@ class Searching:
             _fail(job.folder, f"{LOST_TWICE} ({job.message})", "Lost")
         elif job.state == "lost":
             self.lost.add((number, seed))
-        if job.state == "failed" and failure.is_file() and read_json(failure)["kind"] in known.TRY_AGAIN:
-            raise DiskFullError(job.message)
+        if job.state == "failed" and (not failure.is_file() or read_json(failure)["kind"] in known.TRY_AGAIN):
+            raise (DiskFullError if job.wrong_request else TrialError)(job.message)  # no fault of the cell's
         known.note(self.cells[number], seed, Run(job.folder), self.metric)
         self.journal.write("trial", cell=number, seed=seed, seconds=round(self.seconds(), 1))
 

@@ -31,18 +31,22 @@ import torch
 
 from ..errors import RunFolderError
 from ..files import (
+    SEAL,
     append_line,
     at_work,
     cache_folder,
+    check_seal,
     cut_to,
     disk_full_in_words,
-    read_json,
+    is_as_written,
     read_lines,
+    seal_of,
     whole_lines,
     write_json,
 )
 from ..pace import Clock, Pace, Tell
 from ..train.distil import Targets
+from . import shapes
 
 SCHEMA = 1
 ABOUT, TEXTS, INDEX, BLOCKS = "teacher.json", "texts.jsonl", "logits.jsonl", "logits.bin"
@@ -83,6 +87,10 @@ class TeacherCache:
     texts: dict[str, dict[str, Any]] = field(default_factory=dict)
     places: dict[str, tuple[int, int]] = field(default_factory=dict)
     """key: where the block begins, in bytes, and its positions"""
+    sums: dict[str, str] = field(default_factory=dict)
+    """key: checksum of the block"""
+    _sound: set[str] = field(default_factory=set)
+    """blocks that have been held against it"""
     _end: int = 0
     """of the blocks, in bytes"""
 
@@ -95,8 +103,13 @@ class TeacherCache:
         made = cls(place, whose)
         made._check()
         read = whole_lines if going_on else read_lines
-        made.texts = {line["key"]: line for line in read(place / TEXTS)}
-        made.places = {line["key"]: (line["at"], line["positions"]) for line in read(place / INDEX)}
+        texts = _sealed_lines(read(place / TEXTS), shapes.Text, place / TEXTS)
+        blocks = _sealed_lines(read(place / INDEX), shapes.Block, place / INDEX)
+        made.texts = {line["key"]: line for line in texts}
+        made.places = {line["key"]: (line["at"], line["positions"]) for line in blocks}
+        made.sums = {line["key"]: line["sum"] for line in blocks if "sum" in line}
+        if wrong := [key for key, (at, _) in made.places.items() if at % made._row]:
+            raise RunFolderError(f"{place / INDEX}: is damaged (no block begins where that of {wrong[0]!r} does)")
         made._end = max((at + count * made._row for at, count in made.places.values()), default=0)
         if going_on and (place / BLOCKS).is_file():
             cut_to(place / BLOCKS, made._end)
@@ -106,9 +119,10 @@ class TeacherCache:
     def _check(self) -> None:
         path = self.folder / ABOUT
         if not path.is_file():
-            write_json(path, {"schema": SCHEMA, **self.whose.as_row()})
+            write_json(path, {"schema": SCHEMA, **self.whose.as_row()}, sealed=True)
             return
-        there = read_json(path)
+        check_seal(path, "remove the folder to have the work done anew")
+        there = shapes.read(path, shapes.Teacher)
         if there["digest"] != self.whose.digest:
             raise RunFolderError(
                 f"{self.folder}: holds the work of another teacher, {there['name']} (weights {there['digest']}); this "
@@ -134,6 +148,7 @@ class TeacherCache:
     def add_text(self, key: str, line: Mapping[str, Any]) -> None:
         """What the teacher wrote of one document."""
         made = {"key": key, **line}
+        made[SEAL] = seal_of(made)
         append_line(self.folder / TEXTS, made)
         self.texts[key] = made
 
@@ -153,12 +168,14 @@ class TeacherCache:
         numbers = torch.cat((targets.shares, targets.rest[:, None]), 1).float().cpu().numpy()
         ids = targets.ids.to(torch.int32).cpu().numpy()
         assert ids.shape[1] == self.k, "as many words as the settings say"
-        block = np.concatenate((ids.view(np.float32), numbers), axis=1)
+        block = np.ascontiguousarray(np.concatenate((ids.view(np.float32), numbers), axis=1)).tobytes()
         at = self._end
         path = self.folder / BLOCKS
         with disk_full_in_words(path), path.open("ab") as file:
-            file.write(np.ascontiguousarray(block).tobytes())
-        append_line(self.folder / INDEX, {"key": key, "at": at, "positions": len(ids)})
+            file.write(block)
+        line: dict[str, Any] = {"key": key, "at": at, "positions": len(ids), "sum": hashlib.sha256(block).hexdigest()}
+        append_line(self.folder / INDEX, {**line, SEAL: seal_of(line)})
+        self.sums[key] = line["sum"]
         self.places[key], self._end = (at, len(ids)), at + len(ids) * self._row
         self.__dict__.pop("_blocks", None)
 
@@ -167,17 +184,43 @@ class TeacherCache:
         mapped = np.memmap(self.folder / BLOCKS, dtype=np.float32, mode="r", shape=(self._end // 4,))
         return mapped.reshape(-1, self._row // 4)
 
+    def _check_block(self, key: str) -> None:
+        """A block against its checksum, when it is first used."""
+        if key in self._sound:
+            return
+        start, there = self.places[key]
+        rows = self._blocks[start // self._row : start // self._row + there]
+        if key in self.sums and hashlib.sha256(np.ascontiguousarray(rows).tobytes()).hexdigest() != self.sums[key]:
+            raise RunFolderError(
+                f"{self.folder / BLOCKS}: is damaged (the block of {key!r} is not what was written); remove the folder "
+                "to have the work done anew"
+            )
+        self._sound.add(key)
+
     def targets(self, keys: Sequence[str], counts: Sequence[int]) -> Targets:
         """Of the first so many positions of each document, laid end to end."""
         at = []
         for key, count in zip(keys, counts, strict=True):
             start, there = self.places[key]
+            self._check_block(key)
             assert count <= there, f"{count} positions asked for, {there} there"
             at.append(np.arange(start // self._row, start // self._row + count))
         block = self._blocks[np.concatenate(at)]
         ids = torch.from_numpy(block[:, : self.k].copy().view(np.int32)).long()
         numbers = torch.from_numpy(block[:, self.k :].copy())
         return Targets(ids, numbers[:, :-1].contiguous(), numbers[:, -1].contiguous())
+
+
+def _sealed_lines(lines: Sequence[dict[str, Any]], shape: Any, path: Path) -> list[dict[str, Any]]:
+    """The lines of a file, each of which is what was written."""
+    for number, line in enumerate(lines, start=1):
+        shapes.checked(line, shape, path)
+        if not is_as_written(line):
+            raise RunFolderError(
+                f"{path}, line {number}: is damaged (its checksum does not agree); remove the folder to have the work "
+                "done anew"
+            )
+    return list(lines)
 
 
 __all__ = ["Clock", "Pace", "TeacherCache", "Tell", "Whose", "at_work", "hash_of", "root"]

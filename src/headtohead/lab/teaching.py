@@ -6,9 +6,11 @@ the cache (see `teacher_cache`). A trial that is run by itself does what is miss
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +23,8 @@ from ..corpus import Tokens
 from ..corpus.prompted import Prompted, PromptedSchedule, fixed_rows, prompted
 from ..decode.generate import SlidingWarning, generate
 from ..decode.strategies import Strategy, strategy
-from ..errors import ModelError, RequestError
+from ..errors import ModelError, RequestError, TrialError
+from ..files import read_json
 from ..model import Transformer
 from ..train.distil import Mixture, Targets, targets_of
 from ..train.lessons import Student, TaughtSchedule
@@ -30,10 +33,13 @@ from . import summaries
 from .decoding_asked import Writer, open_writer
 from .folders import Run, identity_of
 from .teacher_cache import Clock, Pace, TeacherCache, Tell, Whose, at_work, hash_of, root
+from .workers import Crew, Job, run_jobs
 
 TOGETHER = 64
 """texts that a decoder of ours writes side by side; pretrained ones write one at a time"""
 TRAINED = "trained"
+SHARES = 8
+"""shares that a worker is given at a time: few enough that all end at about the same time"""
 
 
 def silent(pace: Pace) -> None:
@@ -61,7 +67,9 @@ class Lesson:
         return self.cache.targets([self.keys[row] for row in rows], counts)
 
 
-def lesson_of(trial: spec.Trial, prepared: Any, tell: Tell = silent, *, taught: bool = True) -> Lesson:
+def lesson_of(
+    trial: spec.Trial, prepared: Any, tell: Tell = silent, *, taught: bool = True, helpers: Helpers | None = None
+) -> Lesson:
     """The lesson of this trial, with the teacher's part of it done. Without `taught`, people's texts stand in for the
     teacher's: enough to see whether a trial can be run, and how long a step takes."""
     assert trial.teacher is not None
@@ -72,7 +80,7 @@ def lesson_of(trial: spec.Trial, prepared: Any, tell: Tell = silent, *, taught: 
     writer = teacher_of(trial, prepared, tell)
     rows = people
     if how.has_texts:
-        rows = _written(trial, prepared, writer, people, tell)
+        rows = _written(trial, prepared, writer, people, tell, helpers)
     if not how.has_logits:
         return Lesson(rows, None, (), Student())
     check_tokens(writer, prepared.tokenizer)
@@ -89,20 +97,24 @@ def people_of(trial: spec.Trial, prepared: Any) -> Prompted:
     return prompted("train", fixed_rows(train, trial.model.context, trial.teacher.documents))
 
 
-def teach(experiment: spec.Experiment, folder: Path, tell: Tell = silent) -> dict[str, Any]:
+def teach(experiment: spec.Experiment, folder: Path, tell: Tell = silent, crew: Crew | None = None) -> dict[str, Any]:
     """Do the teacher's work for every variant, and say who it is: plain data for the experiment's folder."""
     from .trial import prepare  # which knows this file
 
     trials = [spec.trial(experiment, variant, 0) for variant in experiment.names]
     for trial in trials:
-        lesson_of(trial, prepare(trial.data, trial.task), tell)
+        lesson_of(trial, prepare(trial.data, trial.task), tell, helpers=helpers_of(crew, trial, folder))
     first = trials[0]
     prepared = prepare(first.data, first.task)
     if prepared.documents is not None:
         from .contest import contest  # which knows this file
 
-        return contest(first, prepared, folder, tell)
+        return contest(first, prepared, folder, tell, helpers_of(crew, first, folder))
     return about(first, prepared, tell)
+
+
+def helpers_of(crew: Crew | None, trial: spec.Trial, folder: Path) -> Helpers | None:
+    return Helpers(crew, trial, folder / "workers.log") if crew is not None and crew.can_teach else None
 
 
 def about(trial: spec.Trial, prepared: Any, tell: Tell = silent) -> dict[str, Any]:
@@ -115,6 +127,14 @@ def about(trial: spec.Trial, prepared: Any, tell: Tell = silent) -> dict[str, An
         row |= {"name": "teacher", "trained": run.result["trained"], "scores": run.result["scores"]}
         row["settings"] = trial.teacher.model_dump(mode="json", include={"model", "training"})
     return row
+
+
+def kept_for(trial: spec.Trial, prepared: Any) -> list[Path]:
+    """The folders of the cache with work of this trial's teacher, and the teacher itself if it was trained here."""
+    assert trial.teacher is not None
+    mine = teacher_of(trial, prepared).digest
+    found = sorted(about.parent for about in root().glob("*/teacher.json") if read_json(about)["digest"] == mine)
+    return found if isinstance(trial.teacher.model, str) else [*found, trained_teacher(trial, prepared)]
 
 
 # ---- the teacher
@@ -208,8 +228,10 @@ def write(
     tell: Tell = silent,
     what: str = "the teacher writes",
     size: int | None = None,
+    helpers: Helpers | None = None,
 ) -> list[dict[str, Any]]:
-    """What the model writes after each prompt; what is in the cache is not written again."""
+    """What the model writes after each prompt; what is in the cache is not written again. With `helpers`, workers share
+    what is missing: the same texts, sooner."""
     settings = {"kind": "texts", "strategy": str(how), "max_new_tokens": longest, "seed": seed}
     whose = Whose(writer.name, writer.digest, settings)
     keys = [hash_of(list(prompt)) for prompt in prompts]
@@ -221,11 +243,63 @@ def write(
             missing = _missing(keys, cache.texts)
             clock = Clock(what, len(keys), tell, done=len(keys) - len(missing))
             size = size or together(writer)
-            for start in range(0, len(missing), size):
-                some = missing[start : start + size]
-                _write_some(writer, [list(prompts[i]) for i in some], how, longest, seed, cache)
-                clock.step(len(some))
+            shares = [[list(prompts[i]) for i in missing[at : at + size]] for at in range(0, len(missing), size)]
+            if helpers is not None and len(shares) > helpers.crew.size:
+                lines = helpers.texts(shares, longest)
+            else:
+                lines = (line for share in shares for line in _lines(writer, share, how, longest, seed))
+            for line in lines:
+                cache.add_text(line.pop("key"), line)
+                clock.step(1)
     return [cache.texts[key] for key in keys]
+
+
+@dataclass(frozen=True)
+class Helpers:
+    """Workers that write for a teacher: those that run the trials afterwards."""
+
+    crew: Crew
+    trial: spec.Trial
+    log: Path
+
+    def texts(self, shares: Sequence[list[list[int]]], longest: int) -> Iterator[dict[str, Any]]:
+        """What they wrote, as it comes. Each worker takes the next few shares when it has written its last."""
+        few = max(1, min(SHARES, len(shares) // (2 * self.crew.size)))
+        jobs = [
+            Job(self.trial, self.log.parent, texts={"shares": list(shares[at : at + few]), "longest": longest})
+            for at in range(0, len(shares), few)
+        ]
+        written: queue.Queue[dict[str, Any] | None] = queue.Queue()
+
+        def take(jobs: Sequence[Job]) -> None:
+            for job in jobs:
+                while job.written:
+                    written.put(job.written.popleft())
+
+        def work() -> None:
+            try:
+                run_jobs(jobs, crew=self.crew, log=self.log, watch=take)
+            finally:
+                take(jobs)
+                written.put(None)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        while (line := written.get()) is not None:
+            yield line
+        thread.join()
+        if failed := next((job for job in jobs if job.state != "finished"), None):
+            raise TrialError(f"the teacher could not write: {failed.message}")
+
+
+def texts_of(trial: spec.Trial, shares: Sequence[list[list[int]]], longest: int) -> Iterator[dict[str, Any]]:
+    """A worker's part of the writing: shares of prompts, each written side by side as they would be by one process."""
+    from .trial import prepare  # which knows this file
+
+    assert trial.teacher is not None
+    writer = teacher_of(trial, prepare(trial.data, trial.task))
+    for share in shares:
+        yield from _lines(writer, share, chosen_strategy(trial.teacher), longest, trial.teacher.seed)
 
 
 def _missing(keys: Sequence[str], there: Any) -> list[int]:
@@ -234,20 +308,23 @@ def _missing(keys: Sequence[str], there: Any) -> list[int]:
     return sorted(at for key, at in first.items() if key not in there)
 
 
-def _write_some(
-    writer: Writer, prompts: list[list[int]], how: Strategy, longest: int, seed: int, cache: TeacherCache
-) -> None:
+def _lines(
+    writer: Writer, prompts: list[list[int]], how: Strategy, longest: int, seed: int
+) -> Iterator[dict[str, Any]]:
+    """What is written after some prompts, side by side: the lines of the cache."""
     began = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SlidingWarning)
         made = generate(writer.opened, prompts, how, max_new_tokens=longest, seed=seed, batch=len(prompts))
-    seconds = (time.perf_counter() - began) / len(prompts)
+    seconds = round((time.perf_counter() - began) / len(prompts), 4)
     for row in made:
-        line = {"ids": list(row.ids), "text": row.text, "ended": row.ended, "seconds": round(seconds, 4)}
-        cache.add_text(hash_of(prompts[row.prompt]), line)
+        key = hash_of(prompts[row.prompt])
+        yield {"key": key, "ids": list(row.ids), "text": row.text, "ended": row.ended, "seconds": seconds}
 
 
-def _written(trial: spec.Trial, prepared: Any, writer: Writer, people: Prompted, tell: Tell) -> Prompted:
+def _written(
+    trial: spec.Trial, prepared: Any, writer: Writer, people: Prompted, tell: Tell, helpers: Helpers | None
+) -> Prompted:
     """Rows that the teacher wrote: of each row of people's its beginning, or its prompt, then the teacher's text."""
     teacher, tokenizer, context = trial.teacher, prepared.tokenizer, trial.model.context
     assert teacher is not None
@@ -262,7 +339,7 @@ def _written(trial: spec.Trial, prepared: Any, writer: Writer, people: Prompted,
         prompts = questions(trial.data, prepared, writer.tokenizer, "train")
     else:
         prompts = begun if same else [_in_its_tokens(writer, tokenizer, ids) for ids in begun]
-    lines = write(writer, prompts, chosen_strategy(teacher), longest, teacher.seed, tell)
+    lines = write(writer, prompts, chosen_strategy(teacher), longest, teacher.seed, tell, helpers=helpers)
     stop = [] if tokenizer.stop_id is None else [tokenizer.stop_id]
     made = []
     for ids, line in zip(begun, lines, strict=True):

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.numpy import save as pack
 
 from .. import audit, corpus, parts, spec, streams
@@ -24,13 +25,14 @@ from ..corpus.documents import Documents
 from ..corpus.prompted import Prompted, prompted_examples
 from ..decode import continue_ids
 from ..errors import RunFolderError
-from ..files import append_line, read_json, sha256, write_bytes, write_json
+from ..files import append_line, check_seal, read_table, sha256, write_bytes, write_json
 from ..model import FineTuned, Learner, OwnModel, Transformer, count, create, tensor_hashes
 from ..model.pretrained_tokens import PretrainedTokenizer
 from ..train import devices
 from ..train.lessons import Student
 from ..train.loop import EVALUATION_BATCH, Progress, Trained, Training, scores_of
-from ..train.objectives import Evaluation, Objective, evaluate, objective_of
+from ..train.objectives import Evaluation, Objective, objective_of
+from ..train.ranks import ALONE, Alone, check_separable
 from . import attention, encoders, lengths, saved, summaries, teaching, use
 from .folders import SCHEMA, identity_of
 
@@ -89,16 +91,20 @@ def run_trial(
     *,
     device: str = "auto",
     tell: Callable[[Progress], None] = lambda progress: None,
+    ranks: Alone = ALONE,
 ) -> dict[str, Any]:
-    """Train, test and save one trial in its folder; continues what is there. Gives the result as it is written."""
+    """Train, test and save one trial in its folder; continues what is there. Gives the result as it is written. Of
+    several processes that train it together, the first one writes, and the others give nothing."""
     for file in trial.use:
         parts.use(file)
     prepared = prepare(trial.data, trial.task)
-    where = devices.choose(device)
+    where = ranks.place(devices.choose(device))
     began = time.perf_counter()
-    model, training = begin(trial, prepared, folder, where, tell)
+    model, training = begin(trial, prepared, folder, where, tell, ranks=ranks)
     trained = training.run()
-    found = evaluate_splits(trial, prepared, model, where, training.scored)
+    found = evaluate_splits(trial, prepared, model, where, training.scored, ranks)
+    if not ranks.is_first:
+        return {}
     _write_scores(folder, found)
     more = _summaries(trial, prepared, model, folder)
     if not trial.choosing:
@@ -108,8 +114,8 @@ def run_trial(
         _lengths(trial, prepared, model, folder)
         saved.save(folder, model, prepared.tokenizer, trial, prepared.corpus.label_names)
     result = _result(trial, folder, trained, found, time.perf_counter() - began) | more
-    write_json(folder / "result.json", result, durable=True)
-    _sweep(folder)
+    write_json(folder / "result.json", result, durable=True, sealed=True)
+    sweep(folder)
     return result
 
 
@@ -121,6 +127,7 @@ def begin(
     tell: Callable[[Progress], None] = lambda progress: None,
     *,
     taught: bool = True,
+    ranks: Alone = ALONE,
 ) -> tuple[Transformer | OwnModel | FineTuned | Learner, Training]:
     """The model at step 0 and its training, in a folder that belongs to this trial and no other. Without `taught`, a
     teacher's work is not done: people's texts stand in for it."""
@@ -132,11 +139,27 @@ def begin(
         for name, split in prepared.corpus.splits.items()
         if split.role in ("train", "validation") or name in trial.data.watch
     }
-    followed |= _unseen(prepared, trial)
-    folder.mkdir(parents=True, exist_ok=True)
-    _claim(trial, prepared, folder)
-    training = Training(model, objective, schedule, trial.training, trial.seed, folder, followed, device, tell)
-    if not (folder / "start.json").is_file():
+    training = Training(
+        model,
+        objective,
+        schedule,
+        trial.training,
+        trial.seed,
+        folder,
+        followed,
+        device,
+        tell,
+        ranks,
+        _unseen(prepared, trial),
+    )
+    if ranks.size > 1:
+        check_separable(model)
+    if ranks.is_first:
+        folder.mkdir(parents=True, exist_ok=True)
+        _claim(trial, prepared, folder)
+    if ranks.is_first and (folder / "start.json").is_file():
+        check_seal(folder / "start.json", f"remove {folder} to start the trial anew")
+    elif ranks.is_first:
         sizes = count(trial.model, vocab, prepared.classes, batch=trial.training.batch)
         start = {
             "schema": SCHEMA,
@@ -147,11 +170,11 @@ def begin(
             "vocabulary": vocab,
             "classes": prepared.classes,
             **asdict(sizes),
-            "device": str(device),
+            "device": device.type,
             "breaks": sorted(model.breaks) if isinstance(model, Transformer) else [],
             "versions": versions(),
         }
-        write_json(folder / "start.json", start)
+        write_json(folder / "start.json", start, sealed=True)
     model.to(device)
     return model, training
 
@@ -172,26 +195,27 @@ def _claim(trial: spec.Trial, prepared: Prepared, folder: Path) -> None:
     identity = identity_of(trial, prepared.corpus.digest)
     path = folder / "trial.json"
     if path.is_file():
-        there = read_json(path)["identity"]
+        check_seal(path, f"remove {folder} to start the trial anew")
+        there = read_table(path).get("identity")
         if there != identity:
             raise RunFolderError(f"{folder}: holds a run of a different trial ({there}, this is {identity})")
     else:
         dumped = trial.model_dump(mode="json")
-        write_json(path, {"schema": SCHEMA, "identity": identity, "corpus": prepared.corpus.digest, "trial": dumped})
+        about = {"schema": SCHEMA, "identity": identity, "corpus": prepared.corpus.digest, "trial": dumped}
+        write_json(path, about, sealed=True)
     (folder / "failure.json").unlink(missing_ok=True)
 
 
-def _unseen(prepared: Prepared, trial: spec.Trial) -> dict[str, Examples]:
+def _unseen(prepared: Prepared, trial: spec.Trial) -> dict[str, tuple[str, NDArray[np.intp]]]:
     """Of the held-out texts that are plotted along the way, the rows that do not stand in train, where some do."""
     found = {}
     for name in trial.data.watch:
         encoded = prepared.encoded[name]
         if not isinstance(encoded, corpus.Rows):
             continue
-        at = torch.from_numpy(np.flatnonzero(audit.unseen_rows(prepared.corpus, name)))
-        if 0 < len(at) < len(encoded):
-            picked = encoded.pick(at, f"{name}, unseen rows")
-            found[picked.name] = corpus.examples(picked, trial.goal, trial.model.context, prepared.tokenizer)
+        rows = np.flatnonzero(audit.unseen_rows(prepared.corpus, name))
+        if 0 < len(rows) < len(encoded):
+            found[f"{name}, unseen rows"] = name, rows
     return found
 
 
@@ -211,13 +235,14 @@ def evaluate_splits(
     model: Any,
     device: torch.device,
     scored: Mapping[str, Evaluation] = MappingProxyType({}),
+    ranks: Alone = ALONE,
 ) -> dict[str, Evaluation]:
     """Every split once, with the weights that were chosen; a search scores validation data only. This is the only
     place where test data is read whole. What was `scored` with these weights already is not scored again."""
     objective = _objective(trial)
     return {
         name: scored.get(name)
-        or evaluate(model, objective, _examples(prepared, name, trial).batches(EVALUATION_BATCH), device)
+        or ranks.evaluate(model, objective, _examples(prepared, name, trial).batches(EVALUATION_BATCH), device)
         for name, split in prepared.corpus.splits.items()
         if split.role == "validation" or not trial.choosing
     }
@@ -352,7 +377,7 @@ def _result(
     }
 
 
-def _sweep(folder: Path) -> None:
+def sweep(folder: Path) -> None:
     """The checkpoints have done their work once the result is there."""
     for rest in folder.glob("checkpoint-*"):
         shutil.rmtree(rest, ignore_errors=True)

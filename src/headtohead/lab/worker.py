@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import sys
+import threading
 import time
 import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from .. import spec
-from ..errors import HeadToHeadError
-from ..files import write_json
+from ..errors import HeadToHeadError, RunFolderError
+from ..files import alone_in, write_json
 
 TELL_EVERY = 0.25
 
@@ -35,40 +38,78 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    from .trial import run_trial
+    from ..train import memory
+    from . import teaching, trial  # noqa: F401  # imported before the first job comes
+
+    memory.keep_freed()
 
     say(event="ready")
-    for job in sys.stdin:
+    for job in _jobs():
         asked = json.loads(job)
-        trial = spec.Trial.model_validate(asked["trial"])
         folder = Path(asked["folder"])
-        last = 0.0
-
-        def tell(progress: Any) -> None:
-            nonlocal last
-            if time.monotonic() - last > TELL_EVERY or progress.step == progress.steps:
-                last = time.monotonic()
-                say(
-                    event="progress",
-                    step=progress.step,
-                    steps=progress.steps,
-                    loss=progress.loss,
-                    rate=progress.rate,
-                )
-
         try:
-            result = run_trial(trial, folder, device=asked["device"], tell=tell)
-            say(event="finished", result={k: result[k] for k in ("scores", "trained")})
+            say(event="finished", result=_work(asked, folder, say))
         except Exception as error:  # noqa: BLE001  # whatever it is, it must cost this one trial only
-            known = isinstance(error, HeadToHeadError)
-            message = str(error) if known else f"{type(error).__name__}: {error}"
-            if not known:
+            message = in_words(error, folder)
+            if not isinstance(error, HeadToHeadError):
                 traceback.print_exc()
             try:
-                write_json(folder / "failure.json", {"message": message, "kind": type(error).__name__})
+                if not asked["texts"]:
+                    write_json(folder / "failure.json", {"message": message, "kind": type(error).__name__})
             except (HeadToHeadError, OSError):
                 pass  # what could not be written is said on the line below
             say(event="failed", message=message, wrong_request=getattr(error, "exit_code", 1) == 2)
+
+
+def _work(asked: dict[str, Any], folder: Path, say: Callable[..., None]) -> dict[str, Any]:
+    """Run a trial, or write a share of a teacher's texts; gives what the parent wants to know of the result."""
+    from . import teaching
+    from .trial import run_trial
+
+    trial = spec.Trial.model_validate(asked["trial"])
+    if asked["texts"]:
+        for text in teaching.texts_of(trial, **asked["texts"]):
+            say(event="text", line=text)
+        return {}
+    last = 0.0
+
+    def tell(progress: Any) -> None:
+        nonlocal last
+        if time.monotonic() - last > TELL_EVERY or progress.step == progress.steps:
+            last = time.monotonic()
+            say(event="progress", **{k: getattr(progress, k) for k in ("step", "steps", "loss", "rate")})
+
+    if not folder.parent.parent.is_dir():
+        raise RunFolderError(f"{folder.parent.parent}: was removed while its trials were at work in it")
+    with alone_in(folder):
+        result = run_trial(trial, folder, device=asked["device"], tell=tell)
+    return {k: result[k] for k in ("scores", "trained")}
+
+
+def _jobs() -> Iterator[str]:
+    """The lines that the parent sends. When it is gone, this process ends in the middle of whatever it does: the
+    experiment may be started again at once, and two must not write one run."""
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            lines.put(line)
+        os._exit(0)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        yield lines.get()
+
+
+def in_words(error: Exception, folder: Path) -> str:
+    """What went wrong with a trial, for the person who asked for it."""
+    if isinstance(error, HeadToHeadError):
+        return str(error)
+    if isinstance(error, OSError) and not folder.is_dir():
+        return f"{folder}: was removed while the trial was at work in it; --resume trains it anew"
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}; what was written before is whole, and --resume goes on from there"
+    return f"{type(error).__name__}: {error}"
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import psutil
 
@@ -27,13 +27,15 @@ from ..train import devices
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 MEMORY_PER_WORKER = 1 << 30
+MOVES = 20
+"""a job whose machine is lost so often is given up"""
 
 State = Literal["waiting", "running", "finished", "failed", "lost", "kept"]
 
 
 @dataclass
 class Job:
-    """One trial on its way through a worker."""
+    """One trial on its way through a worker; or, with `texts`, a share of what the trial's teacher has to write."""
 
     trial: spec.Trial
     folder: Path
@@ -44,25 +46,52 @@ class Job:
     rate: float = 0.0
     message: str = ""
     wrong_request: bool = False
+    moves: int = 0
+    """how often it had to go on elsewhere, because the machine it was on was lost"""
     began: float = 0.0
     ended: float = 0.0
     result: dict[str, Any] = field(default_factory=dict)
+    texts: dict[str, Any] | None = None
+    """prompts for the teacher, and how long what it writes may be"""
+    written: deque[dict[str, Any]] = field(default_factory=deque)
+    """what the teacher wrote and nobody has taken yet"""
 
     @property
     def is_over(self) -> bool:
         return self.state in ("finished", "failed", "lost", "kept")
 
+    def asked(self, device: str) -> dict[str, Any]:
+        """What a worker is told."""
+        trial = self.trial.model_dump(mode="json")
+        return {"trial": trial, "folder": str(self.folder), "device": device, "texts": self.texts}
+
 
 Watch = Callable[[Sequence[Job]], None]
+
+
+class Hand(Protocol):
+    """Whoever takes jobs, one at a time, and says into the inbox how they go; None says that it is gone."""
+
+    job: Job | None
+    is_ready: bool
+
+    @property
+    def how_it_ended(self) -> str: ...
+    def take(self, job: Job, device: str) -> None: ...
+    def end(self) -> None: ...
+    def close(self) -> None: ...
+
+
+Inbox = queue.Queue[tuple[Hand, dict[str, Any] | None]]
+Hire = Callable[[Inbox, dict[str, str], Path], Hand]
 
 
 class Worker:
     """One child process, and a thread that passes on what it says."""
 
-    def __init__(
-        self, inbox: queue.Queue[tuple[Worker, dict[str, Any] | None]], environment: dict[str, str], log: Path
-    ) -> None:
+    def __init__(self, inbox: Inbox, environment: dict[str, str], log: Path) -> None:
         self.job: Job | None = None
+        self.is_ready = False
         self._log = log.open("ab")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "headtohead.lab.worker"],
@@ -76,7 +105,13 @@ class Worker:
         self._listener = threading.Thread(target=self._listen, args=(inbox,), daemon=True)
         self._listener.start()
 
-    def _listen(self, inbox: queue.Queue[tuple[Worker, dict[str, Any] | None]]) -> None:
+    @property
+    def how_it_ended(self) -> str:
+        code = self.process.returncode
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
+        return f"{how}{_last_words(Path(self._log.name))}"
+
+    def _listen(self, inbox: Inbox) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             inbox.put((self, json.loads(line)))
@@ -87,9 +122,8 @@ class Worker:
         assert self.process.stdin is not None
         self.job = job
         job.state, job.began = "running", time.monotonic()
-        asked = {"trial": job.trial.model_dump(mode="json"), "folder": str(job.folder), "device": device}
         try:
-            self.process.stdin.write(json.dumps(asked) + "\n")
+            self.process.stdin.write(json.dumps(job.asked(device)) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             pass  # it is gone; the listener says so
@@ -112,6 +146,28 @@ class Worker:
                 pipe.close()
 
 
+@dataclass(frozen=True)
+class Crew:
+    """Who runs the trials: how many at once, and how one more is hired."""
+
+    size: int
+    hire: Hire = Worker
+    can_teach: bool = False
+    """can these also do a teacher's writing?"""
+
+
+def crew_of(on: str | Crew | None, workers: int | None, device: str) -> Crew:
+    """Workers of this machine; or, with `on`, of a cluster, or who is there already."""
+    if isinstance(on, Crew):
+        return on
+    if on is None:
+        return Crew(workers or default_workers(), can_teach=True)
+    from .cluster import connect  # which needs ray
+
+    cluster = connect(on, device)
+    return Crew(workers or cluster.room(), cluster.hire, can_teach=True)
+
+
 def default_workers() -> int:
     """One a core, as far as memory goes."""
     room = int(psutil.virtual_memory().available // MEMORY_PER_WORKER)
@@ -129,7 +185,7 @@ def environment_for(trials: Sequence[spec.Trial]) -> dict[str, str]:
 def run_jobs(
     jobs: list[Job],
     *,
-    workers: int,
+    crew: Crew,
     log: Path,
     device: str = "auto",
     watch: Watch = lambda jobs: None,
@@ -139,21 +195,21 @@ def run_jobs(
     """Run the jobs that wait, and return when all are over. Their state says how each of them ended. `more` is asked
     whenever workers are free, with their number, and what it gives is added to the jobs."""
     waiting = deque(job for job in jobs if job.state == "waiting")
-    inbox: queue.Queue[tuple[Worker, dict[str, Any] | None]] = queue.Queue()
+    inbox: Inbox = queue.Queue()
     if environment is None:
         environment = environment_for([job.trial for job in waiting])
-    staff: list[Worker] = []
+    staff: list[Hand] = []
     try:
         while True:
-            free = workers - sum(worker.job is not None for worker in staff) - len(waiting)
+            free = crew.size - sum(worker.job is not None for worker in staff) - len(waiting)
             added = more(free) if free > 0 else []
             jobs += added
             waiting += added
             for worker in staff:
                 if worker.job is None and waiting:
                     worker.take(waiting.popleft(), device)
-            while waiting and len(staff) < workers:
-                worker = Worker(inbox, environment, log)
+            while waiting and len(staff) < crew.size:
+                worker = crew.hire(inbox, environment, log)
                 staff.append(worker)
                 worker.take(waiting.popleft(), device)
             if not any(worker.job for worker in staff):
@@ -163,12 +219,8 @@ def run_jobs(
             except queue.Empty:
                 watch(jobs)
                 continue
-            if message is None:
-                _lose(worker, log)
-                staff.remove(worker)
-                worker.close()
-            elif _heard(worker, message):
-                worker.job = None
+            if worker in staff:
+                _hear(worker, message, staff, waiting)
             watch(jobs)
     finally:
         for worker in staff:
@@ -177,13 +229,33 @@ def run_jobs(
                 worker.job.state = "waiting"
 
 
-def _heard(worker: Worker, message: dict[str, Any]) -> bool:
+def _hear(worker: Hand, message: dict[str, Any] | None, staff: list[Hand], waiting: deque[Job]) -> None:
+    """Act on what a worker said."""
+    if message is None or message["event"] == "moved":
+        if (job := _lose(worker, moved=message is not None)) is not None:
+            waiting.appendleft(job)
+        staff.remove(worker)
+        worker.close()
+    elif _heard(worker, message):
+        worker.job = None
+    if not waiting and any(hand.job and hand.job.moves and not hand.is_ready for hand in staff):
+        # A job that moved may wait for the very place that one with nothing to do holds.
+        for idle in [hand for hand in staff if hand.job is None]:
+            idle.end()
+            staff.remove(idle)
+
+
+def _heard(worker: Hand, message: dict[str, Any]) -> bool:
     """Note what a worker said of its job; true when the job is over."""
+    worker.is_ready = True
     job = worker.job
     if job is None or message["event"] == "ready":
         return False
     if message["event"] == "progress":
         job.step, job.steps, job.loss, job.rate = (message[k] for k in ("step", "steps", "loss", "rate"))
+        return False
+    if message["event"] == "text":
+        job.written.append(message["line"])
         return False
     job.ended = time.monotonic()
     if message["event"] == "finished":
@@ -193,14 +265,18 @@ def _heard(worker: Worker, message: dict[str, Any]) -> bool:
     return True
 
 
-def _lose(worker: Worker, log: Path) -> None:
-    job = worker.job
-    if job is not None:
-        code = worker.process.returncode
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
-        job.state, job.ended = "lost", time.monotonic()
-        job.message = f"its worker {how}; --resume continues it{_last_words(log)}"
-    worker.job = None
+def _lose(worker: Hand, *, moved: bool) -> Job | None:
+    """Note that a worker is gone, with its job. A job whose machine was lost is given back, to go on elsewhere."""
+    job, worker.job = worker.job, None
+    if job is None:
+        return None
+    if moved and job.moves < MOVES:
+        job.moves += 1
+        job.state = "waiting"
+        return job
+    job.state, job.ended = "lost", time.monotonic()
+    job.message = f"its worker {worker.how_it_ended}; --resume continues it"
+    return None
 
 
 def _last_words(log: Path) -> str:

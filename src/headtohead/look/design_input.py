@@ -149,6 +149,8 @@ def read(source: str | Path, name: str = "keys") -> Rows:
             raise RequestError(f"{name}: {source}: no such file{_near(path)}")
         return matrix(parse(source, name), name)
     try:
+        if path.exists() and not path.is_file():
+            raise RequestError(f"{name}: {path}: cannot be read (it is no plain file)")
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise RequestError(f"{name}: {path}: cannot be read ({error.strerror})") from None
@@ -192,6 +194,10 @@ def _parse_json(text: str, name: str) -> list[list[Any]]:
         found = json.loads(text)
     except json.JSONDecodeError as error:
         raise RequestError(f"{name}: is no JSON (line {error.lineno}: {error.msg})") from None
+    except RecursionError:
+        raise RequestError(f"{name}: is no JSON that can be read (nested too deep)") from None
+    except ValueError as error:  # a number of too many digits
+        raise RequestError(f"{name}: is no JSON that can be read ({error})") from None
     word = name.partition(":")[0]
     if isinstance(found, dict):
         if word not in found:

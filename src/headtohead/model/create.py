@@ -3,16 +3,20 @@
 import hashlib
 from pathlib import Path
 
+import psutil
 import torch
 from torch import Tensor, nn
 
 from .. import spec
+from ..errors import ModelError
 from . import finetuned, students
 from .drawing import drawing
 from .finetuned import FineTuned
 from .own import OwnModel
 from .students import Learner
 from .transformer import Transformer
+
+BYTES = 4
 
 
 def create(
@@ -28,6 +32,7 @@ def create(
     `frequencies`, how often train shows each word, is where an output bias may start (without it, as all others do)."""
     if isinstance(model, spec.Pretrained):
         return students.begin(model) if classes is None else finetuned.begin(model, classes, seed=seed)
+    _check_room(model, vocab)
     if isinstance(model, spec.OwnModel):
         with drawing(seed, "initial"):
             return OwnModel(model, vocab, classes, base=base)
@@ -38,6 +43,21 @@ def create(
     if classes is None:
         _start_output(built, frequencies)
     return built
+
+
+def _check_room(model: spec.Transformer | spec.OwnModel, vocab: int) -> None:
+    """An error where not even the words' vectors and the layers' projections would fit into memory. On the meta device
+    nothing is kept."""
+    if isinstance(model, spec.OwnModel) or torch.empty(0).device.type == "meta":
+        return
+    projections = 4 * model.width * model.heads * model.head_width
+    needed = BYTES * (vocab * model.width + model.layers * projections)
+    free = psutil.virtual_memory().available
+    if needed > free:
+        raise ModelError(
+            f"no room for a model of width {model.width:,}, {model.layers:,} layers and {vocab:,} words in memory: it "
+            f"needs at least {needed / 2**30:.1f} GB, and {free / 2**30:.1f} GB are free"
+        )
 
 
 @torch.no_grad()

@@ -12,11 +12,11 @@ from .. import streams
 def drawing(*what: int | str) -> Iterator[None]:
     """Everything drawn inside comes from a stream of its own, and nothing outside is disturbed."""
     with torch.random.fork_rng(devices=[]):
-        _seed(streams.key(*what))
+        seed_devices(streams.key(*what))
         yield
 
 
-def _seed(key: int) -> None:
+def seed_devices(key: int) -> None:
     """torch.manual_seed for the devices in use only: for a device that is not, it notes a traceback to seed it later,
     which takes longer than a step of a small model."""
     torch.default_generator.manual_seed(key)

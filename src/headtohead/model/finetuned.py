@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from .. import spec
@@ -201,7 +202,10 @@ def reopen(model: spec.Pretrained, folder: Path, classes: int) -> FineTuned:
     if built.head is not None:
         from safetensors.torch import load_file
 
-        built.head.load_state_dict(load_file(folder / HEAD_FILE))
+        try:
+            built.head.load_state_dict(load_file(folder / HEAD_FILE))
+        except (SafetensorError, OSError, RuntimeError, ValueError) as error:
+            raise ModelError(f"{folder / HEAD_FILE}: no head of this model can be read from it ({error})") from error
     return built
 
 

@@ -26,6 +26,10 @@ LONGEST = 1 << 32
 """no text or list of a sound file is longer"""
 
 
+MOST_IN_A_BYTE = 8
+"""numbers; the closest packing there is has five"""
+
+
 @dataclass(frozen=True)
 class Head:
     """What the head says."""
@@ -49,9 +53,12 @@ def read_head(path: Path) -> Head:
         if file.read(4) != MAGIC:
             raise ModelError(f"{path}: is not a GGUF file (it does not begin with {MAGIC.decode()})")
         try:
-            return _head(file)
-        except (_BrokenError, struct.error, UnicodeDecodeError, OverflowError, OSError, RecursionError) as error:
+            head = _head(file)
+        except (_BrokenError, struct.error, UnicodeDecodeError, OSError, RecursionError) as error:
             raise ModelError(f"{path}: is damaged or incomplete ({str(error) or 'its head ends too early'})") from None
+    if head.parameters > MOST_IN_A_BYTE * path.stat().st_size:
+        raise ModelError(f"{path}: is damaged or incomplete (its head speaks of more numbers than it has room for)")
+    return head
 
 
 def _head(file: BinaryIO) -> Head:
@@ -72,7 +79,7 @@ def _head(file: BinaryIO) -> Head:
             raise _BrokenError(f"a tensor of {axes} axes")
         shape = struct.unpack(f"<{axes}Q", file.read(8 * axes))
         found[name] = prod(shape)
-        file.seek(12, 1)  # its type and its place
+        _pass(file, 12)  # its type and its place
     return Head(architecture, found)
 
 
@@ -100,23 +107,29 @@ def _text(file: BinaryIO) -> str:
     return raw.decode()
 
 
+def _pass(file: BinaryIO, count: int) -> None:
+    """Go on behind so many bytes, which must be there: those who read the file afterwards believe its head."""
+    if count:
+        file.seek(count - 1, 1)
+        if not file.read(1):
+            raise _BrokenError("its head ends too early")
+
+
 def _skip(file: BinaryIO, kind: int) -> None:
     if kind == STRING:
-        file.seek(_long(file), 1)
+        _pass(file, _long(file))
     elif kind == ARRAY:
         inner, count = _number(file), _long(file)
         if inner in WIDTHS:
-            file.seek(WIDTHS[inner] * count, 1)
+            _pass(file, WIDTHS[inner] * count)
         elif inner == STRING:
             for _ in range(count):  # a vocabulary: a hundred thousand of them
-                if len(size := file.read(8)) < 8:
-                    raise _BrokenError("its head ends too early")
-                file.seek(int.from_bytes(size, "little"), 1)
+                _pass(file, _long(file))
         else:
             for _ in range(count):
                 _skip(file, inner)
     elif kind in WIDTHS:
-        file.seek(WIDTHS[kind], 1)
+        _pass(file, WIDTHS[kind])
     else:
         raise _BrokenError(f"a value of the unknown type {kind}")
 

@@ -29,6 +29,7 @@ from .weights import Weights, check_room, find
 
 Ids = Int[Tensor, "batch length"]
 Task = Literal["language-model", "encoder"]
+MOST_LAYERS = 2000
 UNLIMITED = 1 << 30
 """the context of a model that says nothing of its positions"""
 
@@ -239,7 +240,7 @@ def check_type(transformers: Any, weights: Weights) -> None:
 
 def writes(config: dict[str, Any]) -> bool:
     """Is it a decoder, a model that writes text?"""
-    made = config.get("architectures") or [""]
+    made: list[str] = config.get("architectures") or [""]
     return bool(config.get("is_decoder")) or any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in made)
 
 
@@ -261,6 +262,8 @@ def read(kind: Any, weights: Weights, **how: Any) -> tuple[nn.Module, dict[str, 
     """The library's model with these weights in float32, and its report on what was not in the file."""
     gguf = {"gguf_file": weights.gguf} if weights.gguf else {"use_safetensors": True}
     try:
+        if not weights.gguf:
+            _check_outline(kind, weights)
         inner, report = kind.from_pretrained(
             weights.folder,
             dtype=torch.float32,
@@ -270,12 +273,36 @@ def read(kind: Any, weights: Weights, **how: Any) -> tuple[nn.Module, dict[str, 
             **gguf,
             **how,
         )
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, NotImplementedError) as error:
+    except ModelError:
+        raise
+    except Exception as error:  # a configuration can be wrong in any way, and the library does not look before
         reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         raise ModelError(f"{weights.name}: transformers cannot read these weights ({reason})") from error
     model: nn.Module = inner
     found: dict[str, Any] = report
     return model, found
+
+
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+SPARE = 2**24
+"""parameters that a model may have beyond the file's: heads and poolers that are drawn, tied weights that are not"""
+
+
+def _check_outline(kind: Any, weights: Weights) -> None:
+    """A configuration that speaks of a larger model than the file holds would have the rest drawn, however large."""
+    from transformers import AutoConfig
+
+    layers = max((n for name in LAYERS if type(n := weights.config.get(name)) is int), default=0)
+    if layers > MOST_LAYERS:
+        raise ModelError(f"{weights.name}: its configuration speaks of {layers:,} layers")
+    config = AutoConfig.from_pretrained(weights.folder, local_files_only=True, trust_remote_code=False)
+    with torch.device("meta"):
+        outline = kind.from_config(config)
+    size = sum(p.numel() for p in outline.parameters())
+    if size > 2 * weights.parameters + SPARE:
+        raise ModelError(
+            f"{weights.name}: its configuration speaks of {size:,} parameters, and the file has {weights.parameters:,}"
+        )
 
 
 @contextmanager

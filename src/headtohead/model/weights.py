@@ -89,6 +89,7 @@ def _folder(folder: Path, name: str) -> Weights:
         _refuse_pickles(folder)
         raise ModelError(f"{folder}: is not a model's folder (it has no config.json and no GGUF file)")
     config = _json(folder / "config.json")
+    _check_config(folder / "config.json", config)
     for file in ("config.json", "tokenizer_config.json"):
         if (folder / file).is_file() and "auto_map" in _json(folder / file):
             raise ModelError(
@@ -99,7 +100,7 @@ def _folder(folder: Path, name: str) -> Weights:
     if not files:
         _refuse_pickles(folder)
         raise ModelError(f"{folder}: has no weights (model.safetensors)")
-    return Weights(folder, None, name, sum(map(_count, files)), config)
+    return Weights(folder, None, name, sum(map(numbers_in, files)), config)
 
 
 def _refuse_pickles(folder: Path) -> None:
@@ -119,7 +120,10 @@ def _shards(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return [one] if (one := folder / "model.safetensors").is_file() else []
-    names = sorted(set(_json(index).get("weight_map", {}).values()))
+    listed = _json(index).get("weight_map", {})
+    if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
+        raise ModelError(f"{index}: is damaged (weight_map says in which file each tensor is)")
+    names = sorted(set(listed.values()))
     wrong = [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]
     absent = [name for name in names if not (folder / name).is_file()]
     if wrong or absent:
@@ -128,7 +132,7 @@ def _shards(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def _count(path: Path) -> int:
+def numbers_in(path: Path) -> int:
     """Numbers in a safetensors file, from its head."""
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -136,15 +140,28 @@ def _count(path: Path) -> int:
         if length > size:
             raise ModelError(f"{path}: is no safetensors file, or a damaged one")
         try:
-            head = json.loads(file.read(length))
-            tensors = [value for name, value in head.items() if name != "__metadata__"]
-            end = max((tensor["data_offsets"][1] for tensor in tensors), default=0)
-            numbers: int = sum(prod(tensor["shape"]) for tensor in tensors)
-        except (ValueError, TypeError, KeyError, AttributeError):
+            tensors = _tensors(json.loads(file.read(length)))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise ModelError(f"{path}: is no safetensors file, or a damaged one") from None
+    end = max((end for _, end in tensors), default=0)
     if 8 + length + end != size:
         raise ModelError(f"{path}: is incomplete ({size} bytes, its head speaks of {8 + length + end})")
+    numbers = sum(numbers for numbers, _ in tensors)
+    if numbers > 2 * size:
+        raise ModelError(f"{path}: is damaged (its head speaks of more numbers than it has room for)")
     return numbers
+
+
+def _tensors(head: Any) -> list[tuple[int, int]]:
+    """How many numbers each tensor has, and where it ends; ValueError for what these cannot be."""
+    found = []
+    for name, tensor in head.items():
+        if name != "__metadata__":
+            shape, (begin, end) = tensor["shape"], tensor["data_offsets"]
+            if not all(type(one) is int and 0 <= one < 2**63 for one in (*shape, begin, end)) or len(shape) > 64:
+                raise ValueError(name)
+            found.append((prod(shape), end))
+    return found
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -152,9 +169,20 @@ def _json(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ModelError(f"{path}: is no JSON file ({error})") from None
+    except RecursionError:
+        raise ModelError(f"{path}: is no JSON file that can be read (nested too deep)") from None
     if not isinstance(found, dict):
         raise ModelError(f"{path}: holds a {type(found).__name__}, not an object")
     return found
+
+
+def _check_config(path: Path, config: dict[str, Any]) -> None:
+    """What is read of a configuration here must be what it is everywhere."""
+    made = config.get("architectures") or []
+    if not isinstance(config.get("model_type", ""), str):
+        raise ModelError(f"{path}: model_type must be a name, not {config['model_type']!r}")
+    if not isinstance(made, list) or not all(isinstance(name, str) for name in made):
+        raise ModelError(f"{path}: architectures must be a list of names, not {made!r}")
 
 
 # ---- packages and the hub

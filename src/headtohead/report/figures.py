@@ -80,6 +80,8 @@ def interval(metric: str, ends: Sequence[Any] | None, places: int | None = None)
         return UNKNOWN
     places = decimals(metric, ends) if places is None else places
     low, high = ends
+    if metric == "perplexity" and low >= VAST:
+        return f"all beyond +1,000{SPACE}%"
     if metric == "perplexity" and high >= VAST:
         return f"{change(metric, low, places)} to {change(metric, high, places)}"
     return f"{signed(metric, low, places)} to {signed(metric, high, places)}{unit(metric)}"

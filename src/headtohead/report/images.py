@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from ..errors import RunFolderError
-from ..files import read_json
-from ..lab.folders import Runs
+from ..lab import shapes
+from ..lab.folders import Runs, read_arrays
 from .png import png as write_png
 from .png import uri
 
@@ -74,15 +73,17 @@ def read_maps(folder: Path, variants: Sequence[str]) -> dict[str, Maps]:
 
 
 def _read(run: Path, seed: int) -> Maps:
-    about = read_json(run / "maps.json")
+    about = shapes.read(run / "maps.json", shapes.MapsAbout)
     try:
-        arrays = load_file(run / "maps.safetensors")
+        arrays = read_arrays(run / "maps.safetensors")
     except SafetensorError as error:
         raise RunFolderError(f"{run / 'maps.safetensors'}: is damaged ({error})") from None
     layers: dict[str, dict[int, Weights]] = {"before": {}, "after": {}}
     for name, array in arrays.items():
         when, _, layer = name.partition(".")
         if when in layers:
+            if not layer.isdecimal() or len(layer) > 4 or array.ndim != 3 or 0 in array.shape:
+                raise RunFolderError(f"{run / 'maps.safetensors'}: is damaged (no attention map in {name!r})")
             layers[when][int(layer)] = array
     return Maps(str(about["text"]), tuple(map(str, about["tokens"])), layers["before"], layers["after"], seed)
 

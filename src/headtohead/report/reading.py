@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RunFolderError
-from ..files import read_json
+from ..files import is_as_written, read_json
 from .figures import is_number
 
 BASELINE = "baseline"
@@ -54,6 +54,8 @@ def read(folder: Path) -> Findings:
     if not path.is_file():
         raise RunFolderError(f"{folder}: has no findings.json, so there is nothing to report")
     found = read_json(path)
+    if isinstance(found, dict) and not is_as_written(found):
+        raise RunFolderError(f"{path}: is damaged (its checksum does not agree); `h2h report {folder}` makes it anew")
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         schema = found.get("schema") if isinstance(found, dict) else None
         raise RunFolderError(f"{path}: written with schema {schema}, this reads {SCHEMA}")

@@ -82,6 +82,10 @@ class Live:
         if self.is_shown:
             self.live.update(self.table(jobs))
 
+    def say(self, text: str) -> None:
+        """A line that stays, above the table."""
+        self.live.console.print(escape(text))
+
     def tell(self, pace: Any) -> None:
         """Work that is done before any trial begins."""
         if self.is_shown:

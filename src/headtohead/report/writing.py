@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 from ..errors import RequestError, nearest
 from ..files import disk_full_in_words, write_bytes, write_text
+from ..lab import shapes
 from . import charts, drawing, page, reading, tables
 from .formats import csv_text, latex, markdown_report
 from .reading import Findings
@@ -25,8 +26,11 @@ def write(folder: Path, formats: Sequence[str] = ("html",), out: Path | None = N
     report-charts/NAME.svg, .pdf or .png. `out` is another folder for them, or a file for one of those two alone.
     """
     check(formats)
-    findings = reading.read(folder)
-    target = out or folder
+    with shapes.agreeing(folder / "findings.json"):
+        return _write(reading.read(folder), folder, formats, out or folder)
+
+
+def _write(findings: Findings, folder: Path, formats: Sequence[str], target: Path) -> list[Path]:
     written: list[Path] = []
     for one in dict.fromkeys(formats):
         if one in SUFFIXES:

@@ -11,13 +11,13 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from .. import spec
 from ..errors import Fault, RequestError, SpecError
-from ..spec import loading
+from ..spec import loading, overlays
 
 Kind = Literal["number", "text", "word", "choice", "toml"]
 Json = dict[str, Any]
@@ -55,11 +55,13 @@ class Asked:
     settings: tuple[str, ...] = ()
     data: str | None = None
     quick: bool = False
+    full: bool = False
 
     def arguments(self, files: Path) -> list[str]:
         """As they are typed after `h2h run`."""
         found = [source(self.recipe, files)]
         found += ["--data", self.data] if self.data else []
+        found += ["--full"] if self.full else []
         found += ["--quick"] if self.quick else []
         return [*found, *(word for setting in self.settings for word in ("--set", setting))]
 
@@ -75,7 +77,12 @@ def choices(files: Path) -> dict[str, Json]:
         if isinstance(raw.get("question"), str) and isinstance(raw.get("task"), str):
             variants = raw.get("variants")
             names = list(variants) if isinstance(variants, dict) else []
-            found[name] = {"question": raw["question"], "task": raw["task"], "variants": names}
+            found[name] = {
+                "question": raw["question"],
+                "task": raw["task"],
+                "variants": names,
+                "full": isinstance(raw.get("full"), dict),
+            }
     return found
 
 
@@ -99,9 +106,11 @@ def text_of(name: str, files: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def fields(name: str, files: Path, schema: Json) -> dict[str, list[Field]]:
-    """The fields of each group, with the values of the recipe or the schema's defaults."""
-    raw = loading.read(source(name, files)).raw
+def fields(name: str, files: Path, schema: Json, *, full: bool = False) -> dict[str, list[Field]]:
+    """The fields of each group, with the values of the recipe (of its [full] setting, if so asked) or the schema's
+    defaults."""
+    draft = loading.read(source(name, files))
+    raw = (overlays.with_full(draft) if full else draft).raw
     found: dict[str, list[Field]] = {}
     for title, table in GROUPS:
         properties = schema["properties"] if not table else _table(schema, table, raw)
@@ -180,15 +189,33 @@ def _key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
 
 
-def asked(given: Mapping[str, str], files: Path, schema: Json) -> Asked:
-    """What a filled-in form asks for: only what differs from the file becomes a setting."""
+def is_ticked(given: Mapping[str, str], box: str) -> bool:
+    return given.get(box) == "true"
+
+
+def changed(given: Mapping[str, str], files: Path, schema: Json) -> dict[str, Field]:
+    """The fields whose text differs from what the form showed, by name, with that text. What it showed were the values
+    of the full setting or those of the file (`shown`); which of them is wanted now (`full`) may have been changed."""
     recipe = given.get("recipe", "")
-    shown = [field for group in fields(recipe, files, schema).values() for field in group]
+    before = _by_name(fields(recipe, files, schema, full=given.get("shown") == "full"))
+    after = _by_name(fields(recipe, files, schema, full=is_ticked(given, "full")))
+    found = {}
+    for name, field in (before | after).items():
+        untouched = {one[name].value.strip() for one in (before, after) if name in one}
+        if name in given and given[name].strip() not in untouched:
+            found[name] = replace(field, value=given[name].strip())
+    return found
+
+
+def _by_name(groups: dict[str, list[Field]]) -> dict[str, Field]:
+    return {field.name: field for group in groups.values() for field in group}
+
+
+def asked(given: Mapping[str, str], files: Path, schema: Json) -> Asked:
+    """What a filled-in form asks for: only what was changed becomes a setting."""
     settings, data, faults = [], None, []
-    for field in shown:
-        text = given.get(field.name, field.value).strip()
-        if text == field.value.strip():
-            continue
+    for field in changed(given, files, schema).values():
+        text = field.value
         if not text:
             faults.append(Fault(field.name, "cannot be left empty: the file gives it a value"))
         elif field.name == "data.source":
@@ -197,7 +224,8 @@ def asked(given: Mapping[str, str], files: Path, schema: Json) -> Asked:
             settings.append(f"{field.name}={json.dumps(text, ensure_ascii=False) if field.kind == 'text' else text}")
     if faults:
         raise SpecError("form", faults)
-    return Asked(recipe, given.get("name", "").strip(), tuple(settings), data, given.get("quick") == "true")
+    name, quick, full = given.get("name", "").strip(), is_ticked(given, "quick"), is_ticked(given, "full")
+    return Asked(given.get("recipe", ""), name, tuple(settings), data, quick, full)
 
 
 def checked(asked: Asked, files: Path) -> Asked:
@@ -221,8 +249,9 @@ def checked(asked: Asked, files: Path) -> Asked:
         data = str((files / data).resolve())
     if faults:
         raise SpecError("form", faults)
-    spec.parse(found, [*settings, *([f"data.source={json.dumps(data)}"] if data else [])], quick=asked.quick)
-    return Asked(asked.recipe, asked.name, tuple(settings), data, asked.quick)
+    given = [*settings, *([f"data.source={json.dumps(data)}"] if data else [])]
+    spec.parse(found, given, full=asked.full, quick=asked.quick)
+    return replace(asked, settings=tuple(settings), data=data)
 
 
 def _value(text: str) -> Any:

@@ -33,7 +33,8 @@ TOO_LARGE = f"the body is larger than {MOST_BODY >> 10} kB"
 CLOSE = {"connection": "close"}
 MOST_ADDRESS = 2048
 BODY_SECONDS = 20.0
-MOST_AT_ONCE = {"read": 48, "change": 8, "watch": 200, "models": 16}
+MOST_AT_ONCE = {"read": 200, "change": 8, "watch": 200, "models": 16}
+"""of each kind; a class that opens a page at the same moment asks for its style and scripts at the same moment too"""
 MODELS = ("/api/attention", "/api/playground/")
 """these change nothing, but they ask long questions and take long to be answered"""
 SAFE = ("GET", "HEAD", "OPTIONS")

@@ -17,7 +17,8 @@ from typing import Any
 from ..errors import HeadToHeadError
 
 IDLE = 120.0
-LONGEST = 60.0
+LONGEST = 300.0
+"""seconds for an answer: beside trainings on every core it computes for seconds, and waits for most of the time"""
 LARGEST_ANSWER = 64 << 20
 Json = dict[str, Any]
 

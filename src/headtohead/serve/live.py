@@ -39,7 +39,7 @@ class Trial:
     steps: int = 0
     split: str = ""
     value: float | None = None
-    """the metric at the last evaluation, on `split`"""
+    """the metric at the last evaluation, on `split`: the one that is judged, or else the first"""
     message: str = ""
 
 
@@ -138,10 +138,11 @@ class Reader:
         if not about:
             return self._before_it_began(busy, process is not None)
         names, seeds, metric = _plan(about)
+        judged = _text(about["primary"], "split") if isinstance(about.get("primary"), dict) else ""
         trials = [self._trial(name, seed, busy) for name, seed in self._wanted(names, seeds)]
         curves: Json = {}
         for trial in trials if metrics else ():
-            self._measure(trial, metric)
+            self._measure(trial, metric, judged)
             self._add_curves(curves, trial, metric)
         live = Live(self.name, _text(about, "question"), "running", metric, trials, curves, process is not None)
         live.searched = len(list(self._search_results()))
@@ -218,7 +219,7 @@ class Reader:
             trial.state = "running" if busy else "stopped"
         return trial
 
-    def _measure(self, trial: Trial, metric: str) -> None:
+    def _measure(self, trial: Trial, metric: str, judged: str) -> None:
         """How far it has come, and the metric at its last evaluation."""
         folder = self._run(trial.variant, trial.seed)
         if trial.state == "waiting":
@@ -227,9 +228,14 @@ class Reader:
         trial.steps = start["steps"] if isinstance(start.get("steps"), int) else 0
         rows = self._metrics(folder)
         trial.step = max((row["step"] for row in rows), default=0)
-        for row in rows:
-            if row["split"] not in ("batches", "train") and isinstance(row.get(metric), int | float):
-                trial.split, trial.value = row["split"], row[metric]
+        last = {
+            row["split"]: row[metric]
+            for row in rows
+            if row["split"] not in ("batches", "train") and isinstance(row.get(metric), int | float)
+        }
+        if last:
+            trial.split = judged if judged in last else next(iter(last))
+            trial.value = last[trial.split]
 
     def _metrics(self, folder: Path) -> list[Json]:
         path = folder / "metrics.jsonl"

@@ -1,4 +1,6 @@
-"""The model process: `python -m headtohead.serve.model_process` takes requests as lines of JSON and answers with lines.
+"""The model process takes requests as lines of JSON and answers with lines:
+
+    python -m headtohead.serve.model_process SECONDS_OF_A_STEP SECONDS_OF_A_REQUEST
 
 Requests take turns, an answer of each at a time (a token, say), so that a long one keeps nobody waiting. A line
 {"stop": 3} ends request 3 at once, also in the middle of a step: a signal raises an exception between two operations.
@@ -25,9 +27,6 @@ from ..errors import HeadToHeadError
 
 NICE = 5
 """trainings go first, but somebody is waiting"""
-STEP_SECONDS = 60.0
-LONGEST = 180.0
-"""seconds of computing for one step, and for one request"""
 TOO_LONG = "this takes too long; take a shorter text, fewer tokens, or a smaller model"
 Json = dict[str, Any]
 
@@ -50,10 +49,13 @@ class Request:
 
 
 class Turns:
-    """Requests, one step of each in turn."""
+    """Requests, one step of each in turn. No step and no request computes for longer than so many seconds."""
 
-    def __init__(self, begin: Callable[[Json], Iterator[Json]], say: Callable[[Json], None]) -> None:
+    def __init__(
+        self, begin: Callable[[Json], Iterator[Json]], say: Callable[[Json], None], *, step: float, request: float
+    ) -> None:
         self.begin, self.say = begin, say
+        self.longest_step, self.longest_request = step, request
         self.inbox: SimpleQueue[Json] = SimpleQueue()
         self.under_way: deque[Request] = deque()
         self.stopped: set[int] = set()
@@ -100,7 +102,7 @@ class Turns:
 
     def _step(self, request: Request) -> Json | None:
         began = time.process_time()
-        signal.setitimer(signal.ITIMER_PROF, STEP_SECONDS, 1.0)  # again, should the first exception get lost
+        signal.setitimer(signal.ITIMER_PROF, self.longest_step, 1.0)  # again, should the first exception get lost
         self.now = request.number
         try:
             answer = next(request.answers, None)
@@ -108,7 +110,7 @@ class Turns:
             self.now = None
             signal.setitimer(signal.ITIMER_PROF, 0)
         request.spent += time.process_time() - began
-        if answer is not None and request.spent > LONGEST:
+        if answer is not None and request.spent > self.longest_request:
             _close(request.answers)
             raise TooLongError
         return answer
@@ -135,7 +137,7 @@ def _listen(turns: Turns) -> None:
     os._exit(0)  # the server has gone, or wants nothing more
 
 
-def main() -> None:
+def main(step: float, request: float) -> None:
     os.nice(NICE)
     line = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever prints must not disturb the line to the parent
@@ -152,7 +154,7 @@ def main() -> None:
         except BrokenPipeError:
             os._exit(1)
 
-    turns = Turns(begin, say)
+    turns = Turns(begin, say, step=step, request=request)
     signal.signal(signal.SIGUSR1, turns.interrupt)
     signal.signal(signal.SIGPROF, turns.time_out)
     threading.Thread(target=_listen, args=(turns,), daemon=True).start()
@@ -160,4 +162,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(float, sys.argv[1:]))

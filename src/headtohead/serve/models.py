@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -22,9 +23,6 @@ from starlette.requests import Request
 
 from ..errors import RequestError
 
-IDLE = 600.0
-SILENT = 300.0
-"""seconds without a word while there is work: then the process is taken for dead"""
 AT_ONCE = 4
 MOST_WAITING = 12
 LARGEST_ANSWER = 64 << 20
@@ -34,10 +32,25 @@ GONE = "the process that holds the models has ended; ask again"
 Json = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Patience:
+    """How long is waited for what, in seconds."""
+
+    idle: float = 600.0
+    """without a question: then the process is sent home"""
+    step: float = 60.0
+    """of computing for one step, a token for instance"""
+    request: float = 180.0
+    """of computing for one request"""
+    silent: float = 300.0
+    """without a word while there is work: then the process is taken for dead"""
+
+
 class Models:
     """One child, and the requests that it works on."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: Patience | None = None) -> None:
+        self.patience = patience or Patience()
         self._child: asyncio.subprocess.Process | None = None
         self._listener: asyncio.Task[None] | None = None
         self._answers: dict[int, asyncio.Queue[Json]] = {}
@@ -92,7 +105,7 @@ class Models:
 
     async def _next(self, answers: asyncio.Queue[Json]) -> Json:
         try:
-            async with asyncio.timeout(SILENT):
+            async with asyncio.timeout(self.patience.silent):
                 return await answers.get()
         except TimeoutError:
             await self.end()
@@ -117,6 +130,8 @@ class Models:
             sys.executable,
             "-m",
             "headtohead.serve.model_process",
+            str(self.patience.step),
+            str(self.patience.request),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -146,7 +161,7 @@ class Models:
         if not self._answers:
             if self._idle is not None:
                 self._idle.cancel()
-            self._idle = asyncio.get_running_loop().call_later(IDLE, self._send_home)
+            self._idle = asyncio.get_running_loop().call_later(self.patience.idle, self._send_home)
 
     def _send_home(self) -> None:
         if not self._answers and self._child is not None and self._child.stdin is not None:

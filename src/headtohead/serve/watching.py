@@ -2,7 +2,8 @@
 
 The page has regions (trials, curves, verdicts, ...). A watcher asks the disk about once a second what has changed,
 renders a region once when it has, and wakes the clients. A client keeps nothing but which versions it was sent: one
-that is slow simply gets the latest when it is ready, and nothing piles up for it.
+that is slow simply gets the latest when it is ready, and nothing piles up for it. How often is looked and drawn goes
+by what it takes, not by how many look.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from .live import Live, Reader, thinned
 EVERY = 1.0
 HEARTBEAT = 15.0
 SHARE = 20
-"""a picture that took so long to draw is drawn again after so many times that long"""
+"""what took so long is done again after so many times that long: a look in processor time, a picture by the clock and
+after a minute at the latest"""
 KEPT = 20
 """watchers whose pictures are kept for the next one who looks"""
 Json = dict[str, Any]
@@ -55,7 +57,7 @@ class Watcher:
         self.judged: Json = {}
         self.curves: Json = {}
 
-    async def events(self, last: str = "") -> AsyncIterator[bytes]:
+    async def events(self, last: str = "") -> AsyncGenerator[bytes]:
         """What one client is sent: every region now, then those that change, and a sign of life in between."""
         self.clients += 1
         try:
@@ -94,33 +96,38 @@ class Watcher:
     async def _look(self) -> None:
         try:
             while True:
+                began = time.process_time()
                 await self.update()
-                await asyncio.sleep(EVERY)
+                await asyncio.sleep(max(EVERY, SHARE * (time.process_time() - began)))
         finally:
             self._wake()  # so that a fault of ours is raised where it is seen, in the stream of each client
 
     async def update(self) -> Live:
         """Read, and send what is new."""
-        live = await asyncio.to_thread(self.reader.read)
-        changed = self._show("status", {"live": live})
-        changed |= self._show("trials", {"live": live})
-        changed |= self._show("audits", {"audits": await asyncio.to_thread(self.reader.audits)})
-        known = self.reader.judged(live)
+        live, audits, known = await asyncio.to_thread(self._read)
         if known and known["verdicts"] != self.judged.get("verdicts"):
             self.judged = known  # the words are there at once, the picture follows
-        changed |= self._show("verdicts", {"judged": self.judged, "live": live})
-        changed |= self._show("curves", {"curves": self.curves, "live": live})
+        told = asdict(replace(live, curves={}))
+        changed = self._show("status", {"live": live}, told)
+        changed |= self._show("trials", {"live": live}, told)
+        changed |= self._show("audits", {"audits": audits}, audits)
+        changed |= self._show("verdicts", {"judged": self.judged, "live": live}, (self.judged, live.state))
+        changed |= self._show("curves", {"curves": self.curves, "live": live}, (self.curves, bool(live.curves)))
         if changed:
             self._wake()
         if self._task is not None and (self._pictures is None or self._pictures.done()):
             self._pictures = asyncio.create_task(self._draw(live))
         return live
 
-    def _show(self, name: str, view: Json) -> bool:
-        plain = {key: asdict(value) if isinstance(value, Live) else value for key, value in view.items()}
-        if self._shown.get(name) == plain:
+    def _read(self) -> tuple[Live, Json, Json]:
+        live = self.reader.read()
+        return live, self.reader.audits(), self.reader.judged(live)
+
+    def _show(self, name: str, view: Json, about: Any) -> bool:
+        """Render a region, unless all that it shows (`about`) is as it was."""
+        if name in self.regions and self._shown.get(name) == about:
             return False
-        self._shown[name] = plain
+        self._shown[name] = about
         html = self.render(name, {"name": self.name, **view})
         sent = self.regions.get(name)
         data = json.dumps({"region": name, "html": html})
@@ -142,19 +149,21 @@ class Watcher:
         points = sum(len(p) for by in live.curves.values() for s in by.values() for p in s.values())
         await self._asked("curves", (points, live.state), self._draw_curves, live)
 
-    async def _asked(self, what: str, about: Any, work: Callable[[Live], Any], live: Live) -> None:
-        key = f"asked {what}"
-        over = live.state not in ("running", "starting")
-        if self._shown.get(key) == about or (not over and time.monotonic() < self._not_before.get(what, 0)):
+    async def _asked(self, what: str, about: Any, work: Callable[[Live], Awaitable[bool]], live: Live) -> None:
+        """Have it made, if it is due. What could not be made is tried again later, also when the training is over."""
+        key, failed = f"asked {what}", f"failed {what}"
+        may_wait = live.state in ("running", "starting") or self._shown.get(failed)
+        if self._shown.get(key) == about or (may_wait and time.monotonic() < self._not_before.get(what, 0)):
             return
         began = time.monotonic()
-        await work(live)
-        self._shown[key] = about
+        self._shown[failed] = not await work(live)
+        if not self._shown[failed]:
+            self._shown[key] = about
         self._not_before[what] = time.monotonic() + SHARE * min(time.monotonic() - began, 3)
 
-    async def _judge(self, live: Live) -> None:
+    async def _judge(self, live: Live) -> bool:
         if not any(t.state == "finished" and t.variant == "baseline" for t in live.trials):
-            return
+            return True
         known, found = self.reader.judged(live), self.reader.findings()
         asked: Json = {"what": "judge", "folder": str(self.reader.folder)}
         if known:
@@ -162,12 +171,16 @@ class Watcher:
         answer = await self.helper.ask(asked)
         if answer.get("verdicts"):
             self.judged = {"final": False, **known, **answer}
+        return bool(answer)
 
-    async def _draw_curves(self, live: Live) -> None:
-        if live.curves:
-            found = {"metric": live.metric, "curves": thinned(live.curves)}
-            answer = await self.helper.ask({"what": "curves", "findings": found})
-            self.curves = answer if answer.get("chart") else self.curves
+    async def _draw_curves(self, live: Live) -> bool:
+        longest = max((len(p) for by in live.curves.values() for s in by.values() for p in s.values()), default=0)
+        if longest == 0 or (longest == 1 and live.state == "running"):  # a point is no curve yet
+            return True
+        found = {"metric": live.metric, "curves": thinned(live.curves)}
+        answer = await self.helper.ask({"what": "curves", "findings": found})
+        self.curves = answer if answer.get("chart") else self.curves
+        return bool(answer)
 
 
 class Watchers:

@@ -1,17 +1,20 @@
-"""What all tables of an experiment file share: frozen, strict, no unknown keys."""
+"""What all tables of an experiment file share: frozen, strict, no unknown keys, and sizes with an end: nothing that a
+machine could be asked for lies beyond them, and what does would be counted up to for hours."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, model_serializer, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_validator
 
 
 class Table(BaseModel):
     """One table of an experiment file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -20,6 +23,15 @@ class Table(BaseModel):
         if not isinstance(value, dict):
             return value
         return {key: tuple(one) if isinstance(one, list) else one for key, one in value.items()}
+
+
+Count = Annotated[int, Field(ge=1, le=2**30)]
+Size = Annotated[int, Field(ge=1, le=2**17)]
+"""of vectors"""
+Few = Annotated[int, Field(ge=1, le=2**10)]
+"""layers, heads"""
+Length = Annotated[int, Field(ge=1, le=2**24)]
+"""of inputs, in tokens"""
 
 
 class Choice(BaseModel):
@@ -55,7 +67,9 @@ class Choice(BaseModel):
         return hash(str(self))
 
 
-SPAN = re.compile(r"(\d+(?:\.\d+)?) epochs?")
+FOLDER_NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,100}")
+FOLDER_WORDS = "is used as a folder name: letters, digits, and . + - _ inside; up to 100"
+SPAN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) epochs?")
 
 
 def span_in_steps(span: int | str, steps_per_epoch: int) -> int:

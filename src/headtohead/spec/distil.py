@@ -6,12 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from .base import Choice, Table
+from .base import Choice, Count, Length, Table
 from .model import Transformer
 from .taught import Taught
 from .training import Training
 
-Count = Annotated[int, Field(ge=1)]
 DOCUMENT = "{document}"
 
 
@@ -55,7 +54,7 @@ class Teacher(Table):
     """of its training and of what it draws; none of the students'"""
     documents: Count | None = None
     """how many texts of train are taught, spread evenly; every variant learns from the same ones. Unless given, all"""
-    begin: Count = 8
+    begin: Length = 8
     """plain text: so many tokens of people's text begin each text that the teacher writes"""
     prompt: str | None = None
     """documents with summaries: what is asked, with {document} where the document goes. Without it, texts are plain"""
@@ -63,7 +62,7 @@ class Teacher(Table):
     """the prompt is put into the chat template of a model that has one"""
     strategy: Choice | None = None
     """how the teacher writes: unless given, greedy for summaries and sample for plain text"""
-    max_new_tokens: Count = 60
+    max_new_tokens: Length = 60
     """the longest summary"""
     reported: tuple[Reported, ...] = ()
     claims: tuple[ContestClaim, ...] = ()

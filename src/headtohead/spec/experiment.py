@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from .base import SPAN, Table
+from .base import SPAN, Few, Table
 from .data import Data
 from .distil import Teacher
 from .model import Model, Transformer
@@ -16,11 +17,12 @@ from .search import Search
 from .training import Training
 
 BASELINE = "baseline"
+ONE_FOLDER = re.compile(r"[^/\\\x00-\x1f\x7f]{1,100}")
 
 
 Task = Literal["language-model", "classify", "finetune", "distil"]
 Goal = Literal["language-model", "classify"]
-Seeds = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=r"^auto( up to \d+)?$")]
+Seeds = Annotated[int, Field(ge=1, le=10_000)] | Annotated[str, Field(pattern=r"^auto( up to \d{1,4})?$")]
 WORDING = {
     "question",
     "about",
@@ -49,7 +51,7 @@ class Primary(Table):
     """test (all held-out texts), validation, or the name of one held-out text"""
 
 
-When = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=rf"^{SPAN.pattern}$")]
+When = Annotated[int, Field(ge=0, le=2**30)] | Annotated[str, Field(pattern=rf"^{SPAN.pattern}$")]
 """a step, 0 before training, or "5 epochs" """
 Word = Literal["helped", "hurt", "no practical difference"]
 
@@ -120,11 +122,11 @@ class Probe(Table):
     prompts: tuple[str, ...] = ()
     sentences: dict[str, str] = Field(default_factory=dict)
     """name = a sentence to be scored or classified"""
-    samples: Annotated[int, Field(ge=1)] = 1
+    samples: Few = 1
     """continuations of each prompt"""
-    contexts: tuple[Annotated[int, Field(ge=2)], ...] = ()
+    contexts: tuple[Annotated[int, Field(ge=2, le=2**24)], ...] = ()
     """the trained model is also tested on inputs of these lengths"""
-    costs: tuple[Annotated[int, Field(ge=2)], ...] = ()
+    costs: tuple[Annotated[int, Field(ge=2, le=2**24)], ...] = ()
     """time and memory of a training step are measured at these lengths of input"""
 
 
@@ -201,6 +203,13 @@ class Experiment(Table):
     """settings to be searched; the best is compared with the baseline as the variant `winner`"""
     quick: bool = False
     """a quick look: fewer seeds and steps than the file asks for, so no answer"""
+
+    @field_validator("name")
+    @classmethod
+    def _is_one_folder(cls, name: str) -> str:
+        if not ONE_FOLDER.fullmatch(name) or not name.strip(". "):
+            raise ValueError("is used as a folder name: up to 100 characters, no / or \\, and not only periods")
+        return name
 
     @property
     def most_seeds(self) -> int:

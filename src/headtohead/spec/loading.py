@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..errors import Fault, RequestError, SpecError, nearest
+from .base import FOLDER_NAME, FOLDER_WORDS
 from .experiment import BASELINE, Experiment, Trial
 from .faults import fault_of
 from .overlays import (
@@ -34,8 +34,12 @@ from .overlays import (
 from .possible import impossible
 from .search import search_faults
 from .teaching import tokens_of
+from .toml import LONGEST_FILE, parse_toml, unusable
 
 Check = Callable[[Raw], list[Fault]]
+MOST_VARIANTS = 1000
+BESIDE = ("variants", "published", "claims", "comparisons", "original", "search", "axis", "about", "taught")
+"""what no variant changes: it is not checked again for each of them"""
 
 
 def recipe_names() -> list[str]:
@@ -64,16 +68,23 @@ def read(recipe_or_file: str | Path) -> Draft:
         if path.suffix == ".toml" or path.name != str(recipe_or_file):
             raise RequestError(f"{path}: no such file")
         path = recipe_path(str(recipe_or_file))
+    source = str(path)
+    if path.stat().st_size > LONGEST_FILE:
+        raise SpecError(source, [Fault("file", f"is too long for an experiment (more than {LONGEST_FILE:,} bytes)")])
     try:
         text = path.read_text(encoding="utf-8")
-        raw = tomllib.loads(text)
+        raw = parse_toml(text)
     except UnicodeDecodeError as error:
-        raise SpecError(str(path), [Fault(f"byte {error.start}", "is not UTF-8 text")]) from None
-    except tomllib.TOMLDecodeError as error:
-        raise SpecError(str(path), [Fault("TOML", str(error))]) from None
+        raise SpecError(source, [Fault(f"byte {error.start}", "is not UTF-8 text")]) from None
+    except ValueError as error:
+        raise SpecError(source, [Fault("TOML", str(error))]) from None
+    except OSError as error:
+        raise RequestError(f"{path}: cannot be read ({error.strerror})") from None
     if not raw:
-        raise SpecError(str(path), [Fault("file", "is empty; `h2h recipes --show NAME` prints one to start from")])
-    return Draft(path.stem, str(path), raw, _lines(text))
+        raise SpecError(source, [Fault("file", "is empty; `h2h recipes --show NAME` prints one to start from")])
+    if faults := unusable(raw):
+        raise SpecError(source, faults)
+    return Draft(path.stem, source, raw, _lines(text))
 
 
 def _lines(text: str) -> dict[str, int]:
@@ -81,8 +92,9 @@ def _lines(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), start=1):
-        if header := re.match(r"\s*\[+\s*([^\[\]]+?)\s*\]+", line):
-            table = header.group(1)
+        # No two neighbours of these patterns match the same character: a long line would take for ever.
+        if header := re.match(r"\s*\[+([^\[\]]+)\]", line):
+            table = header.group(1).strip()
             found.setdefault(table, number)
         elif key := re.match(r"\s*([\w.\-\"]+)\s*=", line):
             found.setdefault(f"{table}.{key.group(1)}".strip(".").replace('"', ""), number)
@@ -126,8 +138,18 @@ def resolve(raw: Raw, name: str, *, check: Check | None = None) -> Experiment:
 
 
 def changes_of(experiment: Experiment, variant: str) -> dict[str, Any]:
-    """What the variant sets, as dotted names with plain values."""
-    return dict(_flat(experiment.variants.get(variant, {})))
+    """What the variant sets otherwise than the baseline, as dotted names with plain values. A search's winner names all
+    that was searched, also what came out as it was."""
+    given = _flat(experiment.variants.get(variant, {}))
+    if not given:
+        return {}
+    here, there = (trial(experiment, name, 0).model_dump(mode="json") for name in (variant, BASELINE))
+
+    def value(tables: Raw, setting: str) -> Any:
+        table, _, key = setting.partition(".")
+        return tables[table].get(key)
+
+    return {name: said for name, said in given.items() if value(here, name) != value(there, name)}
 
 
 def trial(experiment: Experiment, variant: str, seed: int) -> Trial:
@@ -152,12 +174,16 @@ def trial(experiment: Experiment, variant: str, seed: int) -> Trial:
 
 def _resolve(raw: Raw, name: str, check: Check | None) -> tuple[Experiment | None, list[Fault]]:
     raw = _with_defaults(raw, name)
+    if faults := unusable(raw):
+        return None, faults
     experiment, faults = _validated(raw)
     if check:
         faults += check(raw)
     seen = {(f.place, f.message) for f in faults}
     variants = raw.get("variants", {})
-    if isinstance(variants, dict):
+    if isinstance(variants, dict) and len(variants) > MOST_VARIANTS:
+        faults.append(Fault("variants", f"are {len(variants):,}; an experiment compares {MOST_VARIANTS:,} at most"))
+    elif isinstance(variants, dict):
         for variant, changes in variants.items():
             found = _variant_faults(raw, str(variant), changes, check)
             faults += [f for f in found if (f.place.removeprefix(f"variants.{variant}."), f.message) not in seen]
@@ -182,8 +208,8 @@ def _variant_faults(raw: Raw, variant: str, changes: Any, check: Check | None) -
     place = f"variants.{variant}"
     if variant == BASELINE:
         return [Fault(place, "is the name of the original; give the change another one")]
-    if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", variant):
-        return [Fault(place, "is used as a folder name: letters, digits, and . + - _ inside")]
+    if not FOLDER_NAME.fullmatch(variant):
+        return [Fault(place, FOLDER_WORDS)]
     if not isinstance(changes, dict) or not changes:
         return [Fault(place, 'changes nothing; write what it replaces, as in model.position = "alibi"')]
     faults = []
@@ -202,7 +228,7 @@ def _variant_faults(raw: Raw, variant: str, changes: Any, check: Check | None) -
 def _changed_faults(raw: Raw, changes: Raw, check: Check | None) -> list[Fault]:
     """What is wrong with the file once these changes are laid over it, as far as they are to blame."""
     named = tuple(_flat(changes))
-    merged = with_variant(raw, changes)
+    merged = with_variant({key: value for key, value in raw.items() if key not in BESIDE}, changes)
     found = _validated(merged)[1] + (check(merged) if check else [])
     return [f for f in found if any(f.place.startswith(n) or n.startswith(f.place) for n in named) or f.place in TABLES]
 
@@ -215,9 +241,19 @@ def _validated(raw: Raw) -> tuple[Experiment | None, list[Fault]]:
     try:
         experiment = Experiment.model_validate(raw)
     except ValidationError as error:
-        # A value that may be of two types is reported once for each of them; the last one says most.
-        return None, list({fault.place: fault for fault in map(fault_of, error.errors())}.values())
+        return None, _one_a_place(error)
     return experiment, impossible(experiment)
+
+
+def _one_a_place(error: ValidationError) -> list[Fault]:
+    """A value that may be of two types is reported once for each of them. The last one says most, unless it only says
+    that this type was not given: then the value was of the other one."""
+    found: dict[str, Fault] = {}
+    for one in error.errors():
+        fault = fault_of(one)
+        if fault.place not in found or one["type"] != "string_type":
+            found[fault.place] = fault
+    return list(found.values())
 
 
 def _placed(fault: Fault, lines: Mapping[str, int], given: set[str]) -> Fault:

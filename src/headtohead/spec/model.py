@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from .base import Choice, Table
+from .base import Choice, Few, Length, Size, Table
 from .pretrained import Pretrained
-
-Count = Annotated[int, Field(ge=1)]
 
 
 def _choices(value: object) -> object:
@@ -46,12 +45,12 @@ Pattern = Annotated[
 class Transformer(Table):
     """A transformer of parts in named slots."""
 
-    width: Count = 64
-    layers: Count = 4
-    heads: Count = 2
-    head_dim: Count | None = None
+    width: Size = 64
+    layers: Few = 4
+    heads: Few = 2
+    head_dim: Size | None = None
     """width / heads unless given"""
-    context: Count = 32
+    context: Length = 32
     position: tuple[Choice, ...] = (Choice(kind="learned"),)
     """one part or a list: the signals are used together"""
     pattern: Pattern | None = None
@@ -65,7 +64,7 @@ class Transformer(Table):
     block: Choice = Choice(kind="pre")
     pool: Choice = Choice(kind="mean")
     """classifier: how the positions become one vector"""
-    classifier_hidden: Count | None = 100
+    classifier_hidden: Size | None = 100
     """classifier: width of the hidden layer between pool and classes"""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     tied: bool = False
@@ -96,8 +95,8 @@ class Transformer(Table):
     @model_validator(mode="after")
     def _heads_divide_width(self) -> Transformer:
         if self.head_dim is None and self.width % self.heads:
-            divisors = [n for n in range(1, self.width + 1) if self.width % n == 0]
-            near = min(divisors, key=lambda n: abs(n - self.heads))
+            small = [n for n in range(1, math.isqrt(self.width) + 1) if self.width % n == 0]
+            near = min({*small, *(self.width // n for n in small)}, key=lambda n: (abs(n - self.heads), n))
             raise ValueError(
                 f"width {self.width} cannot be divided among {self.heads} heads; take heads = {near}, or give head_dim"
             )
@@ -126,7 +125,7 @@ class OwnModel(Table):
 
     module: Annotated[str, Field(pattern=r"^.+\.py:[A-Za-z_]\w*$")]
     """file.py:Name"""
-    context: Count = 32
+    context: Length = 32
     options: dict[str, Any] = Field(default_factory=dict)
     """keyword arguments of the constructor; vocab_size, context and classes are passed if it takes them"""
 

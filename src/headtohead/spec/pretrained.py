@@ -6,15 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from .base import Table
-
-Count = Annotated[int, Field(ge=1)]
+from .base import Few, Size, Table
 
 
 class Lora(Table):
     """Small matrices beside the frozen ones, after Hu et al. 2021, arXiv:2106.09685."""
 
-    rank: Count = 8
+    rank: Size = 8
     alpha: Annotated[float, Field(gt=0)] = 16.0
     """what the small matrices add is multiplied by alpha / rank"""
     on: tuple[str, ...] = Field(default=("query", "value"), min_length=1)
@@ -24,7 +22,7 @@ class Lora(Table):
 class Fewer(Table):
     """A model of one's own made from some of the layers of a larger one."""
 
-    layers: Count
+    layers: Few
     chosen: Literal["evenly", "first"] = "evenly"
     """spread from the first to the last, or the first so many"""
 
@@ -34,7 +32,7 @@ class Pretrained(Table):
 
     pretrained: Annotated[str, Field(min_length=1)]
     """hub:owner/name, a folder, or an installed package with weights inside"""
-    max_length: Annotated[int, Field(ge=4)] = 128
+    max_length: Annotated[int, Field(ge=4, le=2**24)] = 128
     """tokens of a text, the model's own around it included; a longer text loses its end"""
     pool: Literal["own", "first", "mean"] = "own"
     """what the head reads: as the library's own head does it, the first token's vector, or the mean over the text"""

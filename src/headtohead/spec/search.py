@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
 from ..errors import Fault
-from .base import Table
+from .base import Count, Few, Table
 from .data import Data
 from .model import Transformer
 from .overlays import TABLES, Raw
@@ -27,6 +27,7 @@ FOLDER = "search"
 FIRST_SEED = 1_000
 """the seeds of a search begin here, those of a comparison at 0: the winner is judged by seeds that are new to it"""
 MOST_CELLS = 10_000
+MOST_VALUES, MOST_SETTINGS = 1_000, 50
 MOST_CORNERS = 2_000
 """so many combinations are checked before anything is trained"""
 MOST_FAULTS = 5
@@ -34,7 +35,6 @@ MOST_FAULTS = 5
 COMPARABLE_DATA = ("data.unknown", "data.once")
 """what a search may change of the data: validation figures on other rows or tokens could not be compared"""
 
-Count = Annotated[int, Field(ge=1)]
 Settings = dict[str, Any]
 """dotted name = value"""
 
@@ -68,9 +68,10 @@ class Range(Table):
     def steps(self) -> tuple[int | float, ...]:
         """Every value of a range with a step. Nobody wants to read 0.30000000000000004."""
         assert self.step is not None
-        count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
-        if count > MOST_CELLS:
+        most = (self.high - self.low) / self.step + 1e-9
+        if most >= MOST_CELLS:
             return ()
+        count = math.floor(most) + 1
         made = [self.low + at * self.step for at in range(count)]
         return tuple(made if self.is_whole else (float(f"{one:.12g}") for one in made))
 
@@ -107,7 +108,7 @@ class Pruning(Table):
 
     risk: Annotated[float, Field(gt=0, le=0.5)] = 0.05
     """how often, at most, the truly best cell may be lost that way"""
-    after: Count = 1
+    after: Few = 1
     """seeds that every cell gets"""
 
 
@@ -118,7 +119,7 @@ class Search(Table):
     """grid: every combination; random: drawn; tpe: drawn where it went well so far (Bergstra et al. 2011; optuna)"""
     space: dict[str, Axis] = Field(min_length=1)
     """setting = [values], or { low, high, log } or { low, high, step }"""
-    seeds: Count = 2
+    seeds: Few = 2
     """for each cell"""
     budget: Budget | None = None
     """{ trials = 40 } or { minutes = 30 }; a grid needs none"""
@@ -265,6 +266,9 @@ def _has_file(data: Raw) -> bool:
 
 
 def _names(search: Search) -> Iterator[Fault]:
+    if len(search.space) > MOST_SETTINGS:
+        yield Fault("search.space", f"names {len(search.space):,} settings; a search can have {MOST_SETTINGS}")
+        return
     for setting, axis in search.space.items():
         place = f"search.space.{setting}"
         table, _, key = setting.partition(".")
@@ -279,6 +283,10 @@ def _names(search: Search) -> Iterator[Fault]:
             yield Fault(place, "a grid needs a list of values, or a range with a step", ("list", "step"))
         elif isinstance(axis, Range) and axis.step is not None and not axis.steps():
             yield Fault(place, f"has more than {MOST_CELLS:,} steps")
+        elif not isinstance(axis, Range) and len(axis) > MOST_VALUES:
+            yield Fault(
+                place, f"lists {len(axis):,} values; up to {MOST_VALUES:,} can be listed, a range has any number"
+            )
         elif not isinstance(axis, Range) and len({repr(one) for one in axis}) < len(axis):
             yield Fault(place, "names the same value twice")
 

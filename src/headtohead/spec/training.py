@@ -6,16 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .base import SPAN, Choice, Table, span_in_steps
+from .base import SPAN, Choice, Count, Table, span_in_steps
 from .taught import Taught
 
-Span = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=rf"^{SPAN.pattern}$")]
+Span = Count | Annotated[str, Field(pattern=rf"^{SPAN.pattern}$")]
 
 
 class Stop(Table):
     """Early stop: when validation has not improved for so many evaluations."""
 
-    patience: Annotated[int, Field(ge=1)]
+    patience: Count
 
 
 class Training(Table):
@@ -23,7 +23,7 @@ class Training(Table):
 
     steps: Span = 500
     """a number of steps, or "15 epochs" """
-    batch: Annotated[int, Field(ge=1)] = 16
+    batch: Annotated[int, Field(ge=1, le=2**20)] = 16
     sampling: Literal["random", "shuffled"] = "random"
     """language model on a stream: blocks from anywhere, or every block once before any comes again"""
     batching: Literal["shuffled", "by length"] = "shuffled"

@@ -5,18 +5,21 @@ older ones are removed after it is in place.
 """
 
 import hashlib
+import json
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch as st
+from pydantic import TypeAdapter
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from ..errors import RunFolderError
-from ..files import disk_full_in_words, read_json, write_bytes, write_json
+from ..errors import RunFolderError, short
+from ..files import SEAL, disk_full_in_words, is_as_written, read_bytes, read_table, sha256, write_bytes, write_json
+
+TENSORS = ("model.safetensors", "optimizer.safetensors")
 
 
 @dataclass
@@ -35,6 +38,13 @@ class State:
     waited: int = 0
     """evaluations since the best"""
     peak_memory: int = 0
+    processes: int = 1
+    """that train it together"""
+    resharded: list[int] = field(default_factory=list)
+    """the steps after which their number was changed"""
+    beside: dict[str, str] = field(default_factory=dict)
+    """checksums of the files beside the checkpoint that it goes on with: the best weights so far, and as much of
+    metrics.jsonl as belongs to it"""
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -50,7 +60,11 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 def load_tensors(model: nn.Module, tensors: dict[str, Tensor], place: str) -> None:
     """Put saved tensors back; what is missing must be tied to something that is there."""
-    missing, unexpected = model.load_state_dict(tensors, strict=False)
+    try:
+        missing, unexpected = model.load_state_dict(tensors, strict=False)
+    except RuntimeError as error:  # tensors of another shape
+        said = short(str(error).replace("\n", " "), 300)
+        raise RunFolderError(f"{place}: the weights do not fit the model: {said}") from None
     untied = set(missing) & set(model_tensors(model))
     if untied or unexpected:
         raise RunFolderError(
@@ -58,16 +72,19 @@ def load_tensors(model: nn.Module, tensors: dict[str, Tensor], place: str) -> No
         )
 
 
-def save_weights(path: Path, model: nn.Module) -> None:
-    write_bytes(path, st.save(model_tensors(model), metadata={"format": "pt"}))
+def save_weights(path: Path, model: nn.Module) -> str:
+    """Gives the checksum of what was written."""
+    content = st.save(model_tensors(model), metadata={"format": "pt"})
+    write_bytes(path, content)
+    return hashlib.sha256(content).hexdigest()
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     try:
-        return st.load(path.read_bytes())
-    except FileNotFoundError:
-        raise RunFolderError(f"{path}: no weights here; was the run finished?") from None
-    except (SafetensorError, ValueError, KeyError) as error:
+        if not path.exists():
+            raise RunFolderError(f"{path}: no weights here; was the run finished?")
+        return st.load(read_bytes(path))
+    except (SafetensorError, ValueError, KeyError, TypeError, OverflowError, RuntimeError) as error:
         raise RunFolderError(f"{path}: is damaged ({error})") from None
 
 
@@ -88,7 +105,7 @@ def save(folder: Path, model: nn.Module, optimizer: dict[str, Tensor], state: St
             for name, content in parts.items():
                 write_bytes(temporary / name, content)
             sums = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
-            write_json(temporary / "state.json", {**asdict(state), "sha256": sums})
+            write_json(temporary / "state.json", {**asdict(state), "sha256": sums}, sealed=True)
             temporary.rename(final)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -110,13 +127,55 @@ def newest(folder: Path) -> Path | None:
 
 def restore(path: Path, model: nn.Module) -> tuple[dict[str, Tensor], State]:
     """Put the model back where it was; gives the optimizer's tensors and the state."""
-    raw: dict[str, Any] = read_json(path / "state.json")
-    sums: dict[str, str] = raw.pop("sha256")
+    state, sums = read_state(path)
     for name, wanted in sums.items():
-        if hashlib.sha256((path / name).read_bytes()).hexdigest() != wanted:
+        if sha256(path / name) != wanted:
             raise RunFolderError(f"{path / name}: the checksum does not agree; remove {path} to start the trial anew")
     load_tensors(model, read_weights(path / "model.safetensors"), str(path))
-    return read_weights(path / "optimizer.safetensors"), State(**raw)
+    return read_weights(path / "optimizer.safetensors"), state
+
+
+def read_state(path: Path) -> tuple[State, dict[str, str]]:
+    """Where the training of this checkpoint stands, and the checksums of its other files."""
+    raw = read_table(path / "state.json")
+    try:
+        if not is_as_written(raw):
+            raise ValueError("its checksum does not agree")
+        raw.pop(SEAL, None)
+        sums = raw.pop("sha256", None)
+        if not isinstance(sums, dict) or set(sums) != set(TENSORS):
+            raise ValueError(f"it has checksums of other files than {' and '.join(TENSORS)}")
+        return TypeAdapter(State).validate_json(json.dumps(raw), strict=True), sums
+    except ValueError as error:
+        said = short(str(error).replace("\n", ": "), 300)
+        raise RunFolderError(f"{path / 'state.json'}: is damaged ({said}); remove {path} to start anew") from None
+
+
+def check_processes(path: Path, state: State, processes: int) -> None:
+    """Another number of processes sums in another order and has other streams for dropout: not the same bits."""
+    if state.processes != processes:
+        raise RunFolderError(
+            f"{path}: was saved by a training on {_processes(state.processes)}, and this is {_processes(processes)}; "
+            f"start as many again (torchrun --nproc-per-node {state.processes}), or add --reshard to go on with this "
+            "number: then it ends near the same figures, but not with the same bits"
+        )
+
+
+def reshard(folder: Path, processes: int) -> bool:
+    """Let another number of processes go on with a run. Each holds the whole model, so nothing else is to be done."""
+    found = newest(folder)
+    if found is None:
+        return False
+    state, sums = read_state(found)
+    if state.processes == processes:
+        return False
+    state.processes, state.resharded = processes, [*state.resharded, state.step]
+    write_json(found / "state.json", {**asdict(state), "sha256": sums}, sealed=True)
+    return True
+
+
+def _processes(number: int) -> str:
+    return "one process" if number == 1 else f"{number} processes"
 
 
 def cut_lines(path: Path, lines: int) -> None:
@@ -124,3 +183,13 @@ def cut_lines(path: Path, lines: int) -> None:
     if path.is_file():
         kept = path.read_bytes().split(b"\n")[:lines]
         write_bytes(path, b"".join(line + b"\n" for line in kept))
+
+
+def check_sums(folder: Path, wanted: dict[str, str], when: str) -> None:
+    """Are these files of a run what they were then?"""
+    for name, there in wanted.items():
+        if not (folder / name).is_file() or sha256(folder / name) != there:
+            raise RunFolderError(
+                f"{folder / name}: is damaged, or gone: it is not what it was {when}; remove {folder} to start the "
+                "trial anew"
+            )

@@ -36,6 +36,14 @@ class TaughtBatch(Batch):
         targets = None if self.targets is None else self.targets.to(device)
         return TaughtBatch(plain.input_ids, plain.labels, plain.attention_mask, targets=targets)
 
+    def rows(self, first: int, end: int) -> TaughtBatch:
+        plain, targets = super().rows(first, end), self.targets
+        if targets is not None:
+            skipped = super().rows(0, first).predictions
+            taken = slice(skipped, skipped + plain.predictions)
+            targets = Targets(targets.ids[taken], targets.shares[taken], targets.rest[taken])
+        return TaughtBatch(plain.input_ids, plain.labels, plain.attention_mask, targets=targets)
+
 
 class TaughtSchedule(PromptedSchedule):
     """The same batches, with a teacher's targets."""

@@ -11,17 +11,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from .. import spec, streams
 from ..corpus import Examples, Schedule
 from ..errors import DivergedError
-from ..files import append_line, read_lines
+from ..files import append_line, read_lines, sha256
+from ..model.drawing import seed_devices
 from . import checkpoint, memory
 from .checkpoint import State
-from .objectives import Evaluation, Objective, evaluate
+from .objectives import Evaluation, Objective
 from .optimizers import Descent
+from .ranks import ALONE, Alone
 
 CHECK_EVERY = 10
 RAN_AWAY = 3.0
@@ -52,6 +56,10 @@ class Trained:
     """mean training loss since the last evaluation"""
     chosen_step: int
     stopped_early: bool
+    processes: int = 1
+    """that trained it together"""
+    resharded: tuple[int, ...] = ()
+    """the steps after which their number was changed"""
 
 
 @dataclass
@@ -68,6 +76,9 @@ class Training:
     """texts scored along the way, by name: train, validation, and those of `watch`"""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     tell: Callable[[Progress], None] = lambda progress: None
+    ranks: Alone = ALONE
+    picked: Mapping[str, tuple[str, NDArray[np.intp]]] = field(default_factory=dict)
+    """some rows of a followed text under a name of their own: which text, and which rows. Nothing is scored twice."""
 
     def __post_init__(self) -> None:
         epoch = self.schedule.steps_per_epoch
@@ -75,11 +86,13 @@ class Training:
         self.evaluate_every = self.settings.evaluate_every(epoch)
         self.checkpoint_every = self.settings.checkpoint_every(epoch)
         self.descent = Descent(self.model, self.settings, self.steps)
-        self.state = State()
+        self.state = State(processes=self.ranks.size)
         self.metrics = self.folder / "metrics.jsonl"
         self.scored: dict[str, Evaluation] = {}
         """the followed texts with the weights as they are, where those were scored"""
         self._recent: list[torch.Tensor] = []
+        self._best_sum: str | None = None
+        """checksum of the best weights so far, where they are kept"""
 
     def run(self) -> Trained:
         """Train from the newest checkpoint, or from the start, to the end."""
@@ -110,17 +123,17 @@ class Training:
     def _step(self, step: int) -> None:
         began = time.perf_counter()
         self.scored.clear()
-        torch.manual_seed(streams.key(self.seed, "dropout", step))
-        batch = self.schedule.batch(step).to(self.device)
-        loss = self.objective.loss(self.model, batch)
-        loss.backward()
+        seed_devices(streams.key(self.seed, "dropout", step, *self.ranks.stream))
+        batch = self.schedule.batch(step)
+        loss = self.ranks.backward(self.objective, self.model, batch, self.descent.parameters, self.device)
         self.descent.step(step)
-        self._recent.append(loss.detach())
+        self._recent.append(loss)
         self.state.seconds += time.perf_counter() - began
 
     def _check_loss(self) -> None:
         """Add up what was not yet added up; one look at the values for several steps."""
-        for offset, loss in enumerate(torch.stack(self._recent).tolist() if self._recent else []):
+        losses = self.ranks.total(torch.stack(self._recent)).tolist() if self._recent else []
+        for offset, loss in enumerate(losses):
             step = self.state.step - len(self._recent) + offset + 1
             if self.state.first_loss is None:
                 self.state.first_loss = loss
@@ -142,21 +155,24 @@ class Training:
         state = self.state
         if state.recent_steps:
             loss = state.recent_loss / state.recent_steps
-            self._note("batches", {"loss": loss})
+            self._note("batches", {"loss": loss, "rate": self.descent.inner[0].param_groups[0]["lr"]})
             if state.first_loss is not None and loss > RAN_AWAY * max(state.first_loss, 1e-3):
                 message = f"the loss ran away, from {state.first_loss:.3g} to {loss:.3g} at step {state.step}"
                 raise DivergedError(self._advice(message))
             state.recent_loss, state.recent_steps = 0.0, 0
         for name, examples in self.followed.items():
-            found = evaluate(self.model, self.objective, examples.batches(EVALUATION_BATCH), self.device)
+            found = self.ranks.evaluate(self.model, self.objective, examples.batches(EVALUATION_BATCH), self.device)
             self.scored[name] = found
             self._note(name, scores_of(found, self.objective.metric))
             if name == "validation":
                 self._choose(found.loss if self.settings.best_by == "loss" else 1 - found.accuracy)
+        for name, (text, rows) in self.picked.items():
+            self._note(name, scores_of(self.scored[text].pick(rows), self.objective.metric))
 
     def _note(self, name: str, scores: dict[str, float]) -> None:
         line = {"step": self.state.step, "split": name, **scores, "seconds": round(self.state.seconds, 3)}
-        append_line(self.metrics, line)
+        if self.ranks.is_first:
+            append_line(self.metrics, line)
         self.state.metrics_lines += 1
 
     def _choose(self, score: float) -> None:
@@ -164,8 +180,8 @@ class Training:
         state = self.state
         if state.best_score is None or score < state.best_score:
             state.best_score, state.best_step, state.waited = score, state.step, 0
-            if self.settings.keep == "best":
-                checkpoint.save_weights(self._best(state.step), self.model)
+            if self.settings.keep == "best" and self.ranks.is_first:
+                self._best_sum = checkpoint.save_weights(self._best(state.step), self.model)
         else:
             state.waited += 1
 
@@ -177,20 +193,39 @@ class Training:
 
     def _save(self) -> None:
         self._check_loss()
+        self.ranks.check_alike(self.descent.parameters)
+        if not self.ranks.is_first:
+            return
         self.state.peak_memory = max(self.state.peak_memory, memory.peak())
+        self.state.beside = self._beside()
         checkpoint.save(self.folder, self.model, self.descent.tensors(), self.state)
         for old in self.folder.glob("best-*.safetensors"):
             if self.state.best_step is not None and old != self._best(self.state.best_step):
                 old.unlink(missing_ok=True)
 
+    def _beside(self) -> dict[str, str]:
+        found = {self.metrics.name: sha256(self.metrics)} if self.metrics.is_file() else {}
+        if self._best_sum is not None and self.state.best_step is not None:
+            found[self._best(self.state.best_step).name] = self._best_sum
+        return found
+
     def _resume(self) -> bool:
         """Go back to the newest checkpoint, if there is one."""
-        newest = checkpoint.newest(self.folder)
-        if newest is not None:
-            tensors, self.state = checkpoint.restore(newest, self.model)
+        tensors = None
+        if self.ranks.is_first:
+            newest = checkpoint.newest(self.folder)
+            if newest is not None:
+                tensors, self.state = checkpoint.restore(newest, self.model)
+                checkpoint.check_processes(newest, self.state, self.ranks.size)
+            checkpoint.cut_lines(self.metrics, self.state.metrics_lines)
+            if newest is not None:
+                checkpoint.check_sums(self.folder, self.state.beside, f"at step {self.state.step}")
+                best = self.state.best_step
+                self._best_sum = None if best is None else self.state.beside.get(self._best(best).name)
+        tensors, self.state = self.ranks.begin_alike(self.model, tensors, self.state)
+        if tensors is not None:
             self.descent.restore(tensors)
-        checkpoint.cut_lines(self.metrics, self.state.metrics_lines)
-        return newest is not None
+        return tensors is not None
 
     def _finish(self, stopped_early: bool) -> Trained:
         state = self.state
@@ -199,8 +234,11 @@ class Training:
             if chosen != state.best_step:
                 self.scored.clear()
             chosen = state.best_step
-            tensors = checkpoint.read_weights(self._best(chosen))
-            checkpoint.load_tensors(self.model, tensors, str(self._best(chosen)))
+            if self.ranks.is_first:
+                checkpoint.check_sums(self.folder, self._beside(), f"at step {chosen}")
+                tensors = checkpoint.read_weights(self._best(chosen))
+                checkpoint.load_tensors(self.model, tensors, str(self._best(chosen)))
+            self.ranks.spread(self.model)
         return Trained(
             steps=state.step,
             seconds=state.seconds,
@@ -209,6 +247,8 @@ class Training:
             last_loss=self._last_loss(),
             chosen_step=chosen,
             stopped_early=stopped_early,
+            processes=state.processes,
+            resharded=tuple(state.resharded),
         )
 
     def _last_loss(self) -> float:

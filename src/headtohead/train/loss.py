@@ -8,10 +8,13 @@ Wijmans et al. 2024, arXiv:2411.09009.
 
 A softmax takes the largest logit off all others, so that no exponential overflows. Where the lengths of the vectors
 show that none can (`_is_mild`), that is left out, and with it several readings of all logits: exponentials straight
-from the product, the bias and the sums multiplied into the small matrices.
+from the product, and the sums multiplied into the small matrices.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -57,21 +60,18 @@ def vocabulary_scores(
 
 
 class _VocabularyLoss(torch.autograd.Function):
-    """Forward makes the gradients along with the loss; backward only scales them."""
+    """Forward makes the gradients along with the loss; backward only hands them on."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
-        to_hidden, to_weight, to_bias = (
-            torch.zeros_like(one) if one is not None and wanted else None
-            for one, wanted in zip((hidden, weight, bias), ctx.needs_input_grad[:3], strict=True)
-        )
+        if not len(labels):
+            ctx.save_for_backward(*(None if one is None else torch.zeros_like(one) for one in (hidden, weight, bias)))
+            return hidden.new_zeros(())
+        made = _Gradients.wanted((hidden, weight, bias), ctx.needs_input_grad)
         visit = _mildly if _is_mild(hidden, weight, bias) else _safely
-        losses = visit(hidden, weight, bias, labels, to_hidden, to_weight, to_bias)
-        for made in (to_hidden, to_weight, to_bias):
-            if made is not None:
-                made /= max(1, len(labels))
-        ctx.save_for_backward(to_hidden, to_weight, to_bias)
-        return torch.cat(losses).mean() if losses else hidden.new_zeros(())
+        losses = visit(hidden, weight, bias, labels, made)
+        ctx.save_for_backward(made.hidden, made.weight, made.bias)
+        return losses.mean()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -81,15 +81,38 @@ class _VocabularyLoss(torch.autograd.Function):
         return *(None if one is None else one * gradient for one in ctx.saved_tensors), None
 
 
-Made = Tensor | None
-"""a gradient that is wanted, still without the division by the number of predictions"""
+@dataclass(frozen=True)
+class _Gradients:
+    """The gradients of the mean loss that are wanted, filled chunk by chunk."""
+
+    hidden: Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
+
+    @classmethod
+    def wanted(cls, inputs: tuple[Tensor | None, ...], wanted: tuple[bool, ...]) -> _Gradients:
+        """Room that the first chunk fills: nothing is written there before."""
+        empty = (
+            torch.empty_like(one) if one is not None and ask else None
+            for one, ask in zip(inputs, wanted[:3], strict=True)
+        )
+        return cls(*empty)
+
+    def add(self, start: int, shares: Tensor, factors: Tensor, rows: Tensor, weight: Tensor) -> None:
+        """Predictions from `start` on, whose gradient by the logits is `shares`, row by row times `factors`."""
+        kept = 1.0 if start else 0.0  # of what is there already
+        by_row = factors[:, None]
+        if self.hidden is not None:
+            torch.mm(shares, weight, out=self.hidden[start : start + len(rows)]).mul_(by_row)
+        if self.weight is not None:
+            self.weight.addmm_(shares.t(), rows * by_row, beta=kept)
+        if self.bias is not None:
+            self.bias.addmv_(shares.t(), factors, beta=kept)
 
 
-def _safely(
-    hidden: Tensor, weight: Tensor, bias: Made, labels: Tensor, to_hidden: Made, to_weight: Made, to_bias: Made
-) -> list[Tensor]:
+def _safely(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, made: _Gradients) -> Tensor:
     """Losses, and gradients written in place, by a softmax over the logits. Right for any numbers."""
-    losses = []
+    losses = torch.empty_like(hidden[:, 0])
     room = _Room(hidden, weight, 2)
     start = 0
     for rows, wanted in _chunks(hidden, labels):
@@ -99,48 +122,40 @@ def _safely(
         said, highest = logits.gather(1, column), logits.amax(-1, keepdim=True)
         torch.softmax(logits, -1, out=shares)
         # The likeliest word's share is 1 / sum(exp(logits - highest)): the softmax has done that sum.
-        losses.append(highest - shares.amax(-1, keepdim=True).log_() - said)
-        shares.scatter_add_(1, column, torch.full_like(said, -1.0))  # the gradient by the logits
-        if to_hidden is not None:
-            torch.mm(shares, weight, out=to_hidden[start : start + len(rows)])
-        if to_weight is not None:
-            to_weight.addmm_(shares.t(), rows)
-        if to_bias is not None:
-            to_bias += shares.sum(0)
+        losses[start : start + len(rows)] = (highest - shares.amax(-1, keepdim=True).log_() - said)[:, 0]
+        shares.scatter_add_(1, column, torch.full_like(said, -1.0))
+        made.add(start, shares, torch.full_like(said[:, 0], 1 / len(labels)), rows, weight)
         start += len(rows)
     return losses
 
 
-def _mildly(
-    hidden: Tensor, weight: Tensor, bias: Made, labels: Tensor, to_hidden: Made, to_weight: Made, to_bias: Made
-) -> list[Tensor]:
-    """The same for mild logits. With e = exp(h w), a share is e exp(b) / sum: exp(b) goes with the rows of the weight
-    and 1 / sum with the predictions, so that the large matrix e is only made, and multiplied by small ones."""
-    factor = weight.new_ones(len(weight)) if bias is None else bias.exp()
-    weighted = weight * factor[:, None]
-    losses = []
+def _mildly(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, made: _Gradients) -> Tensor:
+    """The same for mild logits. A share is exp(h w) exp(b) / sum: the large matrix is made, multiplied by exp(b) and
+    summed where it lies; 1 / sum goes with the predictions into the small matrices."""
+    losses = torch.empty_like(hidden[:, 0])
     room = _Room(hidden, weight, 1)
+    factor = None if bias is None else bias.exp()
+    each = 1 / len(labels)
     start = 0
-    for rows, wanted in _chunks(hidden, labels):
+    for rows, _ in _chunks(hidden, labels):
         powers = torch.mm(rows, weight.t(), out=room.of(len(rows), 0)).exp_()
-        sums = torch.mv(powers, factor)
-        said = (rows * weight[wanted]).sum(1)
-        losses.append(sums.log() - (said if bias is None else said + bias[wanted]))
-        inverse = sums.reciprocal_()[:, None]
-        if to_hidden is not None:
-            torch.mm(powers, weighted, out=to_hidden[start : start + len(rows)]).mul_(inverse)
-        if to_weight is not None:
-            to_weight.addmm_(powers.t(), rows * inverse)
-        if to_bias is not None:
-            to_bias.addmv_(powers.t(), inverse[:, 0])
+        if factor is not None:
+            powers *= factor
+        sums = powers.sum(1)
+        torch.log(sums, out=losses[start : start + len(rows)])
+        made.add(start, powers, sums.reciprocal_().mul_(each), rows, weight)
         start += len(rows)
+    right = weight[labels]
+    losses -= (hidden * right).sum(1)
+    if bias is not None:
+        losses -= bias[labels]
     # What is left of the gradient by the logits is -1 where the right word is.
-    if to_hidden is not None:
-        to_hidden -= weight[labels]
-    if to_weight is not None:
-        to_weight.mul_(factor[:, None]).index_add_(0, labels, hidden, alpha=-1.0)
-    if to_bias is not None:
-        to_bias.mul_(factor).index_add_(0, labels, torch.ones_like(hidden[:, 0]), alpha=-1.0)
+    if made.hidden is not None:
+        made.hidden.sub_(right, alpha=each)
+    if made.weight is not None:
+        made.weight.index_add_(0, labels, hidden, alpha=-each)
+    if made.bias is not None:
+        made.bias.index_add_(0, labels, torch.ones_like(losses), alpha=-each)
     return losses
 
 

@@ -46,6 +46,10 @@ class Evaluation:
     def accuracy(self) -> float:
         return float(self.columns["correct"].sum() / self.counts.sum())
 
+    def pick(self, rows: NDArray[np.intp]) -> "Evaluation":
+        """The scores of these examples."""
+        return Evaluation({name: column[rows] for name, column in self.columns.items()})
+
 
 @runtime_checkable
 class Objective(Protocol):

@@ -17,12 +17,14 @@ from .. import spec
 from ..errors import DeviceError, Fault, nearest
 from ..model import FineTuned
 from ..parts.registry import fit
+from .adam import Adam
 from .devices import bfloat16_works
 
 Named = Iterable[tuple[str, nn.Parameter]]
 Shares = Mapping[str, float]
 """what share of the rate a tensor is trained with, by name; full unless named"""
 Groups = list[dict[str, Any]]
+Stepped = Optimizer | Adam
 FULL: Shares = {}
 IN_A_LAYER = re.compile(r"(^|\.)(layers?|blocks?|h)\.\d+\.")
 """the names of what lies inside the layers, ours and those of the libraries"""
@@ -54,12 +56,11 @@ def adamw(
     betas: tuple[float, ...] = (0.9, 0.999),
     eps: float = 1e-8,
     weight_decay: float = 0.01,
-) -> list[Optimizer]:
+) -> list[Stepped]:
     """Loshchilov and Hutter 2019, arXiv:1711.05101."""
-    named = list(named)
     first, second = betas
     groups = _groups(named, shares, rate, weight_decay)
-    return [torch.optim.AdamW(groups, lr=rate, betas=(first, second), eps=eps, fused=_is_fused(named))]
+    return [Adam(groups, betas=(first, second), eps=eps, decoupled=True)]
 
 
 def adam(
@@ -70,17 +71,16 @@ def adam(
     betas: tuple[float, ...] = (0.9, 0.999),
     eps: float = 1e-8,
     weight_decay: float = 0.0,
-) -> list[Optimizer]:
+) -> list[Stepped]:
     """Kingma and Ba 2015, arXiv:1412.6980."""
-    named = list(named)
     first, second = betas
     groups = _groups(named, shares, rate, weight_decay)
-    return [torch.optim.Adam(groups, lr=rate, betas=(first, second), eps=eps, fused=_is_fused(named))]
+    return [Adam(groups, betas=(first, second), eps=eps)]
 
 
 def sgd(
     named: Named, shares: Shares = FULL, *, rate: float = 0.1, momentum: float = 0.0, weight_decay: float = 0.0
-) -> list[Optimizer]:
+) -> list[Stepped]:
     """Plain gradient descent, with momentum if asked."""
     named = list(named)
     groups = _groups(named, shares, rate, weight_decay)
@@ -89,7 +89,7 @@ def sgd(
 
 def adagrad(
     named: Named, shares: Shares = FULL, *, rate: float = 0.01, eps: float = 1e-10, weight_decay: float = 0.0
-) -> list[Optimizer]:
+) -> list[Stepped]:
     """Duchi et al. 2011."""
     return [torch.optim.Adagrad(_groups(named, shares, rate, weight_decay), lr=rate, eps=eps)]
 
@@ -102,7 +102,7 @@ def muon(
     momentum: float = 0.95,
     weight_decay: float = 0.1,
     adamw_rate: float = 1e-3,
-) -> list[Optimizer]:
+) -> list[Stepped]:
     """Orthogonalised momentum for the matrices inside the layers, AdamW for the rest. After Jordan 2024."""
     named = [(name, p) for name, p in named if p.requires_grad]
     if not hasattr(torch.optim, "Muon"):
@@ -117,7 +117,7 @@ def muon(
     return [torch.optim.Muon(groups, lr=rate, momentum=momentum, weight_decay=weight_decay), *rest]
 
 
-OPTIMIZERS: dict[str, Callable[..., list[Optimizer]]] = {f.__name__: f for f in (adamw, adam, sgd, adagrad, muon)}
+OPTIMIZERS: dict[str, Callable[..., list[Stepped]]] = {f.__name__: f for f in (adamw, adam, sgd, adagrad, muon)}
 
 
 def constant(step: int, steps: int, *, warmup: int = 0) -> float:
@@ -177,7 +177,7 @@ class Descent:
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * factor
             optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            optimizer.zero_grad()
 
     def tensors(self) -> dict[str, Tensor]:
         """The state as named tensors, for a checkpoint."""

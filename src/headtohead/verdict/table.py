@@ -32,6 +32,7 @@ MEANS: Mapping[str, MetricName | None] = {
 }
 USUAL_MATTERS: Mapping[str, float] = {"perplexity": 0.01, "accuracy": 0.01}
 SHOWN_FAULTS = 20
+LARGEST_SEED = 2**53
 
 
 class Table(NamedTuple):
@@ -134,6 +135,8 @@ def read_csv(path: str | Path, *, metric: str | None = None) -> Table:
 
 def _lines(reader: _Reader) -> list[tuple[int, list[str]]]:
     try:
+        if reader.path.exists() and not reader.path.is_file():
+            raise ScoresError(f"{reader.path}: cannot be read as text: it is no plain file")
         text = reader.path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
         raise ScoresError(f"{reader.path}: there is no such file") from error
@@ -142,7 +145,10 @@ def _lines(reader: _Reader) -> list[tuple[int, list[str]]]:
     header = text.split("\n", 1)[0]
     delimiter = max(",;\t", key=header.count)
     rows = csv.reader(text.splitlines(), delimiter=delimiter, skipinitialspace=True)
-    lines = [(rows.line_num, [cell.strip() for cell in cells]) for cells in rows if any(c.strip() for c in cells)]
+    try:
+        lines = [(rows.line_num, [cell.strip() for cell in cells]) for cells in rows if any(c.strip() for c in cells)]
+    except csv.Error as error:
+        raise ScoresError(f"{reader.path}: line {rows.line_num}: is not CSV: {error}") from None
     if not lines:
         raise ScoresError(f"{reader.path}: the file is empty; a first line names the columns variant, seed, score")
     return lines
@@ -191,7 +197,7 @@ def _read_row(reader: _Reader, line: int, cells: list[str], columns: Mapping[str
     if not cell["variant"]:
         reader.blame(line, "the variant has no name")
     seed = _number(cell["seed"])
-    if seed is None or seed != int(seed):
+    if seed is None or seed != int(seed) or abs(seed) > LARGEST_SEED:
         reader.blame(line, f"seed {cell['seed']!r} is not a whole number")
     value = _number(cell[figure])
     if value is None:

@@ -116,6 +116,8 @@ def _range(metric: Metric, interval: Interval, digits: int) -> str:
     low, high = interval
     if _is_nothing(metric, low, digits) and _is_nothing(metric, high, digits):
         return "has no width"
+    if metric.relative and low >= VAST:
+        return "also beyond that"
     if (low < 0) == (high < 0) and max(abs(low), abs(high)) < VAST:
         near, far = sorted((abs(low), abs(high)))
         return f"{_figure(metric, near, digits)} to {_unit(metric, far, digits)} {_side(high)}"

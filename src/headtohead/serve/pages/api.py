@@ -50,10 +50,11 @@ class Wanted(BaseModel):
     )
     data: str | None = Field(default=None, max_length=500, description="another corpus")
     quick: bool = False
+    full: bool = Field(default=False, description="the file's [full] setting, where it has one")
 
     def asked(self, name: str = "") -> Asked:
         settings = tuple(f"{key}={value}" for key, value in self.settings.items())
-        return Asked(self.recipe, name, settings, self.data or None, self.quick)
+        return Asked(self.recipe, name, settings, self.data or None, self.quick, self.full)
 
 
 class NewExperiment(Wanted):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
@@ -113,8 +114,9 @@ async def events(name: str, site: Here, last_event_id: Annotated[str, Header()] 
 
 
 async def _stream(site: Site, name: str, last: str) -> AsyncIterator[bytes]:
-    async for sent in site.watchers.watcher(name).events(last):
-        yield sent
+    async with aclosing(site.watchers.watcher(name).events(last)) as sent:
+        async for event in sent:
+            yield event
 
 
 @router.get("/experiments/{name}/report")

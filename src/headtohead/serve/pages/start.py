@@ -45,7 +45,8 @@ async def cost(site: Site, costs: Estimates, asked: Asked) -> dict[str, Any]:
     """What it would cost: each variant, and all of it on this machine."""
     checked = await run_in_threadpool(forms.checked, asked, site.files)
     plan = await costs.estimate(checked.arguments(site.files))
-    experiment = spec.parse(forms.source(checked.recipe, site.files), checked.settings, quick=checked.quick)
+    recipe = forms.source(checked.recipe, site.files)
+    experiment = spec.parse(recipe, checked.settings, full=checked.full, quick=checked.quick)
     return {**plan, "total": total(plan, experiment.most_seeds, _workers())}
 
 
@@ -67,8 +68,11 @@ async def show_form(request: Request, recipe: str, site: Here, costs: Costs) -> 
 
 @router.post("/start/{recipe}")
 async def send_form(request: Request, recipe: str, site: Here, costs: Costs, filled: Filled) -> Response:
-    """Estimate or start, whichever button was pressed; with an error, the form again with what was filled in."""
+    """Estimate or start, whichever button was pressed, or show the values of the other setting; with an error, the form
+    again with what was filled in."""
     given = {**filled, "recipe": recipe}
+    if filled.get("do") == "show":
+        return await _form(request, site, costs, given)
     try:
         asked = forms.asked(given, site.files, costs.schema())
         if filled.get("do") != "start":
@@ -89,8 +93,9 @@ async def _form(
     faults: Any = (),
     estimate: dict[str, Any] | None = None,
 ) -> HTMLResponse:
-    recipe = given["recipe"]
-    groups = await run_in_threadpool(forms.fields, recipe, site.files, costs.schema())
+    recipe, schema, full = given["recipe"], costs.schema(), forms.is_ticked(given, "full")
+    groups = await run_in_threadpool(forms.fields, recipe, site.files, schema, full=full)
+    changed = await run_in_threadpool(forms.changed, given, site.files, schema)
     names = ["name", *(field.name for group in groups.values() for field in group)]
     by_field, others = forms.places(faults, names)
     return page(
@@ -101,6 +106,8 @@ async def _form(
         text=forms.text_of(recipe, site.files),
         groups=groups,
         given=given,
+        changed=changed,
+        full=full,
         by_field=by_field,
         others=others,
         estimate=estimate,

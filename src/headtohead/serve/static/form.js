@@ -2,10 +2,17 @@
 "use strict";
 (() => {
   const form = document.getElementById("start");
+  document.getElementById("full")?.addEventListener("change", () => {
+    // The values below are those of the setting that is ticked; what was changed stays changed.
+    const show = Object.assign(document.createElement("input"), { type: "hidden", name: "do", value: "show" });
+    form.append(show);
+    form.submit();
+    show.remove();
+  });
   form.addEventListener("submit", (event) => {
     const asked = event.submitter?.value;
-    document.getElementById("busy").textContent =
-      asked === "start" ? "Starting…" : "A few real steps are being made; this takes some seconds…";
+    const words = { start: "Starting…", estimate: "A few real steps are being made; this takes some seconds…" };
+    document.getElementById("busy").textContent = words[asked] ?? "";
     // Not disabled before the form has been sent, or the button's own value would be left out.
     setTimeout(() => { for (const button of form.querySelectorAll("button")) button.disabled = true; }, 0);
   });

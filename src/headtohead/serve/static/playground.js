@@ -87,7 +87,8 @@
       one.tabIndex = at === 0 ? 0 : -1;
       one.setAttribute("role", "button");
       one.setAttribute("aria-label", `${step.token}, ${percent(step.probability)}`);
-      one.style.setProperty("--sure", step.probability.toFixed(3));
+      // Of one in ten thousand, and less, the shade is at its strongest.
+      one.style.setProperty("--rare", Math.min(1, -Math.log10(Math.max(step.probability, 1e-9)) / 4).toFixed(3));
       this.text.append(one);
       const ends = { token: "ended by itself", string: "ended", length: "ended at the longest length" };
       const words = step.ended ? ends[step.ended] : "writing…";
@@ -156,7 +157,7 @@
       `Token ${at + 1} of ${writing.about.strategy}: “${visible(step.token)}”, number ${step.rank.toLocaleString("en")} in the model’s order, with a share of ${percent(step.probability)}.${kept}`;
     const most = Math.max(...step.top.filter((one) => one.token !== null).map((one) => one.probability));
     byId("detail-bars").replaceChildren(...step.top.map((one) => {
-      const name = one.token === null ? `${one.count.toLocaleString("en")} others${one.kept ? "" : ", not kept"}` : visible(one.token);
+      const name = one.token === null ? `${one.count.toLocaleString("en")} ${one.kept ? "others" : "not kept"}` : visible(one.token);
       const after = one.after === null || !one.kept || Math.abs(one.after - one.probability) < 5e-4 ? "" : ` → ${percent(one.after)}`;
       const kinds = [one.kept ? "" : "out", one.drawn ? "drawn" : "", one.token === null ? "heap" : ""].join(" ");
       return bar(name, Math.min(one.probability, most), most, percent(one.probability) + after, kinds);
@@ -212,10 +213,15 @@
       const after = found.kept[at] && scale < 0.9995 && !found.keepsOthers ? ` → ${percent(found.shares[at] / scale)}` : "";
       return bar(visible(token), found.shares[at], found.shares[0], percent(found.shares[at]) + after, found.kept[at] ? "" : "out");
     });
-    const hidden = found.shares.slice(SHOWN);
-    const heap = hidden.reduce((sum, one) => sum + one, found.rest);
-    const count = hidden.length + found.others;
-    if (count) bars.push(bar(`${count.toLocaleString("en")} others`, Math.min(heap, found.shares[0]), found.shares[0], percent(heap), `heap ${found.kept[SHOWN] || found.keepsOthers ? "" : "out"}`));
+    for (const is of [true, false]) {
+      const hidden = found.shares.filter((_, at) => at >= SHOWN && found.kept[at] === is);
+      const withOthers = found.others > 0 && found.keepsOthers === is;
+      const share = hidden.reduce((sum, one) => sum + one, withOthers ? found.rest : 0);
+      const count = hidden.length + (withOthers ? found.others : 0);
+      const name = `${count.toLocaleString("en")} ${is ? "others" : "not kept"}`;
+      const after = is && scale < 0.9995 && !found.keepsOthers ? ` → ${percent(share / scale)}` : "";
+      if (count) bars.push(bar(name, Math.min(share, found.shares[0]), found.shares[0], percent(share) + after, `heap ${is ? "" : "out"}`));
+    }
     byId("next-bars").replaceChildren(...bars);
   }
 

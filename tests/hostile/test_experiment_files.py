@@ -1,0 +1,143 @@
+"""Experiment files from anybody: refused in words, soon, and with nothing done."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tools.doors import knock
+
+from headtohead.errors import RequestError, SpecError
+from headtohead.lab import loading
+from headtohead.spec.toml import LONGEST_FILE, parse_toml
+
+from .odd import spoiled, tried
+
+SMALL = b"""question = "Does it help?"
+task = "language-model"
+seeds = 2
+[data]
+tokens = { kind = "bpe", size = 300 }
+[model]
+width = 16
+heads = 2
+position = ["rope"]
+[training]
+steps = "2 epochs"
+[variants.alibi]
+model.position = "alibi"
+[[claims]]
+source = "somebody"
+says = "it helps"
+variant = "alibi"
+expects = "helped"
+[search]
+space = { "training.batch" = [4, 8], "training.optimizer.rate" = { low = 1e-4, high = 1e-2, log = true } }
+method = "random"
+budget = { trials = 4 }
+[full]
+model.width = 32
+"""
+
+
+def refused(scratch: Path, text: str) -> str:
+    """What is said about this file; a fault if it takes long."""
+    path = scratch / "refused.toml"
+    path.write_text(text)
+    began = time.process_time()
+    with pytest.raises(SpecError) as error:  # noqa: PT011  callers look at the words
+        loading.load(path)
+    assert time.process_time() - began < 5, "took longer than its length explains"
+    return str(error.value)
+
+
+def test_a_sound_file_is_read(scratch):
+    assert knock("experiment", SMALL, scratch) is None
+
+
+@tried
+@given(data=spoiled(SMALL))
+def test_a_spoiled_file_is_read_or_refused_in_words(scratch, data):
+    knock("experiment", data, scratch)
+
+
+@tried
+@given(text=st.text(max_size=200))
+def test_any_text_is_refused_in_words(scratch, text):
+    assert knock("experiment", text.encode(), scratch) is not None
+
+
+HEAD = 'question = "?"\ntask = "language-model"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (".".join("a" * 30_000) + " = 1", "a name of more than 16 parts"),
+        ("[" + ".".join(['"a b"'] * 10_000) + "]", "a name of more than 16 parts"),
+        (HEAD + "x = { " + ".".join("a" * 10_000) + " = 1 }", "a name of more than 16 parts"),
+        ("x = " + "[" * 50_000, "nested too deep"),
+        (HEAD + "x = " + "[" * 100 + "]" * 100, "nested too deep"),
+        ("x = " + "9" * 5_000, "4300 digits"),
+        (HEAD + f"seeds = {2**60}", "too large a number"),
+        (HEAD + "seeds = 1_000_000_000", "must be <= 10000"),
+        (HEAD + 'seeds = "auto up to ' + "9" * 5_000 + '"', "seeds"),
+        (HEAD + "[training]\nsteps = '" + "9" * 400 + " epochs'", "steps"),
+        (HEAD + "[training]\nclip = inf", "must be a finite number"),
+        (HEAD + "[model]\nposition = { kind = 'alibi', slope = nan }", "must be a finite number"),
+        (HEAD + "[model]\nwidth = 1_000_000_000_000\nheads = 7", "must be <= 131072"),
+        (HEAD + "[model]\nlayers = 1_000_000_000", "must be <= 1024"),
+        (HEAD + "seeds = 2026-01-01", "is a date or a time"),
+        (HEAD + 'name = "../../elsewhere"', "is used as a folder name"),
+        (HEAD + 'name = ".."', "is used as a folder name"),
+        (HEAD + '[variants."../../x"]\nmodel.width = 8', "is used as a folder name"),
+        (
+            HEAD + "".join(f"[variants.v{at}]\nmodel.width = 8\n" for at in range(1_200)),
+            "1,200; an experiment",
+        ),
+        (HEAD + "[search.space]\n'training.batch' = { low = -1e308, high = 1e308, step = 1e-300 }", "search.space"),
+        (HEAD + "[search.space]\n'training.batch' = [" + "1," * 2_000 + "]", "lists 2,000 values"),
+        ("# " + "x" * LONGEST_FILE, "too long for an experiment"),
+    ],
+)
+def test_what_would_take_for_ever_or_lead_away_is_refused(scratch, text, said):
+    assert said in refused(scratch, text)
+
+
+def test_a_line_of_blanks_behind_a_bracket_does_not_take_for_ever(scratch):
+    """A pattern that looked for the lines of tables took 70 seconds over 2,000 blanks, and eight times that over twice
+    as many."""
+    found = refused(scratch, HEAD + 'about = """\n[' + " " * 50_000 + '\n"""\nunknown = 1\n')
+    assert "unknown" in found
+
+
+def test_a_name_of_many_parts_inside_a_text_is_a_text():
+    assert parse_toml('about = "' + "a." * 100 + '" # ' + "b." * 100)["about"] == "a." * 100
+
+
+def test_messages_have_an_end(scratch):
+    faults = "".join(f"unknown_{at} = 1\n" for at in range(2_000))
+    said = refused(scratch, HEAD + faults + f'long = "{"x" * 60_000}"\n')
+    assert len(said) < 20_000
+    assert "2001 errors" in said
+    assert "more" in said
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "folder", "unreadable"])
+def test_what_is_no_plain_file_is_not_read(tmp_path, kind):
+    path = tmp_path / "experiment.toml"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.write_text(HEAD)
+        path.chmod(0)
+        if os.access(path, os.R_OK):
+            pytest.skip("this user may read everything")
+    with pytest.raises(RequestError, match=r"experiment\.toml: (no such file|cannot be read)"):
+        loading.load(path)

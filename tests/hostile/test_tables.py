@@ -1,0 +1,107 @@
+"""Texts, tables and numbers from anybody."""
+
+import json
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tools.doors import DOORS, knock
+
+from headtohead import corpus, spec
+from headtohead.errors import CorpusError, nearest
+
+from .odd import spoiled, tried
+
+KINDS = ("text", "tsv", "csv", "jsonl", "documents", "prompts", "scores", "design")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sound_file_is_read(scratch, kind):
+    assert knock(kind, DOORS[kind].seeds(scratch)[0], scratch) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@tried
+@given(data=st.data())
+def test_a_spoiled_file_is_read_or_refused_in_words(scratch, kind, data):
+    sound = data.draw(st.sampled_from(DOORS[kind].seeds(scratch)))
+    knock(kind, data.draw(spoiled(sound) | st.binary(max_size=60)), scratch)
+
+
+ROWS = b"".join(b"%d\tthe people %d\n" % (at % 2, at) for at in range(12))
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "said"),
+    [
+        ("csv", b",,,\n,\n", "has only empty cells"),
+        ("prompts", b"{", "is not JSON"),
+        ("jsonl", b'{"text": ' + b"[" * 5_000, "nested too deep"),
+        ("jsonl", b'{"text": "x", "label": ' + b"9" * 5_000 + b"}", "4300 digits"),
+        ("jsonl", b'{"text": "x", "label": "\\ud800"}', "a word or a whole number was expected"),
+        ("jsonl", b'{"a": 1}\n' * 20_000, "and 19990 more"),
+        ("documents", b'{"document": "\\ud800", "summary": "x"}', "half of a character"),
+        ("text", b"\xff\xfe " * 50_000, "is not UTF-8"),
+        ("design", b"[" * 5_000, "nested too deep"),
+        ("design", b"[[" + b"9" * 5_000 + b"]]", "digits"),
+        ("scores", b"variant,seed,score\na,0," + b"9" * 200_000, "field limit"),
+        ("scores", b"variant,seed,loss\na,1e308,1\nb,1e308,2\n", "is not a whole number"),
+    ],
+)
+def test_what_was_found_once_stays_refused(scratch, kind, data, said):
+    assert said in str(knock(kind, data, scratch))
+
+
+def test_labels_that_only_look_like_numbers_are_words(scratch):
+    """`--5` ended in a ValueError, and so did a number of 5,000 digits."""
+    rows = "".join(f"{'--5' if at % 2 else '9' * 5_000}\tthe people {at}\n" for at in range(12))
+    assert knock("tsv", ("label\ttext\n" + rows).encode(), scratch) is None
+
+
+def test_more_labels_than_a_classifier_has_are_refused(scratch):
+    rows = "".join(f"label {at}\ttext {at}\n" for at in range(12_000))
+    assert "different labels" in str(knock("tsv", ("label\ttext\n" + rows).encode(), scratch))
+
+
+@pytest.mark.parametrize("place", ["/dev/zero", "pipe"])
+def test_a_source_that_never_ends_is_not_begun(tmp_path, place):
+    if place == "pipe":
+        place = str(tmp_path / "pipe.txt")
+        os.mkfifo(place)
+    data = spec.Data.model_validate({"source": place})
+    with pytest.raises(CorpusError, match="neither a plain file nor a folder"):
+        corpus.tokenised(data, "language-model")
+
+
+def test_a_parquet_file_that_unpacks_to_a_flood_is_refused(tmp_path):
+    """One value said two million times takes a few thousand bytes on disk."""
+    arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    from pyarrow import parquet
+
+    path = tmp_path / "train.parquet"
+    text = arrow.DictionaryArray.from_arrays(arrow.array([0] * 200_000, arrow.int32()), arrow.array(["x" * 1_000]))
+    parquet.write_table(arrow.table({"text": text}), path)
+    assert path.stat().st_size < 30_000
+    with pytest.raises(CorpusError, match="unpacks to more than 100 times its size"):
+        corpus.load(spec.Data.model_validate({"source": str(path)}), "language-model")
+
+
+def test_nearest_does_not_compare_what_nobody_typed():
+    long = "ab" * 50_000
+    assert nearest(long, [long + "a"]) is None
+    assert nearest("widht", [long, "width"]) == "width"
+
+
+def test_words_of_one_character_are_cut_in_time_that_their_number_explains(scratch):
+    import time
+
+    for character in "`'\".,:;-)(“’ \t":
+        began = time.process_time()
+        knock("text", (character * 20_000 + "\nthe people\nask for\npeace and\nwork").encode(), scratch)
+        assert time.process_time() - began < 5, character
+
+
+def test_a_reply_is_valid_json_even_if_a_name_is_odd(scratch):
+    error = knock("jsonl", json.dumps({"\ud800": 1}).encode(), scratch)
+    assert "\\ud800" in str(error)

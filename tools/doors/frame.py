@@ -1,0 +1,55 @@
+"""What a door is, and how one knocks."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headtohead.errors import HeadToHeadError
+
+from .watching import watched
+
+LONGEST_MESSAGE = 20_000
+"""characters that a message may have, however large the input"""
+
+
+@dataclass(frozen=True)
+class Door:
+    """One kind of input."""
+
+    name: str
+    open: Callable[[bytes, Path], object]
+    seeds: Callable[[Path], Sequence[bytes]]
+    """sound inputs, made in a scratch folder"""
+
+
+DOORS: dict[str, Door] = {}
+
+
+def door(name: str, seeds: Callable[[Path], Sequence[bytes]]) -> Callable[[Any], Any]:
+    def enter(open_: Callable[[bytes, Path], object]) -> Callable[[bytes, Path], object]:
+        DOORS[name] = Door(name, open_, seeds)
+        return open_
+
+    return enter
+
+
+def knock(name: str, data: bytes, scratch: Path) -> HeadToHeadError | None:
+    """Put `data` before this door. Gives the error that it was refused with; anything else that is raised is a fault
+    of the package."""
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), watched(scratch):
+        warnings.simplefilter("ignore")  # numbers that overflow are the input's own
+        try:
+            DOORS[name].open(data, scratch)
+        except HeadToHeadError as error:
+            said = str(error)
+            assert said.strip(), "an error without a word"
+            assert len(said) <= LONGEST_MESSAGE, f"a message of {len(said)} characters: {said[:200]}"
+            said.encode()  # a terminal must be able to show it
+            return error
+    return None

@@ -1,0 +1,119 @@
+"""What is kept between runs: a search's journal, a teacher's work, tokens on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .frame import door
+from .runs import file_of
+from .world import experiment_of, instead, unsealed, write_corpus
+
+
+def _searched(scratch: Path) -> Any:
+    from headtohead.lab import loading
+
+    raw = experiment_of(write_corpus(scratch / "corpus-False"))
+    return loading.from_dict({**raw, "search": {"space": {"training.batch": [2, 4]}, "seeds": 1}}, "searched")
+
+
+def _journals(scratch: Path) -> list[bytes]:
+    from headtohead.lab.cells import identity_of
+
+    lines = [
+        {"event": "search", "schema": 1, "identity": identity_of(_searched(scratch))},
+        {"event": "cell", "cell": 0, "settings": {"training.batch": 2}},
+        {"event": "cell", "cell": 1, "settings": {"training.batch": 4}},
+        {"event": "pruned", "cell": 1, "why": {"behind": 0.5, "bound": 0.1, "seeds": 1}},
+        {"event": "trial", "cell": 0, "seed": 1000, "seconds": 1.5},
+        {"event": "winner", "cell": 0, "budget": None},
+    ]
+    return ["".join(json.dumps(line) + "\n" for line in lines[:upto]).encode() for upto in (2, len(lines))]
+
+
+@door("journal", _journals)
+def _journal(data: bytes, scratch: Path) -> None:
+    from headtohead.lab import cells
+
+    experiment, folder = _searched(scratch), scratch / "searched"
+    with instead(folder / "search" / "journal.jsonl", data):
+        lines = cells.Journal(folder / "search").lines(cells.identity_of(experiment))
+        cells.winner_of(experiment, folder)
+        cells.cells_in(folder / "search", experiment.search, lines, "perplexity")
+        cells.seconds_in(lines)
+
+
+TEACHER = ("texts.jsonl", "logits.jsonl", "teacher.json", "logits.bin")
+
+
+def _whose() -> Any:
+    from headtohead.lab.teacher_cache import Whose
+
+    return Whose("teacher", "abc", {"top": 2})
+
+
+def _teachers(scratch: Path) -> list[bytes]:
+
+    from headtohead.lab.teacher_cache import TeacherCache
+    from headtohead.train.distil import Targets
+
+    folder = scratch / "teacher"
+    shutil.rmtree(folder, ignore_errors=True)  # the same each time
+    cache = TeacherCache.open(_whose(), folder, going_on=True)
+    cache.add_text("one", {"ids": [1, 2], "text": "peace", "ended": "token", "seconds": 0.5})
+    cache.add_targets("one", Targets(torch.ones(3, 2, dtype=torch.long), -torch.ones(3, 2), -torch.ones(3)))
+    return [bytes([at]) + unsealed((folder / name).read_bytes()) for at, name in enumerate(TEACHER)]
+
+
+@door("teacher", _teachers)
+def _teacher(data: bytes, scratch: Path) -> None:
+    from headtohead.lab.teacher_cache import TeacherCache
+
+    if not (scratch / "teacher" / "logits.bin").is_file():
+        _teachers(scratch)
+    name, content = file_of(data, TEACHER)
+    with instead(scratch / "teacher" / name, content):
+        cache = TeacherCache.open(_whose(), scratch / "teacher")
+        for key, (_, positions) in cache.places.items():
+            cache.targets([key], [min(positions, 4)])
+
+
+def _stored(scratch: Path) -> Any:
+    from headtohead import spec
+
+    os.environ["XDG_CACHE_HOME"] = str(scratch / "cache")
+    return spec.Data.model_validate({"source": str(write_corpus(scratch / "stored"))})
+
+
+def _stores(scratch: Path) -> list[bytes]:
+    from headtohead import corpus
+
+    corpus.tokenised(_stored(scratch), "language-model", tell=lambda pace: None)
+    folder = _store_folder(scratch)
+    return [bytes([at]) + path.read_bytes() for at, path in enumerate(sorted(folder.glob("[a-z]*")))]
+
+
+def _store_folder(scratch: Path) -> Path:
+    from headtohead.corpus import store
+
+    data = _stored(scratch)
+    return store.cache_folder("corpora") / store._sum(store._whose(data, "language-model", Path()))[:24]
+
+
+@door("store", _stores)
+def _store(data: bytes, scratch: Path) -> None:
+    """A store that is not what was written is made anew."""
+    from headtohead import corpus
+
+    folder = _store_folder(scratch)
+    if not folder.is_dir():
+        _stores(scratch)
+    name, content = file_of(data, sorted(path.name for path in folder.glob("[a-z]*")))
+    (folder / name).write_bytes(content)
+    found = corpus.tokenised(_stored(scratch), "language-model", tell=lambda pace: None)
+    assert len(found.corpus.train.rows) == 60

@@ -1,0 +1,100 @@
+"""Files of models: tokenizer.json, config.json, safetensors, GGUF."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from pathlib import Path
+
+from headtohead.errors import HeadToHeadError
+
+from .frame import door
+from .world import TEXT, instead, world, write_corpus
+
+
+def _tokenizers(scratch: Path) -> list[bytes]:
+    from headtohead import corpus, spec
+
+    texts, made = write_corpus(scratch / "texts"), []
+    for tokens in ("words", "characters", "bytes", {"kind": "bpe", "size": 280}):
+        data = spec.Data.model_validate({"source": str(texts), "tokens": tokens})
+        made.append(corpus.train_tokenizer(data, corpus.load(data, "language-model")).save(scratch).read_bytes())
+    return made
+
+
+@door("tokenizer", _tokenizers)
+def _tokenizer(data: bytes, scratch: Path) -> None:
+    from headtohead.corpus import Tokenizer
+
+    (scratch / "tokenizer.json").write_bytes(data)
+    tokenizer = Tokenizer.load(scratch)
+    ids = tokenizer.encode(TEXT)
+    assert all(0 <= one < tokenizer.vocab_size for one in ids)
+    tokenizer.decode(ids)
+
+
+@door(
+    "config", lambda scratch: [(world(scratch) / "baseline/seed-0/config.json").read_bytes(), b'{"model_type": "gpt2"}']
+)
+def _config(data: bytes, scratch: Path) -> None:
+    from headtohead.lab import saved
+    from headtohead.model import weights
+
+    folder = world(scratch) / "baseline" / "seed-0"
+    with instead(folder / "config.json", data):
+        weights.find(folder)
+        saved.load(folder)
+
+
+def _tensors(scratch: Path) -> list[bytes]:
+    run = world(scratch) / "baseline" / "seed-0"
+    return [(run / name).read_bytes() for name in ("scores.safetensors", "maps.safetensors", "model.safetensors")]
+
+
+@door("safetensors", _tensors)
+def _safetensors(data: bytes, scratch: Path) -> None:
+    from headtohead.lab import saved
+    from headtohead.lab.folders import Run
+    from headtohead.model import weights
+    from headtohead.report import images
+
+    run = world(scratch) / "baseline" / "seed-0"
+    for name, read in (
+        ("scores.safetensors", lambda: Run(run).scores),
+        (
+            "maps.safetensors",
+            lambda: [images.pictures(one) for one in images.read_maps(world(scratch), ["baseline"]).values()],
+        ),
+        ("model.safetensors", lambda: weights.find(run)),
+        ("model.safetensors", lambda: saved.load(run)),
+    ):
+        with instead(run / name, data), contextlib.suppress(HeadToHeadError):
+            read()
+    with instead(run / "model.safetensors", data):
+        saved.load(run)
+
+
+def _gguf(scratch: Path) -> list[bytes]:
+    def text(one: str) -> bytes:
+        return struct.pack("<Q", len(one)) + one.encode()
+
+    entries = [
+        text("general.architecture") + struct.pack("<I", 8) + text("llama"),
+        text("llama.context_length") + struct.pack("<II", 4, 128),
+        text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, 2) + text("a") + text("b"),
+        text("tokenizer.ggml.scores") + struct.pack("<IIQff", 9, 6, 2, 0.5, 1.5),
+        text("nested") + struct.pack("<IIQ", 9, 9, 1) + struct.pack("<IQB", 0, 1, 7),
+    ]
+    tensors = text("token_embd.weight") + struct.pack("<IQQIQ", 2, 4, 2, 0, 0)
+    head = b"GGUF" + struct.pack("<IQQ", 3, 1, len(entries)) + b"".join(entries) + tensors
+    return [head + bytes(-len(head) % 32) + bytes(32), b"GGUF" + struct.pack("<IQQ", 2, 0, 0)]
+
+
+@door("gguf", _gguf)
+def _gguf_door(data: bytes, scratch: Path) -> None:
+    from headtohead.model import weights
+
+    (scratch / "model.gguf").write_bytes(data)
+    found = weights.find(scratch / "model.gguf")
+    assert found.parameters <= 8 * len(data)
+    weights.check_room(found)

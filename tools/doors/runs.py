@@ -1,0 +1,108 @@
+"""Run folders that others made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from .frame import door
+from .world import instead, unsealed, vouched, world
+
+
+def file_of(data: bytes, names: Sequence[str]) -> tuple[str, bytes]:
+    """The first byte says which file the rest is put in the place of."""
+    return names[data[0] % len(names)] if data else names[0], data[1:]
+
+
+RUN_FILES = (
+    "experiment.json",
+    "corpus.json",
+    "baseline/seed-0/trial.json",
+    "baseline/seed-0/start.json",
+    "baseline/seed-0/metrics.jsonl",
+    "baseline/seed-0/result.json",
+    "baseline/seed-0/audits.json",
+    "baseline/seed-0/probes.json",
+    "baseline/seed-0/lengths.json",
+    "baseline/seed-0/attention.json",
+    "alibi/seed-1/result.json",
+    "alibi/seed-1/metrics.jsonl",
+    "baseline/seed-7/failure.json",
+    "baseline/seed-0/scores.safetensors",
+)
+
+
+def _run_files(scratch: Path) -> list[bytes]:
+    made = []
+    for labels in (False, True):
+        for at, name in enumerate(RUN_FILES):
+            path = world(scratch, labels=labels) / name
+            content = path.read_bytes() if path.is_file() else b'{"message": "diverged", "kind": "DivergedError"}'
+            made.append(bytes([at]) + unsealed(content))
+    return made
+
+
+@door("run", _run_files)
+def _run(data: bytes, scratch: Path) -> None:
+    from headtohead.lab import findings, folders
+    from headtohead.report import write
+
+    name, content = file_of(data, RUN_FILES)
+    folder = world(scratch, labels=b"accuracy" in content or b"classify" in content)
+    before = (folder / "findings.json").read_bytes()
+    with vouched(folder, name, content), instead(folder / "findings.json", before):
+        opened = folders.open_runs(folder)
+        findings.write(opened, looks=findings.looks_of(opened))
+        write(folder, ["md"], scratch / "report")
+
+
+@door("verify", _run_files)
+def _verify(data: bytes, scratch: Path) -> None:
+    from headtohead.lab.verify import verify
+
+    name, content = file_of(data, (*RUN_FILES, "findings.json"))
+    folder = world(scratch)
+    with vouched(folder, name, content):
+        [json.dumps(one.as_row(), allow_nan=False) for one in verify(folder)]
+
+
+def _found(scratch: Path) -> list[bytes]:
+    return [unsealed((world(scratch, labels=labels) / "findings.json").read_bytes()) for labels in (False, True)]
+
+
+@door("findings", _found)
+def _findings(data: bytes, scratch: Path) -> None:
+    from headtohead.report import write
+
+    folder = world(scratch)
+    with instead(folder / "findings.json", data):
+        write(folder, ["md", "csv", "latex"], scratch / "report")
+
+
+CHECKPOINT = ("state.json", "model.safetensors", "optimizer.safetensors")
+
+
+def _checkpoints(scratch: Path) -> list[bytes]:
+    (folder,) = (world(scratch) / "baseline" / "seed-0").glob("checkpoint-*")
+    return [bytes([at]) + unsealed((folder / name).read_bytes()) for at, name in enumerate(CHECKPOINT)]
+
+
+@door("checkpoint", _checkpoints)
+def _checkpoint(data: bytes, scratch: Path) -> None:
+    import hashlib
+
+    from headtohead.lab.folders import Run
+    from headtohead.lab.trial import initial_model, prepare
+    from headtohead.train.checkpoint import restore
+
+    run = world(scratch) / "baseline" / "seed-0"
+    trial = Run(run).trial
+    (folder,) = run.glob("checkpoint-*")
+    name, content = file_of(data, CHECKPOINT)
+    state = json.loads(unsealed((folder / "state.json").read_bytes()))
+    if name != "state.json":  # with a checksum that agrees, so that what is behind it is tried
+        state["sha256"][name] = hashlib.sha256(content).hexdigest()
+    model = initial_model(trial, prepare(trial.data, trial.task))
+    with instead(folder / "state.json", json.dumps(state).encode()), instead(folder / name, content):
+        restore(folder, model)

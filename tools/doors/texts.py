@@ -1,0 +1,142 @@
+"""Experiment files, texts, tables and numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+from headtohead.errors import HeadToHeadError
+
+from .frame import door
+from .world import TEXT
+
+
+def _experiments(scratch: Path) -> list[bytes]:
+    from headtohead.spec import loading
+
+    return [loading.recipe_path(name).read_bytes() for name in loading.recipe_names()]
+
+
+@door("experiment", _experiments)
+def _experiment(data: bytes, scratch: Path) -> None:
+    from headtohead.files import write_json
+    from headtohead.lab import loading
+    from headtohead.spec import trial
+
+    path = scratch / "experiment.toml"
+    path.write_bytes(data)
+    for how in ({}, {"full": True}, {"quick": True}) if b"[full]" in data else ({}, {"quick": True}):
+        experiment = loading.load(path, **how)
+        write_json(scratch / "experiment.json", experiment.model_dump(mode="json"))
+        for variant in experiment.names:
+            assert (scratch / variant).resolve().parent == scratch.resolve()
+            trial(experiment, variant, 0).settings()
+
+
+# ---- texts and tables
+
+
+def _texts(scratch: Path) -> list[bytes]:
+    lines = [f"{TEXT.strip()} {at}\n" for at in range(12)]
+    return ["".join(lines).encode(), "\n".join(lines).encode(), "\ufeffÄ “quote” don’t\r\nU.S. can’t".encode()]
+
+
+def _knock_corpus(data: bytes, scratch: Path, name: str, task: str, **settings: Any) -> None:
+    from headtohead import corpus, spec
+
+    (scratch / name).write_bytes(data)
+    data_ = spec.Data.model_validate({"source": str(scratch / name), **settings})
+    found = corpus.load(data_, "classify" if task == "classify" else "language-model")
+    assert sum(len(row) for split in found.splits.values() for row in split.rows) <= 2 * len(data) + 1000
+    corpus.train_tokenizer(data_, found).encode_rows(list(found.train.rows)[:20])
+
+
+@door("text", _texts)
+def _text(data: bytes, scratch: Path) -> None:
+    _knock_corpus(data, scratch, "text.txt", "language-model")
+    _knock_corpus(data, scratch, "text.txt", "language-model", tokens="characters", rows="sentences")
+
+
+def _tsv(scratch: Path) -> list[bytes]:
+    rows = "".join(f"{'a' if at % 2 else 'b'}\tthe people {at}\n" for at in range(12))
+    return [f"label\ttext\n{rows}".encode(), rows.encode()]
+
+
+@door("tsv", _tsv)
+def _tsv_door(data: bytes, scratch: Path) -> None:
+    _knock_corpus(data, scratch, "rows.tsv", "classify")
+    _knock_corpus(data, scratch, "rows.tsv", "classify", columns={"label": 0, "text": 1})
+
+
+@door(
+    "csv", lambda scratch: [one.replace(b"\t", b",") for one in _tsv(scratch)] + [b'label,text\na,"x ""y"", z"\nb,w\n']
+)
+def _csv_door(data: bytes, scratch: Path) -> None:
+    _knock_corpus(data, scratch, "rows.csv", "classify")
+
+
+def _jsonl(scratch: Path) -> list[bytes]:
+    rows = [{"text": f"the people {at}", "label": "ab"[at % 2], "more": [at, None, 1.5]} for at in range(12)]
+    return ["".join(json.dumps(row) + "\n" for row in rows).encode(), json.dumps(rows).encode()]
+
+
+@door("jsonl", _jsonl)
+def _jsonl_door(data: bytes, scratch: Path) -> None:
+    _knock_corpus(data, scratch, "rows.jsonl", "classify")
+
+
+def _documents(scratch: Path) -> list[bytes]:
+    rows = [{"document": TEXT + str(at), "summary": "peace"} for at in range(20)]
+    return ["".join(json.dumps(row) + "\n" for row in rows).encode(), b'{"document": "a", "summaries": ["b", "c"]}\n']
+
+
+@door("documents", _documents)
+def _documents_door(data: bytes, scratch: Path) -> None:
+    from headtohead.corpus.documents import load_documents
+
+    (scratch / "documents.jsonl").write_bytes(data)
+    load_documents(scratch / "documents.jsonl")
+
+
+def _prompts(scratch: Path) -> list[bytes]:
+    return [b'{"prompt": "the people", "continuation": "ask"}\n', b"prompt\tcontinuation\nwe\task\n", b"the people\n"]
+
+
+@door("prompts", _prompts)
+def _prompts_door(data: bytes, scratch: Path) -> None:
+    from headtohead.lab.prompts import read_prompts
+
+    for name in ("prompts.jsonl", "prompts.tsv", "prompts.csv", "prompts.txt"):
+        (scratch / name).write_bytes(data)
+        with contextlib.suppress(HeadToHeadError):
+            read_prompts(str(scratch / name))
+    read_prompts(str(scratch / "prompts.jsonl"))
+
+
+def _scores(scratch: Path) -> list[bytes]:
+    rows = "".join(f"{v},{s},{e},{(s + e) % 2}\n" for v in ("a", "b") for s in range(3) for e in range(4))
+    return [f"variant,seed,example,accuracy\n{rows}".encode(), b"variant;seed;loss\na;0;1.5\na;1;1.4\nb;0;1\nb;1;1.1\n"]
+
+
+@door("scores", _scores)
+def _scores_door(data: bytes, scratch: Path) -> None:
+    from headtohead.verdict import judge
+
+    (scratch / "scores.csv").write_bytes(data)
+    for metric in (None, "perplexity", "loss"):
+        with contextlib.suppress(HeadToHeadError):
+            [row.as_row() for row in judge(scratch / "scores.csv", metric=metric, matters=0.01)]
+    judge(scratch / "scores.csv", matters=0.01)
+
+
+@door("design", lambda scratch: [b"1 0; 0 1; -1 -1", b"[[1, 0], [0, 1]]", b'{"keys": [[1, 0.5], [0, 1]]}'])
+def _design(data: bytes, scratch: Path) -> None:
+    from headtohead import design
+
+    (scratch / "keys.json").write_bytes(data)
+    keys = design.read(scratch / "keys.json")
+    if keys.size < 64:
+        design.select(keys, 0).as_row()
+        design.weights(keys, [1 / len(keys)] * len(keys)).as_row()

@@ -1,0 +1,113 @@
+"""A small world to take sound files from: texts, and an experiment that is really run, in a few steps."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+TEXT = "The people ask for peace. We don't forget them: the law, the work, the land.\n"
+
+
+def write_corpus(folder: Path, *, labels: bool = False) -> Path:
+    draw = random.Random(0)
+    words = "the people will defend peace law work land and ask for schools jobs . we must honor it".split()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, rows in (("train", 60), ("validation", 12), ("test", 12)):
+        lines = [" ".join(draw.choices(words, k=8)) for _ in range(rows)]
+        if labels:
+            lines = ["label\ttext", *(f"{'a' if 'peace' in line else 'b'}\t{line}" for line in lines)]
+        (folder / f"{name}{'.tsv' if labels else '.txt'}").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def experiment_of(folder: Path, *, labels: bool = False) -> dict[str, Any]:
+    return {
+        "question": "Does it help?",
+        "task": "classify" if labels else "language-model",
+        "seeds": 2,
+        "data": {"source": str(folder)},
+        "model": {"width": 8, "layers": 1, "heads": 2, "context": 8},
+        "training": {"steps": 2, "batch": 4, "evaluate": 1, "checkpoint": 1},
+        "variants": {"alibi": {"model": {"position": "alibi"}}},
+        "probe": {"prompts": ["the people"], "sentences": {"one": "the people honor it ."}, "contexts": [4]},
+    }
+
+
+def world(place: Path, *, labels: bool = False) -> Path:
+    """The folder of an experiment that was really run, with a checkpoint left in one of its runs."""
+    folder = place / ("world-labels" if labels else "world")
+    if (folder / "findings.json").is_file():
+        return folder
+    from headtohead.files import write_json
+    from headtohead.lab import findings, folders, loading, running
+    from headtohead.lab.trial import begin, prepare, run_trial
+    from headtohead.spec import trial
+    from headtohead.train import devices
+
+    os.environ["XDG_CACHE_HOME"] = str(place / "cache")
+    texts = write_corpus(place / f"corpus-{labels}", labels=labels)
+    experiment = loading.from_dict(experiment_of(texts, labels=labels))
+    runs = folders.create_runs(folder, experiment, {"versions": {}, "command": ["h2h"]}, resume=False)
+    write_json(folder / "corpus.json", running.describe_corpus(experiment))
+    for variant in experiment.names:
+        for seed in range(2):
+            run_trial(trial(experiment, variant, seed), folder / variant / f"seed-{seed}", device="cpu")
+    first, half = trial(experiment, "baseline", 0), place / f"half-{labels}"
+    _, training = begin(first, prepare(first.data, first.task), half, devices.choose("cpu"))
+    training.run()
+    for checkpoint in half.glob("checkpoint-*"):
+        shutil.move(checkpoint, folder / "baseline" / "seed-0" / checkpoint.name)
+    findings.write(runs)
+    return folder
+
+
+@contextlib.contextmanager
+def instead(path: Path, data: bytes) -> Iterator[None]:
+    """Inside, the file holds this; afterwards it is as it was."""
+    before = path.read_bytes() if path.is_file() else None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    try:
+        yield
+    finally:
+        path.write_bytes(before) if before is not None else path.unlink(missing_ok=True)
+
+
+def unsealed(content: bytes) -> bytes:
+    """JSON, or lines of it, without the checksums that they carry: whoever makes up a file makes these up too."""
+    try:
+        rows = [json.loads(line) for line in content.splitlines()]
+        return b"".join(json.dumps(_without_seal(row)).encode() + b"\n" for row in rows)
+    except ValueError:
+        pass
+    try:
+        return json.dumps(_without_seal(json.loads(content)), indent=1).encode()
+    except ValueError:
+        return content
+
+
+def _without_seal(value: Any) -> Any:
+    return {key: one for key, one in value.items() if key != "seal"} if isinstance(value, dict) else value
+
+
+@contextlib.contextmanager
+def vouched(folder: Path, name: str, content: bytes) -> Iterator[None]:
+    """Inside, the file of an experiment's folder holds this, and the result of its run vouches for it."""
+    variant, _, rest = name.partition("/")
+    seed, _, file = rest.partition("/")
+    result = folder / variant / seed / "result.json"
+    with instead(folder / name, content):
+        if not file or file == "result.json" or not result.is_file():
+            yield
+            return
+        said = _without_seal(json.loads(result.read_bytes()))
+        said["sha256"][file] = hashlib.sha256(content).hexdigest()
+        with instead(result, json.dumps(said).encode()):
+            yield
