@@ -1,6 +1,7 @@
 """Input that somebody else made, sound and unsound: every door of tools/doors, within a bounded number of tries."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,3 +13,14 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that inputs are put in, with an experiment that was really run (see tools/doors)."""
     return tmp_path_factory.mktemp("scratch")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_parts_stay_here() -> Iterator[None]:
+    """Parts that a file of tests lets in are not there for the tests after it."""
+    from headtohead.parts import registry
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "_known", dict(registry._known))
+        patch.setattr(registry, "_own_files", dict(registry._own_files))
+        yield

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from headtohead.errors import RequestError
-from headtohead.files import read_json, sha256
+from headtohead.files import is_as_written, read_json, sha256
 from headtohead.lab import parcels, running, searching
 from headtohead.lab.folders import Run
 from headtohead.lab.workers import Job
@@ -17,6 +17,7 @@ from headtohead.lab.workers import Job
 ray = pytest.importorskip("ray")
 
 Small = Callable[..., Any]
+pytestmark = pytest.mark.timeout(300)  # a cluster takes its time to start
 TIMES = ("seconds", "seconds_per_step", "peak_memory", "trial_seconds", "tokens_per_second")
 
 
@@ -55,7 +56,7 @@ def numbers(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for result in sorted(folder.rglob("result.json")):
         run = Run(result.parent)
-        about = {k: v for k, v in run.result.items() if k not in (*TIMES, "sha256", "trained")}
+        about = {k: v for k, v in run.result.items() if k not in (*TIMES, "sha256", "seal", "trained")}
         about["trained"] = {k: v for k, v in run.result["trained"].items() if k not in TIMES}
         about["metrics"] = [{k: v for k, v in line.items() if k not in TIMES} for line in run.metrics]
         about["files"] = sorted(p.name for p in run.folder.iterdir())
@@ -82,6 +83,7 @@ def test_a_cluster_gives_exactly_the_numbers_of_local_workers(small: Small, mach
         twin = tmp_path / "here" / run.relative_to(tmp_path / "there")
         assert Run(run).damaged() == []
         assert read_json(run / "trial.json") == read_json(twin / "trial.json")
+        assert is_as_written(read_json(run / "result.json"))
     # Each machine fetched the corpus and the parts, once.
     assert machines.travelled("head") == machines.travelled("other") == ["my_parts.py", "text"]
 
@@ -127,6 +129,8 @@ def test_a_node_that_dies_is_survived_with_the_same_numbers(small: Small, machin
     assert sum(job.moves for job in outcome.jobs) == 1
     running.run(experiment, tmp_path / "whole", workers=2)
     assert numbers(tmp_path / "killed") == numbers(tmp_path / "whole")
+    for trial in (tmp_path / "killed").rglob("trial.json"):
+        assert read_json(trial) == read_json(tmp_path / "whole" / trial.relative_to(tmp_path / "killed"))
 
 
 def test_a_cluster_that_is_not_there_is_said(small: Small, tmp_path: Path):

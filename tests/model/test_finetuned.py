@@ -15,6 +15,7 @@ from torch import nn
 from headtohead import spec
 from headtohead.errors import ModelError
 from headtohead.model import FineTuned, count, create, finetuned, lora, tensor_hashes
+from headtohead.train.adam import Adam
 from headtohead.train.objectives import Classify
 from headtohead.train.optimizers import OPTIMIZERS, Descent
 
@@ -185,7 +186,7 @@ def test_muon_takes_the_matrices_inside_the_layers_and_decay_spares_biases_and_n
         others = {names[id(p)] for group in rest.param_groups for p in group["params"]}
         assert others == set(names.values()) - taken
         (alone,) = OPTIMIZERS["muon"](built(tiny_roberta, freeze="encoder").named_parameters())
-        assert isinstance(alone, torch.optim.AdamW)
+        assert isinstance(alone, Adam)
     (adamw,) = OPTIMIZERS["adamw"](model.named_parameters())
     for group in adamw.param_groups:
         for p in group["params"]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from headtohead.errors import HeadToHeadError
 
 from .frame import door
-from .world import TEXT, instead, world, write_corpus
+from .world import TEXT, instead, vouched, world, write_corpus
 
 
 def _tokenizers(scratch: Path) -> list[bytes]:
@@ -68,9 +68,9 @@ def _safetensors(data: bytes, scratch: Path) -> None:
         ("model.safetensors", lambda: weights.find(run)),
         ("model.safetensors", lambda: saved.load(run)),
     ):
-        with instead(run / name, data), contextlib.suppress(HeadToHeadError):
+        with vouched(world(scratch), f"baseline/seed-0/{name}", data), contextlib.suppress(HeadToHeadError):
             read()
-    with instead(run / "model.safetensors", data):
+    with vouched(world(scratch), "baseline/seed-0/model.safetensors", data):
         saved.load(run)
 
 

@@ -64,6 +64,7 @@ class Node:
                 return
             if (there := checkpoints(folder)) != sent:
                 sent = there
+                homeward(folder, home)
                 yield {"event": "checkpoint", "run": pack_run(folder)}
             if message["event"] != "progress" or time.monotonic() - last > TELL_EVERY:
                 last = time.monotonic()

@@ -117,18 +117,23 @@ def homeward(folder: Path, places: dict[str, str]) -> None:
     """Say in a run's files where things lie at home, and not where they lay on this machine; checksums follow."""
     changed = {}
     for path in sorted(folder.glob("*.json")):
-        text = path.read_text(encoding="utf-8")
+        text = said = path.read_text(encoding="utf-8")
         for here, home in places.items():
-            text = text.replace(here, home)
-        if text != path.read_text(encoding="utf-8"):
-            row = json.loads(text)
-            write_json(path, row, sealed=SEAL in row)
+            said = said.replace(here, home)
+        if said != text:
+            _write_anew(path, said)
             changed[path.name] = sha256(path)
     result = folder / "result.json"
     if changed and result.is_file():
         row = read_json(result)
         row["sha256"] |= {name: value for name, value in changed.items() if name in row["sha256"]}
-        write_json(result, row, sealed=True)
+        _write_anew(result, json.dumps(row))
+
+
+def _write_anew(path: Path, text: str) -> None:
+    """The same file with other words in it, sealed if it was."""
+    value = json.loads(text)
+    write_json(path, {k: v for k, v in value.items() if k != SEAL}, sealed=SEAL in value)
 
 
 def _archive(fill: Callable[[tarfile.TarFile], object]) -> bytes:
