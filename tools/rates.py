@@ -20,7 +20,7 @@ from typing import Any
 from headtohead import spec
 from headtohead.files import read_json
 from headtohead.lab import loading
-from headtohead.lab.workers import Job, default_workers, run_jobs
+from headtohead.lab.workers import Crew, Job, default_workers, run_jobs
 
 GRIDS: dict[str, tuple[dict[str, Any], tuple[float, ...]]] = {
     "adamw-own": ({"kind": "adamw"}, (5e-5, 1e-4, 2e-4, 4e-4)),
@@ -53,7 +53,7 @@ def main() -> None:
                 folder = given.out / name / f"{rate:g}" / f"seed-{seed}"
                 jobs.append(Job(trial, folder, "kept" if (folder / "result.json").is_file() else "waiting"))
     given.out.mkdir(parents=True, exist_ok=True)
-    run_jobs(jobs, workers=given.workers, log=given.out / "workers.log")
+    run_jobs(jobs, crew=Crew(given.workers), log=given.out / "workers.log")
     _show(jobs)
 
 

@@ -64,8 +64,14 @@ def seal_of(value: dict[str, Any]) -> str:
 
 
 def is_as_written(value: dict[str, Any]) -> bool:
-    """Does an object agree with its seal, if it has one?"""
-    return SEAL not in value or value[SEAL] == seal_of(value)
+    """Does an object agree with its seal, if it has one? A seal is the last entry: where that is a seal by another
+    name, the name is what was damaged."""
+    if SEAL in value:
+        return bool(value[SEAL] == seal_of(value))
+    *others, last = value or {"": None}
+    said = value.get(last)
+    is_seal = isinstance(said, str) and len(said) == 64
+    return not (is_seal and said == seal_of({key: value[key] for key in others}))
 
 
 def check_seal(path: Path, remedy: str) -> None:

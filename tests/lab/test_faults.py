@@ -1,6 +1,7 @@
 """What `make faults` found, each kept as a test of its own. The harness itself runs in tests/tools/test_faults.py."""
 
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,25 +14,42 @@ import pytest
 from headtohead import spec
 from headtohead.errors import RunFolderError, TrialError
 from headtohead.files import alone_in, check_seal, is_as_written, read_json, write_json
-from headtohead.lab import findings, parcels, running, saved, searching
+from headtohead.lab import findings, loading, parcels, running, saved, searching
 from headtohead.lab.folders import Run, create_runs, locked, open_runs
 from headtohead.lab.trial import run_trial
 from headtohead.lab.verify import verify
 from headtohead.lab.workers import Job
 from headtohead.report import reading
 
+from .conftest import write_text
 
-@pytest.fixture
-def finished(small: Any, tmp_path: Path) -> Path:
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one finished run of each variant, made without workers."""
-    experiment = small(seeds=1, training={"steps": 20})
-    folder = tmp_path / "runs"
+    root = tmp_path_factory.mktemp("made")
+    raw = {
+        "question": "Does it help?",
+        "task": "language-model",
+        "seeds": 1,
+        "data": {"source": str(write_text(root / "text"))},
+        "model": {"width": 16, "layers": 1, "heads": 2, "context": 8},
+        "training": {"steps": 20, "batch": 8},
+        "variants": {"alibi": {"model": {"position": "alibi"}}},
+    }
+    experiment, folder = loading.from_dict(raw, "made"), root / "runs"
     runs = create_runs(folder, experiment, {"versions": {}, "command": []}, resume=False)
     write_json(folder / "corpus.json", running.describe_corpus(experiment), sealed=True)
     for name in experiment.names:
         run_trial(spec.trial(experiment, name, 0), folder / name / "seed-0", device="cpu")
     findings.write(runs)
     return folder
+
+
+@pytest.fixture
+def finished(made: Path, tmp_path: Path) -> Path:
+    """The same, to be damaged."""
+    return Path(shutil.copytree(made, tmp_path / "runs"))
 
 
 def flip(path: Path, old: bytes, new: bytes) -> None:
@@ -100,7 +118,7 @@ def test_half_a_file_of_a_kill_does_not_keep_an_experiment_from_beginning(small:
 def test_what_a_kill_left_of_a_finished_run_is_swept_away(finished: Path):
     (finished / "alibi" / "seed-0" / "checkpoint-000020").mkdir()
     runs = open_runs(finished)
-    jobs = running._jobs(runs, runs.experiment, range(1))
+    jobs = running._jobs(runs, runs.experiment, range(1), {})
     assert {job.state for job in jobs} == {"kept"}
     assert not list(finished.rglob("checkpoint-*"))
 
@@ -164,6 +182,16 @@ def test_a_seal_is_of_what_is_said_and_not_of_how(tmp_path: Path):
     path.write_text(json.dumps({**there, "a": 1.25}))
     with pytest.raises(RunFolderError, match=r"checksum does not agree.*; do something"):
         check_seal(path, "do something")
+
+
+def test_a_seal_whose_name_is_damaged_is_no_seal(tmp_path: Path):
+    path = tmp_path / "file.json"
+    write_json(path, {"a": 1.5}, sealed=True)
+    flip(path, b'"seal"', b'"sual"')
+    with pytest.raises(RunFolderError, match="checksum does not agree"):
+        check_seal(path, "do something")
+    assert is_as_written({})
+    assert is_as_written({"sha256": "0" * 64})
 
 
 def test_an_archive_never_holds_half_a_checkpoint_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from headtohead.errors import RunFolderError
 from headtohead.files import read_json
 from headtohead.lab import running
 from headtohead.lab.folders import locked, open_runs
+from headtohead.lab.trial import prepare, sizes_of
 from headtohead.lab.workers import Job
+from headtohead.spec.loading import trial as trial_of
 
 
 def scores(folder: Path) -> dict[str, object]:
@@ -97,6 +100,17 @@ def test_ctrl_c_leaves_everything_resumable(small, tmp_path, text_folder):
 def test_the_same_folder_is_not_used_by_two_at_once(small, tmp_path):
     with locked(tmp_path / "runs"), pytest.raises(RunFolderError, match="being run right now"):
         running.run(small(), tmp_path / "runs", workers=1)
+    assert not worker_pids(), "those that were started early have nothing to do"
+
+
+def test_sizes_are_counted_once_and_told_to_the_workers(small, tmp_path):
+    experiment = small(seeds=1, training={"steps": 4})
+    running.run(experiment, tmp_path / "runs", workers=2)
+    for name in experiment.names:
+        trial = trial_of(experiment, name, 0)
+        counted = sizes_of(trial, prepare(trial.data, trial.task))
+        start = read_json(tmp_path / "runs" / name / "seed-0" / "start.json")
+        assert {key: start[key] for key in asdict(counted)} == asdict(counted)
 
 
 def test_more_seeds_can_be_added(small, tmp_path):

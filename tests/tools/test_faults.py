@@ -21,6 +21,7 @@ def how(tmp_path_factory: pytest.TempPathFactory) -> How:
     return How(tmp_path_factory.mktemp("faults"), command.FEW, 0, True, print)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.timeout(900)  # a busy machine is many times slower
 @pytest.mark.parametrize("name", [name for name in FAULTS if name not in FULL_ONLY])
 def test_nothing_is_lost_and_nothing_is_wrong(name: str, how: How):

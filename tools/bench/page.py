@@ -82,6 +82,7 @@ ratios count. Width 64 is the base decoder (16 to 20 ms a step), width 256 the s
 | one generator is seeded, not those of devices that are not there | 0.1 to 0.2, now 0.003 | the same |
 | loss: the mean folded into the sums, the first chunk written and not added | 9.1, now 8.8 | 53.0, now 51.6 |
 | memory that is freed is kept in the process | 20.1, now 19.0 | within the noise |
+| exp(bias) into the small matrices (the whole step) | 15.7 to 20.3, now 15.7 to 18.9 | 218, now 212 |
 
 Whether the C library gives freed memory back is chance: the same step took 1,400 fresh pages in one process and one
 in the next (width 256: 1,500 to 1,800). A worker therefore tells it not to.
@@ -105,8 +106,9 @@ What did not help:
 What is left at width 64: the three products over the vocabulary take 6.7 of the loss's 8.8 ms and run at 80 to 95 %
 of the limit; the layers' own products are small enough for the time between operations to count. At width 256
 products run at 165 to 200 of 201 GFLOP/s; attention, the optimizer, ReLU and norms share most of the rest. A worker's
-start is torch (about 1.2 s), our own imports (0.8 s) and torch's compiler (1.1 s), which counting a model's
-operations on the meta device imports. Earlier attempts, for the loss, the draw of a token and attention, are in
+start is torch (about 1.2 s) and our own imports (0.8 s); it begins while the command still checks what it was asked.
+Counting a model's operations on the meta device imports torch's compiler (1.1 s): done once, by the command, and told
+to the workers. Earlier attempts, for the loss, the draw of a token and attention, are in
 [the log](log.md).
 """
 

@@ -211,12 +211,12 @@ def _write_journal(folder: Path) -> None:
 def _cut_journal(how: How) -> list[str]:
     """A search whose journal has lost its end, gone on with."""
     still = undisturbed(how, "searched")
-    world = still.world(how.scratch / "cut-journal")
-    copied(still.folder, world.runs)
-    path = world.runs / "search" / "journal.jsonl"
+    world = still.world(still.folder.parent)  # the very same files
+    runs = copied(still.folder, how.scratch / "cut-journal")
+    path = runs / "search" / "journal.jsonl"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    done = world.finish()
-    return compare(world.runs, still.numbers) + ([f"did not go on: {last_words(done.said)}"] if done.code else [])
+    done = world.finish(out=runs)
+    return compare(runs, still.numbers) + ([f"did not go on: {last_words(done.said)}"] if done.code else [])
 
 
 def _with(seen: Seen, wrong: list[str]) -> Seen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from headtohead.lab import loading, running
 from headtohead.lab.folders import locked
 
 from .disturb import CHECKPOINT, Disturbance, disturb, refusal
-from .ledger import compare
+from .ledger import Ledger, compare
 from .seen import How, Seen
 from .still import undisturbed
 from .trials import cache_of
@@ -47,13 +48,19 @@ def twice(how: How) -> Iterator[Seen]:
     others = [world.start(), world.start()]  # all three begin at once: one is the first to lock the folder
     wait_for(first, CHECKPOINT, world.runs)
     others += [world.start(), world.start(out=link)]
-    codes = [one.wait() for one in (first, *others)]
-    refused = [one for one in (first, *others) if one.code]
+    everybody, ledger = [first, *others], Ledger(world.runs)
+    while not all(one.is_over for one in everybody):
+        ledger.look()
+        time.sleep(0.05)
+    ledger.close()
+    refused = [one for one in everybody if one.code]
     wrong = [f"said only: {last_words(one.said)}" for one in refused if "being run right now" not in one.said]
-    wrong += [] if codes.count(0) == 1 else [f"{codes.count(0)} of them believed to be alone"]
+    # One that begins after the end finds everything done: it is not refused, and changes nothing.
+    wrong += [] if 0 < len(refused) < len(everybody) else [f"{len(refused)} of {len(everybody)} were refused"]
     wrong += compare(world.runs, still.numbers)
-    said = f"{len(refused)} of 5 were refused ({last_words(refused[0].said) if refused else 'none'}); the one went on"
-    yield Seen("experiment started five times in one folder, once by a link", said, 5, wrong=tuple(wrong))
+    said = f"{len(refused)} of 5 were refused ({last_words(refused[0].said) if refused else 'none'}); every result was "
+    what = "experiment started five times in one folder, once by a link"
+    yield Seen(what, f"{said}written once", 5, lost=tuple(ledger.lost), wrong=tuple(wrong))
 
 
 def _refused_here(how: How) -> Seen:

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 
@@ -39,6 +39,7 @@ def kills(how: How) -> Iterator[Seen]:
 class Killing:
     """One kind of experiment that is killed again and again, and begun anew whenever it came through."""
 
+    what: ClassVar[str] = "processes killed at random moments"
     world: World
     wanted: dict[str, Any]
     usual: float
@@ -154,5 +155,6 @@ class Killing:
             f"{self.finished} experiments of {len(self.wanted) - 1} runs came through with the numbers of the "
             f"undisturbed; killed: {hit}; workers without a parent were gone within {self.slowest:.1f} s"
         )
-        what = f"processes killed at random moments ({self.world.kind})"
-        return Seen(what, said, self.kills, self.kills, tuple(self.lost), tuple(self.wrong))
+        return Seen(
+            f"{self.what} ({self.world.kind})", said, self.kills, self.kills, tuple(self.lost), tuple(self.wrong)
+        )

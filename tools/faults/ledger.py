@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,10 @@ class Ledger:
             if step < before and not (self.folder / name / "result.json").is_file():
                 self.lost.append(f"{name}: went back from step {before} to {step}")
             self.reached[name] = max(step, before)
-        for path in self.folder.rglob("result.json"):
-            name = str(path.parent.relative_to(self.folder))
-            if name not in self.results:
-                self.results[name] = sha256(path)
+        for run in runs_in(self.folder):
+            name = str(run.relative_to(self.folder))
+            if name not in self.results and (run / "result.json").is_file():
+                self.results[name] = sha256(run / "result.json")
 
     def close(self) -> None:
         """At the end: is every result that was ever seen still the same?"""
@@ -49,13 +50,25 @@ class Ledger:
                 self.lost.append(f"{name}: was finished, and its result was written again")
 
 
+def runs_in(folder: Path) -> list[Path]:
+    """The folders of runs, while they come and go: what vanishes under the search is passed over."""
+    found = []
+    for place, folders, _ in os.walk(folder):
+        found += [Path(place) / name for name in folders if name.startswith("seed-")]
+        folders[:] = [name for name in folders if not name.startswith((".", "seed-"))]
+    return sorted(found)
+
+
 def steps_in(folder: Path) -> dict[str, int]:
     """The step of the newest checkpoint of each run that has one."""
-    found: dict[str, int] = {}
-    for path in folder.rglob("checkpoint-*"):
-        if path.is_dir() and not path.parent.name.startswith(".") and (step := STEP.fullmatch(path.name)):
-            name = str(path.parent.relative_to(folder))
-            found[name] = max(found.get(name, 0), int(step.group(1)))
+    found = {}
+    for run in runs_in(folder):
+        try:
+            steps = [int(step.group(1)) for path in run.iterdir() if (step := STEP.fullmatch(path.name))]
+        except OSError:
+            continue  # it has just been removed
+        if steps:
+            found[str(run.relative_to(folder))] = max(steps)
     return found
 
 

@@ -22,8 +22,6 @@ SHARE = 10
 """one node for so many processes that are killed"""
 MACHINE, PARENT = "the cluster's machine", "the parent"
 WEIGHTS = {MACHINE: 4, PARENT: 1}
-SLOWER = 1.5
-"""a cluster's start-up against that of local workers"""
 
 
 def nodes(how: How) -> Iterator[Seen]:
@@ -37,7 +35,7 @@ def nodes(how: How) -> Iterator[Seen]:
     try:
         world = still.world(how.scratch / "cluster")
         more = ("--on", machines.on, "--device", "cpu")
-        killing = Dying(world, still.numbers, SLOWER * still.seconds, how, more, machines=machines)
+        killing = Dying(world, still.numbers, still.seconds, how, more, machines=machines)
         killing.run(max(1, how.kills // SHARE), random.Random(how.seed))
         yield killing.seen()
     finally:
@@ -86,6 +84,7 @@ class Dying(Killing):
     """The same with other victims."""
 
     machines: Machines
+    what = "a cluster's machine, or who asked it, killed at random moments"
 
     def _kill(self, running: Running, victim: str, number: signal.Signals, draw: random.Random) -> bool:
         (victim,) = draw.choices(list(WEIGHTS), list(WEIGHTS.values()))

@@ -137,8 +137,8 @@ def _validation(run: Run, metric: str) -> float:
 
 
 def _seals(cells: Sequence[Cell], folder: Path, search: Search) -> dict[str, str]:
-    """The SHA-256 of each run's result.json, which holds those of its other files."""
-    return {
+    """The SHA-256 of the journal, and of each run's result.json, which holds those of its other files."""
+    return {JOURNAL: sha256(folder / JOURNAL)} | {
         f"{cell.name}/seed-{seed}": sha256(folder / cell.name / f"seed-{seed}" / "result.json")
         for cell in cells
         for seed in range(FIRST_SEED, FIRST_SEED + search.seeds)

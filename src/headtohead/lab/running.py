@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,13 @@ from .. import audit, corpus, spec
 from ..corpus import Corpus
 from ..errors import CorpusError, DiskFullError, RequestError
 from ..files import read_json, write_json
-from ..model import count
+from ..model import Count
 from ..spec import BASELINE
 from ..spec.loading import trial as trial_of
 from . import encoders, findings, teaching
 from .folders import SCHEMA, Runs, create_runs, locked, trials
-from .trial import Prepared, begin, estimate, prepare, sweep, versions
-from .workers import Crew, Job, Watch, crew_of, default_workers, run_jobs
+from .trial import Prepared, begin, estimate, prepare, sizes_of, sweep, versions
+from .workers import Crew, Job, State, Watch, crew_of, default_workers, early, environment_for, run_jobs
 
 DEFAULT_FOLDER = Path("runs")
 
@@ -55,11 +56,18 @@ def run(
 ) -> Outcome:
     """Run every trial of the experiment that is not there yet; `on` names a cluster to run them on."""
     folder = out or DEFAULT_FOLDER / experiment.name
-    check_runnable(experiment)
-    crew = crew_of(on, workers, device)
-    check_room(experiment, folder, crew.size)
-    existed = folder.exists()
-    with locked(folder):
+    with contextlib.ExitStack() as open_until_the_end:
+        crew = None
+        if on is None:
+            asked = [trial_of(experiment, name, 0) for name in experiment.names]
+            needed = 0 if resume else experiment.most_seeds * len(asked)
+            at_once = early(crew_of(None, workers, device), needed, environment_for(asked))
+            crew = open_until_the_end.enter_context(at_once)
+        sizes = check_runnable(experiment)
+        crew = crew or crew_of(on, workers, device)
+        check_room(experiment, folder, crew.size, sizes[BASELINE].weights_bytes)
+        existed = folder.exists()
+        open_until_the_end.enter_context(locked(folder))
         try:
             about = {"versions": versions(), "command": list(command or sys.argv)}
             runs = create_runs(folder, experiment, about, resume=resume)
@@ -74,7 +82,7 @@ def run(
         jobs: list[Job] = []
         found: dict[str, Any] | None = None
         for seeds in looks or (experiment.most_seeds,):
-            jobs += _jobs(runs, experiment, range(len(jobs) // len(experiment.names), seeds))
+            jobs += _jobs(runs, experiment, range(len(jobs) // len(experiment.names), seeds), sizes)
             needed = sum(job.state == "waiting" for job in jobs)
             run_jobs(
                 jobs,
@@ -153,13 +161,14 @@ def _whose(trial: spec.Trial, texts: Corpus) -> dict[str, dict[str, int]]:
     return audit.whose_words(texts, labelled)
 
 
-def _jobs(runs: Runs, experiment: spec.Experiment, seeds: range) -> list[Job]:
+def _jobs(runs: Runs, experiment: spec.Experiment, seeds: range, sizes: Mapping[str, Count]) -> list[Job]:
     made = []
     for trial in trials(experiment, seeds):
         run_folder = runs.run(trial.variant, trial.seed)
         if run_folder.is_finished:
             sweep(run_folder.folder)  # a kill may have come between the result and the end of sweeping
-        made.append(Job(trial, run_folder.folder, "kept" if run_folder.is_finished else "waiting"))
+        state: State = "kept" if run_folder.is_finished else "waiting"
+        made.append(Job(trial, run_folder.folder, state, sizes=sizes.get(trial.variant)))
     return made
 
 
@@ -170,8 +179,10 @@ def _remove_if_empty(folder: Path) -> None:
         pass
 
 
-def check_runnable(experiment: spec.Experiment) -> None:
-    """Everything that can be wrong with the request is found before anything is written: corpus, tokens, models."""
+def check_runnable(experiment: spec.Experiment) -> dict[str, Count]:
+    """Everything that can be wrong with the request is found before anything is written: corpus, tokens, models. Gives
+    the sizes of each variant's model."""
+    sizes = {}
     for variant in experiment.names:
         trial = trial_of(experiment, variant, 0)
         prepared = prepare(trial.data, trial.task)
@@ -184,15 +195,15 @@ def check_runnable(experiment: spec.Experiment) -> None:
             raise RequestError(
                 f"primary.split: no split named {primary!r} (there are: {', '.join(prepared.corpus.splits)})"
             )
+        sizes[variant] = sizes_of(trial, prepared)
         with tempfile.TemporaryDirectory() as scratch:
-            begin(trial, prepared, Path(scratch), torch.device("cpu"), taught=False)
+            begin(trial, prepared, Path(scratch), torch.device("cpu"), taught=False, sizes=sizes[variant])
+    return sizes
 
 
-def check_room(experiment: spec.Experiment, folder: Path, workers: int) -> None:
-    """Is there room for the runs? Weights for each trial, and for those at work two checkpoints of three times that."""
-    trial = trial_of(experiment, BASELINE, 0)
-    prepared = prepare(trial.data, trial.task)
-    weights = count(trial.model, prepared.tokenizer.vocab_size, prepared.classes).weights_bytes
+def check_room(experiment: spec.Experiment, folder: Path, workers: int, weights: int) -> None:
+    """Is there room for the runs? Weights, of so many bytes, for each trial, and for those at work two checkpoints of
+    three times that."""
     trials_to_run = experiment.most_seeds * len(experiment.names)
     needed = weights * trials_to_run + 6 * weights * min(workers, trials_to_run)
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())

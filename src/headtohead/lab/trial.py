@@ -26,7 +26,7 @@ from ..corpus.prompted import Prompted, prompted_examples
 from ..decode import continue_ids
 from ..errors import RunFolderError
 from ..files import append_line, check_seal, read_table, sha256, write_bytes, write_json
-from ..model import FineTuned, Learner, OwnModel, Transformer, count, create, tensor_hashes
+from ..model import Count, FineTuned, Learner, OwnModel, Transformer, count, create, tensor_hashes
 from ..model.pretrained_tokens import PretrainedTokenizer
 from ..train import devices
 from ..train.lessons import Student
@@ -92,6 +92,7 @@ def run_trial(
     device: str = "auto",
     tell: Callable[[Progress], None] = lambda progress: None,
     ranks: Alone = ALONE,
+    sizes: Count | None = None,
 ) -> dict[str, Any]:
     """Train, test and save one trial in its folder; continues what is there. Gives the result as it is written. Of
     several processes that train it together, the first one writes, and the others give nothing."""
@@ -100,7 +101,7 @@ def run_trial(
     prepared = prepare(trial.data, trial.task)
     where = ranks.place(devices.choose(device))
     began = time.perf_counter()
-    model, training = begin(trial, prepared, folder, where, tell, ranks=ranks)
+    model, training = begin(trial, prepared, folder, where, tell, ranks=ranks, sizes=sizes)
     trained = training.run()
     found = evaluate_splits(trial, prepared, model, where, training.scored, ranks)
     if not ranks.is_first:
@@ -128,9 +129,10 @@ def begin(
     *,
     taught: bool = True,
     ranks: Alone = ALONE,
+    sizes: Count | None = None,
 ) -> tuple[Transformer | OwnModel | FineTuned | Learner, Training]:
     """The model at step 0 and its training, in a folder that belongs to this trial and no other. Without `taught`, a
-    teacher's work is not done: people's texts stand in for it."""
+    teacher's work is not done: people's texts stand in for it. `sizes` are counted unless they are given."""
     vocab = prepared.tokenizer.vocab_size
     model = initial_model(trial, prepared)
     schedule, objective = lesson(trial, prepared, taught=taught)
@@ -160,7 +162,7 @@ def begin(
     if ranks.is_first and (folder / "start.json").is_file():
         check_seal(folder / "start.json", f"remove {folder} to start the trial anew")
     elif ranks.is_first:
-        sizes = count(trial.model, vocab, prepared.classes, batch=trial.training.batch)
+        sizes = sizes or sizes_of(trial, prepared)
         start = {
             "schema": SCHEMA,
             "tensors": tensor_hashes(model),
@@ -177,6 +179,11 @@ def begin(
         write_json(folder / "start.json", start, sealed=True)
     model.to(device)
     return model, training
+
+
+def sizes_of(trial: spec.Trial, prepared: Prepared) -> Count:
+    """What the trial's model is and costs."""
+    return count(trial.model, prepared.tokenizer.vocab_size, prepared.classes, batch=trial.training.batch)
 
 
 def lesson(trial: spec.Trial, prepared: Prepared, *, taught: bool = True) -> tuple[Schedule, Objective]:

@@ -63,6 +63,7 @@ def main() -> None:
 
 def _work(asked: dict[str, Any], folder: Path, say: Callable[..., None]) -> dict[str, Any]:
     """Run a trial, or write a share of a teacher's texts; gives what the parent wants to know of the result."""
+    from ..model import Count
     from . import teaching
     from .trial import run_trial
 
@@ -82,7 +83,8 @@ def _work(asked: dict[str, Any], folder: Path, say: Callable[..., None]) -> dict
     if not folder.parent.parent.is_dir():
         raise RunFolderError(f"{folder.parent.parent}: was removed while its trials were at work in it")
     with alone_in(folder):
-        result = run_trial(trial, folder, device=asked["device"], tell=tell)
+        sizes = Count(**asked["sizes"]) if asked.get("sizes") else None
+        result = run_trial(trial, folder, device=asked["device"], tell=tell, sizes=sizes)
     return {k: result[k] for k in ("scores", "trained")}
 
 

@@ -15,14 +15,15 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import psutil
 
 from .. import spec
+from ..model import Count
 from ..train import devices
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
@@ -55,6 +56,8 @@ class Job:
     """prompts for the teacher, and how long what it writes may be"""
     written: deque[dict[str, Any]] = field(default_factory=deque)
     """what the teacher wrote and nobody has taken yet"""
+    sizes: Count | None = None
+    """the model's, where they are known: a worker would import torch's compiler to count them"""
 
     @property
     def is_over(self) -> bool:
@@ -63,7 +66,8 @@ class Job:
     def asked(self, device: str) -> dict[str, Any]:
         """What a worker is told."""
         trial = self.trial.model_dump(mode="json")
-        return {"trial": trial, "folder": str(self.folder), "device": device, "texts": self.texts}
+        sizes = None if self.sizes is None else asdict(self.sizes)
+        return {"trial": trial, "folder": str(self.folder), "device": device, "texts": self.texts, "sizes": sizes}
 
 
 Watch = Callable[[Sequence[Job]], None]
@@ -86,64 +90,92 @@ Inbox = queue.Queue[tuple[Hand, dict[str, Any] | None]]
 Hire = Callable[[Inbox, dict[str, str], Path], Hand]
 
 
-class Worker:
-    """One child process, and a thread that passes on what it says."""
+Process = subprocess.Popen[bytes]
 
-    def __init__(self, inbox: Inbox, environment: dict[str, str], log: Path) -> None:
+
+def start(environment: dict[str, str]) -> Process:
+    """A worker's process."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "headtohead.lab.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **ONE_THREAD, **environment},
+        start_new_session=True,  # Ctrl-C is for the parent, which ends its workers in order
+    )
+
+
+def end(process: Process) -> None:
+    process.terminate()
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def close_pipes(process: Process) -> None:
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        assert pipe is not None
+        with contextlib.suppress(BrokenPipeError):
+            pipe.close()
+
+
+class Worker:
+    """One child process, and threads that pass on what it says and complains about."""
+
+    def __init__(self, inbox: Inbox, environment: dict[str, str], log: Path, process: Process | None = None) -> None:
+        """With `process`, one that was started before."""
         self.job: Job | None = None
         self.is_ready = False
-        self._log = log.open("ab")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "headtohead.lab.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            env={**os.environ, **ONE_THREAD, **environment},
-            start_new_session=True,  # Ctrl-C is for the parent, which ends its workers in order
-        )
-        self._listener = threading.Thread(target=self._listen, args=(inbox,), daemon=True)
-        self._listener.start()
+        self._log = log
+        self.process = process or start(environment)
+        self._threads = [
+            threading.Thread(target=self._listen, args=(inbox,), daemon=True),
+            threading.Thread(target=self._copy, daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def how_it_ended(self) -> str:
         code = self.process.returncode
         how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
-        return f"{how}{_last_words(Path(self._log.name))}"
+        return f"{how}{_last_words(self._log)}"
 
     def _listen(self, inbox: Inbox) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             inbox.put((self, json.loads(line)))
         self.process.wait()
+        self._threads[1].join(timeout=5)  # its last words are in the log then
         inbox.put((self, None))  # it is gone
+
+    def _copy(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with contextlib.suppress(OSError), self._log.open("ab") as log:  # the folder may be gone, or the disk full
+                log.write(line)
 
     def take(self, job: Job, device: str) -> None:
         assert self.process.stdin is not None
         self.job = job
         job.state, job.began = "running", time.monotonic()
         try:
-            self.process.stdin.write(json.dumps(job.asked(device)) + "\n")
+            self.process.stdin.write(json.dumps(job.asked(device)).encode() + b"\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             pass  # it is gone; the listener says so
 
     def end(self) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        end(self.process)
         self.close()
 
     def close(self) -> None:
-        """Let go of the pipes and the log once the process is gone."""
-        self._listener.join(timeout=5)
-        for pipe in (self.process.stdin, self.process.stdout, self._log):
-            assert pipe is not None
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
+        """Let go of the pipes once the process is gone."""
+        for thread in self._threads:
+            thread.join(timeout=5)
+        close_pipes(self.process)
 
 
 @dataclass(frozen=True)
@@ -166,6 +198,26 @@ def crew_of(on: str | Crew | None, workers: int | None, device: str) -> Crew:
 
     cluster = connect(on, device)
     return Crew(workers or cluster.room(), cluster.hire, can_teach=True)
+
+
+@contextlib.contextmanager
+def early(crew: Crew, needed: int, environment: dict[str, str]) -> Iterator[Crew]:
+    """Workers of this machine that begin while it is still found out what they will do: torch takes them a while. Those
+    that nobody hires are ended."""
+    if crew.hire is not Worker:
+        yield crew
+        return
+    started = [start(environment) for _ in range(min(crew.size, needed))]
+
+    def hire(inbox: Inbox, wanted: dict[str, str], log: Path) -> Worker:
+        return Worker(inbox, wanted, log, started.pop() if started and wanted == environment else None)
+
+    try:
+        yield replace(crew, hire=hire)
+    finally:
+        for process in started:
+            end(process)
+            close_pipes(process)
 
 
 def default_workers() -> int:

@@ -204,6 +204,9 @@ def teacher(findings: Findings) -> Table:
         shown = "student alone" if name == "baseline" else f"student, {name}"
         rows.append([Cell(shown, name), _size(size), Cell(f"{value:,.1f}", value)])
     said = "Perplexity on the held-out texts; of students the mean over seeds. The teacher has one seed."
+    values = {row[0].value: row[2].value for row in rows}
+    if "baseline" in values and (values.get("teacher") or 0) > values["baseline"]:
+        said += " It is behind the student that learned alone: there was little to learn from it."
     return table("teacher", "The teacher and its students", said, columns, rows)
 
 

@@ -49,10 +49,10 @@ def vocabulary_scores(
         _linear(rows, output.weight, output.bias, out=logits)
         said, highest = logits.gather(1, wanted[:, None]).squeeze(1), logits.amax(-1)
         if mild:
-            losses.append(logits.exp_().sum(-1).log_() - said)
+            losses.append(_surprise(logits.exp_().sum(-1), said.exp()))
         else:
             shares = torch.softmax(logits, -1, out=room.of(len(rows), 1))
-            losses.append(highest - shares.amax(-1).log_() - said)
+            losses.append((highest - said) - shares.amax(-1).log_())
         right.append(said >= highest)  # the place of the highest would take as long as the product
     if not losses:
         return hidden.new_zeros(0), labels.new_zeros(0, dtype=torch.bool)
@@ -122,7 +122,7 @@ def _safely(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor,
         said, highest = logits.gather(1, column), logits.amax(-1, keepdim=True)
         torch.softmax(logits, -1, out=shares)
         # The likeliest word's share is 1 / sum(exp(logits - highest)): the softmax has done that sum.
-        losses[start : start + len(rows)] = (highest - shares.amax(-1, keepdim=True).log_() - said)[:, 0]
+        losses[start : start + len(rows)] = ((highest - said) - shares.amax(-1, keepdim=True).log_())[:, 0]
         shares.scatter_add_(1, column, torch.full_like(said, -1.0))
         made.add(start, shares, torch.full_like(said[:, 0], 1 / len(labels)), rows, weight)
         start += len(rows)
@@ -130,33 +130,40 @@ def _safely(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor,
 
 
 def _mildly(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, made: _Gradients) -> Tensor:
-    """The same for mild logits. A share is exp(h w) exp(b) / sum: the large matrix is made, multiplied by exp(b) and
-    summed where it lies; 1 / sum goes with the predictions into the small matrices."""
-    losses = torch.empty_like(hidden[:, 0])
+    """The same for mild logits. A share is exp(h w) exp(b) / sum: the large matrix is made where it lies and not
+    touched again. exp(b) and 1 / sum go with words and predictions into the small matrices."""
+    sums, right = torch.empty_like(hidden[:, 0]), torch.empty_like(hidden[:, 0])
     room = _Room(hidden, weight, 1)
     factor = None if bias is None else bias.exp()
+    weighted = weight if factor is None else weight * factor[:, None]
     each = 1 / len(labels)
     start = 0
-    for rows, _ in _chunks(hidden, labels):
+    for rows, wanted in _chunks(hidden, labels):
         powers = torch.mm(rows, weight.t(), out=room.of(len(rows), 0)).exp_()
-        if factor is not None:
-            powers *= factor
-        sums = powers.sum(1)
-        torch.log(sums, out=losses[start : start + len(rows)])
-        made.add(start, powers, sums.reciprocal_().mul_(each), rows, weight)
+        here = sums[start : start + len(rows)]
+        torch.sum(powers, 1, out=here) if factor is None else torch.mv(powers, factor, out=here)
+        right[start : start + len(rows)] = powers.gather(1, wanted[:, None])[:, 0]
+        made.add(start, powers, each / here, rows, weighted)
         start += len(rows)
-    right = weight[labels]
-    losses -= (hidden * right).sum(1)
-    if bias is not None:
-        losses -= bias[labels]
+    if factor is not None and made.weight is not None:
+        made.weight.mul_(factor[:, None])
+    if factor is not None and made.bias is not None:
+        made.bias.mul_(factor)
     # What is left of the gradient by the logits is -1 where the right word is.
     if made.hidden is not None:
-        made.hidden.sub_(right, alpha=each)
+        made.hidden.sub_(weight[labels], alpha=each)
     if made.weight is not None:
         made.weight.index_add_(0, labels, hidden, alpha=-each)
     if made.bias is not None:
-        made.bias.index_add_(0, labels, torch.ones_like(losses), alpha=-each)
-    return losses
+        made.bias.index_add_(0, labels, torch.ones_like(sums), alpha=-each)
+    return _surprise(sums, right if factor is None else right * factor[labels])
+
+
+def _surprise(sums: Tensor, right: Tensor) -> Tensor:
+    """log(sum / right). Divided first: a difference of two large logarithms has lost its last digits. Where the
+    quotient is too large for a float, it has none to lose."""
+    quotient = sums / right
+    return torch.where(quotient.isinf(), sums.log() - right.log(), quotient.log())
 
 
 def _is_mild(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
