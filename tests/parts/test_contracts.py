@@ -184,6 +184,16 @@ def test_a_full_pattern_in_a_decoder_owns_up_to_reading_the_future() -> None:
     assert (built("pattern", "full") & built("pattern", "causal")).breaks == frozenset()
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("kind", "options"), [("full", {}), ("causal", {}), ("window", {"size": 5})])
+def test_a_relative_pattern_is_the_same_everywhere(kind: str, options: dict[str, int], causal: bool) -> None:
+    pattern = built("pattern", kind, options, causal=causal)
+    assert pattern.relative
+    here = torch.arange(20)
+    assert torch.equal(pattern.allows(here, here), pattern.allows(here + 7, here + 7))
+    assert (pattern & pattern).relative
+
+
 def test_a_window_of_nothing_is_an_error() -> None:
     with pytest.raises(ModelError, match="window: size counts the token itself and is at least 1, not 0"):
         built("pattern", "window", {"size": 0})

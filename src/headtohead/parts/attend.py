@@ -6,7 +6,8 @@ context. A row that may look at nothing (padding) gives 0 on every road.
 """
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,6 +18,8 @@ Queries = Float[Tensor, "batch heads query head_dim"]
 Keys = Float[Tensor, "batch heads key head_dim"]
 Allowed = Bool[Tensor, "*b query key"]
 Maps = Float[Tensor, "batch heads query key"]
+BLOCK, SHORT_BLOCK = 64, 16
+"""how many queries the banded road takes together; the few of them for patterns that look no further than that"""
 
 
 def explicit(
@@ -71,49 +74,92 @@ def banded(
     mask: Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]],
     valid: Bool[Tensor, "batch query"] | None,
     dropout: float = 0.0,
+    *,
+    alike: bool = False,
 ) -> Queries:
-    """Blocks of queries against the keys within reach. `mask` gives (allowed, bias) for any positions.
-
-    A block is as long as the reach, so each looks at itself and one block on each side that the reach extends to.
-    """
+    """Blocks of queries against the keys within reach. `mask` gives (allowed, bias) for any positions; where it is
+    `alike` for all blocks, one of them is asked about and nothing but the ends of the text is looked at in each."""
     batch, heads, length, _ = q.shape
-    back, ahead = reach
-    block = max(back, ahead, 16)
-    blocks = -(-length // block)
-    pad = blocks * block - length
-    before, after = (block if back else 0), (block if ahead else 0)
+    block = BLOCK if max(reach) > BLOCK // 2 else SHORT_BLOCK
+    cuts = _Cuts(length, block, *(-(-one // block) for one in reach))
 
-    cut = partial(_blocks, block=block, before=before, after=pad + after, span=before + block + after)
-
-    # Positions and validity take the same road as the keys; what lies outside the text is not valid.
+    # What lies outside the text is not valid.
     inside = torch.ones_like(at, dtype=torch.bool) if valid is None else valid
-    key_inside = cut(inside[..., None].to(q.dtype), 0.0)[..., 0] > 0  # (*b, blocks, span)
-    key_at = cut(at[..., None], 0)[..., 0]
-    query_at = F.pad(at, (0, pad)).unflatten(-1, (blocks, block))
-    allowed, bias = mask(query_at, key_at)
+    key_inside = cuts.around(inside[..., None])[..., 0]  # (*b, blocks, span)
+    if alike:
+        key_at = torch.arange(cuts.span, device=q.device)
+        allowed, bias = mask(key_at[cuts.before * block :][:block], key_at)
+    else:
+        allowed, bias = mask(cuts.alone(at[..., None])[..., 0], cuts.around(at[..., None])[..., 0])
     allowed = allowed & key_inside[..., None, :]
-
-    # (batch, heads, blocks, ...) to (batch, blocks, heads, ...): blocks are like rows of a batch from here on.
-    queries = F.pad(q, (0, 0, 0, pad)).unflatten(-2, (blocks, block)).transpose(1, 2)
-    keys, values = (cut(x, 0.0).transpose(1, 2) for x in (k, v))
     if bias is not None:
-        bias = bias.expand(*bias.shape[:-4], blocks, heads, block, keys.shape[-2])
+        bias = bias.expand(*bias.shape[:-4], cuts.blocks, heads, block, cuts.span)
+
+    # Blocks are like rows of a batch: (batch * blocks, heads, ...).
+    queries, keys, values = (_cut(x, cuts, around) for x, around in ((q, False), (k, True), (v, True)))
     out = fused(
-        queries.flatten(0, 1),
-        keys.flatten(0, 1),
-        values.flatten(0, 1),
-        _per_block(allowed[..., None, :, :], batch, blocks),
-        None if bias is None else _per_block(bias, batch, blocks),
+        queries,
+        keys,
+        values,
+        _per_block(allowed[..., None, :, :], batch, cuts.blocks),
+        None if bias is None else _per_block(bias, batch, cuts.blocks),
         dropout,
     )
-    joined: Tensor = out.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)
+    joined: Tensor = out.unflatten(0, (batch, cuts.blocks)).transpose(1, 2).flatten(2, 3)
     return joined[:, :, :length]
 
 
-def _blocks(x: Tensor, fill: float, *, block: int, before: int, after: int, span: int) -> Tensor:
-    """(..., length, n) to (..., blocks, span, n): each block with its neighbourhood."""
-    x = F.pad(x, (0, 0, before, after), value=fill)
-    return x.unfold(-2, span, block).transpose(-1, -2)
+@dataclass(frozen=True)
+class _Cuts:
+    """How a text is cut into blocks, and how many blocks around each belong to it."""
+
+    length: int
+    block: int
+    before: int
+    after: int
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.length // self.block)
+
+    @property
+    def span(self) -> int:
+        return (self.before + 1 + self.after) * self.block
+
+    def alone(self, x: Tensor) -> Tensor:
+        """(..., length, n) to (..., blocks, block, n); zeros fill the last one up."""
+        filled = F.pad(x, (0, 0, 0, self.blocks * self.block - self.length))
+        return filled.view(*x.shape[:-2], self.blocks, self.block, x.shape[-1])
+
+    def around(self, x: Tensor) -> Tensor:
+        """(..., length, n) to (..., blocks, span, n): each with those around it, and zeros outside."""
+        ends = self.before * self.block, (self.blocks + self.after) * self.block - self.length
+        return F.pad(x, (0, 0, *ends)).unfold(-2, self.span, self.block).transpose(-1, -2)
+
+
+class _Cut(torch.autograd.Function):
+    """(batch, heads, length, n) to (batch * blocks, heads, block or span, n). On the way back a neighbour at a time is
+    added; torch's own way back from `unfold` goes number by number."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cuts: _Cuts, around: bool) -> Tensor:
+        ctx.cuts, ctx.sides = cuts, (cuts.before, cuts.after) if around else (0, 0)
+        return (cuts.around(x) if around else cuts.alone(x)).transpose(1, 2).flatten(0, 1).contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        cuts, (before, after) = ctx.cuts, ctx.sides
+        parts = gradients[0].unflatten(2, (-1, cuts.block)).unflatten(0, (-1, cuts.blocks)).transpose(1, 2)
+        whole = parts.new_zeros(*parts.shape[:2], cuts.blocks + before + after, *parts.shape[4:])
+        for at in range(before + 1 + after):
+            whole[:, :, at : at + cuts.blocks] += parts[:, :, :, at]
+        first = before * cuts.block
+        return whole.flatten(2, 3)[:, :, first : first + cuts.length], None, None
+
+
+def _cut(x: Tensor, cuts: _Cuts, around: bool) -> Tensor:
+    made: Tensor = _Cut.apply(x, cuts, around)  # type: ignore[no-untyped-call]
+    return made
 
 
 def _per_block(x: Tensor, batch: int, blocks: int) -> Tensor:

@@ -107,6 +107,11 @@ class Sight:
             return None
         return back, ahead
 
+    def is_alike_everywhere(self, pattern: Pattern) -> bool:
+        """Positions one after the other, and nothing that asks for more than the distance between two of them."""
+        biased = any(type(p).bias is not Position.bias for p in self.positions)
+        return pattern.relative and self.query_at.dim() == 1 and not biased
+
     def _in_one_piece(self) -> bool:
         """No padding between tokens: only then is what is near by position also near by index."""
         if self.valid is None:
@@ -184,5 +189,6 @@ class Composed(Attention):
             return attend.fused_causal(q, k, v, dropout), None
         if reach := sight.is_band(self.pattern):
             between = partial(sight.between, self.pattern)
-            return attend.banded(q, k, v, sight.query_at, reach, between, sight.valid, dropout), None
+            alike = sight.is_alike_everywhere(self.pattern)
+            return attend.banded(q, k, v, sight.query_at, reach, between, sight.valid, dropout, alike=alike), None
         return attend.fused(q, k, v, *sight.mask(self.pattern), dropout), None

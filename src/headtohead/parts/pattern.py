@@ -15,6 +15,9 @@ Reach = tuple[int | None, int | None]
 class Pattern(Part):
     """The contract."""
 
+    relative: bool = False
+    """does it ask for nothing but the distance of query and key? The fast road then asks it once for all places"""
+
     @property
     def reach(self) -> Reach:
         """Tells the fast road how far it must look."""
@@ -42,6 +45,8 @@ def behind(query_at: Tensor, key_at: Tensor) -> Tensor:
 class Full(Pattern):
     """Every position looks at every other."""
 
+    relative = True
+
     def allows(self, query_at: Int[Tensor, "*b query"], key_at: Int[Tensor, "*b key"]) -> Bool[Tensor, "*b query key"]:
         return torch.ones_like(behind(query_at, key_at), dtype=torch.bool)
 
@@ -49,6 +54,8 @@ class Full(Pattern):
 @part("pattern", "causal")
 class Causal(Pattern):
     """A position looks at itself and at what came before."""
+
+    relative = True
 
     @property
     def reach(self) -> Reach:
@@ -61,6 +68,8 @@ class Causal(Pattern):
 @part("pattern", "window")
 class Window(Pattern):
     """A position looks at the `size` nearest: itself and those behind it; in an encoder on both sides."""
+
+    relative = True
 
     def __init__(self, sizes: Sizes, *, size: int) -> None:
         super().__init__(sizes)
@@ -85,6 +94,7 @@ class Both(Pattern):
     def __init__(self, one: Pattern, other: Pattern) -> None:
         super().__init__(one.sizes)
         self.one, self.other = one, other
+        self.relative = one.relative and other.relative
 
     @property
     def reach(self) -> Reach:
