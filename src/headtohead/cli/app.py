@@ -6,6 +6,7 @@ Nothing heavy is imported before a verb needs it: `h2h --help` must answer at on
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -51,3 +52,5 @@ def main() -> None:
         reason = error.strerror if isinstance(error, OSError) else f"not enough memory ({error})"
         typer.echo(f"h2h: failed: {place}{reason or error}", err=True)
         sys.exit(1)
+    finally:
+        gc.freeze()  # the process ends: to look through all that torch has made would take half a second
