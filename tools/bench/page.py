@@ -72,9 +72,9 @@ FAMILIES = {
 TRIED = """\
 ## What was tried
 
-Milliseconds of one step on one thread, before and after, from alternating turns in one run on a busy machine: the
-ratios count. Width 64 is the base decoder (16 to 20 ms a step), width 256 the second row of the table of shares
-(about 210 ms).
+Milliseconds of one step on one thread, before and after, from alternating turns in one run: the ratios count. But for
+the last row they are from a busy machine with a limit of 201 GFLOP/s, where the base decoder (width 64) took 16 to 20
+ms a step and width 256, the second row of the table of shares, about 210.
 
 | kept | width 64 | width 256 |
 |---|---|---|
@@ -83,6 +83,7 @@ ratios count. Width 64 is the base decoder (16 to 20 ms a step), width 256 the s
 | loss: the mean folded into the sums, the first chunk written and not added | 9.1, now 8.8 | 53.0, now 51.6 |
 | memory that is freed is kept in the process | 20.1, now 19.0 | within the noise |
 | exp(bias) into the small matrices (the whole step) | 15.7 to 20.3, now 15.7 to 18.9 | 218, now 212 |
+| a chunk's logits word by word, not prediction by prediction (whole step, limit 95 GFLOP/s) | 30.7, now 30.0 | - |
 
 Whether the C library gives freed memory back is chance: the same step took 1,400 fresh pages in one process and one
 in the next (width 256: 1,500 to 1,800). A worker therefore tells it not to.
@@ -103,13 +104,14 @@ What did not help:
 - **A backward pass of the whole model written by hand** reached a larger share of the limit and was not kept: parts
   must stay parts.
 
-What is left at width 64: the three products over the vocabulary take 6.7 of the loss's 8.8 ms and run at 80 to 95 %
-of the limit; the layers' own products are small enough for the time between operations to count. At width 256
-products run at 165 to 200 of 201 GFLOP/s; attention, the optimizer, ReLU and norms share most of the rest. A worker's
-start is torch (about 1.2 s) and our own imports (0.8 s); it begins while the command still checks what it was asked.
-Counting a model's operations on the meta device imports torch's compiler (1.1 s): done once, by the command, and told
-to the workers. Earlier attempts, for the loss, the draw of a token and attention, are in
-[the log](log.md).
+Processors differ in what they have to spare: where products are half as quick, everything else is half as large a share
+of a step, and so is what can be gained on it. What is left at width 64, on the machine with 201 GFLOP/s: the three
+products over the vocabulary take 6.7 of the loss's 8.8 ms and run at 80 to 95 % of the limit; the layers' own products
+are small enough for the time between operations to count. At width 256 products run at 165 to 200 of 201 GFLOP/s;
+attention, the optimizer, ReLU and norms share most of the rest. A worker's start is torch (about 1.2 s) and our own
+imports (0.8 s); it begins while the command still checks what it was asked. Counting a model's operations on the meta
+device imports torch's compiler (1.1 s): done once, by the command, and told to the workers. Earlier attempts, for the
+loss, the draw of a token and attention, are in [the log](log.md).
 """
 
 
