@@ -1,6 +1,6 @@
 """Benchmarks as ratios in one run: contestants take turns several times, and the best of each counts.
 
-    make bench                          every family, as tables, JSON and a picture in runs/bench: about 50 minutes
+    make bench                          every family, as tables, JSON and a picture in runs/bench: about 80 minutes
     make bench ARGS="training step"     some of them
     make bench ARGS="--short"           few steps and seeds: does it all work? The figures mean nothing
     make bench ARGS="--rounds 9"        more turns: steadier on a busy machine
