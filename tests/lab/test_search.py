@@ -15,7 +15,7 @@ from scipy import stats
 
 from headtohead.errors import RequestError, RunFolderError, SpecError
 from headtohead.files import read_json, read_lines
-from headtohead.lab import loading, searching
+from headtohead.lab import findings, loading, searching
 from headtohead.lab.folders import Run, open_runs
 from headtohead.lab.trial import run_trial
 from headtohead.lab.verify import verify
@@ -91,6 +91,18 @@ def test_a_grid_of_12_cells_goes_on_after_a_kill_and_repeats_nothing(killed):
     assert finished(killed.folder) == after
     assert all(job.state == "kept" for job in again.jobs)
     assert again.findings == killed.outcome.findings
+
+
+def test_a_journal_that_lost_its_end_is_named_and_not_used(killed, tmp_path):
+    copied = shutil.copytree(killed.folder, tmp_path / "runs")
+    journal = copied / "search" / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes()[:-20])
+    with pytest.raises(RunFolderError, match=r"search/journal\.jsonl: has lost its end"):
+        findings.find(open_runs(copied))
+    assert any("search/journal.jsonl" in check.found for check in verify(copied) if not check.passed)
+    outcome = searching.run(loading.load(killed.file), copied, workers=1, resume=True)
+    assert outcome.findings["search"]["winner"] == killed.search["winner"]
+    assert all(check.passed for check in verify(copied))
 
 
 def test_without_resume_the_folder_is_left_alone(killed):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from ..errors import RunFolderError
 from ..files import sha256
 from ..spec import BASELINE
 from ..spec.search import FIRST_SEED, WINNER, Search
@@ -32,6 +33,11 @@ def read(runs: Runs, finished: Mapping[str, Mapping[int, Run]]) -> dict[str, Any
     folder = known.folder_of(runs.folder)
     lines = known.read_journal(folder / JOURNAL)
     chosen = known.winner_in(lines)
+    if search is not None and chosen is None and WINNER in runs.experiment.names:
+        raise RunFolderError(
+            f"{folder / JOURNAL}: has lost its end: the winner was compared, and is not named there; h2h run --resume "
+            "decides it again"
+        )
     if search is None or chosen is None:
         return None
     metric = runs.experiment.primary.metric
