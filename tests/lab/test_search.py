@@ -38,7 +38,8 @@ model.layers = [1, 2]
 
 def finished(folder: Path) -> dict[str, int]:
     """Every finished run of the search, and the moment at which it was finished."""
-    return {str(p.parent.relative_to(folder)): p.stat().st_mtime_ns for p in folder.rglob("search/*/*/result.json")}
+    # Not rglob, which looks into each run's folder too, where checkpoints appear and go while it looks.
+    return {str(p.parent.relative_to(folder)): p.stat().st_mtime_ns for p in folder.glob("search/*/*/result.json")}
 
 
 @dataclass
