@@ -103,8 +103,8 @@ What did not help:
 - **Large pages for the C library's memory**: within 2 % of keeping the memory.
 - **torch.compile** of the layers, as one or each by itself (limit 95 GFLOP/s, beside other work): 22 to 65 s of
   compiling, and then the best step took 30.1 or 31.2 ms instead of 28.1 at width 64, 571 instead of 448 at width 256.
-  Products are most of a step and nothing is left to be fused around them, so on a processor no run is long enough to
-  earn it back, and it is not offered.
+  The first of these broke the layers into several graphs. As it stands no run on a processor is long enough to earn it
+  back, and it is not offered.
 - **A backward pass of the whole model written by hand** reached a larger share of the limit and was not kept: parts
   must stay parts.
 
