@@ -9,9 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 
+def duration(seconds: float) -> str:
+    """3 s, 2 min 05 s, 1 h 20 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
 @dataclass(frozen=True)
 class Pace:
-    """How far a piece of work has come."""
+    """How far a piece of work has come; `of` is 0 where nobody knows how much there is."""
 
     what: str
     done: int
@@ -19,8 +29,9 @@ class Pace:
     seconds_left: float | None = None
 
     def __str__(self) -> str:
-        left = "" if self.seconds_left is None else f", about {self.seconds_left:.0f} s left"
-        return f"{self.what}: {self.done} of {self.of}{left}"
+        is_open = self.seconds_left is not None and self.done < self.of
+        left = f", about {duration(self.seconds_left or 0)} left" if is_open else ""
+        return f"{self.what}: {self.done} of {self.of}{left}" if self.of else self.what
 
 
 Tell = Callable[[Pace], None]
@@ -54,7 +65,7 @@ class OnStderr:
         now, terminal = time.monotonic(), sys.stderr.isatty()
         if pace.what != self._what:
             self._what, self._began, self._last = pace.what, now, now
-        ended = pace.done >= pace.of and self._last > self._began
+        ended = 0 < pace.of <= pace.done and self._last > self._began
         if not ended and (now - self._began < self.WAIT or now - self._last < self._every(terminal)):
             return
         self._last = now
@@ -66,4 +77,4 @@ class OnStderr:
         return self.TERMINAL if terminal else self.ELSEWHERE
 
 
-__all__ = ["Clock", "OnStderr", "Pace", "Tell"]
+__all__ = ["Clock", "OnStderr", "Pace", "Tell", "duration"]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
 
 from headtohead.lab import loading, running
 from headtohead.lab.folders import locked
@@ -14,7 +17,7 @@ from .ledger import Ledger, compare
 from .seen import How, Seen
 from .still import undisturbed
 from .trials import cache_of
-from .world import last_words, wait_for
+from .world import last_words
 
 
 def removed(how: How) -> Iterator[Seen]:
@@ -44,23 +47,42 @@ def twice(how: How) -> Iterator[Seen]:
     world = still.world(how.scratch / "twice")
     link = world.folder / "link"
     link.symlink_to(world.runs)
-    first = world.start()
-    others = [world.start(), world.start()]  # all three begin at once: one is the first to lock the folder
-    wait_for(first, CHECKPOINT, world.runs)
-    others += [world.start(), world.start(out=link)]
-    everybody, ledger = [first, *others], Ledger(world.runs)
+    everybody, ledger = [world.start() for _ in range(3)], Ledger(world.runs)
+    while not (all(one.is_over for one in everybody) or any(world.runs.glob(CHECKPOINT))):
+        ledger.look()
+        time.sleep(0.01)
+    trained = [one for one in everybody if one.workers()]
+    workers = [worker for one in trained for worker in one.workers()]
+    with held(workers):  # or it would be done before the next ones have started
+        late = [world.start(), world.start(out=link)]
+        for one in late:
+            one.wait()
+    everybody += late
     while not all(one.is_over for one in everybody):
         ledger.look()
         time.sleep(0.05)
     ledger.close()
     refused = [one for one in everybody if one.code]
     wrong = [f"said only: {last_words(one.said)}" for one in refused if "being run right now" not in one.said]
-    # One that begins after the end finds everything done: it is not refused, and changes nothing.
-    wrong += [] if 0 < len(refused) < len(everybody) else [f"{len(refused)} of {len(everybody)} were refused"]
+    wrong += [] if len(refused) == 4 else [f"{len(refused)} of 5 were refused, not 4"]
+    wrong += [] if len(trained) == 1 else [f"{len(trained)} of 5 had workers, not 1"]
     wrong += compare(world.runs, still.numbers)
-    said = f"{len(refused)} of 5 were refused ({last_words(refused[0].said) if refused else 'none'}); every result was "
+    words = last_words(refused[0].said) if refused else "none"
+    said = f"{len(refused)} of 5 were refused ({words}); every result was written once"
     what = "experiment started five times in one folder, once by a link"
-    yield Seen(what, f"{said}written once", 5, lost=tuple(ledger.lost), wrong=tuple(wrong))
+    yield Seen(what, said, 5, lost=tuple(ledger.lost), wrong=tuple(wrong))
+
+
+@contextlib.contextmanager
+def held(processes: list[psutil.Process]) -> Iterator[None]:
+    """They stand still for a while."""
+    for one in processes:
+        one.suspend()
+    try:
+        yield
+    finally:
+        for one in processes:
+            one.resume()
 
 
 def _refused_here(how: How) -> Seen:

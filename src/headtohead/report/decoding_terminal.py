@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from ..pace import OnStderr, Pace
 from . import decoding_words as say
 from .terminal import VERDICT_COLOURS, err, out, table
 
@@ -19,7 +20,7 @@ HEADINGS = {"second": "2nd b/B", "distinct-2": "dist-2", "repetition": "repeats"
 
 
 class Bar:
-    """What is being done, how far it is and how long it will take; nothing when stderr is not a terminal."""
+    """What is being done, how far it is and how long it will take; a line now and then where there is no terminal."""
 
     def __init__(self) -> None:
         console = err()
@@ -28,6 +29,7 @@ class Bar:
         self.progress = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
         self.task: TaskID | None = None
         self.phase = ""
+        self.line = OnStderr()
 
     def __enter__(self) -> Bar:
         if self.is_shown:
@@ -39,9 +41,10 @@ class Bar:
 
     def watch(self, what: str, done: int, of: int) -> None:
         """A new phase begins a new bar, since its pace is another."""
-        if not self.is_shown:
-            return
         phase = what.partition(":")[0]
+        if not self.is_shown:
+            self.line(Pace(phase, done, of))
+            return
         if self.task is None or phase != self.phase:
             if self.task is not None:
                 self.progress.remove_task(self.task)

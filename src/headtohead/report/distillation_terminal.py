@@ -6,12 +6,14 @@ from typing import Any
 
 from rich.markup import escape
 from rich.padding import Padding
+from rich.table import Table as RichTable
 
 from . import distillation
 from .cells import Table
 from .reading import Findings
 from .terminal import VERDICT_COLOURS, out, show_claims, table
 
+UNLIMITED = 1000
 SHORT = 400
 """characters of a document that are shown"""
 
@@ -41,9 +43,19 @@ def _show(one: Table) -> None:
     for row in one.rows:
         shown.add_row(*(escape(cell.text) for cell in row))
     console = out()
+    if console.measure(shown, options=console.options.update_width(UNLIMITED)).maximum > console.width:
+        _narrow(shown)
     console.print(shown)
     if one.caption:
         console.print(f"[dim]{escape(one.caption)}[/]")
+
+
+def _narrow(shown: RichTable) -> None:
+    """Figures are as wide as their longest word, so that names have the rest and no word is broken."""
+    shown.padding = (0, 1, 0, 0)
+    for column in shown.columns[1:]:
+        texts = [str(column.header), *(str(cell) for cell in column.cells)]
+        column.max_width = max(len(word) for text in texts for word in text.split())
 
 
 def _show_pair(row: dict[str, Any]) -> None:

@@ -11,9 +11,10 @@ from rich.padding import Padding
 from rich.table import Table
 
 from .. import spec
+from ..pace import duration
 from . import figures, reading, search_words
 from .reading import Findings
-from .terminal import Live, cell, duration, out, table
+from .terminal import Live, cell, out, table
 
 SHOWN = 10
 """cells in the table at the end"""
@@ -32,15 +33,15 @@ class SearchLive(Live):
             variants = {**self.of.variants, **{name: {} for name in names}}
             self.experiment = self.of.model_copy(update={"variants": variants})
             return super().table(jobs)
-        made = table("cell", "seed", "now", title=escape(self.of.question))
+        made = table("cell", "seed", "now")
         for job in jobs:
             if job.state == "running":
                 made.add_row(escape(job.trial.variant), str(job.trial.seed), cell(job))
-        made.caption, made.caption_justify = escape(self._searched(jobs)), "left"
         return made
 
-    def _searched(self, jobs: Sequence[Any]) -> str:
-        assert self.of.search is not None
+    def progress(self, jobs: Sequence[Any]) -> list[str]:
+        if self.of.search is None or not any(job.trial.choosing for job in jobs):
+            return super().progress(jobs)
         done = [job for job in jobs if job.state == "finished"]
         planned = self.of.search.planned()[1]
         words = [f"search: {len(done)}{f' of {planned}' if planned else ''} trials done in this go"]
@@ -51,7 +52,7 @@ class SearchLive(Live):
         if minutes := self.of.search.budget.minutes if self.of.search.budget else None:
             words.append(f"{minutes:g} min are allowed")
         best = self._best(done)
-        return "\n".join([" · ".join(words), *([best] if best else [])])
+        return [" · ".join(words), *([best] if best else [])]
 
     def _best(self, done: Sequence[Any]) -> str:
         metric = self.of.primary.metric

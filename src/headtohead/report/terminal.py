@@ -9,13 +9,14 @@ from types import TracebackType
 from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live as RichLive
 from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
 from .. import spec
+from ..pace import OnStderr, Pace, duration
 from . import figures, reading
 
 REDRAW = 4
@@ -37,16 +38,6 @@ def table(*columns: str, title: str | None = None) -> Table:
     return made
 
 
-def duration(seconds: float) -> str:
-    """3 s, 2 min 05 s, 1 h 20 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
 def amount(number: float) -> str:
     """1.00 M, 863 k."""
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -66,6 +57,8 @@ class Live:
         console = err()
         self.is_shown = console.is_terminal
         self.live = RichLive(console=console, refresh_per_second=REDRAW, transient=True)
+        self.line = OnStderr()
+        self.last_line = self.began
 
     def __enter__(self) -> Live:
         if self.is_shown:
@@ -80,39 +73,44 @@ class Live:
 
     def watch(self, jobs: Sequence[Any]) -> None:
         if self.is_shown:
-            self.live.update(self.table(jobs))
+            self.live.update(self.shown(jobs))
+        elif time.monotonic() - self.last_line >= OnStderr.ELSEWHERE:
+            self.last_line = time.monotonic()
+            self.say(" · ".join(self.progress(jobs)))
 
     def say(self, text: str) -> None:
         """A line that stays, above the table."""
-        self.live.console.print(escape(text))
+        self.live.console.print(escape(text), soft_wrap=not self.is_shown)
 
-    def tell(self, pace: Any) -> None:
+    def tell(self, pace: Pace) -> None:
         """Work that is done before any trial begins."""
-        if self.is_shown:
-            left = "" if pace.seconds_left is None else f", about {duration(pace.seconds_left)} left"
-            self.live.update(escape(f"{pace.what}: {pace.done} of {pace.of}{left}"))
+        self.live.update(escape(str(pace))) if self.is_shown else self.line(pace)
+
+    def shown(self, jobs: Sequence[Any]) -> Group:
+        """The question, the table, and how far it is."""
+        lines = [f"[dim]{escape(line)}[/]" for line in self.progress(jobs)]
+        return Group(f"[bold]{escape(self.experiment.question)}[/]", self.table(jobs), *lines)
 
     def table(self, jobs: Sequence[Any]) -> Table:
         seeds = sorted({job.trial.seed for job in jobs})[-self.MOST_SEEDS :]
-        made = table("", *(f"seed {seed}" for seed in seeds), title=escape(self.experiment.question))
+        made = table("", *(f"seed {seed}" for seed in seeds))
         by_place = {(job.trial.variant, job.trial.seed): job for job in jobs}
         for name in self.experiment.names:
             made.add_row(escape(name), *(cell(by_place.get((name, seed))) for seed in seeds))
-        made.caption = self._caption(jobs)
-        made.caption_justify = "left"
         return made
 
-    def _caption(self, jobs: Sequence[Any]) -> str:
+    def progress(self, jobs: Sequence[Any]) -> list[str]:
+        """How far it is and how long it will take; then what went wrong."""
         running = [job for job in jobs if job.state == "running"]
         over = sum(job.is_over for job in jobs)
         rate = sum(job.rate for job in running)
-        words = [f"{over} of {len(jobs)} trials done", f"{rate:.1f} steps/s"]
-        left = time_left(jobs)
-        words.append(f"about {duration(left)} left" if left is not None else "time left: measuring")
-        words += [
-            f"{job.trial.variant}/{job.trial.seed}: {job.message}" for job in jobs if job.state in ("failed", "lost")
-        ]
-        return escape("\n".join([" · ".join(words[:3]), *words[3:]]))
+        words = [f"{over} of {len(jobs)} trials done"]
+        if over < len(jobs):
+            left = time_left(jobs)
+            words.append(f"{rate:.1f} steps/s")
+            words.append(f"about {duration(left)} left" if left is not None else "time left: measuring")
+        failed = [job for job in jobs if job.state in ("failed", "lost")]
+        return [" · ".join(words), *(f"{job.trial.variant}/{job.trial.seed}: {job.message}" for job in failed)]
 
 
 def time_left(jobs: Sequence[Any]) -> float | None:

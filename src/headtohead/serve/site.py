@@ -17,8 +17,8 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from ..pace import duration
 from ..report import figures, style
-from ..report.terminal import duration
 from .folders import Folders
 from .watching import Watchers
 

@@ -1,0 +1,87 @@
+"""What a person sees while long work goes on: a table in a terminal, a line now and then in a log."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import termios
+
+from headtohead.pace import OnStderr, Pace
+
+from .test_bad_input import h2h, world  # noqa: F401
+from .test_search import SEARCH
+
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+COLUMNS = 80
+
+
+def in_a_terminal(*arguments: object, cwd: object) -> str:
+    """All that the command writes to a terminal of 80 columns."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, COLUMNS))
+    plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headtohead.cli", *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=cwd,
+        env={**plain, "TERM": "xterm"},
+    )
+    os.close(theirs)
+    written = b""
+    while True:
+        try:
+            more = os.read(ours, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not more:
+            break
+        written += more
+    os.close(ours)
+    assert process.wait() == 0, written.decode()
+    return written.decode()
+
+
+def test_a_terminal_shows_a_table_that_grows(world, tmp_path):  # noqa: F811
+    asked = ("--out", "here", "--workers", "1", "--set", "training.steps=600", "--set", "training.evaluate=300")
+    said = in_a_terminal("run", world(), *asked, cwd=tmp_path)
+    assert re.search(r"baseline +\d+ % \d+\.\d\d", CONTROL.sub("", said)), "how far a trial is, and its loss"
+    assert re.search(r"1 of 2 trials done · \d+\.\d steps/s", said)
+    lines = [CONTROL.sub("", line) for line in re.split(r"[\r\n]+", said)]
+    assert max(map(len, lines)) <= COLUMNS
+    kept = said[said.rindex("\x1b[2K") :]  # what stays when the table has gone
+    assert "trials done" not in kept and "report:" in kept
+
+
+def test_a_log_has_a_line_now_and_then(h2h, world, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(OnStderr, "ELSEWHERE", 0.0)
+    file = world()
+    code, _, err = h2h("run", file, "--out", "here", "--workers", "1")
+    assert code == 0
+    assert re.search(
+        r"^1 of 2 trials done · \d+\.\d steps/s · (about .* left|time left: measuring)$", err, re.MULTILINE
+    )
+    assert "\x1b" not in err
+    file.write_text(file.read_text() + SEARCH)
+    code, _, err = h2h("run", file, "--quick", "--out", "there", "--workers", "1", "--set", "probe.prompts=[]")
+    assert code == 0
+    assert re.search(
+        r"^search: 2 of 8 trials done in this go · at most .* left · best so far: cell-", err, re.MULTILINE
+    )
+    assert re.search(r"^\d of \d trials done", err, re.MULTILINE), "and then the comparison"
+
+
+def test_what_is_over_soon_is_not_mentioned(h2h, world):  # noqa: F811
+    code, _, err = h2h("run", world(), "--out", "here", "--workers", "1")
+    assert (code, err) == (0, "")
+
+
+def test_work_of_unknown_size_is_named_without_figures(monkeypatch, capsys):
+    monkeypatch.setattr(OnStderr, "WAIT", 0.0)
+    monkeypatch.setattr(OnStderr, "ELSEWHERE", 0.0)
+    line = OnStderr()
+    line(Pace("measuring", 0, 0))
+    line(Pace("writing", 90, 100, 605.4))
+    assert capsys.readouterr().err == "measuring\nwriting: 90 of 100, about 10 min 05 s left\n"
