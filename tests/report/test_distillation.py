@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from headtohead.report import distillation, distillation_terminal
+from headtohead.report import distillation, distillation_terminal, formats, page
 
 
 @pytest.mark.parametrize(("of_teacher", "behind"), [(250.0, False), (350.0, True)])
@@ -33,3 +33,48 @@ def test_at_80_columns_no_word_is_broken(monkeypatch, capsys):
     assert max(map(len, lines)) <= 80
     words = {word for line in lines for word in line.split()}
     assert {"unfinished", "summaries", "training", "R-Lsum", "0.1519", "[0.133,", "0.170]"} <= words
+
+
+def pair(who: str, against: str, word: str, effect: float, measure: str = "rouge-1") -> dict[str, object]:
+    interval = [effect - 0.02, effect + 0.02]
+    found = {"measure": measure, "who": who, "against": against, "word": word, "effect": effect, "interval": interval}
+    return {**found, "seeds": 3, "examples": 199, "bootstrap": {"interval": interval}}
+
+
+CONTEST = {
+    "documents": 199,
+    "pairs": [
+        pair("before", "teacher", "hurt", -0.25),
+        pair("baseline", "teacher", "helped", 0.0842),
+        pair("taught", "teacher", "hurt", -0.1),
+        pair("taught", "before", "helped", 0.15),
+        pair("taught", "baseline", "cannot tell", -0.005),
+        pair("taught", "baseline", "hurt", -0.2, "rouge-2"),
+    ],
+}
+VERDICT = {"variant": "taught", "word": "hurt", "sentence": "taught hurt: perplexity 290 % higher.", "effect": 2.9}
+
+
+def test_summaries_are_judged_by_rouge_before_perplexity():
+    said = [row["sentence"].replace("\u00a0", " ") for row in distillation.lead({"distilled": CONTEST})]
+    behind, ahead, far = said
+    assert behind == (
+        "Student, taught against student on people’s summaries: ROUGE-1 0.0050 lower "
+        "(95 % interval −0.0250 to +0.0150; 3 seeds, 199 documents)."
+    )
+    assert ahead.startswith(
+        "Student on people’s summaries is ahead of teacher: ROUGE-1 0.0842 higher (95 % interval +0"
+    )
+    assert far.startswith("Student, taught is behind teacher: ROUGE-1 0.1000 lower (95 % interval −0.1200 to −0.0800;")
+    findings = {"distilled": CONTEST, "verdicts": [VERDICT], "metric": "perplexity"}
+    written = formats.markdown_report(findings, [])
+    assert written.index("ROUGE-1") < written.index("perplexity")
+
+
+def test_the_page_leads_with_what_each_writes():
+    shown = page.render({"distilled": CONTEST, "verdicts": [VERDICT], "metric": "perplexity"})
+    assert "Judged by ROUGE-1 of what each writes about 199 held-out documents, 3 seeds." in shown
+    assert shown.index('id="contest"') < shown.index("By perplexity") < shown.index("taught hurt: perplexity")
+    plain = page.render({"verdicts": [VERDICT], "metric": "perplexity"})
+    assert 'id="contest"' not in plain and "By perplexity" not in plain
+    assert distillation.lead({"verdicts": [VERDICT]}) == []

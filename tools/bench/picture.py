@@ -38,14 +38,14 @@ def chart(found: dict[str, Results]) -> Chart:
             if one.bar is None or one.figure is None:
                 continue
             shown = f"{words.figure(one.figure, one.kind)}, wanted {words.bar(one.bar, one.kind)}"
-            what = f"{family}: {one.what}"
+            what = one.what if one.what.startswith(family) else f"{family}: {one.what}"
             rows.append({"what": what, "margin": margin(one), "holds": words.holds(one), "shown": shown})
     text = " ".join(f"{row['what']}: {row['shown']}." for row in rows)
 
     def build(layout: Layout, sheets: Sheets) -> Built:
         data, line = sheets.chart(rows), sheets.chart([{"at": 1}])
         order = [row["what"] for row in rows]
-        y = alt.Y("what:N", sort=order, axis=alt.Axis(title=None, labelLimit=560, grid=False, ticks=False))
+        y = alt.Y("what:N", sort=order, axis=alt.Axis(title=None, labelLimit=700, grid=False, ticks=False))
         scale = alt.Scale(type="log", nice=False, padding=24)
         x = alt.X("margin:Q", scale=scale, axis=alt.Axis(title="of what was promised", format="~g"))
         hue = alt.Color("holds:N", scale=alt.Scale(domain=["yes", "NO"], range=[HOLDS, FAILS]), legend=None)

@@ -10,12 +10,20 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from . import figures
+from . import figures, style
 from .cells import Cell, Column, Table, table, words
 from .reading import Findings
 
 TITLES = {"teacher": "teacher", "before": "student before training", "baseline": "student on people’s summaries"}
 ROUGE = {"rouge-1": "R-1", "rouge-2": "R-2", "rouge-l": "R-L", "rouge-lsum": "R-Lsum"}
+BESIDE = {
+    "helped": "is ahead of",
+    "hurt": "is behind",
+    "no practical difference": "is as good as",
+    "cannot tell": "against",
+    "not comparable": "cannot be compared with",
+}
+PLACES, MATTERS = 4, 0.01
 NOTE = (
     "ROUGE is from 0 to 1, higher is nearer to people’s summaries. In brackets the 95 % interval over documents, by "
     "bootstrap; ± is half the 95 % t interval over seeds, which the first two do not have."
@@ -30,6 +38,35 @@ def distilled(findings: Findings) -> dict[str, Any]:
 
 def title(name: str) -> str:
     return TITLES.get(name, f"student, {name}")
+
+
+def where(findings: Findings) -> str:
+    """What the contest is judged by, and what is too small to count."""
+    found = distilled(findings)
+    seeds = max((row["seeds"] for row in found.get("pairs") or [] if row["against"] == "baseline"), default=0)
+    about = f"{found.get('documents', 0):,} held-out documents, {seeds} seeds"
+    return f"ROUGE-1 of what each writes about {about}. A difference within {MATTERS}"
+
+
+def lead(findings: Findings) -> list[dict[str, Any]]:
+    """What the question is about, in words, by ROUGE-1: each taught student beside the one on people’s summaries, then
+    every trained student beside the teacher."""
+    pairs = [row for row in distilled(findings).get("pairs") or [] if row["measure"] == "rouge-1"]
+    chosen = [row for row in pairs if row["against"] == "baseline"]
+    chosen += [row for row in pairs if row["against"] == "teacher" and row["who"] != "before"]
+    return [
+        {"word": row["word"], "sign": style.WORD_SIGNS[row["word"]], "sentence": _sentence(row), "notes": ""}
+        for row in chosen
+    ]
+
+
+def _sentence(row: Mapping[str, Any]) -> str:
+    both = f"{title(row['who'])} {BESIDE[row['word']]} {title(row['against'])}"
+    both, rests = both[0].upper() + both[1:], f"{row['seeds']} seeds, {row['examples']:,} documents"
+    if row["effect"] is None:
+        return f"{both}: {rests}."
+    size = f"ROUGE-1 {abs(row['effect']):.{PLACES}f} {'lower' if row['effect'] < 0 else 'higher'}"
+    return f"{both}: {size} (95{figures.SPACE}% interval {_interval(row['interval']).text}; {rests})."
 
 
 def contest(findings: Findings) -> Table:
@@ -97,7 +134,7 @@ def contest_pairs(findings: Findings) -> Table:
         Column("against", "against"),
         Column("verdict", "verdict"),
         Column("effect", "difference", True),
-        Column("interval", "interval", True),
+        Column("interval", "95 % interval", True),
         Column("bootstrap", "over documents", True),
     ]
     rows = [
@@ -106,7 +143,7 @@ def contest_pairs(findings: Findings) -> Table:
             Cell(title(row["who"]), row["who"]),
             Cell(title(row["against"]), row["against"]),
             words(row["word"]),
-            Cell("–" if row["effect"] is None else f"{row['effect']:+.4f}", row["effect"]),
+            _difference(row["effect"]),
             _interval(row["interval"]),
             _interval(row["bootstrap"]["interval"]),
         ]
@@ -114,16 +151,21 @@ def contest_pairs(findings: Findings) -> Table:
     ]
     said = (
         "Helped: the first of the two has the higher score. The interval decides: over new documents and new seeds, "
-        "simultaneous for all pairs of a measure; a difference below 0.01 does not matter. Beside it the paired "
+        f"simultaneous for all pairs of a measure; a difference within {MATTERS} does not matter. Beside it the paired "
         "bootstrap over documents alone, at 95 %."
     )
     return table("distilled_pairs", "Each pair with a verdict", said, columns, rows)
 
 
+def _difference(effect: float | None) -> Cell:
+    return Cell("–" if effect is None else figures.signed("loss", effect, PLACES), effect)
+
+
 def _interval(found: Any) -> Cell:
     if not found or any(end is None for end in found):
         return Cell("–", None)
-    return Cell(f"[{found[0]:+.4f}, {found[1]:+.4f}]", found)
+    low, high = (figures.signed("loss", end, PLACES) for end in found)
+    return Cell(f"{low} to {high}", found)
 
 
 def reported(findings: Findings) -> Table:
@@ -165,19 +207,17 @@ def contest_claims(findings: Findings) -> Table:
         Column("effect", "difference", True),
         Column("why", "note"),
     ]
-    rows = []
-    for row in distilled(findings).get("claims") or []:
-        effect = row.get("effect")
-        rows.append(
-            [
-                words(row["source"]),
-                words(row["says"]),
-                words(row["answer"]),
-                words(row["word"] or "–"),
-                Cell("–" if effect is None else f"{effect:+.4f}", effect),
-                words(row["why"]),
-            ]
-        )
+    rows = [
+        [
+            words(row["source"]),
+            words(row["says"]),
+            words(row["answer"]),
+            words(row["word"] or "–"),
+            _difference(row.get("effect")),
+            words(row["why"]),
+        ]
+        for row in distilled(findings).get("claims") or []
+    ]
     return table("distilled_claims", "Claims, answered", "", columns, rows)
 
 

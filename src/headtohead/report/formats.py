@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from . import figures, reading, search_words
+from . import distillation, figures, reading, search_words
 from .cells import Table
 from .reading import Findings
 
@@ -59,7 +59,7 @@ def markdown(table: Table) -> str:
 def markdown_report(findings: Findings, tables: Sequence[Table]) -> str:
     """The question, the verdicts, and every table."""
     lines = [f"# {markdown_text(reading.question(findings))}", ""]
-    for row in reading.verdicts(findings):
+    for row in (*distillation.lead(findings), *reading.verdicts(findings)):
         lines += [f"- **{markdown_text(row['word'])}**: {markdown_text(row['sentence'])}"]
     if said := search_words.sentences(findings):
         lines += ["", *(f"- {markdown_text(sentence)}" for sentence in said)]

@@ -90,6 +90,8 @@ def _view(findings: Findings, maps: Mapping[str, images.Maps] | None, folder: Pa
         "verdicts": [_verdict(row, metric) for row in reading.verdicts(findings)],
         "summary": summary(findings),
         "comparisons": _comparisons(findings, metric),
+        "contest": distillation.lead(findings),
+        "contest_where": distillation.where(findings),
         "side_by_side": distillation.side_by_side(findings),
         "search": search_words.sentences(findings),
         "charts": _or_none({chart.name: _chart(chart) for chart in charts.charts(findings)}),
@@ -199,7 +201,8 @@ def _audits(findings: Findings) -> dict[str, Any]:
 
 
 def _counted(count: int, state: str) -> str:
-    return f"{count} notes" if state == "note" and count > 1 else f"{count} {state}"
+    several = {"note": "notes", "does not apply": "do not apply"}
+    return f"{count} {several.get(state, state) if count > 1 else state}"
 
 
 def _rows(found: list[dict[str, Any]]) -> tuple[tuple[cells.Cell, ...], ...]:

@@ -252,6 +252,8 @@ def show_outcome(outcome: Any, report: str | None) -> None:
     if found is not None:
         console.print()
         console.print(f"[bold]{escape(outcome.runs.experiment.question)}[/]")
+        if found.get("distilled"):
+            console.print("by perplexity of people’s summaries, on which only the baseline was trained:")
         show_verdicts(found["verdicts"])
         console.print(result_table(found))
         metric = found["metric"]
