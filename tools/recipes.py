@@ -199,7 +199,8 @@ def _section(name: str, experiment: spec.Experiment) -> str:
     if found is None:
         return "\n".join([*lines, "No full run on the original data yet.", ""])
     lines += [f"Figures: {found['corpus']['origin']}; {found['seeds']} seeds.", "", *_results(found), ""]
-    lines += [f"- {row['sentence']}" for row in found["verdicts"]] + [""]
+    said = (*distillation.lead(found), *found["verdicts"])
+    lines += [f"- {row['sentence']}" for row in said] + [""]
     if found.get("search"):
         lines += [" ".join(search_words.sentences(found)), ""]
     for made in (

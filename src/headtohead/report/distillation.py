@@ -63,10 +63,11 @@ def lead(findings: Findings) -> list[dict[str, Any]]:
 def _sentence(row: Mapping[str, Any]) -> str:
     both = f"{title(row['who'])} {BESIDE[row['word']]} {title(row['against'])}"
     both, rests = both[0].upper() + both[1:], f"{row['seeds']} seeds, {row['examples']:,} documents"
+    both += ": cannot tell." if row["word"] == "cannot tell" else ":"
     if row["effect"] is None:
-        return f"{both}: {rests}."
+        return f"{both} There are {rests}."
     size = f"ROUGE-1 {abs(row['effect']):.{PLACES}f} {'lower' if row['effect'] < 0 else 'higher'}"
-    return f"{both}: {size} (95{figures.SPACE}% interval {_interval(row['interval']).text}; {rests})."
+    return f"{both} {size} (95{figures.SPACE}% interval {_interval(row['interval']).text}; {rests})."
 
 
 def contest(findings: Findings) -> Table:
