@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
 
 from headtohead.files import append_line, read_json, write_json
 from headtohead.serve import site, watching
@@ -284,3 +285,26 @@ def test_a_look_at_a_large_experiment_costs_little(tmp_path: Path) -> None:
         reader.read()
     used = os.times()
     assert (used.user + used.system - began.user - began.system) / 5 < 0.1
+
+
+PAIR = {"measure": "rouge-1", "who": "taught", "against": "baseline", "word": "hurt", "effect": -0.1854}
+PAIR |= {"interval": [-0.2573, -0.1134], "seeds": 3, "examples": 199}
+
+
+def test_summaries_are_judged_by_rouge_before_perplexity(client: TestClient, runs: Path) -> None:
+    found = read_json(runs / "done" / "findings.json")
+    write_json(runs / "done" / "findings.json", {**found, "distilled": {"pairs": [PAIR]}})
+    shown = unescape(client.get("/experiments/done").text)
+    assert shown.index("ROUGE-1 0.1854 lower") < shown.index("By perplexity") < shown.index("alibi helped: perplexity")
+    assert "taught against baseline: hurt" in client.get("/").text
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [7, [], {"pairs": 7}, {"pairs": [[]]}, {"pairs": [{**PAIR, "word": []}]}, {"pairs": [{**PAIR, "effect": "much"}]}],
+)
+def test_a_strange_contest_is_passed_over(client: TestClient, runs: Path, strange: object) -> None:
+    found = read_json(runs / "done" / "findings.json")
+    write_json(runs / "done" / "findings.json", {**found, "distilled": strange})
+    assert "alibi helped: perplexity" in client.get("/experiments/done").text
+    assert "alibi: helped" in client.get("/").text

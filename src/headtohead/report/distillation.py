@@ -55,7 +55,13 @@ def lead(findings: Findings) -> list[dict[str, Any]]:
     chosen = [row for row in pairs if row["against"] == "baseline"]
     chosen += [row for row in pairs if row["against"] == "teacher" and row["who"] != "before"]
     return [
-        {"word": row["word"], "sign": style.WORD_SIGNS[row["word"]], "sentence": _sentence(row), "notes": ""}
+        {
+            "variant": f"{row['who']} against {row['against']}",
+            "word": row["word"],
+            "sign": style.WORD_SIGNS[row["word"]],
+            "sentence": _sentence(row),
+            "notes": "",
+        }
         for row in chosen
     ]
 

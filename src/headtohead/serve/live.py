@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from ..errors import HeadToHeadError
 from ..files import read_json
+from ..report import distillation
 from . import training
 from .folders import file_in, inside
 
@@ -166,7 +167,8 @@ class Reader:
         rows = [row for row in found.get("verdicts", []) if _is_verdict(row)]
         if not rows or not self.is_judged(live):
             return {}
-        return {"verdicts": rows, "chart": None, "final": live.state not in ("running", "starting")}
+        final = live.state not in ("running", "starting")
+        return {"contest": contest(found), "verdicts": rows, "chart": None, "final": final}
 
     def audits(self) -> dict[str, list[Json]]:
         """What the audits said so far: of the texts, and of each variant's first trained model."""
@@ -299,6 +301,14 @@ def _plan(about: Mapping[str, Any]) -> tuple[list[str], int, str]:
         seeds if isinstance(seeds, int) else 0,
         metric if isinstance(metric, str) else "perplexity",
     )
+
+
+def contest(findings: Json) -> list[Json]:
+    """The verdicts of a distillation on summaries; none where the file is not as we write it."""
+    try:
+        return distillation.lead(findings)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return []
 
 
 def _is_audit(row: Any) -> bool:

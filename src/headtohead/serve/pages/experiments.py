@@ -17,7 +17,7 @@ from ...errors import RequestError
 from ...report import figures
 from .. import training
 from ..folders import UnknownNameError, file_in
-from ..live import BASELINE, Live, Reader
+from ..live import BASELINE, Live, Reader, contest
 from ..site import REPORT, Site, address, page, site_of
 
 router = APIRouter(include_in_schema=False)
@@ -45,7 +45,8 @@ def listed(site: Site) -> list[dict[str, Any]]:
     for name in names:
         reader = Reader(site.folders.root, name)
         live = reader.read(metrics=False)
-        verdicts = reader.findings().get("verdicts", [])
+        found = reader.findings()
+        verdicts = contest(found) or found.get("verdicts", [])
         rows.append(
             {
                 "name": name,
