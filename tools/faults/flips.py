@@ -220,7 +220,8 @@ def _cut_journal(how: How) -> list[str]:
 
 
 def _with(seen: Seen, wrong: list[str]) -> Seen:
-    return Seen(seen.what, seen.seen, seen.times + 1, seen.kills, seen.lost, (*seen.wrong, *wrong))
+    said = seen.seen if wrong else f"{seen.seen}; 1 search went on with half of it to the same numbers"
+    return Seen(seen.what, said, seen.times + 1, seen.kills, seen.lost, (*seen.wrong, *wrong))
 
 
 # -- what is kept between experiments
