@@ -51,7 +51,7 @@ def step(
     read: Callable[[Tensor], Tensor], tokens: Sequence[int], device: torch.device | None = None
 ) -> Float[Tensor, "rows vocab"]:
     """Read one more token of each row, with what the model's `stepper` gave; the logits of what comes next."""
-    return read(torch.tensor(tokens, device=device)[:, None])
+    return read(torch.tensor([[token] for token in tokens], device=device))
 
 
 def device_of(model: Decoder) -> torch.device:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Rows = Float[Tensor, "rows width"]
 Function = Callable[[Tensor], Tensor]
+Adding = Callable[[Tensor, Tensor], Tensor]
+"""a function of the first that is added to the second"""
 
 
 @torch.no_grad()
@@ -79,7 +81,7 @@ class Plan:
     def __call__(self, ids: Int[Tensor, "rows 1"]) -> Float[Tensor, "rows vocab"]:
         begin = self.cache.length
         now = self._now(begin, ids)
-        x = F.embedding(ids.select(1, 0), self.table)
+        x = self._embedded(ids)
         for table in self.learned:
             x = x + (table.select(0, begin) if now.padding is None else F.embedding(_at(now)[:, 0], table))
         for part in self.embeds:
@@ -89,6 +91,12 @@ class Plan:
         for layer in self.layers:
             x = layer(x, now)
         return self.output(x if self.leave is None else self.leave(x))
+
+    def _embedded(self, ids: Int[Tensor, "rows 1"]) -> Rows:
+        if ids.shape[0] == 1 and ids.device.type == "cpu":
+            token = int(ids)
+            return self.table[token : token + 1]
+        return F.embedding(ids.select(1, 0), self.table)
 
     def _now(self, begin: int, ids: Tensor) -> Now:
         cache, places = self.cache, self._places(ids.shape[0])
@@ -180,7 +188,7 @@ def _layer(model: Transformer, layer: Layer, memory: Memory) -> Any:
 @dataclass
 class _Block:
     attend: _Attention
-    feed: Function | None
+    feed: Adding | None
     first: Function | None
     second: Function | None
 
@@ -191,27 +199,25 @@ class _Block:
 
 class _Pre(_Block):
     def __call__(self, x: Rows, now: Now) -> Rows:
-        x = x + self.attend(x if self.first is None else self.first(x), now)
-        if self.feed is None:
-            return x
-        return x + self.feed(x if self.second is None else self.second(x))
+        x = self.attend(x if self.first is None else self.first(x), now, x)
+        return x if self.feed is None else self.feed(x if self.second is None else self.second(x), x)
 
 
 class _Post(_Block):
     def __call__(self, x: Rows, now: Now) -> Rows:
-        x = x + self.attend(x, now)
+        x = self.attend(x, now, x)
         x = x if self.first is None else self.first(x)
         if self.feed is None:
             return x
-        x = x + self.feed(x)
+        x = self.feed(x, x)
         return x if self.second is None else self.second(x)
 
 
 class _Parallel(_Block):
     def __call__(self, x: Rows, now: Now) -> Rows:
         seen = x if self.first is None else self.first(x)
-        both = self.attend(seen, now)
-        return x + (both if self.feed is None else both + self.feed(seen))
+        x = self.attend(seen, now, x)
+        return x if self.feed is None else self.feed(seen, x)
 
 
 class _Attention:
@@ -234,10 +240,10 @@ class _Attention:
         self.rotates = [p for p in parts if type(p).rotate not in (Position.rotate, position.Rope.rotate)]
         self.biases = [p for p in parts if type(p).bias is not Position.bias]
         self.merge = None if type(made.merge) is merge.Concat else made.merge
-        self.output = _linear(made.output.weight, made.output.bias)
+        self.output = _adding(made.output.weight, made.output.bias)
         self.wants_keys = bool(self.biases) or not self.plain
 
-    def __call__(self, x: Rows, now: Now) -> Rows:
+    def __call__(self, x: Rows, now: Now, onto: Rows) -> Rows:
         heads, key_heads, head_dim, memory = self.heads, self.key_heads, self.head_dim, self.memory
         qkv = self.project(x)  # (rows, (heads + 2 key_heads) * head_dim)
         if now.turns or self.rotates:
@@ -259,7 +265,7 @@ class _Attention:
         seen = self._attend(queries, keys, values, mask)
         if self.merge is not None:
             seen, memory.merge = self.merge(seen.reshape(rows, heads, 1, head_dim), None, memory.merge)
-        return self.output(seen.reshape(rows, wide))
+        return self.output(seen.reshape(rows, wide), onto)
 
     def _turned(self, qkv: Tensor, now: Now) -> Tensor:
         """Queries and keys turned together, values as they are."""
@@ -323,7 +329,17 @@ def _linear(weight: Tensor, bias: Tensor | None) -> Function:
     turned = weight.t().contiguous()
     if bias is None:
         return lambda x: torch.mm(x, turned)
-    return lambda x: torch.addmm(bias, x, turned)
+    row = bias[None]
+    return lambda x: torch.addmm(row, x, turned)
+
+
+def _adding(weight: Tensor, bias: Tensor | None) -> Adding:
+    """The same, added to the stream."""
+    made = _linear(weight, bias)
+    if bias is None and weight.numel() <= SMALL and weight.device.type == "cpu":
+        turned = weight.t().contiguous()
+        return lambda x, onto: torch.addmm(onto, x, turned)
+    return lambda x, onto: made(x).add_(onto)
 
 
 def _projection(made: nn.Module, heads: int) -> tuple[Function, int]:
@@ -358,17 +374,20 @@ def _norm(made: nn.Module) -> Function | None:
 
 
 def _activation(made: nn.Module) -> Function:
+    """Of what nobody else holds: it may be changed where it lies."""
     if type(made) is nn.GELU:
         return partial(F.gelu, approximate=made.approximate)
-    return {nn.ReLU: torch.relu, nn.SiLU: F.silu}.get(type(made), made)
+    known: dict[type, Function] = {nn.ReLU: torch.relu_, nn.SiLU: partial(F.silu, inplace=True)}
+    return known.get(type(made), made)
 
 
-def _feed(made: nn.Module) -> Function:
+def _feed(made: nn.Module) -> Adding:
     if type(made) is feedforward.MLP:
-        up, down = _linear(made.up.weight, made.up.bias), _linear(made.down.weight, made.down.bias)
+        up, down = _linear(made.up.weight, made.up.bias), _adding(made.down.weight, made.down.bias)
         act = _activation(made.activation)
-        return lambda x: down(act(up(x)))
+        return lambda x, onto: down(act(up(x)), onto)
     if type(made) is feedforward.SwiGLU:
-        gate, raised, lowered = (_linear(one.weight, one.bias) for one in (made.gate, made.up, made.down))
-        return lambda x: lowered(F.silu(gate(x)) * raised(x))
-    return lambda x: made(x[:, None])[:, 0]
+        gate, raised = (_linear(one.weight, one.bias) for one in (made.gate, made.up))
+        lowered = _adding(made.down.weight, made.down.bias)
+        return lambda x, onto: lowered(F.silu(gate(x), inplace=True).mul_(raised(x)), onto)
+    return lambda x, onto: onto + made(x[:, None])[:, 0]
