@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from ..errors import HeadToHeadError
 from ..files import read_json
+from ..lab.shapes import ODD
 from ..report import distillation
 from . import training
 from .folders import file_in, inside
@@ -307,7 +308,7 @@ def contest(findings: Json) -> list[Json]:
     """The verdicts of a distillation on summaries; none where the file is not as we write it."""
     try:
         return distillation.lead(findings)
-    except (LookupError, TypeError, ValueError, AttributeError):
+    except ODD:
         return []
 
 
