@@ -7,7 +7,9 @@ import subprocess
 import sys
 import termios
 
+from headtohead.lab.workers import Job
 from headtohead.pace import OnStderr, Pace
+from headtohead.report.terminal import time_left
 
 from .test_bad_input import h2h, world  # noqa: F401
 from .test_search import SEARCH
@@ -85,3 +87,14 @@ def test_work_of_unknown_size_is_named_without_figures(monkeypatch, capsys):
     line(Pace("measuring", 0, 0))
     line(Pace("writing", 90, 100, 605.4))
     assert capsys.readouterr().err == "measuring\nwriting: 90 of 100, about 10 min 05 s left\n"
+
+
+def test_a_worker_that_is_between_trials_does_not_double_the_time_left(tmp_path):
+    def job(state: str, step: int = 0, steps: int = 0, rate: float = 0.0) -> Job:
+        return Job(None, tmp_path, state, step, steps, rate=rate)
+
+    assert time_left([job("running"), job("waiting")]) is None
+    two = [job("running", 50, 100, 10.0), job("running", 50, 100, 10.0), job("waiting"), job("finished")]
+    assert time_left(two) == 200 / 20
+    one_starts = [job("running", 50, 100, 10.0), job("running"), job("waiting")]
+    assert time_left(one_starts) == (50 + 100 + 100) / 20

@@ -114,13 +114,15 @@ class Live:
 
 
 def time_left(jobs: Sequence[Any]) -> float | None:
-    """From the steps still to do and the rate of those that run."""
-    running = [job for job in jobs if job.state == "running" and job.rate > 0]
-    if not running:
+    """From the steps still to do and the rate of those that run; one that is starting or scoring will be as fast."""
+    running = [job for job in jobs if job.state == "running"]
+    rates = [job.rate for job in running if job.rate > 0]
+    if not rates:
         return None
     per_trial = max(job.steps for job in running)
-    to_do = sum(job.steps - job.step for job in running) + per_trial * sum(job.state == "waiting" for job in jobs)
-    return float(to_do / sum(job.rate for job in running))
+    to_do = sum((job.steps or per_trial) - job.step for job in running)
+    to_do += per_trial * sum(job.state == "waiting" for job in jobs)
+    return float(to_do / (statistics.fmean(rates) * len(running)))
 
 
 def cell(job: Any) -> str:
