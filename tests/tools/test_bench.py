@@ -4,6 +4,7 @@ import itertools
 import json
 import sys
 import tomllib
+from xml.etree import ElementTree as ET
 
 import pytest
 import torch
@@ -216,8 +217,9 @@ def test_the_page_shows_every_family_and_which_promises_fail():
 
 def test_the_picture_is_drawn_and_says_in_words_what_it_shows(tmp_path):
     found = {"memory": results()}
-    picture.write(found, tmp_path / "made" / "picture.png")
-    assert (tmp_path / "made" / "picture.png").read_bytes().startswith(b"\x89PNG")
+    picture.write(found, tmp_path / "made" / "picture.svg")
+    drawn = ET.parse(tmp_path / "made" / "picture.svg").getroot()
+    assert drawn.tag.endswith("svg") and "2.00 x, wanted at least 1.6 x" in "".join(drawn.itertext())
     assert "memory: speed: 2.00 x, wanted at least 1.6 x." in picture.chart(found).words
 
 

@@ -59,8 +59,8 @@ def main() -> None:
         found = {name: found[name] for name in FAMILIES if name in found}
         write(found, place)
     print("\n" + summary(found, asked.family or list(FAMILIES)))
-    picture.write(found, asked.out / "performance.png")
-    print(f"\nfigures: {place}\npicture: {asked.out / 'performance.png'}")
+    picture.write(found, asked.out / "performance.svg")
+    print(f"\nfigures: {place}\npicture: {asked.out / 'performance.svg'}")
     if asked.docs:
         write_docs(found)
 

@@ -7,7 +7,7 @@ from typing import Any
 from . import words
 from .findings import Finding, Results
 
-PICTURE = "pictures/performance.png"
+PICTURE = "pictures/performance.svg"
 
 INTRODUCTION = """\
 # Performance
