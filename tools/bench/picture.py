@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from .findings import Finding, Results
 HOLDS, FAILS = style.WORD_HUES["helped"], style.WORD_HUES["hurt"]
 
 
+ROOM = 120
+"""on both sides, for fonts that are wider than the one that was measured with"""
 MOST = 20.0
 """where the scale ends: what is further is as good as this"""
 
@@ -65,5 +68,9 @@ def chart(found: dict[str, Results]) -> Chart:
 def write(found: dict[str, Results], path: Path) -> None:
     """As SVG, which is a thirtieth of the PNG; on white, since dark pages would swallow its words."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    head, rest = chart(found).svg().split(">", 1)
-    path.write_text(f'{head}><rect width="100%" height="100%" fill="white"/>{rest}', encoding="utf-8")
+    drawn = chart(found).svg()
+    width, height = (float(one) for one in re.findall(r'(?:width|height)="([\d.]+)"', drawn)[:2])
+    rest = drawn.split(">", 1)[1]
+    head = f'viewBox="{-ROOM} 0 {width + 2 * ROOM} {height}" width="{width + 2 * ROOM}" height="{height}"'
+    page = f'<rect x="{-ROOM}" width="100%" height="100%" fill="white"/>'
+    path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" {head}>{page}{rest}', encoding="utf-8")

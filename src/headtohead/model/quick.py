@@ -335,10 +335,10 @@ def _linear(weight: Tensor, bias: Tensor | None) -> Function:
 
 def _adding(weight: Tensor, bias: Tensor | None) -> Adding:
     """The same, added to the stream."""
-    made = _linear(weight, bias)
     if bias is None and weight.numel() <= SMALL and weight.device.type == "cpu":
         turned = weight.t().contiguous()
         return lambda x, onto: torch.addmm(onto, x, turned)
+    made = _linear(weight, bias)
     return lambda x, onto: made(x).add_(onto)
 
 

@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from ..lab.distilled import MATTERS
 from . import figures, style
 from .cells import Cell, Column, Table, table, words
 from .reading import Findings
@@ -23,7 +24,7 @@ BESIDE = {
     "cannot tell": "against",
     "not comparable": "cannot be compared with",
 }
-PLACES, MATTERS = 4, 0.01
+PLACES = 4
 NOTE = (
     "ROUGE is from 0 to 1, higher is nearer to people’s summaries. In brackets the 95 % interval over documents, by "
     "bootstrap; ± is half the 95 % t interval over seeds, which the first two do not have."
