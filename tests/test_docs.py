@@ -24,7 +24,7 @@ def test_the_part_of_the_guide_passes_the_exam(tmp_path):
 
 def test_the_experiment_of_the_readme_loads():
     raw = tomllib.loads(blocks("README.md", "toml")[0])
-    assert h2h.experiment(raw, "readme").names == ("baseline", "alibi", "window")
+    assert h2h.experiment_from_dict(raw, "readme").names == ("baseline", "alibi", "window")
 
 
 def test_the_python_of_the_readme_names_what_is_there():
@@ -41,8 +41,8 @@ def test_every_link_between_documents_leads_somewhere():
 
 
 def test_every_verb_of_the_readme_exists():
-    from headtohead import cli
+    from headtohead.cli.app import app
 
-    names = {command.name or command.callback.__name__ for command in cli.app.registered_commands}
-    names |= {group.name for group in cli.app.registered_groups}
+    names = {command.name or command.callback.__name__ for command in app.app.registered_commands}
+    names |= {group.name for group in app.app.registered_groups}
     assert set(re.findall(r"h2h (\w+)", (ROOT / "README.md").read_text())) <= names

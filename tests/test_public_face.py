@@ -17,7 +17,7 @@ def test_public_names_are_sorted_and_all_there():
 
 
 def test_importing_the_package_spec_and_verdict_does_not_import_torch():
-    rooms = "headtohead, headtohead.spec, headtohead.verdict, headtohead.report"
+    rooms = "headtohead, headtohead.config, headtohead.verdict, headtohead.report"
     code = f"import sys, {rooms}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from headtohead import spec
-from headtohead.lab import answers, loading
-from headtohead.lab.trial import begin, prepare, run_trial
-from headtohead.report.published import published, published_long
-from headtohead.train.devices import bfloat16_works
+from headtohead.config import experiment as config_experiment
+from headtohead.config import loading as config_loading
+from headtohead.experiment import loading
+from headtohead.experiment.trial import begin, prepare, run_trial
+from headtohead.replication import claims
+from headtohead.replication.published import published, published_long
+from headtohead.training.devices import bfloat16_works
 
 PUBLISHED = Path(__file__).parents[2] / "shared" / "published.md"
-NAMES = spec.recipe_names()
+NAMES = config_loading.recipe_names()
 # Models of summaries are too large for a test; tests/lab/test_summaries.py trains small ones in the same way.
 SMALL = [name for name in NAMES if name != "distil-summaries"]
 BUDGET = 880_146
@@ -58,7 +60,7 @@ def folders(tmp_path_factory, tiny_roberta) -> dict[str, Path]:
     }
 
 
-def loaded(name: str, folders: dict[str, Path], *, full: bool = False) -> spec.Experiment:
+def loaded(name: str, folders: dict[str, Path], *, full: bool = False) -> config_experiment.Experiment:
     small = ["training.steps=2", "training.evaluate=2", "training.checkpoint=2"]
     small.append(f"model.pretrained='{folders['encoder']}'" if is_finetuned(name) else "probe.costs=[8]")
     if name == "distil-decoder":
@@ -67,7 +69,7 @@ def loaded(name: str, folders: dict[str, Path], *, full: bool = False) -> spec.E
 
 
 def is_finetuned(name: str) -> bool:
-    return bool(tomllib.loads(spec.recipe_path(name).read_text(encoding="utf-8"))["task"] == "finetune")
+    return bool(tomllib.loads(config_loading.recipe_path(name).read_text(encoding="utf-8"))["task"] == "finetune")
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +81,7 @@ def cache(tmp_path_factory, monkeypatch):
 def test_every_variant_takes_a_step_on_the_original_layout(name, folders, tmp_path):
     experiment = loaded(name, folders)
     for variant in experiment.names:
-        trial = spec.trial(experiment, variant, 1)
+        trial = config_loading.trial(experiment, variant, 1)
         if trial.training.optimizer.kind == "muon" and not bfloat16_works():
             continue  # it would end this process; a worker is given an environment in which it works
         prepared = prepare(trial.data, trial.task)
@@ -92,7 +94,7 @@ def test_every_variant_takes_a_step_on_the_original_layout(name, folders, tmp_pa
 
 @pytest.mark.parametrize("name", SMALL)
 def test_every_recipe_runs_to_its_end(name, folders, tmp_path):
-    trial = spec.trial(loaded(name, folders), spec.BASELINE, 1)
+    trial = config_loading.trial(loaded(name, folders), config_experiment.BASELINE, 1)
     result = run_trial(trial, tmp_path, device="cpu")
     assert all(scores["count"] > 0 for scores in result["scores"].values())
     assert (tmp_path / "model.safetensors").is_file()
@@ -100,11 +102,11 @@ def test_every_recipe_runs_to_its_end(name, folders, tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_report_shows_the_published_figures_of_the_file_and_no_others(name):
-    figures = tomllib.loads(spec.recipe_path(name).read_text(encoding="utf-8")).get("published", [])
+    figures = tomllib.loads(config_loading.recipe_path(name).read_text(encoding="utf-8")).get("published", [])
     experiment = loading.load(name)
     findings = {
         "metric": experiment.primary.metric,
-        "published": [answers.beside(figure, {}, original=True) for figure in experiment.published],
+        "published": [claims.beside(figure, {}, original=True) for figure in experiment.published],
     }
     long = published_long(findings)
     at = [column.name for column in long.columns].index("published")
@@ -132,7 +134,7 @@ def test_the_digests_name_the_texts_that_the_reports_used(shared):
         experiment = loading.load(name, data=folder) if "speeches" in name or "position" in name else None
         if experiment is None or experiment.original is None or not experiment.original.corpus:
             continue
-        trial = spec.trial(experiment, spec.BASELINE, 0)
+        trial = config_loading.trial(experiment, config_experiment.BASELINE, 0)
         assert prepare(trial.data, trial.task).corpus.digest == experiment.original.corpus, name
         checked += 1
     assert checked >= 4
@@ -150,7 +152,7 @@ def test_a_quick_look_is_small_and_says_so(name):
         assert steps <= max(20, full // 10)
 
 
-FULL = [name for name in NAMES if "full" in tomllib.loads(spec.recipe_path(name).read_text(encoding="utf-8"))]
+FULL = [name for name in NAMES if "full" in tomllib.loads(config_loading.recipe_path(name).read_text(encoding="utf-8"))]
 
 
 @pytest.mark.parametrize("name", FULL)
@@ -166,7 +168,7 @@ def test_the_full_setting_is_another_experiment_with_larger_models(name):
 def test_robertas_setting_runs_with_a_small_roberta(variant, folders, tmp_path):
     experiment = loaded("sst2", folders, full=True)
     assert experiment.model.pool == "own" and experiment.training.batch == 64
-    result = run_trial(spec.trial(experiment, variant, 1), tmp_path, device="cpu")
+    result = run_trial(config_loading.trial(experiment, variant, 1), tmp_path, device="cpu")
     assert result["scores"]["test"]["count"] == 12
 
 

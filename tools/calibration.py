@@ -25,9 +25,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from scipy import stats
 
-from headtohead.verdict import Scores, compare, schedule, settled
-from headtohead.verdict.calibrate import calibrate, calibrate_auto, to_markdown
-from headtohead.verdict.worlds import Measured, Synthetic
+from headtohead.verdict.calibration import calibrate, calibrate_auto, to_markdown
+from headtohead.verdict.compare import compare
+from headtohead.verdict.interim import schedule, settled
+from headtohead.verdict.scores import Scores
+from headtohead.verdict.simulations import Measured, Synthetic
 
 AA_EXPERIMENTS = 200
 AA_SEEDS = 5
@@ -61,19 +63,20 @@ def train(job: tuple[str, str, list[int]]) -> tuple[np.ndarray, np.ndarray]:
     import torch
 
     torch.set_num_threads(1)
-    from headtohead import spec
-    from headtohead.corpus import Schedule, examples
-    from headtohead.lab import loading
-    from headtohead.lab.trial import prepare
-    from headtohead.model import create
-    from headtohead.train.loop import Training
-    from headtohead.train.objectives import evaluate, objective_of
+    from headtohead.config import loading as config_loading
+    from headtohead.data.batches import Schedule
+    from headtohead.data.examples import examples
+    from headtohead.experiment import loading
+    from headtohead.experiment.trial import prepare
+    from headtohead.nn.init import create
+    from headtohead.training.loop import Training
+    from headtohead.training.objectives import evaluate, objective_of
 
     task, variant, seeds = job
     experiment = loading.from_dict(TASKS[task], "calibration")
     rows, weights = [], np.zeros(0)
     for seed in seeds:
-        trial = spec.trial(experiment, variant, seed)
+        trial = config_loading.trial(experiment, variant, seed)
         prepared = prepare(trial.data, trial.task)
         tokenizer, context = prepared.tokenizer, trial.model.context
         model = create(trial.model, tokenizer.vocab_size, prepared.classes, seed=seed)

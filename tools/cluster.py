@@ -19,9 +19,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from headtohead import spec
-from headtohead.lab import loading, running
-from headtohead.lab.folders import Runs
+from headtohead.config import experiment
+from headtohead.experiment import loading
+from headtohead.experiment.run_folder import Runs
+from headtohead.runner import run_experiment
 
 RECIPE = "speeches-decoder"
 
@@ -47,7 +48,7 @@ def main() -> None:
             for name, on in places.items():
                 folder = root / f"{name}-{turn}"
                 began = time.perf_counter()
-                running.run(experiment, folder, workers=2, on=on)
+                run_experiment.run(experiment, folder, workers=2, on=on)
                 seconds[name].append(time.perf_counter() - began)
                 scores.append(figures(experiment, folder))
                 print(f"{name}: {seconds[name][-1]:.1f} s", flush=True)
@@ -59,7 +60,7 @@ def main() -> None:
             print(f"{name:14} {value:6.1f} s   {value / best['local workers']:.2f} times local workers")
 
 
-def figures(experiment: spec.Experiment, folder: Path) -> dict[str, object]:
+def figures(experiment: experiment.Experiment, folder: Path) -> dict[str, object]:
     runs = Runs(folder)
     return {
         f"{variant} {seed}": run.result["scores"]

@@ -17,10 +17,12 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from headtohead import spec
-from headtohead.files import read_json
-from headtohead.lab import loading
-from headtohead.lab.workers import Crew, Job, default_workers, run_jobs
+from headtohead.atomic_io import read_json
+from headtohead.config import base
+from headtohead.config import experiment as config_experiment
+from headtohead.config import loading as config_loading
+from headtohead.execution.worker_pool import Crew, Job, default_workers, run_jobs
+from headtohead.experiment import loading
 
 GRIDS: dict[str, tuple[dict[str, Any], tuple[float, ...]]] = {
     "adamw-own": ({"kind": "adamw"}, (5e-5, 1e-4, 2e-4, 4e-4)),
@@ -57,11 +59,11 @@ def main() -> None:
     _show(jobs)
 
 
-def _trial(experiment: spec.Experiment, optimizer: dict[str, Any], seed: int) -> spec.Trial:
+def _trial(experiment: config_experiment.Experiment, optimizer: dict[str, Any], seed: int) -> config_experiment.Trial:
     """The recipe's baseline with another optimizer, scored on validation rows only."""
-    trial = spec.trial(experiment, spec.BASELINE, seed)
-    training = trial.training.model_copy(update={"optimizer": spec.Choice.model_validate(optimizer)})
-    return trial.model_copy(update={"training": training, "probe": spec.Probe(), "choosing": True})
+    trial = config_loading.trial(experiment, config_experiment.BASELINE, seed)
+    training = trial.training.model_copy(update={"optimizer": base.Choice.model_validate(optimizer)})
+    return trial.model_copy(update={"training": training, "probe": config_experiment.Probe(), "choosing": True})
 
 
 def _show(jobs: list[Job]) -> None:

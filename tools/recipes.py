@@ -16,19 +16,16 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from headtohead import spec
-from headtohead.lab import findings, folders, loading
-from headtohead.report import (
-    answers,
-    comparisons,
-    distillation,
-    figures,
-    published,
-    reading,
-    search_tables,
-    search_words,
-)
-from headtohead.report.cells import Table
+from headtohead.config import experiment
+from headtohead.config import loading as config_loading
+from headtohead.distillation import tables as distillation_tables
+from headtohead.experiment import findings, loading, run_folder
+from headtohead.presentation import number_format
+from headtohead.presentation.table import Table
+from headtohead.replication import published, tables
+from headtohead.report import comparisons, findings_view
+from headtohead.search import phrasing
+from headtohead.search import tables as search_tables
 
 ROOT = Path(__file__).parents[1]
 FIGURES, PAGE = ROOT / "docs" / "figures", ROOT / "docs" / "recipes.md"
@@ -62,10 +59,10 @@ same. This page is made by `tools/recipes.py` from the recipes and from the figu
 
 def take(runs: Path) -> None:
     """The figures of full runs, without what belongs to one machine."""
-    for name in spec.recipe_names():
+    for name in config_loading.recipe_names():
         if not (runs / name / "experiment.json").is_file():
             continue
-        opened = folders.open_runs(runs / name)
+        opened = run_folder.open_runs(runs / name)
         # Claims and published figures as the recipe has them now: what was trained does not depend on them.
         current = loading.load(name).model_dump(mode="json", include={"claims", "published", "comparisons"})
         opened.about["experiment"] |= current
@@ -118,7 +115,7 @@ def _rounded(value: Any) -> Any:
 
 
 def page() -> str:
-    names = sorted(spec.recipe_names(), key=lambda name: (name.startswith("best"), name))
+    names = sorted(config_loading.recipe_names(), key=lambda name: (name.startswith("best"), name))
     experiments = {name: loading.load(name) for name in names}
     parts = [HEAD, _claims(names), *(_section(name, experiments[name]) for name in names), _decoding()]
     return "\n".join(parts)
@@ -159,7 +156,7 @@ def _decoding() -> str:
 
 def _figure(row: dict[str, Any] | None) -> str:
     if row is None:
-        return figures.UNKNOWN
+        return number_format.UNKNOWN
     places = 3 if abs(row["value"]) < 1 else 2 if abs(row["value"]) < 10 else 1
     low, high = row["interval"] or (None, None)
     ends = "" if low is None else f" ({low:.{places}f} to {high:.{places}f})"
@@ -178,9 +175,9 @@ def _claims(names: list[str]) -> str:
         found = _read(name)
         for one in (found or {}).get("claims", []):
             metric = found["metric"]  # type: ignore[index]
-            places = figures.decimals(metric, one.get("interval"))
-            change = figures.change(metric, one.get("effect"), places)
-            ends = figures.interval(metric, one.get("interval"), places)
+            places = number_format.decimals(metric, one.get("interval"))
+            change = number_format.change(metric, one.get("effect"), places)
+            ends = number_format.interval(metric, one.get("interval"), places)
             rows.append(f"| {one['source']} | {one['says']} | **{one['answer']}** | {change} ({ends}) | `{name}` |")
     if not rows:
         return ""
@@ -189,7 +186,7 @@ def _claims(names: list[str]) -> str:
     )
 
 
-def _section(name: str, experiment: spec.Experiment) -> str:
+def _section(name: str, experiment: experiment.Experiment) -> str:
     found = _read(name)
     lines = [f"## {name}", "", f"**{experiment.question}**", "", " ".join(experiment.about.split()), ""]
     variants = ", ".join(f"`{variant}`" for variant in experiment.variants)
@@ -199,19 +196,19 @@ def _section(name: str, experiment: spec.Experiment) -> str:
     if found is None:
         return "\n".join([*lines, "No full run on the original data yet.", ""])
     lines += [f"Figures: {found['corpus']['origin']}; {found['seeds']} seeds.", "", *_results(found), ""]
-    said = (*distillation.lead(found), *found["verdicts"])
+    said = (*distillation_tables.lead(found), *found["verdicts"])
     lines += [f"- {row['sentence']}" for row in said] + [""]
     if found.get("search"):
-        lines += [" ".join(search_words.sentences(found)), ""]
+        lines += [" ".join(phrasing.sentences(found)), ""]
     for made in (
         search_tables.search_cells(found),
         comparisons.comparison_table(found),
-        *distillation.tables(found),
+        *distillation_tables.tables(found),
         published.published(found),
-        answers.contexts(found),
-        answers.costs(found),
-        answers.simple(found),
-        answers.whose(found),
+        tables.contexts(found),
+        tables.costs(found),
+        tables.simple(found),
+        tables.whose(found),
     ):
         if made.rows:
             lines += [f"{made.title}. {made.caption}", "", *_markdown(made), ""]
@@ -228,14 +225,14 @@ def _results(found: dict[str, Any]) -> list[str]:
             spread = statistics.stdev(values) if len(values) > 1 else None
             cells.append(_mean(found["metric"], values, spread))
         lines.append(f"| {variant} | {' | '.join(cells)} |")
-    if unknown := reading.unknown_words(found):
-        lines.append(f"| unknown words | {' | '.join(figures.share(unknown.get(split)) for split in splits)} |")
+    if unknown := findings_view.unknown_words(found):
+        lines.append(f"| unknown words | {' | '.join(number_format.share(unknown.get(split)) for split in splits)} |")
     return lines
 
 
 def _mean(metric: str, values: list[float], spread: float | None) -> str:
     if not values:
-        return figures.UNKNOWN
+        return number_format.UNKNOWN
     scale = 100 if metric == "accuracy" else 1
     said = f"{scale * statistics.fmean(values):,.1f}"
     return said if spread is None else f"{said} ± {scale * spread:,.1f}"

@@ -10,32 +10,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import design
-    from .decode.generate import generate
-    from .lab.loading import from_dict as experiment
-    from .lab.loading import load
-    from .lab.opening import open_model as load_model
-    from .looking import attention
-    from .results import Results, read, run
-    from .spec import Experiment
-    from .verdict import Scores, Verdict, compare, judge
+    from headtohead import key_design
+    from headtohead.attention_analysis.api import attention
+    from headtohead.config.experiment import Experiment
+    from headtohead.experiment.loading import from_dict as experiment_from_dict
+    from headtohead.experiment.loading import load
+    from headtohead.experiment.open_model import open_model as load_model
+    from headtohead.generation.generate import generate
+    from headtohead.runner.results import Results, read, run
+    from headtohead.verdict.compare import compare
+    from headtohead.verdict.record import Verdict
+    from headtohead.verdict.score_csv import judge
+    from headtohead.verdict.scores import Scores
 
-# Importing the package must not import torch: a name is fetched from its room when it is first asked for.
-_HOMES = {
-    "Experiment": ("spec", "Experiment"),
-    "Results": ("results", "Results"),
-    "Scores": ("verdict", "Scores"),
-    "Verdict": ("verdict", "Verdict"),
-    "attention": ("looking", "attention"),
-    "compare": ("verdict", "compare"),
-    "design": ("design", ""),  # a room of its own: headtohead.design.select
-    "experiment": ("lab.loading", "from_dict"),
-    "generate": ("decode", "generate"),
-    "judge": ("verdict", "judge"),
-    "load": ("lab.loading", "load"),
-    "load_model": ("lab.opening", "open_model"),
-    "read": ("results", "read"),
-    "run": ("results", "run"),
+# Importing the package must not import torch, so each public name is imported on first access.
+_LOCATIONS = {
+    "Experiment": "headtohead.config.experiment:Experiment",
+    "Results": "headtohead.runner.results:Results",
+    "Scores": "headtohead.verdict.scores:Scores",
+    "Verdict": "headtohead.verdict.record:Verdict",
+    "attention": "headtohead.attention_analysis.api:attention",
+    "compare": "headtohead.verdict.compare:compare",
+    "experiment_from_dict": "headtohead.experiment.loading:from_dict",
+    "generate": "headtohead.generation.generate:generate",
+    "judge": "headtohead.verdict.score_csv:judge",
+    "key_design": "headtohead.key_design:",
+    "load": "headtohead.experiment.loading:load",
+    "load_model": "headtohead.experiment.open_model:open_model",
+    "read": "headtohead.runner.results:read",
+    "run": "headtohead.runner.results:run",
 }
 
 __all__ = [
@@ -45,10 +48,10 @@ __all__ = [
     "Verdict",
     "attention",
     "compare",
-    "design",
-    "experiment",
+    "experiment_from_dict",
     "generate",
     "judge",
+    "key_design",
     "load",
     "load_model",
     "read",
@@ -57,11 +60,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _LOCATIONS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    room, inside = _HOMES[name]
-    home = import_module(f".{room}", __name__)
-    return getattr(home, inside) if inside else home
+    module_name, symbol = _LOCATIONS[name].split(":")
+    module = import_module(module_name)
+    return getattr(module, symbol) if symbol else module
 
 
 def __dir__() -> list[str]:

@@ -15,8 +15,9 @@ Each part is put into small models, as a decoder and as an encoder, and asked:
     state        safetensors hold all there is to know
     initial      every tensor is drawn from (seed, name)
     causal, cache, batch, repeatable
-                 the laws (`headtohead.exam.laws`). A part that breaks one on purpose declares it in `breaks`, and the
-                 exam holds it to exactly that: a law broken and not declared fails, and one declared and kept as well.
+                 the laws (`headtohead.audit.conformance.invariants`). A part that breaks one on purpose declares it in
+                 `breaks`, and the exam holds it to exactly that: a law broken and not declared fails, and one
+                 declared and kept as well.
 
 Without pytest: `examine("position", "sqrt-alibi")` and `examine_file("my_parts.py")` give findings in plain words.
 A part that is for decoders or for encoders only says so by raising ModelError when `sizes.causal` is not to its taste.
@@ -29,16 +30,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from . import parts
-from .errors import ModelError, PartError
-from .exam import bench
-from .exam.bench import Evidence, Subject
-from .exam.contracts import contract
-from .exam.duties import DUTIES, Fell
-from .exam.laws import LAWS
-from .model import Transformer
-from .parts import Law, Part
-from .spec import Choice
+from headtohead.audit.conformance import harness
+from headtohead.audit.conformance.contracts import contract
+from headtohead.audit.conformance.harness import Evidence, Subject
+from headtohead.audit.conformance.invariants import LAWS
+from headtohead.audit.conformance.part_checks import DUTIES, Fell
+from headtohead.config.base import Choice
+from headtohead.errors import ModelError, PartError
+from headtohead.nn.parts import pattern, registry
+from headtohead.nn.parts.base import Law, Part
+from headtohead.nn.transformer import Transformer
 
 CHECKS = ("contract", *DUTIES, *LAWS)
 """the names of all checks, in the order in which they are made"""
@@ -85,8 +86,8 @@ def examine(
     wanted = tuple(checks)
     if unknown := [check for check in wanted if check not in CHECKS]:
         raise PartError(f"there is no check {unknown[0]!r} (there are: {', '.join(CHECKS)})")
-    made, choice = parts.find(slot, name), Choice(kind=name, **(options or {}))
-    if faults := parts.check(slot, choice.model_dump(), f"{slot} {name}"):
+    made, choice = registry.find(slot, name), Choice(kind=name, **(options or {}))
+    if faults := registry.check(slot, choice.model_dump(), f"{slot} {name}"):
         raise PartError("\n".join(map(str, faults)))
     words = f"{slot} {choice}"
     findings: list[Finding] = []
@@ -95,7 +96,7 @@ def examine(
         settings = {**(model or {}), slot: choice, **({"pattern": WINDOW} if window else {})}
         setting = ("encoder" if encoder else "decoder") + (" with a window" if window else "")
         try:
-            subject = bench.subject(words, setting, settings, encoder=encoder, short=not window)
+            subject = harness.subject(words, setting, settings, encoder=encoder, short=not window)
         except ModelError as error:
             refusals.append(f"{setting}: {error}")
             continue
@@ -150,7 +151,7 @@ def _judged(subject: Subject, check: str) -> Iterable[Finding]:
         finding = partial(Finding, subject.words, subject.setting, law)
         try:
             model = subject.trained if training else subject.plain
-            evidence, declared = LAWS[law](subject, model), law in bench.laws(model)
+            evidence, declared = LAWS[law](subject, model), law in harness.laws(model)
         except Exception as error:  # noqa: BLE001
             yield finding(False, "", _said(error))
             return
@@ -172,15 +173,15 @@ def verdict(law: Law, declared: bool, evidence: Evidence, model: Transformer) ->
     return f"declared as broken, and kept: {evidence}{hint}"
 
 
-def _patterns(model: Transformer) -> Iterable[parts.Pattern]:
-    return (m for m in model.modules() if isinstance(m, parts.Pattern))
+def _patterns(model: Transformer) -> Iterable[pattern.Pattern]:
+    return (m for m in model.modules() if isinstance(m, pattern.Pattern))
 
 
 def examine_file(path: str | Path, base: Path | None = None) -> list[Finding]:
     """Import a file of parts and examine every part that it defines, with its defaults and a few other options."""
-    file = parts.use(path, base or Path())
-    module = parts.module_name(file)
-    own = [made for made in parts.listing() if made.__module__ == module]
+    file = registry.use(path, base or Path())
+    module = registry.module_name(file)
+    own = [made for made in registry.listing() if made.__module__ == module]
     if not own:
         raise PartError(f"{path}: defines no part; enter a class with @part(slot, name)")
     findings = []
@@ -192,8 +193,8 @@ def examine_file(path: str | Path, base: Path | None = None) -> list[Finding]:
 
 def tries(made: type[Part]) -> list[dict[str, Any]]:
     """Options to try a part with: its defaults, and each other value of an option that has few."""
-    hints = parts.types_of(made)
-    known = parts.options(made)
+    hints = registry.types_of(made)
+    known = registry.options(made)
     needed = {name: _guess(made, name, hints.get(name)) for name, one in known.items() if one.default is one.empty}
     sets = [needed]
     for name, one in known.items():
@@ -232,7 +233,7 @@ class PartExam:
     def hold(self, check: str) -> None:
         """Raise with every finding of this check that did not pass."""
         if self.use is not None:
-            parts.use(self.use)
+            registry.use(self.use)
         findings: list[Finding] = []
         for options in self.options:
             findings += examine(self.slot, self.name, options, model=self.model, checks=(check,))

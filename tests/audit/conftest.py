@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from torch import nn
 
-from headtohead import spec
-from headtohead.audit import Finding, Subject, audit_model
-from headtohead.audit.models import AUDITS
-from headtohead.model import Transformer, create
+from headtohead.audit.model_audit import AUDITS, audit_model
+from headtohead.audit.probe import Subject
+from headtohead.audit.result import Finding
+from headtohead.config import model as config_model
+from headtohead.nn.init import create
+from headtohead.nn.transformer import Transformer
 
 VOCAB, CONTEXT, CLASSES, PAD = 23, 12, 3, 0
 SMALL: dict[str, Any] = {
@@ -32,7 +34,7 @@ def make() -> Make:
     """make(position="rope") is a small decoder, make(classes=3) a small encoder."""
 
     def made(classes: int | None = None, seed: int = 0, **settings: Any) -> Transformer:
-        model = create(spec.Transformer.model_validate({**SMALL, **settings}), VOCAB, classes, seed=seed)
+        model = create(config_model.Transformer.model_validate({**SMALL, **settings}), VOCAB, classes, seed=seed)
         assert isinstance(model, Transformer)
         return model
 

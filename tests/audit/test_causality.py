@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from headtohead.audit import Finding, not_comparable
-from headtohead.model import tensor_hashes
-from headtohead.parts.pattern import Pattern, Reach, behind
+from headtohead.audit.result import Finding, not_comparable
+from headtohead.nn.init import tensor_hashes
+from headtohead.nn.parts.pattern import Pattern, Reach, behind
 
 
 def failed(found: Mapping[str, Finding]) -> set[str]:

@@ -10,11 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headtohead.audit import Finding, audit_data, fold, not_comparable, unseen_rows
-from headtohead.audit.vocabulary import stands
-from headtohead.corpus import Corpus, Split, Tokenizer, encode, load, train_tokenizer
+from headtohead.audit.data_audit import audit_data
+from headtohead.audit.data_checks.leakage import fold, unseen_rows
+from headtohead.audit.data_checks.vocabulary import stands
+from headtohead.audit.result import Finding, not_comparable
+from headtohead.config.data import Data
+from headtohead.data.batches import encode
+from headtohead.data.sources.loading import load
+from headtohead.data.splits import Corpus, Split
+from headtohead.data.tokenizers import Tokenizer, train_tokenizer
 from headtohead.errors import CorpusError
-from headtohead.spec import Data
 
 Shared = Callable[[str], Path]
 TRAIN = ("The cat sat.", "A dog ran!", "Birds fly south", "We shall see")

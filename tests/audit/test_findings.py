@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import headtohead.audit as room
-from headtohead.audit import Finding, not_comparable
+from headtohead.audit.result import Finding, not_comparable
 
 PASSED = Finding("causality", True, "tried", "found", "meaning", serious=True)
 FLAW = Finding("padding", False, "tried", "found", "meaning", reason="sees padding")

@@ -10,10 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headtohead.audit import Finding, causality, not_comparable, subject
-from headtohead.model import Cache
-from headtohead.parts import Merge, Pool, attend
-from headtohead.parts.pattern import Window, behind
+from headtohead.audit import probe
+from headtohead.audit.model_checks import causality
+from headtohead.audit.result import Finding, not_comparable
+from headtohead.nn.kv_cache import Cache
+from headtohead.nn.parts import attention_functions
+from headtohead.nn.parts.merge import Merge
+from headtohead.nn.parts.pattern import Window, behind
+from headtohead.nn.parts.pool import Pool
 
 
 def failed(found: Mapping[str, Finding]) -> set[str]:
@@ -172,7 +176,7 @@ def test_fused_road_with_another_scale_is_caught(make: Any, audit: Any, monkeypa
     def other(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.01 * q.shape[-1] ** -0.5)
 
-    monkeypatch.setattr(attend, "fused_causal", other)
+    monkeypatch.setattr(attention_functions, "fused_causal", other)
     found = audit(make())
     assert found["roads"].passed is False
     assert not_comparable(found.values()) == "its roads differ"
@@ -180,13 +184,13 @@ def test_fused_road_with_another_scale_is_caught(make: Any, audit: Any, monkeypa
 
 
 def test_rows_that_do_not_sum_to_one_are_caught(make: Any, audit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = attend.explicit
+    right = attention_functions.explicit
 
     def scaled(*given: Any) -> tuple[Tensor, Tensor]:
         out, weights = right(*given)
         return out, 1.01 * weights
 
-    monkeypatch.setattr(attend, "explicit", scaled)
+    monkeypatch.setattr(attention_functions, "explicit", scaled)
     found = audit(make())
     assert failed(found) == {"attention rows"}
     assert "a row sums to 1.0100" in found["attention rows"].found
@@ -207,14 +211,14 @@ def test_window_that_is_one_too_wide_is_caught(make: Any, audit: Any, monkeypatc
 def test_banded_road_is_tried_when_the_context_allows(make: Any, audit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make(pattern={"kind": "window", "size": 4}, context=70)
     assert audit(model, context=70)["roads"].passed is True
-    monkeypatch.setattr(attend, "banded", lambda q, *given, **more: torch.zeros_like(q))
+    monkeypatch.setattr(attention_functions, "banded", lambda q, *given, **more: torch.zeros_like(q))
     assert audit(model, context=70)["roads"].passed is False
 
 
 def test_large_model_is_tried_on_shorter_texts_but_windows_on_their_road(
     make: Any, audit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subject, "BUDGET", 10**4)
+    monkeypatch.setattr(probe, "BUDGET", 10**4)
     monkeypatch.setattr(causality, "BUDGET", 10**4)
     found = audit(make(context=90), context=90)["causality"]
     assert found.passed is True

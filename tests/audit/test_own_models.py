@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headtohead import spec
-from headtohead.audit import audit_model, not_comparable
+from headtohead.audit.model_audit import audit_model
+from headtohead.audit.result import not_comparable
+from headtohead.config import model as config_model
 from headtohead.errors import ModelError
-from headtohead.model import OwnModel, create
+from headtohead.nn.custom_model import OwnModel
+from headtohead.nn.init import create
 
 SOURCE = '''
 import torch
@@ -49,7 +51,7 @@ def own(tmp_path: Path) -> Any:
     (tmp_path / "mine.py").write_text(SOURCE, encoding="utf-8")
 
     def made(**options: Any) -> OwnModel:
-        model = create(spec.OwnModel(module="mine.py:Decoder", context=12, options=options), 23, base=tmp_path)
+        model = create(config_model.OwnModel(module="mine.py:Decoder", context=12, options=options), 23, base=tmp_path)
         assert isinstance(model, OwnModel)
         return model
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headtohead.audit import audit_start
-from headtohead.corpus import Batch
-from headtohead.parts import Position, Sizes
-from headtohead.parts.position import Sinusoidal
+from headtohead.audit.model_checks.initialization import audit_start
+from headtohead.data.batches import Batch
+from headtohead.nn.parts.base import Sizes
+from headtohead.nn.parts.position import Position, Sinusoidal
 
 VOCAB, CONTEXT = 23, 12
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headtohead import cli
+from headtohead.cli.app import app
 
 EXPERIMENT = """
 question = "Does it help?"
@@ -37,7 +37,7 @@ def h2h(monkeypatch, capsys, tmp_path):
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["h2h", *map(str, arguments)])
         with pytest.raises(SystemExit, match=r"^\d+$") as ended:
-            cli.main()
+            app.main()
         caught = capsys.readouterr()
         return int(ended.value.code or 0), caught.out, caught.err
 
@@ -177,12 +177,12 @@ def test_a_full_disk_is_said_before_anything_starts(h2h, world, small_disk):
 
 
 def test_a_disk_that_fills_up_on_the_way_leaves_whole_files_and_can_be_resumed(h2h, world, small_disk):
-    from headtohead import spec
+    from headtohead.config import loading as config_loading
     from headtohead.errors import DiskFullError
-    from headtohead.lab import loading
-    from headtohead.lab.trial import run_trial
+    from headtohead.experiment import loading
+    from headtohead.experiment.trial import run_trial
 
-    trial = spec.trial(loading.load(world()), "baseline", 0)
+    trial = config_loading.trial(loading.load(world()), "baseline", 0)
     filler = small_disk / "filler"
     filler.write_bytes(bytes(380 * 1024))
     with pytest.raises(DiskFullError, match="no room left on the disk to write"):

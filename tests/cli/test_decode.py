@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from headtohead.decode.compare import Prompt
+from headtohead.decoding_comparison import run_comparison, sampling_job
+from headtohead.decoding_comparison.compare import Prompt
+from headtohead.decoding_comparison.prompts import read_prompts
 from headtohead.errors import CorpusError
-from headtohead.lab import decoding, decoding_work
-from headtohead.lab.prompts import read_prompts
 
 from .test_bad_input import h2h  # noqa: F401
 
@@ -58,7 +58,7 @@ def prompts(tmp_path: Path) -> Path:
 
 def compare(model: Path, prompts: Path, out: Path, **options: Any) -> dict[str, Any]:
     asked = {"strategies": "greedy,sample,top-k=5", "samples": 2, "max_new_tokens": 5, "sweep": False, **options}
-    return decoding.run(str(model), str(prompts), out, **asked)
+    return run_comparison.run(str(model), str(prompts), out, **asked)
 
 
 # ---- the whole path
@@ -114,7 +114,7 @@ def test_the_terminal_shows_figures_and_where_the_report_is(
 
 
 def test_one_text_is_a_prompt_without_intervals(model: Path, tmp_path: Path) -> None:
-    found = decoding.run(str(model), "Ryan ran.", tmp_path / "out", samples=2, max_new_tokens=3, sweep=False)
+    found = run_comparison.run(str(model), "Ryan ran.", tmp_path / "out", samples=2, max_new_tokens=3, sweep=False)
     assert [prompt["text"] for prompt in found["prompts"]] == ["Ryan ran."]
     assert all(figure["interval"] is None for of in found["figures"].values() for figure in of.values())
     assert {pair["word"] for pair in found["pairs"]} == {"cannot tell"}
@@ -131,10 +131,10 @@ def test_a_prompt_gives_the_same_whatever_else_is_compared(model: Path, prompts:
 def test_the_document_shows_what_is_there(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from typer.main import get_command
 
-    from headtohead import cli
+    from headtohead.cli.app import app
 
     text = (Path(__file__).parents[2] / "docs" / "decoding-comparison.md").read_text()
-    known = get_command(cli.app).commands["decode"].params
+    known = get_command(app.app).commands["decode"].params
     options = {name for one in known for name in (*one.opts, *one.secondary_opts)}
     assert set(re.findall(r"--[a-z][a-z-]+", text)) <= options
     monkeypatch.chdir(tmp_path)
@@ -155,7 +155,7 @@ def test_the_document_shows_what_is_there(model: Path, tmp_path: Path, monkeypat
 def test_stopped_in_the_middle_nothing_is_lost_and_the_rest_is_the_same(
     model: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decoding_work, "ROWS", 2)
+    monkeypatch.setattr(sampling_job, "ROWS", 2)
     whole = compare(model, prompts, tmp_path / "whole")
     calls = 0
 
@@ -184,14 +184,14 @@ def test_resume_does_only_what_is_missing(
     model: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, int]] = []
-    real = decoding_work.generate
+    real = sampling_job.generate
 
     def counted(opened: Any, texts: list[str], one: Any, **options: Any) -> Any:
         if options.get("samples"):
             asked.append((str(one), len(texts)))
         return real(opened, texts, one, **options)
 
-    monkeypatch.setattr(decoding_work, "generate", counted)
+    monkeypatch.setattr(sampling_job, "generate", counted)
     compare(model, prompts, tmp_path / "out", limit=2)
     assert asked == [("greedy", 2), ("sample", 2), ("top-k(k=5)", 2)]
     asked.clear()

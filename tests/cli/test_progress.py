@@ -7,8 +7,8 @@ import subprocess
 import sys
 import termios
 
-from headtohead.lab.workers import Job
-from headtohead.pace import OnStderr, Pace
+from headtohead.execution.worker_pool import Job
+from headtohead.progress import OnStderr, Pace
 from headtohead.report.terminal import time_left
 
 from .test_bad_input import h2h, world  # noqa: F401

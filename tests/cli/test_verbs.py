@@ -109,7 +109,7 @@ def test_every_verb_has_help(h2h, verb):  # noqa: F811
 def test_parts_check_examines_a_users_file(h2h, tmp_path):  # noqa: F811
     file = tmp_path / "my_parts.py"
     file.write_text(
-        "from headtohead.parts import Position, part\n"
+        "from headtohead.nn.parts import Position, part\n"
         "@part('position', 'sqrt-alibi-cli')\n"
         "class SqrtAlibi(Position):\n"
         "    '''Penalises distance by its square root.'''\n"

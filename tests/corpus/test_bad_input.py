@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from headtohead.corpus import load
+from headtohead.config.data import Data
+from headtohead.data.sources.loading import load
 from headtohead.errors import CorpusError
-from headtohead.spec import Data
 
 Write = Callable[..., Path]
 NUMBERS = {"label": 0, "text": 1}

@@ -10,20 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headtohead.corpus import (
-    IGNORED,
-    Corpus,
-    Rows,
-    Schedule,
-    Split,
-    Stream,
-    Tokenizer,
-    encode,
-    examples,
-    train_tokenizer,
-)
+from headtohead.config.data import Data
+from headtohead.config.training import Training
+from headtohead.data.batches import IGNORED, Rows, Schedule, Stream, encode
+from headtohead.data.examples import examples
+from headtohead.data.splits import Corpus, Split
+from headtohead.data.tokenizers import Tokenizer, train_tokenizer
 from headtohead.errors import CorpusError
-from headtohead.spec import Data, Training
 
 WORDS = " ".join(f"w{i}" for i in range(50))
 TEXTS = ("w1 w2 w3", "w4", "w5 w6 w7 w8 w9 w10 w11 w12", "w1 w13", "w2 w2 w2 w2 w2")

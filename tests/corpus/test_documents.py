@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headtohead.corpus.documents import load_documents, read_documents
+from headtohead.data.sources.documents import load_documents, read_documents
 from headtohead.errors import CorpusError
 
 

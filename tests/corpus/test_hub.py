@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from headtohead.corpus import load
-from headtohead.corpus.sources import find_in_folder
+from headtohead.config.data import Data
+from headtohead.data.sources.loading import find_in_folder, load
 from headtohead.errors import CorpusError
-from headtohead.spec import Data
 
 Write = Callable[..., Path]
 
@@ -40,9 +39,9 @@ def test_two_configurations_need_a_choice(write: Write, tmp_path: Path) -> None:
 
 
 LOAD = """
-from headtohead.corpus import load
+from headtohead.data import load
 from headtohead.errors import CorpusError
-from headtohead.spec import Data
+from headtohead.config import Data
 for name in ("owner/name", "owner/other"):
     try:
         print(load(Data(source="hub:" + name, validation=0.0), "language-model").train.rows)

@@ -2,9 +2,11 @@
 
 import torch
 
-from headtohead.corpus import IGNORED, Schedule, load, train_tokenizer, word_counts
-from headtohead.corpus.batches import encode
-from headtohead.spec import Data, Training
+from headtohead.config.data import Data
+from headtohead.config.training import Training
+from headtohead.data.batches import IGNORED, Schedule, encode, word_counts
+from headtohead.data.sources.loading import load
+from headtohead.data.tokenizers import train_tokenizer
 
 ROWS = ["the cat sat on the mat", "the dog sat on the log", "a bird flew over the house", "the cat saw a bird"] * 3
 SINGLE = ["one zebra came", "two foxes ran", "three owls slept"]

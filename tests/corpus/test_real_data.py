@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 from nltk.tokenize import NLTKWordTokenizer
 
-from headtohead.corpus import Corpus, Tokenizer, encode, examples, load, train_tokenizer
-from headtohead.spec import Data
+from headtohead.config.data import Data
+from headtohead.data.batches import encode
+from headtohead.data.examples import examples
+from headtohead.data.sources.loading import load
+from headtohead.data.splits import Corpus
+from headtohead.data.tokenizers import Tokenizer, train_tokenizer
 
 Shared = Callable[[str], Path]
 COURSE_VOCABULARY = 5755

@@ -7,9 +7,10 @@ from functools import cache
 
 import pytest
 
-from headtohead.corpus import Corpus, load
-from headtohead.corpus.sotu_corpus import LONGEST, PRESIDENTS, SHORTEST, _addresses, _folder, _roles, sentences
-from headtohead.spec import Data
+from headtohead.config.data import Data
+from headtohead.data.sources.loading import load
+from headtohead.data.sources.sotu import LONGEST, PRESIDENTS, SHORTEST, _addresses, _folder, _roles, sentences
+from headtohead.data.splits import Corpus
 
 
 @cache

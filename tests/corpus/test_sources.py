@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from headtohead.corpus import Corpus, load
-from headtohead.corpus.splits import Table, hold_back
+from headtohead.config.data import Data
+from headtohead.data.sources.loading import load
+from headtohead.data.splits import Corpus, Table, hold_back
 from headtohead.errors import CorpusError
-from headtohead.spec import Data
 
 Write = Callable[..., Path]
 MANY = "".join(f"{i % 2}\trow number {i}\n" for i in range(200))

@@ -21,14 +21,20 @@ import torch
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers
 
-from headtohead import spec
-from headtohead.corpus import Rows, Schedule, Stream, Tokenised, examples, large, load, store, tokenised, word_counts
-from headtohead.corpus.texts import Texts, write_texts
+from headtohead.atomic_io import cache_folder, fingerprint, read_json, read_lines
+from headtohead.config import loading as config_loading
+from headtohead.config.data import Data
+from headtohead.config.training import Training
+from headtohead.data import token_cache
+from headtohead.data.batches import Rows, Schedule, Stream, word_counts
+from headtohead.data.examples import examples
+from headtohead.data.sources import streaming
+from headtohead.data.sources.loading import load
+from headtohead.data.text_store import Texts, write_texts
+from headtohead.data.token_cache import Tokenised, tokenised
 from headtohead.errors import CorpusError
-from headtohead.files import cache_folder, fingerprint, read_json, read_lines
-from headtohead.lab import loading, trial
-from headtohead.pace import Pace
-from headtohead.spec import Data, Training
+from headtohead.experiment import loading, trial
+from headtohead.progress import Pace
 
 WORDS = "peace people law work nation war bank union state congress année Łódź don't can't (half) U.S. “so”".split()
 
@@ -94,13 +100,13 @@ def test_the_store_holds_what_would_be_made_in_memory(
     text: str,
     large_from: int,
 ) -> None:
-    monkeypatch.setattr("headtohead.corpus.reading.LARGE", large_from)
-    monkeypatch.setattr(store, "SHARD", 1000)
+    monkeypatch.setattr("headtohead.data.sources.streaming.LARGE", large_from)
+    monkeypatch.setattr(token_cache, "SHARD", 1000)
     path = write("text/train.txt", text.replace("\n", "\r\n").encode("utf-8-sig"))
     data = Data.model_validate({"source": str(path.parent), **CASES[case]})
     made = tokenised(data, "language-model")
-    monkeypatch.setattr("headtohead.corpus.reading.LARGE", 2**25)
-    twin = store.in_memory(data, "language-model")
+    monkeypatch.setattr("headtohead.data.sources.streaming.LARGE", 2**25)
+    twin = token_cache.in_memory(data, "language-model")
     same(made, twin)
     same(tokenised(data, "language-model"), twin)
     assert isinstance(made.corpus.train.rows, Texts)
@@ -108,7 +114,7 @@ def test_the_store_holds_what_would_be_made_in_memory(
 
 
 def test_files_of_their_own_and_the_default_corpus(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headtohead.corpus.reading.LARGE", 2000)
+    monkeypatch.setattr("headtohead.data.sources.streaming.LARGE", 2000)
     write("text/validation.txt", lines(20, 1))
     write("text/test_a.txt", lines(200, 2))
     path = write("text/train.txt", lines(300))
@@ -116,7 +122,7 @@ def test_files_of_their_own_and_the_default_corpus(write: Callable[..., Path], m
     made = tokenised(data, "language-model")
     assert len(made.corpus.splits["a"].rows) == 30
     monkeypatch.undo()
-    same(made, store.in_memory(data, "language-model"))
+    same(made, token_cache.in_memory(data, "language-model"))
 
 
 @pytest.mark.parametrize("vocabulary", ["train", "course"])
@@ -126,7 +132,7 @@ def test_a_classifier_finds_its_labels(write: Callable[..., Path], vocabulary: s
     path = write("rows/train_CLS.tsv", "\n".join(f"{i % 3}\t{row}" for i, row in enumerate(rows(90))))
     data = Data.model_validate({"source": str(path.parent), "vocabulary": vocabulary})
     tokenised(data, "classify")
-    same(tokenised(data, "classify"), store.in_memory(data, "classify"))
+    same(tokenised(data, "classify"), token_cache.in_memory(data, "classify"))
 
 
 def test_more_than_65536_entries_take_four_bytes(write: Callable[..., Path], tmp_path: Path) -> None:
@@ -139,14 +145,14 @@ def test_more_than_65536_entries_take_four_bytes(write: Callable[..., Path], tmp
     made = tokenised(data, "language-model")
     assert made.encoded["train"].tokens.dtype == torch.uint32
     assert int(made.encoded["train"].tokens.long().max()) > 2**16
-    same(made, store.in_memory(data, "language-model"))
+    same(made, token_cache.in_memory(data, "language-model"))
 
 
 @pytest.mark.parametrize("form", ["stream", "sentences"])
 def test_batches_and_examples_are_equal_to_the_bit(write: Callable[..., Path], form: str) -> None:
     path = write("train.txt", lines(400))
     data = Data.model_validate({"source": str(path), "rows": form, "unknown": 0.1, "once": {"hidden": 0.5}})
-    mine, theirs = tokenised(data, "language-model"), store.in_memory(data, "language-model")
+    mine, theirs = tokenised(data, "language-model"), token_cache.in_memory(data, "language-model")
     for sampling in ("random", "shuffled"):
         training = Training.model_validate({"batch": 4, "sampling": sampling})
         one, other = (
@@ -170,7 +176,7 @@ def test_a_sample_of_examples_is_every_so_many_batches() -> None:
     """Those that are left out are not made at all: each would be read from the disk."""
     stream = Stream("train", torch.arange(1000))
     data = Data()
-    tokenizer = store.in_memory(data, "language-model").tokenizer
+    tokenizer = token_cache.in_memory(data, "language-model").tokenizer
     for context in (7, 9, 10):
         every = list(examples(stream, "language-model", context, tokenizer).batches(4))
         for limit in (3, 10, 40):
@@ -192,8 +198,8 @@ def test_tokens_are_mapped_and_not_read(write: Callable[..., Path]) -> None:
 
 CHILD = """
 import os, signal, sys
-from headtohead.corpus import store, tokenised
-from headtohead.spec import Data
+from headtohead.data import store, tokenised
+from headtohead.config import Data
 store.SHARD = 1000
 left, real = int(sys.argv[2]), store.append_line
 def dying(path, line):
@@ -220,24 +226,26 @@ def test_a_kill_loses_only_the_shards_on_their_way(
     before = [json.loads(line) for line in (folder / "split0.jsonl").read_text().splitlines()[:-1]]
     assert len(before) == 7
     cut: list[tuple[str, int]] = []
-    plain = store._Cutting.shard
-    monkeypatch.setattr(store._Cutting, "shard", lambda self, a, b: (cut.append((self.name, a)), plain(self, a, b))[1])
-    monkeypatch.setattr(store, "SHARD", 1000)
-    monkeypatch.setattr("headtohead.corpus.sources.load", lambda *a, **k: pytest.fail("texts were read again"))
+    plain = token_cache._Cutting.shard
+    monkeypatch.setattr(
+        token_cache._Cutting, "shard", lambda self, a, b: (cut.append((self.name, a)), plain(self, a, b))[1]
+    )
+    monkeypatch.setattr(token_cache, "SHARD", 1000)
+    monkeypatch.setattr("headtohead.data.sources.loading.load", lambda *a, **k: pytest.fail("texts were read again"))
     data = Data.model_validate({"source": str(path), "rows": form})
     made = tokenised(data, "language-model")
     monkeypatch.undo()
     assert min(at for name, at in cut if name == "split0") == before[-1]["rows"]
-    same(made, store.in_memory(data, "language-model"))
+    same(made, token_cache.in_memory(data, "language-model"))
 
 
 def test_a_kill_while_texts_are_read_begins_anew(write: Callable[..., Path], cache: Path) -> None:
     path = write("train.txt", lines(100))
     data = Data(source=str(path))
-    folder = cache / store._sum(store._whose(data, "language-model", Path()))[:24]
+    folder = cache / token_cache._sum(token_cache._whose(data, "language-model", Path()))[:24]
     folder.mkdir(parents=True)
     write_texts(folder, "split0", ["half of it"])
-    same(tokenised(data, "language-model"), store.in_memory(data, "language-model"))
+    same(tokenised(data, "language-model"), token_cache.in_memory(data, "language-model"))
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "tokenizer.json", "split0.tokens", "split1.counts", "split0.text"])
@@ -257,11 +265,11 @@ def test_damage_is_seen_and_said_and_made_good(
         changed = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
         (folder / name).write_bytes(content[:middle] if damage == "cut" else changed)
     capsys.readouterr()
-    same(tokenised(data, "language-model"), store.in_memory(data, "language-model"))
+    same(tokenised(data, "language-model"), token_cache.in_memory(data, "language-model"))
     said = capsys.readouterr().err
     if (name, damage) != ("manifest.json", "gone"):
         assert "damaged" in said and "made anew" in said
-    assert store._fault(folder) is None
+    assert token_cache._fault(folder) is None
 
 
 def test_another_text_another_setting_or_another_code_is_another_store(
@@ -281,14 +289,14 @@ def test_another_text_another_setting_or_another_code_is_another_store(
     assert count(Data(source=str(path), validation=0.2)) == 2
     write("train.txt", lines(60, 9))
     assert count(data) == 3
-    monkeypatch.setattr(store, "_code", lambda: "other")
+    monkeypatch.setattr(token_cache, "_code", lambda: "other")
     assert count(data) == 4
 
 
 def test_two_processes_at_once_make_it_once(write: Callable[..., Path], cache: Path) -> None:
     path = write("train.txt", lines(600))
     code = (
-        "import sys\nfrom headtohead.corpus import store, tokenised\nfrom headtohead.spec import Data\n"
+        "import sys\nfrom headtohead.data import store, tokenised\nfrom headtohead.config import Data\n"
         "real = store._make_texts\n"
         "store._make_texts = lambda *given: (print('made'), real(*given))[1]\n"
         "print(int(tokenised(Data(source=sys.argv[1]), 'language-model').encoded['train'].tokens.long().sum()))"
@@ -309,9 +317,9 @@ def test_where_nothing_can_be_written_memory_does(
     def refuse(folder: Path) -> None:
         raise PermissionError(13, "Permission denied", str(folder))
 
-    monkeypatch.setattr(store, "at_work", refuse)
+    monkeypatch.setattr(token_cache, "at_work", refuse)
     data = Data(source=str(path))
-    same(tokenised(data, "language-model"), store.in_memory(data, "language-model"))
+    same(tokenised(data, "language-model"), token_cache.in_memory(data, "language-model"))
     assert not cache.exists()
 
 
@@ -321,7 +329,7 @@ def test_what_nobody_opens_is_removed(write: Callable[..., Path], cache: Path) -
     (old,) = cache.iterdir()
     tokenised(Data(source=str(path), validation=0.2), "language-model")
     assert old.exists()
-    long_ago = time.time() - (store.UNUSED_DAYS + 1) * 86400
+    long_ago = time.time() - (token_cache.UNUSED_DAYS + 1) * 86400
     os.utime(old / "manifest.json", (long_ago, long_ago))
     tokenised(Data(source=str(path), validation=0.3), "language-model")
     assert not old.exists() and len(list(cache.iterdir())) == 2
@@ -330,8 +338,8 @@ def test_what_nobody_opens_is_removed(write: Callable[..., Path], cache: Path) -
 def test_progress_is_told_with_the_time_that_is_left(
     write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "SHARD", 2**18)
-    monkeypatch.setattr("headtohead.corpus.reading.LARGE", 0)
+    monkeypatch.setattr(token_cache, "SHARD", 2**18)
+    monkeypatch.setattr("headtohead.data.sources.streaming.LARGE", 0)
     many = [f"{i} law" for i in range(40_000)] + [f"{i}" + " peace" * 200 for i in range(2000)]
     path = write("train.txt", "\n".join(many))
     told: list[Pace] = []
@@ -345,7 +353,7 @@ def test_progress_is_told_with_the_time_that_is_left(
 def test_a_large_file_that_is_not_text_is_refused_with_places(
     write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headtohead.corpus.reading.LARGE", 0)
+    monkeypatch.setattr("headtohead.data.sources.streaming.LARGE", 0)
     path = write("train.txt", b"good\nbad \xff\xfe here\n\xc3\x28\n")
     with pytest.raises(CorpusError, match=r"2 errors\n  byte 9 \(line 2\): ff fe 20 68 is not UTF-8"):
         tokenised(Data(source=str(path)), "language-model")
@@ -362,7 +370,7 @@ def test_a_large_file_that_is_not_text_is_refused_with_places(
 
 def test_few_rows_are_held_back_as_in_memory(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """A share of few rows may be none: then the row with the lowest hash is taken, which one pass cannot know."""
-    monkeypatch.setattr("headtohead.corpus.reading.LARGE", 0)
+    monkeypatch.setattr("headtohead.data.sources.streaming.LARGE", 0)
     for seed in range(6):
         path = write("train.txt", lines(4, seed))
         data = Data(source=str(path))
@@ -373,12 +381,12 @@ def test_few_rows_are_held_back_as_in_memory(write: Callable[..., Path], monkeyp
 
 def test_large_texts_are_read_lazily(write: Callable[..., Path]) -> None:
     path = write("train.txt", lines(50))
-    passages = large.Passages(large.TextFile(path, None))
+    passages = streaming.Passages(streaming.TextFile(path, None))
     assert list(passages) == rows(50) and len(passages) == 50 and passages[-1] == rows(50)[-1]
 
 
 def test_rows_on_disk_are_a_sequence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headtohead.corpus.texts.BYTES_AT_ONCE", 100)
+    monkeypatch.setattr("headtohead.data.text_store.BYTES_AT_ONCE", 100)
     every = [*rows(200), "", "long " * 100]
     found = write_texts(tmp_path, "some", every)
     assert list(found) == every
@@ -416,10 +424,10 @@ def test_a_trial_on_the_store_ends_with_the_bits_of_one_in_memory(
         "training": {"steps": 12, "batch": 4, "evaluate": 4},
         "variants": {"alibi": {"model": {"position": "alibi"}}},
     }
-    asked = spec.trial(loading.from_dict(raw, "small"), "baseline", 0)
-    for name, tokens in (("disk", tokenised), ("memory", store.in_memory)):
+    asked = config_loading.trial(loading.from_dict(raw, "small"), "baseline", 0)
+    for name, tokens in (("disk", tokenised), ("memory", token_cache.in_memory)):
         trial._prepare.cache_clear()
-        monkeypatch.setattr("headtohead.corpus.tokenised", tokens)
+        monkeypatch.setattr("headtohead.data.token_cache.tokenised", tokens)
         trial.run_trial(asked, tmp_path / name)
         kind = trial.prepare(asked.data, asked.task).encoded["train"].tokens.dtype
         assert kind == (torch.uint16 if name == "disk" else torch.int64)

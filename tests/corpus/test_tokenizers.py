@@ -11,9 +11,11 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headtohead.corpus import Corpus, Split, Tokenizer, check_tokens, train_tokenizer
+from headtohead.config.base import Choice
+from headtohead.config.data import Data
+from headtohead.data.splits import Corpus, Split
+from headtohead.data.tokenizers import Tokenizer, check_tokens, train_tokenizer
 from headtohead.errors import CorpusError
-from headtohead.spec import Choice, Data
 
 ROWS = ("We don't know.", "We know it, and they know it.", "Naïve café — “so”?")
 CHOICES: dict[str, str | dict[str, object]] = {

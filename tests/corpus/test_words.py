@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nltk.tokenize import NLTKWordTokenizer
 
-from headtohead.corpus.words import decoder, normalizer
+from headtohead.data.treebank import decoder, normalizer
 
 RULES = normalizer(lowercase=False)
 NLTK = NLTKWordTokenizer()

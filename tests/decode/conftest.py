@@ -8,9 +8,10 @@ import torch
 import transformers
 from torch import nn
 
-from headtohead import spec
-from headtohead.model import Transformer, create
-from headtohead.model.pretrained import Pretrained
+from headtohead.config import model
+from headtohead.nn.init import create
+from headtohead.nn.transformer import Transformer
+from headtohead.pretrained.loading import Pretrained
 
 VOCAB, CONTEXT = 97, 64
 
@@ -21,7 +22,7 @@ def ours() -> Callable[..., Transformer]:
 
     def build(**settings: Any) -> Transformer:
         plain = {"width": 32, "layers": 2, "heads": 4, "context": CONTEXT, **settings}
-        made = create(spec.Transformer.model_validate(plain), VOCAB)
+        made = create(model.Transformer.model_validate(plain), VOCAB)
         assert isinstance(made, Transformer)
         return wake(made)
 

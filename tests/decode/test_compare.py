@@ -10,14 +10,17 @@ import torch
 import transformers
 from scipy import stats
 
-from headtohead import verdict
-from headtohead.decode import compare, limits, naming, trace
-from headtohead.decode.compare import Sample, Tally, contributions, figure, pairs, tallies
-from headtohead.decode.generate import generate
-from headtohead.decode.likelihood import Likelihood
-from headtohead.decode.strategies import Strategy, strategy
+from headtohead.decoding_comparison import compare, limit_checks
+from headtohead.decoding_comparison.compare import Sample, contributions, figure, pairs, tallies
 from headtohead.errors import StrategyError
-from headtohead.model.pretrained import Pretrained
+from headtohead.generation import strategy_parsing, trace
+from headtohead.generation.generate import generate
+from headtohead.generation.likelihood import Likelihood
+from headtohead.generation.strategies import Strategy, strategy
+from headtohead.pretrained.loading import Pretrained
+from headtohead.text_metrics.diversity import Tally
+from headtohead.verdict import scores as verdict_scores
+from headtohead.verdict.compare import compare as verdict_compare
 
 PROMPTS = 30
 RNG = np.random.default_rng(3)
@@ -123,9 +126,10 @@ def test_a_pair_is_judged_as_verdict_judges_it() -> None:
     (pair,) = pairs("perplexity", {"a": one, "b": other})
     seeds = tuple(range(PROMPTS))
     scores = [
-        verdict.Scores(seeds, np.array([[row.total / row.of] for row in rows]), np.ones(1)) for rows in (one, other)
+        verdict_scores.Scores(seeds, np.array([[row.total / row.of] for row in rows]), np.ones(1))
+        for rows in (one, other)
     ]
-    (judged,) = verdict.compare(scores[0], {"b": scores[1]}, metric="perplexity", matters=0.01)
+    (judged,) = verdict_compare.compare(scores[0], {"b": scores[1]}, metric="perplexity", matters=0.01)
     assert (pair.word, pair.level) == (judged.word, judged.level)
     assert pair.interval == pytest.approx(judged.interval)
     assert pair.effect == pytest.approx(judged.effect)
@@ -172,12 +176,12 @@ def test_others_are_held_against_the_baseline_wherever_it_stands() -> None:
 
 def test_strategies_are_read_as_they_are_shown() -> None:
     text = "greedy,sample,temperature=0.7,top-k=20,top-p(p=0.9, temperature=0.8),nucleus=0.5,beam=3"
-    found = naming.read_strategies(text)
+    found = strategy_parsing.read_strategies(text)
     assert list(found) == [
         *("greedy", "sample", "temperature=0.7", "top-k=20", "top-p(p=0.9, temperature=0.8)", "top-p=0.5", "beam=3"),
     ]
     assert found["top-k=20"] == strategy("top-k", k=20)
-    assert naming.read_strategies(",".join(found)) == found
+    assert strategy_parsing.read_strategies(",".join(found)) == found
 
 
 @pytest.mark.parametrize(
@@ -197,12 +201,12 @@ def test_strategies_are_read_as_they_are_shown() -> None:
 )
 def test_a_strategy_that_cannot_be_is_refused(text: str, words: str) -> None:
     with pytest.raises(StrategyError, match=words):
-        naming.read_strategies(text)
+        strategy_parsing.read_strategies(text)
 
 
 def test_the_sweep_runs_from_greedy_to_plain_sampling_in_order() -> None:
-    found = naming.points(500)
-    for family in naming.SWEEP:
+    found = strategy_parsing.points(500)
+    for family in strategy_parsing.SWEEP:
         own = [point for point in found if point.family == family]
         assert [point.value for point in own] == sorted(point.value for point in own)
         assert own[0].strategy == strategy("greedy")
@@ -276,7 +280,7 @@ def test_the_laws_hold_and_a_broken_one_is_found_out(model: Pretrained) -> None:
         texts = [prompts[at] for at in numbers]
         return [list(row.ids) for row in generate(model, texts, one, max_new_tokens=8, seed=0)]
 
-    rows = limits.check(model, prompts, write)
+    rows = limit_checks.check(model, prompts, write)
     assert len(rows) == 7
     assert all(row["passed"] for row in rows), rows
     assert rows[0]["found"].startswith("3 of 3 the same, token for token")
@@ -285,6 +289,6 @@ def test_the_laws_hold_and_a_broken_one_is_found_out(model: Pretrained) -> None:
         made = write(one, numbers)
         return [[*made[0][:-1], 25 - made[0][-1]], *made[1:]] if one == strategy("top-k", k=1) else made
 
-    (broken,) = [row for row in limits.check(model, prompts, wrong) if not row["passed"]]
+    (broken,) = [row for row in limit_checks.check(model, prompts, wrong) if not row["passed"]]
     assert broken["law"] == "k = 1 is greedy"
     assert broken["found"].startswith("2 of 3")

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from headtohead.decode import distribution, strategy
-from headtohead.decode.chance import Chance, luck, row_key, time, times
-from headtohead.decode.draw import draw, draw_slowly
-from headtohead.decode.ranks import likelier_count, likelier_mass, struck
-from headtohead.decode.steps import Seen, Step, Temperature, TopK, TopP
 from headtohead.errors import ModelError
+from headtohead.generation.counter_rng import Chance, luck, row_key, time, times
+from headtohead.generation.logits_processors import Seen, Step, Temperature, TopK, TopP, distribution
+from headtohead.generation.sampling import draw, draw_slowly
+from headtohead.generation.strategies import strategy
+from headtohead.generation.token_ranks import likelier_count, likelier_mass, struck
 
 KEYS = np.array([row_key(0, [5, 6, 7], sample) for sample in range(32)], dtype=np.uint64)
 

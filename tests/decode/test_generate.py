@@ -9,13 +9,18 @@ import torch
 from torch import Tensor
 
 import headtohead as h2h
-from headtohead import decode, parts, spec
-from headtohead.corpus import Tokenizer, tokenizers
-from headtohead.decode import Continuation, SlidingWarning
-from headtohead.decode.reader import Reader, padded
+from headtohead.config import model as config_model
+from headtohead.data import tokenizers
+from headtohead.data.tokenizers import Tokenizer
 from headtohead.errors import ModelError, RequestError, StrategyError
-from headtohead.model import OwnModel, Transformer, create
-from headtohead.model.pretrained import Pretrained
+from headtohead.generation import generate, logits_processors, strategies
+from headtohead.generation.generate import Continuation, SlidingWarning
+from headtohead.generation.session import Reader, padded
+from headtohead.nn.custom_model import OwnModel
+from headtohead.nn.init import create
+from headtohead.nn.parts import block, norm, registry
+from headtohead.nn.transformer import Transformer
+from headtohead.pretrained.loading import Pretrained
 
 from .conftest import VOCAB
 
@@ -38,7 +43,7 @@ def ids_of(made: list[Continuation]) -> list[tuple[int, ...]]:
 
 def every_part() -> Iterator[Any]:
     needed = {("pattern", "window"): {"size": 3}}
-    for made in parts.listing():
+    for made in registry.listing():
         if made.slot == "pool":  # a decoder has none
             continue
         choice = {"kind": made.kind, **needed.get((made.slot, made.kind), {})}
@@ -81,8 +86,8 @@ def test_reading_token_by_token_gives_the_logits_of_one_pass_for_every_part(
 
 
 def test_the_quick_road_is_taken_by_composed_attention_and_by_no_other(ours: Ours) -> None:
-    class Other(parts.Block):
-        def __init__(self, inner: parts.Block) -> None:
+    class Other(block.Block):
+        def __init__(self, inner: block.Block) -> None:
             torch.nn.Module.__init__(self)
             self.inner = inner
 
@@ -104,7 +109,7 @@ def test_the_quick_road_is_taken_by_composed_attention_and_by_no_other(ours: Our
 
 
 def test_an_unknown_part_is_called_as_the_module_it_is(ours: Ours) -> None:
-    class Louder(parts.Norm):
+    class Louder(norm.Norm):
         def forward(self, x: Tensor) -> Tensor:
             return 2 * x
 
@@ -208,7 +213,7 @@ class Mine(torch.nn.Module):
         return self.table(idx).cumsum(1)
 """
     )
-    own = spec.OwnModel.model_validate({"module": "mine.py:Mine", "context": 16})
+    own = config_model.OwnModel.model_validate({"module": "mine.py:Mine", "context": 16})
     model = create(own, VOCAB, base=tmp_path)
     assert isinstance(model, OwnModel)
     texts = prompts(4)
@@ -256,7 +261,7 @@ def test_penalties_are_token_for_token_what_transformers_gives(theirs: Theirs) -
         "min_new_tokens": 4,
     }
     for prompt in prompts(4):
-        (made,) = h2h.generate(model, [prompt], decode.strategy("greedy", **options), max_new_tokens=20, stop=0)
+        (made,) = h2h.generate(model, [prompt], strategies.strategy("greedy", **options), max_new_tokens=20, stop=0)
         assert [list(made.ids)] == reference(model, prompt, **how)
 
 
@@ -303,10 +308,10 @@ def test_it_ends_at_the_stop_token_which_is_not_part_of_the_text() -> None:
     model = Parrot([*tokenizer.encode("the cat sat"), tokenizer.stop_id], tokenizer.vocab_size)
     (made,) = h2h.generate(model, [[1]], "greedy", tokenizer=tokenizer)
     assert (made.text, made.ended, len(made.ids)) == (" the cat sat", "token", 3)
-    (forced,) = h2h.generate(model, [[1]], decode.strategy("greedy", force_stop=2), tokenizer=tokenizer)
+    (forced,) = h2h.generate(model, [[1]], strategies.strategy("greedy", force_stop=2), tokenizer=tokenizer)
     assert (forced.text, forced.ended) == (" the", "token")
     (late,) = h2h.generate(
-        model, [[1]], decode.strategy("greedy", min_new_tokens=5), tokenizer=tokenizer, max_new_tokens=6
+        model, [[1]], strategies.strategy("greedy", min_new_tokens=5), tokenizer=tokenizer, max_new_tokens=6
     )
     assert (len(late.ids), late.ended) == (6, "length")
 
@@ -349,7 +354,7 @@ def test_pieces_joined_are_the_text(kind: str, stop: tuple[str, ...]) -> None:
     said = "a dog and a cat ran home , did n't they ?" if kind == "words" else "nämlich ströhmt — ☃ ömlich!"
     model = parrot(said, tokenizer)
     (made,) = h2h.generate(model, [[1]], "greedy", tokenizer=tokenizer, stop=stop, max_new_tokens=30)
-    pieces = list(decode.stream(model, [[1]], "greedy", tokenizer=tokenizer, stop=stop, max_new_tokens=30))
+    pieces = list(generate.stream(model, [[1]], "greedy", tokenizer=tokenizer, stop=stop, max_new_tokens=30))
     assert "".join(piece.text for piece in pieces) == made.text
     assert len(pieces) > 5
     assert [piece.ended for piece in pieces][:-1] == [None] * (len(pieces) - 1)
@@ -376,7 +381,7 @@ def test_a_stream_gives_its_first_piece_before_the_last_token_is_made(ours: Ours
         return plain(*given, **named)
 
     model.next_logits = counted  # type: ignore[method-assign]
-    pieces = decode.stream(model, [[5, 6]], "sample", max_new_tokens=20)
+    pieces = generate.stream(model, [[5, 6]], "sample", max_new_tokens=20)
     next(pieces)
     assert asked == 1
     assert len(list(pieces)) == 19
@@ -384,9 +389,9 @@ def test_a_stream_gives_its_first_piece_before_the_last_token_is_made(ours: Ours
 
 def test_watching_shows_what_was_there_to_choose_from(ours: Ours) -> None:
     model = ours()
-    chosen = decode.strategy("top-p", p=0.6)
+    chosen = strategies.strategy("top-p", p=0.6)
     made = h2h.generate(model, [[5, 6]], chosen, samples=3, max_new_tokens=8)[2]
-    moments = list(decode.watch(model, [5, 6], chosen, sample=2, max_new_tokens=8))
+    moments = list(generate.watch(model, [5, 6], chosen, sample=2, max_new_tokens=8))
     assert tuple(moment.token for moment in moments) == made.ids
     for moment in moments:
         assert moment.kept[moment.token] > moment.model[moment.token] > 0
@@ -452,7 +457,7 @@ def test_an_empty_prompt_begins_with_the_start_token_or_is_refused() -> None:
 @pytest.mark.usefixtures("unchecked")
 def test_impossible_requests_are_refused_in_words(ours: Ours) -> None:
     model = ours()
-    classifier = create(spec.Transformer.model_validate({"width": 16, "heads": 2}), VOCAB, 3)
+    classifier = create(config_model.Transformer.model_validate({"width": 16, "heads": 2}), VOCAB, 3)
     for said, call in (
         ("samples is a whole number, at least 1, not 0", lambda: h2h.generate(model, [[1]], samples=0)),
         ("max_new_tokens is a whole number", lambda: h2h.generate(model, [[1]], max_new_tokens=0)),
@@ -465,13 +470,13 @@ def test_impossible_requests_are_refused_in_words(ours: Ours) -> None:
         with pytest.raises(RequestError, match=said):
             call()
     with pytest.raises(StrategyError, match="gives 2 texts at most, not 3; ask for more beams"):
-        h2h.generate(model, [[1]], decode.strategy("beam", beams=2), samples=3)
+        h2h.generate(model, [[1]], strategies.strategy("beam", beams=2), samples=3)
 
 
 def test_banned_texts_are_not_written() -> None:
     tokenizer = words()
     model = parrot("the cat sat", tokenizer)
-    ban = decode.strategy("greedy", ban=["cat"])
+    ban = strategies.strategy("greedy", ban=["cat"])
     (made,) = h2h.generate(model, [[1]], ban, tokenizer=tokenizer, max_new_tokens=3)
     assert "cat" not in made.text
     assert made.text.startswith(" the ")
@@ -485,17 +490,17 @@ def test_a_model_in_training_is_left_as_it_was(ours: Ours) -> None:
 
 
 def test_steps_of_ones_own_are_composed_in_a_list(ours: Ours) -> None:
-    def even(logits: Tensor, seen: decode.steps.Seen) -> Tensor:
+    def even(logits: Tensor, seen: logits_processors.Seen) -> Tensor:
         return logits.masked_fill(torch.arange(logits.shape[-1]) % 2 == 1, -torch.inf)
 
-    (made,) = h2h.generate(ours(), [[1]], [even, decode.steps.TopP(0.9)], max_new_tokens=30)
+    (made,) = h2h.generate(ours(), [[1]], [even, logits_processors.TopP(0.9)], max_new_tokens=30)
     assert all(token % 2 == 0 for token in made.ids)
 
 
 def test_one_prompt_of_a_trial_is_continued_in_silence(ours: Ours) -> None:
     model = ours(context=16)
-    made = decode.continue_ids(model, [1, 2, 3], 30, seed=4)
+    made = generate.continue_ids(model, [1, 2, 3], 30, seed=4)
     assert len(made) == 30
-    assert decode.continue_ids(model, [1, 2, 3], 30, seed=4, stop_id=made[9]) == made[: made.index(made[9])]
+    assert generate.continue_ids(model, [1, 2, 3], 30, seed=4, stop_id=made[9]) == made[: made.index(made[9])]
     with pytest.raises(ModelError, match="an empty prompt"):
-        decode.continue_ids(model, [], 30, seed=4)
+        generate.continue_ids(model, [], 30, seed=4)

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers
 
-from headtohead.corpus import Tokenizer
-from headtohead.decode import likelihood, measure
+from headtohead.data.tokenizers import Tokenizer
 from headtohead.errors import MissingExtraError, ModelError
-from headtohead.model.pretrained import Pretrained
+from headtohead.generation import likelihood
+from headtohead.pretrained.loading import Pretrained
+from headtohead.text_metrics import diversity
 
 VOCAB, CONTEXT = 11, 16
 SENTENCES = ["He went to the park.", "He went to the old park.", "She stayed at home all day."]
@@ -24,7 +25,7 @@ Texts = st.lists(st.lists(st.sampled_from("abc"), max_size=12).map(" ".join), ma
 
 
 def test_words_are_words_and_signs_in_lower_case() -> None:
-    assert measure.words("He didn’t -- it's Ryan's, No. 9!") == (
+    assert diversity.words("He didn’t -- it's Ryan's, No. 9!") == (
         *("he", "didn’t", "-", "-", "it's", "ryan's", ",", "no", ".", "9", "!"),
     )
 
@@ -43,16 +44,16 @@ def test_distinct_and_repetition_equal_a_naive_count(texts: list[str], n: int) -
                 held += 1
                 own.append(gram)
         seen += own
-    assert measure.distinct(texts, n) == measure.Tally(len(set(seen)), len(seen))
-    assert measure.repetition(texts, n) == measure.Tally(again, held)
+    assert diversity.distinct(texts, n) == diversity.Tally(len(set(seen)), len(seen))
+    assert diversity.repetition(texts, n) == diversity.Tally(again, held)
 
 
 def test_distinct_and_repetition_by_hand() -> None:
     texts = ["the dog saw the dog", "the dog ran"]
-    assert measure.distinct(texts, 1) == measure.Tally(4, 8)
-    assert measure.distinct(texts, 2) == measure.Tally(4, 6)  # the dog (3 times), dog saw, saw the, dog ran
-    assert measure.repetition(["a b c d a b c d a", "a b c d"]) == measure.Tally(2, 7)
-    assert measure.distinct(["", "word"], 2).figure is None
+    assert diversity.distinct(texts, 1) == diversity.Tally(4, 8)
+    assert diversity.distinct(texts, 2) == diversity.Tally(4, 6)  # the dog (3 times), dog saw, saw the, dog ran
+    assert diversity.repetition(["a b c d a b c d a", "a b c d"]) == diversity.Tally(2, 7)
+    assert diversity.distinct(["", "word"], 2).figure is None
 
 
 def test_self_bleu_is_sacrebleu_of_each_sample_against_the_others() -> None:
@@ -60,40 +61,40 @@ def test_self_bleu_is_sacrebleu_of_each_sample_against_the_others() -> None:
         sacrebleu.sentence_bleu(text, [other for other in SENTENCES if other != text], use_effective_order=True).score
         for text in SENTENCES
     )
-    found = measure.self_bleu([f" {text}" for text in SENTENCES])
+    found = diversity.self_bleu([f" {text}" for text in SENTENCES])
     assert found.total == pytest.approx(wanted)
     assert found.of == 3
     assert 0 < wanted / 3 < 100
 
 
 def test_self_bleu_of_equal_samples_is_100_and_of_one_sample_unknown() -> None:
-    assert measure.self_bleu(["yes sir"] * 3).figure == 100
+    assert diversity.self_bleu(["yes sir"] * 3).figure == 100
     exact = sacrebleu.sentence_bleu("yes sir", ["yes sir"] * 2, use_effective_order=True).score
     assert exact == pytest.approx(100)
-    assert measure.self_bleu(["one", "  "]).figure is None
-    assert measure.self_bleu([*SENTENCES, ""]) == measure.self_bleu(SENTENCES)
+    assert diversity.self_bleu(["one", "  "]).figure is None
+    assert diversity.self_bleu([*SENTENCES, ""]) == diversity.self_bleu(SENTENCES)
 
 
 def test_nearness_is_sacrebleus_chrf() -> None:
     people = "He missed his train and went to the park."
     wanted = [sacrebleu.sentence_chrf(text, [people]).score for text in SENTENCES]
-    assert measure.nearness([f" {text}" for text in SENTENCES], f" {people}") == pytest.approx(wanted)
-    assert measure.nearness([people, ""], people) == pytest.approx([100, 0])
+    assert diversity.nearness([f" {text}" for text in SENTENCES], f" {people}") == pytest.approx(wanted)
+    assert diversity.nearness([people, ""], people) == pytest.approx([100, 0])
 
 
 def test_signatures_say_how_sacrebleu_counted() -> None:
-    found = measure.signatures()
+    found = diversity.signatures()
     assert "tok:13a" in found["self-BLEU"] and "eff:yes" in found["self-BLEU"]
     assert "nc:6" in found["chrF"]
     assert not any("nrefs" in said for said in found.values())
 
 
 def test_without_sacrebleu_the_pip_line_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    measure._scorers.cache_clear()
+    diversity._scorers.cache_clear()
     for name in ("sacrebleu.metrics.bleu", "sacrebleu.metrics.chrf"):
         monkeypatch.setitem(__import__("sys").modules, name, None)
     with pytest.raises(MissingExtraError, match=r"sacrebleu; install it with: pip install 'headtohead\[pretrained\]'"):
-        measure.check_scorers()
+        diversity.check_scorers()
 
 
 # ---- likelihood
@@ -199,7 +200,7 @@ def test_an_empty_prompt_without_a_start_token_is_refused(model: Pretrained) -> 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=6))
 def test_tallies_add_up(rows: list[tuple[int, int]]) -> None:
-    total = measure.NOTHING
+    total = diversity.NOTHING
     for row in rows:
-        total += measure.Tally(*row)
+        total += diversity.Tally(*row)
     assert (total.total, total.of) == (sum(a for a, _ in rows), sum(b for _, b in rows))

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from headtohead.decode import rouge
 from headtohead.errors import RequestError
+from headtohead.text_metrics import rouge
 
 scoring = pytest.importorskip("rouge_score.rouge_scorer")
 WORDS = "the a cat cats sat sitting on mat house houses ran running quickly and but Dr. #Person1# 3:30".split()
@@ -41,7 +41,7 @@ def test_of_several_references_the_best_counts_as_in_score_multi_or_their_mean()
 
 
 def test_real_summaries_have_rouge_scores_own_output(shared):
-    from headtohead.corpus.documents import load_documents
+    from headtohead.data.sources.documents import load_documents
 
     documents = load_documents(shared("summaries/dialogsum")).splits["test"]
     scorer = scoring.RougeScorer(["rouge1", "rougeLsum"], use_stemmer=True)

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 import headtohead as h2h
-from headtohead import decode
-from headtohead.decode import search
-from headtohead.model import Transformer
-from headtohead.model.pretrained import Pretrained
+from headtohead.generation import beam_search, strategies
+from headtohead.nn.transformer import Transformer
+from headtohead.pretrained.loading import Pretrained
 
 from .test_generate import ids_of, prompts, reference
 
@@ -33,7 +32,7 @@ def test_beam_search_is_token_for_token_what_transformers_gives(
     kind: str, beams: int, penalty: float, early: Any, theirs: Callable[[str], Pretrained]
 ) -> None:
     model = theirs(kind)
-    chosen = decode.strategy("beam", beams=beams, length_penalty=penalty, early_stopping=early)
+    chosen = strategies.strategy("beam", beams=beams, length_penalty=penalty, early_stopping=early)
     ended = 0
     for prompt in prompts(3, seed=2):
         made = h2h.generate(model, [prompt], chosen, samples=beams, max_new_tokens=20, stop=STOP[kind])
@@ -57,7 +56,7 @@ STOP = {"gpt2": [14, 84], "llama": [7, 76]}
 def test_one_beam_is_greedy(ours: Callable[..., Transformer]) -> None:
     model, texts = ours(), prompts(5)
     greedy = h2h.generate(model, texts, "greedy", max_new_tokens=15)
-    assert ids_of(h2h.generate(model, texts, decode.strategy("beam", beams=1), max_new_tokens=15)) == ids_of(greedy)
+    assert ids_of(h2h.generate(model, texts, strategies.strategy("beam", beams=1), max_new_tokens=15)) == ids_of(greedy)
 
 
 def test_enough_beams_find_the_likeliest_text_of_all(ours: Callable[..., Transformer]) -> None:
@@ -70,14 +69,14 @@ def test_enough_beams_find_the_likeliest_text_of_all(ours: Callable[..., Transfo
         )
     total = first[:, None] + second
     best = divmod(int(total.argmax()), len(first))
-    (made, *_) = h2h.generate(model, [[5, 6]], decode.strategy("beam", beams=len(first)), max_new_tokens=2)
+    (made, *_) = h2h.generate(model, [[5, 6]], strategies.strategy("beam", beams=len(first)), max_new_tokens=2)
     assert made.ids == best
 
 
 def test_scores_of_beams_are_their_likelihood_and_fall(ours: Callable[..., Transformer]) -> None:
     model = ours()
-    chosen = decode.strategy("beam", beams=4, length_penalty=0.0)
-    found = search.beam(model, [5, 6], chosen, (), 6)
+    chosen = strategies.strategy("beam", beams=4, length_penalty=0.0)
+    found = beam_search.beam(model, [5, 6], chosen, (), 6)
     for one in found:
         with torch.no_grad():
             logits = model(torch.tensor([[5, 6, *one.ids]])).logits[0, 1:-1].log_softmax(-1)
@@ -112,7 +111,7 @@ def cosine(one: Tensor, other: Tensor) -> Tensor:
 @pytest.mark.parametrize(("k", "alpha"), [(4, 0.6), (8, 0.3), (3, 1.0)])
 def test_contrastive_search_is_what_its_paper_defines(k: int, alpha: float, ours: Callable[..., Transformer]) -> None:
     model = ours(position="rope")
-    (made,) = h2h.generate(model, [[5, 6, 7]], decode.strategy("contrastive", k=k, alpha=alpha), max_new_tokens=12)
+    (made,) = h2h.generate(model, [[5, 6, 7]], strategies.strategy("contrastive", k=k, alpha=alpha), max_new_tokens=12)
     assert list(made.ids) == by_definition(model, [5, 6, 7], k, alpha, 12)
 
 
@@ -121,7 +120,7 @@ def test_without_candidates_or_without_contrast_it_is_greedy(
     options: dict[str, Any], ours: Callable[..., Transformer], theirs: Callable[[str], Pretrained]
 ) -> None:
     for model in (ours(), theirs("gpt2"), theirs("llama")):
-        chosen = decode.strategy("contrastive", **options)
+        chosen = strategies.strategy("contrastive", **options)
         made = h2h.generate(model, prompts(2), chosen, max_new_tokens=10)
         assert ids_of(made) == ids_of(h2h.generate(model, prompts(2), "greedy", max_new_tokens=10))
 

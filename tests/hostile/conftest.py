@@ -18,7 +18,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", autouse=True)
 def own_parts_stay_here() -> Iterator[None]:
     """Parts that a file of tests lets in are not there for the tests after it."""
-    from headtohead.parts import registry
+    from headtohead.nn.parts import registry
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "_known", dict(registry._known))

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tools.doors import knock
 
+from headtohead.config.toml import LONGEST_FILE, parse_toml
 from headtohead.errors import RequestError, SpecError
-from headtohead.lab import loading
-from headtohead.spec.toml import LONGEST_FILE, parse_toml
+from headtohead.experiment import loading
 
 from .odd import spoiled, tried
 

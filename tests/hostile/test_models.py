@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 from tools.doors import DOORS, knock
 from tools.doors.world import experiment_of, write_corpus
 
-from headtohead import spec
-from headtohead.corpus import Tokenizer
+from headtohead.config import loading as config_loading
+from headtohead.config import model as config_model
+from headtohead.data.tokenizers import Tokenizer
 from headtohead.errors import ModelError
-from headtohead.lab import loading, own_code, saved
-from headtohead.lab.opening import open_model
-from headtohead.lab.trial import run_trial
-from headtohead.lab.verify import verify
-from headtohead.model import create, weights
+from headtohead.experiment import loading, model_io, trust
+from headtohead.experiment.open_model import open_model
+from headtohead.experiment.trial import run_trial
+from headtohead.nn.init import create
+from headtohead.pretrained import weights
+from headtohead.runner.verify import verify
 
 from .odd import other_values, spoiled, tried
 
@@ -185,7 +187,7 @@ def with_code(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("code")
     mark = place / "mark"
     (place / "my_norm.py").write_text(
-        "from pathlib import Path\nfrom torch import nn\nfrom headtohead.parts import Norm, part\n"
+        "from pathlib import Path\nfrom torch import nn\nfrom headtohead.nn.parts import Norm, part\n"
         f"with Path({str(mark)!r}).open('a') as file: file.write('run\\n')\n\n"
         "@part('norm', 'hostile-norm')\nclass Mine(Norm):\n"
         "    def __init__(self, sizes):\n        super().__init__(sizes)\n"
@@ -196,7 +198,7 @@ def with_code(tmp_path_factory) -> Path:
     raw |= {"use": [str(place / "my_norm.py")], "variants": {}, "probe": {}}
     raw["model"] = {**raw["model"], "norm": "hostile-norm"}
     experiment = loading.from_dict(raw)
-    run_trial(spec.trial(experiment, "baseline", 1), place / "run", device="cpu")
+    run_trial(config_loading.trial(experiment, "baseline", 1), place / "run", device="cpu")
     return place
 
 
@@ -213,7 +215,7 @@ def strange(with_code: Path, to: Path) -> Path:
 
 
 def test_code_of_ones_own_runs_as_before(with_code):
-    assert saved.load(with_code / "run").trial.use
+    assert model_io.load(with_code / "run").trial.use
 
 
 def test_code_of_somebody_elses_run_is_not_run_until_it_is_allowed(with_code, tmp_path):
@@ -222,18 +224,18 @@ def test_code_of_somebody_elses_run_is_not_run_until_it_is_allowed(with_code, tm
     with pytest.raises(ModelError, match=r"brings code of its own.*my_norm\.py.*h2h allow"):
         open_model(run)
     assert (with_code / "mark").read_text() == before
-    assert own_code.allow_run(run) == [run / "own" / "my_norm.py"]
+    assert trust.allow_run(run) == [run / "own" / "my_norm.py"]
     open_model(run)
     assert (with_code / "mark").read_text() != before
 
 
 def test_allowed_code_that_was_changed_is_other_code(with_code, tmp_path):
     run = strange(with_code, tmp_path / "changed")
-    own_code.allow_run(run)
+    trust.allow_run(run)
     with (run / "own" / "my_norm.py").open("a") as file:
         file.write("x = 1\n")
     with pytest.raises(ModelError, match="brings code of its own"):
-        saved.load(run)
+        model_io.load(run)
 
 
 @pytest.mark.parametrize("name", ["../../elsewhere.py", "/usr/lib/elsewhere.py", "own/../../elsewhere.py", "own/x.txt"])
@@ -243,7 +245,7 @@ def test_code_outside_the_run_is_not_run(with_code, tmp_path, name):
     config["trial"]["use"] = [name]
     (run / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match="names code outside its folder own/"):
-        saved.load(run)
+        model_io.load(run)
 
 
 def test_nothing_of_a_run_is_run_to_verify_or_report_it(scratch):
@@ -263,7 +265,7 @@ def test_nothing_of_a_run_is_run_to_verify_or_report_it(scratch):
 
 
 def test_a_model_without_room_is_refused_before_it_is_made():
-    model = spec.Transformer.model_validate({"width": 2**17, "layers": 1000, "heads": 2**10})
+    model = config_model.Transformer.model_validate({"width": 2**17, "layers": 1000, "heads": 2**10})
     with pytest.raises(ModelError, match="no room for a model"):
         create(model, 100)
 

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tools.doors import DOORS, knock
 
-from headtohead import corpus, spec
+from headtohead.config import data as config_data
+from headtohead.data import token_cache
+from headtohead.data.sources import loading
 from headtohead.errors import CorpusError, nearest
 
 from .odd import spoiled, tried
@@ -69,9 +71,9 @@ def test_a_source_that_never_ends_is_not_begun(tmp_path, place):
     if place == "pipe":
         place = str(tmp_path / "pipe.txt")
         os.mkfifo(place)
-    data = spec.Data.model_validate({"source": place})
+    data = config_data.Data.model_validate({"source": place})
     with pytest.raises(CorpusError, match="neither a plain file nor a folder"):
-        corpus.tokenised(data, "language-model")
+        token_cache.tokenised(data, "language-model")
 
 
 def test_a_parquet_file_that_unpacks_to_a_flood_is_refused(tmp_path):
@@ -84,7 +86,7 @@ def test_a_parquet_file_that_unpacks_to_a_flood_is_refused(tmp_path):
     parquet.write_table(arrow.table({"text": text}), path)
     assert path.stat().st_size < 30_000
     with pytest.raises(CorpusError, match="unpacks to more than 100 times its size"):
-        corpus.load(spec.Data.model_validate({"source": str(path)}), "language-model")
+        loading.load(config_data.Data.model_validate({"source": str(path)}), "language-model")
 
 
 def test_nearest_does_not_compare_what_nobody_typed():

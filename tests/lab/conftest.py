@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from headtohead import spec
-from headtohead.lab import loading
+from headtohead.config import experiment
+from headtohead.experiment import loading
 
 SUBJECTS = ["the president", "the people", "our nation", "a free country", "the congress", "every worker"]
 VERBS = ["will defend", "must build", "has asked for", "cannot forget", "will honor", "wants"]
@@ -52,7 +52,7 @@ def rows_folder(tmp_path: Path) -> Path:
 def small(text_folder: Path) -> Any:
     """Builds the experiment; keyword arguments replace tables' settings."""
 
-    def build(**changes: dict[str, Any]) -> spec.Experiment:
+    def build(**changes: dict[str, Any]) -> experiment.Experiment:
         raw: dict[str, Any] = {
             "question": "Does it help?",
             "task": "language-model",

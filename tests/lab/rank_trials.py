@@ -5,11 +5,11 @@ import os
 import sys
 from pathlib import Path
 
-from headtohead import spec
-from headtohead.lab import together
-from headtohead.lab.trial import run_trial
-from headtohead.train.distributed import join, leave
-from headtohead.train.loop import Progress
+from headtohead.config import experiment
+from headtohead.execution import torchrun
+from headtohead.experiment.trial import run_trial
+from headtohead.training.distributed import join, leave
+from headtohead.training.loop import Progress
 
 
 class HaltError(Exception):
@@ -17,7 +17,7 @@ class HaltError(Exception):
 
 
 def main() -> None:
-    ranks = join(*together.place(os.environ))
+    ranks = join(*torchrun.place(os.environ))
     for asked in json.loads(Path(sys.argv[1]).read_text()):
 
         def tell(progress: Progress, stop: int = asked["stop"]) -> None:
@@ -25,7 +25,7 @@ def main() -> None:
                 raise HaltError
 
         try:
-            run_trial(spec.Trial.model_validate(asked["trial"]), Path(asked["folder"]), tell=tell, ranks=ranks)
+            run_trial(experiment.Trial.model_validate(asked["trial"]), Path(asked["folder"]), tell=tell, ranks=ranks)
         except HaltError:
             pass
     leave()

@@ -4,13 +4,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from headtohead import spec
+from headtohead.config import experiment
 from headtohead.errors import SpecError
-from headtohead.lab import answers, loading, running
+from headtohead.experiment import loading
+from headtohead.replication import claims
+from headtohead.runner import run_experiment
 
 
-def claim(expects: str, **more) -> spec.Claim:
-    return spec.Claim(source="X", says="it does", variant="alibi", expects=expects, **more)
+def claim(expects: str, **more) -> experiment.Claim:
+    return experiment.Claim(source="X", says="it does", variant="alibi", expects=expects, **more)
 
 
 def verdict(word: str):
@@ -33,7 +35,7 @@ def verdict(word: str):
 )
 def test_a_claim_holds_exactly_when_the_verdict_is_the_one_it_asks_for(expects, word, answer):
     experiment = SimpleNamespace(claims=(claim(expects),))
-    (found,) = answers.answers(experiment, {}, [verdict(word)], {}, {}, [])
+    (found,) = claims.answers(experiment, {}, [verdict(word)], {}, {}, [])
     assert found["answer"] == answer
 
 
@@ -73,7 +75,7 @@ def outcome(tmp_path_factory):
         ],
         "probe": {"contexts": [8, 16], "costs": [8, 32]},
     }
-    return running.run(loading.from_dict(raw, "answers"), folder / "runs", workers=2)
+    return run_experiment.run(loading.from_dict(raw, "answers"), folder / "runs", workers=2)
 
 
 def test_a_claim_along_the_way_is_judged_by_the_figures_of_that_step(outcome):
@@ -102,8 +104,8 @@ def test_published_figures_stand_beside_the_right_step_and_are_marked_on_other_t
     assert early["ours"] > end["ours"] > 1 and early["seeds"] == end["seeds"] == 3
     assert end["other_data"] is True
     digest = outcome.findings["corpus"]["digest"]
-    same = outcome.runs.experiment.model_copy(update={"original": spec.Original(corpus=digest)})
-    assert answers.is_original(same, digest) and not answers.is_original(outcome.runs.experiment, digest)
+    same = outcome.runs.experiment.model_copy(update={"original": experiment.Original(corpus=digest)})
+    assert claims.is_original(same, digest) and not claims.is_original(outcome.runs.experiment, digest)
 
 
 def test_a_model_that_cannot_read_longer_inputs_says_so_and_one_that_can_is_scored(outcome):

@@ -6,29 +6,30 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headtohead import corpus, spec
-from headtohead.files import read_json, write_json
-from headtohead.lab import attention
-from headtohead.lab.folders import Run
-from headtohead.lab.trial import prepare, run_trial
-from headtohead.model import create
-from headtohead.report import attention_charts, attention_section, charts, tables
-from headtohead.report.formats import csv_text
-from headtohead.spec.loading import trial as trial_of
+from headtohead.atomic_io import read_json, write_json
+from headtohead.attention_analysis import head_chart, head_tables, trial_metrics
+from headtohead.config import experiment
+from headtohead.config.loading import trial as trial_of
+from headtohead.data import examples as data_examples
+from headtohead.experiment.run_folder import Run
+from headtohead.experiment.trial import prepare, run_trial
+from headtohead.nn.init import create
+from headtohead.presentation.exports import csv_text
+from headtohead.report import charts, tables
 
 
 def test_a_trial_leaves_what_each_head_does(small: Any, tmp_path: Path) -> None:
     run_trial(trial_of(small(), "baseline", 1), tmp_path / "run", device="cpu")
-    found = read_json(tmp_path / "run" / attention.FILE)
+    found = read_json(tmp_path / "run" / trial_metrics.FILE)
     assert (found["split"], found["schema"]) == ("validation", 1)
-    assert 8 <= found["rows"] <= attention.ROWS + attention.AT_ONCE
+    assert 8 <= found["rows"] <= trial_metrics.ROWS + trial_metrics.AT_ONCE
     assert [(row["layer"], row["head"]) for row in found["heads"]] == [(1, 1), (1, 2)]
     for row in found["heads"]:
-        assert set(attention.MEASURES) <= set(row)
+        assert set(trial_metrics.MEASURES) <= set(row)
         low, high = row["rise_interval"]
         assert low <= row["rise"] <= high
     result = read_json(tmp_path / "run" / "result.json")
-    assert attention.FILE in result["sha256"], "it is sealed with the rest"
+    assert trial_metrics.FILE in result["sha256"], "it is sealed with the rest"
 
 
 def test_a_network_of_the_users_own_is_left_alone(small: Any, tmp_path: Path) -> None:
@@ -45,44 +46,44 @@ def test_a_network_of_the_users_own_is_left_alone(small: Any, tmp_path: Path) ->
     experiment = small(variants=own, probe={"prompts": []})
     run_trial(trial_of(experiment, "own", 1), tmp_path / "run", device="cpu")
     assert (tmp_path / "run" / "result.json").is_file()
-    assert not (tmp_path / "run" / attention.FILE).exists()
+    assert not (tmp_path / "run" / trial_metrics.FILE).exists()
 
 
 def test_an_attention_without_maps_costs_no_trial(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headtohead.parts.attention import Composed
+    from headtohead.nn.parts.attention import Composed
 
     shows = Composed.forward
     monkeypatch.setattr(Composed, "forward", lambda *given: (shows(*given)[0], None))
     trial = trial_of(small(), "baseline", 1)
     prepared = prepare(trial.data, trial.task)
     model = create(trial.model, prepared.tokenizer.vocab_size, seed=1)
-    examples = corpus.examples(prepared.encoded["validation"], trial.task, 8, prepared.tokenizer)
-    attention.write(tmp_path, model, examples, prepared.tokenizer, "validation")
-    assert not (tmp_path / attention.FILE).exists()
+    examples = data_examples.examples(prepared.encoded["validation"], trial.task, 8, prepared.tokenizer)
+    trial_metrics.write(tmp_path, model, examples, prepared.tokenizer, "validation")
+    assert not (tmp_path / trial_metrics.FILE).exists()
 
 
 def test_large_models_are_measured_on_fewer_rows(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     trial = trial_of(small(), "baseline", 1)
     prepared = prepare(trial.data, trial.task)
     model = create(trial.model, prepared.tokenizer.vocab_size, seed=1)
-    examples = corpus.examples(prepared.encoded["validation"], trial.task, 8, prepared.tokenizer)
-    usual = attention.measure(model, examples, prepared.tokenizer)
-    monkeypatch.setattr(attention, "WORK", 1.0)
-    fewer = attention.measure(model, examples, prepared.tokenizer)
+    examples = data_examples.examples(prepared.encoded["validation"], trial.task, 8, prepared.tokenizer)
+    usual = trial_metrics.measure(model, examples, prepared.tokenizer)
+    monkeypatch.setattr(trial_metrics, "WORK", 1.0)
+    fewer = trial_metrics.measure(model, examples, prepared.tokenizer)
     assert fewer["rows"] < usual["rows"]
-    monkeypatch.setattr(attention, "MOST_WORK", 1.0)
-    assert "rise" not in attention.measure(model, examples, prepared.tokenizer)["heads"][0]
+    monkeypatch.setattr(trial_metrics, "MOST_WORK", 1.0)
+    assert "rise" not in trial_metrics.measure(model, examples, prepared.tokenizer)["heads"][0]
 
 
 def test_the_rise_is_per_token_and_its_rows_spread_like_a_ratio() -> None:
     totals, counts = np.array([1.0, 4.0, 1.0]), np.array([1.0, 2.0, 3.0])
-    each = attention.per_token(totals, counts)
+    each = trial_metrics.per_token(totals, counts)
     assert each.mean() == pytest.approx(6 / 6)
     assert each.tolist() == pytest.approx([1.0, 2.0, 0.0])
 
 
 def row(layer: int, head: int, **figures: Any) -> dict[str, Any]:
-    whole = dict.fromkeys(attention.MEASURES, 0.25) | {"rise_interval": [0.0, 0.02], "copies": False, "idle": True}
+    whole = dict.fromkeys(trial_metrics.MEASURES, 0.25) | {"rise_interval": [0.0, 0.02], "copies": False, "idle": True}
     return {"layer": layer, "head": head, **whole, **figures}
 
 
@@ -91,7 +92,7 @@ def runs(folder: Path, *heads: list[dict[str, Any]]) -> dict[int, Run]:
     for seed, rows in enumerate(heads):
         place = folder / f"seed-{seed}"
         place.mkdir(parents=True)
-        write_json(place / attention.FILE, {"schema": 1, "split": "validation", "rows": 48, "heads": rows})
+        write_json(place / trial_metrics.FILE, {"schema": 1, "split": "validation", "rows": 48, "heads": rows})
         found[seed] = Run(place)
     return found
 
@@ -108,7 +109,7 @@ def findings(tmp_path: Path) -> dict[str, Any]:
         "alibi": runs(tmp_path / "a", [row(1, 1), row(1, 2)]),
         "own": {0: Run(tmp_path)},
     }
-    return {"attention": attention.read(finished), "audits": {name: [] for name in finished}}
+    return {"attention": trial_metrics.read(finished), "audits": {name: [] for name in finished}}
 
 
 def test_seeds_become_a_mean_with_a_t_interval(findings: dict[str, Any]) -> None:
@@ -121,7 +122,7 @@ def test_seeds_become_a_mean_with_a_t_interval(findings: dict[str, Any]) -> None
     assert first["induction"] is None
     assert (second["copies"], second["idle"], second["seeds"]) == (1, 2, 3)
     assert found["variants"]["alibi"][0]["entropy"]["interval"] is None, "one seed has no interval"
-    assert attention.read({"baseline": {}}) is None
+    assert trial_metrics.read({"baseline": {}}) is None
 
 
 def test_the_report_has_a_table_and_a_picture_of_it(findings: dict[str, Any]) -> None:
@@ -140,29 +141,29 @@ def test_the_report_has_a_table_and_a_picture_of_it(findings: dict[str, Any]) ->
 
 
 def test_a_figure_that_rounds_to_nothing_has_no_sign(findings: dict[str, Any]) -> None:
-    assert attention_section.cell("rise", {"mean": -0.0004, "interval": None}).text == "0.000"
-    assert attention_section.cell("rise", {"mean": -0.004, "interval": None}).text == "−0.004"
+    assert head_tables.cell("rise", {"mean": -0.0004, "interval": None}).text == "0.000"
+    assert head_tables.cell("rise", {"mean": -0.004, "interval": None}).text == "−0.004"
 
 
 def test_programs_get_a_row_for_each_figure(findings: dict[str, Any]) -> None:
-    lines = csv_text(attention_section.heads_long(findings)).splitlines()
+    lines = csv_text(head_tables.heads_long(findings)).splitlines()
     assert lines[0] == "variant,layer,head,measure,seeds,mean,interval_low,interval_high"
     assert lines[1].startswith("baseline,1,1,entropy,3,2.0,-0.48")
     assert any(line.startswith("alibi,1,2,control,1,0.25,,") for line in lines)
 
 
 def test_without_measures_there_is_neither(findings: dict[str, Any]) -> None:
-    assert attention_section.heads({"attention": None}).rows == ()
-    assert attention_charts.heads_chart({}) is None
+    assert head_tables.heads({"attention": None}).rows == ()
+    assert head_chart.heads_chart({}) is None
 
 
 def test_very_many_heads_are_in_the_table_only(findings: dict[str, Any]) -> None:
     own = findings["attention"]["variants"]
     own["baseline"] = [{**own["baseline"][0], "head": head} for head in range(1, 40)]
-    assert attention_charts.heads_chart(findings) is None
-    assert len(attention_section.heads(findings).rows) == 41
+    assert head_chart.heads_chart(findings) is None
+    assert len(head_tables.heads(findings).rows) == 41
 
 
 def test_spec_knows_nothing_of_it() -> None:
     """Measuring is no setting: it changes no identity of a run."""
-    assert "attention" not in spec.Experiment.model_fields
+    assert "attention" not in experiment.Experiment.model_fields

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
+from headtohead.atomic_io import is_as_written, read_json, sha256
 from headtohead.errors import RequestError
-from headtohead.files import is_as_written, read_json, sha256
-from headtohead.lab import parcels, running, searching
-from headtohead.lab.folders import Run
-from headtohead.lab.workers import Job
+from headtohead.execution import artifacts
+from headtohead.execution.worker_pool import Job
+from headtohead.experiment.run_folder import Run
+from headtohead.runner import run_experiment
+from headtohead.search import run_search
 
 ray = pytest.importorskip("ray")
 
@@ -71,8 +73,8 @@ OWN_PARTS = Path(__file__).parents[1] / "parts" / "my_parts.py"
 
 def test_a_cluster_gives_exactly_the_numbers_of_local_workers(small: Small, machines: Machines, tmp_path: Path):
     experiment = small(use=[str(OWN_PARTS)], variants={"own": {"model": {"position": "sqrt-alibi"}}})
-    here = running.run(experiment, tmp_path / "here", workers=2)
-    there = running.run(experiment, tmp_path / "there", on=machines.on)
+    here = run_experiment.run(experiment, tmp_path / "here", workers=2)
+    there = run_experiment.run(experiment, tmp_path / "there", on=machines.on)
     assert not here.failures
     assert not there.failures
     assert numbers(tmp_path / "here") == numbers(tmp_path / "there")
@@ -89,7 +91,7 @@ def test_a_cluster_gives_exactly_the_numbers_of_local_workers(small: Small, mach
 
 
 def test_the_code_that_runs_there_is_the_code_that_was_sent(small: Small, machines: Machines, tmp_path: Path):
-    running.run(small(seeds=1), tmp_path / "runs", on=machines.on)
+    run_experiment.run(small(seeds=1), tmp_path / "runs", on=machines.on)
 
     @ray.remote(num_cpus=1)
     def where() -> tuple[str, str]:
@@ -106,8 +108,8 @@ def test_the_code_that_runs_there_is_the_code_that_was_sent(small: Small, machin
 
 def test_a_search_runs_on_a_cluster_too(small: Small, machines: Machines, tmp_path: Path):
     asked = small(seeds=1, search={"space": {"training.optimizer.rate": [1e-3, 1e-2]}, "seeds": 1})
-    here = searching.run(asked, tmp_path / "here", workers=2)
-    there = searching.run(asked, tmp_path / "there", on=machines.on)
+    here = run_search.run(asked, tmp_path / "here", workers=2)
+    there = run_search.run(asked, tmp_path / "there", on=machines.on)
     assert not here.failures
     assert not there.failures
     assert numbers(tmp_path / "here") == numbers(tmp_path / "there")
@@ -123,11 +125,11 @@ def test_a_node_that_dies_is_survived_with_the_same_numbers(small: Small, machin
             killed.append(1)
             machines.cluster.remove_node(machines.nodes.pop(), allow_graceful=False)
 
-    outcome = running.run(experiment, tmp_path / "killed", on=machines.on, watch=kill_one)
+    outcome = run_experiment.run(experiment, tmp_path / "killed", on=machines.on, watch=kill_one)
     assert killed
     assert not outcome.failures
     assert sum(job.moves for job in outcome.jobs) == 1
-    running.run(experiment, tmp_path / "whole", workers=2)
+    run_experiment.run(experiment, tmp_path / "whole", workers=2)
     assert numbers(tmp_path / "killed") == numbers(tmp_path / "whole")
     for trial in (tmp_path / "killed").rglob("trial.json"):
         assert read_json(trial) == read_json(tmp_path / "whole" / trial.relative_to(tmp_path / "killed"))
@@ -135,7 +137,7 @@ def test_a_node_that_dies_is_survived_with_the_same_numbers(small: Small, machin
 
 def test_a_cluster_that_is_not_there_is_said(small: Small, tmp_path: Path):
     with pytest.raises(RequestError, match="allowed: ray"):
-        running.run(small(), tmp_path / "runs", on="slurm")
+        run_experiment.run(small(), tmp_path / "runs", on="slurm")
     assert not (tmp_path / "runs").exists()
 
 
@@ -150,7 +152,7 @@ def test_a_run_folder_that_comes_back_replaces_what_is_here(tmp_path: Path):
     (there / ".hidden.part").write_text("half")
     (here / "checkpoint-000020").mkdir()
     (here / "metrics.jsonl").write_text("1\n")
-    parcels.unpack_run(parcels.pack_run(there), here)
+    artifacts.unpack_run(artifacts.pack_run(there), here)
     assert sorted(path.name for path in here.iterdir()) == ["checkpoint-000040", "metrics.jsonl", "own"]
     assert (here / "metrics.jsonl").read_text() == "1\n2\n"
     assert (here / "own" / "part.py").read_text() == "x = 2"
@@ -167,5 +169,5 @@ def test_an_archive_cannot_leave_its_folder(tmp_path: Path):
         tar.addfile(entry, io.BytesIO(b"x"))
     (tmp_path / "run").mkdir()
     with pytest.raises(tarfile.OutsideDestinationError, match="outside"):
-        parcels.unpack_run(buffer.getvalue(), tmp_path / "run")
+        artifacts.unpack_run(buffer.getvalue(), tmp_path / "run")
     assert not (tmp_path / "outside").exists()

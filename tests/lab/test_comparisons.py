@@ -3,7 +3,7 @@
 import pytest
 
 from headtohead.errors import SpecError
-from headtohead.lab import running
+from headtohead.runner import run_experiment
 
 VARIANTS = {
     "slow": {"training": {"optimizer": {"kind": "adamw", "rate": 1e-6}}},
@@ -15,7 +15,7 @@ CLAIM = {"source": "X", "says": "fast is better", "variant": "fast", "against": 
 
 def test_a_comparison_is_judged_against_its_own_baseline(small, tmp_path):
     experiment = small(variants=VARIANTS, comparisons=[COMPARISON], claims=[CLAIM, {**CLAIM, "against": "baseline"}])
-    found = running.run(experiment, tmp_path / "runs", workers=1).findings
+    found = run_experiment.run(experiment, tmp_path / "runs", workers=1).findings
     (one,) = found["comparisons"]
     assert (one["title"], one["baseline"], one["says"]) == ("Among rates", "slow", "A rate matters.")
     (row,) = one["verdicts"]
@@ -31,7 +31,7 @@ def test_a_comparison_is_judged_against_its_own_baseline(small, tmp_path):
 def test_a_claim_against_the_baseline_is_answered_by_the_comparison_that_has_the_pair(small, tmp_path):
     with_baseline = {**COMPARISON, "baseline": "baseline"}
     experiment = small(variants=VARIANTS, comparisons=[with_baseline], claims=[{**CLAIM, "against": "baseline"}])
-    found = running.run(experiment, tmp_path / "runs", workers=1).findings
+    found = run_experiment.run(experiment, tmp_path / "runs", workers=1).findings
     (claim,), ((row,),) = found["claims"], [one["verdicts"] for one in found["comparisons"]]
     of_all = next(v for v in found["verdicts"] if v["variant"] == "fast")
     assert claim["interval"] == row["interval"] != of_all["interval"]  # fewer are compared, so it is narrower

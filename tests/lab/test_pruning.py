@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from headtohead.lab.pruning import Pruned, judge, pooled_spread
-from headtohead.lab.searching import LAG
-from headtohead.spec.search import Pruning
+from headtohead.config.search import Pruning
+from headtohead.search.pruning import Pruned, judge, pooled_spread
+from headtohead.search.run_search import LAG
 
 CELLS, WORLDS = 18, 600
 

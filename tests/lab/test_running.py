@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from headtohead.atomic_io import read_json
+from headtohead.config.loading import trial as trial_of
 from headtohead.errors import RunFolderError
-from headtohead.files import read_json
-from headtohead.lab import running
-from headtohead.lab.folders import locked, open_runs
-from headtohead.lab.trial import prepare, sizes_of
-from headtohead.lab.workers import Job
-from headtohead.spec.loading import trial as trial_of
+from headtohead.execution.worker_pool import Job
+from headtohead.experiment.run_folder import locked, open_runs
+from headtohead.experiment.trial import prepare, sizes_of
+from headtohead.runner import run_experiment
 
 
 def scores(folder: Path) -> dict[str, object]:
@@ -30,7 +30,10 @@ def scores(folder: Path) -> dict[str, object]:
 
 def worker_pids() -> list[int]:
     children = subprocess.run(
-        ["pgrep", "-P", str(os.getpid()), "-f", "headtohead.lab.worker"], capture_output=True, text=True, check=False
+        ["pgrep", "-P", str(os.getpid()), "-f", "headtohead.execution.worker"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return [int(pid) for pid in children.stdout.split()]
 
@@ -44,17 +47,17 @@ def test_a_killed_worker_costs_one_trial_and_resume_completes_it_with_the_same_n
             killed.append(worker_pids()[0])
             os.kill(killed[0], signal.SIGKILL)
 
-    outcome = running.run(experiment, tmp_path / "killed", workers=2, watch=kill_one)
+    outcome = run_experiment.run(experiment, tmp_path / "killed", workers=2, watch=kill_one)
     assert killed
     (lost,) = outcome.failures
     assert lost.state == "lost"
     assert "killed by signal 9" in lost.message
     assert sum(job.state == "finished" for job in outcome.jobs) == 3
     kept = {p: p.stat().st_mtime_ns for p in (tmp_path / "killed").rglob("result.json")}
-    again = running.run(experiment, tmp_path / "killed", workers=2, resume=True)
+    again = run_experiment.run(experiment, tmp_path / "killed", workers=2, resume=True)
     assert not again.failures
     assert all(path.stat().st_mtime_ns == when for path, when in kept.items())
-    whole = running.run(experiment, tmp_path / "whole", workers=2)
+    whole = run_experiment.run(experiment, tmp_path / "whole", workers=2)
     assert scores(tmp_path / "killed") == scores(tmp_path / "whole")
     assert again.findings is not None
     assert whole.findings is not None
@@ -63,7 +66,7 @@ def test_a_killed_worker_costs_one_trial_and_resume_completes_it_with_the_same_n
 
 def test_a_trial_that_fails_does_not_take_the_others_along(small, tmp_path):
     experiment = small(seeds=1, variants={"wild": {"training": {"optimizer": {"kind": "sgd", "rate": 1e30}}}})
-    outcome = running.run(experiment, tmp_path / "runs", workers=1)
+    outcome = run_experiment.run(experiment, tmp_path / "runs", workers=1)
     (failed,) = outcome.failures
     assert failed.trial.variant == "wild"
     assert "try a lower rate" in failed.message
@@ -99,13 +102,13 @@ def test_ctrl_c_leaves_everything_resumable(small, tmp_path, text_folder):
 
 def test_the_same_folder_is_not_used_by_two_at_once(small, tmp_path):
     with locked(tmp_path / "runs"), pytest.raises(RunFolderError, match="being run right now"):
-        running.run(small(), tmp_path / "runs", workers=1)
+        run_experiment.run(small(), tmp_path / "runs", workers=1)
     assert not worker_pids(), "those that were started early have nothing to do"
 
 
 def test_sizes_are_counted_once_and_told_to_the_workers(small, tmp_path):
     experiment = small(seeds=1, training={"steps": 4})
-    running.run(experiment, tmp_path / "runs", workers=2)
+    run_experiment.run(experiment, tmp_path / "runs", workers=2)
     for name in experiment.names:
         trial = trial_of(experiment, name, 0)
         counted = sizes_of(trial, prepare(trial.data, trial.task))
@@ -114,8 +117,8 @@ def test_sizes_are_counted_once_and_told_to_the_workers(small, tmp_path):
 
 
 def test_more_seeds_can_be_added(small, tmp_path):
-    running.run(small(seeds=1), tmp_path / "runs", workers=2)
-    outcome = running.run(small(seeds=2), tmp_path / "runs", workers=2, resume=True)
+    run_experiment.run(small(seeds=1), tmp_path / "runs", workers=2)
+    outcome = run_experiment.run(small(seeds=2), tmp_path / "runs", workers=2, resume=True)
     assert [job.state for job in outcome.jobs] == ["kept", "kept", "finished", "finished"]
 
 
@@ -126,7 +129,7 @@ def test_auto_seeds_stop_when_it_is_settled(small, tmp_path):
         training={"optimizer": {"kind": "adamw", "rate": 0.01}, "steps": 60},
         variants={"still": {"training": {"optimizer": {"kind": "adamw", "rate": 1e-9}}}},
     )
-    outcome = running.run(experiment, tmp_path / "runs", workers=2)
+    outcome = run_experiment.run(experiment, tmp_path / "runs", workers=2)
     assert outcome.findings is not None
     (verdict,) = outcome.findings["verdicts"]
     assert verdict["word"] == "hurt"

@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from headtohead.atomic_io import read_json, read_lines
+from headtohead.config.search import FIRST_SEED
 from headtohead.errors import RequestError, RunFolderError, SpecError
-from headtohead.files import read_json, read_lines
-from headtohead.lab import findings, loading, searching
-from headtohead.lab.folders import Run, open_runs
-from headtohead.lab.trial import run_trial
-from headtohead.lab.verify import verify
-from headtohead.spec.search import FIRST_SEED
-from headtohead.verdict import mean_interval
+from headtohead.experiment import findings, loading
+from headtohead.experiment.run_folder import Run, open_runs
+from headtohead.experiment.trial import run_trial
+from headtohead.runner.verify import verify
+from headtohead.search import run_search
+from headtohead.verdict.statistics import mean_interval
 
 FILE = """
 question = "Which setting is best?"
@@ -74,7 +75,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
     process.wait()
     time.sleep(1)  # a worker whose parent is gone ends at its next word
     before = finished(folder)
-    outcome = searching.run(loading.load(file), folder, workers=2, resume=True)
+    outcome = run_search.run(loading.load(file), folder, workers=2, resume=True)
     return Killed(file, folder, before, outcome)
 
 
@@ -88,7 +89,7 @@ def test_a_grid_of_12_cells_goes_on_after_a_kill_and_repeats_nothing(killed):
     assert len(set(settings)) == 12
     events = [line["event"] for line in read_lines(killed.folder / "search" / "journal.jsonl")]
     assert events.count("cell") == 12 and events.count("winner") == 1
-    again = searching.run(loading.load(killed.file), killed.folder, workers=2, resume=True)
+    again = run_search.run(loading.load(killed.file), killed.folder, workers=2, resume=True)
     assert finished(killed.folder) == after
     assert all(job.state == "kept" for job in again.jobs)
     assert again.findings == killed.outcome.findings
@@ -101,20 +102,20 @@ def test_a_journal_that_lost_its_end_is_named_and_not_used(killed, tmp_path):
     with pytest.raises(RunFolderError, match=r"search/journal\.jsonl: has lost its end"):
         findings.find(open_runs(copied))
     assert any("search/journal.jsonl" in check.found for check in verify(copied) if not check.passed)
-    outcome = searching.run(loading.load(killed.file), copied, workers=1, resume=True)
+    outcome = run_search.run(loading.load(killed.file), copied, workers=1, resume=True)
     assert outcome.findings["search"]["winner"] == killed.search["winner"]
     assert all(check.passed for check in verify(copied))
 
 
 def test_without_resume_the_folder_is_left_alone(killed):
     with pytest.raises(RunFolderError, match="--resume continues it"):
-        searching.run(loading.load(killed.file), killed.folder, workers=1)
+        run_search.run(loading.load(killed.file), killed.folder, workers=1)
     other = loading.load(killed.file, ["search.space.training.batch=[4, 8, 16]"])
     with pytest.raises(RunFolderError, match="holds another search"):
-        searching.run(other, killed.folder, workers=1, resume=True)
+        run_search.run(other, killed.folder, workers=1, resume=True)
     longer = loading.load(killed.file, ["search.budget.trials=12"])
     with pytest.raises(RunFolderError, match="has ended"):
-        searching.run(longer, killed.folder, workers=1, resume=True)
+        run_search.run(longer, killed.folder, workers=1, resume=True)
 
 
 def test_the_winner_is_the_best_on_validation_data_and_is_judged_by_fresh_seeds(killed):
@@ -182,7 +183,7 @@ def test_a_trial_of_a_search_scores_validation_data_only_and_keeps_no_model(kill
     (source / "test.txt").write_text("nothing like it .\n")
     other = loading.load(killed.file, data=source)
     cell = killed.search["cells"][0]
-    trial = searching._trial(other, cell["name"], cell["settings"], FIRST_SEED)
+    trial = run_search._trial(other, cell["name"], cell["settings"], FIRST_SEED)
     result = run_trial(trial, tmp_path / "run", device="cpu")
     there = Run(killed.folder / "search" / cell["name"] / f"seed-{FIRST_SEED}").result
     assert result["scores"] == there["scores"]
@@ -218,7 +219,7 @@ def test_an_impossible_value_fails_before_anything_is_trained(small, space, said
 def test_what_only_building_shows_is_found_before_anything_is_written(small, tmp_path):
     experiment = small(search={"space": {"training.optimizer.rate": [0.1, -1.0]}}, variants={})
     with pytest.raises(RequestError, match=r"training.optimizer.rate = -1.0 cannot be built"):
-        searching.run(experiment, tmp_path / "runs", workers=1)
+        run_search.run(experiment, tmp_path / "runs", workers=1)
     assert not (tmp_path / "runs").exists()
 
 
@@ -231,14 +232,14 @@ def test_a_cell_that_runs_away_is_out_and_the_others_go_on(small, tmp_path):
     tiny = {"steps": 20, "evaluate": 20, "checkpoint": 20, "batch": 4}
     space = {"training.optimizer": [{"kind": "sgd", "rate": 1e30}, {"kind": "adamw", "rate": 0.01}]}
     experiment = small(search={"space": space, "seeds": 1}, training=tiny, variants={}, probe={}, seeds=1)
-    outcome = searching.run(experiment, tmp_path / "runs", workers=1)
+    outcome = run_search.run(experiment, tmp_path / "runs", workers=1)
     cells = {cell["status"]: cell for cell in outcome.findings["search"]["cells"]}
     assert cells["failed"]["settings"]["training.optimizer"]["kind"] == "sgd"
     assert "try a lower rate" in cells["failed"]["message"]
     assert outcome.findings["search"]["winner"] == cells["finished"]["cell"]
     assert open_runs(tmp_path / "runs").run("winner", 0).trial.training.optimizer.kind == "adamw"
     kept = finished(tmp_path / "runs")
-    searching.run(experiment, tmp_path / "runs", workers=1, resume=True)
+    run_search.run(experiment, tmp_path / "runs", workers=1, resume=True)
     assert finished(tmp_path / "runs") == kept
     (only,) = (tmp_path / "runs" / "search" / cells["failed"]["name"]).iterdir()
     assert only.name == f"seed-{FIRST_SEED}"

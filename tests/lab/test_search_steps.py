@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from headtohead.atomic_io import read_lines, write_json
+from headtohead.config.search import Search
 from headtohead.errors import MissingExtraError, TrialError
-from headtohead.files import read_lines, write_json
-from headtohead.lab import proposing, searching
-from headtohead.lab.searching import LAG, Searching
-from headtohead.lab.workers import Job
-from headtohead.spec.search import Search
+from headtohead.execution.worker_pool import Job
+from headtohead.search import run_search, samplers
+from headtohead.search.run_search import LAG, Searching
 
 RATES = {"training.optimizer.rate": {"low": 1e-5, "high": 1e-1, "log": True}}
 MIXED = {**RATES, "training.batch": {"low": 4, "high": 32, "step": 4}, "model.position": ["learned", "alibi", "rope"]}
@@ -108,8 +108,8 @@ def test_proposals_are_drawn_by_the_seed(begun):
     pytest.importorskip("optuna")
     for method in ("random", "tpe"):
         made = [Search.model_validate({"method": method, "space": MIXED, "seed": seed}) for seed in (0, 0, 1)]
-        known = [(proposing.propose(made[0], at, [], []), float(at)) for at in range(8)]
-        one, same, other = (proposing.propose(search, 9, [], known) for search in made)
+        known = [(samplers.propose(made[0], at, [], []), float(at)) for at in range(8)]
+        one, same, other = (samplers.propose(search, 9, [], known) for search in made)
         assert one == same != other
         for settings in (one, other):
             assert 1e-5 <= settings["training.optimizer.rate"] <= 0.1
@@ -204,5 +204,5 @@ def test_tpe_without_optuna_says_what_to_install(small, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
     experiment = small(search={"method": "tpe", "space": RATES, "budget": {"trials": 4}}, variants={})
     with pytest.raises(MissingExtraError, match=r"headtohead\[search\]"):
-        searching.run(experiment, tmp_path / "runs")
+        run_search.run(experiment, tmp_path / "runs")
     assert not (tmp_path / "runs").exists()

@@ -9,20 +9,24 @@ import numpy as np
 import pytest
 import torch
 
-from headtohead import spec
-from headtohead.corpus.documents import Document
+from headtohead.atomic_io import read_json, read_lines
+from headtohead.config import distillation, experiment
+from headtohead.config import loading as config_loading
+from headtohead.data.sources.documents import Document
+from headtohead.distillation import evaluation
+from headtohead.distillation import teacher as distillation_teacher
+from headtohead.distillation.evaluation import Contestant
+from headtohead.distillation.summarization import Asking, line_of
+from headtohead.distillation.terminal import show_distillation
 from headtohead.errors import CorpusError, RequestError, SpecError
-from headtohead.files import read_json, read_lines
-from headtohead.lab import distilled, loading, running, teaching
-from headtohead.lab.distilled import Contestant
-from headtohead.lab.opening import open_model
-from headtohead.lab.summaries import Asking, line_of
-from headtohead.lab.trial import prepare
-from headtohead.lab.workers import Crew
-from headtohead.model import Learner
+from headtohead.execution.worker_pool import Crew
+from headtohead.experiment import loading
+from headtohead.experiment.open_model import open_model
+from headtohead.experiment.trial import prepare
+from headtohead.pretrained.layer_dropping import Learner
 from headtohead.report import write
-from headtohead.report.distillation_terminal import show_distillation
-from headtohead.train.lessons import TaughtBatch
+from headtohead.runner import run_experiment
+from headtohead.training.distillation_batches import TaughtBatch
 
 transformers = pytest.importorskip("transformers")
 NAMES, VERBS, THINGS = ["Ann", "Bob", "Eve"], ["likes", "sells", "wants"], ["a car", "the house", "some tea"]
@@ -80,7 +84,7 @@ def teacher(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def distil(documents: Path, teacher: Path) -> Any:
-    def build(**changes: Any) -> spec.Experiment:
+    def build(**changes: Any) -> experiment.Experiment:
         raw: dict[str, Any] = {
             "question": "Does a teacher help?",
             "task": "distil",
@@ -110,15 +114,15 @@ def distil(documents: Path, teacher: Path) -> Any:
     return build
 
 
-def _prepared(experiment: spec.Experiment, variant: str = "baseline") -> tuple[spec.Trial, Any]:
-    trial = spec.trial(experiment, variant, 0)
+def _prepared(experiment: experiment.Experiment, variant: str = "baseline") -> tuple[experiment.Trial, Any]:
+    trial = config_loading.trial(experiment, variant, 0)
     return trial, prepare(trial.data, trial.task)
 
 
 def test_only_the_summary_is_learned_and_scored(distil):
     trial, prepared = _prepared(distil())
     tokenizer = prepared.tokenizer
-    lesson = teaching.lesson_of(trial, prepared)
+    lesson = distillation_teacher.lesson_of(trial, prepared)
     assert len(lesson.rows) == 16
     schedule = lesson.schedule(trial, tokenizer)
     batch = schedule.batch(0)
@@ -135,7 +139,7 @@ def test_batches_by_length_hold_the_same_documents_whoever_teaches(distil):
     lessons = []
     for variant in ("baseline", "taught"):
         trial, prepared = _prepared(experiment, variant)
-        lessons.append((teaching.lesson_of(trial, prepared), trial, prepared.tokenizer))
+        lessons.append((distillation_teacher.lesson_of(trial, prepared), trial, prepared.tokenizer))
     people, taught = (lesson.rows.lengths.argsort(stable=True).tolist() for lesson, _, _ in lessons)
     assert people != taught, "by their own lengths the two would be put side by side in other orders"
     first, second = (lesson.schedule(trial, tokenizer).digest(4) for lesson, trial, tokenizer in lessons)
@@ -146,9 +150,9 @@ def test_the_loss_of_a_learner_is_that_of_whole_logits(distil):
     from torch.nn import functional as F
 
     trial, prepared = _prepared(distil())
-    lesson = teaching.lesson_of(trial, prepared)
+    lesson = distillation_teacher.lesson_of(trial, prepared)
     batch = lesson.schedule(trial, prepared.tokenizer).batch(0)
-    from headtohead.lab.trial import initial_model
+    from headtohead.experiment.trial import initial_model
 
     model = initial_model(trial, prepared).eval()
     assert isinstance(model, Learner)
@@ -160,10 +164,10 @@ def test_the_loss_of_a_learner_is_that_of_whole_logits(distil):
 
 def test_a_pretrained_student_equal_to_its_teacher_has_nothing_to_learn(distil):
     trial, prepared = _prepared(distil(), "logits")
-    lesson = teaching.lesson_of(trial, prepared)
+    lesson = distillation_teacher.lesson_of(trial, prepared)
     batch = lesson.schedule(trial, prepared.tokenizer).batch(0)
     assert isinstance(batch, TaughtBatch)
-    same = Learner(teaching.teacher_of(trial, prepared).model.inner)
+    same = Learner(distillation_teacher.teacher_of(trial, prepared).model.inner)
     with torch.no_grad():
         assert abs(lesson.objective.loss(same, batch).item()) < 1e-6
 
@@ -184,7 +188,7 @@ def test_documents_that_are_too_long_are_cut_at_their_end_and_counted(distil, te
 
 
 def test_an_experiment_leaves_the_whole_table(distil, tmp_path, capsys):
-    outcome = running.run(distil(), tmp_path / "runs", workers=1)
+    outcome = run_experiment.run(distil(), tmp_path / "runs", workers=1)
     assert not outcome.failures, outcome.failures[0].message
     assert outcome.findings is not None
     found = outcome.findings["distilled"]
@@ -218,8 +222,8 @@ def test_an_experiment_leaves_the_whole_table(distil, tmp_path, capsys):
     assert "summaries.jsonl" in read_json(folder / "result.json")["sha256"]
     opened = open_model(folder)
     trial, prepared = _prepared(distil(), "taught")
-    prompts = teaching.questions(trial.data, prepared, opened.tokenizer, "test")
-    from headtohead.decode import generate
+    prompts = distillation_teacher.questions(trial.data, prepared, opened.tokenizer, "test")
+    from headtohead.generation.generate import generate
 
     (again,) = generate(opened, [prompts[2]], "greedy", max_new_tokens=8)
     assert again.text.strip() == lines[2]["text"]
@@ -238,7 +242,7 @@ def _contestant(name: str, values: Any, seeds: Any = None) -> Contestant:
     return Contestant(
         name,
         {
-            key: [{"ended": "token", **dict.fromkeys(distilled.JUDGED, float(v))} for v in row]
+            key: [{"ended": "token", **dict.fromkeys(evaluation.JUDGED, float(v))} for v in row]
             for key, row in zip(keys, rows, strict=True)
         },
     )
@@ -251,7 +255,9 @@ def test_pairs_are_judged_by_document_and_seed():
     seeds = [0, 1, 2]
     people = _contestant("baseline", np.stack([easy + 0.1 + rng.normal(0, 0.01, 150) for _ in seeds]), seeds)
     taught = _contestant("taught", np.stack([easy + 0.1 + rng.normal(0, 0.01, 150) for _ in seeds]), seeds)
-    rows = {(row["who"], row["against"]): row for row in distilled.judged([teacher, before, people, taught], "rouge-1")}
+    rows = {
+        (row["who"], row["against"]): row for row in evaluation.judged([teacher, before, people, taught], "rouge-1")
+    }
     assert len(rows) == 6
     assert rows["before", "teacher"]["word"] == "hurt"
     assert rows["before", "teacher"]["effect"] == pytest.approx(-0.2)
@@ -259,9 +265,9 @@ def test_pairs_are_judged_by_document_and_seed():
     assert rows["taught", "teacher"]["word"] == "hurt"
     assert rows["taught", "baseline"]["word"] == "no practical difference"
     assert rows["taught", "baseline"]["seeds"] == 3
-    claim = spec.ContestClaim(source="D", says="", who="teacher", against="taught", expects="helped")
-    assert distilled.answered(claim, list(rows.values()))["answer"] == "holds"
-    assert distilled.answered(claim, list(rows.values()))["effect"] == pytest.approx(0.1, abs=0.01)
+    claim = distillation.ContestClaim(source="D", says="", who="teacher", against="taught", expects="helped")
+    assert evaluation.answered(claim, list(rows.values()))["answer"] == "holds"
+    assert evaluation.answered(claim, list(rows.values()))["effect"] == pytest.approx(0.1, abs=0.01)
 
 
 def test_the_recipe_speaks_of_those_who_take_part():
@@ -303,11 +309,13 @@ def test_workers_share_the_teachers_writing_and_write_the_same(distil, tmp_path,
     lines = {}
     for cache, workers in ((alone, 1), (shared, 2)):
         monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-        teaching._opened.cache_clear()
+        distillation_teacher._opened.cache_clear()
         trial, prepared = _prepared(distil(), "taught")
         crew = None if workers == 1 else Crew(workers, can_teach=True)
         told: list[Any] = []
-        teaching.lesson_of(trial, prepared, told.append, helpers=teaching.helpers_of(crew, trial, tmp_path))
+        distillation_teacher.lesson_of(
+            trial, prepared, told.append, helpers=distillation_teacher.helpers_of(crew, trial, tmp_path)
+        )
         (file,) = cache.rglob("texts.jsonl")
         lines[workers] = {line["key"]: (line["ids"], line["text"], line["ended"]) for line in read_lines(file)}
         assert told[-1].done == 16

@@ -9,9 +9,11 @@ import time
 import pytest
 import torch
 
+from headtohead.atomic_io import at_work
+from headtohead.distillation.teacher_cache import BLOCKS, INDEX, TEXTS, TeacherCache, Whose, root
 from headtohead.errors import RunFolderError
-from headtohead.lab.teacher_cache import BLOCKS, INDEX, TEXTS, Clock, TeacherCache, Whose, at_work, root
-from headtohead.train.distil import targets_of
+from headtohead.progress import Clock
+from headtohead.training.distillation_loss import targets_of
 
 WHOSE = Whose("a teacher", "abc", {"top": 5, "temperature": 2.0})
 
@@ -95,7 +97,7 @@ def test_the_place_is_named_by_all_that_the_work_depends_on(tmp_path, monkeypatc
 WRITER = """
 import sys, time
 from pathlib import Path
-from headtohead.lab.teacher_cache import TeacherCache, Whose, at_work
+from headtohead.distillation.teacher_cache import TeacherCache, Whose, at_work
 folder = Path(sys.argv[1])
 with at_work(folder):
     cache = TeacherCache.open(Whose("t", "abc", {"top": 5}), folder, going_on=True)
@@ -127,7 +129,7 @@ def test_a_kill_loses_no_more_than_the_document_being_written(tmp_path):
 
 def test_a_second_process_waits(tmp_path):
     code = (
-        "import sys, time\nfrom pathlib import Path\nfrom headtohead.lab.teacher_cache import at_work\n"
+        "import sys, time\nfrom pathlib import Path\nfrom headtohead.distillation.teacher_cache import at_work\n"
         "with at_work(Path(sys.argv[1])):\n    print('in', flush=True)\n    time.sleep(0.5)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)

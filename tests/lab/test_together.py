@@ -15,14 +15,16 @@ import pytest
 import torch
 from jaxtyping import config
 
-from headtohead import spec
+from headtohead.atomic_io import read_json, read_lines
+from headtohead.config import loading as config_loading
 from headtohead.errors import RequestError, RunFolderError
-from headtohead.files import read_json, read_lines
-from headtohead.lab import loading, together, verify
-from headtohead.lab.folders import Run
-from headtohead.lab.trial import run_trial
-from headtohead.train import checkpoint
-from headtohead.train.ranks import check_separable
+from headtohead.execution import torchrun
+from headtohead.experiment import loading
+from headtohead.experiment.run_folder import Run
+from headtohead.experiment.trial import run_trial
+from headtohead.runner import verify
+from headtohead.training import checkpoints
+from headtohead.training.processes import check_separable
 
 from .conftest import write_rows, write_text
 from .test_trial import without_times
@@ -116,7 +118,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_roberta: Path) -> Pat
     asked = []
     for name, raw in cases(write_text(place / "text"), write_rows(place / "rows"), encoder).items():
         seed = 0 if name == "killed" else 1  # the first seed is also audited, which takes longer
-        trial = spec.trial(loading.from_dict(raw, name), "baseline", seed)
+        trial = config_loading.trial(loading.from_dict(raw, name), "baseline", seed)
         if name != "killed":
             run_trial(trial, place / f"{name}-alone")
         stop = 20 if name == "halted" else -1
@@ -176,8 +178,8 @@ def test_another_number_of_processes_is_refused_unless_asked_for(trained, tmp_pa
     trial = Run(tmp_path / "run").trial
     with pytest.raises(RunFolderError, match=r"on 2 processes, and this is one process; .*--reshard"):
         run_trial(trial, tmp_path / "run")
-    assert checkpoint.reshard(tmp_path / "run", 1)
-    assert not checkpoint.reshard(tmp_path / "run", 1)
+    assert checkpoints.reshard(tmp_path / "run", 1)
+    assert not checkpoints.reshard(tmp_path / "run", 1)
     result = run_trial(trial, tmp_path / "run")
     assert result["trained"]["processes"] == 1
     assert result["trained"]["resharded"] == (10,)  # it was halted at 20 before it could save
@@ -193,10 +195,10 @@ def test_every_unfinished_run_of_an_experiment_is_resharded(trained, tmp_path):
     for name in ("halted", "stream"):
         shutil.copytree(trained / name, tmp_path / "runs" / name / "seed-1")
     run = tmp_path / "runs" / "halted" / "seed-1"
-    assert together.reshard(tmp_path / "runs", 3) == [run]
+    assert torchrun.reshard(tmp_path / "runs", 3) == [run]
     with pytest.raises(RunFolderError, match="on 3 processes"):
         run_trial(Run(run).trial, run)
-    assert together.reshard(tmp_path / "nothing", 3) == []
+    assert torchrun.reshard(tmp_path / "nothing", 3) == []
 
 
 def test_rows_that_see_each_other_are_not_shared_out():
@@ -207,11 +209,11 @@ def test_rows_that_see_each_other_are_not_shared_out():
 
 def test_what_means_nothing_under_torchrun_is_refused():
     with pytest.raises(RequestError, match="--workers: under torchrun"):
-        together.check_request(None, 2)
+        torchrun.check_request(None, 2)
     with pytest.raises(RequestError, match="--on: under torchrun"):
-        together.check_request("ray", None)
-    together.check_request(None, None)
-    assert together.place({}) == (0, 1, 0)
+        torchrun.check_request("ray", None)
+    torchrun.check_request(None, None)
+    assert torchrun.place({}) == (0, 1, 0)
 
 
 def as_file(raw: dict[str, Any], path: Path) -> Path:
@@ -246,7 +248,7 @@ def wait_for_step(run: Path, step: int, process: "subprocess.Popen[str]") -> Non
 
 
 def last_step(run: Path) -> int:
-    newest = checkpoint.newest(run)
+    newest = checkpoints.newest(run)
     assert newest is not None
     return int(newest.name[-6:])
 

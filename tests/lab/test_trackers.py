@@ -11,11 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 import headtohead as h2h
-from headtohead.cli import app
+from headtohead.atomic_io import read_json, read_lines
+from headtohead.cli.app import app
 from headtohead.errors import MissingExtraError, RequestError
-from headtohead.files import read_json, read_lines
-from headtohead.lab import loading, trackers
-from headtohead.lab.trackers import Trackers
+from headtohead.execution import trackers
+from headtohead.execution.trackers import Trackers
+from headtohead.experiment import loading
 
 from .conftest import write_text
 

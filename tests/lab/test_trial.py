@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from headtohead import spec
+from headtohead.atomic_io import read_json, read_lines
+from headtohead.config import loading as config_loading
 from headtohead.errors import DivergedError, RunFolderError
-from headtohead.files import read_json, read_lines
-from headtohead.lab import saved, use
-from headtohead.lab.folders import Run
-from headtohead.lab.trial import run_trial
+from headtohead.experiment import inference, model_io
+from headtohead.experiment.run_folder import Run
+from headtohead.experiment.trial import run_trial
 
 
 def without_times(path: Path) -> list[str]:
@@ -31,7 +31,7 @@ def same_outcome(one: Path, other: Path) -> None:
 
 
 def test_a_run_folder_holds_what_its_contract_says(small, tmp_path):
-    run_trial(spec.trial(small(), "baseline", 0), tmp_path / "run")
+    run_trial(config_loading.trial(small(), "baseline", 0), tmp_path / "run")
     run = Run(tmp_path / "run")
     assert run.is_finished
     assert run.damaged() == []
@@ -48,7 +48,9 @@ def test_a_run_folder_holds_what_its_contract_says(small, tmp_path):
 
 def test_training_learns(small, tmp_path):
     result = run_trial(
-        spec.trial(small(training={"steps": 150, "optimizer": {"kind": "adamw", "rate": 0.01}}), "baseline", 0),
+        config_loading.trial(
+            small(training={"steps": 150, "optimizer": {"kind": "adamw", "rate": 0.01}}), "baseline", 0
+        ),
         tmp_path / "run",
     )
     first = read_lines(tmp_path / "run" / "metrics.jsonl")[0]
@@ -59,7 +61,7 @@ def test_training_learns(small, tmp_path):
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others(small, tmp_path):
     experiment = small(model={"dropout": 0.1})
     for name, seed in (("one", 0), ("two", 0), ("three", 1)):
-        run_trial(spec.trial(experiment, "baseline", seed), tmp_path / name)
+        run_trial(config_loading.trial(experiment, "baseline", seed), tmp_path / name)
     same_outcome(tmp_path / "one", tmp_path / "two")
     assert (tmp_path / "one" / "model.safetensors").read_bytes() != (
         tmp_path / "three" / "model.safetensors"
@@ -70,7 +72,7 @@ def test_what_two_variants_share_starts_equal_and_sees_the_same_batches(small, t
     experiment = small()
     starts = []
     for variant in experiment.names:
-        run_trial(spec.trial(experiment, variant, 0), tmp_path / variant)
+        run_trial(config_loading.trial(experiment, variant, 0), tmp_path / variant)
         starts.append(Run(tmp_path / variant).start)
     shared = set(starts[0]["tensors"]) & set(starts[1]["tensors"])
     assert len(shared) == len(starts[1]["tensors"])
@@ -98,7 +100,7 @@ HARD = {
 def test_a_run_killed_at_random_moments_ends_with_the_same_bits(small, tmp_path, optimizer):
     changes = json.loads(json.dumps(HARD))
     changes["training"]["optimizer"]["kind"] = optimizer
-    trial = spec.trial(small(**changes), "baseline", 0)
+    trial = config_loading.trial(small(**changes), "baseline", 0)
     began = time.perf_counter()
     run_trial(trial, tmp_path / "whole")
     whole = time.perf_counter() - began
@@ -121,7 +123,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bits(small, tmp_path,
 
 
 def test_best_weights_are_chosen_by_validation_data_only(small, tmp_path):
-    trial = spec.trial(small(**HARD), "baseline", 0)
+    trial = config_loading.trial(small(**HARD), "baseline", 0)
     result = run_trial(trial, tmp_path / "run")
     lines = [line for line in read_lines(tmp_path / "run" / "metrics.jsonl") if line["split"] == "validation"]
     best = min(lines, key=lambda line: line["loss"])
@@ -131,27 +133,27 @@ def test_best_weights_are_chosen_by_validation_data_only(small, tmp_path):
 
 def test_early_stop_stops(small, tmp_path):
     changes = {**HARD, "training": {**HARD["training"], "steps": 400, "stop": {"patience": 2}}}
-    result = run_trial(spec.trial(small(**changes), "baseline", 0), tmp_path / "run")
+    result = run_trial(config_loading.trial(small(**changes), "baseline", 0), tmp_path / "run")
     assert result["trained"]["stopped_early"]
     assert result["trained"]["steps"] < 400
 
 
 def test_divergence_ends_with_a_plain_statement_and_what_to_try(small, tmp_path):
-    trial = spec.trial(small(training={"optimizer": {"kind": "sgd", "rate": 1e30}}), "baseline", 0)
+    trial = config_loading.trial(small(training={"optimizer": {"kind": "sgd", "rate": 1e30}}), "baseline", 0)
     with pytest.raises(DivergedError, match=r"not a number at step \d+: try a lower rate than 1e\+30 for sgd"):
         run_trial(trial, tmp_path / "run")
 
 
 def test_a_folder_of_another_trial_is_refused(small, tmp_path):
-    run_trial(spec.trial(small(), "baseline", 0), tmp_path / "run")
+    run_trial(config_loading.trial(small(), "baseline", 0), tmp_path / "run")
     with pytest.raises(RunFolderError, match="a different trial"):
-        run_trial(spec.trial(small(), "alibi", 0), tmp_path / "run")
+        run_trial(config_loading.trial(small(), "alibi", 0), tmp_path / "run")
 
 
 def test_a_damaged_checkpoint_is_named_and_not_used(small, tmp_path):
-    trial = spec.trial(small(), "baseline", 0)
+    trial = config_loading.trial(small(), "baseline", 0)
     run_trial(trial, tmp_path / "run")
-    from headtohead.lab.trial import begin, prepare
+    from headtohead.experiment.trial import begin, prepare
 
     folder = tmp_path / "other"
     _, training = begin(trial, prepare(trial.data, trial.task), folder, torch.device("cpu"))
@@ -165,18 +167,18 @@ def test_a_damaged_checkpoint_is_named_and_not_used(small, tmp_path):
 
 
 def test_a_saved_model_gives_the_scores_of_its_run(small, tmp_path):
-    run_trial(spec.trial(small(), "alibi", 0), tmp_path / "run")
-    loaded = saved.load(tmp_path / "run")
-    answer = use.score(loaded, "the people will defend the peace .")
+    run_trial(config_loading.trial(small(), "alibi", 0), tmp_path / "run")
+    loaded = model_io.load(tmp_path / "run")
+    answer = inference.score(loaded, "the people will defend the peace .")
     assert answer["perplexity"] == pytest.approx(Run(tmp_path / "run").probes["sentences"]["normal"]["perplexity"])
     assert len(answer["tokens"]) == 6
-    before = saved.load(tmp_path / "run", initial=True)
-    assert use.score(before, "the people will defend the peace .")["perplexity"] > answer["perplexity"]
+    before = model_io.load(tmp_path / "run", initial=True)
+    assert inference.score(before, "the people will defend the peace .")["perplexity"] > answer["perplexity"]
 
 
 @pytest.mark.parametrize("pool", ["mean", "first", "max", "attention"])
 def test_a_classifier_learns_and_predicts(rows_folder, tmp_path, pool):
-    from headtohead.lab import loading
+    from headtohead.experiment import loading
 
     raw = {
         "question": "?",
@@ -185,18 +187,18 @@ def test_a_classifier_learns_and_predicts(rows_folder, tmp_path, pool):
         "model": {"width": 16, "layers": 1, "heads": 2, "context": 12, "pool": pool},
         "training": {"steps": "12 epochs", "evaluate": "4 epochs", "optimizer": {"kind": "adam", "rate": 3e-3}},
     }
-    result = run_trial(spec.trial(loading.from_dict(raw), "baseline", 0), tmp_path / "run")
+    result = run_trial(config_loading.trial(loading.from_dict(raw), "baseline", 0), tmp_path / "run")
     assert result["scores"]["test"]["accuracy"] > 0.9
-    answer = use.predict(saved.load(tmp_path / "run"), "the congress must build new schools .")
+    answer = inference.predict(model_io.load(tmp_path / "run"), "the congress must build new schools .")
     assert answer["class"] == "builder"
     assert sum(answer["classes"].values()) == pytest.approx(1)
 
 
 def test_muon_trains_where_bfloat16_works_and_refuses_where_it_kills(small, tmp_path):
     from headtohead.errors import DeviceError
-    from headtohead.train.devices import bfloat16_works
+    from headtohead.training.devices import bfloat16_works
 
-    trial = spec.trial(small(training={"optimizer": {"kind": "muon"}}), "baseline", 0)
+    trial = config_loading.trial(small(training={"optimizer": {"kind": "muon"}}), "baseline", 0)
     if bfloat16_works():
         assert run_trial(trial, tmp_path / "run")["scores"]["test"]["perplexity"] < 30
     else:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from headtohead import spec
-from headtohead.lab import loading, saved
-from headtohead.lab.trial import begin, prepare
-from headtohead.spec.loading import trial as trial_of
+from headtohead.config import experiment
+from headtohead.config.loading import trial as trial_of
+from headtohead.experiment import loading, model_io
+from headtohead.experiment.trial import begin, prepare
 
 WORDS = ["the", "people", "will", "build", "schools", "and", "honor", "law", "peace", "jobs", "we", "ask", "new", "."]
 TEXT = "the people will build new schools ."
@@ -21,7 +21,7 @@ def _rows(count: int, seed: int) -> list[str]:
     return [" ".join(draw.choices(WORDS, k=8)) for _ in range(count)]
 
 
-def _experiment(folder: Path, task: str) -> spec.Experiment:
+def _experiment(folder: Path, task: str) -> experiment.Experiment:
     folder.mkdir()
     for name, count in (("train", 120), ("validation", 40), ("test", 40)):
         rows = _rows(count, len(name))
@@ -57,7 +57,7 @@ def _runs(place: Path, task: str) -> dict[str, Path]:
         prepared = prepare(trial.data, trial.task)
         model, training = begin(trial, prepared, found[name], torch.device("cpu"))
         training.run()
-        saved.save(found[name], model, prepared.tokenizer, trial, prepared.corpus.label_names)
+        model_io.save(found[name], model, prepared.tokenizer, trial, prepared.corpus.label_names)
     return found
 
 

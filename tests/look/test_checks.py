@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headtohead import looking
-from headtohead.look.checks import Check, check
-from headtohead.look.maps import Maps
+from headtohead.attention_analysis import api
+from headtohead.attention_analysis.map_checks import Check, check
+from headtohead.attention_analysis.maps import Maps
 
 LENGTH = 6
 
@@ -108,5 +108,5 @@ def test_a_look_beyond_the_window_is_seen_on_both_sides(
 
 def test_trained_models_keep_the_rules_of_their_parts(decoders: dict[str, Path]) -> None:
     text = "the people will build new schools ."
-    assert [one.passed for one in looking.attention(decoders["window"], text).checks] == [True, None, True, True]
-    assert [one.passed for one in looking.attention(decoders["alibi"], text).checks] == [True, None, True, None]
+    assert [one.passed for one in api.attention(decoders["window"], text).checks] == [True, None, True, True]
+    assert [one.passed for one in api.attention(decoders["alibi"], text).checks] == [True, None, True, None]

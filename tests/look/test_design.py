@@ -10,9 +10,9 @@ from scipy.optimize import linprog, minimize
 from scipy.sparse import block_diag
 from scipy.special import log_softmax, softmax
 
-from headtohead import design
 from headtohead.errors import RequestError
-from headtohead.look.design_solvers import nearest
+from headtohead.key_design import solve
+from headtohead.key_design.solvers import nearest
 
 SETS = 500
 KINDS = ("cloud", "simplex", "inside", "on a face", "twins", "grid", "sphere")
@@ -68,7 +68,7 @@ def test_exactly_the_selectable_keys_of_500_sets_are_selected_to_the_wanted_prec
         assert not ((apart > 1e-8) & (apart < 1e-6)).any(), "a set too near to call is no test"
         wanted = (0.9, 0.999, 1 - 1e-6)[seed % 3]
         for i, separation in enumerate(apart):
-            found = design.select(keys, i, precision=wanted)
+            found = solve.select(keys, i, precision=wanted)
             assert found.exact == (separation > 1e-7), f"set {seed} ({kind}), key {i}: {separation}"
             weights = softmax(keys @ found.query)
             assert np.allclose(weights, found.weights, atol=1e-12)
@@ -102,11 +102,11 @@ def test_the_best_weight_on_a_key_that_cannot_be_selected_is_not_beaten_by_a_gen
         size = np.abs(keys - keys.mean(axis=0)).max()
         rows = (keys - keys.mean(axis=0)) / size
         for i in range(len(keys)):
-            found = design.select(keys, i)
+            found = solve.select(keys, i)
             if found.exact:
                 continue
             if not found.attained:
-                found = design.select(keys, i, precision=1 - 1e-9)
+                found = solve.select(keys, i, precision=1 - 1e-9)
             tried += 1
             other = minimize(lambda q, i=i, rows=rows: -log_softmax(rows @ q)[i], np.zeros(rows.shape[1]))
             assert found.precision >= np.exp(-other.fun) * (1 - 1e-6)
@@ -121,7 +121,7 @@ def test_the_best_weight_on_a_key_that_cannot_be_selected_is_not_beaten_by_a_gen
 def test_the_query_is_the_shortest_that_reaches_the_precision(wanted):
     for kind, keys in itertools.islice(key_sets(), 7):
         i = int(np.argmax(separations(keys)))
-        ours = design.select(keys, i, precision=wanted)
+        ours = solve.select(keys, i, precision=wanted)
         limit = np.log(1 / wanted - 1)
         others = np.delete(keys - keys[i], i, axis=0)
 
@@ -163,7 +163,7 @@ def test_averages_are_exact_where_the_keys_are_a_face_and_only_there():
             bounds=[(-1.0, 1.0)] * dims + [(0.0, 1.0)],
             method="highs",
         )
-        found = design.average(keys, subset)
+        found = solve.average(keys, subset)
         assert found.exact == (program.x[-1] > 1e-6), f"set {seed}, keys {subset}"
         inside = found.weights[subset]
         if found.exact:
@@ -194,7 +194,7 @@ def proves_that_no_query_yields(found):
 
 def test_the_average_of_all_keys_is_the_query_0():
     for _, keys in key_sets(30):
-        found = design.average(keys)
+        found = solve.average(keys)
         assert found.exact and found.attained
         assert found.norm == 0
         assert np.allclose(found.weights, 1 / len(keys))
@@ -206,18 +206,18 @@ def test_weights_that_some_query_yields_are_found_again():
         size = np.abs(keys - keys.mean(axis=0)).max()
         query = rng.normal(size=keys.shape[1]) * 3 / size
         target = softmax(keys @ query)
-        found = design.weights(keys, target)
+        found = solve.weights(keys, target)
         assert found.exact and found.attained
         assert np.abs(found.weights - target).max() < 1e-8
         assert found.norm <= np.linalg.norm(query) * (1 + 1e-8), "and no longer than needed"
-        assert design.weights(keys, target, precision=0.99).norm < found.norm
+        assert solve.weights(keys, target, precision=0.99).norm < found.norm
 
 
 def test_weights_that_no_query_yields_get_the_nearest_and_a_proof():
     tried = 0
     for seed, (_, keys) in enumerate(key_sets(60)):
         target = np.random.default_rng(seed).dirichlet(np.ones(len(keys)))
-        found = design.weights(keys, target)
+        found = solve.weights(keys, target)
         if len(keys) <= keys.shape[1] + 1 and np.linalg.matrix_rank(keys - keys.mean(axis=0)) == len(keys) - 1:
             assert found.exact, "keys in general position, few enough, can have any weights"
             assert np.abs(found.weights - target).max() < 1e-9
@@ -238,16 +238,16 @@ def test_weights_that_no_query_yields_get_the_nearest_and_a_proof():
 
 def test_weights_with_zeros_need_a_face_and_keep_their_shares():
     square = [[0, 0], [2, 0], [0, 2], [2, 2], [1, 1]]
-    edge = design.weights(square, [0.7, 0.3, 0, 0, 0], precision=1 - 1e-6)
+    edge = solve.weights(square, [0.7, 0.3, 0, 0, 0], precision=1 - 1e-6)
     assert edge.exact and not edge.attained
     assert edge.face == (0, 1)
     assert edge.weights[0] / edge.weights[1] == pytest.approx(7 / 3, rel=1e-6)
     assert edge.weights[2:].sum() <= 1e-6
-    diagonal = design.weights(square, [0.7, 0, 0, 0.3, 0])
+    diagonal = solve.weights(square, [0.7, 0, 0, 0.3, 0])
     assert not diagonal.exact
     assert diagonal.face == (0, 1, 2, 3, 4)
     proves_that_no_query_yields(diagonal)
-    three_on_an_edge = design.weights([[0, 0], [1, 0], [2, 0], [1, 1]], [0.5, 0.2, 0.3, 0])
+    three_on_an_edge = solve.weights([[0, 0], [1, 0], [2, 0], [1, 1]], [0.5, 0.2, 0.3, 0])
     assert not three_on_an_edge.exact and not three_on_an_edge.attained
     assert three_on_an_edge.face == (0, 1, 2)
     proves_that_no_query_yields(three_on_an_edge)
@@ -255,7 +255,7 @@ def test_weights_with_zeros_need_a_face_and_keep_their_shares():
 
 
 def test_the_middle_of_an_edge_gets_a_third_at_most():
-    found = design.select([[0, 0], [1, 0], [2, 0], [1, 1]], 1)
+    found = solve.select([[0, 0], [1, 0], [2, 0], [1, 1]], 1)
     assert not found.exact and not found.attained
     assert found.best == pytest.approx(1 / 3)
     assert found.precision == pytest.approx(0.999 / 3)
@@ -266,7 +266,7 @@ def test_the_middle_of_an_edge_gets_a_third_at_most():
 def test_longer_queries_come_nearer_along_the_given_direction():
     for _, keys in key_sets(20):
         for i in range(len(keys)):
-            found = design.select(keys, i)
+            found = solve.select(keys, i)
             if found.direction is None:
                 continue
             size = np.abs(keys - keys.mean(axis=0)).max()
@@ -284,7 +284,7 @@ def test_moving_turning_and_scaling_keys_changes_nothing_but_the_scale_of_the_qu
     keys[6] = keys[:5].mean(axis=0)
     turn = np.linalg.qr(rng.normal(size=(4, 4)))[0]
     for i in range(7):
-        one, other = design.select(keys, i), design.select(1e3 * keys @ turn + rng.normal(size=4), i)
+        one, other = solve.select(keys, i), solve.select(1e3 * keys @ turn + rng.normal(size=4), i)
         assert one.exact == other.exact
         assert np.allclose(one.weights, other.weights, atol=1e-8)
         assert other.norm == pytest.approx(one.norm / 1e3, rel=1e-6)
@@ -293,7 +293,7 @@ def test_moving_turning_and_scaling_keys_changes_nothing_but_the_scale_of_the_qu
 @pytest.mark.parametrize("distance", [1e-2, 1e-4, 1e-6, 1e-8])
 def test_a_key_that_hardly_stands_out_is_selected_by_a_long_query(distance):
     keys = np.vstack([2 * np.eye(3), np.zeros(3), np.full(3, 2 / 3) + distance / np.sqrt(3)])
-    found = design.select(keys, 4)
+    found = solve.select(keys, 4)
     assert found.exact
     assert found.margin == pytest.approx(distance, rel=1e-4)
     assert softmax(keys @ found.query)[4] >= 0.999
@@ -304,29 +304,29 @@ def test_a_key_that_hardly_stands_out_is_selected_by_a_long_query(distance):
 @pytest.mark.parametrize("distance", [5e-10, 1e-12, 0, -1e-12, -1e-6])
 def test_nearer_than_the_tolerance_counts_as_touching_and_says_so(distance):
     keys = np.vstack([2 * np.eye(3), np.zeros(3), np.full(3, 2 / 3) + distance / np.sqrt(3)])
-    found = design.select(keys, 4)
+    found = solve.select(keys, 4)
     assert not found.exact
     assert found.best == pytest.approx(0.25, abs=1e-5)
     assert found.tolerance == pytest.approx(1.65e-9, rel=0.01)
     assert ("counted as equal: the tolerance is 1.6e-09" in found.reason) == (distance > 1e-11)
     if distance > 1e-11:
         assert "Short of that, no query" in found.reason
-        assert design.select(keys, 4, tolerance=1e-11).exact
+        assert solve.select(keys, 4, tolerance=1e-11).exact
 
 
 def test_equal_keys_share_their_weight():
-    found = design.select([[1, 0], [0, 1], [1, 0]], 2)
+    found = solve.select([[1, 0], [0, 1], [1, 0]], 2)
     assert not found.exact
     assert found.best == pytest.approx(0.5)
     assert found.reason.startswith("Keys 2 and 0 are equal")
-    assert design.average([[1, 0], [0, 1], [1, 0]], [0, 2]).exact
-    same = design.weights([[1, 2]] * 3, [0.5, 0.3, 0.2])
+    assert solve.average([[1, 0], [0, 1], [1, 0]], [0, 2]).exact
+    same = solve.weights([[1, 2]] * 3, [0.5, 0.3, 0.2])
     assert not same.exact and same.norm == 0
     assert np.allclose(same.weights, 1 / 3)
 
 
 def test_one_key_has_all_the_weight():
-    found = design.select([[3, 4]], 0)
+    found = solve.select([[3, 4]], 0)
     assert found.exact and found.attained
     assert found.norm == 0
     assert found.weights.tolist() == [1.0]
@@ -335,11 +335,11 @@ def test_one_key_has_all_the_weight():
 def test_the_identity_is_exact_where_every_key_is_a_corner():
     keys = np.random.default_rng(0).normal(size=(6, 3))
     keys /= np.linalg.norm(keys, axis=1, keepdims=True)
-    found = design.identity(keys, precision=0.9999)
+    found = solve.identity(keys, precision=0.9999)
     assert found.exact
     assert found.query.shape == keys.shape
     assert np.abs(softmax(found.query @ keys.T, axis=1) - np.eye(6)).max() <= 1e-4
-    broken = design.identity(np.vstack([keys, keys.mean(axis=0)]))
+    broken = solve.identity(np.vstack([keys, keys.mean(axis=0)]))
     assert not broken.exact
     assert broken.reason.startswith("Key 6 cannot be selected")
     assert [row.exact for row in broken.rows] == [True] * 6 + [False]
@@ -347,10 +347,10 @@ def test_the_identity_is_exact_where_every_key_is_a_corner():
 
 def test_values_give_the_output_and_the_wanted_one():
     keys, values = [[1, 0], [0, 1], [-1, -1]], [[10, 0], [20, 0], [30, 1]]
-    found = design.average(keys, [0, 1], values=values, precision=1 - 1e-9)
+    found = solve.average(keys, [0, 1], values=values, precision=1 - 1e-9)
     assert found.wanted.tolist() == [15, 0]
     assert np.allclose(found.output, [15, 0], atol=1e-6)
-    assert np.allclose(design.identity(keys, values=values).wanted, values)
+    assert np.allclose(solve.identity(keys, values=values).wanted, values)
 
 
 def test_large_and_far_away_keys_are_handled():
@@ -358,18 +358,18 @@ def test_large_and_far_away_keys_are_handled():
     for scale, offset in ((1e150, 0), (1e-150, 0), (1, 1e6), (1e8, 1e3)):
         keys = scale * rng.normal(size=(6, 3)) + offset
         for i in np.flatnonzero(separations(keys / scale) > 1e-3):
-            found = design.select(keys, int(i))
+            found = solve.select(keys, int(i))
             assert found.exact
             assert softmax(keys @ found.query)[i] >= 0.999 * (1 - 1e-9)
     wide = rng.normal(size=(200, 64))
-    assert design.select(wide, 17).exact
+    assert solve.select(wide, 17).exact
     inside = np.vstack([wide, wide.mean(axis=0)])
-    assert not design.select(inside, 200).exact
+    assert not solve.select(inside, 200).exact
 
 
 def test_keys_too_close_for_any_query_are_refused_in_words():
     with pytest.raises(RequestError, match="too little for a query to tell them apart"):
-        design.select([[1e-320, 0], [0, 1e-320]], 0)
+        solve.select([[1e-320, 0], [0, 1e-320]], 0)
 
 
 def test_tiny_weights_in_a_target_do_not_lead_astray():
@@ -378,7 +378,7 @@ def test_tiny_weights_in_a_target_do_not_lead_astray():
         rng = np.random.default_rng(seed)
         keys = rng.normal(size=(8, 5))
         target = rng.dirichlet(np.full(8, 0.05))
-        found = design.weights(keys, target)
+        found = solve.weights(keys, target)
         assert found.precision >= np.exp(-target[target > 0] @ np.log(8 * target[target > 0])), "better than query 0"
         assert np.abs((found.weights - target) @ keys).max() < (1e-8 if found.attained else 1e-2)
 

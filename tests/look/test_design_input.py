@@ -5,8 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from headtohead import design
 from headtohead.errors import RequestError
+from headtohead.key_design import inputs, solve
+from headtohead.key_design.guided_tour import tour
+from headtohead.key_design.key_replacement import replace_key
 
 KEYS = [[1, 0], [0, 1], [-1, -1]]
 
@@ -30,7 +32,7 @@ KEYS = [[1, 0], [0, 1], [-1, -1]]
         ([[10**400, 1]], "is not a finite number"),
     ],
 )
-@pytest.mark.parametrize("call", [lambda k: design.select(k, 0), design.average, design.identity])
+@pytest.mark.parametrize("call", [lambda k: solve.select(k, 0), solve.average, solve.identity])
 def test_bad_keys_are_named(keys, words, call):
     with pytest.raises(RequestError, match=words):
         call(keys)
@@ -38,48 +40,51 @@ def test_bad_keys_are_named(keys, words, call):
 
 def test_everything_that_is_wrong_is_said_at_once():
     with pytest.raises(RequestError, match=r"3 errors\n  row 1 has 3 numbers, row 0 has 2\n  .*\n  row 2, number 0"):
-        design.select([[1, 2], [1, 2, 3], [float("nan"), 2], [1]], 0)
+        solve.select([[1, 2], [1, 2, 3], [float("nan"), 2], [1]], 0)
     with pytest.raises(RequestError, match="and 5 more"):
-        design.select([[1, 2], *([[1]] * 15)], 0)
+        solve.select([[1, 2], *([[1]] * 15)], 0)
 
 
 @pytest.mark.parametrize("i", [3, -1])
 def test_an_index_out_of_range(i):
     with pytest.raises(RequestError, match=rf"there is no key {i}; there are 3 keys, counted from 0 to 2"):
-        design.select(KEYS, i)
+        solve.select(KEYS, i)
     with pytest.raises(RequestError, match=rf"there is no key {i}"):
-        design.average(KEYS, [0, i])
+        solve.average(KEYS, [0, i])
     with pytest.raises(RequestError, match=rf"there is no key {i}"):
-        design.replace_key(KEYS, [1, 1], i, select=True)
+        replace_key.replace_key(KEYS, [1, 1], i, select=True)
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: design.select(KEYS, 0.5), "a whole number from 0 to 2 is wanted, not 0.5"),
-        (lambda: design.select(KEYS, "0"), "a whole number from 0 to 2 is wanted, not '0'"),
-        (lambda: design.average(KEYS, []), "no keys given"),
-        (lambda: design.average(KEYS, [0, 0]), "key 0 is given twice"),
-        (lambda: design.average(KEYS, 1), r"a list of keys' places is wanted, as \[0, 1\]"),
-        (lambda: design.weights(KEYS, [0.5, 0.5]), "target: 2 numbers for 3 keys"),
-        (lambda: design.weights(KEYS, [0.5, 0.7, -0.2]), "weight 2 is -0.2; a weight is at least 0"),
-        (lambda: design.weights(KEYS, [0.5, 0.2, 0.2]), "the weights sum to 0.9; they must sum to 1"),
-        (lambda: design.weights(KEYS, [0, 0, 0]), "the weights sum to 0"),
-        (lambda: design.weights(KEYS, [0.5, float("nan"), 0.5]), "number 1: nan is not a finite number"),
-        (lambda: design.weights(KEYS, 3), "target: a list of numbers is wanted, not 3"),
-        (lambda: design.select(KEYS, 0, precision=1), "precision: 1 given; it must lie between 0 and 1"),
-        (lambda: design.select(KEYS, 0, precision=0), "precision: 0 given"),
-        (lambda: design.select(KEYS, 0, precision="high"), "precision: 'high' given"),
-        (lambda: design.select(KEYS, 0, tolerance=1), "tolerance: 1 given; it must lie between 1e-13 and 0.01"),
-        (lambda: design.select(KEYS, 0, values=[[1], [2]]), "values: 2 rows for 3 keys; each key has one"),
-        (lambda: design.replace_key(KEYS, [1], 0, select=True), "query: 1 number for 2 numbers of a key"),
-        (lambda: design.replace_key(KEYS, [1, 1], 0), "say one of average, select and weights; none of them given"),
+        (lambda: solve.select(KEYS, 0.5), "a whole number from 0 to 2 is wanted, not 0.5"),
+        (lambda: solve.select(KEYS, "0"), "a whole number from 0 to 2 is wanted, not '0'"),
+        (lambda: solve.average(KEYS, []), "no keys given"),
+        (lambda: solve.average(KEYS, [0, 0]), "key 0 is given twice"),
+        (lambda: solve.average(KEYS, 1), r"a list of keys' places is wanted, as \[0, 1\]"),
+        (lambda: solve.weights(KEYS, [0.5, 0.5]), "target: 2 numbers for 3 keys"),
+        (lambda: solve.weights(KEYS, [0.5, 0.7, -0.2]), "weight 2 is -0.2; a weight is at least 0"),
+        (lambda: solve.weights(KEYS, [0.5, 0.2, 0.2]), "the weights sum to 0.9; they must sum to 1"),
+        (lambda: solve.weights(KEYS, [0, 0, 0]), "the weights sum to 0"),
+        (lambda: solve.weights(KEYS, [0.5, float("nan"), 0.5]), "number 1: nan is not a finite number"),
+        (lambda: solve.weights(KEYS, 3), "target: a list of numbers is wanted, not 3"),
+        (lambda: solve.select(KEYS, 0, precision=1), "precision: 1 given; it must lie between 0 and 1"),
+        (lambda: solve.select(KEYS, 0, precision=0), "precision: 0 given"),
+        (lambda: solve.select(KEYS, 0, precision="high"), "precision: 'high' given"),
+        (lambda: solve.select(KEYS, 0, tolerance=1), "tolerance: 1 given; it must lie between 1e-13 and 0.01"),
+        (lambda: solve.select(KEYS, 0, values=[[1], [2]]), "values: 2 rows for 3 keys; each key has one"),
+        (lambda: replace_key.replace_key(KEYS, [1], 0, select=True), "query: 1 number for 2 numbers of a key"),
         (
-            lambda: design.replace_key(KEYS, [1, 1], 0, select=True, average=[0]),
+            lambda: replace_key.replace_key(KEYS, [1, 1], 0),
+            "say one of average, select and weights; none of them given",
+        ),
+        (
+            lambda: replace_key.replace_key(KEYS, [1, 1], 0, select=True, average=[0]),
             "say one of average, select and weights; average and select given",
         ),
         (
-            lambda: design.replace_key(KEYS, [1, 1], 0, select=True, length=-1),
+            lambda: replace_key.replace_key(KEYS, [1, 1], 0, select=True, length=-1),
             "length: -1 given; it must be a number of at least 0",
         ),
     ],
@@ -91,9 +96,9 @@ def test_a_request_that_makes_no_sense(call, words):
 
 def test_arrays_lists_tuples_and_tensors_are_all_keys():
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    one = design.select(KEYS, 0).query
+    one = solve.select(KEYS, 0).query
     for keys in (np.array(KEYS), tuple(map(tuple, KEYS)), torch.tensor(KEYS), [np.array(key) for key in KEYS]):
-        assert np.array_equal(design.select(keys, np.int64(0)).query, one)
+        assert np.array_equal(solve.select(keys, np.int64(0)).query, one)
 
 
 @pytest.mark.parametrize(
@@ -109,13 +114,13 @@ def test_arrays_lists_tuples_and_tensors_are_all_keys():
 )
 def test_files_are_read(tmp_path, name, text):
     (tmp_path / name).write_text(text, encoding="utf-8")
-    assert design.read(tmp_path / name).tolist() == KEYS
-    assert design.read(str(tmp_path / name)).tolist() == KEYS
+    assert inputs.read(tmp_path / name).tolist() == KEYS
+    assert inputs.read(str(tmp_path / name)).tolist() == KEYS
 
 
 @pytest.mark.parametrize("text", ["1 0; 0 1; -1 -1", "1,0;0,1;-1,-1;", "[[1, 0], [0, 1], [-1, -1]]", "1 0\n0 1\n-1 -1"])
 def test_text_is_read(text):
-    assert design.read(text).tolist() == KEYS
+    assert inputs.read(text).tolist() == KEYS
 
 
 @pytest.mark.parametrize(
@@ -134,25 +139,25 @@ def test_text_is_read(text):
 def test_a_bad_file_is_named_with_what_is_wrong(tmp_path, name, text, words):
     (tmp_path / name).write_text(text)
     with pytest.raises(RequestError, match=words):
-        design.read(tmp_path / name)
+        inputs.read(tmp_path / name)
 
 
 def test_a_file_that_is_not_there_or_no_text(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "keys.csv").write_bytes(b"\xff\xfe1,2")
     with pytest.raises(RequestError, match="is not text in UTF-8"):
-        design.read("keys.csv")
+        inputs.read("keys.csv")
     with pytest.raises(RequestError, match=r"kyes.csv: no such file; did you mean 'keys.csv'\?"):
-        design.read("kyes.csv")
+        inputs.read("kyes.csv")
     with pytest.raises(RequestError, match="cannot be read"):
-        design.read(tmp_path)
+        inputs.read(tmp_path)
 
 
 def test_answers_are_frozen_and_become_json():
-    found = design.replace_key(KEYS, [1, 1], 2, select=True, values=KEYS)
+    found = replace_key.replace_key(KEYS, [1, 1], 2, select=True, values=KEYS)
     with pytest.raises(AttributeError, match="cannot assign"):
         found.exact = True
-    for answer in (found, design.select(KEYS, 0), design.identity(KEYS, values=KEYS), design.tour()):
+    for answer in (found, solve.select(KEYS, 0), solve.identity(KEYS, values=KEYS), tour.tour()):
         row = json.loads(json.dumps(answer.as_row(), allow_nan=False))
         assert {"kind", "question", "exact", "reason", "precision"} <= set(row)
         assert answer.question in repr(answer)

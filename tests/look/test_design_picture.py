@@ -8,12 +8,15 @@ import altair as alt
 import numpy as np
 import pytest
 
-from headtohead import design
+from headtohead import key_design
 from headtohead.errors import RequestError
-from headtohead.report import drawing
-from headtohead.report.design_geometry import by_score, hull_edges, view
-from headtohead.report.design_page import save
-from headtohead.report.design_picture import picture
+from headtohead.key_design import solve
+from headtohead.key_design.guided_tour import tour as key_design_tour
+from headtohead.key_design.key_replacement import replace_key
+from headtohead.key_design.views.geometry import by_score, hull_edges, view
+from headtohead.key_design.views.page import save
+from headtohead.key_design.views.picture import picture
+from headtohead.presentation import chart as presentation_chart
 
 FLAT = [[0, 0], [2, 0], [1, 2.2], [1, 0.7]]
 CUBE = np.array([[x, y, z] for x in (0, 1) for y in (0, 1) for z in (0, 1)])
@@ -23,22 +26,22 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 def answers():
     rng = np.random.default_rng(0)
     return {
-        "corner": design.select(FLAT, 2),
-        "inside": design.select(FLAT, 3),
-        "average": design.average(CUBE, [0, 1, 2, 3]),
-        "query 0": design.average(CUBE),
-        "matrix": design.identity(FLAT),
-        "replaced": design.replace_key(CUBE, [1, 1, 1], 0, select=True, length=1),
-        "flat replaced": design.replace_key(FLAT, [0, 1], 3, average=[0, 1, 3]),
-        "five dimensions": design.select(rng.normal(size=(9, 5)), 1),
-        "one dimension": design.select([[1], [2], [3]], 0),
-        "many keys": design.select(rng.normal(size=(60, 3)), int(rng.integers(60))),
-        "many queries": design.identity(rng.normal(size=(12, 3))),
-        "one key": design.select([[1, 2]], 0),
-        "equal keys": design.average([[1, 2]] * 3, [0, 1]),
-        "on a line": design.select([[0, 0, 0], [1, 1, 1], [2, 2, 2]], 1),
-        "far away": design.select(np.array(FLAT) + 1e4, 2),
-        "long query": design.select([[0, 0], [1, 0], [0.5, 1e-6]], 2),
+        "corner": solve.select(FLAT, 2),
+        "inside": solve.select(FLAT, 3),
+        "average": solve.average(CUBE, [0, 1, 2, 3]),
+        "query 0": solve.average(CUBE),
+        "matrix": solve.identity(FLAT),
+        "replaced": replace_key.replace_key(CUBE, [1, 1, 1], 0, select=True, length=1),
+        "flat replaced": replace_key.replace_key(FLAT, [0, 1], 3, average=[0, 1, 3]),
+        "five dimensions": solve.select(rng.normal(size=(9, 5)), 1),
+        "one dimension": solve.select([[1], [2], [3]], 0),
+        "many keys": solve.select(rng.normal(size=(60, 3)), int(rng.integers(60))),
+        "many queries": solve.identity(rng.normal(size=(12, 3))),
+        "one key": solve.select([[1, 2]], 0),
+        "equal keys": solve.average([[1, 2]] * 3, [0, 1]),
+        "on a line": solve.select([[0, 0, 0], [1, 1, 1], [2, 2, 2]], 1),
+        "far away": solve.select(np.array(FLAT) + 1e4, 2),
+        "long query": solve.select([[0, 0], [1, 0], [0.5, 1e-6]], 2),
     }
 
 
@@ -50,14 +53,14 @@ def found():
 @pytest.fixture(scope="module")
 def page_of_the_tour(tmp_path_factory):
     path = tmp_path_factory.mktemp("tour") / "tour.html"
-    save(design.tour().as_row(), path)
+    save(key_design_tour.tour().as_row(), path)
     return path
 
 
 @pytest.mark.parametrize("name", ["corner", "average", "matrix", "replaced"])
 def test_every_kind_of_picture_is_sound_vega_lite(found, name):
     chart = picture(found[name].as_row())
-    chart.build("wide", drawing.Sheets()).to_dict(validate=True)
+    chart.build("wide", presentation_chart.Sheets()).to_dict(validate=True)
     alt.Config.from_dict(chart.vega()["config"], validate=True)
 
 
@@ -78,7 +81,7 @@ def test_on_a_phone_the_panels_stand_below_one_another(found, name):
 
 
 def test_the_marks_are_where_the_numbers_are():
-    found = design.select(FLAT, 2)
+    found = solve.select(FLAT, 2)
     sheets = picture(found.as_row()).vega()["datasets"].values()
     dots = next(rows for rows in sheets if rows and "size" in rows[0])
     assert [[dot["x"], dot["y"]] for dot in dots] == FLAT
@@ -90,11 +93,11 @@ def test_the_marks_are_where_the_numbers_are():
 
 
 def test_the_arrow_points_along_the_query_and_the_height_is_the_score():
-    found = design.select(FLAT, 2)
+    found = solve.select(FLAT, 2)
     (start, end) = view(found.keys, found.query[None]).arrow(found.query)
     drawn = np.subtract(end, start)
     assert np.allclose(drawn / np.linalg.norm(drawn), found.query / found.norm)
-    solid = design.select(CUBE, 5)
+    solid = solve.select(CUBE, 5)
     assert np.allclose(by_score(solid.keys, solid.query)[:, 1], solid.keys @ solid.query)
     assert view(CUBE, np.zeros((1, 3))).arrow(np.zeros(3)) is None
 
@@ -114,7 +117,7 @@ def test_the_hull_has_its_edges_and_no_others():
 
 
 def test_many_keys_share_a_last_bar_and_nothing_is_lost():
-    found = design.select(np.random.default_rng(2).normal(size=(60, 3)), 3, precision=0.9)
+    found = solve.select(np.random.default_rng(2).normal(size=(60, 3)), 3, precision=0.9)
     bars = next(rows for rows in picture(found.as_row()).vega()["datasets"].values() if rows and "target" in rows[0])
     assert len(bars) == 12
     assert bars[-1]["key"] == "49 others"
@@ -126,14 +129,14 @@ def test_many_keys_share_a_last_bar_and_nothing_is_lost():
 )
 def test_every_format_is_written(tmp_path, ending, opening):
     path = tmp_path / f"picture.{ending}"
-    shown = design.draw(design.select(FLAT, 2), path)
+    shown = key_design.draw(solve.select(FLAT, 2), path)
     assert path.read_bytes().lstrip().startswith(opening)
     assert "image/svg+xml" in shown._repr_mimebundle_()
     assert repr(shown).startswith("Select key 2: exact in the limit.")
 
 
 def test_a_wrong_ending_or_folder_is_said(tmp_path):
-    row = design.select(FLAT, 2).as_row()
+    row = solve.select(FLAT, 2).as_row()
     with pytest.raises(RequestError, match=r"the ending '.gif' is not known; allowed: .html, .svg, .pdf, .png"):
         save(row, tmp_path / "picture.gif")
     with pytest.raises(RequestError, match="there is no folder"):
@@ -142,7 +145,7 @@ def test_a_wrong_ending_or_folder_is_said(tmp_path):
 
 
 def test_the_page_of_the_tour_says_everything(page_of_the_tour):
-    tour, page = design.tour(), page_of_the_tour.read_text()
+    tour, page = key_design_tour.tour(), page_of_the_tour.read_text()
     for step in tour.steps:
         assert step.asks in page
         for line in step.short:

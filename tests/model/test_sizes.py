@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from headtohead import spec
-from headtohead.model import count, create
+from headtohead.config import model
+from headtohead.nn.flops import count
+from headtohead.nn.init import create
 
 VOCAB = 5755
 DECODER = {"feedforward": {"kind": "mlp", "hidden": 100}}
@@ -16,8 +17,8 @@ DECODER_A = {"head_dim": 2, "feedforward": {"kind": "mlp", "hidden": 100}}
 ENCODER_A = {**DECODER_A, "final_norm": False}
 
 
-def made(settings: dict[str, Any]) -> spec.Transformer:
-    return spec.Transformer.model_validate(settings)
+def made(settings: dict[str, Any]) -> model.Transformer:
+    return model.Transformer.model_validate(settings)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from headtohead.errors import ModelError
-from headtohead.model.pretrained import Pretrained
-from headtohead.model.students import Learner, chosen_layers, with_fewer_layers
+from headtohead.pretrained.layer_dropping import Learner, chosen_layers, with_fewer_layers
+from headtohead.pretrained.loading import Pretrained
 
 transformers = pytest.importorskip("transformers")
 VOCAB = 97
@@ -96,7 +96,7 @@ def test_training_the_student_leaves_the_teacher_alone_and_all_layers_are_the_te
 
 
 def test_a_student_decodes_with_its_cache():
-    from headtohead.decode import generate
+    from headtohead.generation.generate import generate
 
     student = with_fewer_layers(_llama(), 2)
     (made,) = generate(student, [[1, 2, 3]], "greedy", max_new_tokens=8)

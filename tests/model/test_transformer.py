@@ -7,17 +7,23 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from headtohead import spec
+from headtohead.audit.conformance import invariants
+from headtohead.config import model as config_model
 from headtohead.errors import ModelError
-from headtohead.exam import laws
-from headtohead.model import Cache, Transformer, create, drawing, tensor_hashes
-from headtohead.parts import Merge, Sizes, part, registry
+from headtohead.nn.init import create, tensor_hashes
+from headtohead.nn.kv_cache import Cache
+from headtohead.nn.parts import registry
+from headtohead.nn.parts.base import Sizes
+from headtohead.nn.parts.merge import Merge
+from headtohead.nn.parts.registry import part
+from headtohead.nn.torch_rng import drawing
+from headtohead.nn.transformer import Transformer
 
 VOCAB = 19
 
 
 def build(classes: int | None = None, seed: int = 0, **settings: Any) -> Transformer:
-    model = spec.Transformer.model_validate({"width": 16, "layers": 2, "heads": 2, "context": 24, **settings})
+    model = config_model.Transformer.model_validate({"width": 16, "layers": 2, "heads": 2, "context": 24, **settings})
     made = create(model, VOCAB, classes, seed=seed)
     assert isinstance(made, Transformer)
     return made.eval()
@@ -272,7 +278,7 @@ def test_a_cache_grows_without_losing_anything() -> None:
     """Past the room that it starts with, twice."""
     model = build(position=["alibi", "rope"], pattern={"layers": ["causal", {"kind": "window", "size": 5}]})
     ids = texts(2, 150)
-    stepwise = laws.in_chunks(model, ids, [60, *[1] * 90])
+    stepwise = invariants.in_chunks(model, ids, [60, *[1] * 90])
     assert torch.allclose(stepwise, model(ids).logits, atol=1e-5)
 
 

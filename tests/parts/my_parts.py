@@ -4,7 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from headtohead.errors import ModelError
-from headtohead.parts import Merge, Pattern, Position, Sizes, part
+from headtohead.nn.parts.base import Sizes
+from headtohead.nn.parts.merge import Merge
+from headtohead.nn.parts.pattern import Pattern
+from headtohead.nn.parts.position import Position
+from headtohead.nn.parts.registry import part
 
 
 @part("position", "sqrt-alibi")

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from headtohead import parts
-from headtohead.exam import bench, duties, laws
+from headtohead.audit.conformance import harness, invariants, part_checks
+from headtohead.nn.parts import registry
+from headtohead.nn.parts.registry import part
 from headtohead.testing import examine
 
 Options = dict[str, Any]
@@ -56,13 +57,13 @@ OPTIONS: dict[tuple[str, str], tuple[Options, ...]] = {
 }
 
 
-def is_built_in(made: type[parts.Part]) -> bool:
-    return made.__module__.startswith("headtohead.parts.")
+def is_built_in(made: type[part.Part]) -> bool:
+    return made.__module__.startswith("headtohead.nn.parts.")
 
 
 def test_every_built_in_part_is_examined() -> None:
     """A part that is added without an entry above fails here."""
-    assert {(made.slot, made.kind) for made in parts.listing() if is_built_in(made)} == set(OPTIONS)
+    assert {(made.slot, made.kind) for made in registry.listing() if is_built_in(made)} == set(OPTIONS)
 
 
 def test_every_option_of_a_built_in_part_is_tried() -> None:
@@ -70,7 +71,7 @@ def test_every_option_of_a_built_in_part_is_tried() -> None:
     untried = {
         f"{slot} {kind}: {option}"
         for (slot, kind), sets in OPTIONS.items()
-        for option in parts.options(parts.find(slot, kind))
+        for option in registry.options(registry.find(slot, kind))
         if not any(option in options for options in sets)
     }
     assert untried == {"feedforward mlp: hidden"}  # every small model of the bench has it
@@ -161,9 +162,9 @@ def sample(slots: dict[str, Sequence[Any]], count: int, draw: random.Random) -> 
 
 
 def judge(settings: dict[str, Any], *, encoder: bool) -> None:
-    subject = bench.subject("combination", "", settings, encoder=encoder, short=False)
+    subject = harness.subject("combination", "", settings, encoder=encoder, short=False)
     assert not subject.plain.breaks
-    evidence = [duties.roads(subject)] + ([] if encoder else [laws.cache(subject, subject.plain)])
+    evidence = [part_checks.roads(subject)] + ([] if encoder else [invariants.cache(subject, subject.plain)])
     for one in evidence:
         assert one.equal, f"{settings}\n{one.tried}\n{one}"
 
@@ -191,13 +192,13 @@ def test_parts_keep_to_their_annotations(encoder: bool) -> None:
     slots = ENCODER if encoder else DECODER
     for turn in range(max(map(len, slots.values()))):
         settings = {slot: values[turn % len(values)] for slot, values in slots.items()}
-        subject = bench.subject("combination", "", settings, encoder=encoder)
-        ids, valid = bench.tokens(bench.ROWS, subject.lengths[-1]), bench.padded(subject.lengths[-1])
-        bench.logits(subject.single, ids)
-        bench.logits(subject.single, ids, valid)
-        bench.logits(subject.single, ids[:, :5], valid[:, :5], maps=True)
+        subject = harness.subject("combination", "", settings, encoder=encoder)
+        ids, valid = harness.tokens(harness.ROWS, subject.lengths[-1]), harness.padded(subject.lengths[-1])
+        harness.logits(subject.single, ids)
+        harness.logits(subject.single, ids, valid)
+        harness.logits(subject.single, ids[:, :5], valid[:, :5], maps=True)
         if not encoder:
-            laws.in_chunks(subject.single, ids[:, :5], [3, 1, 1], valid[:, :5])
+            invariants.in_chunks(subject.single, ids[:, :5], [3, 1, 1], valid[:, :5])
 
 
 IN_ATTENTION = ("position", "pattern", "projection", "merge")

@@ -8,12 +8,17 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from headtohead import parts, spec
+from headtohead.audit.conformance import harness
+from headtohead.config import base
+from headtohead.config import model as config_model
 from headtohead.errors import ModelError
-from headtohead.exam import bench
-from headtohead.model import Transformer, create
-from headtohead.parts import Part, Pattern, Pool, Position, Sizes
-from headtohead.parts.position import alibi_slopes
+from headtohead.nn.init import create
+from headtohead.nn.parts import registry
+from headtohead.nn.parts.base import Part, Sizes
+from headtohead.nn.parts.pattern import Pattern
+from headtohead.nn.parts.pool import Pool
+from headtohead.nn.parts.position import Position, alibi_slopes
+from headtohead.nn.transformer import Transformer
 from headtohead.testing import examine
 
 
@@ -23,7 +28,7 @@ def sizes(**changes: Any) -> Sizes:
 
 
 def built(slot: str, kind: str, options: dict[str, Any] | None = None, **changes: Any) -> Any:
-    return parts.build(slot, spec.Choice(kind=kind, **(options or {})), sizes(**changes))
+    return registry.build(slot, base.Choice(kind=kind, **(options or {})), sizes(**changes))
 
 
 def seen_by(pattern: Pattern, query: int, length: int = 32) -> list[int]:
@@ -128,13 +133,13 @@ def test_rope_with_an_impossible_fraction_is_an_error(fraction: float, head_dim:
 
 
 def test_a_second_absolute_position_is_an_error() -> None:
-    model = spec.Transformer.model_validate({"position": ["learned", "alibi", "sinusoidal"]})
+    model = config_model.Transformer.model_validate({"position": ["learned", "alibi", "sinusoidal"]})
     with pytest.raises(ModelError, match="two absolute position signals in one model: learned and sinusoidal"):
         create(model, 7)
 
 
 def test_relative_positions_may_be_added_to_an_absolute_one() -> None:
-    create(spec.Transformer.model_validate({"position": ["learned", "alibi", "rope"]}), 7)
+    create(config_model.Transformer.model_validate({"position": ["learned", "alibi", "rope"]}), 7)
 
 
 # Patterns
@@ -170,7 +175,7 @@ def test_a_pattern_looks_at_positions_and_not_at_indices() -> None:
 
 
 def test_each_layer_may_have_its_own_pattern() -> None:
-    model = spec.Transformer.model_validate(
+    model = config_model.Transformer.model_validate(
         {"layers": 3, "pattern": {"layers": ["causal", {"kind": "window", "size": 2}]}, "context": 8}
     )
     maps = create(model, 7).eval()(torch.arange(6)[None], maps=True).maps
@@ -226,8 +231,8 @@ def test_a_deep_projection_has_as_many_hidden_layers_as_asked(depth: int) -> Non
 
 def test_heads_that_do_not_divide_width_are_an_error_only_without_head_dim() -> None:
     with pytest.raises(ValidationError, match=r"width 64 cannot be divided among 3 heads; take heads = 2, or give"):
-        spec.Transformer(width=64, heads=3)
-    model = create(spec.Transformer(width=64, heads=3, head_dim=10), 7)
+        config_model.Transformer(width=64, heads=3)
+    model = create(config_model.Transformer(width=64, heads=3, head_dim=10), 7)
     assert model(torch.arange(5)[None]).logits.shape == (1, 5, 7)
 
 
@@ -286,7 +291,7 @@ def test_a_row_of_padding_poisons_no_gradient(kind: str) -> None:
 @pytest.mark.usefixtures("unchecked")
 def test_reweight_reads_the_future_and_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Report C's re-weighting, had it not declared what it does."""
-    monkeypatch.setattr(parts.find("merge", "reweight"), "breaks", property(lambda self: frozenset()))
+    monkeypatch.setattr(registry.find("merge", "reweight"), "breaks", property(lambda self: frozenset()))
     failed = {finding.check for finding in examine("merge", "reweight") if not finding.passed}
     assert failed == {"causal", "cache"}
     failed = {finding.check for finding in examine("merge", "reweight", {"over": "batch"}) if not finding.passed}
@@ -303,7 +308,7 @@ def test_reweight_declares_what_it_breaks_where_it_breaks_it() -> None:
 
 
 def shuffled(draw: str, seed: int = 0, layers: int = 4) -> Transformer:
-    model = spec.Transformer.model_validate(
+    model = config_model.Transformer.model_validate(
         {"width": 16, "heads": 8, "layers": layers, "merge": {"kind": "shuffle", "draw": draw}}
     )
     made = create(model, 7, seed=seed)
@@ -356,7 +361,7 @@ def test_norms_are_their_formulas() -> None:
 
 
 def test_a_model_without_feedforward_has_no_norm_for_it() -> None:
-    made = create(spec.Transformer.model_validate({"feedforward": "none"}), 7)
+    made = create(config_model.Transformer.model_validate({"feedforward": "none"}), 7)
     assert not [name for name, _ in made.named_parameters() if "feed" in name]
 
 
@@ -366,7 +371,7 @@ def test_blocks_differ_in_order_only() -> None:
     norm, attend, feed = nn.LayerNorm(16), torch.sin, torch.tanh
     results = {}
     for kind in ("pre", "post", "parallel"):
-        block = parts.find("block", kind)(sizes(), lambda: norm, True)  # type: ignore[call-arg]
+        block = registry.find("block", kind)(sizes(), lambda: norm, True)  # type: ignore[call-arg]
         results[kind] = block(x, attend, feed)
     middle = x + attend(norm(x))
     assert torch.allclose(results["pre"], middle + feed(norm(middle)))
@@ -407,4 +412,4 @@ def test_defaults_of_the_contracts_are_harmless() -> None:
 
 def test_small_models_of_the_bench_are_small() -> None:
     """The exam stays quick only as long as this holds."""
-    assert sum(p.numel() for p in bench.subject("", "", {}).plain.parameters()) < 20_000
+    assert sum(p.numel() for p in harness.subject("", "", {}).plain.parameters()) < 20_000

@@ -8,9 +8,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headtohead import parts
 from headtohead.errors import ModelError, PartError
-from headtohead.parts import Attention, Law, Merge, Norm, Part, Pattern, Position, Sizes, part, registry
+from headtohead.nn.parts import registry
+from headtohead.nn.parts import registry as parts_registry
+from headtohead.nn.parts.attention import Attention
+from headtohead.nn.parts.base import Law, Part, Sizes
+from headtohead.nn.parts.merge import Merge
+from headtohead.nn.parts.norm import Norm
+from headtohead.nn.parts.pattern import Pattern
+from headtohead.nn.parts.position import Position
+from headtohead.nn.parts.registry import part
 from headtohead.testing import CHECKS, Finding, PartExam, examine, examine_file, tries
 
 MY_PARTS = Path(__file__).with_name("my_parts.py")
@@ -37,7 +44,7 @@ class TestEveryOther(PartExam):
 @pytest.fixture
 def enter(monkeypatch: pytest.MonkeyPatch, unchecked: None) -> Callable[[str, type[Part]], None]:
     """Enter a class as the part "broken" of a slot, for this test only."""
-    parts.listing()
+    parts_registry.listing()
     monkeypatch.setattr(registry, "_known", dict(registry._known))
 
     def entered(slot: str, made: type[Part]) -> None:
@@ -423,7 +430,7 @@ def test_a_constructor_that_raises_is_a_finding(enter: Any) -> None:
 
 
 def test_a_part_for_decoders_only_is_examined_as_a_decoder_only() -> None:
-    parts.use(MY_PARTS)
+    parts_registry.use(MY_PARTS)
     findings = examine("pattern", "every-other", {"step": 2}, checks=("contract", "causal"))
     assert {finding.setting for finding in findings} == {"decoder"}
     assert all(finding.passed for finding in findings)
@@ -481,9 +488,9 @@ def test_a_file_without_parts_is_an_error(tmp_path: Path) -> None:
 
 
 def test_options_to_try_are_the_defaults_and_each_other_choice() -> None:
-    assert tries(parts.find("merge", "shuffle")) == [{}, {"draw": "every-pass"}]
-    assert tries(parts.find("pattern", "window")) == [{"size": 4}]
-    assert tries(parts.find("norm", "layer")) == [{}, {"bias": False}]
+    assert tries(parts_registry.find("merge", "shuffle")) == [{}, {"draw": "every-pass"}]
+    assert tries(parts_registry.find("pattern", "window")) == [{"size": 4}]
+    assert tries(parts_registry.find("norm", "layer")) == [{}, {"bias": False}]
 
 
 def test_an_option_that_cannot_be_guessed_is_an_error(enter: Any) -> None:

@@ -9,20 +9,24 @@ from typing import Any
 
 import pytest
 
-from headtohead import parts, spec
+from headtohead.config import base
 from headtohead.errors import PartError
-from headtohead.parts import Pattern, Sizes, part, registry
+from headtohead.nn.parts import registry
+from headtohead.nn.parts import registry as parts_registry
+from headtohead.nn.parts.base import Sizes
+from headtohead.nn.parts.pattern import Pattern
+from headtohead.nn.parts.registry import part
 
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
     """Write a file of parts; what it enters is forgotten after the test."""
-    parts.listing()
+    parts_registry.listing()
     monkeypatch.setattr(registry, "_known", dict(registry._known))
     monkeypatch.setattr(registry, "_own_files", dict(registry._own_files))
 
     def written(name: str, text: str) -> Path:
-        (tmp_path / name).write_text("from headtohead.parts import Merge, Norm, part\n" + inspect.cleandoc(text))
+        (tmp_path / name).write_text("from headtohead.nn.parts import Merge, Norm, part\n" + inspect.cleandoc(text))
         return tmp_path / name
 
     return written
@@ -41,33 +45,33 @@ class Mine(Norm):
 
 def test_a_file_of_parts_is_used_and_known_by_its_content(write: Any) -> None:
     path = write("mine.py", NORM.format(name="mine", what="nothing"))
-    assert parts.use(path.name, path.parent) == path
-    assert parts.use(path) == path  # a second time does nothing
-    made = parts.find("norm", "mine")
-    assert parts.describe(made) == "Does nothing."
-    assert made.__module__ == parts.module_name(path)
-    assert path in parts.own_files()
-    assert made in parts.listing()
+    assert parts_registry.use(path.name, path.parent) == path
+    assert parts_registry.use(path) == path  # a second time does nothing
+    made = parts_registry.find("norm", "mine")
+    assert parts_registry.describe(made) == "Does nothing."
+    assert made.__module__ == parts_registry.module_name(path)
+    assert path in parts_registry.own_files()
+    assert made in parts_registry.listing()
 
 
 def test_an_edited_file_replaces_its_own_parts(write: Any) -> None:
-    parts.use(write("mine.py", NORM.format(name="mine", what="nothing")))
-    parts.use(write("mine.py", NORM.format(name="mine", what="more")))
-    assert parts.describe(parts.find("norm", "mine")) == "Does more."
+    parts_registry.use(write("mine.py", NORM.format(name="mine", what="nothing")))
+    parts_registry.use(write("mine.py", NORM.format(name="mine", what="more")))
+    assert parts_registry.describe(parts_registry.find("norm", "mine")) == "Does more."
 
 
 def test_a_name_that_is_taken_is_an_error_that_names_both_files(write: Any) -> None:
     one, two = (write(f"{n}.py", NORM.format(name="mine", what=n)) for n in ("one", "two"))
-    parts.use(one)
+    parts_registry.use(one)
     with pytest.raises(PartError, match=rf"norm 'mine' is taken: {one} and {two} both define it"):
-        parts.use(two)
-    assert parts.describe(parts.find("norm", "mine")) == "Does one."
+        parts_registry.use(two)
+    assert parts_registry.describe(parts_registry.find("norm", "mine")) == "Does one."
 
 
 def test_a_built_in_name_is_taken(write: Any) -> None:
     path = write("mine.py", NORM.format(name="layer", what="nothing"))
     with pytest.raises(PartError, match=r"norm 'layer' is taken: .*norm\.py and .*mine\.py both define it"):
-        parts.use(path)
+        parts_registry.use(path)
 
 
 def test_a_slot_that_does_not_exist_is_an_error() -> None:
@@ -80,12 +84,12 @@ def test_a_slot_that_does_not_exist_is_an_error() -> None:
 
 def test_an_unknown_part_is_an_error_with_the_nearest_match() -> None:
     with pytest.raises(PartError, match=r"there is no position 'alibbi', did you mean 'alibi'\? \(there are: alibi, l"):
-        parts.find("position", "alibbi")
+        parts_registry.find("position", "alibbi")
 
 
 def test_a_part_of_another_slot_is_unknown_here() -> None:
     with pytest.raises(PartError, match=r"there is no norm 'alibi' \(there are: layer, rms"):
-        parts.find("norm", "alibi")
+        parts_registry.find("norm", "alibi")
 
 
 @pytest.mark.parametrize(
@@ -98,17 +102,17 @@ def test_a_part_of_another_slot_is_unknown_here() -> None:
     ids=["syntax", "raises", "import"],
 )
 def test_a_file_that_fails_is_an_error_and_leaves_nothing_behind(text: str, words: str, write: Any) -> None:
-    before = parts.listing()
+    before = parts_registry.listing()
     path = write("mine.py", NORM.format(name="mine", what="nothing") + "\n" + text if "class" not in text else text)
     with pytest.raises(PartError, match=words):
-        parts.use(path)
-    assert parts.listing() == before
-    assert path not in parts.own_files()
+        parts_registry.use(path)
+    assert parts_registry.listing() == before
+    assert path not in parts_registry.own_files()
 
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PartError, match=r"nothing\.py: no such file of parts"):
-        parts.use("nothing.py", tmp_path)
+        parts_registry.use("nothing.py", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +141,7 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_do_not_fit_are_faults_with_their_place(slot: str, value: Any, words: str) -> None:
-    faults = parts.check(slot, value, "here")
+    faults = parts_registry.check(slot, value, "here")
     assert len(faults) == 1
     with pytest.raises(AssertionError, match=words):
         raise AssertionError(str(faults[0]))
@@ -154,19 +158,19 @@ def test_options_that_do_not_fit_are_faults_with_their_place(slot: str, value: A
     ],
 )
 def test_options_that_fit_are_no_faults(slot: str, value: Any) -> None:
-    assert parts.check(slot, value, "here") == []
+    assert parts_registry.check(slot, value, "here") == []
 
 
 def test_building_with_options_that_do_not_fit_is_an_error() -> None:
     sizes = Sizes(width=16, heads=4, head_dim=4, layers=1, context=32, vocab=7, causal=True)
     with pytest.raises(PartError, match=r"merge\.by: must be a whole number, not 'one'"):
-        parts.build("merge", spec.Choice(kind="shift", by="one"), sizes)
+        parts_registry.build("merge", base.Choice(kind="shift", by="one"), sizes)
 
 
 def test_every_built_in_part_says_what_it_is_in_a_line() -> None:
-    for made in parts.listing():
+    for made in parts_registry.listing():
         assert made.__doc__ is not None
-        assert 10 < len(parts.describe(made)) < 130, made
+        assert 10 < len(parts_registry.describe(made)) < 130, made
 
 
 def test_parts_of_installed_packages_are_found(
@@ -182,10 +186,10 @@ def test_parts_of_installed_packages_are_found(
         monkeypatch.setattr(registry, "_loaded", set())
 
     offered("installed_parts")
-    assert "installed" in parts.names("norm")
+    assert "installed" in parts_registry.names("norm")
     offered("broken_parts")
     with pytest.raises(PartError, match="parts of the installed broken_parts: ZeroDivisionError: division by zero"):
-        parts.names("norm")
+        parts_registry.names("norm")
 
 
 def test_a_part_whose_types_cannot_be_resolved_is_still_a_part(write: Any) -> None:
@@ -193,7 +197,7 @@ def test_a_part_whose_types_cannot_be_resolved_is_still_a_part(write: Any) -> No
         "sizes,", "sizes: Unknown,"
     )
     path = write("mine.py", "")
-    path.write_text(text.replace("annotations\n", "annotations\nfrom headtohead.parts import Norm, part\n", 1))
-    parts.use(path)
-    assert parts.check("norm", {"kind": "mine", "power": 3}, "here") == []
-    assert len(parts.check("norm", {"kind": "mine", "powr": 3}, "here")) == 1
+    path.write_text(text.replace("annotations\n", "annotations\nfrom headtohead.nn.parts import Norm, part\n", 1))
+    parts_registry.use(path)
+    assert parts_registry.check("norm", {"kind": "mine", "power": 3}, "here") == []
+    assert len(parts_registry.check("norm", {"kind": "mine", "powr": 3}, "here")) == 1

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from headtohead.files import write_json
-from headtohead.verdict import Scores, compare
+from headtohead.atomic_io import write_json
+from headtohead.verdict.compare import compare
+from headtohead.verdict.scores import Scores
 
 HOSTILE = "</script><b>bold</b>&\"'"
 TOKENS = ["The", "<b>", "people", "."]

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headtohead.report import attention_page
-from headtohead.report.attention_pictures import Panel, Sheet
+from headtohead.attention_analysis import page as attention_analysis_page
+from headtohead.attention_analysis.pictures import Panel, Sheet
 
 pytestmark = pytest.mark.browser
 TOKENS = ("We", "</script>", "<b>", "people", "·", "·")
@@ -44,8 +44,8 @@ BOTH = sheet(
 def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("attention")
     found = {"alone": folder / "alone.html", "both": folder / "both.html"}
-    found["alone"].write_text(attention_page.render(ALONE), encoding="utf-8")
-    found["both"].write_text(attention_page.render(BOTH), encoding="utf-8")
+    found["alone"].write_text(attention_analysis_page.render(ALONE), encoding="utf-8")
+    found["both"].write_text(attention_analysis_page.render(BOTH), encoding="utf-8")
     return found
 
 
@@ -179,7 +179,9 @@ def test_without_javascript_every_map_is_there(browser: Any, written: dict[str, 
 
 def test_two_notebook_cells_do_not_disturb_each_other(browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "notebook.html"
-    path.write_text("<meta charset=utf-8>" + attention_page.fragment(ALONE) + attention_page.fragment(BOTH))
+    path.write_text(
+        "<meta charset=utf-8>" + attention_analysis_page.fragment(ALONE) + attention_analysis_page.fragment(BOTH)
+    )
     page = browser.new_page()
     page.goto(path.as_uri())
     page.locator(".attention").nth(0).locator(".thumb").nth(3).click()

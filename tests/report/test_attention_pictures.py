@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headtohead.attention_analysis import page as attention_analysis_page
+from headtohead.attention_analysis import pictures as ap
+from headtohead.attention_analysis import svg
 from headtohead.errors import RequestError
-from headtohead.report import attention_page, attention_svg
-from headtohead.report import attention_pictures as ap
 
 HOSTILE = ("</script>", "<b>", "&amp;", '"', "\x00\x1b", "é", "]]>", "{{ 7 * 7 }}")
 
@@ -91,9 +92,9 @@ def test_many_long_maps_are_pooled_until_they_fit_and_the_page_says_so(monkeypat
     made = ap.pictures(sheet(weights(2, 60), weights(2, 60)))
     assert made.scale.pool == 3
     assert chunk(made.heads[0, 1, 1], b"IDAT").shape == (20, 20)
-    page = attention_page.render(sheet(weights(2, 60), weights(2, 60)))
+    page = attention_analysis_page.render(sheet(weights(2, 60), weights(2, 60)))
     assert "a pixel is the largest of 3 × 3 weights" in page
-    assert "A pixel is the largest of 3 × 3 weights" in attention_svg.svg(sheet(weights(2, 60), weights(2, 60)))
+    assert "A pixel is the largest of 3 × 3 weights" in svg.svg(sheet(weights(2, 60), weights(2, 60)))
     monkeypatch.setattr(ap, "MOST_BYTES", 2_000)
     assert ap.pictures(sheet(weights(2, 60), weights(2, 60))).scale.pool > 3
 
@@ -104,14 +105,14 @@ def test_twelve_maps_of_1024_tokens_are_quick_and_small(causal: bool, tmp_path: 
     shown = sheet(weights(12, 1024, causal=causal, spread=2))
     for name in ("big.svg", "big.html"):
         began = time.process_time()
-        path = attention_svg.save(shown, tmp_path / name)
+        path = svg.save(shown, tmp_path / name)
         assert time.process_time() - began < 10
         assert path.stat().st_size < 15_000_000
     assert ap.pictures(shown).scale.pool == 1, "nothing is left out"
 
 
 def test_a_picture_is_valid_xml_whatever_the_tokens_are() -> None:
-    drawn = attention_svg.svg(sheet(weights(1, len(HOSTILE)), tokens=HOSTILE))
+    drawn = svg.svg(sheet(weights(1, len(HOSTILE)), tokens=HOSTILE))
     root = ET.fromstring(drawn)
     words = {node.text for node in root.iter("{http://www.w3.org/2000/svg}text")}
     assert {"</script>", "<b>", "&amp;", "��"} <= words
@@ -121,7 +122,7 @@ def test_a_picture_is_valid_xml_whatever_the_tokens_are() -> None:
 
 
 def test_small_multiples_name_layers_and_heads() -> None:
-    drawn = attention_svg.svg(sheet(weights(2, 5), weights(2, 5), weights(2, 5)))
+    drawn = svg.svg(sheet(weights(2, 5), weights(2, 5), weights(2, 5)))
     words = [node.text for node in ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
     for name in ("layer 1", "layer 2", "layer 3", "head 1", "head 2", "token4"):
         assert name in words
@@ -129,36 +130,36 @@ def test_small_multiples_name_layers_and_heads() -> None:
 
 
 def test_one_map_alone_has_every_token_on_both_axes() -> None:
-    words = [n.text for n in ET.fromstring(attention_svg.svg(sheet(weights(1, 30)))).iter() if n.tag.endswith("text")]
+    words = [n.text for n in ET.fromstring(svg.svg(sheet(weights(1, 30)))).iter() if n.tag.endswith("text")]
     assert all(words.count(f"token{i}") == 2 for i in range(30))
 
 
 def test_padding_is_grey_and_named() -> None:
-    drawn = attention_svg.svg(sheet(weights(1, 20, causal=False), pads=8))
+    drawn = svg.svg(sheet(weights(1, 20, causal=False), pads=8))
     assert drawn.count('fill="#e4e7eb"') == 2
     assert ">padding</text>" in drawn
-    assert ">padding</text>" not in attention_svg.svg(sheet(weights(1, 20)))
+    assert ">padding</text>" not in svg.svg(sheet(weights(1, 20)))
 
 
 def test_every_format_is_written(tmp_path: Path) -> None:
     starts = {"svg": b"<svg", "pdf": b"%PDF", "png": b"\x89PNG", "html": b"<!doctype html>"}
     for ending, start in starts.items():
-        path = attention_svg.save(sheet(weights(2, 6)), tmp_path / "new" / f"map.{ending}")
+        path = svg.save(sheet(weights(2, 6)), tmp_path / "new" / f"map.{ending}")
         assert path.read_bytes().startswith(start)
 
 
 def test_another_ending_or_a_folder_is_refused_before_anything_is_drawn(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"map\.jpg: \.jpg is no picture, did you mean '\.png'\?"):
-        attention_svg.check_name(tmp_path / "map.jpg")
+        svg.check_name(tmp_path / "map.jpg")
     with pytest.raises(RequestError, match="no ending is no picture"):
-        attention_svg.save(sheet(weights(1, 3)), tmp_path / "map")
+        svg.save(sheet(weights(1, 3)), tmp_path / "map")
     (tmp_path / "x.svg").mkdir()
     with pytest.raises(RequestError, match="is a folder"):
-        attention_svg.check_name(tmp_path / "x.svg")
+        svg.check_name(tmp_path / "x.svg")
 
 
 def test_the_page_asks_for_nothing_and_shows_markup_as_text() -> None:
-    page = attention_page.render(sheet(weights(1, len(HOSTILE)), tokens=HOSTILE, notes=("cut <here>",)))
+    page = attention_analysis_page.render(sheet(weights(1, len(HOSTILE)), tokens=HOSTILE, notes=("cut <here>",)))
     assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "")
     assert page.count("</script>") == 2, "the data and our script, and no token ends them"
     assert "&lt;/script&gt;</button>" in page
@@ -169,9 +170,9 @@ def test_the_page_asks_for_nothing_and_shows_markup_as_text() -> None:
 
 def test_measures_are_shaded_between_the_least_and_the_most_of_their_column() -> None:
     rows = [{"layer": 1, "head": h, "entropy": e, "padding": 0.0} for h, e in ((1, 1.0), (2, 3.0), (3, 2.0))]
-    table = attention_page._table("", rows)
+    table = attention_analysis_page._table("", rows)
     assert table["columns"] == ["entropy, bits"], "no padding, no column"
     assert [row["cells"] for row in table["rows"]] == [[("1.00", "0.000")], [("3.00", "1.000")], [("2.00", "0.500")]]
-    assert attention_page.figure("first", -0.00001) == "0.0"
-    assert attention_page.figure("rise", -0.25) == "−0.250"
-    assert attention_page.figure("rise", None) == "–"
+    assert attention_analysis_page.figure("first", -0.00001) == "0.0"
+    assert attention_analysis_page.figure("rise", -0.25) == "−0.250"
+    assert attention_analysis_page.figure("rise", None) == "–"

@@ -8,13 +8,15 @@ import altair as alt
 import pytest
 
 from headtohead.errors import RequestError
-from headtohead.report import charts, drawing, style
+from headtohead.presentation import chart as presentation_chart
+from headtohead.presentation import style
+from headtohead.report import charts
+from headtohead.report.findings_view import Point
 from headtohead.report.forest import forest
-from headtohead.report.reading import Point
 
 Findings = dict[str, Any]
 SVG = "{http://www.w3.org/2000/svg}"
-LAYOUTS: tuple[drawing.Layout, ...] = ("wide", "narrow")
+LAYOUTS: tuple[presentation_chart.Layout, ...] = ("wide", "narrow")
 HOSTILE = "</script><b>bold</b>&\"'"
 
 
@@ -24,7 +26,7 @@ def test_every_chart_in_every_layout_is_sound_vega_lite(findings: Callable[..., 
     assert [chart.name for chart in made] == ["forest", "curves", "differences", "pairs"]
     for chart, layout in itertools.product(made, LAYOUTS):
         if layout == "wide" or chart.panels is None:
-            chart.build(layout, drawing.Sheets()).to_dict(validate=True)
+            chart.build(layout, presentation_chart.Sheets()).to_dict(validate=True)
         alt.Config.from_dict(chart.vega(layout)["config"], validate=True)
 
 
@@ -76,7 +78,7 @@ def test_a_variant_that_is_not_comparable_has_no_mark_but_a_row(findings: Callab
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_names_that_look_like_markup_are_text_in_the_drawing(
-    findings: Callable[..., Findings], layout: drawing.Layout
+    findings: Callable[..., Findings], layout: presentation_chart.Layout
 ) -> None:
     for chart in charts.charts(findings({HOSTILE: 0.05})):
         if layout == "narrow" and chart.panels is not None:

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from headtohead.decode.compare import Sample, compare, figure, measures_of, tallies
-from headtohead.decode.likelihood import Likelihood
+from headtohead.atomic_io import write_json
+from headtohead.decoding_comparison import charts, tables, terminal
+from headtohead.decoding_comparison import page as decoding_comparison_page
+from headtohead.decoding_comparison import phrasing as say
+from headtohead.decoding_comparison.compare import Sample, compare, figure, measures_of, tallies
 from headtohead.errors import RunFolderError
-from headtohead.files import write_json
-from headtohead.report import decoding, decoding_charts, decoding_tables, decoding_terminal, drawing
-from headtohead.report import decoding_words as say
+from headtohead.generation.likelihood import Likelihood
+from headtohead.presentation import chart as presentation_chart
 
 Found = dict[str, Any]
 HOSTILE = "</script><b>bold</b>&\"'"
@@ -126,7 +128,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [line(name, one) for name in TEXTS for one in samples(name, second=False)]
     stale = [line("sample", samples("sample", second=False)[0], text=" OF ANOTHER SEED", seed=1)]
     (made / "samples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in [*lines, *stale]))
-    decoding.write(made)
+    decoding_comparison_page.write(made)
     return made
 
 
@@ -166,7 +168,7 @@ def test_samples_are_shown_once_each_and_none_of_other_settings(page: str) -> No
 def test_without_second_model_people_sweep_or_pairs_the_page_is_whole() -> None:
     found = {**build(second=False, people=False, prompts=1), "samples": [], "traces": [], "laws": []}
     found["sweep"] = {"samples": 3, "points": []}
-    page = decoding.render(found)
+    page = decoding_comparison_page.render(found)
     assert "No second model was given, so its column is left out." in page
     assert "bits per byte, second model" not in page
     assert "an interval needs more prompts" in page
@@ -177,14 +179,14 @@ def test_without_second_model_people_sweep_or_pairs_the_page_is_whole() -> None:
 
 def test_a_folder_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"decoding\.json: no such file"):
-        decoding.read(tmp_path)
+        decoding_comparison_page.read(tmp_path)
     write_json(tmp_path / "decoding.json", {"schema": 99})
     with pytest.raises(RunFolderError, match="written with schema 99, this reads 1"):
-        decoding.read(tmp_path)
+        decoding_comparison_page.read(tmp_path)
 
 
 def test_cards_hold_the_others_against_the_baseline() -> None:
-    cards = decoding.cards(build())
+    cards = decoding_comparison_page.cards(build())
     assert [card["strategy"] for card in cards] == ["greedy", "top-k=3"]
     first = cards[0]["lines"][0]
     assert first["word"] == "helped"
@@ -199,7 +201,7 @@ def test_cards_hold_the_others_against_the_baseline() -> None:
 
 def test_the_tables_say_what_the_figures_are() -> None:
     found = build()
-    (measured, matrix, tests, *_) = decoding_tables.tables(found)
+    (measured, matrix, tests, *_) = tables.tables(found)
     assert [column.title for column in measured.columns] == ["measure", "greedy", "sample", "top-k=3", "people"]
     row = next(row for row in measured.rows if row[0].text == "perplexity")
     assert row[1].value[0] == found["figures"]["greedy"]["perplexity"]["value"]
@@ -211,7 +213,7 @@ def test_the_tables_say_what_the_figures_are() -> None:
 
 
 def test_other_formats_hold_the_same(folder: Path) -> None:
-    written = {path.name: path for path in decoding.write(folder, ["md", "csv", "svg"])}
+    written = {path.name: path for path in decoding_comparison_page.write(folder, ["md", "csv", "svg"])}
     assert "| perplexity |" in written["report.md"].read_text()
     rows = list(csv.DictReader(io.StringIO(written["tests.csv"].read_text())))
     assert {row["verdict"] for row in rows} <= {"helped", "hurt", "no practical difference", "cannot tell"}
@@ -223,15 +225,15 @@ def test_other_formats_hold_the_same(folder: Path) -> None:
 
 
 def test_every_chart_is_sound_vega_lite() -> None:
-    made = decoding_charts.charts(build())
+    made = charts.charts(build())
     assert [chart.name for chart in made] == ["measures", "tradeoff", "trace-top-k=3", "trace-beam=2"]
     for chart in made:
         for layout in ("wide", "narrow"):
-            chart.build(layout, drawing.Sheets()).to_dict(validate=True)
+            chart.build(layout, presentation_chart.Sheets()).to_dict(validate=True)
 
 
 def test_a_trace_is_drawn_to_scale_with_what_became_of_each_token() -> None:
-    chart = decoding_charts.trace(build()["traces"][0])
+    chart = charts.trace(build()["traces"][0])
     rows = chart.vega()["datasets"]["sheet-0"]
     first = [row for row in rows if row["step"].startswith("1 ")]
     assert [row["from"] for row in first] == pytest.approx([0, 0.5, 0.8, 0.95])
@@ -243,7 +245,7 @@ def test_a_trace_is_drawn_to_scale_with_what_became_of_each_token() -> None:
 
 def test_marks_stand_where_their_figures_are() -> None:
     found = build()
-    drawn = decoding_charts.intervals(found).vega()
+    drawn = charts.intervals(found).vega()
     rows = [
         row for sheet in drawn["datasets"].values() for row in sheet if row.get("tip", "").startswith("greedy: perp")
     ]
@@ -278,7 +280,7 @@ def test_intervals_in_words(kind: str, interval: list[Any], words: str) -> None:
 
 def test_the_terminal_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    decoding_terminal.show({**build(), "notes": ["A note."]}, "here", "here/report.html")
+    terminal.show({**build(), "notes": ["A note."]}, "here", "here/report.html")
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
     assert "perplexity" in shown and "self-BLEU" in shown

@@ -4,12 +4,14 @@ import math
 
 import pytest
 
-from headtohead.report import distillation, distillation_terminal, formats, page
+from headtohead.distillation import tables, terminal
+from headtohead.presentation import exports
+from headtohead.report import page
 
 
 @pytest.mark.parametrize(("of_teacher", "behind"), [(250.0, False), (350.0, True)])
 def test_a_teacher_that_is_behind_its_student_is_said_aloud(of_teacher: float, behind: bool):
-    shown = distillation.teacher(
+    shown = tables.teacher(
         {
             "teacher": {"parameters": 2000, "scores": {"obama": {"loss": math.log(of_teacher), "count": 10}}},
             "pairing": {"logits": {"parameters": [500, 500]}},
@@ -24,11 +26,11 @@ def test_a_teacher_that_is_behind_its_student_is_said_aloud(of_teacher: float, b
 def test_at_80_columns_no_word_is_broken(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     score = {"value": 0.1519, "over_documents": [0.133, 0.17], "over_seeds": [0.1, 0.2]}
-    row = dict.fromkeys(distillation.ROUGE, score)
+    row = dict.fromkeys(tables.ROUGE, score)
     row |= {"length": {"value": 17.5}, "copied-2": {"value": 0.78}, "unfinished": {"value": 0.19}}
     names = ["teacher", "before", "baseline", "taught"]
     contest = {"figures": dict.fromkeys(names, row), "documents": 50, "pairs": [], "claims": [], "signature": "rouge"}
-    distillation_terminal.show_distillation({"distilled": contest})
+    terminal.show_distillation({"distilled": contest})
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     words = {word for line in lines for word in line.split()}
@@ -56,7 +58,7 @@ VERDICT = {"variant": "taught", "word": "hurt", "sentence": "taught hurt: perple
 
 
 def test_summaries_are_judged_by_rouge_before_perplexity():
-    said = [row["sentence"].replace("\u00a0", " ") for row in distillation.lead({"distilled": CONTEST})]
+    said = [row["sentence"].replace("\u00a0", " ") for row in tables.lead({"distilled": CONTEST})]
     behind, ahead, far = said
     assert behind == (
         "Student, taught against student on people’s summaries: cannot tell. ROUGE-1 0.0050 lower "
@@ -67,7 +69,7 @@ def test_summaries_are_judged_by_rouge_before_perplexity():
     )
     assert far.startswith("Student, taught is behind teacher: ROUGE-1 0.1000 lower (95 % interval −0.1200 to −0.0800;")
     findings = {"distilled": CONTEST, "verdicts": [VERDICT], "metric": "perplexity"}
-    written = formats.markdown_report(findings, [])
+    written = exports.markdown_report(findings, [])
     assert written.index("ROUGE-1") < written.index("perplexity")
 
 
@@ -77,4 +79,4 @@ def test_the_page_leads_with_what_each_writes():
     assert shown.index('id="contest"') < shown.index("By perplexity") < shown.index("taught hurt: perplexity")
     plain = page.render({"verdicts": [VERDICT], "metric": "perplexity"})
     assert 'id="contest"' not in plain and "By perplexity" not in plain
-    assert distillation.lead({"verdicts": [VERDICT]}) == []
+    assert tables.lead({"verdicts": [VERDICT]}) == []

@@ -116,7 +116,7 @@ def test_every_picture_has_words_and_every_table_a_caption(text: str) -> None:
 
 
 def test_charts_follow_the_dark_in_every_colour_they_use(text: str) -> None:
-    from headtohead.report import style
+    from headtohead.presentation import style
 
     for light, dark in style.AFTER_DARK.items():
         assert f'.h2h svg [fill="{light}"] {{ fill: {dark}; }}' in text.replace("&#34;", '"')

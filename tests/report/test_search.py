@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
-from headtohead.report import charts, drawing, page, search_charts, search_words, tables
-from headtohead.report.formats import markdown_report
-from headtohead.report.search_terminal import show_search
+from headtohead.presentation import chart as presentation_chart
+from headtohead.presentation.exports import markdown_report
+from headtohead.report import charts, page, tables
+from headtohead.search import charts as search_charts
+from headtohead.search import phrasing
+from headtohead.search.terminal import show_search
 
 HOSTILE = "</script><b>bold</b>&\"'"
-LAYOUTS: tuple[drawing.Layout, ...] = ("wide", "narrow")
+LAYOUTS: tuple[presentation_chart.Layout, ...] = ("wide", "narrow")
 Findings = dict[str, Any]
 
 
@@ -69,7 +72,7 @@ def build(metric: str = "accuracy", **luck: Any) -> Findings:
 
 
 def test_luck_is_said_in_words():
-    tried, won, lucky = search_words.sentences(build())
+    tried, won, lucky = phrasing.sentences(build())
     assert tried == (
         "A grid tried 4 cells (of 8 in the grid) with up to 2 seeds each, 5 trials in all; "
         "1 was given up early, 1 failed."
@@ -77,14 +80,14 @@ def test_luck_is_said_in_words():
     assert won.startswith("The winner is cell-002: rate 0.001, position")
     assert "Of the lead of 3.1\u00a0points, 1.4 were luck (95\u00a0% interval −0.2 to 3.0)." in lucky
     assert "88.4\u00a0%" in lucky and "87.0\u00a0%" in lucky and "with 5 seeds that the search never used" in lucky
-    assert "none of it was luck" in search_words.luck(build(luck=-0.004))
-    assert "did not even lead" in search_words.luck(build(lead=-0.01))
-    assert "below" in search_words.luck(build("perplexity"))
-    assert "Of the lead of 3.1\u00a0points, 1.4 were luck." in search_words.luck(build(interval=None))
+    assert "none of it was luck" in phrasing.luck(build(luck=-0.004))
+    assert "did not even lead" in phrasing.luck(build(lead=-0.01))
+    assert "below" in phrasing.luck(build("perplexity"))
+    assert "Of the lead of 3.1\u00a0points, 1.4 were luck." in phrasing.luck(build(interval=None))
 
 
 def test_names_are_as_short_as_they_can_be_told_apart():
-    names = search_words.short_names(["training.optimizer.rate", "training.schedule.rate", "model.width"])
+    names = phrasing.short_names(["training.optimizer.rate", "training.schedule.rate", "model.width"])
     assert list(names.values()) == ["optimizer.rate", "schedule.rate", "width"]
 
 
@@ -94,7 +97,7 @@ def test_every_picture_in_every_layout_is_sound(metric):
     assert [chart.name for chart in made] == ["search-history", "search-effects", "search-parallel"]
     for chart, layout in itertools.product(made, LAYOUTS):
         if layout == "wide" or chart.panels is None:
-            chart.build(layout, drawing.Sheets()).to_dict(validate=True)
+            chart.build(layout, presentation_chart.Sheets()).to_dict(validate=True)
     assert "<b>" not in made[2].svg()
     names = [chart.name for chart in charts.charts({**build(metric), "verdicts": []})]
     assert names == ["search-history", "search-effects", "search-parallel"]
@@ -127,7 +130,7 @@ def test_a_cell_far_behind_is_drawn_at_the_edge():
     findings = build("perplexity")
     findings["search"]["luck"] = None
     findings["search"]["cells"][2]["mean"] = findings["search"]["history"][2]["mean"] = 1e6
-    _, high = search_words.limits(findings)
+    _, high = phrasing.limits(findings)
     assert high < 1000
     rows = search_charts.search_charts(findings)[0].vega()["datasets"]
     last = next(rows for rows in rows.values() if rows and "trials" in rows[0])[-1]
@@ -174,5 +177,5 @@ def test_the_terminal_shows_the_best_cells_in_80_columns(capsys, monkeypatch):
 
 
 def test_figures_stay_finite():
-    low, high = search_words.limits(build())
+    low, high = phrasing.limits(build())
     assert math.isfinite(low) and low < high

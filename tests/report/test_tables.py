@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from headtohead.report import formats, tables, terminal
-from headtohead.report.cells import Cell, Column, Table
+from headtohead.presentation import exports
+from headtohead.presentation.table import Cell, Column, Table
+from headtohead.report import tables, terminal
 
 Findings = dict[str, Any]
 NASTY = "a|b_c\n`d` <b> & 50 % \\x {y} ~ ^ # $"
@@ -102,7 +103,7 @@ def test_sentences_give_perplexity_or_the_class_by_seeds(findings: Callable[...,
     first, second = texts(tables.sentences(found))
     assert first == ["short", "We will meet.", "baseline", "200.0 (190.0 to 210.5)"]
     assert second == ["", "", "v", "200.0 (190.0 to 210.5)"]
-    assert "short,We will meet.,v," in formats.csv_text(tables.sentences(found)), "a program gets every cell"
+    assert "short,We will meet.,v," in exports.csv_text(tables.sentences(found)), "a program gets every cell"
     found["sentences"] = {"v": {"short": {"0": ["Obama", 0.9], "1": ["Obama", 0.7], "2": ["Bush", 0.6]}}}
     said = texts(tables.sentences(found))[0][3].replace("\u00a0", " ")
     assert said == "Obama (2 of 3 seeds, 80.0 % sure); Bush (1 of 3 seeds, 60.0 % sure)"
@@ -122,22 +123,22 @@ def nasty_table() -> Table:
 
 
 def test_a_markdown_cell_cannot_leave_its_cell() -> None:
-    lines = formats.markdown(nasty_table()).splitlines()
+    lines = exports.markdown(nasty_table()).splitlines()
     table = [line for line in lines if line.startswith("|")]
     assert len(table) == 4
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 3 for line in table)
-    assert "<b>" not in formats.markdown(nasty_table()).replace("\\<b\\>", "")
+    assert "<b>" not in exports.markdown(nasty_table()).replace("\\<b\\>", "")
 
 
 def test_csv_reads_back_to_the_plain_values() -> None:
-    head, first, second = csv.reader(io.StringIO(formats.csv_text(nasty_table())))
+    head, first, second = csv.reader(io.StringIO(exports.csv_text(nasty_table())))
     assert head == ["name", "range_low", "range_high"]
     assert first == [NASTY, "1.5", "2.5"]
     assert second == ["'=1+1", "", ""], "a spreadsheet must not run it as a formula"
 
 
 def test_latex_escapes_every_letter_that_latex_would_act_on() -> None:
-    text = formats.latex(nasty_table())
+    text = exports.latex(nasty_table())
     assert r"a\textbar{}b\_c `d` \textless{}b\textgreater{} \& 50 \% \textbackslash{}x \{y\}" in text
     assert r"\begin{tabular}{p{0.3\linewidth}r}" in text, "long words get a column that breaks lines"
     assert all(rule in text for rule in (r"\toprule", r"\midrule", r"\bottomrule"))
@@ -149,16 +150,16 @@ def test_long_words_share_the_line_of_a_latex_table(findings: Callable[..., Find
     found = findings({"v": -0.1})
     for one in found["data_audits"]:
         one |= {"tried": "many words " * 9, "found": "many words " * 5, "meaning": "few"}
-    assert r"{llp{0.25\linewidth}p{0.25\linewidth}l}" in formats.latex(tables.data_audits(found))
+    assert r"{llp{0.25\linewidth}p{0.25\linewidth}l}" in exports.latex(tables.data_audits(found))
 
 
 def test_latex_has_no_letter_left_that_plain_latex_does_not_know(findings: Callable[..., Findings]) -> None:
     for table in tables.tables(findings({"v": -0.1})):
-        assert formats.latex(table).isascii(), table.name
+        assert exports.latex(table).isascii(), table.name
 
 
 def test_the_markdown_report_opens_with_question_and_verdicts(findings: Callable[..., Findings]) -> None:
     found = findings({"v": -0.1})
-    text = formats.markdown_report(found, tables.tables(found))
+    text = exports.markdown_report(found, tables.tables(found))
     assert text.startswith("# Does ALiBi help \\<here\\>?\n\n- **helped**: v helped: perplexity")
     assert "## Published figures beside ours" in text

@@ -15,15 +15,15 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
 from starlette.testclient import TestClient
 
-from headtohead.files import append_line, write_json
-from headtohead.serve import training
-from headtohead.serve.app import create
+from headtohead.atomic_io import append_line, write_json
+from headtohead.web import training_process
+from headtohead.web.app import create
 
 HOSTILE = "<script>alert(1)</script>&\"'"
 SERVER = """
 import pathlib, sys
-from headtohead.serve import connections
-from headtohead.serve.running import serve
+from headtohead.web import connections
+from headtohead.web.server import serve
 runs, host, *patience = sys.argv[1:]
 if patience:
     connections.HEADER_SECONDS = connections.WRITE_SECONDS = float(patience[0])
@@ -146,8 +146,8 @@ def server(runs: Path, files: Path) -> Iterator[Callable[..., tuple[subprocess.P
         process.wait(timeout=20)
         assert process.stdout is not None
         process.stdout.close()
-    for name in training.started(runs):
-        if (left := training.find(runs, name)) is not None:
+    for name in training_process.started(runs):
+        if (left := training_process.find(runs, name)) is not None:
             left.signal(signal.SIGKILL)
 
 
@@ -191,9 +191,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     import torch
 
-    from headtohead.lab import loading, saved
-    from headtohead.lab.trial import begin, prepare
-    from headtohead.spec.loading import trial as trial_of
+    from headtohead.config.loading import trial as trial_of
+    from headtohead.experiment import loading, model_io
+    from headtohead.experiment.trial import begin, prepare
 
     place = tmp_path_factory.mktemp("trained")
     draw = random.Random(0)
@@ -222,12 +222,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         prepared = prepare(trial.data, trial.task)
         model, training = begin(trial, prepared, run, torch.device("cpu"))
         training.run()
-        saved.save(run, model, prepared.tokenizer, trial, prepared.corpus.label_names)
+        model_io.save(run, model, prepared.tokenizer, trial, prepared.corpus.label_names)
         for rest in run.glob("checkpoint-*"):
             shutil.rmtree(rest)
     halfway = folder_made(runs / "tiny" / "baseline" / "seed-0" / "checkpoint-000006")
-    untrained = saved.load(runs / "tiny" / "baseline" / "seed-0", initial=True)
-    saved.save_weights(halfway / "model.safetensors", untrained.model)
+    untrained = model_io.load(runs / "tiny" / "baseline" / "seed-0", initial=True)
+    model_io.save_weights(halfway / "model.safetensors", untrained.model)
     return runs
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from headtohead.errors import RequestError
-from headtohead.serve import training
-from headtohead.serve.app import create
-from headtohead.serve.estimating import Estimates
+from headtohead.web import training_process
+from headtohead.web.app import create
+from headtohead.web.estimates import Estimates
 
 from .conftest import HOSTILE, TEXT, folder_made, write_experiment, write_verdict
 
@@ -54,13 +54,13 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     (place / "mine.toml").write_text(TEXT)
 
     def refuse(*_: Any) -> Any:
-        raise training.BusyError("not in this test")
+        raise training_process.BusyError("not in this test")
 
     async def later(self: Estimates, arguments: Any) -> Any:
         raise RequestError("not in this test")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "_launch", refuse)
+        patch.setattr(training_process, "_launch", refuse)
         patch.setattr(Estimates, "estimate", later)
         with TestClient(
             create(place / "runs", files=place),

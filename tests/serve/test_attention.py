@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from headtohead.looking import attention
-from headtohead.serve.catalog import Catalog, packages
-from headtohead.serve.folders import Folders, UnknownNameError
+from headtohead.attention_analysis.api import attention
+from headtohead.web.experiment_folders import Folders, UnknownNameError
+from headtohead.web.models.catalog import Catalog, packages
 
 from .conftest import HOSTILE, MARKUP, wait_until
 
@@ -112,7 +112,7 @@ def test_the_server_itself_has_no_torch() -> None:
     import subprocess
     import sys
 
-    code = "import sys, headtohead.serve.running; sys.exit('torch' in sys.modules)"
+    code = "import sys, headtohead.web.server; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

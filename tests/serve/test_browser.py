@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headtohead.serve import training
+from headtohead.web import training_process
 
 from .conftest import HOSTILE, TEXT, wait_until, write_experiment, write_verdict
 
@@ -79,7 +79,7 @@ def test_stop_resume_and_it_goes_on(visit: Callable[..., Any], files: Path, runs
     page.get_by_role("button", name="Stop").click()
     page.get_by_role("button", name="Resume").wait_for()
     before = trained_so_far(page)
-    assert before >= 20 and training.find(runs, "long") is None
+    assert before >= 20 and training_process.find(runs, "long") is None
     page.get_by_role("button", name="Resume").click()
     page.get_by_role("button", name="Stop").wait_for()
     wait_until(lambda: trained_so_far(page) > before)  # the page is drawn again as it goes on

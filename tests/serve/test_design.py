@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from headtohead import design
-from headtohead.serve.pages.design import EXAMPLES, LARGEST, MOST_KEYS
+from headtohead.key_design import solve
+from headtohead.web.pages.design import EXAMPLES, LARGEST, MOST_KEYS
 
 TRIANGLE = [[0.0, 2.0], [-2.0, -1.0], [2.0, -1.0], [0.5, 0.0]]
 VALUES = [1.0, 2.0, 3.0, 4.0]
@@ -17,14 +17,14 @@ VALUES = [1.0, 2.0, 3.0, 4.0]
 
 def test_select_and_average_give_what_the_library_gives(client: TestClient) -> None:
     found = client.post("/api/design/select", json={"keys": TRIANGLE, "values": VALUES, "key": 0}).json()
-    ours = design.select(TRIANGLE, 0, values=[[value] for value in VALUES])
+    ours = solve.select(TRIANGLE, 0, values=[[value] for value in VALUES])
     assert {name: found[name] for name in ours.as_row()} == ours.as_row()
     assert found["weights"][0] >= 0.999
     assert found["heading"] == "Select key 0: exact in the limit"
     assert found["facts"]["length of the query"] == f"{ours.norm:.4g}"
     asked = {"keys": TRIANGLE, "indices": [1, 2], "precision": 0.9}
     found = client.post("/api/design/average", json=asked).json()
-    assert found["query"] == design.average(TRIANGLE, [1, 2], precision=0.9).query.tolist()
+    assert found["query"] == solve.average(TRIANGLE, [1, 2], precision=0.9).query.tolist()
     assert found["weights"][1] == pytest.approx(0.45, abs=1e-6)
 
 

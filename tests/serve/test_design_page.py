@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from headtohead import design
-from headtohead.look.design_solvers import softmax
-from headtohead.serve.pages.design import EXAMPLES, MOST_KEYS
+from headtohead.key_design import inputs, solve
+from headtohead.key_design.solvers import softmax
+from headtohead.web.pages.design import EXAMPLES, MOST_KEYS
 
 from . import test_browser
 
@@ -27,7 +27,7 @@ STATE = """() => ({
 def state(page: Any) -> dict[str, Any]:
     """What the page shows; its weights are those of the library for these keys and this query."""
     found: dict[str, Any] = page.evaluate(STATE)
-    keys, query = (design.read(str(found[name])) for name in ("keys", "query"))
+    keys, query = (inputs.read(str(found[name])) for name in ("keys", "query"))
     # The numbers are shown with four digits.
     assert found["weights"] == pytest.approx(softmax(keys @ query[0]), abs=2e-3)
     assert sum(found["weights"]) == pytest.approx(1)
@@ -61,7 +61,7 @@ def test_a_key_is_dragged_with_the_mouse_and_the_weights_follow(visit: Visit) ->
     page.locator(".key-row").first.wait_for()
     before = state(page)
     assert before["keys"] == next(iter(EXAMPLES.values()))
-    assert before["weights"] == pytest.approx(softmax(design.read(str(before["keys"])) @ before["query"]), abs=1e-14)
+    assert before["weights"] == pytest.approx(softmax(inputs.read(str(before["keys"])) @ before["query"]), abs=1e-14)
     drag(page, "key 0", 1, -0.5)
     after = state(page)
     assert after["keys"] == [[1, 1.5], *before["keys"][1:]]
@@ -108,7 +108,7 @@ def test_select_and_average_move_the_query_and_give_a_reason(visit: Visit) -> No
     page.get_by_role("button", name="Select key 0").click()
     page.get_by_role("heading", name="Select key 0: exact in the limit").wait_for()
     keys = EXAMPLES["a triangle and a key inside"]
-    ours = design.select(keys, 0)
+    ours = solve.select(keys, 0)
     assert page.locator("#reason").inner_text() == ours.reason
     found = page.evaluate(STATE)
     assert found["weights"] == pytest.approx(ours.weights, abs=1e-12)
@@ -117,7 +117,7 @@ def test_select_and_average_move_the_query_and_give_a_reason(visit: Visit) -> No
     page.get_by_role("button", name="Select key 3").click()
     page.get_by_role("heading", name="Select key 3: not exact").wait_for()
     assert "Key 3 is no corner of the keys" in page.locator("#reason").inner_text()
-    assert page.evaluate(STATE)["weights"] == pytest.approx(design.select(keys, 3).weights, abs=1e-12)
+    assert page.evaluate(STATE)["weights"] == pytest.approx(solve.select(keys, 3).weights, abs=1e-12)
 
     page.get_by_role("button", name="Average the ticked keys").click()
     page.get_by_text("Tick the keys that should share").wait_for()
@@ -126,7 +126,7 @@ def test_select_and_average_move_the_query_and_give_a_reason(visit: Visit) -> No
     page.get_by_label("Come as near as").select_option("0.99")
     page.get_by_role("button", name="Average the ticked keys").click()
     page.get_by_role("heading", name="Average keys 1 and 2: exact in the limit").wait_for()
-    assert page.evaluate(STATE)["weights"] == pytest.approx(design.average(keys, [1, 2], precision=0.99).weights)
+    assert page.evaluate(STATE)["weights"] == pytest.approx(solve.average(keys, [1, 2], precision=0.99).weights)
     assert page.locator("#stale").is_hidden()
     page.get_by_role("slider", name="key 1", exact=True).press("ArrowUp")
     assert page.locator("#stale").is_visible()

@@ -6,20 +6,20 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from headtohead import spec
+from headtohead.config import loading as config_loading
+from headtohead.config.loading import recipe_names
 from headtohead.errors import Fault, RequestError, SpecError
-from headtohead.lab import loading
-from headtohead.serve import form
-from headtohead.serve.estimating import _with_parts
-from headtohead.spec.loading import recipe_names
+from headtohead.experiment import loading
+from headtohead.web import settings_form
+from headtohead.web.estimates import _with_parts
 
 from .conftest import HOSTILE, TEXT
 
-FULL = _with_parts(spec.schema(), loading.schema())
+FULL = _with_parts(config_loading.schema(), loading.schema())
 
 
-def shown(name: str, files: Path, schema: dict[str, Any] | None = None) -> dict[str, form.Field]:
-    groups = form.fields(name, files, schema or spec.schema())
+def shown(name: str, files: Path, schema: dict[str, Any] | None = None) -> dict[str, settings_form.Field]:
+    groups = settings_form.fields(name, files, schema or config_loading.schema())
     return {field.name: field for group in groups.values() for field in group}
 
 
@@ -39,13 +39,13 @@ def test_every_recipe_has_a_form_and_sent_back_as_it_is_it_changes_nothing(files
         at_once, later = shown(name, files), shown(name, files, FULL)
         assert {n: (f.kind, f.value) for n, f in at_once.items()} == {n: (f.kind, f.value) for n, f in later.items()}
         given = {"recipe": name, "name": "x", **{field.name: field.value for field in at_once.values()}}
-        asked = form.asked(given, files, FULL)
+        asked = settings_form.asked(given, files, FULL)
         assert (asked.settings, asked.data) == ((), None), name
-        form.checked(asked, files)
-        if form.choices(files)[name]["full"]:
-            full = form.asked({**given, "shown": "file", "full": "true"}, files, FULL)
+        settings_form.checked(asked, files)
+        if settings_form.choices(files)[name]["full"]:
+            full = settings_form.asked({**given, "shown": "file", "full": "true"}, files, FULL)
             assert (full.settings, full.data, full.full) == ((), None, True), name
-            form.checked(full, files)
+            settings_form.checked(full, files)
 
 
 def test_only_what_is_changed_becomes_a_setting(files: Path) -> None:
@@ -57,9 +57,11 @@ def test_only_what_is_changed_becomes_a_setting(files: Path) -> None:
         "quick": "true",
     }
     given |= {"training.batch": "4", "data.source": "other", "model.heads": " 2 "}
-    asked = form.asked(given, files, FULL)
-    assert asked == form.Asked("mine.toml", "new", ("training.steps=2 epochs", "model.position=rope"), "other", True)
-    whole = form.checked(asked, files)
+    asked = settings_form.asked(given, files, FULL)
+    assert asked == settings_form.Asked(
+        "mine.toml", "new", ("training.steps=2 epochs", "model.position=rope"), "other", True
+    )
+    whole = settings_form.checked(asked, files)
     assert whole.data == str((files / "other").resolve())
     assert whole.arguments(files) == [
         *(str(files / "mine.toml"), "--data", whole.data, "--quick"),
@@ -72,22 +74,22 @@ LARGE = f"{TEXT}\n[full]\nquestion = 'And on a larger machine?'\ntraining = {{ s
 
 def test_the_full_setting_replaces_what_was_not_changed(files: Path) -> None:
     (files / "large.toml").write_text(LARGE)
-    assert [one["full"] for one in map(form.choices(files).get, ("mine.toml", "large.toml"))] == [False, True]
+    assert [one["full"] for one in map(settings_form.choices(files).get, ("mine.toml", "large.toml"))] == [False, True]
 
-    def asked(**given: str) -> form.Asked:
+    def asked(**given: str) -> settings_form.Asked:
         names = {"steps": "training.steps", "batch": "training.batch"}
-        return form.asked(
+        return settings_form.asked(
             {"recipe": "large.toml", "name": "x", **{names.get(k, k): v for k, v in given.items()}}, files, FULL
         )
 
     ticked = asked(shown="file", full="true", steps="8", batch="4")
     assert (ticked.full, ticked.settings) == (True, ())
-    assert form.checked(ticked, files).arguments(files) == [str(files / "large.toml"), "--full"]
+    assert settings_form.checked(ticked, files).arguments(files) == [str(files / "large.toml"), "--full"]
     assert asked(shown="file", full="true", steps="9", batch="4").settings == ("training.steps=9",)
     assert asked(shown="full", full="true", steps="16", batch="4").settings == ("training.batch=4",)
-    assert asked(shown="full", steps="16", batch="3") == form.Asked("large.toml", "x", ("training.batch=3",))
+    assert asked(shown="full", steps="16", batch="3") == settings_form.Asked("large.toml", "x", ("training.batch=3",))
     with pytest.raises(RequestError, match=r"mine has no \[full\] table"):
-        form.checked(form.Asked("mine.toml", "x", full=True), files)
+        settings_form.checked(settings_form.Asked("mine.toml", "x", full=True), files)
 
 
 def test_the_form_shows_the_values_of_the_setting_that_is_ticked(client: TestClient, files: Path, runs: Path) -> None:
@@ -127,14 +129,14 @@ def test_code_and_paths_outside_cannot_be_named_from_a_page(
     files: Path, settings: tuple[str, ...], data: str | None, words: str
 ) -> None:
     with pytest.raises(SpecError, match=words):
-        form.checked(form.Asked("mine.toml", "x", settings, data), files)
+        settings_form.checked(settings_form.Asked("mine.toml", "x", settings, data), files)
 
 
 @pytest.mark.parametrize("name", ["", "nothing", "../mine.toml", "/etc/passwd", "mine", HOSTILE, "pyproject.toml"])
 def test_only_recipes_and_files_of_the_folder_can_be_started(client: TestClient, files: Path, name: str) -> None:
     (files / "pyproject.toml").write_text("")
     with pytest.raises(RequestError, match="no recipe and no experiment file of that name"):
-        form.source(name, files)
+        settings_form.source(name, files)
     assert client.post("/api/experiments", json={"recipe": name, "name": "x"}).status_code == 422
 
 
@@ -154,12 +156,14 @@ def test_errors_stand_at_their_field(client: TestClient) -> None:
 def test_faults_that_another_process_found_are_read_back_with_their_places() -> None:
     said = "h2h: error: mine.toml: 2 errors\n  --set model.position: no part 'alib'\n      did you mean 'alibi'?\n"
     said += "  training.optimizer (line 12): has no option 'ratte'\n"
-    found = form.faults_in(said)
+    found = settings_form.faults_in(said)
     assert found == [
         Fault("model.position", "no part 'alib'; did you mean 'alibi'?"),
         Fault("training.optimizer", "has no option 'ratte'"),
     ]
-    by_field, others = form.places([*found, Fault("variants.x", "bad")], ["model.position", "training.optimizer"])
+    by_field, others = settings_form.places(
+        [*found, Fault("variants.x", "bad")], ["model.position", "training.optimizer"]
+    )
     assert set(by_field) == {"model.position", "training.optimizer"}
     assert others == ["variants.x: bad"]
 

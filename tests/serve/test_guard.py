@@ -8,9 +8,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from headtohead.errors import RequestError
-from headtohead.serve import guard, running, training
-from headtohead.serve.app import create
-from headtohead.serve.guard import Hosts
+from headtohead.web import request_guard, server, training_process
+from headtohead.web.app import create
+from headtohead.web.request_guard import Hosts
 
 from .conftest import HOSTILE
 
@@ -57,20 +57,20 @@ def test_bound_to_every_address_an_address_is_answered_and_a_name_is_not() -> No
 
 
 def test_a_token_is_made_as_soon_as_the_address_is_not_the_loopback(tmp_path: Path) -> None:
-    assert running.token_for("127.0.0.1", None) is None
-    assert running.token_for("::1", None) is None
-    assert running.token_for("localhost", None) is None
-    first, second = running.token_for("0.0.0.0", None), running.token_for("192.168.1.7", None)
+    assert server.token_for("127.0.0.1", None) is None
+    assert server.token_for("::1", None) is None
+    assert server.token_for("localhost", None) is None
+    first, second = server.token_for("0.0.0.0", None), server.token_for("192.168.1.7", None)
     assert first and second and first != second and len(first) >= 32
     file = tmp_path / "token"
     file.write_text(TOKEN + "\n")
-    assert running.token_for("127.0.0.1", file) == TOKEN
+    assert server.token_for("127.0.0.1", file) == TOKEN
     for bad in ("short", "with a space inside it", ""):
         file.write_text(bad)
         with pytest.raises(RequestError, match="at least 16 letters"):
-            running.token_for("127.0.0.1", file)
+            server.token_for("127.0.0.1", file)
     with pytest.raises(RequestError, match="cannot be read"):
-        running.token_for("127.0.0.1", tmp_path / "nothing")
+        server.token_for("127.0.0.1", tmp_path / "nothing")
 
 
 def test_without_the_token_nothing_is_told(runs: Path) -> None:
@@ -133,7 +133,7 @@ def test_no_state_is_changed_by_get(client: TestClient, runs: Path) -> None:
                 assert client.request(method, f"/api/experiments/done/{path}").status_code in (404, 405)
     client.get("/start/mine.toml?do=start&name=new")
     assert sorted((path, path.stat().st_mtime_ns) for path in runs.rglob("*")) == before
-    assert training.started(runs) == []
+    assert training_process.started(runs) == []
 
 
 def test_every_answer_forbids_foreign_scripts_frames_and_requests(client: TestClient) -> None:
@@ -161,7 +161,7 @@ def test_a_body_is_cut_off_with_and_without_a_length(client: TestClient) -> None
             yield b"x" * 65536
 
     for path in ("/start/mine.toml", "/api/experiments", "/api/estimates", "/experiments/done/seeds"):
-        assert client.post(path, content=b"x" * (guard.MOST_BODY + 1)).status_code == 413, path
+        assert client.post(path, content=b"x" * (request_guard.MOST_BODY + 1)).status_code == 413, path
         kind = "application/json" if path.startswith("/api") else "application/x-www-form-urlencoded"
         assert client.post(path, content=pieces(), headers={"content-type": kind}).status_code == 413, path
     assert client.post("/api/estimates", content=b"{}", headers={"content-length": "-1"}).status_code == 413
@@ -176,22 +176,22 @@ def test_a_body_that_streams_in_is_read_no_further_than_the_limit() -> None:
         return {"type": "http.request", "body": b"x" * 65536, "more_body": True}
 
     async def go() -> None:
-        limited = guard._limited(receive)
+        limited = request_guard._limited(receive)
         while True:
             await limited()
 
-    with pytest.raises(guard.HTTPException, match="larger than 256 kB"):
+    with pytest.raises(request_guard.HTTPException, match="larger than 256 kB"):
         asyncio.run(go())
-    assert read <= guard.MOST_BODY + 65536
+    assert read <= request_guard.MOST_BODY + 65536
 
 
 def test_a_body_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "BODY_SECONDS", 0.05)
+    monkeypatch.setattr(request_guard, "BODY_SECONDS", 0.05)
 
     async def go() -> None:
-        await guard._limited(asyncio.Event().wait)()  # type: ignore[arg-type]
+        await request_guard._limited(asyncio.Event().wait)()  # type: ignore[arg-type]
 
-    with pytest.raises(guard.HTTPException, match="took too long"):
+    with pytest.raises(request_guard.HTTPException, match="took too long"):
         asyncio.run(go())
 
 
@@ -209,9 +209,9 @@ def test_requests_at_once_have_a_limit_and_a_place_becomes_free_again() -> None:
             answers.append(message["status"])
 
     async def go() -> None:
-        door = guard.Guard(slow, hosts=Hosts.of("127.0.0.1"))
+        door = request_guard.Guard(slow, hosts=Hosts.of("127.0.0.1"))
         scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", b"localhost")]}
-        asked = guard.MOST_AT_ONCE["read"] + 12
+        asked = request_guard.MOST_AT_ONCE["read"] + 12
         many = [asyncio.create_task(door(dict(scope), enough.wait, send)) for _ in range(asked)]  # type: ignore[arg-type]
         await asyncio.sleep(0.05)
         assert answers == [503] * 12
@@ -232,7 +232,7 @@ def test_a_web_socket_is_closed_at_once() -> None:
     async def send(message: Any) -> None:
         said.append(message)
 
-    door = guard.Guard(app, hosts=Hosts.of("127.0.0.1"))
+    door = request_guard.Guard(app, hosts=Hosts.of("127.0.0.1"))
     asyncio.run(door({"type": "websocket", "headers": []}, asyncio.Event().wait, send))  # type: ignore[arg-type]
     assert said == [{"type": "websocket.close", "code": 1008}]
 

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from headtohead.files import append_line, read_json, write_json
-from headtohead.serve import site, watching
-from headtohead.serve.live import Reader, Tail, thinned
-from headtohead.serve.watching import Watcher, Watchers
+from headtohead.atomic_io import append_line, read_json, write_json
+from headtohead.web import site
+from headtohead.web.live import watchers as live_watchers
+from headtohead.web.live.experiment_state import Reader, Tail, thinned
+from headtohead.web.live.watchers import Watcher, Watchers
 
 from .conftest import write_experiment, write_verdict
 
@@ -100,7 +101,7 @@ def watch(runs: Path, go: Callable[[Watchers], Coroutine[Any, Any, None]], monke
     async def run() -> None:
         await go(Watchers(runs, site.region))
 
-    monkeypatch.setattr(watching, "EVERY", 0.02)
+    monkeypatch.setattr(live_watchers, "EVERY", 0.02)
     monkeypatch.setattr(Watcher, "_draw", nothing)
     asyncio.run(run())
 
@@ -220,7 +221,7 @@ async def shown(stream: Any, region: str, is_it: Callable[[str], bool]) -> str:
 def test_signs_of_life_and_an_event_that_was_seen_is_not_sent_again(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "HEARTBEAT", 0.05)
+    monkeypatch.setattr(live_watchers, "HEARTBEAT", 0.05)
 
     async def go(watchers: Watchers) -> None:
         watcher = watchers.watcher("done")
@@ -270,7 +271,7 @@ def test_looks_take_a_small_share_of_a_core(runs: Path, monkeypatch: pytest.Monk
         async with asyncio.timeout(60):
             while len(began) < 2:
                 await asyncio.sleep(0.05)
-        assert began[1] - began[0] > watching.SHARE * 0.05
+        assert began[1] - began[0] > live_watchers.SHARE * 0.05
         await stream.aclose()
 
     watch(runs, go, monkeypatch)

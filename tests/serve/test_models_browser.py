@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from headtohead.decode.reader import Reader
-from headtohead.decode.steps import Temperature, TopK, TopP, distribution
-from headtohead.decode.texts import prompt_ids
-from headtohead.lab import saved
+from headtohead.experiment import model_io
+from headtohead.generation.detokenizer import prompt_ids
+from headtohead.generation.logits_processors import Temperature, TopK, TopP, distribution
+from headtohead.generation.session import Reader
 
 from .conftest import MARKUP
 from .test_browser import visit  # noqa: F401
@@ -71,7 +71,7 @@ def test_two_strategies_write_and_the_sliders_keep_what_they_say(visit: Visit, t
     assert page.locator("#detail-bars .bar.drawn").count() == 1
     page.get_by_role("button", name="Only the next token").click()
     page.locator("#kept", has_text="All 15 tokens are kept").wait_for()
-    opened = saved.load(trained / "tiny" / "alibi" / "seed-0")
+    opened = model_io.load(trained / "tiny" / "alibi" / "seed-0")
     logits = Reader(opened.model, [prompt_ids(opened.tokenizer, "the people will")]).logits.float()
     for temperature, k, p in ((1.0, 15, 0.5), (0.5, 15, 0.9), (2.0, 4, 1.0), (0.7, 6, 0.6)):
         for name, value in (("temperature", temperature), ("k", k), ("p", p)):

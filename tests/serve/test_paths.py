@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from headtohead.atomic_io import write_json
 from headtohead.errors import RequestError
-from headtohead.files import write_json
-from headtohead.serve.folders import Folders, UnknownNameError
-from headtohead.serve.live import Reader
+from headtohead.web.experiment_folders import Folders, UnknownNameError
+from headtohead.web.live.experiment_state import Reader
 
 from .conftest import HOSTILE, write_experiment, write_verdict
 

@@ -19,20 +19,20 @@ import uvicorn
 from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
-from headtohead.decode import generate
-from headtohead.decode.naming import SHORT, read_strategies
-from headtohead.decode.reader import Reader
-from headtohead.decode.strategies import OWN
-from headtohead.decode.texts import prompt_ids
 from headtohead.errors import ModelError, RequestError
-from headtohead.lab import saved
-from headtohead.serve import model_process, models
-from headtohead.serve.app import create
-from headtohead.serve.catalog import Catalog
-from headtohead.serve.folders import Folders
-from headtohead.serve.model_work import Shelf
-from headtohead.serve.models import Models, Patience
-from headtohead.serve.pages import playground
+from headtohead.experiment import model_io
+from headtohead.generation.detokenizer import prompt_ids
+from headtohead.generation.generate import generate
+from headtohead.generation.session import Reader
+from headtohead.generation.strategies import OWN
+from headtohead.generation.strategy_parsing import SHORT, read_strategies
+from headtohead.web.app import create
+from headtohead.web.experiment_folders import Folders
+from headtohead.web.models import client, process
+from headtohead.web.models.catalog import Catalog
+from headtohead.web.models.client import Models, Patience
+from headtohead.web.models.requests import Shelf
+from headtohead.web.pages import playground
 
 from .conftest import MARKUP, wait_until
 
@@ -66,7 +66,7 @@ def test_texts_are_those_of_generate_and_come_side_by_side(looking: TestClient, 
     steps = [one for one in told if one["event"] == "token"]
     assert [one["column"] for one in steps[:8]] == list(range(8)), "a token of each in turn"
     for at, variant in ((1, "baseline"), (5, "alibi"), (2, "baseline"), (7, "alibi")):
-        opened = saved.load(trained / "tiny" / variant / "seed-0")
+        opened = model_io.load(trained / "tiny" / variant / "seed-0")
         strategy = read_strategies(strategies[at % 4])[strategies[at % 4]]
         wanted = generate(opened, PROMPT, strategy, max_new_tokens=6, seed=3)[0]
         own = [one for one in steps if one["column"] == at]
@@ -81,7 +81,7 @@ def test_texts_are_those_of_generate_and_come_side_by_side(looking: TestClient, 
 def test_what_may_come_next_holds_the_whole_distribution(looking: TestClient, trained: Path) -> None:
     asked = {"model": BASELINE, "prompt": PROMPT, "made": [5]}
     found = looking.post("/api/playground/next", json=asked).json()
-    opened = saved.load(trained / "tiny" / "baseline" / "seed-0")
+    opened = model_io.load(trained / "tiny" / "baseline" / "seed-0")
     ids = [*prompt_ids(opened.tokenizer, PROMPT), 5]
     logits = Reader(opened.model, [ids]).logits[0].float()
     assert found["vocabulary"] == len(logits) == len(found["tokens"]) and MARKUP in found["tokens"]
@@ -91,7 +91,7 @@ def test_what_may_come_next_holds_the_whole_distribution(looking: TestClient, tr
 
 
 def test_the_rest_of_a_large_vocabulary_is_told_at_every_temperature() -> None:
-    from headtohead.serve.model_work import TOP, spread
+    from headtohead.web.models.requests import TOP, spread
 
     class Letters:
         def decode(self, ids: list[int]) -> str:
@@ -210,7 +210,7 @@ def test_a_client_that_goes_away_stops_its_text(trained: Path) -> None:
 
 
 def test_requests_take_turns_and_too_many_are_turned_away(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "MOST_WAITING", 2)
+    monkeypatch.setattr(client, "MOST_WAITING", 2)
     named = Catalog(Folders.at(trained)).find(BASELINE).at("after")
     question = {"models": [named], "strategies": ["greedy"], "prompt": PROMPT, "chat": False, "seed": 0, "tokens": 3}
 
@@ -222,7 +222,7 @@ def test_requests_take_turns_and_too_many_are_turned_away(trained: Path, monkeyp
     async def play() -> None:
         asked = Endless()
         try:
-            long = [await first(asked) for _ in range(models.AT_ONCE - 1)]
+            long = [await first(asked) for _ in range(client.AT_ONCE - 1)]
             short = {"what": "next", "model": named, "prompt": PROMPT, "chat": False, "made": []}
             async with aclosing(asked.ask(short)) as answers:  # while three texts are written
                 assert (await anext(answers))["event"] == "next"
@@ -245,7 +245,7 @@ def test_requests_take_turns_and_too_many_are_turned_away(trained: Path, monkeyp
 
 
 @pytest.fixture
-def turns() -> Iterator[tuple[model_process.Turns, list[dict[str, Any]]]]:
+def turns() -> Iterator[tuple[process.Turns, list[dict[str, Any]]]]:
     """Turns in this process, with requests that count or never come to an answer."""
     said: list[dict[str, Any]] = []
 
@@ -259,18 +259,18 @@ def turns() -> Iterator[tuple[model_process.Turns, list[dict[str, Any]]]]:
         for at in range(2):
             yield {"event": "step", "at": at}
 
-    made = model_process.Turns(begin, said.append, step=0.3, request=60)
+    made = process.Turns(begin, said.append, step=0.3, request=60)
     before = [signal.signal(signal.SIGUSR1, made.interrupt), signal.signal(signal.SIGPROF, made.time_out)]
     yield made, said
     signal.signal(signal.SIGUSR1, before[0])
     signal.signal(signal.SIGPROF, before[1])
 
 
-def _advance(made: model_process.Turns, times: int) -> None:
+def _advance(made: process.Turns, times: int) -> None:
     for _ in range(times):
         while not made.inbox.empty():
             asked = made.inbox.get()
-            made.under_way.append(model_process.Request(asked["request"], made.begin(asked)))
+            made.under_way.append(process.Request(asked["request"], made.begin(asked)))
         if made.under_way:
             made._advance(made.under_way.popleft())
 
@@ -292,7 +292,7 @@ def test_a_step_that_computes_too_long_is_given_up(turns: Any) -> None:
     made, said = turns
     made.inbox.put({"request": 1, "what": "stuck"})
     _advance(made, 1)
-    assert said == [{"event": "cleaned up"}, {"request": 1, "event": "failed", "message": model_process.TOO_LONG}]
+    assert said == [{"event": "cleaned up"}, {"request": 1, "event": "failed", "message": process.TOO_LONG}]
 
 
 def asked_of(trained: Path, **more: Any) -> dict[str, Any]:

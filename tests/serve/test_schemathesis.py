@@ -20,7 +20,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import status_code_conformance
 
-from headtohead.serve import training
+from headtohead.web import training_process
 
 from .conftest import HOSTILE, write_experiment, write_verdict
 
@@ -55,7 +55,7 @@ def runs(trained: Path, tmp_path: Path) -> Path:
     write_verdict(write_experiment(made / "done", finished=4))
     write_experiment(made / "stopped")
     for name in ("first-place", "second-place"):
-        training._launch(made, name, SLEEPER)  # the server's fixture ends what is left
+        training_process._launch(made, name, SLEEPER)  # the server's fixture ends what is left
     return made
 
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from headtohead.errors import RequestError
-from headtohead.serve import running
+from headtohead.web import server
 
 from .conftest import ask, wait_until
 
@@ -19,10 +19,10 @@ GET = "GET {} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 def test_a_port_that_is_taken_is_said_plainly() -> None:
-    with running.listen("127.0.0.1", 0) as taken, pytest.raises(RequestError, match="is in use; give another one"):
-        running.listen("127.0.0.1", taken.getsockname()[1])
+    with server.listen("127.0.0.1", 0) as taken, pytest.raises(RequestError, match="is in use; give another one"):
+        server.listen("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(RequestError, match="is no address of this machine"):
-        running.listen("no.such.host.invalid", 0)
+        server.listen("no.such.host.invalid", 0)
 
 
 def test_only_this_machine_is_listened_to_unless_told_otherwise_and_then_a_token_is_asked_for(server: Start) -> None:

@@ -14,11 +14,11 @@ import psutil
 import pytest
 from starlette.testclient import TestClient
 
+from headtohead.atomic_io import read_json, write_json
 from headtohead.errors import RequestError
-from headtohead.files import read_json, write_json
-from headtohead.serve import training
-from headtohead.serve.live import Reader
-from headtohead.serve.training import BusyError, Training
+from headtohead.web import training_process
+from headtohead.web.live.experiment_state import Reader
+from headtohead.web.training_process import BusyError, Training
 
 from .conftest import TEXT, ask, wait_until
 
@@ -29,32 +29,32 @@ SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
 @pytest.fixture
 def sleeper(runs: Path) -> Iterator[Training]:
     """A training that does nothing for a while."""
-    made = training._launch(runs, "asleep", SLEEPER)
+    made = training_process._launch(runs, "asleep", SLEEPER)
     yield made
     made.signal(signal.SIGKILL)
 
 
 def test_a_training_is_known_by_its_number_and_by_when_it_began(runs: Path, sleeper: Training) -> None:
-    assert training.find(runs, "asleep") == sleeper
+    assert training_process.find(runs, "asleep") == sleeper
     assert os.getsid(sleeper.pid) == sleeper.pid, "a session of its own: what ends the server does not end it"
     write_json(runs / ".asleep.training.json", {"pid": sleeper.pid, "began": sleeper.began - 500})
-    assert training.find(runs, "asleep") is None, "the number was given to another process since"
+    assert training_process.find(runs, "asleep") is None, "the number was given to another process since"
     with pytest.raises(BusyError, match="it is not being trained"):
-        training.stop(runs, "asleep")
+        training_process.stop(runs, "asleep")
     assert sleeper.is_alive(), "and that one is left alone"
     for damaged in ("", "[]", '{"pid": "x", "began": 0}', '{"pid": -1, "began": 0}'):
         (runs / ".asleep.training.json").write_text(damaged)
-        assert training.find(runs, "asleep") is None
+        assert training_process.find(runs, "asleep") is None
 
 
 def test_stop_asks_and_then_tells(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "PATIENCE", 0.5)
+    monkeypatch.setattr(training_process, "PATIENCE", 0.5)
     deaf = (
         "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
     )
-    made = training._launch(runs, "deaf", [sys.executable, "-c", deaf])
-    wait_until(lambda: training.last_words(runs, "deaf") == "ready")
-    training.stop(runs, "deaf")
+    made = training_process._launch(runs, "deaf", [sys.executable, "-c", deaf])
+    wait_until(lambda: training_process.last_words(runs, "deaf") == "ready")
+    training_process.stop(runs, "deaf")
     time.sleep(0.2)
     assert made.is_alive(), "Ctrl-C was not heard"
     wait_until(lambda: not made.is_alive())
@@ -63,18 +63,18 @@ def test_stop_asks_and_then_tells(runs: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_no_more_than_a_few_at_once_and_no_name_twice(runs: Path, sleeper: Training) -> None:
     with pytest.raises(RequestError, match="there is an experiment 'done' already"):
-        training.start(runs, "done", ["mine.toml"])
+        training_process.start(runs, "done", ["mine.toml"])
     with pytest.raises(RequestError, match="there is an experiment 'asleep' already"):
-        training.start(runs, "asleep", ["mine.toml"])
-    second = training._launch(runs, "second", SLEEPER)
+        training_process.start(runs, "asleep", ["mine.toml"])
+    second = training_process._launch(runs, "second", SLEEPER)
     try:
         with pytest.raises(BusyError, match=r"2 trainings are running \(asleep, second\)"):
-            training.start(runs, "third", ["mine.toml"])
+            training_process.start(runs, "third", ["mine.toml"])
     finally:
         second.signal(signal.SIGKILL)
     for name in ("", ".hidden", "a/b", "..", "a b", "<b>", "x" * 65, "a\n", "é"):
         with pytest.raises(RequestError, match="a letter or digit first"):
-            training.start(runs, name, ["mine.toml"])
+            training_process.start(runs, name, ["mine.toml"])
 
 
 def test_what_a_terminal_trains_is_shown_and_not_ended_from_here(runs: Path) -> None:
@@ -87,9 +87,9 @@ def test_what_a_terminal_trains_is_shown_and_not_ended_from_here(runs: Path) -> 
         live = Reader(runs, "stopped").read()
         assert (live.state, live.can_stop) == ("running", False)
         with pytest.raises(BusyError, match="press Ctrl-C where it was"):
-            training.stop(runs, "stopped")
+            training_process.stop(runs, "stopped")
         with pytest.raises(BusyError, match="being trained right now"):
-            training.resume(runs, "stopped")
+            training_process.resume(runs, "stopped")
         other.kill()
 
 
@@ -97,7 +97,7 @@ def test_a_training_that_cannot_begin_says_why(client: TestClient, runs: Path, f
     (files / "bad.toml").write_text(TEXT.replace('"text"', '"no-such-folder"'))
     answer = client.post("/api/experiments", json={"recipe": "bad.toml", "name": "bad"})
     assert answer.status_code == 201, answer.text
-    wait_until(lambda: training.find(runs, "bad") is None)
+    wait_until(lambda: training_process.find(runs, "bad") is None)
     found = client.get("/api/experiments/bad").json()
     assert found["state"] == "failed"
     assert "no-such-folder" in found["message"]
@@ -113,7 +113,7 @@ def test_a_real_training_survives_the_server_and_is_found_again(server: Start, r
     wait_until(lambda: _get(port, "long").get("state") == "running" and _get(port, "long")["trials"][0]["step"] >= 20)
     process.send_signal(signal.SIGKILL)
     process.wait(timeout=10)
-    alive = training.find(runs, "long")
+    alive = training_process.find(runs, "long")
     assert alive is not None, "the server's end is not its end"
     _, port = server()
     found = _get(port, "long")
@@ -128,13 +128,13 @@ def test_a_real_training_survives_the_server_and_is_found_again(server: Start, r
 def test_a_tiny_experiment_from_start_to_verdict_and_more_seeds(client: TestClient, runs: Path) -> None:
     wanted = {"recipe": "mine.toml", "name": "tiny", "settings": {"training.batch": "5"}}
     assert client.post("/api/experiments", json=wanted).status_code == 201
-    wait_until(lambda: training.find(runs, "tiny") is None)
+    wait_until(lambda: training_process.find(runs, "tiny") is None)
     found = client.get("/api/experiments/tiny").json()
     assert (found["state"], found["summary"]) == ("finished", "Finished: 2 of 2 trials finished."), found
     assert read_json(runs / "tiny" / "experiment.json")["experiment"]["training"]["batch"] == 5
     assert client.get("/experiments/tiny/report").status_code == 200
     assert client.post("/experiments/tiny/seeds", data={"add": "1"}).status_code == 303
-    wait_until(lambda: training.find(runs, "tiny") is None)
+    wait_until(lambda: training_process.find(runs, "tiny") is None)
     found = client.get("/api/experiments/tiny").json()
     assert [(t["variant"], t["seed"], t["state"]) for t in found["trials"]][2:] == [
         ("baseline", 1, "finished"),

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from headtohead import spec
+from headtohead.config import loading as config_loading
+from headtohead.config import model
 from headtohead.errors import RequestError, SpecError
-from headtohead.lab import loading
+from headtohead.experiment import loading
 
 GOOD = """
 question = "Does ALiBi beat learned positions?"
@@ -51,7 +52,7 @@ def test_a_good_file_becomes_frozen_data(file):
     assert experiment.name == "mine"
     assert experiment.names == ("baseline", "alibi", "both")
     assert experiment.primary.metric == "perplexity"
-    assert [c.kind for c in spec.trial(experiment, "both", 3).model.position] == ["alibi", "rope"]
+    assert [c.kind for c in config_loading.trial(experiment, "both", 3).model.position] == ["alibi", "rope"]
     with pytest.raises(ValueError, match="frozen"):
         experiment.seeds = 3
 
@@ -115,8 +116,10 @@ def test_a_variant_replaces_what_it_names_and_never_merges(file):
         'model.position = "alibi"\n', 'model.feedforward = { kind = "mlp", activation = "gelu" }\n'
     )
     experiment = loading.load(file(text))
-    assert spec.trial(experiment, "alibi", 0).model.feedforward.options == {"activation": "gelu"}
-    assert spec.changes_of(experiment, "alibi") == {"model.feedforward": {"kind": "mlp", "activation": "gelu"}}
+    assert config_loading.trial(experiment, "alibi", 0).model.feedforward.options == {"activation": "gelu"}
+    assert config_loading.changes_of(experiment, "alibi") == {
+        "model.feedforward": {"kind": "mlp", "activation": "gelu"}
+    }
 
 
 def test_what_a_variant_repeats_is_no_change(file):
@@ -124,7 +127,7 @@ def test_what_a_variant_repeats_is_no_change(file):
     same = f'model.position = "alibi"\nmodel.layers = {layers}\n'
     experiment = loading.load(file(GOOD.replace('model.position = "alibi"\n', same)))
     assert experiment.variants["alibi"]["model"]["layers"] == layers
-    assert spec.changes_of(experiment, "alibi") == {"model.position": "alibi"}
+    assert config_loading.changes_of(experiment, "alibi") == {"model.position": "alibi"}
 
 
 @pytest.mark.parametrize(
@@ -164,7 +167,7 @@ def test_a_recipe_that_does_not_exist_gives_the_nearest(tmp_path):
         loading.load(tmp_path / "none.toml")
 
 
-@pytest.mark.parametrize("name", spec.recipe_names())
+@pytest.mark.parametrize("name", config_loading.recipe_names())
 def test_every_recipe_loads_and_its_published_figures_belong_to_it(name):
     experiment = loading.load(name)
     for figure in experiment.published:
@@ -176,8 +179,8 @@ def test_the_schema_accepts_recipes_and_refuses_what_loading_refuses():
     jsonschema = pytest.importorskip("jsonschema", reason="jsonschema comes with altair")
     schema = json.loads(json.dumps(loading.schema()))
     validator = jsonschema.Draft202012Validator(schema)
-    for name in spec.recipe_names():
-        raw = tomllib.loads(spec.recipe_path(name).read_text())
+    for name in config_loading.recipe_names():
+        raw = tomllib.loads(config_loading.recipe_path(name).read_text())
         assert [e.message for e in validator.iter_errors(raw)] == []
     raw = tomllib.loads(GOOD)
     assert validator.is_valid(raw)
@@ -196,8 +199,8 @@ def test_identity_depends_on_what_numbers_depend_on(file):
 def test_a_user_network_takes_the_place_of_the_parts(file, tmp_path):
     (tmp_path / "my_gpt.py").write_text("")
     text = GOOD + '\n[variants.mine]\nmodel.module = "my_gpt.py:GPT"\n'
-    trial = spec.trial(loading.load(file(text), ["model.context=16"]), "mine", 0)
-    assert isinstance(trial.model, spec.OwnModel)
+    trial = config_loading.trial(loading.load(file(text), ["model.context=16"]), "mine", 0)
+    assert isinstance(trial.model, model.OwnModel)
     assert trial.model.context == 16
     assert Path(trial.model.module.rpartition(":")[0]) == tmp_path / "my_gpt.py"
 

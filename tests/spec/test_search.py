@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from headtohead import spec
+from headtohead.config import experiment
+from headtohead.config import loading as config_loading
+from headtohead.config.search import Search, changes_for
 from headtohead.errors import SpecError
-from headtohead.lab import loading
-from headtohead.spec.search import Search, changes_for
+from headtohead.experiment import loading
 
 FILE = """
 question = "Which is best?"
@@ -25,7 +26,7 @@ training.batch = { low = 8, high = 24, step = 8 }
 """
 
 
-def loaded(tmp_path, text: str = FILE, *settings: str, quick: bool = False) -> spec.Experiment:
+def loaded(tmp_path, text: str = FILE, *settings: str, quick: bool = False) -> experiment.Experiment:
     file = tmp_path / "mine.toml"
     file.write_text(text)
     return loading.load(file, settings, quick=quick)
@@ -45,7 +46,7 @@ def test_a_search_does_not_change_who_an_experiment_is(tmp_path):
     with_search = loaded(tmp_path)
     without = loaded(tmp_path, FILE.partition("[search]")[0])
     assert with_search.identity() == without.identity()
-    trial = spec.trial(without, spec.BASELINE, 0)
+    trial = config_loading.trial(without, experiment.BASELINE, 0)
     assert "choosing" not in trial.settings()
 
 

@@ -12,7 +12,7 @@ from tools.faults.families import FAULTS, FULL_ONLY
 from tools.faults.ledger import Ledger, compare, rests
 from tools.faults.seen import How, Seen
 
-from headtohead.files import write_json
+from headtohead.atomic_io import write_json
 
 
 @pytest.fixture(scope="module")

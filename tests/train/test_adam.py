@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from headtohead import spec
+from headtohead.config import training as config_training
 from headtohead.errors import RequestError
-from headtohead.train.checkpoint import State, restore, save
-from headtohead.train.optimizers import Descent, adam, adamw
+from headtohead.training.checkpoints import State, restore, save
+from headtohead.training.optimizers import Descent, adam, adamw
 
 KINDS = {"adam": (adam, torch.optim.Adam), "adamw": (adamw, torch.optim.AdamW)}
 
@@ -102,7 +102,9 @@ def test_one_goes_on_from_the_state_of_the_other(ours_first):
 
 
 def test_a_descent_goes_on_from_its_checkpoint_to_the_same_bits(tmp_path):
-    training = spec.Training.model_validate({"steps": 8, "optimizer": {"kind": "adamw"}, "schedule": "cosine"})
+    training = config_training.Training.model_validate(
+        {"steps": 8, "optimizer": {"kind": "adamw"}, "schedule": "cosine"}
+    )
     whole, broken = network(), network()
     one, other = Descent(whole, training, 8), Descent(broken, training, 8)
     for step in range(8):
@@ -139,7 +141,7 @@ def test_what_torch_refuses_is_refused(options, said):
 def test_the_compiler_of_torch_is_not_imported():
     """It takes longer than many steps; torch.optim imports it."""
     code = (
-        "import sys, torch; from headtohead.train.optimizers import adamw; "
+        "import sys, torch; from headtohead.training.optimizers import adamw; "
         "layer = torch.nn.Linear(2, 2); (one,) = adamw(layer.named_parameters()); "
         "layer(torch.ones(2)).sum().backward(); one.step(); one.zero_grad(); "
         "print('torch._dynamo' in sys.modules)"

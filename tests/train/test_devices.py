@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from headtohead.errors import DeviceError, RequestError
-from headtohead.train import devices
-from headtohead.train.devices import Bfloat16, Examination, Finding
+from headtohead.training import devices
+from headtohead.training.devices import Bfloat16, Examination, Finding
 
 ROOT = Path(__file__).parents[2]
 GOOD = 'import json; print(json.dumps({"error": 0.001, "slowdown": 2.0}))'

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from headtohead.train.distil import Mixture, Targets, distil_loss, divergence, mixed_losses, targets_of
-from headtohead.train.loss import CHUNK, vocabulary_loss
+from headtohead.training.cross_entropy import CHUNK, vocabulary_loss
+from headtohead.training.distillation_loss import Mixture, Targets, distil_loss, divergence, mixed_losses, targets_of
 
 VOCAB = 40
 DIRECTIONS = ("forward", "reverse")

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from headtohead.train import loss as roads
-from headtohead.train.loss import CHUNK, vocabulary_loss, vocabulary_scores
+from headtohead.training import cross_entropy as roads
+from headtohead.training.cross_entropy import CHUNK, vocabulary_loss, vocabulary_scores
 
 
 def _case(predictions: int, vocab: int, scale: float, bias: bool, seed: int = 0):

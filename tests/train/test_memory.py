@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from headtohead.train import memory
+from headtohead.training import memory
 
 CODE = """
 import ctypes, json, resource

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headtohead.corpus import Examples, Rows
-from headtohead.train.objectives import Classify, Evaluation, evaluate
+from headtohead.data.batches import Rows
+from headtohead.data.examples import Examples
+from headtohead.training.objectives import Classify, Evaluation, evaluate
 
 CPU = torch.device("cpu")
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from headtohead.errors import ScoresError
-from headtohead.verdict import mean_interval
 from headtohead.verdict.bootstrap import paired, resampled
+from headtohead.verdict.statistics import mean_interval
 
 
 def test_the_interval_is_the_same_on_every_call_and_does_not_disturb_others():

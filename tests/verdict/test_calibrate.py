@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from headtohead.errors import ScoresError
-from headtohead.verdict.calibrate import calibrate, to_markdown
+from headtohead.verdict.calibration import calibrate, to_markdown
+from headtohead.verdict.simulations import Measured, Synthetic
 from headtohead.verdict.statistics import components, rare, spread
-from headtohead.verdict.worlds import Measured, Synthetic
 
 EXPERIMENTS = 2000
 CHANCE = 3 * np.sqrt(0.05 * 0.95 / EXPERIMENTS)  # three standard errors of a share of 5 %

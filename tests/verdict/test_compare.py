@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from headtohead.errors import ScoresError
-from headtohead.verdict import Scores, Verdict, compare
+from headtohead.verdict.compare import compare
+from headtohead.verdict.record import Verdict
 from headtohead.verdict.rule import METRICS, MetricName, decide, metric_named
+from headtohead.verdict.scores import Scores
 from headtohead.verdict.statistics import components, spread
 
 SEEDS = tuple(range(8))

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from headtohead.errors import ScoresError
-from headtohead.verdict import Scores
-from headtohead.verdict.scores import pair
+from headtohead.verdict.scores import Scores, pair
 
 TABLE = np.arange(6.0).reshape(2, 3)
 

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headtohead.errors import ScoresError
-from headtohead.verdict import Scores, compare, confidence_at, schedule, settled
-from headtohead.verdict.calibrate import calibrate_auto
-from headtohead.verdict.worlds import Synthetic
+from headtohead.verdict.calibration import calibrate_auto
+from headtohead.verdict.compare import compare
+from headtohead.verdict.interim import confidence_at, schedule, settled
+from headtohead.verdict.scores import Scores
+from headtohead.verdict.simulations import Synthetic
 
 
 def test_looks_of_the_usual_limits() -> None:
@@ -92,6 +94,6 @@ def test_error_rates_are_valid_under_peeking(world: Synthetic) -> None:
 
 
 def test_peeking_without_spending_would_not_be_valid(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headtohead.verdict.calibrate.confidence_at", lambda look, looks, confidence: confidence)
+    monkeypatch.setattr("headtohead.verdict.interim.confidence_at", lambda look, looks, confidence: confidence)
     nothing, *_ = calibrate_auto(Synthetic("seeds", 1.0, 0.1, 0.1), examples=60, experiments=3000, random_seed=5)
     assert nothing.wrong > 0.07

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from headtohead.errors import ScoresError
-from headtohead.verdict import Scores, compare, judge, read_csv
+from headtohead.verdict.compare import compare
+from headtohead.verdict.score_csv import judge, read_csv
+from headtohead.verdict.scores import Scores
 
 
 def written(folder: Path, text: str) -> Path:

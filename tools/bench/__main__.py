@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from headtohead.train.devices import cores
+from headtohead.training.devices import cores
 
 from . import __doc__ as about
 from . import machine, page, picture, words

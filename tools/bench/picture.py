@@ -8,8 +8,8 @@ from typing import Any
 
 import altair as alt
 
-from headtohead.report import style
-from headtohead.report.drawing import Built, Chart, Layout, Sheets
+from headtohead.presentation import style
+from headtohead.presentation.chart import Built, Chart, Layout, Sheets
 
 from . import words
 from .findings import Finding, Results

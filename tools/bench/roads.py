@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from headtohead import parts, spec
-from headtohead.parts import Sight, Sizes
-from headtohead.parts.attention import Composed
+from headtohead.config import base
+from headtohead.nn.parts import registry
+from headtohead.nn.parts.attention import Composed, Sight
+from headtohead.nn.parts.base import Sizes
 
 HEADS, HEAD_DIM = 2, 32
 """of the base decoder"""
@@ -39,7 +40,7 @@ def _windowed(context: int, window: int, *, encoder: bool) -> Composed:
     sizes = Sizes(HEADS * HEAD_DIM, HEADS, HEAD_DIM, 1, context, 100, causal=not encoder)
 
     def build(slot: str, chosen: object, *more: object) -> Any:
-        return parts.build(slot, spec.Choice.model_validate(chosen), sizes, *more)
+        return registry.build(slot, base.Choice.model_validate(chosen), sizes, *more)
 
     pattern = build("pattern", {"kind": "window", "size": window})
     part = build("attention", "composed", build("projection", "linear"), pattern, build("merge", "concat"), [])

@@ -61,7 +61,7 @@ def imports_torch(arguments: Sequence[str]) -> bool:
 def _worker_is_ready() -> None:
     """From the start of the process to its first word."""
     worker = subprocess.Popen(
-        children.python("headtohead.lab.worker"),
+        children.python("headtohead.execution.worker"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

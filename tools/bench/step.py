@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from headtohead.train import memory
+from headtohead.training import memory
 
 from . import lessons, peer_models, peers
 from .findings import Bar, Finding, Found, How, Table

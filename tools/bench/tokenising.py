@@ -78,14 +78,14 @@ def _asked(name: str, folder: Path, cores: int, **settings: str) -> dict[str, fl
 def write_text(folder: Path, data: str, size: int) -> None:
     """The corpus over and over, with a number and another word in each line, so that no two lines are alike; and a
     tokenizer of byte pairs that is learned from it once."""
-    from headtohead import spec
-    from headtohead.corpus import tokenizers
-    from headtohead.lab.trial import prepare
+    from headtohead.config import experiment, loading
+    from headtohead.data import tokenizers
+    from headtohead.experiment.trial import prepare
 
     from . import lessons
 
     raw = lessons.decoder(data, seeds=1, steps=1, evaluate=1)
-    trial = spec.trial(lessons.experiment(raw), spec.BASELINE, 0)
+    trial = loading.trial(lessons.experiment(raw), experiment.BASELINE, 0)
     rows = [" ".join(row.split()) for row in prepare(trial.data, trial.task).corpus.splits["train"].rows]
     rows = [row for row in rows if row]
     folder.mkdir(parents=True, exist_ok=True)
@@ -113,19 +113,19 @@ def changed_rows(rows: list[str], seed: int = 0) -> Iterator[str]:
 
 
 def data_of(folder: Path) -> Any:
-    from headtohead import spec
+    from headtohead.config import data
 
     chosen = {"kind": "file", "path": str(folder / TOKENIZER)}
     files = {"train": TEXT, "test": {"test": "test.txt"}}
-    return spec.Data.model_validate({"source": str(folder), "files": files, "tokens": chosen, "validation": 0.0})
+    return data.Data.model_validate({"source": str(folder), "files": files, "tokens": chosen, "validation": 0.0})
 
 
 def in_store(folder: Path) -> dict[str, float]:
     """Our road: from the file to tokens on disk."""
-    from headtohead.corpus import store
+    from headtohead.data import token_cache
 
     began = time.perf_counter()
-    store.tokenised(data_of(folder), "language-model", tell=lambda *said: None)
+    token_cache.tokenised(data_of(folder), "language-model", tell=lambda *said: None)
     return {"seconds": time.perf_counter() - began, "bytes": _peak()}
 
 
@@ -143,22 +143,23 @@ def with_library(folder: Path) -> dict[str, float]:
 
 def opened(folder: Path) -> dict[str, float]:
     """What a training does before its first step."""
-    from headtohead import spec
-    from headtohead.corpus import Schedule, store
-    from headtohead.train import memory
+    from headtohead.config import training as config_training
+    from headtohead.data import token_cache
+    from headtohead.data.batches import Schedule
+    from headtohead.training import memory
 
     data = data_of(folder)
     memory.mark()
     before, began = memory.peak(), time.perf_counter()
-    found = store.tokenised(data, "language-model")
-    training = spec.Training.model_validate({"steps": 10, "batch": 16})
+    found = token_cache.tokenised(data, "language-model")
+    training = config_training.Training.model_validate({"steps": 10, "batch": 16})
     Schedule(found.encoded["train"], "language-model", training, data, 32, 0, found.tokenizer).batch(0)
     return {"seconds": time.perf_counter() - began, "added": memory.peak() - before}
 
 
 def _peak() -> int:
     """Of the whole process. Not getrusage: a child begins with the figure of the process that started it."""
-    from headtohead.train import memory
+    from headtohead.training import memory
 
     return memory.peak()
 

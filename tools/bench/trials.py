@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headtohead.files import read_json, read_lines
+from headtohead.atomic_io import read_json, read_lines
 
 from . import children, lessons
 from .findings import Bar, Finding, Found, How, Table

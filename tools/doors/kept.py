@@ -16,14 +16,14 @@ from .world import experiment_of, instead, unsealed, write_corpus
 
 
 def _searched(scratch: Path) -> Any:
-    from headtohead.lab import loading
+    from headtohead.experiment import loading
 
     raw = experiment_of(write_corpus(scratch / "corpus-False"))
     return loading.from_dict({**raw, "search": {"space": {"training.batch": [2, 4]}, "seeds": 1}}, "searched")
 
 
 def _journals(scratch: Path) -> list[bytes]:
-    from headtohead.lab.cells import identity_of
+    from headtohead.search.points import identity_of
 
     lines = [
         {"event": "search", "schema": 1, "identity": identity_of(_searched(scratch))},
@@ -38,29 +38,29 @@ def _journals(scratch: Path) -> list[bytes]:
 
 @door("journal", _journals)
 def _journal(data: bytes, scratch: Path) -> None:
-    from headtohead.lab import cells
+    from headtohead.search import points
 
     experiment, folder = _searched(scratch), scratch / "searched"
     with instead(folder / "search" / "journal.jsonl", data):
-        lines = cells.Journal(folder / "search").lines(cells.identity_of(experiment))
-        cells.winner_of(experiment, folder)
-        cells.cells_in(folder / "search", experiment.search, lines, "perplexity")
-        cells.seconds_in(lines)
+        lines = points.Journal(folder / "search").lines(points.identity_of(experiment))
+        points.winner_of(experiment, folder)
+        points.cells_in(folder / "search", experiment.search, lines, "perplexity")
+        points.seconds_in(lines)
 
 
 TEACHER = ("texts.jsonl", "logits.jsonl", "teacher.json", "logits.bin")
 
 
 def _whose() -> Any:
-    from headtohead.lab.teacher_cache import Whose
+    from headtohead.distillation.teacher_cache import Whose
 
     return Whose("teacher", "abc", {"top": 2})
 
 
 def _teachers(scratch: Path) -> list[bytes]:
 
-    from headtohead.lab.teacher_cache import TeacherCache
-    from headtohead.train.distil import Targets
+    from headtohead.distillation.teacher_cache import TeacherCache
+    from headtohead.training.distillation_loss import Targets
 
     folder = scratch / "teacher"
     shutil.rmtree(folder, ignore_errors=True)  # the same each time
@@ -72,7 +72,7 @@ def _teachers(scratch: Path) -> list[bytes]:
 
 @door("teacher", _teachers)
 def _teacher(data: bytes, scratch: Path) -> None:
-    from headtohead.lab.teacher_cache import TeacherCache
+    from headtohead.distillation.teacher_cache import TeacherCache
 
     if not (scratch / "teacher" / "logits.bin").is_file():
         _teachers(scratch)
@@ -84,36 +84,38 @@ def _teacher(data: bytes, scratch: Path) -> None:
 
 
 def _stored(scratch: Path) -> Any:
-    from headtohead import spec
+    from headtohead.config import data
 
     os.environ["XDG_CACHE_HOME"] = str(scratch / "cache")
-    return spec.Data.model_validate({"source": str(write_corpus(scratch / "stored"))})
+    return data.Data.model_validate({"source": str(write_corpus(scratch / "stored"))})
 
 
 def _stores(scratch: Path) -> list[bytes]:
-    from headtohead import corpus
+    from headtohead.data import token_cache
 
-    corpus.tokenised(_stored(scratch), "language-model", tell=lambda pace: None)
+    token_cache.tokenised(_stored(scratch), "language-model", tell=lambda pace: None)
     folder = _store_folder(scratch)
     return [bytes([at]) + path.read_bytes() for at, path in enumerate(sorted(folder.glob("[a-z]*")))]
 
 
 def _store_folder(scratch: Path) -> Path:
-    from headtohead.corpus import store
+    from headtohead.data import token_cache
 
     data = _stored(scratch)
-    return store.cache_folder("corpora") / store._sum(store._whose(data, "language-model", Path()))[:24]
+    return (
+        token_cache.cache_folder("corpora") / token_cache._sum(token_cache._whose(data, "language-model", Path()))[:24]
+    )
 
 
 @door("store", _stores)
 def _store(data: bytes, scratch: Path) -> None:
     """A store that is not what was written is made anew."""
-    from headtohead import corpus
+    from headtohead.data import token_cache
 
     folder = _store_folder(scratch)
     if not folder.is_dir():
         _stores(scratch)
     name, content = file_of(data, sorted(path.name for path in folder.glob("[a-z]*")))
     (folder / name).write_bytes(content)
-    found = corpus.tokenised(_stored(scratch), "language-model", tell=lambda pace: None)
+    found = token_cache.tokenised(_stored(scratch), "language-model", tell=lambda pace: None)
     assert len(found.corpus.train.rows) == 60

@@ -13,18 +13,20 @@ from .world import TEXT, instead, vouched, world, write_corpus
 
 
 def _tokenizers(scratch: Path) -> list[bytes]:
-    from headtohead import corpus, spec
+    from headtohead.config import data as config_data
+    from headtohead.data import tokenizers
+    from headtohead.data.sources import loading
 
     texts, made = write_corpus(scratch / "texts"), []
     for tokens in ("words", "characters", "bytes", {"kind": "bpe", "size": 280}):
-        data = spec.Data.model_validate({"source": str(texts), "tokens": tokens})
-        made.append(corpus.train_tokenizer(data, corpus.load(data, "language-model")).save(scratch).read_bytes())
+        data = config_data.Data.model_validate({"source": str(texts), "tokens": tokens})
+        made.append(tokenizers.train_tokenizer(data, loading.load(data, "language-model")).save(scratch).read_bytes())
     return made
 
 
 @door("tokenizer", _tokenizers)
 def _tokenizer(data: bytes, scratch: Path) -> None:
-    from headtohead.corpus import Tokenizer
+    from headtohead.data.tokenizers import Tokenizer
 
     (scratch / "tokenizer.json").write_bytes(data)
     tokenizer = Tokenizer.load(scratch)
@@ -37,13 +39,13 @@ def _tokenizer(data: bytes, scratch: Path) -> None:
     "config", lambda scratch: [(world(scratch) / "baseline/seed-0/config.json").read_bytes(), b'{"model_type": "gpt2"}']
 )
 def _config(data: bytes, scratch: Path) -> None:
-    from headtohead.lab import saved
-    from headtohead.model import weights
+    from headtohead.experiment import model_io
+    from headtohead.pretrained import weights
 
     folder = world(scratch) / "baseline" / "seed-0"
     with instead(folder / "config.json", data):
         weights.find(folder)
-        saved.load(folder)
+        model_io.load(folder)
 
 
 def _tensors(scratch: Path) -> list[bytes]:
@@ -53,25 +55,25 @@ def _tensors(scratch: Path) -> list[bytes]:
 
 @door("safetensors", _tensors)
 def _safetensors(data: bytes, scratch: Path) -> None:
-    from headtohead.lab import saved
-    from headtohead.lab.folders import Run
-    from headtohead.model import weights
-    from headtohead.report import images
+    from headtohead.attention_analysis import thumbnails
+    from headtohead.experiment import model_io
+    from headtohead.experiment.run_folder import Run
+    from headtohead.pretrained import weights
 
     run = world(scratch) / "baseline" / "seed-0"
     for name, read in (
         ("scores.safetensors", lambda: Run(run).scores),
         (
             "maps.safetensors",
-            lambda: [images.pictures(one) for one in images.read_maps(world(scratch), ["baseline"]).values()],
+            lambda: [thumbnails.pictures(one) for one in thumbnails.read_maps(world(scratch), ["baseline"]).values()],
         ),
         ("model.safetensors", lambda: weights.find(run)),
-        ("model.safetensors", lambda: saved.load(run)),
+        ("model.safetensors", lambda: model_io.load(run)),
     ):
         with vouched(world(scratch), f"baseline/seed-0/{name}", data), contextlib.suppress(HeadToHeadError):
             read()
     with vouched(world(scratch), "baseline/seed-0/model.safetensors", data):
-        saved.load(run)
+        model_io.load(run)
 
 
 def _gguf(scratch: Path) -> list[bytes]:
@@ -92,7 +94,7 @@ def _gguf(scratch: Path) -> list[bytes]:
 
 @door("gguf", _gguf)
 def _gguf_door(data: bytes, scratch: Path) -> None:
-    from headtohead.model import weights
+    from headtohead.pretrained import weights
 
     (scratch / "model.gguf").write_bytes(data)
     found = weights.find(scratch / "model.gguf")

@@ -45,21 +45,21 @@ def _run_files(scratch: Path) -> list[bytes]:
 
 @door("run", _run_files)
 def _run(data: bytes, scratch: Path) -> None:
-    from headtohead.lab import findings, folders
+    from headtohead.experiment import findings, run_folder
     from headtohead.report import write
 
     name, content = file_of(data, RUN_FILES)
     folder = world(scratch, labels=b"accuracy" in content or b"classify" in content)
     before = (folder / "findings.json").read_bytes()
     with vouched(folder, name, content), instead(folder / "findings.json", before):
-        opened = folders.open_runs(folder)
+        opened = run_folder.open_runs(folder)
         findings.write(opened, looks=findings.looks_of(opened))
         write(folder, ["md"], scratch / "report")
 
 
 @door("verify", _run_files)
 def _verify(data: bytes, scratch: Path) -> None:
-    from headtohead.lab.verify import verify
+    from headtohead.runner.verify import verify
 
     name, content = file_of(data, (*RUN_FILES, "findings.json"))
     folder = world(scratch)
@@ -92,9 +92,9 @@ def _checkpoints(scratch: Path) -> list[bytes]:
 def _checkpoint(data: bytes, scratch: Path) -> None:
     import hashlib
 
-    from headtohead.lab.folders import Run
-    from headtohead.lab.trial import initial_model, prepare
-    from headtohead.train.checkpoint import restore
+    from headtohead.experiment.run_folder import Run
+    from headtohead.experiment.trial import initial_model, prepare
+    from headtohead.training.checkpoints import restore
 
     run = world(scratch) / "baseline" / "seed-0"
     trial = Run(run).trial

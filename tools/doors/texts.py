@@ -14,16 +14,16 @@ from .world import TEXT
 
 
 def _experiments(scratch: Path) -> list[bytes]:
-    from headtohead.spec import loading
+    from headtohead.config import loading
 
     return [loading.recipe_path(name).read_bytes() for name in loading.recipe_names()]
 
 
 @door("experiment", _experiments)
 def _experiment(data: bytes, scratch: Path) -> None:
-    from headtohead.files import write_json
-    from headtohead.lab import loading
-    from headtohead.spec import trial
+    from headtohead.atomic_io import write_json
+    from headtohead.config.loading import trial
+    from headtohead.experiment import loading
 
     path = scratch / "experiment.toml"
     path.write_bytes(data)
@@ -44,13 +44,15 @@ def _texts(scratch: Path) -> list[bytes]:
 
 
 def _knock_corpus(data: bytes, scratch: Path, name: str, task: str, **settings: Any) -> None:
-    from headtohead import corpus, spec
+    from headtohead.config import data as config_data
+    from headtohead.data import tokenizers
+    from headtohead.data.sources import loading
 
     (scratch / name).write_bytes(data)
-    data_ = spec.Data.model_validate({"source": str(scratch / name), **settings})
-    found = corpus.load(data_, "classify" if task == "classify" else "language-model")
+    data_ = config_data.Data.model_validate({"source": str(scratch / name), **settings})
+    found = loading.load(data_, "classify" if task == "classify" else "language-model")
     assert sum(len(row) for split in found.splits.values() for row in split.rows) <= 2 * len(data) + 1000
-    corpus.train_tokenizer(data_, found).encode_rows(list(found.train.rows)[:20])
+    tokenizers.train_tokenizer(data_, found).encode_rows(list(found.train.rows)[:20])
 
 
 @door("text", _texts)
@@ -94,7 +96,7 @@ def _documents(scratch: Path) -> list[bytes]:
 
 @door("documents", _documents)
 def _documents_door(data: bytes, scratch: Path) -> None:
-    from headtohead.corpus.documents import load_documents
+    from headtohead.data.sources.documents import load_documents
 
     (scratch / "documents.jsonl").write_bytes(data)
     load_documents(scratch / "documents.jsonl")
@@ -106,7 +108,7 @@ def _prompts(scratch: Path) -> list[bytes]:
 
 @door("prompts", _prompts)
 def _prompts_door(data: bytes, scratch: Path) -> None:
-    from headtohead.lab.prompts import read_prompts
+    from headtohead.decoding_comparison.prompts import read_prompts
 
     for name in ("prompts.jsonl", "prompts.tsv", "prompts.csv", "prompts.txt"):
         (scratch / name).write_bytes(data)
@@ -122,7 +124,7 @@ def _scores(scratch: Path) -> list[bytes]:
 
 @door("scores", _scores)
 def _scores_door(data: bytes, scratch: Path) -> None:
-    from headtohead.verdict import judge
+    from headtohead.verdict.score_csv import judge
 
     (scratch / "scores.csv").write_bytes(data)
     for metric in (None, "perplexity", "loss"):
@@ -133,10 +135,10 @@ def _scores_door(data: bytes, scratch: Path) -> None:
 
 @door("design", lambda scratch: [b"1 0; 0 1; -1 -1", b"[[1, 0], [0, 1]]", b'{"keys": [[1, 0.5], [0, 1]]}'])
 def _design(data: bytes, scratch: Path) -> None:
-    from headtohead import design
+    from headtohead.key_design import inputs, solve
 
     (scratch / "keys.json").write_bytes(data)
-    keys = design.read(scratch / "keys.json")
+    keys = inputs.read(scratch / "keys.json")
     if keys.size < 64:
-        design.select(keys, 0).as_row()
-        design.weights(keys, [1 / len(keys)] * len(keys)).as_row()
+        solve.select(keys, 0).as_row()
+        solve.weights(keys, [1 / len(keys)] * len(keys)).as_row()

@@ -45,17 +45,18 @@ def world(place: Path, *, labels: bool = False) -> Path:
     folder = place / ("world-labels" if labels else "world")
     if (folder / "findings.json").is_file():
         return folder
-    from headtohead.files import write_json
-    from headtohead.lab import findings, folders, loading, running
-    from headtohead.lab.trial import begin, prepare, run_trial
-    from headtohead.spec import trial
-    from headtohead.train import devices
+    from headtohead.atomic_io import write_json
+    from headtohead.config.loading import trial
+    from headtohead.experiment import findings, loading, run_folder
+    from headtohead.experiment.trial import begin, prepare, run_trial
+    from headtohead.runner import run_experiment
+    from headtohead.training import devices
 
     os.environ["XDG_CACHE_HOME"] = str(place / "cache")
     texts = write_corpus(place / f"corpus-{labels}", labels=labels)
     experiment = loading.from_dict(experiment_of(texts, labels=labels))
-    runs = folders.create_runs(folder, experiment, {"versions": {}, "command": ["h2h"]}, resume=False)
-    write_json(folder / "corpus.json", running.describe_corpus(experiment))
+    runs = run_folder.create_runs(folder, experiment, {"versions": {}, "command": ["h2h"]}, resume=False)
+    write_json(folder / "corpus.json", run_experiment.describe_corpus(experiment))
     for variant in experiment.names:
         for seed in range(2):
             run_trial(trial(experiment, variant, seed), folder / variant / f"seed-{seed}", device="cpu")

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from tools.bench import machine
 
-from headtohead.train.devices import cores
+from headtohead.training.devices import cores
 
 from . import __doc__ as about
 from . import page

@@ -15,14 +15,15 @@ from typing import Any
 
 import torch
 
-from headtohead.corpus.store import Tokenised, tokenised
+from headtohead.atomic_io import read_json
+from headtohead.data.token_cache import Tokenised, tokenised
+from headtohead.distillation import teacher_cache
 from headtohead.errors import HeadToHeadError, RunFolderError
-from headtohead.files import read_json
-from headtohead.lab import findings, saved, teacher_cache
-from headtohead.lab.cells import Journal, read_journal
-from headtohead.lab.folders import open_runs
-from headtohead.lab.verify import differences, verify
+from headtohead.experiment import findings, model_io
+from headtohead.experiment.run_folder import open_runs
 from headtohead.report import write
+from headtohead.runner.verify import differences, verify
+from headtohead.search.points import Journal, read_journal
 
 from .ledger import compare, numbers
 from .seen import How, Seen
@@ -141,7 +142,7 @@ def _is_named(copy: Path, path: Path) -> bool:
 
 def _loaded(path: Path) -> str:
     try:
-        saved.load(path.parent)
+        model_io.load(path.parent)
     except HeadToHeadError as error:
         return _refused(path, str(error))
     return "was loaded without a word"

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import psutil
 
-from headtohead.lab import loading, running
-from headtohead.lab.folders import locked
+from headtohead.experiment import loading
+from headtohead.experiment.run_folder import locked
+from headtohead.runner import run_experiment
 
 from .disturb import CHECKPOINT, Disturbance, disturb, refusal
 from .ledger import Ledger, compare
@@ -90,7 +91,7 @@ def _refused_here(how: How) -> Seen:
     experiment = loading.load(str(still.folder.parent / f"{still.kind}.toml"))
     before = {path: path.stat().st_mtime_ns for path in still.folder.rglob("*")}
     with locked(still.folder), cache_of(still.world(how.scratch / "twice")):
-        said = refusal(lambda: running.run(experiment, still.folder, workers=1, device="cpu", resume=True))
+        said = refusal(lambda: run_experiment.run(experiment, still.folder, workers=1, device="cpu", resume=True))
     after = {path: path.stat().st_mtime_ns for path in still.folder.rglob("*")}
     wrong = [] if said and "being run right now" in said else [f"was not refused: {said}"]
     wrong += [] if before == after else ["something was written all the same"]

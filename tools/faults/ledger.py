@@ -9,9 +9,9 @@ from typing import Any
 
 from safetensors.numpy import load_file
 
+from headtohead.atomic_io import read_json, sha256
 from headtohead.errors import HeadToHeadError
-from headtohead.files import read_json, sha256
-from headtohead.lab.folders import Run
+from headtohead.experiment.run_folder import Run
 
 TIMES = ("seconds", "seconds_per_step", "peak_memory", "trial_seconds", "tokens_per_second", "seconds_per_summary")
 """what differs from one run to the next, and may"""

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from headtohead import spec
+from headtohead.config import experiment
+from headtohead.config import loading as config_loading
 from headtohead.errors import HeadToHeadError
-from headtohead.lab import loading
-from headtohead.lab.trial import run_trial
-from headtohead.lab.worker import in_words
-from headtohead.train.loop import Progress
+from headtohead.execution.worker import in_words
+from headtohead.experiment import loading
+from headtohead.experiment.trial import run_trial
+from headtohead.training.loop import Progress
 
 from .world import World
 
@@ -39,11 +40,11 @@ def cache_of(world: World) -> Iterator[None]:
             os.environ["XDG_CACHE_HOME"] = before
 
 
-def trial_of(world: World, variant: str = spec.BASELINE, seed: int = 0) -> spec.Trial:
-    return spec.trial(loading.load(str(world.file)), variant, seed)
+def trial_of(world: World, variant: str = experiment.BASELINE, seed: int = 0) -> experiment.Trial:
+    return config_loading.trial(loading.load(str(world.file)), variant, seed)
 
 
-def outcome(trial: spec.Trial, folder: Path, tell: Tell = lambda progress: None) -> str | None:
+def outcome(trial: experiment.Trial, folder: Path, tell: Tell = lambda progress: None) -> str | None:
     """Run a trial, or go on with it; gives what went wrong, in the words that a person is shown."""
     try:
         run_trial(trial, folder, device="cpu", tell=tell)
@@ -52,7 +53,7 @@ def outcome(trial: spec.Trial, folder: Path, tell: Tell = lambda progress: None)
     return None
 
 
-def stop_at(trial: spec.Trial, folder: Path, step: int) -> None:
+def stop_at(trial: experiment.Trial, folder: Path, step: int) -> None:
     """Leave a run in the middle, with its checkpoint."""
 
     def tell(progress: Progress) -> None:

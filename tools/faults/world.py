@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).parents[2]
-WORKER = "headtohead.lab.worker"
+WORKER = "headtohead.execution.worker"
 WITHIN = 10.0
 """seconds after which a worker whose parent is gone must be gone too"""
 AT_MOST = 240.0

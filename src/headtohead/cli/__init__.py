@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from .app import app, main
+from headtohead.cli.app import app, main
 
 for _family in ("experiments", "models", "attention", "design", "generate", "decode", "parts", "serve"):
     import_module(f".{_family}", __name__)

@@ -1,5 +1,5 @@
 """`python -m headtohead.cli`, where the command is not on the path."""
 
-from .app import main
+from headtohead.cli.app import main
 
 main()

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import HeadToHeadError, RequestError
+from headtohead.errors import HeadToHeadError, RequestError
 
 app = typer.Typer(
     help="You changed one thing in a transformer. Did it help, really?",

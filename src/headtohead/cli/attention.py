@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .app import Json, app, show_json
+from headtohead.cli.app import Json, app, show_json
 
 
 @app.command()
@@ -35,15 +35,12 @@ def attention(
     as_json: Json = False,
 ) -> None:
     """Show where a model looks: maps of every head, what each does, and whether the maps are what they seem."""
-    from .. import looking
-    from ..report import attention_svg, attention_terminal
+    from headtohead.attention_analysis import api, svg, terminal
 
     if out is not None:
-        attention_svg.check_name(out)
-    found = looking.attention(
-        model, text, before=before, against=against, layer=layer, head=head, pad=pad, silence=silence
-    )
+        svg.check_name(out)
+    found = api.attention(model, text, before=before, against=against, layer=layer, head=head, pad=pad, silence=silence)
     target = out if out is not None or as_json else Path("attention.html")
     written = found.save(target) if target is not None else None
     row = found.as_row()
-    show_json({**row, "file": str(written) if written else None}) if as_json else attention_terminal.show(row, written)
+    show_json({**row, "file": str(written) if written else None}) if as_json else terminal.show(row, written)

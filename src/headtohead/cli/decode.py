@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .app import Json, app, show_json
+from headtohead.cli.app import Json, app, show_json
 
 FIVE = "greedy,sample,temperature=0.7,top-k=20,top-p=0.7"
 
@@ -49,16 +49,15 @@ def decode(
     as_json: Json = False,
 ) -> None:
     """Compare strategies of decoding side by side: likelihood, variety, repetition, nearness to people's text."""
-    from ..lab import decoding
-    from ..report import decoding as pages
-    from ..report import decoding_terminal as terminal
-    from ..report.writing import check
+    from headtohead.decoding_comparison import page as pages
+    from headtohead.decoding_comparison import run_comparison, terminal
+    from headtohead.report.export import check
 
     check(formats or ["html"])
     where = out or Path("decodings") / (Path(model).name.removeprefix("hub:").replace("/", "-") or "model")
     with terminal.Bar() as bar:
         try:
-            found = decoding.run(
+            found = run_comparison.run(
                 model,
                 prompts,
                 where,

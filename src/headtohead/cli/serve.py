@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ..errors import MissingExtraError
-from .app import app
+from headtohead.cli.app import app
+from headtohead.errors import MissingExtraError
 
 
 @app.command()
@@ -31,7 +31,7 @@ def serve(
 ) -> None:
     """Open the web app: watch experiments while they train, start them, read their verdicts."""
     try:
-        from ..serve import running
+        from headtohead.web import server
     except ModuleNotFoundError as error:
         if error.name not in ("fastapi", "uvicorn", "starlette"):
             raise
@@ -44,4 +44,4 @@ def serve(
 
             webbrowser.open(address)
 
-    running.serve(runs, host=host, port=port, token_file=token_file, models=model or (), ready=ready)
+    server.serve(runs, host=host, port=port, token_file=token_file, models=model or (), ready=ready)

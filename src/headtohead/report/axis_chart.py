@@ -6,9 +6,10 @@ from typing import Any
 
 import altair as alt
 
-from . import figures, reading, style
-from .drawing import Built, Chart, Layout, Panels, Sheets
-from .reading import Findings
+from headtohead.presentation import number_format, style
+from headtohead.presentation.chart import Built, Chart, Layout, Panels, Sheets
+from headtohead.report import findings_view
+from headtohead.report.findings_view import Findings
 
 Row = dict[str, Any]
 
@@ -51,17 +52,17 @@ def axis_chart(findings: Findings) -> Chart | None:
 
 
 def _panels(findings: Findings, values: dict[str, float]) -> dict[str, list[Row]]:
-    metric = reading.metric(findings)
+    metric = findings_view.metric(findings)
     ordered = sorted(values.items(), key=lambda item: item[1])
     panels: dict[str, list[Row]] = {}
-    for split in reading.splits_of(findings, "results"):
+    for split in findings_view.splits_of(findings, "results"):
         rows = []
         for name, at in ordered:
             pairs = (findings.get("results") or {}).get(name, {}).get(split, [])
-            known = [value for _, value in pairs if figures.is_number(value)]
+            known = [value for _, value in pairs if number_format.is_number(value)]
             if known:
-                mean = reading.mean(metric, known)
-                rows.append(_row(name, at, mean, min(known), max(known), figures.value(metric, mean)))
+                mean = findings_view.mean(metric, known)
+                rows.append(_row(name, at, mean, min(known), max(known), number_format.value(metric, mean)))
         panels[f"{metric} on {split}"] = rows
     last = findings["axis"].get("last_loss") or {}
     rows = []
@@ -69,7 +70,7 @@ def _panels(findings: Findings, values: dict[str, float]) -> dict[str, list[Row]
         one = last.get(name) or {}
         if (last_mean := one.get("mean")) is not None:
             low, high = one.get("interval") or (last_mean, last_mean)
-            rows.append(_row(name, at, last_mean, low, high, figures.value("loss", last_mean)))
+            rows.append(_row(name, at, last_mean, low, high, number_format.value("loss", last_mean)))
     panels["last training loss"] = rows
     return panels
 

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from .terminal import out
+from headtohead.report.terminal import out
 
 
 def show_batch(batch: Any) -> None:

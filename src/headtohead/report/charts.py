@@ -13,17 +13,18 @@ from typing import Any
 
 import altair as alt
 
-from ..errors import RequestError
-from ..files import write_bytes
-from . import figures, reading, style
-from .attention_charts import heads_chart
-from .axis_chart import axis_chart
-from .comparisons import comparison_charts
-from .drawing import Built, Chart, Layout, Panels, Sheets, change_words, value_words
-from .fit_chart import fit_chart
-from .forest import FAR, forest
-from .reading import Findings, Paired, Point
-from .search_charts import search_charts
+from headtohead.atomic_io import write_bytes
+from headtohead.attention_analysis.head_chart import heads_chart
+from headtohead.errors import RequestError
+from headtohead.presentation import number_format, style
+from headtohead.presentation.chart import Built, Chart, Layout, Panels, Sheets, change_words, value_words
+from headtohead.report import findings_view
+from headtohead.report.axis_chart import axis_chart
+from headtohead.report.comparisons import comparison_charts
+from headtohead.report.findings_view import Findings, Paired, Point
+from headtohead.report.fit_chart import fit_chart
+from headtohead.report.forest import FAR, forest
+from headtohead.search.charts import search_charts
 
 STEEP = 3
 """a first point so many times above the second would press the rest of a curve flat: it is left out of the picture"""
@@ -41,18 +42,20 @@ MOST_PANELS = 24
 def charts(findings: Findings) -> list[Chart]:
     """Those for which there is something to draw, in the report's order."""
     found: list[Chart] = []
-    metric = reading.metric(findings)
-    if rows := reading.verdicts(findings):
-        found.append(forest(rows, metric, reading.matters(findings)))
+    metric = findings_view.metric(findings)
+    if rows := findings_view.verdicts(findings):
+        found.append(forest(rows, metric, findings_view.matters(findings)))
     found += comparison_charts(findings)
     found += search_charts(findings)
-    if splits := [split for split in reading.splits_of(findings, "curves") if reading.curves(findings, split)]:
+    if splits := [
+        split for split in findings_view.splits_of(findings, "curves") if findings_view.curves(findings, split)
+    ]:
         found.append(learning_curves(findings, splits))
-        if any(reading.differences(findings, split) for split in splits):
+        if any(findings_view.differences(findings, split) for split in splits):
             found.append(difference_curves(findings, splits))
     if (fit := fit_chart(findings)) is not None:
         found.append(fit)
-    if pairs := reading.paired(findings):
+    if pairs := findings_view.paired(findings):
         found.append(paired_lines(pairs, metric))
     if (against := axis_chart(findings)) is not None:
         found.append(against)
@@ -63,15 +66,15 @@ def charts(findings: Findings) -> list[Chart]:
 
 def learning_curves(findings: Findings, splits: Sequence[str]) -> Chart:
     """One small multiple a split: mean over seeds, and a band from the lowest to the highest seed."""
-    metric = reading.metric(findings)
-    points = {split: without_steep_start(reading.curves(findings, split), metric) for split in splits}
+    metric = findings_view.metric(findings)
+    points = {split: without_steep_start(findings_view.curves(findings, split), metric) for split in splits}
     title = f"{metric.capitalize()} while training"
-    ends = [f"{split}: {_ends(found, lambda at: figures.value(metric, at))}" for split, found in points.items()]
+    ends = [f"{split}: {_ends(found, lambda at: number_format.value(metric, at))}" for split, found in points.items()]
     said = f"Learning curves, one picture for each of {', '.join(splits)}. At the end, " + "; ".join(ends) + "."
 
     def build(layout: Layout, sheets: Sheets) -> Built:
-        names = reading.names(findings)
-        return _multiples(points, names, sheets, _curve_axis(metric), lambda at: figures.value(metric, at))
+        names = findings_view.names(findings)
+        return _multiples(points, names, sheets, _curve_axis(metric), lambda at: number_format.value(metric, at))
 
     return Chart("curves", title, said, build, _curve_panels(len(points)))
 
@@ -83,10 +86,10 @@ def _curve_panels(count: int) -> Mapping[Layout, Panels]:
 
 def difference_curves(findings: Findings, splits: Sequence[str]) -> Chart:
     """The same as the difference to the baseline, seed by seed: where two curves lie too close to be told apart."""
-    metric, matters = reading.metric(findings), reading.matters(findings)
-    points = {split: found for split in splits if (found := reading.differences(findings, split))}
-    title = f"Difference to the baseline while training ({figures.unit(metric).strip() or metric})"
-    ends = [f"{split}: {_ends(found, lambda at: figures.change(metric, at))}" for split, found in points.items()]
+    metric, matters = findings_view.metric(findings), findings_view.matters(findings)
+    points = {split: found for split in splits if (found := findings_view.differences(findings, split))}
+    title = f"Difference to the baseline while training ({number_format.unit(metric).strip() or metric})"
+    ends = [f"{split}: {_ends(found, lambda at: number_format.change(metric, at))}" for split, found in points.items()]
     said = "The difference to the baseline along the way, paired by seed. At the end, " + "; ".join(ends) + "."
 
     def build(layout: Layout, sheets: Sheets) -> Built:
@@ -94,8 +97,8 @@ def difference_curves(findings: Findings, splits: Sequence[str]) -> Chart:
             scale = alt.Scale(domain=_difference_limits(points, matters), nice=False)
             return alt.Y(field, scale=scale, axis=alt.Axis(labelExpr=change_words(metric), title=None, tickCount=4))
 
-        names = reading.names(findings)
-        return _multiples(points, names, sheets, y, lambda at: figures.change(metric, at), matters=matters)
+        names = findings_view.names(findings)
+        return _multiples(points, names, sheets, y, lambda at: number_format.change(metric, at), matters=matters)
 
     return Chart("differences", title, said, build, _curve_panels(len(points)))
 
@@ -219,7 +222,7 @@ def paired_lines(pairs: Sequence[Paired], metric: str) -> Chart:
     counts = []
     for name, text in panels:
         own = [pair for pair in pairs if (pair.variant, pair.text) == (name, text)]
-        better = sum(figures.is_better(metric, pair.effect) for pair in own)
+        better = sum(number_format.is_better(metric, pair.effect) for pair in own)
         counts.append(f"{name} on {text}: better than the baseline with {better} of {len(own)} seeds")
     said = "Each seed's score, from the baseline to the variant. " + "; ".join(counts) + "."
 
@@ -278,23 +281,23 @@ def _slopes(pairs: Sequence[Paired], panels: Sequence[tuple[str, str]], metric: 
 def _outcome(pair: Paired, metric: str) -> str:
     if pair.effect == 0:
         return "equal"
-    return "better" if figures.is_better(metric, pair.effect) else "worse"
+    return "better" if number_format.is_better(metric, pair.effect) else "worse"
 
 
 def _slope_rows(pair: Paired, metric: str) -> list[dict[str, Any]]:
     outcome = _outcome(pair, metric)
-    first, second = figures.value(metric, pair.baseline), figures.value(metric, pair.value)
-    tip = f"seed {pair.seed}: baseline {first}, {pair.variant} {second} ({figures.change(metric, pair.effect)})"
+    first, second = number_format.value(metric, pair.baseline), number_format.value(metric, pair.value)
+    tip = f"seed {pair.seed}: baseline {first}, {pair.variant} {second} ({number_format.change(metric, pair.effect)})"
     row = {"seed": pair.seed, "outcome": outcome, "tip": tip}
     return [{**row, "side": "baseline", "value": pair.baseline}, {**row, "side": "variant", "value": pair.value}]
 
 
 def save_forest(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Verdicts as a picture (.svg, .pdf, .png) or a page (.html): for scores that were brought from elsewhere."""
-    from .page import render  # the page draws charts, so it knows this file already
+    from headtohead.report.page import render  # the page draws charts, so it knows this file already
 
     metric = str(rows[0]["metric"]) if rows else ""
-    chart = forest(rows, metric, reading.matters({"verdicts": list(rows)}))
+    chart = forest(rows, metric, findings_view.matters({"verdicts": list(rows)}))
     makers: dict[str, Callable[[], bytes]] = {
         ".html": lambda: render({"verdicts": list(rows)}).encode(),
         ".svg": lambda: chart.svg(background="white").encode(),

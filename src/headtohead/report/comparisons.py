@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from . import figures, reading
-from .cells import Cell, Column, Table, table, words
-from .drawing import Chart
-from .forest import forest
-from .reading import Findings
+from headtohead.presentation import number_format
+from headtohead.presentation.chart import Chart
+from headtohead.presentation.table import Cell, Column, Table, table, words
+from headtohead.report import findings_view
+from headtohead.report.findings_view import Findings
+from headtohead.report.forest import forest
 
 
 def comparisons(findings: Findings) -> list[dict[str, Any]]:
@@ -23,7 +24,7 @@ def chart_name(at: int) -> str:
 
 def comparison_charts(findings: Findings) -> list[Chart]:
     """One forest plot for each."""
-    metric, matters = reading.metric(findings), reading.matters(findings)
+    metric, matters = findings_view.metric(findings), findings_view.matters(findings)
     made = []
     for at, one in enumerate(comparisons(findings)):
         drawn = forest(one["verdicts"], metric, matters)
@@ -34,7 +35,7 @@ def comparison_charts(findings: Findings) -> list[Chart]:
 
 def comparison_table(findings: Findings) -> Table:
     """Every verdict of every comparison."""
-    metric = reading.metric(findings)
+    metric = findings_view.metric(findings)
     columns = [
         Column("comparison", "comparison"),
         Column("variant", "variant"),
@@ -46,15 +47,15 @@ def comparison_table(findings: Findings) -> Table:
     rows = []
     for one in comparisons(findings):
         for row in one["verdicts"]:
-            places = figures.decimals(metric, row.get("interval"))
+            places = number_format.decimals(metric, row.get("interval"))
             rows.append(
                 [
                     words(one["title"]),
                     words(row["variant"]),
                     words(one["baseline"]),
                     words(row["word"]),
-                    Cell(figures.change(metric, row.get("effect"), places), row.get("effect")),
-                    Cell(figures.interval(metric, row.get("interval"), places), row.get("interval")),
+                    Cell(number_format.change(metric, row.get("effect"), places), row.get("effect")),
+                    Cell(number_format.interval(metric, row.get("interval"), places), row.get("interval")),
                 ]
             )
     said = "; ".join(f"{one['title']}: {one['says']}" for one in comparisons(findings) if one.get("says"))

@@ -9,9 +9,10 @@ from typing import Any
 
 import altair as alt
 
-from . import figures, reading, style
-from .drawing import Built, Chart, Layout, Panels, Sheets, value_words
-from .reading import Findings, Point
+from headtohead.presentation import number_format, style
+from headtohead.presentation.chart import Built, Chart, Layout, Panels, Sheets, value_words
+from headtohead.report import findings_view
+from headtohead.report.findings_view import Findings, Point
 
 SPLITS = ("train", "validation")
 MOST_VARIANTS = 12
@@ -20,9 +21,9 @@ LOOKS = {"train": (style.SOFT, [4, 3]), "validation": (style.WORD_HUES["helped"]
 
 def fit_chart(findings: Findings) -> Chart | None:
     """A row for each variant: loss on the left, accuracy on the right; a rule where the weights were chosen."""
-    if not findings.get("losses") or reading.metric(findings) != "accuracy":
+    if not findings.get("losses") or findings_view.metric(findings) != "accuracy":
         return None
-    known = [name for name in reading.names(findings) if _is_followed(findings, name)][:MOST_VARIANTS]
+    known = [name for name in findings_view.names(findings) if _is_followed(findings, name)][:MOST_VARIANTS]
     if not known:
         return None
     panels = [(name, kind) for name in known for kind in ("loss", "accuracy")]
@@ -46,7 +47,7 @@ def points(findings: Findings, name: str, kind: str, split: str) -> list[Point]:
     by_step: dict[int, list[float]] = {}
     for line in lines.values():
         for at, value in line:
-            if figures.is_number(value):
+            if number_format.is_number(value):
                 by_step.setdefault(int(at), []).append(value)
     return [
         Point(split, at, statistics.fmean(values), min(values), max(values), len(values))
@@ -106,7 +107,7 @@ def _panel(findings: Findings, name: str, kind: str, sheets: Sheets) -> alt.Laye
 
 def _tip(name: str, kind: str, point: Point) -> str:
     def say(value: float) -> str:
-        return figures.value("accuracy", value) if kind == "accuracy" else f"{value:.3f}"
+        return number_format.value("accuracy", value) if kind == "accuracy" else f"{value:.3f}"
 
     seeds = f" (seeds from {say(point.low)} to {say(point.high)})" if point.seeds > 1 else ""
     return f"{name}, {point.variant}, step {point.at:,}: {kind} {say(point.mean)}{seeds}"

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import altair as alt
 
-from . import figures, style
-from .drawing import Built, Chart, Layout, Sheets, change_words
+from headtohead.presentation import number_format, style
+from headtohead.presentation.chart import Built, Chart, Layout, Sheets, change_words
 
 FAR = 15
 """an interval that reaches so many times further than the usual one is cut off, with an arrow"""
@@ -20,8 +20,8 @@ def forest(rows: Sequence[dict[str, Any]], metric: str, matters: float) -> Chart
     shown = [_forest_row(row, metric, limits) for row in rows]
     words = [f"{row['variant']}: {row['label']}" for row in shown]
     title = f"Change of {metric} against the baseline"
-    head = f"Forest plot. {title}, {'lower' if metric in figures.LOWER_IS_BETTER else 'higher'} is better. "
-    said = head + "; ".join(words) + f". Shaded: {figures.band(metric, matters)}, too small to matter."
+    head = f"Forest plot. {title}, {'lower' if metric in number_format.LOWER_IS_BETTER else 'higher'} is better. "
+    said = head + "; ".join(words) + f". Shaded: {number_format.band(metric, matters)}, too small to matter."
 
     def build(layout: Layout, sheets: Sheets) -> Built:
         return _forest(shown, metric, matters, limits, layout, sheets)
@@ -40,7 +40,7 @@ def _limits(rows: Sequence[dict[str, Any]], matters: float) -> tuple[float, floa
 
 
 def _can_show(row: dict[str, Any], end: Any) -> bool:
-    return figures.is_number(end) and row["word"] != "not comparable"
+    return number_format.is_number(end) and row["word"] != "not comparable"
 
 
 def _forest_row(row: dict[str, Any], metric: str, limits: tuple[float, float]) -> dict[str, Any]:
@@ -48,14 +48,14 @@ def _forest_row(row: dict[str, Any], metric: str, limits: tuple[float, float]) -
         return min(max(limits[0], end), limits[1]) if _can_show(row, end) else None
 
     interval, seeds = row.get("interval") or [None, None], row.get("interval_seeds") or [None, None]
-    places = figures.decimals(metric, interval)
+    places = number_format.decimals(metric, interval)
     label = str(row["word"])
     if row["word"] == "not comparable":
         label += f": {row['reason']}" if row.get("reason") else ""
     else:
-        label += f", {figures.change(metric, row['effect'], places)}"
-        if figures.is_number(interval[0]):
-            label += f" ({figures.interval(metric, interval, places)})"
+        label += f", {number_format.change(metric, row['effect'], places)}"
+        if number_format.is_number(interval[0]):
+            label += f" ({number_format.interval(metric, interval, places)})"
     beyond = [end for end in interval if _can_show(row, end) and cut(end) != end]
     return {
         "variant": row["variant"],
@@ -147,7 +147,7 @@ def _narrow_words(data: alt.Chart, y: alt.Y, hue: alt.Color) -> list[alt.Chart]:
 
 
 def _directions(metric: str, width: int, sheets: Sheets) -> list[alt.Chart]:
-    left, right = ("better", "worse") if metric in figures.LOWER_IS_BETTER else ("worse", "better")
+    left, right = ("better", "worse") if metric in number_format.LOWER_IS_BETTER else ("worse", "better")
     made = []
     sides: tuple[tuple[str, int, Literal["left", "right"]], ...] = (
         (f"← {left}", 0, "left"),

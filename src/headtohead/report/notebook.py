@@ -6,23 +6,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import charts, drawing, formats, images, page, reading
-from .reading import Findings
+from headtohead.attention_analysis import thumbnails
+from headtohead.presentation import chart, exports
+from headtohead.report import charts, findings_view, page
+from headtohead.report.findings_view import Findings
 
 
-def html_of(findings: Findings, folder: Path | None = None, maps: Mapping[str, images.Maps] | None = None) -> str:
+def html_of(findings: Findings, folder: Path | None = None, maps: Mapping[str, thumbnails.Maps] | None = None) -> str:
     """The report as a piece of HTML; attention maps too, when the experiment's folder is given."""
     return page.fragment(findings, maps, folder)
 
 
 def text_of(findings: Findings) -> str:
     """The question and the verdicts, for places that show no HTML."""
-    sentences = [f"  {row['sentence']}" for row in reading.verdicts(findings)]
-    return "\n".join([reading.question(findings), *sentences])
+    sentences = [f"  {row['sentence']}" for row in findings_view.verdicts(findings)]
+    return "\n".join([findings_view.question(findings), *sentences])
 
 
 def markdown_of(findings: Findings) -> str:
-    return formats.markdown_report(findings, [])
+    return exports.markdown_report(findings, [])
 
 
 def charts_of(findings: Findings) -> dict[str, ShownChart]:
@@ -55,7 +57,7 @@ class Shown:
 class ShownChart:
     """A chart that a notebook draws as SVG, in its own words where it cannot."""
 
-    def __init__(self, chart: drawing.Chart) -> None:
+    def __init__(self, chart: chart.Chart) -> None:
         self.chart = chart
 
     def __repr__(self) -> str:

@@ -22,8 +22,13 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from . import cells, charts, comparisons, distillation, drawing, figures, images, reading, search_words, style, tables
-from .reading import Findings
+from headtohead.attention_analysis import thumbnails
+from headtohead.distillation import tables as distillation_tables
+from headtohead.presentation import chart, number_format, style
+from headtohead.presentation import table as presentation_table
+from headtohead.report import charts, comparisons, findings_view, tables
+from headtohead.report.findings_view import Findings
+from headtohead.search import phrasing
 
 TEMPLATES = Path(__file__).parent / "templates"
 STATES = ("failed", "note", "passed", "does not apply")
@@ -33,14 +38,14 @@ LABELLED = 10
 CLIP = re.compile(r'(<clipPath id="|clip-path="url\(#)(clip\d+)')
 
 
-def render(findings: Findings, maps: Mapping[str, images.Maps] | None = None, folder: Path | None = None) -> str:
+def render(findings: Findings, maps: Mapping[str, thumbnails.Maps] | None = None, folder: Path | None = None) -> str:
     """The page. `maps` are attention maps by variant; without them those in `folder` are shown."""
     script = _file("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return _environment().get_template("page.html").render(**_view(findings, maps, folder), script_hash=digest)
 
 
-def fragment(findings: Findings, maps: Mapping[str, images.Maps] | None = None, folder: Path | None = None) -> str:
+def fragment(findings: Findings, maps: Mapping[str, thumbnails.Maps] | None = None, folder: Path | None = None) -> str:
     """The same for a place inside another page, such as a notebook; its style touches nothing else there."""
     return _environment().get_template("fragment.html").render(**_view(findings, maps, folder))
 
@@ -54,7 +59,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals.update(figures=figures, signs=style.WORD_SIGNS)
+    made.globals.update(figures=number_format, signs=style.WORD_SIGNS)
     return made
 
 
@@ -63,37 +68,37 @@ def _file(name: str) -> str:
     return (TEMPLATES / name).read_text(encoding="utf-8")
 
 
-def _view(findings: Findings, maps: Mapping[str, images.Maps] | None, folder: Path | None) -> dict[str, Any]:
+def _view(findings: Findings, maps: Mapping[str, thumbnails.Maps] | None, folder: Path | None) -> dict[str, Any]:
     """All that the templates show."""
     if maps is None:
-        maps = images.read_maps(folder, reading.names(findings)) if folder else {}
-    metric, matters = reading.metric(findings), reading.matters(findings)
+        maps = thumbnails.read_maps(folder, findings_view.names(findings)) if folder else {}
+    metric, matters = findings_view.metric(findings), findings_view.matters(findings)
     by_name = {table.name: table for table in tables.tables(findings)}
     return {
         "style": Markup(_file("report.css")),
         "script": Markup(_file("report.js")),
         "dark": list(style.AFTER_DARK.items()),
         "data": Markup(embedded(findings)),
-        "question": reading.question(findings),
-        "about": _paragraphs(str(reading.experiment(findings).get("about") or "")),
+        "question": findings_view.question(findings),
+        "about": _paragraphs(str(findings_view.experiment(findings).get("about") or "")),
         "looks": ", ".join(map(str, findings.get("looks") or [])),
         "where": tables.where(findings),
         "pairs_where": _pairs_where(findings),
         "rows": findings.get("rows"),
-        "quick": bool(reading.experiment(findings).get("quick")),
+        "quick": bool(findings_view.experiment(findings).get("quick")),
         "other_corpus": any(row.get("other_data") for row in findings.get("published") or []),
-        "original_note": (reading.experiment(findings).get("original") or {}).get("note") or "",
+        "original_note": (findings_view.experiment(findings).get("original") or {}).get("note") or "",
         "axis": str((findings.get("axis") or {}).get("setting") or "").rpartition(".")[2],
-        "seeds": max((row.get("seeds") or 0 for row in reading.verdicts(findings)), default=0),
-        "band": figures.band(metric, matters),
+        "seeds": max((row.get("seeds") or 0 for row in findings_view.verdicts(findings)), default=0),
+        "band": number_format.band(metric, matters),
         "metric": metric,
-        "verdicts": [_verdict(row, metric) for row in reading.verdicts(findings)],
+        "verdicts": [_verdict(row, metric) for row in findings_view.verdicts(findings)],
         "summary": summary(findings),
         "comparisons": _comparisons(findings, metric),
-        "contest": distillation.lead(findings),
-        "contest_where": distillation.where(findings),
-        "side_by_side": distillation.side_by_side(findings),
-        "search": search_words.sentences(findings),
+        "contest": distillation_tables.lead(findings),
+        "contest_where": distillation_tables.where(findings),
+        "side_by_side": distillation_tables.side_by_side(findings),
+        "search": phrasing.sentences(findings),
         "charts": _or_none({chart.name: _chart(chart) for chart in charts.charts(findings)}),
         "tables": _or_none(by_name),
         "confusions": [_confusion(name, table) for name, table in by_name.items() if name.startswith("confusion-")],
@@ -123,7 +128,7 @@ def embedded(value: Any) -> str:
 
 def summary(findings: Findings) -> str:
     """1 helped, 2 hurt."""
-    counts = Counter(row["word"] for row in reading.verdicts(findings))
+    counts = Counter(row["word"] for row in findings_view.verdicts(findings))
     return ", ".join(f"{counts[word]} {word}" for word in style.WORD_SIGNS if counts[word])
 
 
@@ -135,7 +140,7 @@ def _paragraphs(text: str) -> list[Markup]:
 
 def _pairs_where(findings: Findings) -> str:
     """What the lines from seed to seed are drawn on, where that is not all of what decides."""
-    texts = dict.fromkeys(pair.text for pair in reading.paired(findings))
+    texts = dict.fromkeys(pair.text for pair in findings_view.paired(findings))
     return f"on {', '.join(texts)}" if texts else ""
 
 
@@ -143,8 +148,8 @@ def _verdict(row: dict[str, Any], metric: str) -> dict[str, Any]:
     notes = []
     if row.get("noise") in ("seeds", "examples"):
         notes.append(f"the larger noise is from the {row['noise']}")
-    if figures.is_number(row.get("detectable")):
-        size = figures.band(metric, float(f"{row['detectable']:.2g}")).removeprefix("±")
+    if number_format.is_number(row.get("detectable")):
+        size = number_format.band(metric, float(f"{row['detectable']:.2g}")).removeprefix("±")
         notes.append(f"the smallest change that could have been seen is about {size}")
     return {**row, "sign": style.WORD_SIGNS.get(row["word"], "?"), "notes": "; ".join(notes)}
 
@@ -156,7 +161,7 @@ def _comparisons(findings: Findings, metric: str) -> list[dict[str, Any]]:
     ]
 
 
-def _chart(chart: drawing.Chart) -> dict[str, Any]:
+def _chart(chart: chart.Chart) -> dict[str, Any]:
     """Both layouts as SVG."""
     wide, narrow = _own_names(chart.svg("wide"), f"{chart.name}-wide"), _own_names(chart.svg("narrow"), chart.name)
     return {"wide": Markup(wide), "narrow": Markup(narrow), "title": chart.title, "words": chart.words}
@@ -173,7 +178,7 @@ def _own_names(svg: str, prefix: str) -> str:
     return CLIP.sub(renamed, svg)
 
 
-def _confusion(name: str, table: cells.Table) -> dict[str, Any]:
+def _confusion(name: str, table: presentation_table.Table) -> dict[str, Any]:
     shares = []
     for row in table.rows:
         counts = [cell.value for cell in row[1:]]
@@ -193,7 +198,9 @@ def _audits(findings: Findings) -> dict[str, Any]:
         failed += [{**one, "variant": name} for one in found if one["passed"] is False]
         counts = Counter(map(tables.state_of, found))
         said = ", ".join(_counted(counts[state], state) for state in STATES if counts[state])
-        table = cells.Table(f"audits-{name}", "Audits", f"Audits: {name}.", tables.AUDIT_COLUMNS, _rows(found))
+        table = presentation_table.Table(
+            f"audits-{name}", "Audits", f"Audits: {name}.", tables.AUDIT_COLUMNS, _rows(found)
+        )
         if found:
             groups.append({"name": name, "counts": said, "table": table})
     failed.sort(key=lambda one: not one.get("serious", True))
@@ -205,7 +212,7 @@ def _counted(count: int, state: str) -> str:
     return f"{count} {several.get(state, state) if count > 1 else state}"
 
 
-def _rows(found: list[dict[str, Any]]) -> tuple[tuple[cells.Cell, ...], ...]:
+def _rows(found: list[dict[str, Any]]) -> tuple[tuple[presentation_table.Cell, ...], ...]:
     return tuple(tuple(row) for row in tables.audit_rows(found))
 
 
@@ -216,7 +223,7 @@ def _samples(findings: Findings) -> list[dict[str, Any]]:
     made = []
     for prompt in prompts:
         columns = []
-        for name in reading.names(findings):
+        for name in findings_view.names(findings):
             texts = [one for one in found.get(name, []) if one["prompt"] == prompt]
             if texts:
                 texts = [{**one, "joint": "" if one["text"].startswith((*CLOSING, " ")) else " "} for one in texts]
@@ -225,15 +232,15 @@ def _samples(findings: Findings) -> list[dict[str, Any]]:
     return made
 
 
-def _maps(name: str, maps: images.Maps) -> dict[str, Any]:
-    tokens = maps.tokens[: images.MOST_TOKENS]
+def _maps(name: str, maps: thumbnails.Maps) -> dict[str, Any]:
+    tokens = maps.tokens[: thumbnails.MOST_TOKENS]
     return {
         "variant": name,
         "text": maps.text,
         "seed": maps.seed,
         "tokens": tokens,
         "cut": len(maps.tokens) > len(tokens),
-        "layers": images.pictures(maps),
+        "layers": thumbnails.pictures(maps),
         "cell": _cell(len(tokens) or 1, max((len(one) for one in maps.after.values()), default=1)),
     }
 
@@ -247,15 +254,16 @@ def _cell(tokens: int, heads: int) -> int:
 
 def _left_out(findings: Findings) -> str:
     """What the learning curves do not show, in words."""
-    split = next(iter(reading.splits_of(findings, "curves")), None)
+    split = next(iter(findings_view.splits_of(findings, "curves")), None)
     if split is None:
         return ""
-    metric, points = reading.metric(findings), reading.curves(findings, split)
+    metric, points = findings_view.metric(findings), findings_view.curves(findings, split)
     kept = charts.without_steep_start(points, metric)
     if len(kept) == len(points):
         return ""
     first = points[0]
-    return f"Step {first.at:,} is left out of the picture: {metric} there is about {figures.value(metric, first.mean)}."
+    value = number_format.value(metric, first.mean)
+    return f"Step {first.at:,} is left out of the picture: {metric} there is about {value}."
 
 
 def _reproduce(findings: Findings, folder: Path | None) -> dict[str, Any]:
@@ -265,14 +273,14 @@ def _reproduce(findings: Findings, folder: Path | None) -> dict[str, Any]:
     corpus = findings.get("corpus") or {}
     seeds = {int(seed) for by in (findings.get("results") or {}).values() for pairs in by.values() for seed, _ in pairs}
     facts = {
-        "Experiment": reading.experiment(findings).get("name"),
+        "Experiment": findings_view.experiment(findings).get("name"),
         "Identity of the experiment": findings.get("identity"),
         "Runs": folder.resolve().name if folder else None,
         "Seeds": ", ".join(map(str, sorted(seeds))),
         "Corpus": corpus.get("origin"),
         "SHA-256 of the corpus": corpus.get("digest"),
     }
-    settings = reading.experiment(findings)
+    settings = findings_view.experiment(findings)
     return {
         "command": shlex.join(command),
         "facts": {name: str(fact) for name, fact in facts.items() if fact not in (None, "")},

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from . import distillation, figures, reading
-from .answers import axis, claims, contexts, costs, simple, whose
-from .attention_section import heads, heads_long
-from .cells import Cell, Column, Table, table, words
-from .comparisons import comparison_table
-from .published import published, published_long
-from .reading import Findings
-from .search_tables import search_cells, search_effects
+from headtohead.attention_analysis.head_tables import heads, heads_long
+from headtohead.distillation import tables as distillation_tables
+from headtohead.presentation import number_format
+from headtohead.presentation.table import Cell, Column, Table, table, words
+from headtohead.replication.published import published, published_long
+from headtohead.replication.tables import axis, claims, contexts, costs, simple, whose
+from headtohead.report import findings_view
+from headtohead.report.comparisons import comparison_table
+from headtohead.report.findings_view import Findings
+from headtohead.search.tables import search_cells, search_effects
 
 COSTS: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "parameters": ("parameters", figures.count),
-    "flops_per_token": ("FLOPs a token", figures.flops),
-    "seconds_per_step": ("time a step", figures.seconds),
-    "seconds_per_epoch": ("time an epoch", figures.seconds),
-    "peak_memory": ("peak memory", figures.size),
+    "parameters": ("parameters", number_format.count),
+    "flops_per_token": ("FLOPs a token", number_format.flops),
+    "seconds_per_step": ("time a step", number_format.seconds),
+    "seconds_per_epoch": ("time an epoch", number_format.seconds),
+    "peak_memory": ("peak memory", number_format.size),
 }
 STATES = {True: "passed", False: "failed", None: "does not apply"}
 
@@ -52,11 +54,11 @@ def tables(findings: Findings, *, long: bool = False) -> list[Table]:
         versions,
     )
     made = [make(findings) for make in makers]
-    return [table for table in (*made, *distillation.tables(findings), *confusions(findings)) if table.rows]
+    return [table for table in (*made, *distillation_tables.tables(findings), *confusions(findings)) if table.rows]
 
 
 def verdicts(findings: Findings) -> Table:
-    metric = reading.metric(findings)
+    metric = findings_view.metric(findings)
     columns = [
         Column("variant", "variant"),
         Column("verdict", "verdict"),
@@ -75,28 +77,30 @@ def verdicts(findings: Findings) -> Table:
         f"Judged by {where(findings)}. The 95 % interval, for all variants at once, decides: it is meant for new seeds "
         "and new text of this kind. “On this test set” counts the noise of seeds alone."
     )
-    rows = [_verdict_row(row, metric) for row in reading.verdicts(findings)]
+    rows = [_verdict_row(row, metric) for row in findings_view.verdicts(findings)]
     return table("verdicts", "Verdicts", caption, columns, rows)
 
 
 def _verdict_row(row: dict[str, Any], metric: str) -> list[Cell]:
     interval = row.get("interval")
-    places = figures.decimals(metric, interval)
+    places = number_format.decimals(metric, interval)
     size = row.get("detectable")
-    seen = figures.UNKNOWN if not figures.is_number(size) else figures.band(metric, float(f"{size:.2g}"))
+    seen = (
+        number_format.UNKNOWN if not number_format.is_number(size) else number_format.band(metric, float(f"{size:.2g}"))
+    )
     return [
         words(row["variant"]),
         words(row["word"]),
-        Cell(figures.value(metric, row.get("baseline_mean")), row.get("baseline_mean")),
-        Cell(figures.value(metric, row.get("mean")), row.get("mean")),
-        Cell(figures.change(metric, row.get("effect"), places), row.get("effect")),
-        Cell(figures.interval(metric, interval, places), interval),
-        Cell(figures.interval(metric, row.get("interval_seeds"), places), row.get("interval_seeds")),
-        Cell(figures.count(row.get("seeds")), row.get("seeds")),
-        Cell(figures.count(row.get("examples")), row.get("examples")),
+        Cell(number_format.value(metric, row.get("baseline_mean")), row.get("baseline_mean")),
+        Cell(number_format.value(metric, row.get("mean")), row.get("mean")),
+        Cell(number_format.change(metric, row.get("effect"), places), row.get("effect")),
+        Cell(number_format.interval(metric, interval, places), interval),
+        Cell(number_format.interval(metric, row.get("interval_seeds"), places), row.get("interval_seeds")),
+        Cell(number_format.count(row.get("seeds")), row.get("seeds")),
+        Cell(number_format.count(row.get("examples")), row.get("examples")),
         Cell("–" if row.get("noise") in (None, "unknown") else str(row["noise"]), row.get("noise")),
         Cell(seen, size),
-        Cell(_to_settle(row) or figures.UNKNOWN, _to_settle(row)),
+        Cell(_to_settle(row) or number_format.UNKNOWN, _to_settle(row)),
     ]
 
 
@@ -107,12 +111,12 @@ def _to_settle(row: dict[str, Any]) -> str:
 
 def where(findings: Findings) -> str:
     """perplexity on test, unseen rows."""
-    place = reading.where(findings)
-    return reading.metric(findings) + (f" on {place}" if place else "")
+    place = findings_view.where(findings)
+    return findings_view.metric(findings) + (f" on {place}" if place else "")
 
 
 def others(findings: Findings) -> Table:
-    metric = reading.metric(findings)
+    metric = findings_view.metric(findings)
     columns = [
         Column("text", "on"),
         Column("variant", "variant"),
@@ -125,15 +129,15 @@ def others(findings: Findings) -> Table:
     rows = []
     for name, found in (findings.get("others") or {}).items():
         for row in found:
-            places = figures.decimals(metric, row.get("interval"))
+            places = number_format.decimals(metric, row.get("interval"))
             rows.append(
                 [
                     words(name),
                     words(row["variant"]),
-                    Cell(figures.value(metric, row.get("baseline_mean")), row.get("baseline_mean")),
-                    Cell(figures.value(metric, row.get("mean")), row.get("mean")),
-                    Cell(figures.change(metric, row.get("effect"), places), row.get("effect")),
-                    Cell(figures.interval(metric, row.get("interval"), places), row.get("interval")),
+                    Cell(number_format.value(metric, row.get("baseline_mean")), row.get("baseline_mean")),
+                    Cell(number_format.value(metric, row.get("mean")), row.get("mean")),
+                    Cell(number_format.change(metric, row.get("effect"), places), row.get("effect")),
+                    Cell(number_format.interval(metric, row.get("interval"), places), row.get("interval")),
                     words(row["word"]),
                 ]
             )
@@ -143,23 +147,23 @@ def others(findings: Findings) -> Table:
 
 def results(findings: Findings) -> Table:
     """Every seed's figure: what the means are means of."""
-    metric = reading.metric(findings)
+    metric = findings_view.metric(findings)
     found = findings.get("results") or {}
     seeds = sorted({int(seed) for by_split in found.values() for pairs in by_split.values() for seed, _ in pairs})
     columns = [Column("variant", "variant"), Column("split", "on"), Column("mean", "mean", True)]
     columns += [Column(f"seed {seed}", f"seed {seed}", True) for seed in seeds]
-    unknown = reading.unknown_words(findings)
+    unknown = findings_view.unknown_words(findings)
     columns += [Column("unknown", "unknown words", True)] if unknown else []
     rows = []
-    for split in reading.splits_of(findings, "results"):
-        last = [Cell(figures.share(unknown.get(split)), unknown.get(split))] if unknown else []
-        for name in reading.names(findings):
+    for split in findings_view.splits_of(findings, "results"):
+        last = [Cell(number_format.share(unknown.get(split)), unknown.get(split))] if unknown else []
+        for name in findings_view.names(findings):
             by_seed = {int(seed): value for seed, value in found.get(name, {}).get(split, [])}
-            known = [value for value in by_seed.values() if figures.is_number(value)]
+            known = [value for value in by_seed.values() if number_format.is_number(value)]
             if known:
-                mean = reading.mean(metric, known)
-                cells = [Cell(figures.value(metric, by_seed.get(seed)), by_seed.get(seed)) for seed in seeds]
-                rows.append([words(name), words(split), Cell(figures.value(metric, mean), mean), *cells, *last])
+                mean = findings_view.mean(metric, known)
+                cells = [Cell(number_format.value(metric, by_seed.get(seed)), by_seed.get(seed)) for seed in seeds]
+                rows.append([words(name), words(split), Cell(number_format.value(metric, mean), mean), *cells, *last])
     return table("results", "Every seed’s figures", f"{metric.capitalize()} after training.", columns, rows)
 
 
@@ -175,8 +179,8 @@ def settings(findings: Findings) -> Table:
     for name, pair in (findings.get("pairing") or {}).items():
         flag = "changes more than one setting" if pair.get("flag") else ""
         for setting, value in (pair.get("settings") or {}).items():
-            before = figures.plain(reading.setting(findings, setting))
-            rows.append([words(name), words(setting), words(before), words(figures.plain(value)), words(flag)])
+            before = number_format.plain(findings_view.setting(findings, setting))
+            rows.append([words(name), words(setting), words(before), words(number_format.plain(value)), words(flag)])
     if not any(row[-1].text for row in rows):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     return table("settings", "What was changed", "Everything else is the same.", columns, rows)
@@ -190,7 +194,7 @@ def cost(findings: Findings) -> Table:
     rows: list[list[Cell]] = []
     for name, pair in (findings.get("pairing") or {}).items():
         if not rows:
-            rows.append([words(reading.baseline(findings)), *_cost_cells(pair, known, first=True)])
+            rows.append([words(findings_view.baseline(findings)), *_cost_cells(pair, known, first=True)])
         rows.append([words(name), *_cost_cells(pair, known, first=False)])
     caption = "Time and memory are medians over the runs, as measured where they ran; the ratio is to the baseline."
     return table("cost", "Cost", caption, columns, rows)
@@ -202,7 +206,10 @@ def _cost_cells(pair: dict[str, Any], known: Iterable[str], *, first: bool) -> l
         say = COSTS[key][1]
         both = pair.get(key) or [None, None]
         shown = [both[0], both[0]] if first else both
-        cells += [Cell(say(shown[1]), shown[1]), Cell("" if first else figures.ratio(shown), figures.ratio_of(shown))]
+        cells += [
+            Cell(say(shown[1]), shown[1]),
+            Cell("" if first else number_format.ratio(shown), number_format.ratio_of(shown)),
+        ]
     return cells
 
 
@@ -220,7 +227,7 @@ def pairing(findings: Findings) -> Table:
         meaning = "paired: the two differ in what the variant changes and in nothing else"
         if not is_paired(pair):
             meaning = "not paired: more than the variant’s change tells the two apart"
-        row = [Cell(figures.count(shared), shared), Cell(figures.count(equal), equal)]
+        row = [Cell(number_format.count(shared), shared), Cell(number_format.count(equal), equal)]
         rows.append([words(name), *row, Cell("yes" if same else "no", same), words(meaning)])
     caption = "Initial weights that variant and baseline share, compared by hash, and the batches they were trained on."
     return table("pairing", "Proof of pairing", caption, columns, rows)
@@ -280,7 +287,7 @@ def failures(findings: Findings) -> Table:
 
 def sentences(findings: Findings) -> Table:
     found = findings.get("sentences") or {}
-    texts = (reading.experiment(findings).get("probe") or {}).get("sentences") or {}
+    texts = (findings_view.experiment(findings).get("probe") or {}).get("sentences") or {}
     columns = [
         Column("sentence", "sentence"),
         Column("text", "text"),
@@ -289,7 +296,7 @@ def sentences(findings: Findings) -> Table:
     ]
     rows = []
     for sentence in dict.fromkeys(sentence for by_name in found.values() for sentence in by_name):
-        named = [name for name in reading.names(findings) if sentence in found.get(name, {})]
+        named = [name for name in findings_view.names(findings) if sentence in found.get(name, {})]
         for at, name in enumerate(named):
             text = texts.get(sentence, "")
             first = [words(sentence), words(text)] if at == 0 else [Cell("", sentence), Cell("", text)]
@@ -300,19 +307,19 @@ def sentences(findings: Findings) -> Table:
 
 def _sentence_cell(by_seed: dict[str, Any]) -> Cell:
     found = list(by_seed.values())
-    if found and all(figures.is_number(one) for one in found):
+    if found and all(number_format.is_number(one) for one in found):
         low, high = min(found), max(found)
-        mean = reading.mean("perplexity", found)
-        spread = f" ({figures.perplexity(low)} to {figures.perplexity(high)})" if len(found) > 1 else ""
-        return Cell(figures.perplexity(mean) + spread, mean)
+        mean = findings_view.mean("perplexity", found)
+        spread = f" ({number_format.perplexity(low)} to {number_format.perplexity(high)})" if len(found) > 1 else ""
+        return Cell(number_format.perplexity(mean) + spread, mean)
     classes: dict[str, list[float]] = {}
     for name, sure in found:
         classes.setdefault(str(name), []).append(sure)
     said = [
-        f"{name} ({len(sure)} of {len(found)} seeds, {figures.share(sum(sure) / len(sure))} sure)"
+        f"{name} ({len(sure)} of {len(found)} seeds, {number_format.share(sum(sure) / len(sure))} sure)"
         for name, sure in sorted(classes.items(), key=lambda item: -len(item[1]))
     ]
-    return words("; ".join(said) or figures.UNKNOWN)
+    return words("; ".join(said) or number_format.UNKNOWN)
 
 
 def confusions(findings: Findings) -> list[Table]:
@@ -325,7 +332,7 @@ def confusions(findings: Findings) -> list[Table]:
         rows = []
         for label, counts in zip(labels, matrix, strict=True):
             total = sum(counts) or 1
-            cells = [Cell(f"{number:,} ({figures.share(number / total)})", number) for number in counts]
+            cells = [Cell(f"{number:,} ({number_format.share(number / total)})", number) for number in counts]
             rows.append([words(label), *cells])
         caption = (
             f"{name}: true class by guessed class on all held-out rows, summed over seeds; share of the true class."
@@ -344,8 +351,8 @@ def corpus(findings: Findings) -> Table:
     ]
     rows = []
     for split, one in (found.get("splits") or {}).items():
-        figure = [Cell(figures.count(one.get(key)), one.get(key)) for key in ("rows", "tokens")]
-        rows.append([words(split), *figure, Cell(figures.share(one.get("unknown")), one.get("unknown"))])
+        figure = [Cell(number_format.count(one.get(key)), one.get(key)) for key in ("rows", "tokens")]
+        rows.append([words(split), *figure, Cell(number_format.share(one.get("unknown")), one.get("unknown"))])
     caption = f"From: {str(found.get('origin') or 'not said').rstrip('.')}."
     return table("corpus", "The corpus", caption, columns, rows)
 

@@ -15,9 +15,10 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from .. import spec
-from ..pace import OnStderr, Pace, duration
-from . import figures, reading
+from headtohead.config import experiment
+from headtohead.presentation import number_format
+from headtohead.progress import OnStderr, Pace, duration
+from headtohead.report import findings_view
 
 REDRAW = 4
 
@@ -51,7 +52,7 @@ class Live:
 
     MOST_SEEDS = 8
 
-    def __init__(self, experiment: spec.Experiment) -> None:
+    def __init__(self, experiment: experiment.Experiment) -> None:
         self.experiment = experiment
         self.began = time.monotonic()
         console = err()
@@ -141,7 +142,7 @@ def cell(job: Any) -> str:
     }[job.state]
 
 
-def show_plan(experiment: spec.Experiment, plans: Sequence[Any], seeds: int, workers: int) -> None:
+def show_plan(experiment: experiment.Experiment, plans: Sequence[Any], seeds: int, workers: int) -> None:
     made = table(
         "variant",
         "parameters",
@@ -312,9 +313,9 @@ def result_table(found: dict[str, Any]) -> Table:
         for variant in variants
         for split in splits
     }
-    if unknown := reading.unknown_words(found):
+    if unknown := findings_view.unknown_words(found):
         variants.append("unknown words")
-        cells |= {("unknown words", split): figures.share(unknown.get(split)) for split in splits}
+        cells |= {("unknown words", split): number_format.share(unknown.get(split)) for split in splits}
     across, down = (splits, variants) if len(splits) <= len(variants) else (variants, splits)
     made = table("", *map(escape, across))
     made.columns[0].no_wrap = True

@@ -4,10 +4,10 @@ The rule and the formulas stand in docs/judging.md.
 """
 
 from headtohead.verdict.compare import compare
+from headtohead.verdict.interim import confidence_at, schedule, settled
 from headtohead.verdict.record import Verdict
+from headtohead.verdict.score_csv import judge, read_csv
 from headtohead.verdict.scores import Scores
-from headtohead.verdict.sequential import confidence_at, schedule, settled
 from headtohead.verdict.statistics import mean_interval
-from headtohead.verdict.table import judge, read_csv
 
 __all__ = ["Scores", "Verdict", "compare", "confidence_at", "judge", "mean_interval", "read_csv", "schedule", "settled"]

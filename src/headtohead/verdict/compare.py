@@ -14,11 +14,12 @@ from types import MappingProxyType
 import numpy as np
 
 from headtohead.errors import ScoresError
-from headtohead.verdict import words
+from headtohead.verdict import phrasing
+from headtohead.verdict.interim import confidence_at
+from headtohead.verdict.phrasing import Need
 from headtohead.verdict.record import Interval, Noise, Verdict
 from headtohead.verdict.rule import BARRED, UNSURE, Metric, MetricName, decide, metric_named
 from headtohead.verdict.scores import Pair, Scores, pair
-from headtohead.verdict.sequential import confidence_at
 from headtohead.verdict.statistics import (
     POWER,
     Components,
@@ -31,7 +32,6 @@ from headtohead.verdict.statistics import (
     spread,
     spread_of_seeds,
 )
-from headtohead.verdict.words import Need
 
 NONE_FAILED: Mapping[str, str] = MappingProxyType({})
 UNKNOWN: Interval = (math.nan, math.nan)
@@ -141,9 +141,9 @@ def _verdict(name: str, paired: Pair | None, question: _Question, failure: str |
         more_seeds=need.seeds if need.either else None,
         more_examples=need.examples if need.either else None,
         sentence="",
-        reason=words.remedy(need),
+        reason=phrasing.remedy(need),
     )
-    return replace(verdict, sentence=words.sentence(verdict, need, paired.left_out))
+    return replace(verdict, sentence=phrasing.sentence(verdict, need, paired.left_out))
 
 
 def _without_interval(name: str, paired: Pair | None, question: _Question, failure: str | None) -> Verdict:
@@ -155,7 +155,7 @@ def _without_interval(name: str, paired: Pair | None, question: _Question, failu
         total = float(paired.weights.sum()) * seeds
         baseline_mean, mean = float(paired.baseline.sum()) / total, float(paired.variant.sum()) / total
         d = mean - baseline_mean
-    reason = failure or words.too_few(seeds)
+    reason = failure or phrasing.too_few(seeds)
     return Verdict(
         variant=name,
         word=UNSURE if failure is None else BARRED,
@@ -176,7 +176,7 @@ def _without_interval(name: str, paired: Pair | None, question: _Question, failu
         detectable=math.nan,
         more_seeds=2 - seeds if failure is None else None,
         more_examples=None,
-        sentence=words.barred(name, reason) if failure is not None else words.unmeasured(name, reason),
+        sentence=phrasing.barred(name, reason) if failure is not None else phrasing.unmeasured(name, reason),
         reason=reason,
     )
 

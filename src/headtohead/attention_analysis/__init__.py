@@ -1,0 +1,1 @@
+"""Attention maps of a model: extraction, checks, head metrics and pictures."""

@@ -1,0 +1,83 @@
+"""A picture of what each head does, over seeds: heads down, a mark and its interval for each variant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import altair as alt
+
+from headtohead.attention_analysis.head_tables import MEASURES, Row, cell, known, variants
+from headtohead.presentation import style
+from headtohead.presentation.chart import Built, Chart, Layout, Panels, Sheets
+from headtohead.report.findings_view import Findings
+
+MOST_HEADS = 32
+"""more are not drawn; the table has them all"""
+
+
+def heads_chart(findings: Findings) -> Chart | None:
+    """Every measure as a small multiple: heads down, a mark and its interval for each variant."""
+    found = variants(findings)
+    names = [name for name in known(found) if name != "padding"]
+    count = max((len(own) for own in found.values()), default=0)
+    if not names or count > MOST_HEADS:
+        return None
+    most = max(found.items(), key=lambda one: max(_mean(row, "rise") for row in one[1]))
+    worth = max(most[1], key=lambda row: _mean(row, "rise"))
+    said = (
+        f"What each head does, one picture for each of {', '.join(MEASURES[name][0] for name in names)}. "
+        f"The head worth most is {worth['layer']}.{worth['head']} of {most[0]}: without it the loss rises by "
+        f"{_mean(worth, 'rise'):.3f} nats."
+    )
+
+    def build(layout: Layout, sheets: Sheets) -> Built:
+        return _dots(found, names, sheets)
+
+    height = max(90, count * max(16, 9 * len(found)))
+    panels: Mapping[Layout, Panels] = {"wide": Panels(150, height, 4, 4), "narrow": Panels(108, height, 2, 2)}
+    return Chart("heads", "What each head does", said, build, panels)
+
+
+def _mean(row: Row, name: str) -> float:
+    figure = row.get(name)
+    return float(figure["mean"]) if figure else 0.0
+
+
+def _dots(found: dict[str, list[Row]], names: Sequence[str], sheets: Sheets) -> Built:
+    hues, shapes, _ = style.scales(list(found))
+    legend = alt.Legend(symbolOpacity=1, symbolStrokeWidth=0)
+    hue = alt.Color("variant:N", scale=alt.Scale(domain=list(found), range=hues), legend=legend)
+    shape = alt.Shape("variant:N", scale=alt.Scale(domain=list(found), range=shapes), legend=legend)
+    order = list(dict.fromkeys(f"{row['layer']}.{row['head']}" for own in found.values() for row in own))
+    panels = []
+    for name in names:
+        title, scale, _ = MEASURES[name]
+        rows = []
+        for variant, own in found.items():
+            for row in own:
+                if not row.get(name):
+                    continue
+                low, high = row[name]["interval"] or [row[name]["mean"]] * 2
+                rows.append(
+                    {
+                        "head": f"{row['layer']}.{row['head']}",
+                        "variant": variant,
+                        "mean": scale * row[name]["mean"],
+                        "low": scale * low,
+                        "high": scale * high,
+                        "tip": f"{variant}, head {row['layer']}.{row['head']}: {title} {cell(name, row[name]).text}",
+                    }
+                )
+        data = sheets.chart(rows)
+        y = alt.Y("head:N", sort=order, title=None, axis=alt.Axis(grid=False))
+        offset = alt.YOffset("variant:N", sort=list(found))
+        axis = alt.Axis(title=None, tickCount=4)
+        spread = alt.Scale(zero=name in ("first", "itself", "previous", "induction", "rise"), nice=True)
+        lines = data.mark_rule(aria=False, strokeWidth=2).encode(
+            x=alt.X("low:Q", scale=spread, axis=axis), x2="high:Q", y=y, yOffset=offset, color=hue
+        )
+        points = data.mark_point(size=36, filled=True, opacity=1).encode(
+            x=alt.X("mean:Q", scale=spread, axis=axis), y=y, yOffset=offset, color=hue, shape=shape, description="tip:N"
+        )
+        panels.append(alt.layer(lines, points).properties(title=title))
+    return alt.concat(*panels, bounds="flush", spacing=alt.RowColnumber(row=64, column=52))

@@ -1,0 +1,1 @@
+"""The conformance suite for parts; `headtohead.testing` is its public interface."""

@@ -1,0 +1,1 @@
+"""Checks on a corpus: one module per property."""

@@ -1,0 +1,1 @@
+"""Checks on a model, trained or not: one module per property."""

@@ -1,0 +1,103 @@
+"""Attention rows: weights that sum to 1, none on padding, a triangle for decoders, a band for windows.
+
+What the maps show is also what a leak looks like, but causality decides about that, from the logits. An attention of
+another kind (one that subtracts two maps, say) may break these rules and still be honest: no verdict is taken away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from headtohead.audit.probe import Refused, Subject
+from headtohead.audit.result import Finding, does_not_apply
+from headtohead.nn.parts.pattern import Pattern
+from headtohead.nn.transformer import Transformer
+
+NAME = "attention rows"
+SUM, NOTHING = 1e-5, 1e-9
+"""how far a sum may be from 1, and how much weight is none"""
+Reach = tuple[int | None, int | None]
+
+
+def audit_maps(subject: Subject) -> Finding:
+    """The maps of whole and of padded texts, every layer, head and row."""
+    if "maps" not in subject.takes:
+        return does_not_apply(NAME, "the model shows no attention maps")
+    ids, mask = subject.ids, torch.ones_like(subject.ids, dtype=torch.bool)
+    for row in range(1, len(ids)):
+        mask[row, max(1, subject.length - row * subject.length // 5) :] = False
+    try:
+        with torch.no_grad():
+            maps = subject.run(ids, mask, maps=True).maps
+    except Refused as refusal:
+        return does_not_apply(NAME, f"the model shows no attention maps ({refusal})")
+    if not maps:
+        return does_not_apply(NAME, "the model's attention shows no maps")
+    faults = [
+        f"layer {layer}: {rule.fault}"
+        for layer, one in enumerate(maps)
+        for rule in rules(one, mask, reach_of(subject.model, layer, decoder=subject.decoder))
+        if rule.fault
+    ]
+    shape = "triangle, " if subject.decoder else ""
+    tried = f"sums, padding, {shape}reach of {len(maps)} layers x {maps[0].shape[1]} heads, padded texts; {subject.how}"
+    if not faults:
+        found = "every row sums to 1, and no weight lies where none may be"
+        return Finding(NAME, True, tried, found, "The maps are what they seem.")
+    more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
+    return Finding(
+        NAME,
+        False,
+        tried,
+        "; ".join(faults[:3]) + more,
+        "The maps cannot be read as shares of attention over what a place may see.",
+        reason="its attention rows are off",
+    )
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule that a layer's maps must keep, and how far they are from keeping it."""
+
+    name: Literal["sums", "padding", "ahead", "behind"]
+    off: float
+    """how far a sum is from 1, or the largest weight where none may be"""
+    fault: str
+    """what is wrong, in words; empty when the rule is kept"""
+
+
+def rules(weights: Tensor, real: Tensor, reach: Reach) -> Iterator[Rule]:
+    """The rules for one layer's maps (batch, heads, query, key) of texts that are padded on the right, if at all.
+
+    `real` (batch, length) is False on padding; `reach` is how far (behind, ahead) a place may look.
+    """
+    query, key = real[:, None, :, None], real[:, None, None, :]
+    sums = weights.sum(-1)[real[:, None].expand(-1, weights.shape[1], -1)]
+    off = float((sums - 1).abs().nan_to_num(torch.inf).max())
+    yield Rule("sums", off, f"a row sums to {float(sums[(sums - 1).abs().argmax()]):.4f}" if off > SUM else "")
+    # Padding stands on the right: a place's index is its position.
+    at = torch.arange(weights.shape[-1], device=weights.device)
+    behind = at[:, None] - at[None, :]
+    back, ahead = reach
+    forbidden: list[tuple[Literal["padding", "ahead", "behind"], str, Tensor]] = [("padding", "padding", query & ~key)]
+    if ahead is not None:
+        words = "later places" if ahead == 0 else f"places more than {ahead} ahead"
+        forbidden.append(("ahead", words, query & key & (-behind > ahead)))
+    if back is not None:
+        forbidden.append(("behind", f"places more than {back} behind", query & key & (behind > back)))
+    for name, words, where in forbidden:
+        weight = float((weights.abs() * where).nan_to_num(torch.inf).max())
+        yield Rule(name, weight, f"a weight of {weight:.2g} on {words}" if weight > NOTHING else "")
+
+
+def reach_of(model: nn.Module, layer: int, *, decoder: bool) -> Reach:
+    """How far (behind, ahead) a layer may look: what its pattern says, and never ahead in a decoder."""
+    layers: Sequence[nn.Module] = list(model.layers) if isinstance(model, Transformer) else ()
+    patterns = [m for m in layers[layer].modules() if isinstance(m, Pattern)] if layer < len(layers) else []
+    back, ahead = patterns[0].reach if patterns else (None, None)  # the outermost comes first
+    return back, 0 if decoder else ahead

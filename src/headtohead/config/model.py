@@ -1,0 +1,143 @@
+"""What is built: a transformer of parts, a network of the user's own, or a pretrained encoder."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from headtohead.config.base import Choice, Few, Length, Size, Table
+from headtohead.config.pretrained import Pretrained
+
+
+def _choices(value: object) -> object:
+    """A single part stands for a list of one."""
+    if isinstance(value, str | dict | Choice):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _kind_of_pattern(value: Any) -> str:
+    per_layer = "layers" in value if isinstance(value, dict) else isinstance(value, PerLayer)
+    return "each layer" if per_layer else "all layers"
+
+
+class PerLayer(Table):
+    """A pattern for each layer, from the first on; a list shorter than the model is repeated."""
+
+    layers: tuple[tuple[Choice, ...], ...] = Field(min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tuples(cls, value: object) -> object:
+        if isinstance(value, dict) and isinstance(value.get("layers"), list | tuple):
+            return {**value, "layers": tuple(_choices(one) for one in value["layers"])}
+        return value
+
+
+Pattern = Annotated[
+    Annotated[tuple[Choice, ...], Tag("all layers")] | Annotated[PerLayer, Tag("each layer")],
+    Discriminator(_kind_of_pattern),
+]
+
+
+class Transformer(Table):
+    """A transformer of parts in named slots."""
+
+    width: Size = 64
+    layers: Few = 4
+    heads: Few = 2
+    head_dim: Size | None = None
+    """width / heads unless given"""
+    context: Length = 32
+    position: tuple[Choice, ...] = (Choice(kind="learned"),)
+    """one part or a list: the signals are used together"""
+    pattern: Pattern | None = None
+    """who may look at whom: causal for a language model, full for a classifier, unless given. A list is joined by
+    "and"; { layers = [...] } gives each layer its own"""
+    attention: Choice = Choice(kind="composed")
+    projection: Choice = Choice(kind="linear")
+    merge: Choice = Choice(kind="concat")
+    feedforward: Choice = Choice(kind="mlp")
+    norm: Choice = Choice(kind="layer")
+    block: Choice = Choice(kind="pre")
+    pool: Choice = Choice(kind="mean")
+    """classifier: how the positions become one vector"""
+    classifier_hidden: Size | None = 100
+    """classifier: width of the hidden layer between pool and classes"""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    tied: bool = False
+    """the output layer of a language model shares the embedding's weights"""
+    output_bias: bool | Literal["frequencies"] = True
+    """frequencies: it starts as the logarithm of how often train shows each word"""
+    output_start: Literal["drawn", "zero"] = "drawn"
+    """the output layer's weights at step 0: drawn at random, or zero"""
+    embedding_start: Annotated[float, Field(gt=0)] = 1.0
+    """standard deviation, at step 0, of the words' vectors; 1 is what torch draws"""
+    final_norm: bool = True
+    embedding_norm: bool = False
+    mask_padding: bool = True
+    """off: padding is attended to and pooled like text, as some of the reports did"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tuples(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        value = dict(value)
+        if "position" in value:
+            value["position"] = _choices(value["position"])
+        if "pattern" in value and not (isinstance(value["pattern"], dict) and "layers" in value["pattern"]):
+            value["pattern"] = _choices(value["pattern"])
+        return value
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> Transformer:
+        if self.head_dim is None and self.width % self.heads:
+            small = [n for n in range(1, math.isqrt(self.width) + 1) if self.width % n == 0]
+            near = min({*small, *(self.width // n for n in small)}, key=lambda n: (abs(n - self.heads), n))
+            raise ValueError(
+                f"width {self.width} cannot be divided among {self.heads} heads; take heads = {near}, or give head_dim"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _output_is_one_thing(self) -> Transformer:
+        if self.tied and self.output_start == "zero":
+            raise ValueError('output_start = "zero" would also empty the embedding that a tied output layer shares')
+        return self
+
+    @property
+    def head_width(self) -> int:
+        return self.head_dim or self.width // self.heads
+
+    def pattern_of(self, layer: int, default: str) -> tuple[Choice, ...]:
+        if self.pattern is None:
+            return (Choice(kind=default),)
+        if isinstance(self.pattern, PerLayer):
+            return self.pattern.layers[layer % len(self.pattern.layers)]
+        return self.pattern
+
+
+class OwnModel(Table):
+    """A network of the user's own: any nn.Module that maps input_ids to logits."""
+
+    module: Annotated[str, Field(pattern=r"^.+\.py:[A-Za-z_]\w*$")]
+    """file.py:Name"""
+    context: Length = 32
+    options: dict[str, Any] = Field(default_factory=dict)
+    """keyword arguments of the constructor; vocab_size, context and classes are passed if it takes them"""
+
+
+def _kind_of_model(value: Any) -> str:
+    for kind, key, made in (("own", "module", OwnModel), ("encoder", "pretrained", Pretrained)):
+        if key in value if isinstance(value, dict) else isinstance(value, made):
+            return kind
+    return "parts"
+
+
+Model = Annotated[
+    Annotated[Transformer, Tag("parts")] | Annotated[OwnModel, Tag("own")] | Annotated[Pretrained, Tag("encoder")],
+    Discriminator(_kind_of_model),
+]

@@ -1,0 +1,65 @@
+"""What is built when a pretrained encoder is fine-tuned: whose weights, which head, and what of it is trained."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from headtohead.config.base import Few, Size, Table
+
+
+class Lora(Table):
+    """Small matrices beside the frozen ones, after Hu et al. 2021, arXiv:2106.09685."""
+
+    rank: Size = 8
+    alpha: Annotated[float, Field(gt=0)] = 16.0
+    """what the small matrices add is multiplied by alpha / rank"""
+    on: tuple[str, ...] = Field(default=("query", "value"), min_length=1)
+    """the layers' linear maps that get them, by the last part of their name"""
+
+
+class Fewer(Table):
+    """A model of one's own made from some of the layers of a larger one."""
+
+    layers: Few
+    chosen: Literal["evenly", "first"] = "evenly"
+    """spread from the first to the last, or the first so many"""
+
+
+class Pretrained(Table):
+    """A pretrained encoder with a head that names classes; or, for task distil, a pretrained decoder."""
+
+    pretrained: Annotated[str, Field(min_length=1)]
+    """hub:owner/name, a folder, or an installed package with weights inside"""
+    max_length: Annotated[int, Field(ge=4, le=2**24)] = 128
+    """tokens of a text, the model's own around it included; a longer text loses its end"""
+    pool: Literal["own", "first", "mean"] = "own"
+    """what the head reads: as the library's own head does it, the first token's vector, or the mean over the text"""
+    head: Literal["new", "kept"] = "new"
+    """a head drawn from the seed, with as many classes as the data have, or the one that the weights bring"""
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """of the head; unless given, as the model's configuration has it"""
+    freeze: Literal["none", "encoder"] | Annotated[int, Field(ge=1)] = "none"
+    """what is not trained: nothing, the whole encoder, or so many of its lowest layers and the embeddings"""
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """each layer's rate is this share of the rate of the layer above it; the head has the full rate"""
+    lora: Lora | None = None
+    """train small matrices beside the encoder's own, which stay as they are"""
+    fewer: Fewer | None = None
+    """task distil: begin with some of the layers only"""
+
+    @property
+    def context(self) -> int:
+        """The longest input, under the name that it has in every model."""
+        return self.max_length
+
+    @model_validator(mode="after")
+    def _one_way_of_freezing(self) -> Pretrained:
+        if self.lora is not None and self.freeze != "none":
+            raise ValueError("lora freezes the encoder by itself; leave out freeze")
+        if self.lora is not None and self.layer_decay != 1:
+            raise ValueError("layer_decay is for the encoder's own weights, which lora does not train")
+        if self.head == "kept" and self.pool != "own":
+            raise ValueError('head = "kept" is the library\'s own head; leave out pool')
+        return self

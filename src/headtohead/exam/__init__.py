@@ -1,1 +1,0 @@
-"""The machinery of the exam that every part must pass; `headtohead.testing` is its public face."""

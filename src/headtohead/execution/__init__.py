@@ -1,0 +1,1 @@
+"""Where trials run: local workers, Ray, torchrun; and trackers that follow them."""

@@ -1,0 +1,1 @@
+"""Trials, run folders, findings and saved models."""

@@ -1,0 +1,48 @@
+"""Auditing a model by itself: a run folder, or a network of the user's own that was never trained here."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from headtohead.audit import model_audit
+from headtohead.audit.result import Finding
+from headtohead.config import model as config_model
+from headtohead.errors import RequestError
+from headtohead.experiment import model_io
+from headtohead.nn.init import create
+
+
+def audit_target(
+    target: str, *, vocab: int = 100, context: int = 32, classes: int | None = None, options: Sequence[str] = ()
+) -> list[Finding]:
+    """Audit a run folder, or `file.py:Name` built with these sizes and options (name=value)."""
+    if ".py:" in target:
+        raw = {"module": target, "context": context, "options": _options(options)}
+        model = create(config_model.OwnModel.model_validate(raw), vocab, classes)
+        task = "language-model" if classes is None else "classify"
+        return model_audit.audit_model(model, task=task, vocab=vocab, context=context, classes=classes)
+    loaded = model_io.load(Path(target))
+    return model_audit.audit_model(
+        loaded.model,
+        task=loaded.task,
+        vocab=loaded.tokenizer.vocab_size,
+        context=loaded.model.context,
+        classes=len(loaded.label_names) or None,
+        pad_id=loaded.tokenizer.pad_id,
+    )
+
+
+def _options(given: Sequence[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for one in given:
+        name, equals, text = one.partition("=")
+        if not equals:
+            raise RequestError(f"--option {one}: has the form name=value, as in --option n_layer=2")
+        try:
+            found[name] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            found[name] = text
+    return found

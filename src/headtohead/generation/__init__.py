@@ -1,0 +1,1 @@
+"""Text generation: decoding strategies, logits processors, sampling, beam search and likelihoods."""

@@ -1,1 +1,0 @@
-"""The laboratory: experiments become trials, trials become run folders."""

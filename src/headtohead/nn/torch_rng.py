@@ -1,0 +1,26 @@
+"""Random draws from a stream of their own."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from headtohead import rng
+
+
+@contextmanager
+def drawing(*what: int | str) -> Iterator[None]:
+    """Everything drawn inside comes from a stream of its own, and nothing outside is disturbed."""
+    with torch.random.fork_rng(devices=[]):
+        seed_devices(rng.key(*what))
+        yield
+
+
+def seed_devices(key: int) -> None:
+    """torch.manual_seed for the devices in use only: for a device that is not, it notes a traceback to seed it later,
+    which takes longer than a step of a small model."""
+    torch.default_generator.manual_seed(key)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(key)
+    if torch.backends.mps.is_available():
+        torch.mps.manual_seed(key)

@@ -1,0 +1,1 @@
+"""Tables, charts and number formats shared by every report. Imports no torch."""

@@ -1,0 +1,98 @@
+"""What every chart shares: two layouts, its content in words, and how it becomes SVG, PDF or PNG, offline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import altair as alt
+
+from headtohead.presentation import number_format, style
+
+Layout = Literal["wide", "narrow"]
+Built = alt.TopLevelMixin
+
+
+class Sheets:
+    """The figures of a chart, kept beside its description: altair copies a description many times while it grows."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[dict[str, Any]]] = {}
+
+    def chart(self, rows: Sequence[dict[str, Any]]) -> alt.Chart:
+        name = f"sheet-{len(self.rows)}"
+        self.rows[name] = list(rows)
+        return alt.Chart(alt.NamedData(name))
+
+
+@dataclass(frozen=True)
+class Panels:
+    """The size of small multiples, and how many stand side by side."""
+
+    width: int
+    height: int
+    columns: int
+    legend: int
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart, its title, and what it shows in words. With `panels` both layouts have the same description."""
+
+    name: str
+    title: str
+    words: str
+    build: Callable[[Layout, Sheets], Built]
+    panels: Mapping[Layout, Panels] | None = None
+
+    def vega(self, layout: Layout = "wide", background: str = "transparent") -> dict[str, Any]:
+        """The Vega-Lite description."""
+        config = style.config(background)
+        if self.panels is not None:
+            one = self.panels[layout]
+            config["view"] |= dict.fromkeys(("continuousWidth", "discreteWidth"), one.width)
+            config["view"] |= dict.fromkeys(("continuousHeight", "discreteHeight"), one.height)
+            config["concat"] |= {"columns": one.columns}
+            config["legend"] |= {"columns": one.legend}
+            config["title"] |= {"limit": one.width + 30}
+        described = self._described if self.panels is not None else self._describe(layout)
+        return {**described, "config": config, "description": self.words}
+
+    @cached_property
+    def _described(self) -> dict[str, Any]:
+        return self._describe("wide")
+
+    def _describe(self, layout: Layout) -> dict[str, Any]:
+        sheets = Sheets()
+        built = self.build(layout, sheets)
+        # Altair's check of the whole schema takes longer than drawing; the tests do it instead.
+        described: dict[str, Any] = built.to_dict(validate=False)
+        return {**described, "datasets": sheets.rows}
+
+    def svg(self, layout: Layout = "wide", background: str = "transparent") -> str:
+        import vl_convert
+
+        return str(vl_convert.vegalite_to_svg(self.vega(layout, background)))
+
+    def pdf(self) -> bytes:
+        import vl_convert
+
+        return bytes(vl_convert.vegalite_to_pdf(self.vega(background="white")))
+
+    def png(self) -> bytes:
+        import vl_convert
+
+        return bytes(vl_convert.vegalite_to_png(self.vega(background="white"), scale=2))
+
+
+def change_words(metric: str) -> str:
+    """How an axis of differences is labelled: +5 %, 0, −5 %."""
+    scale, unit = (100, "\u00a0%" if metric == "perplexity" else "") if number_format.in_hundredths(metric) else (1, "")
+    return f"(datum.value > 0 ? '+' : '') + format(datum.value * {scale}, ',~r') + (datum.value ? '{unit}' : '')"
+
+
+def value_words(metric: str) -> str:
+    """How an axis of scores is labelled: 85 %, 1,200."""
+    return "format(datum.value * 100, ',~r') + '\u00a0%'" if metric == "accuracy" else "format(datum.value, ',~r')"

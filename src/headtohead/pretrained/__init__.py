@@ -1,0 +1,1 @@
+"""Pretrained models: locating and checking weights, tokenizers, classification heads, LoRA, layer-dropped students."""

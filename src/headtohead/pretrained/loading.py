@@ -1,0 +1,326 @@
+"""Pretrained models behind our protocol: decoders and encoders of the transformers library, in float32.
+
+What may be opened at all is decided in `weights`; here it is loaded, and made to look like every other model. The cache
+is the library's own, behind the small interface of `cache.Store`. A fused kernel has no attention maps to show: when
+maps are asked for, that one pass takes the explicit ("eager") road.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from headtohead.errors import MissingExtraError, ModelError
+from headtohead.nn.protocol import Output
+from headtohead.pretrained.gguf import quick_reading
+from headtohead.pretrained.tokenizer import PretrainedTokenizer
+from headtohead.pretrained.weights import Weights, check_room, find
+
+Ids = Int[Tensor, "batch length"]
+Task = Literal["language-model", "encoder"]
+MOST_LAYERS = 2000
+UNLIMITED = 1 << 30
+"""the context of a model that says nothing of its positions"""
+
+
+class PretrainedCache:
+    """The library's cache, and the padding of what was seen."""
+
+    def __init__(self, config: Any) -> None:
+        from transformers import DynamicCache
+
+        self.inner: Any = DynamicCache(config=config)
+        self.length = 0
+        self.valid: Bool[Tensor, "batch key"] | None = None
+
+    def extend(self, new: int, valid: Bool[Tensor, "batch query"] | None, batch: int) -> Tensor | None:
+        """Note the padding of new tokens; gives that of all."""
+        if valid is not None or self.valid is not None:
+            like = valid if valid is not None else self.valid
+            assert like is not None
+            old = like.new_ones(batch, self.length) if self.valid is None else self.valid
+            self.valid = torch.cat((old, like.new_ones(batch, new) if valid is None else valid), dim=1)
+        self.length += new
+        return self.valid
+
+    def select(self, rows: Int[Tensor, " kept"]) -> None:
+        """Keep these rows of the batch, in this order; a row may be taken more than once."""
+        self.inner.batch_select_indices(rows)
+        if self.valid is not None:
+            self.valid = self.valid[rows]
+
+
+class Pretrained(nn.Module):
+    """A model of the transformers library: tokens in, logits out.
+
+    An encoder has no vocabulary layer: its logits are the last layer's stream, as `hidden` is."""
+
+    def __init__(self, inner: nn.Module, name: str = "") -> None:
+        super().__init__()
+        self.inner: Any = inner
+        self.name = name or type(inner).__name__
+        config: Any = inner.config
+        text = config.get_text_config()
+        known = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
+        self.context = int(known) if known else UNLIMITED
+        self._takes = frozenset(inspect.signature(inner.forward).parameters)
+        self.task: Task = "language-model" if inner.get_output_embeddings() is not None else "encoder"  # type: ignore[operator]
+        self.train(inner.training)
+
+    @property
+    def config(self) -> Any:
+        return self.inner.config
+
+    @property
+    def pads(self) -> bool:
+        """Texts of different length may stand in one batch: positions and masks are handed to the model."""
+        return True
+
+    def new_cache(self) -> PretrainedCache | None:
+        """An empty cache; None for an encoder, and for a network with a state that is no cache of keys and values."""
+        if self.task == "encoder" or getattr(self.inner, "_is_stateful", False):
+            return None
+        return PretrainedCache(self.inner.config)
+
+    def forward(
+        self,
+        input_ids: Ids,
+        attention_mask: Tensor | None = None,
+        *,
+        cache: PretrainedCache | None = None,
+        maps: bool = False,
+    ) -> Output:
+        how: dict[str, Any] = {"output_hidden_states": True, **({"output_attentions": True} if maps else {})}
+        with explicit(self.inner, self.name) if maps else nullcontext():
+            out = self._run(input_ids, attention_mask, cache, how)
+        hidden = out.hidden_states[-1]
+        logits = hidden if self.task == "encoder" else out.logits
+        return Output(logits, self._maps(out) if maps else None, hidden)
+
+    def next_logits(
+        self, input_ids: Ids, attention_mask: Tensor | None = None, *, cache: PretrainedCache | None = None
+    ) -> Float[Tensor, "batch vocab"]:
+        """What comes after the last token: the vocabulary layer is asked once a row and not once a token."""
+        if self.task == "encoder":
+            raise ModelError(f"{self.name}: an encoder writes no text; take a decoder (a language model)")
+        last = {"logits_to_keep": 1} if "logits_to_keep" in self._takes else {}
+        logits: Tensor = self._run(input_ids, attention_mask, cache, last).logits[:, -1]
+        return logits
+
+    def stepper(self, cache: PretrainedCache) -> Callable[[Ids], Tensor]:
+        """A function that reads one more token of each row, with this cache."""
+        return partial(self.next_logits, cache=cache)
+
+    def _run(self, input_ids: Ids, mask: Tensor | None, cache: PretrainedCache | None, how: dict[str, Any]) -> Any:
+        batch, length = input_ids.shape
+        if cache is not None and self.task == "encoder":
+            raise ModelError(f"{self.name}: an encoder has no cache")
+        unpadded = mask is None and (cache is None or cache.valid is None)
+        if unpadded and length + (cache.length if cache is not None else 0) > self.context:
+            raise ModelError(
+                f"{self.name}: {length + (cache.length if cache is not None else 0)} positions are more than the "
+                f"{self.context} that the model knows"
+            )
+        valid = None if mask is None else mask.bool()
+        start = cache.length if cache is not None else 0
+        seen = valid if cache is None else cache.extend(length, valid, batch)
+        if seen is not None:
+            how["attention_mask"] = seen.long()
+        if "position_ids" in self._takes and self.task != "encoder":
+            how["position_ids"] = self._positions(seen, start, length, input_ids)
+        if cache is not None:
+            how["past_key_values"], how["use_cache"] = cache.inner, True
+        elif "use_cache" in self._takes:
+            how["use_cache"] = False
+        return self.inner(input_ids=input_ids, **how)
+
+    def _positions(self, seen: Tensor | None, start: int, length: int, like: Tensor) -> Tensor:
+        """A token's position is the number of tokens before it that are not padding."""
+        if seen is None:
+            return torch.arange(start, start + length, device=like.device)[None]
+        return (seen.long().cumsum(1) - 1).clamp_min(0)[:, -length:]
+
+    def _maps(self, out: Any) -> tuple[Tensor, ...]:
+        found = out.attentions
+        if not found or any(one is None for one in found):
+            raise ModelError(f"{self.name}: this architecture shows no attention maps")
+        return tuple(found)
+
+
+@contextmanager
+def explicit(inner: Any, name: str) -> Iterator[None]:
+    """Attention in plain sight for one pass: fused kernels would give no maps, or empty ones."""
+    before = inner.config._attn_implementation
+    if before == "eager":
+        yield
+        return
+    try:
+        inner.set_attn_implementation("eager")
+    except ValueError as error:
+        raise ModelError(f"{name}: has no explicit attention, and so no maps to show ({error})") from error
+    try:
+        yield
+    finally:
+        inner.set_attn_implementation(before)
+
+
+# ---- loading
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A pretrained model with what is needed to use it."""
+
+    model: Pretrained
+    tokenizer: PretrainedTokenizer
+    task: Task
+    name: str
+    folder: Path
+    label_names: tuple[str, ...] = ()
+
+
+def load_pretrained(where: str | Path) -> Loaded:
+    """A folder, a GGUF file, hub:owner/name, or an installed package with weights; in float32, ready to use."""
+    weights = find(where)
+    transformers = library(weights)
+    check_room(weights)
+    with quiet(transformers), quick_reading() if weights.gguf else nullcontext():
+        kind = _kind(transformers, weights)
+        inner = _load(transformers, kind, weights)
+        tokenizer = PretrainedTokenizer.load(weights, inner)
+    model = Pretrained(inner, weights.name)
+    return Loaded(model.eval(), tokenizer, model.task, weights.name, weights.folder)
+
+
+def library(weights: Weights) -> Any:
+    purpose = f"opening {weights.name}"
+    try:
+        import transformers
+    except ImportError as error:
+        raise MissingExtraError("transformers", "pretrained", purpose) from error
+    if weights.gguf:
+        for package in ("gguf", "accelerate"):
+            try:
+                metadata.version(package)
+            except metadata.PackageNotFoundError as error:
+                raise MissingExtraError(package, "pretrained", purpose) from error
+    return transformers
+
+
+def _kind(transformers: Any, weights: Weights) -> Any:
+    """The class that reads these weights: a language model, or a bare encoder."""
+    if weights.gguf:
+        return transformers.AutoModelForCausalLM
+    config = weights.config
+    check_type(transformers, weights)
+    if config.get("is_encoder_decoder"):
+        raise ModelError(f"{weights.folder}: an encoder-decoder ({config['model_type']}); decoders and encoders only")
+    return transformers.AutoModelForCausalLM if writes(config) else transformers.AutoModel
+
+
+def check_type(transformers: Any, weights: Weights) -> None:
+    """An error when the installed library does not know the architecture."""
+    kind = weights.config.get("model_type")
+    if kind not in transformers.CONFIG_MAPPING:
+        raise ModelError(
+            f"{weights.folder}: transformers {transformers.__version__} knows no model of the type {kind!r}"
+        )
+
+
+def writes(config: dict[str, Any]) -> bool:
+    """Is it a decoder, a model that writes text?"""
+    made: list[str] = config.get("architectures") or [""]
+    return bool(config.get("is_decoder")) or any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in made)
+
+
+def _load(transformers: Any, kind: Any, weights: Weights) -> nn.Module:
+    inner, report = read(kind, weights)
+    # What is not in the file was drawn at random. An encoder's pooler is not used here; anything else is.
+    drawn = sorted(name for name in report["missing_keys"] if "pooler" not in name)
+    if drawn or report["mismatched_keys"]:
+        raise does_not_fit(weights, drawn, report)
+    return inner
+
+
+def does_not_fit(weights: Weights, absent: list[str], report: dict[str, Any]) -> ModelError:
+    named = absent or sorted(str(entry[0]) for entry in report["mismatched_keys"])
+    return ModelError(f"{weights.name}: the weights do not fit the configuration, {named[0]} among them")
+
+
+def read(kind: Any, weights: Weights, **how: Any) -> tuple[nn.Module, dict[str, Any]]:
+    """The library's model with these weights in float32, and its report on what was not in the file."""
+    gguf = {"gguf_file": weights.gguf} if weights.gguf else {"use_safetensors": True}
+    try:
+        if not weights.gguf:
+            _check_outline(kind, weights)
+        inner, report = kind.from_pretrained(
+            weights.folder,
+            dtype=torch.float32,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            **gguf,
+            **how,
+        )
+    except ModelError:
+        raise
+    except Exception as error:  # a configuration can be wrong in any way, and the library does not look before
+        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        raise ModelError(f"{weights.name}: transformers cannot read these weights ({reason})") from error
+    model: nn.Module = inner
+    found: dict[str, Any] = report
+    return model, found
+
+
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+SPARE = 2**24
+"""parameters that a model may have beyond the file's: heads and poolers that are drawn, tied weights that are not"""
+
+
+def _check_outline(kind: Any, weights: Weights) -> None:
+    """A configuration that speaks of a larger model than the file holds would have the rest drawn, however large."""
+    from transformers import AutoConfig
+
+    layers = max((n for name in LAYERS if type(n := weights.config.get(name)) is int), default=0)
+    if layers > MOST_LAYERS:
+        raise ModelError(f"{weights.name}: its configuration speaks of {layers:,} layers")
+    config = AutoConfig.from_pretrained(weights.folder, local_files_only=True, trust_remote_code=False)
+    with torch.device("meta"):
+        outline = kind.from_config(config)
+    size = sum(p.numel() for p in outline.parameters())
+    if size > 2 * weights.parameters + SPARE:
+        raise ModelError(
+            f"{weights.name}: its configuration speaks of {size:,} parameters, and the file has {weights.parameters:,}"
+        )
+
+
+@contextmanager
+def quiet(transformers: Any) -> Iterator[None]:
+    """No bars and no advice while loading: what matters is raised."""
+    from transformers import modeling_gguf_pytorch_utils as gguf_utils
+
+    logging = transformers.utils.logging
+    level, bars, bar = logging.get_verbosity(), logging.is_progress_bar_enabled(), gguf_utils.tqdm
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    gguf_utils.tqdm = partial(bar, disable=True)  # this one does not ask the library's own switch
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        gguf_utils.tqdm = bar
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

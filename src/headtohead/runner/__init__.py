@@ -1,0 +1,1 @@
+"""Running, verifying and reading whole experiments."""

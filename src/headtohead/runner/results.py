@@ -1,0 +1,102 @@
+"""The door from Python: run an experiment or read one back, and have its verdicts, rows and models as plain objects."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headtohead.config import experiment as config_experiment
+from headtohead.errors import RequestError, TrialError, nearest
+from headtohead.execution.trackers import Trackers
+from headtohead.execution.worker_pool import Job
+from headtohead.experiment import findings, run_folder
+from headtohead.experiment.loading import load
+from headtohead.experiment.model_io import Saved
+from headtohead.experiment.model_io import load as load_model
+from headtohead.experiment.run_folder import Runs
+from headtohead.report import notebook
+from headtohead.runner.run_experiment import DEFAULT_FOLDER
+from headtohead.search import run_search
+from headtohead.verdict.record import Verdict
+
+
+@dataclass(frozen=True)
+class Results:
+    """An experiment that was run. Displays itself in a notebook."""
+
+    runs: Runs
+    findings: dict[str, Any]
+
+    @property
+    def experiment(self) -> config_experiment.Experiment:
+        return self.runs.experiment
+
+    @property
+    def folder(self) -> Path:
+        return self.runs.folder
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """One for each variant, in the order of the file."""
+        return [Verdict.from_row(row) for row in self.findings["verdicts"]]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat row for each finished trial and split: ready for a data frame."""
+        return [
+            {"variant": variant, "seed": seed, "split": split, self.findings["metric"]: value}
+            for variant, by_split in self.findings["results"].items()
+            for split, values in by_split.items()
+            for seed, value in values
+        ]
+
+    def model(self, variant: str = config_experiment.BASELINE, seed: int = 0, *, initial: bool = False) -> Saved:
+        """A trained model with its tokenizer; with `initial`, as it was before training."""
+        if variant not in self.experiment.names:
+            hint = nearest(variant, self.experiment.names)
+            raise RequestError(
+                f"no variant {variant!r}{f', did you mean {hint!r}?' if hint else ''} "
+                f"(there are: {', '.join(self.experiment.names)})"
+            )
+        return load_model(self.runs.run(variant, seed).folder, initial=initial)
+
+    def _repr_html_(self) -> str:
+        return notebook.html_of(self.findings, self.folder)
+
+    def __str__(self) -> str:
+        return "\n".join([self.experiment.question, *(f"- {v.variant}: {v.sentence}" for v in self.verdicts)])
+
+
+def run(
+    experiment: config_experiment.Experiment | str | Path,
+    out: str | Path | None = None,
+    *,
+    workers: int | None = None,
+    device: str = "auto",
+    resume: bool = False,
+    settings: Sequence[str] = (),
+    log: Sequence[str] = (),
+) -> Results:
+    """Run an experiment, a recipe or a file, and give what it found. A trial that fails raises once all are over. `log`
+    names trackers: tensorboard, wandb, trackio."""
+    if not isinstance(experiment, config_experiment.Experiment):
+        experiment = load(experiment, settings)
+    folder = Path(out) if out is not None else DEFAULT_FOLDER / experiment.name
+    with Trackers(folder, log, lambda text: print(text, file=sys.stderr)) as logs:  # noqa: T201  # as the command does
+        watch = logs.watching(lambda jobs: None)
+        outcome = run_search.run(experiment, folder, workers=workers, device=device, resume=resume, watch=watch)
+    if outcome.findings is None or outcome.failures:
+        raise TrialError("; ".join(_said(job) for job in outcome.failures))
+    return Results(outcome.runs, outcome.findings)
+
+
+def _said(job: Job) -> str:
+    return f"{job.trial.variant}, seed {job.trial.seed}: {job.message}"
+
+
+def read(folder: str | Path) -> Results:
+    """An experiment that was run before, from its folder."""
+    runs = run_folder.open_runs(Path(folder))
+    return Results(runs, findings.find(runs, looks=findings.looks_of(runs)))

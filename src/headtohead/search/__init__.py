@@ -1,0 +1,1 @@
+"""Hyperparameter search: points, samplers, pruning, selection bias and their presentation."""

@@ -1,0 +1,1 @@
+"""The state of running experiments, watched and rendered for the web app."""

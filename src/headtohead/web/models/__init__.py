@@ -1,0 +1,1 @@
+"""Models behind the web app, held by one child process."""

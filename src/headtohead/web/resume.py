@@ -1,0 +1,46 @@
+"""A training that goes on: `python -m headtohead.web.resume RUNS/NAME [SEEDS]`.
+
+All that it needs lies in the experiment's folder, so it does not matter from which file and where it was started.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from headtohead.errors import HeadToHeadError, TrialError
+
+
+def main(folder: Path, seeds: int | None) -> None:
+    from headtohead.experiment.run_folder import open_runs
+    from headtohead.nn.parts import registry
+    from headtohead.report import write
+    from headtohead.search import run_search
+
+    runs = open_runs(folder)
+    experiment, command = runs.experiment, list(runs.about["command"])
+    for file in experiment.use:
+        registry.use(file)
+    if seeds is not None:
+        experiment = experiment.model_copy(update={"seeds": seeds})
+        command += ["--seeds", str(seeds)]
+    outcome = run_search.run(experiment, folder, resume=True, command=command)
+    if outcome.findings is not None:
+        write(folder, ["html"])
+    if outcome.failures:
+        raise TrialError("; ".join(f"{j.trial.variant}, seed {j.trial.seed}: {j.message}" for j in outcome.failures))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    where, *more = sys.argv[1:]
+    try:
+        main(Path(where), int(more[0]) if more else None)
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped; nothing is lost\n")
+        sys.exit(130)
+    except HeadToHeadError as error:
+        sys.stderr.write(f"h2h: {error}\n")
+        sys.exit(error.exit_code)
