@@ -16,11 +16,22 @@ import pytest
 import torch
 from jaxtyping import config, install_import_hook
 
-# Shapes and types of every call of the rooms with tensors; an int may stand for a float, as in mypy.
-LOOK = ("look.maps", "look.checks", "look.measures")
-ROOMS = ("parts", "model", "corpus", "train", "decode", "audit", "exam", "verdict", *LOOK)
+# beartype checks jaxtyping shapes on every call into these packages; an int may stand for a float, as in mypy.
+TYPECHECKED = (
+    "attention_analysis.maps",
+    "attention_analysis.map_checks",
+    "attention_analysis.head_metrics",
+    "audit",
+    "data",
+    "generation",
+    "nn",
+    "pretrained",
+    "text_metrics",
+    "training",
+    "verdict",
+)
 install_import_hook(
-    [f"headtohead.{room}" for room in ROOMS],
+    [f"headtohead.{name}" for name in TYPECHECKED],
     "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
 )
 

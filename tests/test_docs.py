@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 import headtohead as h2h
-from headtohead.testing import examine_file
+from headtohead.testing import check_part_file
 
 ROOT = Path(__file__).parents[1]
 
@@ -17,7 +17,7 @@ def blocks(document: str, language: str) -> list[str]:
 def test_the_part_of_the_guide_passes_the_exam(tmp_path):
     file = tmp_path / "my_parts.py"
     file.write_text(blocks("docs/parts.md", "python")[0].replace("sqrt-alibi", "sqrt-alibi-of-the-guide"))
-    findings = examine_file(file)
+    findings = check_part_file(file)
     assert findings
     assert [f"{f.check}: {f.found}" for f in findings if not f.passed] == []
 

@@ -12,14 +12,14 @@ import torch
 from headtohead.config import experiment as config_experiment
 from headtohead.config import loading as config_loading
 from headtohead.experiment import loading
-from headtohead.experiment.trial import begin, prepare, run_trial
+from headtohead.experiment.trial import build_training, prepare_dataset, run_trial
 from headtohead.replication import claims
-from headtohead.replication.published import published, published_long
-from headtohead.training.devices import bfloat16_works
+from headtohead.replication.published import build_long_published_table, build_published_table
+from headtohead.training.devices import is_bfloat16_usable
 
 PUBLISHED = Path(__file__).parents[2] / "shared" / "published.md"
-NAMES = config_loading.recipe_names()
-# Models of summaries are too large for a test; tests/lab/test_summaries.py trains small ones in the same way.
+NAMES = config_loading.list_recipes()
+# Models of summaries are too large for a test; tests/experiment/test_summaries.py trains small ones in the same way.
 SMALL = [name for name in NAMES if name != "distil-summaries"]
 BUDGET = 880_146
 WORDS = "the people of this nation will build a new and stronger economy for every american who works hard".split()
@@ -65,11 +65,11 @@ def loaded(name: str, folders: dict[str, Path], *, full: bool = False) -> config
     small.append(f"model.pretrained='{folders['encoder']}'" if is_finetuned(name) else "probe.costs=[8]")
     if name == "distil-decoder":
         small += ["teacher.training.steps=2", "teacher.training.evaluate=2", "teacher.documents=20"]
-    return loading.load(name, small, data=folders.get(name, folders[""]), full=full)
+    return loading.load_experiment(name, small, data_source=folders.get(name, folders[""]), use_full_setting=full)
 
 
 def is_finetuned(name: str) -> bool:
-    return bool(tomllib.loads(config_loading.recipe_path(name).read_text(encoding="utf-8"))["task"] == "finetune")
+    return bool(tomllib.loads(config_loading.find_recipe(name).read_text(encoding="utf-8"))["task"] == "finetune")
 
 
 @pytest.fixture(autouse=True)
@@ -81,20 +81,20 @@ def cache(tmp_path_factory, monkeypatch):
 def test_every_variant_takes_a_step_on_the_original_layout(name, folders, tmp_path):
     experiment = loaded(name, folders)
     for variant in experiment.names:
-        trial = config_loading.trial(experiment, variant, 1)
-        if trial.training.optimizer.kind == "muon" and not bfloat16_works():
+        trial = config_loading.build_trial(experiment, variant, 1)
+        if trial.training.optimizer.kind == "muon" and not is_bfloat16_usable():
             continue  # it would end this process; a worker is given an environment in which it works
-        prepared = prepare(trial.data, trial.task)
-        model, training = begin(trial, prepared, tmp_path / variant, torch.device("cpu"))
+        prepared = prepare_dataset(trial.data, trial.task)
+        model, training = build_training(trial, prepared, tmp_path / variant, torch.device("cpu"))
         model.train()
         training._step(0)
-        training._check_loss()
+        training._accumulate_losses()
         assert sum(p.numel() for p in model.parameters()) <= BUDGET or not name.startswith("best")
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_every_recipe_runs_to_its_end(name, folders, tmp_path):
-    trial = config_loading.trial(loaded(name, folders), config_experiment.BASELINE, 1)
+    trial = config_loading.build_trial(loaded(name, folders), config_experiment.BASELINE, 1)
     result = run_trial(trial, tmp_path, device="cpu")
     assert all(scores["count"] > 0 for scores in result["scores"].values())
     assert (tmp_path / "model.safetensors").is_file()
@@ -102,16 +102,18 @@ def test_every_recipe_runs_to_its_end(name, folders, tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_report_shows_the_published_figures_of_the_file_and_no_others(name):
-    figures = tomllib.loads(config_loading.recipe_path(name).read_text(encoding="utf-8")).get("published", [])
-    experiment = loading.load(name)
+    figures = tomllib.loads(config_loading.find_recipe(name).read_text(encoding="utf-8")).get("published", [])
+    experiment = loading.load_experiment(name)
     findings = {
         "metric": experiment.primary.metric,
-        "published": [claims.beside(figure, {}, original=True) for figure in experiment.published],
+        "published": [
+            claims.compare_with_published(figure, {}, is_original_data=True) for figure in experiment.published
+        ],
     }
-    long = published_long(findings)
+    long = build_long_published_table(findings)
     at = [column.name for column in long.columns].index("published")
     assert sorted(row[at].value for row in long.rows) == sorted(figure["value"] for figure in figures)
-    shown = " ".join(cell.text for row in published(findings).rows for cell in row)
+    shown = " ".join(cell.text for row in build_published_table(findings).rows for cell in row)
     for figure in figures:
         text = f"{100 * figure['value']:.1f}" if figure["metric"] == "accuracy" else f"{figure['value']:,.1f}"
         assert text in shown
@@ -122,7 +124,7 @@ def test_published_figures_are_those_of_the_reports(name):
     if not PUBLISHED.is_file():
         pytest.skip("the reports' figures are not at ../shared")
     known = set(re.findall(r"\d+(?:\.\d+)?", PUBLISHED.read_text(encoding="utf-8")))
-    for figure in loading.load(name).published:
+    for figure in loading.load_experiment(name).published:
         value = figure.value * (100 if figure.metric == "accuracy" else 1)
         assert any(f"{value:.{places}f}" in known for places in (0, 1, 2)), figure
 
@@ -131,20 +133,22 @@ def test_the_digests_name_the_texts_that_the_reports_used(shared):
     folder = shared("speeches/speechesdataset")
     checked = 0
     for name in NAMES:
-        experiment = loading.load(name, data=folder) if "speeches" in name or "position" in name else None
+        experiment = (
+            loading.load_experiment(name, data_source=folder) if "speeches" in name or "position" in name else None
+        )
         if experiment is None or experiment.original is None or not experiment.original.corpus:
             continue
-        trial = config_loading.trial(experiment, config_experiment.BASELINE, 0)
-        assert prepare(trial.data, trial.task).corpus.digest == experiment.original.corpus, name
+        trial = config_loading.build_trial(experiment, config_experiment.BASELINE, 0)
+        assert prepare_dataset(trial.data, trial.task).corpus.digest == experiment.original.corpus, name
         checked += 1
     assert checked >= 4
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_quick_look_is_small_and_says_so(name):
-    experiment = loading.load(name, quick=True)
+    experiment = loading.load_experiment(name, use_quick_setting=True)
     assert experiment.quick and experiment.name == f"{name}-quick" and experiment.seeds == 2
-    full = loading.load(name).training.steps
+    full = loading.load_experiment(name).training.steps
     steps = experiment.training.steps
     if isinstance(full, str):
         assert float(steps.split()[0]) == pytest.approx(float(full.split()[0]) / 10)
@@ -152,12 +156,12 @@ def test_a_quick_look_is_small_and_says_so(name):
         assert steps <= max(20, full // 10)
 
 
-FULL = [name for name in NAMES if "full" in tomllib.loads(config_loading.recipe_path(name).read_text(encoding="utf-8"))]
+FULL = [name for name in NAMES if "full" in tomllib.loads(config_loading.find_recipe(name).read_text(encoding="utf-8"))]
 
 
 @pytest.mark.parametrize("name", FULL)
 def test_the_full_setting_is_another_experiment_with_larger_models(name):
-    usual, full = loading.load(name), loading.load(name, full=True)
+    usual, full = loading.load_experiment(name), loading.load_experiment(name, use_full_setting=True)
     assert full.name == f"{name}-full"
     assert usual.identity() != full.identity()
     assert str(full.model.pretrained).startswith("hub:") and not str(usual.model.pretrained).startswith("hub:")
@@ -168,7 +172,7 @@ def test_the_full_setting_is_another_experiment_with_larger_models(name):
 def test_robertas_setting_runs_with_a_small_roberta(variant, folders, tmp_path):
     experiment = loaded("sst2", folders, full=True)
     assert experiment.model.pool == "own" and experiment.training.batch == 64
-    result = run_trial(config_loading.trial(experiment, variant, 1), tmp_path, device="cpu")
+    result = run_trial(config_loading.build_trial(experiment, variant, 1), tmp_path, device="cpu")
     assert result["scores"]["test"]["count"] == 12
 
 
@@ -177,12 +181,15 @@ def test_these_recipes_have_a_full_setting():
 
 
 def test_what_is_set_on_the_command_line_wins_over_a_quick_look():
-    experiment = loading.load("window", ["seeds=3", "training.steps=7"], quick=True)
+    experiment = loading.load_experiment("window", ["seeds=3", "training.steps=7"], use_quick_setting=True)
     assert (experiment.seeds, experiment.training.steps) == (3, 7)
 
 
 def test_original_data_change_what_the_file_says_and_nothing_else(folders):
-    plain, original = loading.load("merges"), loading.load("merges", data=folders["merges"])
+    plain, original = (
+        loading.load_experiment("merges"),
+        loading.load_experiment("merges", data_source=folders["merges"]),
+    )
     assert plain.data.files is None
     assert original.data.files is not None and original.data.files.train == "1b_benchmark.test.tokens"
     assert original.training == plain.training and original.model == plain.model

@@ -25,11 +25,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from scipy import stats
 
-from headtohead.verdict.calibration import calibrate, calibrate_auto, to_markdown
-from headtohead.verdict.compare import compare
-from headtohead.verdict.interim import schedule, settled
+from headtohead.verdict.calibration import calibrate_fixed_seeds, calibrate_sequential, to_markdown
+from headtohead.verdict.compare import compare_scores
+from headtohead.verdict.interim import is_settled, plan_interim_analyses
 from headtohead.verdict.scores import Scores
-from headtohead.verdict.simulations import Measured, Synthetic
+from headtohead.verdict.simulations import ResampledSimulation, SyntheticSimulation
 
 AA_EXPERIMENTS = 200
 AA_SEEDS = 5
@@ -64,29 +64,33 @@ def train(job: tuple[str, str, list[int]]) -> tuple[np.ndarray, np.ndarray]:
 
     torch.set_num_threads(1)
     from headtohead.config import loading as config_loading
-    from headtohead.data.batches import Schedule
-    from headtohead.data.examples import examples
+    from headtohead.data.batches import BatchSchedule
+    from headtohead.data.examples import build_evaluation_examples
     from headtohead.experiment import loading
-    from headtohead.experiment.trial import prepare
-    from headtohead.nn.init import create
-    from headtohead.training.loop import Training
-    from headtohead.training.objectives import evaluate, objective_of
+    from headtohead.experiment.trial import prepare_dataset
+    from headtohead.nn.init import build_model
+    from headtohead.training.loop import Trainer
+    from headtohead.training.objectives import build_objective, evaluate
 
     task, variant, seeds = job
-    experiment = loading.from_dict(TASKS[task], "calibration")
+    experiment = loading.build_experiment(TASKS[task], "calibration")
     rows, weights = [], np.zeros(0)
     for seed in seeds:
-        trial = config_loading.trial(experiment, variant, seed)
-        prepared = prepare(trial.data, trial.task)
+        trial = config_loading.build_trial(experiment, variant, seed)
+        prepared = prepare_dataset(trial.data, trial.task)
         tokenizer, context = prepared.tokenizer, trial.model.context
-        model = create(trial.model, tokenizer.vocab_size, prepared.classes, seed=seed)
-        schedule = Schedule(prepared.encoded["train"], trial.task, trial.training, trial.data, context, seed, tokenizer)
-        objective = objective_of(trial.task)
+        model = build_model(trial.model, tokenizer.vocab_size, prepared.classes, seed=seed)
+        schedule = BatchSchedule(
+            prepared.encoded["train"], trial.task, trial.training, trial.data, context, seed, tokenizer
+        )
+        objective = build_objective(trial.task)
         with tempfile.TemporaryDirectory() as folder:
-            Training(model, objective, schedule, trial.training, seed, Path(folder)).run()
+            Trainer(model, objective, schedule, trial.training, seed, Path(folder)).run()
         found = []
-        for split in prepared.corpus.held_out():
-            held_out = examples(prepared.encoded[split.name], trial.task, context, tokenizer).sample(TEST_BLOCKS)
+        for split in prepared.corpus.get_test_splits():
+            held_out = build_evaluation_examples(prepared.encoded[split.name], trial.task, context, tokenizer).sample(
+                TEST_BLOCKS
+            )
             found.append(evaluate(model, objective, held_out.batches(16), torch.device("cpu")))
         column = "correct" if task == "classify" else "losses"
         rows.append(np.concatenate([one.columns[column] for one in found]))
@@ -121,11 +125,11 @@ def a_against_a(name: str, one: np.ndarray, other: np.ndarray, weights: np.ndarr
     for i in range(AA_EXPERIMENTS):
         seeds = tuple(range(AA_SEEDS))
         rows = slice(i * AA_SEEDS, (i + 1) * AA_SEEDS)
-        (verdict,) = compare(
+        (verdict,) = compare_scores(
             Scores(seeds, one[rows], weights),
             {"b": Scores(seeds, other[rows], weights)},
             metric="perplexity",
-            matters=MATTERS,
+            equivalence_margin=MATTERS,
         )
         words.append(verdict.word)
         excluded += not verdict.interval[0] <= 0 <= verdict.interval[1]
@@ -144,20 +148,20 @@ def a_against_a(name: str, one: np.ndarray, other: np.ndarray, weights: np.ndarr
 
 def auto_against_auto(name: str, one: np.ndarray, other: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
     """The same with `seeds = "auto"`: seeds are added look by look until the verdict is settled."""
-    looks = schedule(LIMIT)
+    looks = plan_interim_analyses(LIMIT)
     experiments = len(one) // LIMIT
     words, used = [], []
     for i in range(experiments):
         for look in looks:
             rows, seeds = slice(i * LIMIT, i * LIMIT + look), tuple(range(look))
-            (verdict,) = compare(
+            (verdict,) = compare_scores(
                 Scores(seeds, one[rows], weights),
                 {"b": Scores(seeds, other[rows], weights)},
                 metric="perplexity",
-                matters=MATTERS,
-                looks=looks,
+                equivalence_margin=MATTERS,
+                interim_analyses=looks,
             )
-            if settled([verdict]):
+            if is_settled([verdict]):
                 break
         words.append(verdict.word)
         used.append(look)
@@ -202,16 +206,16 @@ def main() -> None:
         auto_against_auto("heads shifted", first, shifted, weights),
     ]
     worlds = [
-        Measured("language model: other streams", [second - first], [weights]),
-        Measured("language model: alibi", [alibi - first[:100]], [weights]),
-        Measured("classifier: no positions", [bare - guessed], [ones]),
-        Synthetic("synthetic: seeds dominate", of_seeds=1.0, of_examples=0.2, of_residual=0.2),
-        Synthetic("synthetic: examples dominate", of_seeds=0.2, of_examples=1.0, of_residual=0.2),
-        Synthetic("synthetic: heavy tails", shape="heavy"),
-        Synthetic("synthetic: skewed, unequal lengths", shape="skewed", lengths=True),
+        ResampledSimulation("language model: other streams", [second - first], [weights]),
+        ResampledSimulation("language model: alibi", [alibi - first[:100]], [weights]),
+        ResampledSimulation("classifier: no positions", [bare - guessed], [ones]),
+        SyntheticSimulation("synthetic: seeds dominate", of_seeds=1.0, of_examples=0.2, residual_std=0.2),
+        SyntheticSimulation("synthetic: examples dominate", of_seeds=0.2, of_examples=1.0, residual_std=0.2),
+        SyntheticSimulation("synthetic: heavy tails", shape="heavy"),
+        SyntheticSimulation("synthetic: skewed, unequal lengths", shape="skewed", lengths=True),
     ]
-    rows = [row for world in worlds for row in calibrate(world, experiments=asked.experiments)]
-    auto = [row for world in worlds for row in calibrate_auto(world, experiments=asked.experiments)]
+    rows = [row for world in worlds for row in calibrate_fixed_seeds(world, num_experiments=asked.experiments)]
+    auto = [row for world in worlds for row in calibrate_sequential(world, num_experiments=asked.experiments)]
     asked.out.write_text(page(null, rows, auto, first, weights))
     print(f"written: {asked.out}")
 

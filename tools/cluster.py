@@ -21,7 +21,7 @@ from pathlib import Path
 
 from headtohead.config import experiment
 from headtohead.experiment import loading
-from headtohead.experiment.run_folder import Runs
+from headtohead.experiment.run_folder import ExperimentRuns
 from headtohead.runner import run_experiment
 
 RECIPE = "speeches-decoder"
@@ -35,7 +35,7 @@ def main() -> None:
     asked = parser.parse_args()
     from ray.cluster_utils import Cluster
 
-    experiment = loading.load(RECIPE, [f"training.steps={asked.steps}", f"seeds={asked.seeds}"])
+    experiment = loading.load_experiment(RECIPE, [f"training.steps={asked.steps}", f"seeds={asked.seeds}"])
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
         machines = Cluster()
@@ -48,7 +48,7 @@ def main() -> None:
             for name, on in places.items():
                 folder = root / f"{name}-{turn}"
                 began = time.perf_counter()
-                run_experiment.run(experiment, folder, workers=2, on=on)
+                run_experiment.run_experiment(experiment, folder, num_workers=2, backend=on)
                 seconds[name].append(time.perf_counter() - began)
                 scores.append(figures(experiment, folder))
                 print(f"{name}: {seconds[name][-1]:.1f} s", flush=True)
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def figures(experiment: experiment.Experiment, folder: Path) -> dict[str, object]:
-    runs = Runs(folder)
+    runs = ExperimentRuns(folder)
     return {
         f"{variant} {seed}": run.result["scores"]
         for variant in experiment.names

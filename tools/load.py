@@ -210,7 +210,7 @@ def train(server: Server, runs: Path, name: str, asked: argparse.Namespace, *, w
             clients, until = _clients(server.port, name, asked.clients), time.monotonic() + asked.seconds
         if time.monotonic() >= next_look:
             turn.memory.append({"at": round(time.monotonic() - began, 1), **server.memory()})
-            next_look += asked.every
+            next_look += asked.list_by_group
         if process.returncode is not None and not turn.seconds:
             turn.seconds = time.monotonic() - began
         time.sleep(0.05)

@@ -21,7 +21,7 @@ from headtohead.atomic_io import read_json
 from headtohead.config import base
 from headtohead.config import experiment as config_experiment
 from headtohead.config import loading as config_loading
-from headtohead.execution.worker_pool import Crew, Job, default_workers, run_jobs
+from headtohead.execution.worker_pool import Job, WorkerPool, default_num_workers, run_jobs
 from headtohead.experiment import loading
 
 GRIDS: dict[str, tuple[dict[str, Any], tuple[float, ...]]] = {
@@ -43,27 +43,27 @@ def main() -> None:
     parser.add_argument("--rates", nargs="*", type=float, help="instead of the grid")
     parser.add_argument("--seeds", type=int, default=1, help="for each rate")
     parser.add_argument("--out", type=Path, default=Path("runs/rates"))
-    parser.add_argument("--workers", type=int, default=default_workers())
+    parser.add_argument("--workers", type=int, default=default_num_workers())
     given = parser.parse_args()
-    experiment = loading.load("optimizers", data=given.data)
+    experiment = loading.load_experiment("optimizers", data_source=given.data)
     jobs = []
-    for name in [one if one.endswith("-own") else f"{one}-own" for one in given.only]:
+    for name in [one if one.endswith("-own") else f"{one}-own" for one in given.select_experiment]:
         settings, grid = GRIDS[name]
-        for rate in given.rates or grid:
+        for rate in given.base_lrs or grid:
             for seed in range(SEED, SEED + given.seeds):
                 trial = _trial(experiment, {**settings, "rate": rate}, seed)
                 folder = given.out / name / f"{rate:g}" / f"seed-{seed}"
                 jobs.append(Job(trial, folder, "kept" if (folder / "result.json").is_file() else "waiting"))
     given.out.mkdir(parents=True, exist_ok=True)
-    run_jobs(jobs, crew=Crew(given.workers), log=given.out / "workers.log")
+    run_jobs(jobs, pool=WorkerPool(given.workers), log_path=given.out / "workers.log")
     _show(jobs)
 
 
 def _trial(experiment: config_experiment.Experiment, optimizer: dict[str, Any], seed: int) -> config_experiment.Trial:
     """The recipe's baseline with another optimizer, scored on validation rows only."""
-    trial = config_loading.trial(experiment, config_experiment.BASELINE, seed)
-    training = trial.training.model_copy(update={"optimizer": base.Choice.model_validate(optimizer)})
-    return trial.model_copy(update={"training": training, "probe": config_experiment.Probe(), "choosing": True})
+    trial = config_loading.build_trial(experiment, config_experiment.BASELINE, seed)
+    training = trial.training.model_copy(update={"optimizer": base.ComponentConfig.model_validate(optimizer)})
+    return trial.model_copy(update={"training": training, "probe": config_experiment.ProbeConfig(), "choosing": True})
 
 
 def _show(jobs: list[Job]) -> None:

@@ -59,14 +59,14 @@ same. This page is made by `tools/recipes.py` from the recipes and from the figu
 
 def take(runs: Path) -> None:
     """The figures of full runs, without what belongs to one machine."""
-    for name in config_loading.recipe_names():
+    for name in config_loading.list_recipes():
         if not (runs / name / "experiment.json").is_file():
             continue
         opened = run_folder.open_runs(runs / name)
         # Claims and published figures as the recipe has them now: what was trained does not depend on them.
-        current = loading.load(name).model_dump(mode="json", include={"claims", "published", "comparisons"})
+        current = loading.load_experiment(name).model_dump(mode="json", include={"claims", "published", "comparisons"})
         opened.about["experiment"] |= current
-        found = findings.find(opened, looks=findings.looks_of(opened))
+        found = findings.compute_findings(opened, interim_analyses=findings.list_interim_analyses(opened))
         corpus = found["corpus"]
         kept = {key: found[key] for key in KEPT}
         kept["experiment"] = {"model": {"context": opened.experiment.model.context}}
@@ -115,8 +115,8 @@ def _rounded(value: Any) -> Any:
 
 
 def page() -> str:
-    names = sorted(config_loading.recipe_names(), key=lambda name: (name.startswith("best"), name))
-    experiments = {name: loading.load(name) for name in names}
+    names = sorted(config_loading.list_recipes(), key=lambda name: (name.startswith("best"), name))
+    experiments = {name: loading.load_experiment(name) for name in names}
     parts = [HEAD, _claims(names), *(_section(name, experiments[name]) for name in names), _decoding()]
     return "\n".join(parts)
 
@@ -156,7 +156,7 @@ def _decoding() -> str:
 
 def _figure(row: dict[str, Any] | None) -> str:
     if row is None:
-        return number_format.UNKNOWN
+        return number_format.MISSING_VALUE
     places = 3 if abs(row["value"]) < 1 else 2 if abs(row["value"]) < 10 else 1
     low, high = row["interval"] or (None, None)
     ends = "" if low is None else f" ({low:.{places}f} to {high:.{places}f})"
@@ -175,9 +175,9 @@ def _claims(names: list[str]) -> str:
         found = _read(name)
         for one in (found or {}).get("claims", []):
             metric = found["metric"]  # type: ignore[index]
-            places = number_format.decimals(metric, one.get("interval"))
-            change = number_format.change(metric, one.get("effect"), places)
-            ends = number_format.interval(metric, one.get("interval"), places)
+            places = number_format.choose_decimals(metric, one.get("interval"))
+            change = number_format.format_effect(metric, one.get("effect"), places)
+            ends = number_format.format_effect_interval(metric, one.get("interval"), places)
             rows.append(f"| {one['source']} | {one['says']} | **{one['answer']}** | {change} ({ends}) | `{name}` |")
     if not rows:
         return ""
@@ -196,19 +196,19 @@ def _section(name: str, experiment: experiment.Experiment) -> str:
     if found is None:
         return "\n".join([*lines, "No full run on the original data yet.", ""])
     lines += [f"Figures: {found['corpus']['origin']}; {found['seeds']} seeds.", "", *_results(found), ""]
-    said = (*distillation_tables.lead(found), *found["verdicts"])
+    said = (*distillation_tables.build_headline_verdicts(found), *found["verdicts"])
     lines += [f"- {row['sentence']}" for row in said] + [""]
     if found.get("search"):
-        lines += [" ".join(phrasing.sentences(found)), ""]
+        lines += [" ".join(phrasing.describe_search(found)), ""]
     for made in (
-        search_tables.search_cells(found),
-        comparisons.comparison_table(found),
-        *distillation_tables.tables(found),
-        published.published(found),
-        tables.contexts(found),
-        tables.costs(found),
-        tables.simple(found),
-        tables.whose(found),
+        search_tables.build_search_points_table(found),
+        comparisons.build_comparison_table(found),
+        *distillation_tables.build_tables(found),
+        published.build_published_table(found),
+        tables.build_context_length_table(found),
+        tables.build_context_cost_table(found),
+        tables.build_simple_baselines_table(found),
+        tables.build_attribution_table(found),
     ):
         if made.rows:
             lines += [f"{made.title}. {made.caption}", "", *_markdown(made), ""]
@@ -225,14 +225,16 @@ def _results(found: dict[str, Any]) -> list[str]:
             spread = statistics.stdev(values) if len(values) > 1 else None
             cells.append(_mean(found["metric"], values, spread))
         lines.append(f"| {variant} | {' | '.join(cells)} |")
-    if unknown := findings_view.unknown_words(found):
-        lines.append(f"| unknown words | {' | '.join(number_format.share(unknown.get(split)) for split in splits)} |")
+    if unknown := findings_view.get_unknown_token_rates(found):
+        lines.append(
+            f"| unknown words | {' | '.join(number_format.format_percentage(unknown.get(split)) for split in splits)} |"
+        )
     return lines
 
 
 def _mean(metric: str, values: list[float], spread: float | None) -> str:
     if not values:
-        return number_format.UNKNOWN
+        return number_format.MISSING_VALUE
     scale = 100 if metric == "accuracy" else 1
     said = f"{scale * statistics.fmean(values):,.1f}"
     return said if spread is None else f"{said} ± {scale * spread:,.1f}"
@@ -240,7 +242,7 @@ def _mean(metric: str, values: list[float], spread: float | None) -> str:
 
 def _markdown(made: Table) -> list[str]:
     lines = ["| " + " | ".join(column.title for column in made.columns) + " |"]
-    lines.append("|" + "|".join("---:" if column.is_figure else "---" for column in made.columns) + "|")
+    lines.append("|" + "|".join("---:" if column.is_numeric else "---" for column in made.columns) + "|")
     lines += ["| " + " | ".join(cell.text.replace("|", "\\|") for cell in row) + " |" for row in made.rows]
     return lines
 

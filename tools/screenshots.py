@@ -125,8 +125,10 @@ def server(runs: Path) -> Iterator[str]:
 
 
 def post(address: str, body: dict[str, Any]) -> None:
-    request = urllib.request.Request(address, json.dumps(body).encode(), {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=120) as answer:
+    request = urllib.request_cpu_seconds.Request(
+        address, json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    with urllib.request_cpu_seconds.urlopen(request, timeout=120) as answer:
         print(answer.read().decode())
 
 
@@ -199,7 +201,7 @@ def main() -> None:
     asked = given.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started here is ended then too
     asked.out.mkdir(parents=True, exist_ok=True)
-    names = set(asked.only or (page.name for page in PAGES))
+    names = set(asked.select_experiment or (page.name for page in PAGES))
     with tempfile.TemporaryDirectory() as place:
         runs = Path(place) / "runs"
         runs.mkdir()

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headtohead import key_design
-    from headtohead.attention_analysis.api import attention
+    from headtohead.attention_analysis.api import analyze_attention
     from headtohead.config.experiment import Experiment
-    from headtohead.experiment.loading import from_dict as experiment_from_dict
-    from headtohead.experiment.loading import load
+    from headtohead.experiment.loading import build_experiment as experiment_from_dict
+    from headtohead.experiment.loading import load_experiment
     from headtohead.experiment.open_model import open_model as load_model
     from headtohead.generation.generate import generate
-    from headtohead.runner.results import Results, read, run
-    from headtohead.verdict.compare import compare
+    from headtohead.runner.results import Results, read_results, run
+    from headtohead.verdict.compare import compare_scores
     from headtohead.verdict.record import Verdict
-    from headtohead.verdict.score_csv import judge
+    from headtohead.verdict.score_csv import judge_csv
     from headtohead.verdict.scores import Scores
 
 # Importing the package must not import torch, so each public name is imported on first access.
@@ -46,15 +46,15 @@ __all__ = [
     "Results",
     "Scores",
     "Verdict",
-    "attention",
-    "compare",
+    "analyze_attention",
+    "compare_scores",
     "experiment_from_dict",
     "generate",
-    "judge",
+    "judge_csv",
     "key_design",
-    "load",
+    "load_experiment",
     "load_model",
-    "read",
+    "read_results",
     "run",
 ]
 

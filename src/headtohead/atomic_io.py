@@ -13,11 +13,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from headtohead.errors import DiskFullError, RunFolderError, short
+from headtohead.errors import DiskFullError, RunFolderError, truncate_text
 
 
 @contextmanager
-def disk_full_in_words(path: Path) -> Iterator[None]:
+def translate_disk_full_error(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -28,15 +28,15 @@ def disk_full_in_words(path: Path) -> Iterator[None]:
         raise
 
 
-def write_bytes(path: Path, content: bytes, *, durable: bool = False) -> None:
+def write_bytes(path: Path, content: bytes, *, fsync: bool = False) -> None:
     """Write to a neighbour, then rename: nobody ever sees half a file, however the process ends. `durable` waits for
     the disk as well, which costs much more and only helps against a loss of power."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with disk_full_in_words(path):
+    with translate_disk_full_error(path):
         try:
             with temporary.open("wb") as file:
                 file.write(content)
-                if durable:
+                if fsync:
                     file.flush()
                     os.fsync(file.fileno())
             temporary.replace(path)
@@ -48,40 +48,40 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def write_json(path: Path, value: Any, *, durable: bool = False, sealed: bool = False) -> None:
+def write_json(path: Path, value: Any, *, fsync: bool = False, with_checksum: bool = False) -> None:
     """`sealed` adds a checksum of all the rest, for files that no other file vouches for."""
-    kept = {**value, SEAL: seal_of(value)} if sealed else value
-    write_bytes(path, (json.dumps(kept, indent=1, allow_nan=False) + "\n").encode(), durable=durable)
+    kept = {**value, CHECKSUM_KEY: compute_checksum(value)} if with_checksum else value
+    write_bytes(path, (json.dumps(kept, indent=1, allow_nan=False) + "\n").encode(), fsync=fsync)
 
 
-SEAL = "seal"
+CHECKSUM_KEY = "seal"
 
 
-def seal_of(value: dict[str, Any]) -> str:
+def compute_checksum(value: dict[str, Any]) -> str:
     """SHA-256 of what an object says, its seal left out."""
-    kept = {key: one for key, one in value.items() if key != SEAL}
+    kept = {key: one for key, one in value.items() if key != CHECKSUM_KEY}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
 
-def is_as_written(value: dict[str, Any]) -> bool:
+def has_valid_checksum(value: dict[str, Any]) -> bool:
     """Does an object agree with its seal, if it has one? A seal is the last entry: where that is a seal by another
     name, the name is what was damaged."""
-    if SEAL in value:
-        return bool(value[SEAL] == seal_of(value))
+    if CHECKSUM_KEY in value:
+        return bool(value[CHECKSUM_KEY] == compute_checksum(value))
     *others, last = value or {"": None}
     said = value.get(last)
     is_seal = isinstance(said, str) and len(said) == 64
-    return not (is_seal and said == seal_of({key: value[key] for key in others}))
+    return not (is_seal and said == compute_checksum({key: value[key] for key in others}))
 
 
-def check_seal(path: Path, remedy: str) -> None:
+def verify_checksum(path: Path, remedy: str) -> None:
     """RunFolderError for a sealed file that is not what was written."""
-    if not is_as_written(read_table(path)):
+    if not has_valid_checksum(read_json_object(path)):
         raise RunFolderError(f"{path}: is damaged (its checksum does not agree); {remedy}")
 
 
-LARGEST = 2**63
-DEEPEST = 64
+MAX_INTEGER = 2**63
+MAX_NESTING_DEPTH = 64
 """no file of ours holds lists in lists beyond this; one that does would be too deep for those who read it"""
 
 
@@ -101,47 +101,53 @@ def read_json(path: Path) -> Any:
     return parse_json(read_bytes(path), path)
 
 
-def read_table(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
     """A JSON file that holds an object, as all of ours do."""
     found = read_json(path)
     if not isinstance(found, dict):
-        raise RunFolderError(f"{path}: is damaged (an object was expected, and it holds {short(repr(found), 120)})")
+        raise RunFolderError(
+            f"{path}: is damaged (an object was expected, and it holds {truncate_text(repr(found), 120)})"
+        )
     return found
 
 
-def parse_json(raw: bytes, place: object, *, finite: bool = True) -> Any:
+def parse_json(raw: bytes, source: object, *, require_finite: bool = True) -> Any:
     """JSON of which every number is a number (unless a loss may have run away), every text can be written down, and the
     depth has an end."""
     try:
-        found = json.loads(raw, parse_constant=_no_number, parse_float=_finite) if finite else json.loads(raw)
-        check_plain(found)
+        found = (
+            json.loads(raw, parse_constant=_reject_non_finite, parse_float=_parse_finite_float)
+            if require_finite
+            else json.loads(raw)
+        )
+        check_json_value(found)
     except RecursionError:
-        raise RunFolderError(f"{place}: is damaged (its lists are nested too deep)") from None
+        raise RunFolderError(f"{source}: is damaged (its lists are nested too deep)") from None
     except ValueError as error:  # JSON, UTF-8 and numbers of too many digits
-        raise RunFolderError(f"{place}: is damaged ({error})") from None
+        raise RunFolderError(f"{source}: is damaged ({error})") from None
     return found
 
 
-def _no_number(word: str) -> float:
+def _reject_non_finite(word: str) -> float:
     raise ValueError(f"{word} is not a number")
 
 
-def _finite(text: str) -> float:
+def _parse_finite_float(text: str) -> float:
     number = float(text)
-    return number if math.isfinite(number) else _no_number(text)
+    return number if math.isfinite(number) else _reject_non_finite(text)
 
 
-def check_plain(value: Any) -> None:
+def check_json_value(value: Any) -> None:
     """ValueError for plain data that could not be handed on: nested too deep, whole numbers that no other program
     reads, half characters."""
     level = [value]
-    for _ in range(DEEPEST):
+    for _ in range(MAX_NESTING_DEPTH):
         below: list[Any] = []
         for one in level:
             if isinstance(one, str):
                 one.encode()
-            elif isinstance(one, int) and abs(one) > LARGEST:
-                raise ValueError(f"{short(str(one), 120)} is too large a number")
+            elif isinstance(one, int) and abs(one) > MAX_INTEGER:
+                raise ValueError(f"{truncate_text(str(one), 120)} is too large a number")
             elif isinstance(one, dict):
                 below += [*one, *one.values()]
             elif isinstance(one, list):
@@ -152,20 +158,20 @@ def check_plain(value: Any) -> None:
     raise ValueError("its lists are nested too deep")
 
 
-def append_line(path: Path, value: Any) -> None:
+def append_jsonl(path: Path, value: Any) -> None:
     """One more line of a JSONL file, written in one piece."""
-    _no_link(path)
-    with disk_full_in_words(path), path.open("ab") as file:
+    _reject_symlink(path)
+    with translate_disk_full_error(path), path.open("ab") as file:
         file.write(json.dumps(value).encode() + b"\n")
 
 
-def _no_link(path: Path) -> None:
+def _reject_symlink(path: Path) -> None:
     """A link in the place of a file is not written through: it may lead anywhere."""
     if path.is_symlink():
         raise RunFolderError(f"{path}: is a link to somewhere else, and is not written to")
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """The whole lines of a JSONL file; a last line that was cut off by a kill is left out."""
     if not path.is_file():
         return []
@@ -173,48 +179,48 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     found = []
     for number, line in enumerate(whole.split(b"\n"), start=1):
         if line:
-            row = parse_json(line, f"{path}, line {number}", finite=False)
+            row = parse_json(line, f"{path}, line {number}", require_finite=False)
             if not isinstance(row, dict):
                 raise RunFolderError(f"{path}, line {number}: is damaged (it holds no object)")
             found.append(row)
     return found
 
 
-def whole_lines(path: Path) -> list[dict[str, Any]]:
+def repair_jsonl(path: Path) -> list[dict[str, Any]]:
     """The lines of a JSONL file that is to be gone on with. The piece that a kill left at its end is taken away, so
     that the next line begins where a line begins."""
-    found = read_lines(path)
+    found = read_jsonl(path)
     if path.is_file():
         content = read_bytes(path)
-        cut_to(path, content.rfind(b"\n") + 1)
+        truncate_file(path, content.rfind(b"\n") + 1)
     return found
 
 
-def cut_to(path: Path, size: int) -> None:
+def truncate_file(path: Path, size: int) -> None:
     """Take away what a file has beyond so many bytes."""
     if path.stat().st_size > size:
-        _no_link(path)
-        with disk_full_in_words(path), path.open("r+b") as file:
+        _reject_symlink(path)
+        with translate_disk_full_error(path), path.open("r+b") as file:
             file.truncate(size)
 
 
-def sha256(path: Path) -> str:
+def compute_sha256(path: Path) -> str:
     if not path.is_file():
         raise RunFolderError(f"{path}: no such file, or no plain one")
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def cache_folder(name: str) -> Path:
+def get_cache_folder(name: str) -> Path:
     """Where work is kept that can be done again: $XDG_CACHE_HOME/headtohead/NAME (~/.cache unless set)."""
     place = os.environ.get("XDG_CACHE_HOME")
     return (Path(place) if place else Path.home() / ".cache") / "headtohead" / name
 
 
 @contextmanager
-def at_work(folder: Path) -> Iterator[None]:
+def lock_cache_folder(folder: Path) -> Iterator[None]:
     """One process a folder at a time; whoever comes later waits, and then finds the work done."""
-    with disk_full_in_words(folder):
+    with translate_disk_full_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -222,10 +228,10 @@ def at_work(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def lock_run_folder(folder: Path) -> Iterator[None]:
     """One process at a time in a run's folder; a second one waits. The lock is on the folder itself and ends with the
     process, however that ends."""
-    with disk_full_in_words(folder):
+    with translate_disk_full_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -236,10 +242,10 @@ def alone_in(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-SAMPLES, SAMPLE_BYTES = 16, 2**16
+FINGERPRINT_CHUNKS, FINGERPRINT_CHUNK_BYTES = 16, 2**16
 
 
-def fingerprint(path: Path) -> str:
+def compute_fingerprint(path: Path) -> str:
     """SHA-256 of a file of up to 1 MiB; of a larger one, of its size and 16 pieces of it, spread from end to end: it
     tells other files apart, and one that was cut or swapped, without reading it whole."""
     if not path.is_file():
@@ -247,10 +253,10 @@ def fingerprint(path: Path) -> str:
     size = path.stat().st_size
     made = hashlib.sha256(f"{size} ".encode())
     with path.open("rb") as file:
-        if size <= SAMPLES * SAMPLE_BYTES:
+        if size <= FINGERPRINT_CHUNKS * FINGERPRINT_CHUNK_BYTES:
             made.update(file.read())
         else:
-            for at in range(SAMPLES):
-                file.seek(at * (size - SAMPLE_BYTES) // (SAMPLES - 1))
-                made.update(file.read(SAMPLE_BYTES))
+            for at in range(FINGERPRINT_CHUNKS):
+                file.seek(at * (size - FINGERPRINT_CHUNK_BYTES) // (FINGERPRINT_CHUNKS - 1))
+                made.update(file.read(FINGERPRINT_CHUNK_BYTES))
     return made.hexdigest()

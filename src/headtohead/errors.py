@@ -33,7 +33,7 @@ class HeadToHeadError(Exception):
     exit_code = 1
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(short(message, LONGEST_MESSAGE))
+        super().__init__(truncate_text(message, MAX_MESSAGE_CHARS))
 
 
 class RequestError(HeadToHeadError):
@@ -43,33 +43,33 @@ class RequestError(HeadToHeadError):
 
 
 @dataclass(frozen=True)
-class Fault:
+class ValidationIssue:
     """One thing that is wrong in a file: where, what was given, what is allowed, the nearest match."""
 
     place: str
     message: str
     allowed: tuple[str, ...] = ()
-    nearest: str | None = None
+    suggestion: str | None = None
 
     def __str__(self) -> str:
-        lines = [f"{short(self.place, 200)}: {short(self.message)}"]
-        if self.nearest:
-            lines.append(f"    did you mean {self.nearest!r}?")
+        lines = [f"{truncate_text(self.place, 200)}: {truncate_text(self.message)}"]
+        if self.suggestion:
+            lines.append(f"    did you mean {self.suggestion!r}?")
         if self.allowed:
-            lines.append(f"    allowed: {short(', '.join(self.allowed), LONGEST_ALLOWED)}")
+            lines.append(f"    allowed: {truncate_text(', '.join(self.allowed), MAX_ALLOWED_CHARS)}")
         return "\n".join(lines)
 
 
-class SpecError(RequestError):
+class ConfigError(RequestError):
     """An experiment file (or --set) with at least one fault; carries all of them."""
 
-    def __init__(self, source: str, faults: Iterable[Fault]) -> None:
+    def __init__(self, source: str, issues: Iterable[ValidationIssue]) -> None:
         self.source = source
-        self.faults = tuple(faults)
+        self.faults = tuple(issues)
         count = len(self.faults)
         head = f"{source}: {count} error{'s' if count != 1 else ''}"
-        lines = ["  " + str(f).replace("\n", "\n  ") for f in self.faults[:MOST_FAULTS]]
-        lines += [f"  and {count - MOST_FAULTS} more"] if count > MOST_FAULTS else []
+        lines = ["  " + str(f).replace("\n", "\n  ") for f in self.faults[:MAX_SHOWN_ISSUES]]
+        lines += [f"  and {count - MAX_SHOWN_ISSUES} more"] if count > MAX_SHOWN_ISSUES else []
         super().__init__("\n".join([head, *lines]))
 
 
@@ -77,7 +77,7 @@ class PartError(RequestError):
     """A part that does not exist, whose name is taken, or that breaks its contract."""
 
 
-class CorpusError(RequestError):
+class DataError(RequestError):
     """Data that cannot be read as asked."""
 
 
@@ -127,24 +127,24 @@ class PeerLostError(TrialError):
     """Of several processes that train one model together, others are gone; what was saved is whole."""
 
 
-LONGEST_WORD, MOST_WORDS = 60, 1000
+MAX_WORD_CHARS, MAX_CANDIDATES = 60, 1000
 """no name that somebody meant is longer, and no list of them: to compare long ones takes very long"""
-LONGEST_SAID, LONGEST_ALLOWED, LONGEST_MESSAGE = 800, 1000, 20_000
-MOST_FAULTS = 30
+MAX_TEXT_CHARS, MAX_ALLOWED_CHARS, MAX_MESSAGE_CHARS = 800, 1000, 20_000
+MAX_SHOWN_ISSUES = 30
 """of one file that are shown"""
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
+def suggest(word: str, candidates: Iterable[str]) -> str | None:
     """The known word that `word` was most likely meant to be, if any is near."""
-    if len(word) > LONGEST_WORD:
+    if len(word) > MAX_WORD_CHARS:
         return None
-    words = [one for one in islice(known, MOST_WORDS) if len(one) <= LONGEST_WORD]
+    words = [one for one in islice(candidates, MAX_CANDIDATES) if len(one) <= MAX_WORD_CHARS]
     return next(iter(difflib.get_close_matches(word, words, n=1, cutoff=0.6)), None)
 
 
-def short(text: str, longest: int = LONGEST_SAID) -> str:
+def truncate_text(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:
     """Words for a person, however long what they quote is: beginning and end of it, and nothing that a terminal could
     not show."""
-    if len(text) > longest:
-        text = f"{text[: longest - 100]} ... {text[-60:]}"
+    if len(text) > max_chars:
+        text = f"{text[: max_chars - 100]} ... {text[-60:]}"
     return text.encode("utf-8", "backslashreplace").decode()

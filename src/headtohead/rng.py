@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 
 
-def key(*parts: int | str) -> int:
+def derive_seed(*parts: int | str) -> int:
     """A 63-bit number that stands for these words; the seed of one small stream."""
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1

@@ -31,28 +31,28 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from headtohead.audit.conformance import harness
-from headtohead.audit.conformance.contracts import contract
-from headtohead.audit.conformance.harness import Evidence, Subject
-from headtohead.audit.conformance.invariants import LAWS
-from headtohead.audit.conformance.part_checks import DUTIES, Fell
-from headtohead.config.base import Choice
+from headtohead.audit.conformance.contracts import check_contract
+from headtohead.audit.conformance.harness import DifferenceMeasurement, PartFixture
+from headtohead.audit.conformance.invariants import INVARIANT_CHECKS
+from headtohead.audit.conformance.part_checks import REQUIRED_CHECKS, CheckFailedError
+from headtohead.config.base import ComponentConfig
 from headtohead.errors import ModelError, PartError
 from headtohead.nn.parts import pattern, registry
-from headtohead.nn.parts.base import Law, Part
+from headtohead.nn.parts.base import Invariant, Part
 from headtohead.nn.transformer import Transformer
 
-CHECKS = ("contract", *DUTIES, *LAWS)
+CHECK_NAMES = ("contract", *REQUIRED_CHECKS, *INVARIANT_CHECKS)
 """the names of all checks, in the order in which they are made"""
 
-WINDOW = {"kind": "window", "size": 5}
-WITH_WINDOW = ("roads", "padding", "cache")
+WINDOW_PATTERN = {"kind": "window", "size": 5}
+WINDOW_CHECK_NAMES = ("roads", "padding", "cache")
 
-Answer = str | Evidence
-Settings = Mapping[str, Any]
+CheckOutput = str | DifferenceMeasurement
+SettingsMapping = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """One check of one part: what was tried and what was found."""
 
     part: str
@@ -64,53 +64,55 @@ class Finding:
     tried: str
     found: str
 
-    def as_row(self) -> dict[str, str | bool]:
+    def to_dict(self) -> dict[str, str | bool]:
         """For JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
-        head = f"{'passed' if self.passed else 'FAILED'} {self.check}: {self.part}, in {_a(self.setting)}"
+        head = f"{'passed' if self.passed else 'FAILED'} {self.check}: {self.part}, in {_prepend_article(self.setting)}"
         lines = [head, f"  tried: {self.tried}" if self.tried else "", f"  found: {self.found}"]
         return "\n".join(line for line in lines if line)
 
 
-def examine(
+def check_part(
     slot: str,
     name: str,
-    options: Settings | None = None,
+    options: SettingsMapping | None = None,
     *,
-    model: Settings | None = None,
-    checks: Iterable[str] = CHECKS,
-) -> list[Finding]:
+    model_settings: SettingsMapping | None = None,
+    checks: Iterable[str] = CHECK_NAMES,
+) -> list[CheckResult]:
     """Put a part to the exam. `model` changes settings of the small models that it is put into."""
     wanted = tuple(checks)
-    if unknown := [check for check in wanted if check not in CHECKS]:
-        raise PartError(f"there is no check {unknown[0]!r} (there are: {', '.join(CHECKS)})")
-    made, choice = registry.find(slot, name), Choice(kind=name, **(options or {}))
-    if faults := registry.check(slot, choice.model_dump(), f"{slot} {name}"):
+    if unknown := [check for check in wanted if check not in CHECK_NAMES]:
+        raise PartError(f"there is no check {unknown[0]!r} (there are: {', '.join(CHECK_NAMES)})")
+    made, choice = registry.get_part_class(slot, name), ComponentConfig(kind=name, **(options or {}))
+    if faults := registry.validate_part_config(slot, choice.model_dump(), f"{slot} {name}"):
         raise PartError("\n".join(map(str, faults)))
     words = f"{slot} {choice}"
-    findings: list[Finding] = []
+    findings: list[CheckResult] = []
     refusals: list[str] = []
-    for encoder, window in _settings(slot):
-        settings = {**(model or {}), slot: choice, **({"pattern": WINDOW} if window else {})}
+    for encoder, window in _list_setups(slot):
+        settings = {**(model_settings or {}), slot: choice, **({"pattern": WINDOW_PATTERN} if window else {})}
         setting = ("encoder" if encoder else "decoder") + (" with a window" if window else "")
         try:
-            subject = harness.subject(words, setting, settings, encoder=encoder, short=not window)
+            subject = harness.build_fixture(
+                words, setting, settings, is_encoder=encoder, include_short_length=not window
+            )
         except ModelError as error:
             refusals.append(f"{setting}: {error}")
             continue
         except Exception as error:  # noqa: BLE001  (whatever a part does wrong is a finding)
-            findings.append(Finding(words, setting, "contract", False, "built it", _said(error)))
+            findings.append(CheckResult(words, setting, "contract", False, "built it", _format_exception(error)))
             continue
-        asked = [check for check in wanted if not window or check in WITH_WINDOW]
-        findings += [finding for check in asked for finding in _findings(subject, made, check)]
-    if len(refusals) == len(_settings(slot)):
+        asked = [check for check in wanted if not window or check in WINDOW_CHECK_NAMES]
+        findings += [finding for check in asked for finding in _run_check(subject, made, check)]
+    if len(refusals) == len(_list_setups(slot)):
         raise PartError(f"{words} can be built into no model ({'; '.join(refusals)})")
     return findings
 
 
-def _settings(slot: str) -> list[tuple[bool, bool]]:
+def _list_setups(slot: str) -> list[tuple[bool, bool]]:
     """(encoder, window) of each small model. A window takes the fast road that cuts a text into blocks."""
     if slot == "pool":
         return [(True, False)]
@@ -118,84 +120,94 @@ def _settings(slot: str) -> list[tuple[bool, bool]]:
     return [*plain, (False, True), (True, True)] if slot in ("position", "projection", "attention") else plain
 
 
-def _a(noun: str) -> str:
+def _prepend_article(noun: str) -> str:
     return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
 
 
-def _said(error: Exception) -> str:
+def _format_exception(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _findings(subject: Subject, made: type[Part], check: str) -> list[Finding]:
-    if check in LAWS:
-        return list(_judged(subject, check))
-    tried, ask = ("asked the part alone", partial(contract, made=made)) if check == "contract" else DUTIES[check]
-    finding = partial(Finding, subject.words, subject.setting, check)
+def _run_check(fixture: PartFixture, part_class: type[Part], check: str) -> list[CheckResult]:
+    if check in INVARIANT_CHECKS:
+        return list(_run_invariant_check(fixture, check))
+    tried, ask = (
+        ("asked the part alone", partial(check_contract, part_class=part_class))
+        if check == "contract"
+        else REQUIRED_CHECKS[check]
+    )
+    finding = partial(CheckResult, fixture.words, fixture.setting, check)
     try:
-        answer: Answer = ask(subject)
-    except Fell as fall:
+        answer: CheckOutput = ask(fixture)
+    except CheckFailedError as fall:
         return [finding(False, tried, str(fall))]
     except Exception as error:  # noqa: BLE001
-        return [finding(False, tried, _said(error))]
-    if isinstance(answer, Evidence):
+        return [finding(False, tried, _format_exception(error))]
+    if isinstance(answer, DifferenceMeasurement):
         return [finding(answer.equal, answer.tried, str(answer))]
     return [finding(True, tried, answer)]
 
 
-def _judged(subject: Subject, check: str) -> Iterable[Finding]:
+def _run_invariant_check(fixture: PartFixture, check: str) -> Iterable[CheckResult]:
     """A law, tried as the model is used and, where it makes sense, as it is trained."""
-    law: Law = typing.cast(Law, check)
-    if subject.encoder and law in ("causal", "cache"):
+    law: Invariant = typing.cast(Invariant, check)
+    if fixture.encoder and law in ("causal", "cache"):
         return
     for training in (False,) if law in ("cache", "repeatable") else (False, True):
-        finding = partial(Finding, subject.words, subject.setting, law)
+        finding = partial(CheckResult, fixture.words, fixture.setting, law)
         try:
-            model = subject.trained if training else subject.plain
-            evidence, declared = LAWS[law](subject, model), law in harness.laws(model)
+            model = fixture.trained if training else fixture.plain
+            evidence, declared = INVARIANT_CHECKS[law](fixture, model), law in harness.find_declared_violations(model)
         except Exception as error:  # noqa: BLE001
-            yield finding(False, "", _said(error))
+            yield finding(False, "", _format_exception(error))
             return
         tried = evidence.tried + (" (in training)" if training else "")
-        yield finding(evidence.equal != declared, tried, verdict(law, declared, evidence, model))
+        yield finding(evidence.equal != declared, tried, describe_invariant_result(law, declared, evidence, model))
 
 
-def verdict(law: Law, declared: bool, evidence: Evidence, model: Transformer) -> str:
+def describe_invariant_result(
+    invariant: Invariant, is_declared_violated: bool, measurement: DifferenceMeasurement, model: Transformer
+) -> str:
     """The finding about a law in words."""
-    if declared and not evidence.equal:
-        return f"broken, as declared: {evidence}"
-    if not declared and evidence.equal:
-        return f"kept: {evidence}"
-    if not declared:
-        return f"broken and not declared: {evidence}; mend it, or declare {law!r} in breaks"
+    if is_declared_violated and not measurement.equal:
+        return f"broken, as declared: {measurement}"
+    if not is_declared_violated and measurement.equal:
+        return f"kept: {measurement}"
+    if not is_declared_violated:
+        return f"broken and not declared: {measurement}; mend it, or declare {invariant!r} in breaks"
     hint = ""
-    if law in ("causal", "cache") and any(p.reach[1] != 0 for p in _patterns(model)):
+    if invariant in ("causal", "cache") and any(p.reach[1] != 0 for p in _find_patterns(model)):
         hint = "; a pattern that never looks ahead says so with a reach of (.., 0)"
-    return f"declared as broken, and kept: {evidence}{hint}"
+    return f"declared as broken, and kept: {measurement}{hint}"
 
 
-def _patterns(model: Transformer) -> Iterable[pattern.Pattern]:
+def _find_patterns(model: Transformer) -> Iterable[pattern.Pattern]:
     return (m for m in model.modules() if isinstance(m, pattern.Pattern))
 
 
-def examine_file(path: str | Path, base: Path | None = None) -> list[Finding]:
+def check_part_file(path: str | Path, base_dir: Path | None = None) -> list[CheckResult]:
     """Import a file of parts and examine every part that it defines, with its defaults and a few other options."""
-    file = registry.use(path, base or Path())
-    module = registry.module_name(file)
-    own = [made for made in registry.listing() if made.__module__ == module]
+    file = registry.load_part_file(path, base_dir or Path())
+    module = registry.compute_module_name(file)
+    own = [made for made in registry.list_part_classes() if made.__module__ == module]
     if not own:
         raise PartError(f"{path}: defines no part; enter a class with @part(slot, name)")
     findings = []
     for made in own:
-        for options in tries(made):
-            findings += examine(made.slot, made.kind, options)
+        for options in list_option_sets(made):
+            findings += check_part(made.slot, made.kind, options)
     return findings
 
 
-def tries(made: type[Part]) -> list[dict[str, Any]]:
+def list_option_sets(part_class: type[Part]) -> list[dict[str, Any]]:
     """Options to try a part with: its defaults, and each other value of an option that has few."""
-    hints = registry.types_of(made)
-    known = registry.options(made)
-    needed = {name: _guess(made, name, hints.get(name)) for name, one in known.items() if one.default is one.empty}
+    hints = registry.get_option_types(part_class)
+    known = registry.get_options(part_class)
+    needed = {
+        name: _guess_option_value(part_class, name, hints.get(name))
+        for name, one in known.items()
+        if one.default is one.empty
+    }
     sets = [needed]
     for name, one in known.items():
         few: Sequence[Any] = (True, False) if hints.get(name) is bool else ()
@@ -205,74 +217,74 @@ def tries(made: type[Part]) -> list[dict[str, Any]]:
     return sets
 
 
-def _guess(made: type[Part], name: str, hint: Any) -> Any:
+def _guess_option_value(part_class: type[Part], option_name: str, annotation: Any) -> Any:
     """A value for an option that has no default."""
-    if typing.get_origin(hint) is typing.Literal:
-        return typing.get_args(hint)[0]
+    if typing.get_origin(annotation) is typing.Literal:
+        return typing.get_args(annotation)[0]
     plain = {int: 4, float: 0.5, bool: True}
-    if hint not in plain:
+    if annotation not in plain:
         raise PartError(
-            f"{made.slot} {made.kind!r} needs the option {name!r}, and what to try cannot be guessed; "
+            f"{part_class.slot} {part_class.kind!r} needs the option {option_name!r}, and what to try cannot be guessed; "
             "examine it with a PartExam that names its options"
         )
-    return plain[hint]
+    return plain[annotation]
 
 
-class PartExam:
+class PartConformanceSuite:
     """Inherit it in a test file, name the part, and pytest puts it to the exam: one test a check."""
 
     slot: ClassVar[str]
     name: ClassVar[str]
-    options: ClassVar[Sequence[Settings]] = ({},)
+    options: ClassVar[Sequence[SettingsMapping]] = ({},)
     """each set of options is examined"""
-    model: ClassVar[Settings] = {}
+    model: ClassVar[SettingsMapping] = {}
     """settings of the small models, where the part needs other ones"""
     use: ClassVar[str | Path | None] = None
     """the file that defines the part, unless the test file does so itself"""
 
-    def hold(self, check: str) -> None:
+    def assert_check_passes(self, check: str) -> None:
         """Raise with every finding of this check that did not pass."""
         if self.use is not None:
-            registry.use(self.use)
-        findings: list[Finding] = []
+            registry.load_part_file(self.use)
+        findings: list[CheckResult] = []
         for options in self.options:
-            findings += examine(self.slot, self.name, options, model=self.model, checks=(check,))
+            findings += check_part(self.slot, self.name, options, model_settings=self.model, checks=(check,))
         failed = [str(finding) for finding in findings if not finding.passed]
         if failed:
             raise AssertionError("\n".join(failed))
 
     def test_contract(self) -> None:
-        self.hold("contract")
+        self.assert_check_passes("contract")
 
     def test_shapes_and_dtypes(self) -> None:
-        self.hold("shapes")
+        self.assert_check_passes("shapes")
 
-    def test_every_parameter_gets_a_gradient(self) -> None:
-        self.hold("gradients")
+    def test_every_parameter_has_a_gradient(self) -> None:
+        self.assert_check_passes("gradients")
 
-    def test_fast_road_equals_explicit_road(self) -> None:
-        self.hold("roads")
+    def test_attention_implementations_agree(self) -> None:
+        self.assert_check_passes("roads")
 
-    def test_padding_changes_nothing(self) -> None:
-        self.hold("padding")
+    def test_padding_does_not_affect_outputs(self) -> None:
+        self.assert_check_passes("padding")
 
-    def test_state_round_trip(self) -> None:
-        self.hold("state")
+    def test_state_dict_round_trip(self) -> None:
+        self.assert_check_passes("state")
 
-    def test_initialised_from_seed_and_name(self) -> None:
-        self.hold("initial")
+    def test_initialized_from_seed_and_name(self) -> None:
+        self.assert_check_passes("initial")
 
-    def test_no_look_into_the_future(self) -> None:
-        self.hold("causal")
+    def test_causality(self) -> None:
+        self.assert_check_passes("causal")
 
-    def test_cached_decoding_equals_a_full_pass(self) -> None:
-        self.hold("cache")
+    def test_cached_decoding_matches_full_forward(self) -> None:
+        self.assert_check_passes("cache")
 
-    def test_rows_do_not_depend_on_their_neighbours(self) -> None:
-        self.hold("batch")
+    def test_batch_independence(self) -> None:
+        self.assert_check_passes("batch")
 
-    def test_repeatable(self) -> None:
-        self.hold("repeatable")
+    def test_determinism(self) -> None:
+        self.assert_check_passes("repeatable")
 
 
-__all__ = ["CHECKS", "Finding", "PartExam", "examine", "examine_file", "tries"]
+__all__ = ["CHECK_NAMES", "CheckResult", "PartConformanceSuite", "check_part", "check_part_file", "list_option_sets"]

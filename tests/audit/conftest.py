@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from torch import nn
 
-from headtohead.audit.model_audit import AUDITS, audit_model
-from headtohead.audit.probe import Subject
-from headtohead.audit.result import Finding
+from headtohead.audit.model_audit import MODEL_AUDITS, audit_model
+from headtohead.audit.probe import AuditedModel
+from headtohead.audit.result import CheckResult
 from headtohead.config import model as config_model
-from headtohead.nn.init import create
+from headtohead.nn.init import build_model
 from headtohead.nn.transformer import Transformer
 
 VOCAB, CONTEXT, CLASSES, PAD = 23, 12, 3, 0
@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {
 }
 
 Make = Callable[..., Transformer]
-Audit = Callable[..., Mapping[str, Finding]]
+Audit = Callable[..., Mapping[str, CheckResult]]
 
 
 @pytest.fixture
@@ -34,29 +34,31 @@ def make() -> Make:
     """make(position="rope") is a small decoder, make(classes=3) a small encoder."""
 
     def made(classes: int | None = None, seed: int = 0, **settings: Any) -> Transformer:
-        model = create(config_model.Transformer.model_validate({**SMALL, **settings}), VOCAB, classes, seed=seed)
+        model = build_model(
+            config_model.TransformerConfig.model_validate({**SMALL, **settings}), VOCAB, classes, seed=seed
+        )
         assert isinstance(model, Transformer)
         return model
 
     return made
 
 
-class Audits(Mapping[str, Finding]):
+class Audits(Mapping[str, CheckResult]):
     """The findings about a model by name, each made when it is asked for."""
 
-    def __init__(self, subject: Subject) -> None:
-        self.subject, self.made = subject, dict[str, Finding]()
+    def __init__(self, subject: AuditedModel) -> None:
+        self.subject, self.made = subject, dict[str, CheckResult]()
 
-    def __getitem__(self, name: str) -> Finding:
+    def __getitem__(self, name: str) -> CheckResult:
         if name not in self.made:
-            self.made[name] = AUDITS[name](self.subject)
+            self.made[name] = MODEL_AUDITS[name](self.subject)
         return self.made[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(AUDITS)
+        return iter(MODEL_AUDITS)
 
     def __len__(self) -> int:
-        return len(AUDITS)
+        return len(MODEL_AUDITS)
 
 
 def settings_of(classes: int | None) -> dict[str, Any]:
@@ -68,8 +70,8 @@ def settings_of(classes: int | None) -> dict[str, Any]:
 def audit(unchecked: None) -> Audit:
     """Audits of a small model. Without checks of shapes, which would take most of the time."""
 
-    def audited(model: nn.Module, classes: int | None = None, **more: Any) -> Mapping[str, Finding]:
-        return Audits(Subject(model, **{**settings_of(classes), **more}))
+    def audited(model: nn.Module, classes: int | None = None, **more: Any) -> Mapping[str, CheckResult]:
+        return Audits(AuditedModel(model, **{**settings_of(classes), **more}))
 
     return audited
 
@@ -78,7 +80,7 @@ def audit(unchecked: None) -> Audit:
 def audit_all() -> Audit:
     """The same from the door that everybody uses, with shapes checked at every call."""
 
-    def audited(model: nn.Module, classes: int | None = None, **more: Any) -> Mapping[str, Finding]:
+    def audited(model: nn.Module, classes: int | None = None, **more: Any) -> Mapping[str, CheckResult]:
         return {f.name: f for f in audit_model(model, **{**settings_of(classes), **more})}
 
     return audited

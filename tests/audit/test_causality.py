@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from headtohead.audit.result import Finding, not_comparable
-from headtohead.nn.init import tensor_hashes
-from headtohead.nn.parts.pattern import Pattern, Reach, behind
+from headtohead.audit.result import CheckResult, format_blocking_reasons
+from headtohead.nn.init import compute_tensor_hashes
+from headtohead.nn.parts.pattern import Pattern, WindowSize, compute_distances
 
 
-def failed(found: Mapping[str, Finding]) -> set[str]:
+def failed(found: Mapping[str, CheckResult]) -> set[str]:
     return {name for name, one in found.items() if one.passed is False}
 
 
@@ -36,7 +36,7 @@ def test_honest_decoders_pass_everything(make: Any, audit: Any, settings: dict[s
     found = audit(make(**settings))
     assert failed(found) == set()
     assert all(found[name].passed for name in ("causality", "batch", "repeatable", "cache", "roads", "padding"))
-    assert not_comparable(found.values()) == ""
+    assert format_blocking_reasons(found.values()) == ""
 
 
 @pytest.mark.parametrize("classes", [None, 3])
@@ -56,7 +56,7 @@ def test_reweighting_reads_the_future(make: Any, audit: Any, options: dict[str, 
 
 def test_reweighting_over_the_batch_gives_both_reasons(make: Any, audit: Any) -> None:
     found = audit(make(merge={"kind": "reweight", "over": "batch"}))
-    assert not_comparable(found.values()) == "reads the future, depends on its neighbours"
+    assert format_blocking_reasons(found.values()) == "reads the future, depends on its neighbours"
 
 
 def test_leak_in_training_only_is_found_and_leaves_the_verdict(make: Any, audit: Any) -> None:
@@ -74,11 +74,11 @@ class Peek(Pattern):
     at: int | None = None
 
     @property
-    def reach(self) -> Reach:
+    def reach(self) -> WindowSize:
         return (None, 0)
 
     def allows(self, query_at: Int[Tensor, "*b query"], key_at: Int[Tensor, "*b key"]) -> Bool[Tensor, "*b query key"]:
-        distance = behind(query_at, key_at)
+        distance = compute_distances(query_at, key_at)
         hole = distance == -1
         return (distance >= 0) | (hole if self.at is None else hole & (query_at == self.at)[..., :, None])
 
@@ -139,9 +139,9 @@ def test_classifier_has_no_future(make: Any, audit: Any) -> None:
 def test_model_is_left_as_it_was(make: Any, audit: Any) -> None:
     model = make(dropout=0.3, merge="shuffle").train()
     model.layers[0].eval()
-    before, state = tensor_hashes(model), torch.get_rng_state()
+    before, state = compute_tensor_hashes(model), torch.get_rng_state()
     audit(model)
-    assert tensor_hashes(model) == before
+    assert compute_tensor_hashes(model) == before
     assert torch.equal(torch.get_rng_state(), state)
     assert model.training and not model.layers[0].training
     assert all(p.grad is None and p.dtype == torch.float32 for p in model.parameters())

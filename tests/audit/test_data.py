@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from headtohead.audit.data_audit import audit_data
-from headtohead.audit.data_checks.leakage import fold, unseen_rows
-from headtohead.audit.data_checks.vocabulary import stands
-from headtohead.audit.result import Finding, not_comparable
-from headtohead.config.data import Data
-from headtohead.data.batches import encode
-from headtohead.data.sources.loading import load
+from headtohead.audit.data_checks.leakage import compute_unseen_mask, normalize_text
+from headtohead.audit.data_checks.vocabulary import contains_word
+from headtohead.audit.result import CheckResult, format_blocking_reasons
+from headtohead.config.data import DataConfig
+from headtohead.data.batches import encode_split
+from headtohead.data.sources.loading import load_corpus
 from headtohead.data.splits import Corpus, Split
-from headtohead.data.tokenizers import Tokenizer, train_tokenizer
-from headtohead.errors import CorpusError
+from headtohead.data.tokenizers import CorpusTokenizer, train_tokenizer
+from headtohead.errors import DataError
 
 Shared = Callable[[str], Path]
 TRAIN = ("The cat sat.", "A dog ran!", "Birds fly south", "We shall see")
@@ -40,9 +40,9 @@ def corpus(
     return Corpus(task, splits, names, train + more, "by hand", "")
 
 
-def audited(texts: Corpus, **settings: Any) -> dict[str, Finding]:
-    data = Data.model_validate({"validation": 0.0, **settings})
-    return {f.name: f for f in audit_data(texts, train_tokenizer(data, texts), unknown=data.unknown)}
+def audited(texts: Corpus, **settings: Any) -> dict[str, CheckResult]:
+    data = DataConfig.model_validate({"validation": 0.0, **settings})
+    return {f.name: f for f in audit_data(texts, train_tokenizer(data, texts), unknown_rate=data.unknown)}
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def audited(texts: Corpus, **settings: Any) -> dict[str, Finding]:
 )
 def test_row_that_differs_in_case_punctuation_or_spaces_is_not_unseen(near: str) -> None:
     texts = corpus((near, "The cat sat.", "The cats sat."))
-    assert unseen_rows(texts, "test").tolist() == [False, False, True]
+    assert compute_unseen_mask(texts, "test").tolist() == [False, False, True]
     found = audited(texts)["lines of test in train"]
     assert found.passed is False
     assert found.found.startswith(
@@ -69,14 +69,14 @@ def test_row_that_differs_in_case_punctuation_or_spaces_is_not_unseen(near: str)
 
 def test_rows_of_signs_alone_are_compared_as_they_stand() -> None:
     texts = corpus(("...", "!!!"), train=(*TRAIN, "!!!"))
-    assert unseen_rows(texts, "test").tolist() == [True, False]
+    assert compute_unseen_mask(texts, "test").tolist() == [True, False]
 
 
 def test_marks_that_are_part_of_letters_are_kept() -> None:
     """Vowel signs of Hindi are marks, neither letters nor punctuation."""
-    assert fold("की") != fold("का")
-    assert fold("Straße") == fold("STRASSE")
-    assert fold("cost: $5") != fold("cost: 5")
+    assert normalize_text("की") != normalize_text("का")
+    assert normalize_text("Straße") == normalize_text("STRASSE")
+    assert normalize_text("cost: $5") != normalize_text("cost: 5")
 
 
 def test_clean_split_passes() -> None:
@@ -107,8 +107,8 @@ def test_every_split_but_train_is_looked_at() -> None:
 
 
 def test_split_that_is_not_there_is_named_with_the_nearest() -> None:
-    with pytest.raises(CorpusError, match=re.escape("no split 'tset', did you mean 'test'? (there are: train, test)")):
-        unseen_rows(corpus(("a b",)), "tset")
+    with pytest.raises(DataError, match=re.escape("no split 'tset', did you mean 'test'? (there are: train, test)")):
+        compute_unseen_mask(corpus(("a b",)), "tset")
 
 
 def test_labels_that_agree_pass() -> None:
@@ -151,24 +151,24 @@ def test_words_that_other_training_text_holds_too_are_no_leak() -> None:
 def test_vocabulary_made_from_test_itself_is_caught() -> None:
     """A tokenizer brought along, that knows a word which no training text holds."""
     texts = corpus(("The zebra sat",))
-    brought = train_tokenizer(Data(), corpus(("x",), more=("zebra",)))
+    brought = train_tokenizer(DataConfig(), corpus(("x",), more=("zebra",)))
     found = {f.name: f for f in audit_data(texts, brought)}["vocabulary"]
     assert found.passed is False
     assert "1 of them stand in no training text at all" in found.found
 
 
 def test_word_inside_a_longer_word_does_not_count() -> None:
-    assert not stands("art", "parts and starts", whole=True)
-    assert stands("art", "parts and art", whole=True)
-    assert stands("art", "parts", whole=False)
-    assert stands("``", "anything", whole=True)
+    assert not contains_word("art", "parts and starts", match_whole_word=True)
+    assert contains_word("art", "parts and art", match_whole_word=True)
+    assert contains_word("art", "parts", match_whole_word=False)
+    assert contains_word("``", "anything", match_whole_word=True)
 
 
 @pytest.mark.parametrize("tokens", ["bytes", "characters", {"kind": "bpe", "size": 300}])
 def test_other_kinds_of_tokens_are_audited_too(tokens: Any) -> None:
     found = audited(corpus(("The cat sat.", "The zebra")), tokens=tokens)
     assert found["vocabulary"].passed is (None if tokens == "bytes" else True)
-    assert not_comparable(found.values()) == ""
+    assert format_blocking_reasons(found.values()) == ""
 
 
 def test_piece_of_a_word_from_a_file_that_holds_test_rows_is_measured() -> None:
@@ -189,10 +189,10 @@ def test_unknown_words_that_training_never_shows_are_told() -> None:
 
 def test_tokens_at_hand_give_the_same_findings() -> None:
     texts = corpus(("The zebra sat",), more=("The zebra sat",))
-    data = Data(validation=0.0)
+    data = DataConfig(validation=0.0)
     tokenizer = train_tokenizer(data, texts)
-    encoded = {name: encode(split, tokenizer, "language-model", data) for name, split in texts.splits.items()}
-    assert audit_data(texts, tokenizer, encoded=encoded) == audit_data(texts, tokenizer)
+    encoded = {name: encode_split(split, tokenizer, "language-model", data) for name, split in texts.splits.items()}
+    assert audit_data(texts, tokenizer, encoded_splits=encoded) == audit_data(texts, tokenizer)
 
 
 def test_nothing_in_the_data_takes_a_verdict_away() -> None:
@@ -204,9 +204,9 @@ def test_nothing_in_the_data_takes_a_verdict_away() -> None:
 # ---- the real speeches
 
 
-def speeches(folder: Path, task: Any) -> tuple[Corpus, Tokenizer]:
-    data = Data(source=str(folder), vocabulary="course", validation=0.0)
-    texts = load(data, task)
+def speeches(folder: Path, task: Any) -> tuple[Corpus, CorpusTokenizer]:
+    data = DataConfig(source=str(folder), vocabulary="course", validation=0.0)
+    texts = load_corpus(data, task)
     return texts, train_tokenizer(data, texts)
 
 
@@ -217,7 +217,7 @@ def test_speeches_hold_551_of_750_test_rows_in_train(shared: Shared, unchecked: 
     assert rows.passed is False
     assert rows.found == ("551 of 750 rows of test stand word for word in train (73.5%), 0 more nearly; 199 are unseen")
     assert "mostly measure memory" in rows.meaning
-    unseen = unseen_rows(texts, "test")
+    unseen = compute_unseen_mask(texts, "test")
     assert unseen.sum() == 199
     labels = np.array(texts.splits["test"].labels)
     assert np.bincount(labels[unseen]).tolist() == [53, 84, 62]
@@ -229,7 +229,10 @@ def test_speeches_know_held_out_words_through_the_other_training_file(shared: Sh
     """5.4 to 7.3 % by an independent count, with words cut by NLTK."""
     texts, tokenizer = speeches(shared("speeches/speechesdataset"), "language-model")
     found = {f.name: f for f in audit_data(texts, tokenizer)}
-    seen = {split.name: len(split.rows) - int(unseen_rows(texts, split.name).sum()) for split in texts.held_out()}
+    seen = {
+        split.name: len(split.rows) - int(compute_unseen_mask(texts, split.name).sum())
+        for split in texts.get_test_splits()
+    }
     assert seen == {"hbush": 3, "obama": 2, "wbush": 0}
     vocabulary = found["vocabulary"]
     assert vocabulary.passed is False

@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 
 import headtohead.audit as room
-from headtohead.audit.result import Finding, not_comparable
+from headtohead.audit.result import CheckResult, format_blocking_reasons
 
-PASSED = Finding("causality", True, "tried", "found", "meaning", serious=True)
-FLAW = Finding("padding", False, "tried", "found", "meaning", reason="sees padding")
-CHEAT = Finding("causality", False, "tried", "found", "meaning", serious=True, reason="reads the future")
+PASSED = CheckResult("causality", True, "tried", "found", "meaning", serious=True)
+FLAW = CheckResult("padding", False, "tried", "found", "meaning", reason="sees padding")
+CHEAT = CheckResult("causality", False, "tried", "found", "meaning", serious=True, reason="reads the future")
 
 
 def test_only_what_failed_and_is_serious_takes_the_verdict_away() -> None:
-    assert not_comparable([PASSED, FLAW]) == ""
-    assert not_comparable([FLAW, CHEAT]) == "reads the future"
+    assert format_blocking_reasons([PASSED, FLAW]) == ""
+    assert format_blocking_reasons([FLAW, CHEAT]) == "reads the future"
 
 
 def test_row_is_plain_data() -> None:
-    row = json.loads(json.dumps(CHEAT.as_row()))
+    row = json.loads(json.dumps(CHEAT.to_dict()))
     assert row == {
         "name": "causality",
         "passed": False,

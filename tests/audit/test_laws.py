@@ -12,15 +12,15 @@ from torch.nn import functional as F
 
 from headtohead.audit import probe
 from headtohead.audit.model_checks import causality
-from headtohead.audit.result import Finding, not_comparable
-from headtohead.nn.kv_cache import Cache
+from headtohead.audit.result import CheckResult, format_blocking_reasons
+from headtohead.nn.kv_cache import KVCache
 from headtohead.nn.parts import attention_functions
 from headtohead.nn.parts.merge import Merge
-from headtohead.nn.parts.pattern import Window, behind
+from headtohead.nn.parts.pattern import SlidingWindowPattern, compute_distances
 from headtohead.nn.parts.pool import Pool
 
 
-def failed(found: Mapping[str, Finding]) -> set[str]:
+def failed(found: Mapping[str, CheckResult]) -> set[str]:
     return {name for name, one in found.items() if one.passed is False}
 
 
@@ -38,7 +38,7 @@ def test_merge_over_the_batch_depends_on_neighbours_and_not_on_the_future(make: 
     assert found["batch"].passed is False
     assert found["batch"].serious
     assert found["causality"].passed is True
-    assert not_comparable(found.values()) == "depends on its neighbours"
+    assert format_blocking_reasons(found.values()) == "depends on its neighbours"
 
 
 def test_batch_normalisation_is_told_and_leaves_the_verdict(make: Any, audit: Any) -> None:
@@ -55,7 +55,7 @@ def test_batch_normalisation_is_told_and_leaves_the_verdict(make: Any, audit: An
     found = audit(Normalised(), classes=3)
     assert found["batch"].passed is False
     assert found["batch"].reason == "depends on its neighbours while training"
-    assert not_comparable(found.values()) == ""
+    assert format_blocking_reasons(found.values()) == ""
 
 
 def test_running_statistics_do_not_hide_what_training_does(audit: Any) -> None:
@@ -82,7 +82,7 @@ def test_shuffle_at_every_pass_breaks_one_law_and_keeps_its_verdict(make: Any, a
     found = audit(make(merge={"kind": "shuffle", "draw": "every-pass"}, heads=4))
     assert failed(found) == {"repeatable"}
     assert found["repeatable"].reason == "gives another answer each time"
-    assert not_comparable(found.values()) == ""
+    assert format_blocking_reasons(found.values()) == ""
 
 
 class Careless(nn.Module):
@@ -117,7 +117,7 @@ def test_answers_that_depend_on_what_was_asked_before_take_the_verdict(audit: An
     found = audit(Counting())
     assert found["repeatable"].serious
     assert found["causality"].passed is None
-    assert not_comparable(found.values()) == "gives another answer each time"
+    assert format_blocking_reasons(found.values()) == "gives another answer each time"
 
 
 class LeakyMean(Pool):
@@ -140,7 +140,7 @@ def test_unmasked_padding_is_a_flaw_and_keeps_its_verdict(make: Any, audit: Any)
     assert failed(found) == {"padding", "attention rows"}
     assert found["padding"].reason == "sees padding"
     assert "on padding" in found["attention rows"].found
-    assert not_comparable(found.values()) == ""
+    assert format_blocking_reasons(found.values()) == ""
 
 
 def test_amount_of_padding_alone_is_noticed(make: Any, audit: Any) -> None:
@@ -160,13 +160,13 @@ def test_amount_of_padding_alone_is_noticed(make: Any, audit: Any) -> None:
 def test_cache_that_is_off_by_one_is_caught(make: Any, audit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make()
     assert audit(model)["cache"].passed is True
-    extend = Cache.extend
+    extend = KVCache.extend
 
-    def late(self: Cache, at: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def late(self: KVCache, at: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor | None]:
         seen, padding = extend(self, at, valid)
         return seen + 1, padding
 
-    monkeypatch.setattr(Cache, "extend", late)
+    monkeypatch.setattr(KVCache, "extend", late)
     found = audit(model)
     assert failed(found) == {"cache"}
     assert not found["cache"].serious
@@ -176,33 +176,33 @@ def test_fused_road_with_another_scale_is_caught(make: Any, audit: Any, monkeypa
     def other(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.01 * q.shape[-1] ** -0.5)
 
-    monkeypatch.setattr(attention_functions, "fused_causal", other)
+    monkeypatch.setattr(attention_functions, "causal_sdpa_attention", other)
     found = audit(make())
     assert found["roads"].passed is False
-    assert not_comparable(found.values()) == "its roads differ"
+    assert format_blocking_reasons(found.values()) == "its roads differ"
     assert found["causality"].passed is True
 
 
 def test_rows_that_do_not_sum_to_one_are_caught(make: Any, audit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = attention_functions.explicit
+    right = attention_functions.eager_attention
 
     def scaled(*given: Any) -> tuple[Tensor, Tensor]:
         out, weights = right(*given)
         return out, 1.01 * weights
 
-    monkeypatch.setattr(attention_functions, "explicit", scaled)
+    monkeypatch.setattr(attention_functions, "eager_attention", scaled)
     found = audit(make())
     assert failed(found) == {"attention rows"}
     assert "a row sums to 1.0100" in found["attention rows"].found
 
 
 def test_window_that_is_one_too_wide_is_caught(make: Any, audit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def wide(self: Window, query_at: Tensor, key_at: Tensor) -> Tensor:
-        distance = behind(query_at, key_at)
+    def wide(self: SlidingWindowPattern, query_at: Tensor, key_at: Tensor) -> Tensor:
+        distance = compute_distances(query_at, key_at)
         return (distance <= self.size) & (distance >= 0)
 
     model = make(pattern={"kind": "window", "size": 3})
-    monkeypatch.setattr(Window, "allows", wide)
+    monkeypatch.setattr(SlidingWindowPattern, "allows", wide)
     found = audit(model)["attention rows"]
     assert found.passed is False
     assert "on places more than 2 behind" in found.found
@@ -211,15 +211,15 @@ def test_window_that_is_one_too_wide_is_caught(make: Any, audit: Any, monkeypatc
 def test_banded_road_is_tried_when_the_context_allows(make: Any, audit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make(pattern={"kind": "window", "size": 4}, context=70)
     assert audit(model, context=70)["roads"].passed is True
-    monkeypatch.setattr(attention_functions, "banded", lambda q, *given, **more: torch.zeros_like(q))
+    monkeypatch.setattr(attention_functions, "blocked_attention", lambda q, *given, **more: torch.zeros_like(q))
     assert audit(model, context=70)["roads"].passed is False
 
 
 def test_large_model_is_tried_on_shorter_texts_but_windows_on_their_road(
     make: Any, audit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "BUDGET", 10**4)
-    monkeypatch.setattr(causality, "BUDGET", 10**4)
+    monkeypatch.setattr(probe, "MAX_PARAMETER_TOKENS", 10**4)
+    monkeypatch.setattr(causality, "MAX_PARAMETER_TOKENS", 10**4)
     found = audit(make(context=90), context=90)["causality"]
     assert found.passed is True
     assert "at 6 places of a text of 32" in found.tried

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from headtohead.audit.model_audit import audit_model
-from headtohead.audit.result import not_comparable
+from headtohead.audit.result import format_blocking_reasons
 from headtohead.config import model as config_model
 from headtohead.errors import ModelError
-from headtohead.nn.custom_model import OwnModel
-from headtohead.nn.init import create
+from headtohead.nn.custom_model import CustomModel
+from headtohead.nn.init import build_model
 
 SOURCE = '''
 import torch
@@ -50,9 +50,13 @@ class Decoder(nn.Module):
 def own(tmp_path: Path) -> Any:
     (tmp_path / "mine.py").write_text(SOURCE, encoding="utf-8")
 
-    def made(**options: Any) -> OwnModel:
-        model = create(config_model.OwnModel(module="mine.py:Decoder", context=12, options=options), 23, base=tmp_path)
-        assert isinstance(model, OwnModel)
+    def made(**options: Any) -> CustomModel:
+        model = build_model(
+            config_model.CustomModelConfig(module="mine.py:Decoder", context=12, options=options),
+            23,
+            base_folder=tmp_path,
+        )
+        assert isinstance(model, CustomModel)
         return model
 
     return made
@@ -73,7 +77,7 @@ def test_honest_network_passes_and_is_told_what_does_not_apply(own: Any, audit: 
 def test_network_that_cheats_is_caught(own: Any, audit: Any, bare: bool, peek: int) -> None:
     model = own(peek=peek)
     found = audit(model.inner if bare else model)
-    assert not_comparable(found.values()) == "reads the future"
+    assert format_blocking_reasons(found.values()) == "reads the future"
     assert f"places up to {peek} before" in found["causality"].found
 
 
@@ -204,7 +208,7 @@ def test_model_that_gives_no_numbers_has_no_verdict(make: Any, audit_all: Any) -
     model = make()
     nn.init.constant_(model.output.bias, torch.nan)
     found = audit_all(model)
-    assert not_comparable(found.values()) == "gives no numbers"
+    assert format_blocking_reasons(found.values()) == "gives no numbers"
 
 
 def test_logits_that_are_minus_infinity_for_padding_are_numbers(audit: Any) -> None:
@@ -224,4 +228,4 @@ def test_what_cannot_be_audited_is_refused_in_words(make: Any, audit: Any) -> No
     with pytest.raises(ModelError, match="ids to audit with run from 1 to 77, not 0 to vocab - 1"):
         audit(make(), ids=torch.tensor([[1, 2, 77]]))
     with pytest.raises(ModelError, match="only when the number of its classes is given"):
-        audit_model(Classifier(), task="classify", vocab=23, context=12)
+        audit_model(Classifier(), task="classify", vocab_size=23, context=12)

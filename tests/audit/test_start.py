@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headtohead.audit.model_checks.initialization import audit_start
+from headtohead.audit.model_checks.initialization import audit_untrained_model
 from headtohead.data.batches import Batch
-from headtohead.nn.parts.base import Sizes
-from headtohead.nn.parts.position import Position, Sinusoidal
+from headtohead.nn.parts.base import ModelSizes
+from headtohead.nn.parts.position import Position, SinusoidalPosition
 
 VOCAB, CONTEXT = 23, 12
 
@@ -29,7 +29,7 @@ def batch(classes: int | None = None, *, one_class: bool = False) -> Batch:
 @pytest.mark.parametrize("classes", [None, 3])
 def test_fresh_models_start_near_chance(make: Any, classes: int | None) -> None:
     task = "language-model" if classes is None else "classify"
-    (found,) = audit_start(make(classes), batch(classes), task=task, vocab=VOCAB, classes=classes)
+    (found,) = audit_untrained_model(make(classes), batch(classes), task=task, vocab_size=VOCAB, num_classes=classes)
     assert found.passed is True
     assert f"= {math.log(classes or VOCAB):.3f}" in found.tried
 
@@ -38,7 +38,7 @@ def test_output_of_zeros_starts_exactly_at_chance(make: Any) -> None:
     model = make()
     nn.init.zeros_(model.output.weight)
     nn.init.zeros_(model.output.bias)
-    (found,) = audit_start(model, batch(), task="language-model", vocab=VOCAB)
+    (found,) = audit_untrained_model(model, batch(), task="language-model", vocab_size=VOCAB)
     assert found.found == f"{math.log(VOCAB):.3f}, +0.000 from chance"
 
 
@@ -46,7 +46,7 @@ def test_embedding_that_is_scaled_up_starts_far_from_chance(make: Any) -> None:
     model = make(tied=True, final_norm=False)
     with torch.no_grad():
         model.embedding.weight.mul_(10)
-    (found,) = audit_start(model, batch(), task="language-model", vocab=VOCAB)
+    (found,) = audit_untrained_model(model, batch(), task="language-model", vocab_size=VOCAB)
     assert found.passed is False
     assert found.reason == "starts far from chance"
     assert not found.serious
@@ -56,7 +56,7 @@ def test_model_that_knows_the_answers_starts_below_chance(make: Any) -> None:
     model = make(3)
     with torch.no_grad():
         model.classifier[-1].bias.copy_(torch.tensor([5.0, 0.0, 0.0]))
-    (found,) = audit_start(model, batch(3, one_class=True), task="classify", vocab=VOCAB, classes=3)
+    (found,) = audit_untrained_model(model, batch(3, one_class=True), task="classify", vocab_size=VOCAB, num_classes=3)
     assert found.reason == "starts below chance"
 
 
@@ -96,7 +96,7 @@ class Undeclared(Position):
 
     kind = "undeclared"
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: ModelSizes) -> None:
         super().__init__(sizes)
         self.table = nn.Embedding(sizes.context, sizes.width)
 
@@ -104,7 +104,7 @@ class Undeclared(Position):
         return x + self.table(at)
 
 
-@pytest.mark.parametrize("second", [Sinusoidal, Undeclared])
+@pytest.mark.parametrize("second", [SinusoidalPosition, Undeclared])
 def test_two_signals_added_to_the_input_are_caught(make: Any, audit: Any, second: type[Position]) -> None:
     model = make(position="learned")
     model.positions.append(second(model.sizes))

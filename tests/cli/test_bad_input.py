@@ -182,7 +182,7 @@ def test_a_disk_that_fills_up_on_the_way_leaves_whole_files_and_can_be_resumed(h
     from headtohead.experiment import loading
     from headtohead.experiment.trial import run_trial
 
-    trial = config_loading.trial(loading.load(world()), "baseline", 0)
+    trial = config_loading.build_trial(loading.load_experiment(world()), "baseline", 0)
     filler = small_disk / "filler"
     filler.write_bytes(bytes(380 * 1024))
     with pytest.raises(DiskFullError, match="no room left on the disk to write"):

@@ -12,7 +12,7 @@ import torch
 from headtohead.decoding_comparison import run_comparison, sampling_job
 from headtohead.decoding_comparison.compare import Prompt
 from headtohead.decoding_comparison.prompts import read_prompts
-from headtohead.errors import CorpusError
+from headtohead.errors import DataError
 
 from .test_bad_input import h2h  # noqa: F401
 
@@ -58,7 +58,7 @@ def prompts(tmp_path: Path) -> Path:
 
 def compare(model: Path, prompts: Path, out: Path, **options: Any) -> dict[str, Any]:
     asked = {"strategies": "greedy,sample,top-k=5", "samples": 2, "max_new_tokens": 5, "sweep": False, **options}
-    return run_comparison.run(str(model), str(prompts), out, **asked)
+    return run_comparison.run_decoding_comparison(str(model), str(prompts), out, **asked)
 
 
 # ---- the whole path
@@ -114,7 +114,9 @@ def test_the_terminal_shows_figures_and_where_the_report_is(
 
 
 def test_one_text_is_a_prompt_without_intervals(model: Path, tmp_path: Path) -> None:
-    found = run_comparison.run(str(model), "Ryan ran.", tmp_path / "out", samples=2, max_new_tokens=3, sweep=False)
+    found = run_comparison.run_decoding_comparison(
+        str(model), "Ryan ran.", tmp_path / "out", num_samples=2, max_new_tokens=3, sweep=False
+    )
     assert [prompt["text"] for prompt in found["prompts"]] == ["Ryan ran."]
     assert all(figure["interval"] is None for of in found["figures"].values() for figure in of.values())
     assert {pair["word"] for pair in found["pairs"]} == {"cannot tell"}
@@ -155,7 +157,7 @@ def test_the_document_shows_what_is_there(model: Path, tmp_path: Path, monkeypat
 def test_stopped_in_the_middle_nothing_is_lost_and_the_rest_is_the_same(
     model: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampling_job, "ROWS", 2)
+    monkeypatch.setattr(sampling_job, "CHUNK_SIZE", 2)
     whole = compare(model, prompts, tmp_path / "whole")
     calls = 0
 
@@ -273,17 +275,17 @@ def test_a_model_that_is_none_and_an_empty_prompt_are_refused(h2h: Call, prompts
 )
 def test_a_file_that_holds_no_prompts_is_refused(tmp_path: Path, name: str, content: str, words: str) -> None:
     (tmp_path / name).write_text(content)
-    with pytest.raises(CorpusError, match=words):
+    with pytest.raises(DataError, match=words):
         read_prompts(str(tmp_path / name))
 
 
 def test_a_file_that_is_not_there_is_not_taken_for_a_text(tmp_path: Path) -> None:
     (tmp_path / "stories.jsonl").write_text("{}")
-    with pytest.raises(CorpusError, match=r"did you mean 'stories\.jsonl'"):
+    with pytest.raises(DataError, match=r"did you mean 'stories\.jsonl'"):
         read_prompts(str(tmp_path / "storys.jsonl"))
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "notes.txt").write_text("x")
-    with pytest.raises(CorpusError, match=r"no file of prompts in this folder; it holds notes\.txt"):
+    with pytest.raises(DataError, match=r"no file of prompts in this folder; it holds notes\.txt"):
         read_prompts(str(tmp_path / "folder"))
 
 
@@ -300,7 +302,7 @@ def test_prompts_are_read_from_every_kind_of_file(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("He ran.\n\nShe sat.\n")
     assert read_prompts(str(tmp_path / "a.txt")) == [Prompt("He ran."), Prompt("She sat.")]
     assert read_prompts("He ran. Is a text.") == [Prompt("He ran. Is a text.")]
-    assert read_prompts(str(tmp_path / "a.tsv"), limit=1) == wanted[:1]
+    assert read_prompts(str(tmp_path / "a.tsv"), max_prompts=1) == wanted[:1]
 
 
 def test_the_first_sentence_of_a_story_is_the_prompt(prompts: Path, shared: Callable[[str], Path]) -> None:

@@ -14,7 +14,7 @@ from .test_bad_input import h2h, world  # noqa: F401
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder of a tiny trained model."""
     from headtohead.experiment import run_folder, trial
-    from headtohead.experiment.loading import from_dict as experiment
+    from headtohead.experiment.loading import build_experiment as experiment
 
     folder = tmp_path_factory.mktemp("generate")
     text = folder / "text"
@@ -33,7 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "variants": {"alibi": {"model": {"position": "alibi"}}},
         }
     )
-    trial.run_trial(run_folder.trials(asked, range(1))[0], folder / "run", device="cpu")
+    trial.run_trial(run_folder.build_trials(asked, range(1))[0], folder / "run", device="cpu")
     return folder / "run"
 
 

@@ -8,8 +8,8 @@ import sys
 import termios
 
 from headtohead.execution.worker_pool import Job
-from headtohead.progress import OnStderr, Pace
-from headtohead.report.terminal import time_left
+from headtohead.progress import ProgressUpdate, StderrProgress
+from headtohead.report.terminal import estimate_time_left
 
 from .test_bad_input import h2h, world  # noqa: F401
 from .test_search import SEARCH
@@ -58,7 +58,7 @@ def test_a_terminal_shows_a_table_that_grows(world, tmp_path):  # noqa: F811
 
 
 def test_a_log_has_a_line_now_and_then(h2h, world, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(OnStderr, "ELSEWHERE", 0.0)
+    monkeypatch.setattr(StderrProgress, "ELSEWHERE", 0.0)
     file = world()
     code, _, err = h2h("run", file, "--out", "here", "--workers", "1")
     assert code == 0
@@ -81,11 +81,11 @@ def test_what_is_over_soon_is_not_mentioned(h2h, world):  # noqa: F811
 
 
 def test_work_of_unknown_size_is_named_without_figures(monkeypatch, capsys):
-    monkeypatch.setattr(OnStderr, "WAIT", 0.0)
-    monkeypatch.setattr(OnStderr, "ELSEWHERE", 0.0)
-    line = OnStderr()
-    line(Pace("measuring", 0, 0))
-    line(Pace("writing", 90, 100, 605.4))
+    monkeypatch.setattr(StderrProgress, "WAIT", 0.0)
+    monkeypatch.setattr(StderrProgress, "ELSEWHERE", 0.0)
+    line = StderrProgress()
+    line(ProgressUpdate("measuring", 0, 0))
+    line(ProgressUpdate("writing", 90, 100, 605.4))
     assert capsys.readouterr().err == "measuring\nwriting: 90 of 100, about 10 min 05 s left\n"
 
 
@@ -93,8 +93,8 @@ def test_a_worker_that_is_between_trials_does_not_double_the_time_left(tmp_path)
     def job(state: str, step: int = 0, steps: int = 0, rate: float = 0.0) -> Job:
         return Job(None, tmp_path, state, step, steps, rate=rate)
 
-    assert time_left([job("running"), job("waiting")]) is None
+    assert estimate_time_left([job("running"), job("waiting")]) is None
     two = [job("running", 50, 100, 10.0), job("running", 50, 100, 10.0), job("waiting"), job("finished")]
-    assert time_left(two) == 200 / 20
+    assert estimate_time_left(two) == 200 / 20
     one_starts = [job("running", 50, 100, 10.0), job("running"), job("waiting")]
-    assert time_left(one_starts) == (50 + 100 + 100) / 20
+    assert estimate_time_left(one_starts) == (50 + 100 + 100) / 20

@@ -21,6 +21,6 @@ def own_parts_stay_here() -> Iterator[None]:
     from headtohead.nn.parts import registry
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "_known", dict(registry._known))
-        patch.setattr(registry, "_own_files", dict(registry._own_files))
+        patch.setattr(registry, "_registry", dict(registry._registry))
+        patch.setattr(registry, "_user_part_files", dict(registry._user_part_files))
         yield

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tools.doors import knock
 
-from headtohead.config.toml import LONGEST_FILE, parse_toml
-from headtohead.errors import RequestError, SpecError
+from headtohead.config.toml import MAX_FILE_BYTES, parse_toml
+from headtohead.errors import ConfigError, RequestError
 from headtohead.experiment import loading
 
 from .odd import spoiled, tried
@@ -47,8 +47,8 @@ def refused(scratch: Path, text: str) -> str:
     path = scratch / "refused.toml"
     path.write_text(text)
     began = time.process_time()
-    with pytest.raises(SpecError) as error:  # noqa: PT011  callers look at the words
-        loading.load(path)
+    with pytest.raises(ConfigError) as error:  # noqa: PT011  callers look at the words
+        loading.load_experiment(path)
     assert time.process_time() - began < 5, "took longer than its length explains"
     return str(error.value)
 
@@ -99,7 +99,7 @@ HEAD = 'question = "?"\ntask = "language-model"\n'
         ),
         (HEAD + "[search.space]\n'training.batch' = { low = -1e308, high = 1e308, step = 1e-300 }", "search.space"),
         (HEAD + "[search.space]\n'training.batch' = [" + "1," * 2_000 + "]", "lists 2,000 values"),
-        ("# " + "x" * LONGEST_FILE, "too long for an experiment"),
+        ("# " + "x" * MAX_FILE_BYTES, "too long for an experiment"),
     ],
 )
 def test_what_would_take_for_ever_or_lead_away_is_refused(scratch, text, said):
@@ -140,4 +140,4 @@ def test_what_is_no_plain_file_is_not_read(tmp_path, kind):
         if os.access(path, os.R_OK):
             pytest.skip("this user may read everything")
     with pytest.raises(RequestError, match=r"experiment\.toml: (no such file|cannot be read)"):
-        loading.load(path)
+        loading.load_experiment(path)

@@ -13,14 +13,14 @@ from tools.doors.world import experiment_of, write_corpus
 
 from headtohead.config import loading as config_loading
 from headtohead.config import model as config_model
-from headtohead.data.tokenizers import Tokenizer
+from headtohead.data.tokenizers import CorpusTokenizer
 from headtohead.errors import ModelError
 from headtohead.experiment import loading, model_io, trust
 from headtohead.experiment.open_model import open_model
 from headtohead.experiment.trial import run_trial
-from headtohead.nn.init import create
+from headtohead.nn.init import build_model
 from headtohead.pretrained import weights
-from headtohead.runner.verify import verify
+from headtohead.runner.verify import verify_experiment
 
 from .odd import other_values, spoiled, tried
 
@@ -87,14 +87,14 @@ def safetensors(folder: Path, head: object, content: bytes = b"") -> Path:
 )
 def test_a_head_of_tensors_that_cannot_be_is_refused(tmp_path, head, said):
     with pytest.raises(ModelError, match=said):
-        weights.find(safetensors(tmp_path, head, bytes(4)))
+        weights.locate_weights(safetensors(tmp_path, head, bytes(4)))
 
 
 def test_a_length_of_the_head_beyond_the_file_is_not_believed(tmp_path):
     safetensors(tmp_path, {})
     (tmp_path / "model.safetensors").write_bytes((2**60).to_bytes(8, "little") + b"{}")
     with pytest.raises(ModelError, match="no safetensors file"):
-        weights.find(tmp_path)
+        weights.locate_weights(tmp_path)
 
 
 @pytest.mark.parametrize("listed", [[1], {"a": 1}, {"a": ["x"]}, {"a": "../other.safetensors"}, {"a": "/dev/zero"}])
@@ -102,7 +102,7 @@ def test_an_index_that_leads_away_is_refused(tmp_path, listed):
     safetensors(tmp_path, {})
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
     with pytest.raises(ModelError, match=r"weight_map|no safetensors file beside it"):
-        weights.find(tmp_path)
+        weights.locate_weights(tmp_path)
 
 
 @pytest.mark.parametrize("config", ['{"model_type": ["x"]}', '{"architectures": [1]}', '{"architectures": "x"}'])
@@ -110,7 +110,7 @@ def test_a_configuration_of_another_shape_is_refused(tmp_path, config):
     safetensors(tmp_path, {})
     (tmp_path / "config.json").write_text(config)
     with pytest.raises(ModelError, match="must be a"):
-        weights.find(tmp_path)
+        weights.locate_weights(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_pattern_that_tries_every_way_ends(scratch):
     made["pre_tokenizer"]["pattern"] = {"Regex": "(?:a+)+$"}
     (scratch / "tokenizer.json").write_text(json.dumps(made))
     began = time.process_time()
-    Tokenizer.load(scratch).encode("a" * 40 + "b")
+    CorpusTokenizer.load(scratch).encode("a" * 40 + "b")
     assert time.process_time() - began < 20
 
 
@@ -197,8 +197,8 @@ def with_code(tmp_path_factory) -> Path:
     raw = experiment_of(write_corpus(place / "texts"))
     raw |= {"use": [str(place / "my_norm.py")], "variants": {}, "probe": {}}
     raw["model"] = {**raw["model"], "norm": "hostile-norm"}
-    experiment = loading.from_dict(raw)
-    run_trial(config_loading.trial(experiment, "baseline", 1), place / "run", device="cpu")
+    experiment = loading.build_experiment(raw)
+    run_trial(config_loading.build_trial(experiment, "baseline", 1), place / "run", device="cpu")
     return place
 
 
@@ -224,14 +224,14 @@ def test_code_of_somebody_elses_run_is_not_run_until_it_is_allowed(with_code, tm
     with pytest.raises(ModelError, match=r"brings code of its own.*my_norm\.py.*h2h allow"):
         open_model(run)
     assert (with_code / "mark").read_text() == before
-    assert trust.allow_run(run) == [run / "own" / "my_norm.py"]
+    assert trust.trust_run(run) == [run / "own" / "my_norm.py"]
     open_model(run)
     assert (with_code / "mark").read_text() != before
 
 
 def test_allowed_code_that_was_changed_is_other_code(with_code, tmp_path):
     run = strange(with_code, tmp_path / "changed")
-    trust.allow_run(run)
+    trust.trust_run(run)
     with (run / "own" / "my_norm.py").open("a") as file:
         file.write("x = 1\n")
     with pytest.raises(ModelError, match="brings code of its own"):
@@ -255,7 +255,7 @@ def test_nothing_of_a_run_is_run_to_verify_or_report_it(scratch):
     own.mkdir(exist_ok=True)
     (own / "evil.py").write_text("raise SystemExit('run')\n")
     try:
-        assert all(check.place for check in verify(place))
+        assert all(check.place for check in verify_experiment(place))
     finally:
         (own / "evil.py").unlink()
         own.rmdir()
@@ -265,9 +265,9 @@ def test_nothing_of_a_run_is_run_to_verify_or_report_it(scratch):
 
 
 def test_a_model_without_room_is_refused_before_it_is_made():
-    model = config_model.Transformer.model_validate({"width": 2**17, "layers": 1000, "heads": 2**10})
+    model = config_model.TransformerConfig.model_validate({"width": 2**17, "layers": 1000, "heads": 2**10})
     with pytest.raises(ModelError, match="no room for a model"):
-        create(model, 100)
+        build_model(model, 100)
 
 
 def test_settings_of_a_larger_model_than_the_weights_are_refused(scratch):

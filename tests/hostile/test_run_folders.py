@@ -13,11 +13,11 @@ from tools.doors import DOORS, knock
 from tools.doors.runs import RUN_FILES
 from tools.doors.world import instead, unsealed, vouched, world
 
-from headtohead.atomic_io import append_line, cut_to, read_json, read_lines
+from headtohead.atomic_io import append_jsonl, read_json, read_jsonl, truncate_file
 from headtohead.errors import HeadToHeadError, RunFolderError
 from headtohead.experiment import findings, run_folder
 from headtohead.report import write
-from headtohead.runner.verify import verify
+from headtohead.runner.verify import verify_experiment
 
 from .odd import other_values, spoiled, tried
 
@@ -99,12 +99,15 @@ def test_a_pipe_or_a_device_in_the_place_of_a_file_is_not_read(tmp_path, scratch
         (run / name).unlink()
         for place in (lambda path: path.symlink_to("/dev/zero"), os.mkfifo, Path.mkdir):
             place(run / name)
-            for read in (lambda: findings.find(run_folder.open_runs(folder)), lambda: verify(folder)):
+            for read in (
+                lambda: findings.compute_findings(run_folder.open_runs(folder)),
+                lambda: verify_experiment(folder),
+            ):
                 with contextlib.suppress(HeadToHeadError):
                     read()
             (run / name).rmdir() if (run / name).is_dir() else (run / name).unlink()
         (run / name).write_bytes(kept)
-    assert findings.find(run_folder.open_runs(folder))["verdicts"]
+    assert findings.compute_findings(run_folder.open_runs(folder))["verdicts"]
 
 
 def test_lines_are_not_added_to_what_a_link_leads_to(tmp_path):
@@ -114,9 +117,9 @@ def test_lines_are_not_added_to_what_a_link_leads_to(tmp_path):
     link = tmp_path / "metrics.jsonl"
     link.symlink_to(mine)
     with pytest.raises(RunFolderError, match="is a link to somewhere else"):
-        append_line(link, {"step": 1})
+        append_jsonl(link, {"step": 1})
     with pytest.raises(RunFolderError, match="is a link to somewhere else"):
-        cut_to(link, 0)
+        truncate_file(link, 0)
     assert mine.read_text() == "mine\n"
 
 
@@ -135,7 +138,10 @@ def test_a_variant_cannot_lead_out_of_the_folder(scratch):
 
     folder = world(scratch)
     with instead(folder / "experiment.json", changed(folder / "experiment.json", rename)):
-        for read in (lambda: findings.find(run_folder.open_runs(folder)), lambda: verify(folder)):
+        for read in (
+            lambda: findings.compute_findings(run_folder.open_runs(folder)),
+            lambda: verify_experiment(folder),
+        ):
             with pytest.raises(RunFolderError, match=r"a variant cannot be called '\.\./\.\./world'"):
                 read()
 
@@ -146,8 +152,8 @@ def test_checksums_of_files_elsewhere_are_not_taken(scratch, name):
     path = folder / "baseline" / "seed-0" / "result.json"
     with instead(path, changed(path, lambda result: result["sha256"].update({name: "0" * 64}))):
         with pytest.raises(RunFolderError, match="names a file outside the run"):
-            run_folder.Run(path.parent).damaged()
-        assert not all(check.passed for check in verify(folder))
+            run_folder.Run(path.parent).find_damaged_files()
+        assert not all(check.passed for check in verify_experiment(folder))
 
 
 def test_a_checkpoint_reads_its_own_two_files_only(scratch):
@@ -179,7 +185,7 @@ def test_a_long_list_of_labels_makes_no_table_of_its_square(scratch):
         corpus["labels"] = [f"label {at}" for at in range(100_000)]
 
     with instead(folder / "corpus.json", changed(folder / "corpus.json", label)):
-        assert findings.find(run_folder.open_runs(folder))["confusion"] is None
+        assert findings.compute_findings(run_folder.open_runs(folder))["confusion"] is None
 
 
 def test_figures_that_do_not_agree_are_named_so(scratch):
@@ -187,7 +193,7 @@ def test_figures_that_do_not_agree_are_named_so(scratch):
     path = folder / "corpus.json"
     content = changed(path, lambda corpus: corpus["unseen"].update(test=[10**9]))
     with instead(path, content), pytest.raises(RunFolderError, match="does not agree with itself"):
-        findings.find(run_folder.open_runs(folder))
+        findings.compute_findings(run_folder.open_runs(folder))
 
 
 def test_a_loss_that_ran_away_is_read_and_not_drawn(scratch):
@@ -196,10 +202,10 @@ def test_a_loss_that_ran_away_is_read_and_not_drawn(scratch):
     path = folder / name
     lines = path.read_bytes() + b'{"step": 3, "split": "test", "loss": NaN, "perplexity": Infinity, "seconds": 1}\n'
     with vouched(folder, name, lines):
-        assert read_lines(path)[-1]["step"] == 3
-        curve = findings.find(run_folder.open_runs(folder))["curves"]["baseline"]["test"]["0"]
+        assert read_jsonl(path)[-1]["step"] == 3
+        curve = findings.compute_findings(run_folder.open_runs(folder))["curves"]["baseline"]["test"]["0"]
         assert curve[-1] == [3, None]
         before = (folder / "findings.json").read_bytes()
         with instead(folder / "findings.json", before):
-            findings.write(run_folder.open_runs(folder))
+            findings.write_findings(run_folder.open_runs(folder))
             assert write(folder, ["md"], scratch / "report")

@@ -11,7 +11,7 @@ from tools.doors import DOORS, knock
 from headtohead.config import data as config_data
 from headtohead.data import token_cache
 from headtohead.data.sources import loading
-from headtohead.errors import CorpusError, nearest
+from headtohead.errors import DataError, suggest
 
 from .odd import spoiled, tried
 
@@ -71,9 +71,9 @@ def test_a_source_that_never_ends_is_not_begun(tmp_path, place):
     if place == "pipe":
         place = str(tmp_path / "pipe.txt")
         os.mkfifo(place)
-    data = config_data.Data.model_validate({"source": place})
-    with pytest.raises(CorpusError, match="neither a plain file nor a folder"):
-        token_cache.tokenised(data, "language-model")
+    data = config_data.DataConfig.model_validate({"source": place})
+    with pytest.raises(DataError, match="neither a plain file nor a folder"):
+        token_cache.load_tokenized_corpus(data, "language-model")
 
 
 def test_a_parquet_file_that_unpacks_to_a_flood_is_refused(tmp_path):
@@ -85,14 +85,14 @@ def test_a_parquet_file_that_unpacks_to_a_flood_is_refused(tmp_path):
     text = arrow.DictionaryArray.from_arrays(arrow.array([0] * 200_000, arrow.int32()), arrow.array(["x" * 1_000]))
     parquet.write_table(arrow.table({"text": text}), path)
     assert path.stat().st_size < 30_000
-    with pytest.raises(CorpusError, match="unpacks to more than 100 times its size"):
-        loading.load(config_data.Data.model_validate({"source": str(path)}), "language-model")
+    with pytest.raises(DataError, match="unpacks to more than 100 times its size"):
+        loading.load_corpus(config_data.DataConfig.model_validate({"source": str(path)}), "language-model")
 
 
 def test_nearest_does_not_compare_what_nobody_typed():
     long = "ab" * 50_000
-    assert nearest(long, [long + "a"]) is None
-    assert nearest("widht", [long, "width"]) == "width"
+    assert suggest(long, [long + "a"]) is None
+    assert suggest("widht", [long, "width"]) == "width"
 
 
 def test_words_of_one_character_are_cut_in_time_that_their_number_explains(scratch):

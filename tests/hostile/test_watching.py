@@ -8,7 +8,7 @@ import pytest
 from tools.doors import DOORS, TrespassError, knock
 from tools.doors.frame import Door
 
-from headtohead.errors import CorpusError
+from headtohead.errors import DataError
 
 
 def through(what):
@@ -58,7 +58,7 @@ def test_running_code_of_the_input_is_prevented(scratch):
 
 def test_an_error_without_words_and_one_without_end_are_noticed(scratch):
     def silent(scratch):
-        raise CorpusError("")
+        raise DataError("")
 
     def odd(scratch):
         raise KeyError("x")
@@ -72,6 +72,6 @@ def test_an_error_without_words_and_one_without_end_are_noticed(scratch):
 
 
 def test_what_an_error_says_has_an_end_and_can_be_shown():
-    said = str(CorpusError("\ud800" + "x" * 10**6))
+    said = str(DataError("\ud800" + "x" * 10**6))
     assert len(said) < 20_000
     assert said.encode().startswith(b"\\ud800")

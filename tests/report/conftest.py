@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from headtohead.atomic_io import write_json
-from headtohead.verdict.compare import compare
+from headtohead.verdict.compare import compare_scores
 from headtohead.verdict.scores import Scores
 
 HOSTILE = "</script><b>bold</b>&\"'"
@@ -40,13 +40,15 @@ def build(
 
     every = {"baseline": scores(0.0), **{name: scores(shift) for name, shift in variants.items()}}
     others = {name: found for name, found in every.items() if name != "baseline"}
-    verdicts = compare(every["baseline"], others, metric=metric, matters=0.01, failed=failed or {})
+    verdicts = compare_scores(
+        every["baseline"], others, metric=metric, equivalence_margin=0.01, failed_audits=failed or {}
+    )
 
     def shown(value: float) -> float:
         return float(np.exp(value)) if metric == "perplexity" else float(value)
 
     results = {
-        name: {"test": [[s, shown(v)] for s, v in zip(seeds, found.per_seed(), strict=True)]}
+        name: {"test": [[s, shown(v)] for s, v in zip(seeds, found.compute_seed_means(), strict=True)]}
         for name, found in every.items()
     }
     curves = {
@@ -90,8 +92,8 @@ def build(
         "split": "test",
         "rows": "all",
         "looks": [],
-        "verdicts": [verdict.as_row() for verdict in verdicts],
-        "others": {"obama": [verdict.as_row() for verdict in verdicts]},
+        "verdicts": [verdict.to_dict() for verdict in verdicts],
+        "others": {"obama": [verdict.to_dict() for verdict in verdicts]},
         "results": results,
         "curves": curves,
         "pairing": pairs,

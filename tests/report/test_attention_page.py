@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from headtohead.attention_analysis import page as attention_analysis_page
-from headtohead.attention_analysis.pictures import Panel, Sheet
+from headtohead.attention_analysis.pictures import AttentionFigure, AttentionPanel
 
 pytestmark = pytest.mark.browser
 TOKENS = ("We", "</script>", "<b>", "people", "·", "·")
@@ -25,18 +25,20 @@ LAYERS = (made(1), made(2))
 AFTER = (made(3), made(4))
 
 
-def sheet(*panels: Panel) -> Sheet:
+def sheet(*panels: AttentionPanel) -> AttentionFigure:
     rows = [{"layer": layer, "head": head, "entropy": 1.0} for layer in (1, 2) for head in (1, 2)]
     checks = [{"name": "rows sum to 1", "passed": True, "found": "They <do>."}]
     real = np.arange(6) < REAL
-    return Sheet("a <model>", " ".join(TOKENS), TOKENS, real, panels, ("Cut.",), {"": checks}, {"": rows})
+    return AttentionFigure("a <model>", " ".join(TOKENS), TOKENS, real, panels, ("Cut.",), {"": checks}, {"": rows})
 
 
-ALONE = sheet(Panel("", LAYERS, (1, 2), (1, 2)))
+ALONE = sheet(AttentionPanel("", LAYERS, (1, 2), (1, 2)))
 BOTH = sheet(
-    Panel("before", LAYERS, (1, 2), (1, 2)),
-    Panel("after", AFTER, (1, 2), (1, 2)),
-    Panel("after − before", tuple(b - a for a, b in zip(LAYERS, AFTER, strict=True)), (1, 2), (1, 2), signed=True),
+    AttentionPanel("before", LAYERS, (1, 2), (1, 2)),
+    AttentionPanel("after", AFTER, (1, 2), (1, 2)),
+    AttentionPanel(
+        "after − before", tuple(b - a for a, b in zip(LAYERS, AFTER, strict=True)), (1, 2), (1, 2), is_difference=True
+    ),
 )
 
 
@@ -44,8 +46,8 @@ BOTH = sheet(
 def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("attention")
     found = {"alone": folder / "alone.html", "both": folder / "both.html"}
-    found["alone"].write_text(attention_analysis_page.render(ALONE), encoding="utf-8")
-    found["both"].write_text(attention_analysis_page.render(BOTH), encoding="utf-8")
+    found["alone"].write_text(attention_analysis_page.render_page(ALONE), encoding="utf-8")
+    found["both"].write_text(attention_analysis_page.render_page(BOTH), encoding="utf-8")
     return found
 
 
@@ -64,8 +66,8 @@ class Visit:
         self.page.goto(path.as_uri())
 
     def _watch(self, route: Any) -> None:
-        self.asked.append(route.request.url)
-        route.continue_() if route.request.url == self.path.as_uri() else route.abort()
+        self.asked.append(route.request_cpu_seconds.url)
+        route.continue_() if route.request_cpu_seconds.url == self.path.as_uri() else route.abort()
 
     def point(self, row: int, column: int, panel: int = 0) -> str:
         """Point at a cell of the large map; gives what is said."""
@@ -180,7 +182,9 @@ def test_without_javascript_every_map_is_there(browser: Any, written: dict[str, 
 def test_two_notebook_cells_do_not_disturb_each_other(browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "notebook.html"
     path.write_text(
-        "<meta charset=utf-8>" + attention_analysis_page.fragment(ALONE) + attention_analysis_page.fragment(BOTH)
+        "<meta charset=utf-8>"
+        + attention_analysis_page.render_fragment(ALONE)
+        + attention_analysis_page.render_fragment(BOTH)
     )
     page = browser.new_page()
     page.goto(path.as_uri())

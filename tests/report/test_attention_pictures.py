@@ -25,11 +25,13 @@ def weights(heads: int, length: int, *, causal: bool = True, spread: float = 1.0
     return made / made.sum(-1, keepdims=True)
 
 
-def sheet(*layers: np.ndarray[Any, Any], tokens: tuple[str, ...] | None = None, pads: int = 0, **more: Any) -> ap.Sheet:
+def sheet(
+    *layers: np.ndarray[Any, Any], tokens: tuple[str, ...] | None = None, pads: int = 0, **more: Any
+) -> ap.AttentionFigure:
     length = layers[0].shape[-1]
-    panel = ap.Panel("", layers, tuple(range(1, len(layers) + 1)), tuple(range(1, len(layers[0]) + 1)))
+    panel = ap.AttentionPanel("", layers, tuple(range(1, len(layers) + 1)), tuple(range(1, len(layers[0]) + 1)))
     names = tokens or tuple(f"token{i}" for i in range(length))
-    return ap.Sheet("a model", " ".join(names), names, np.arange(length) < length - pads, (panel,), **more)
+    return ap.AttentionFigure("a model", " ".join(names), names, np.arange(length) < length - pads, (panel,), **more)
 
 
 def chunk(picture: bytes, kind: bytes) -> np.ndarray[Any, Any]:
@@ -42,7 +44,7 @@ def chunk(picture: bytes, kind: bytes) -> np.ndarray[Any, Any]:
     return lines[:, 1:]
 
 
-def read_back(picture: bytes, scale: ap.Scale, signed: bool = False) -> np.ndarray[Any, Any]:
+def read_back(picture: bytes, scale: ap.PixelScale, signed: bool = False) -> np.ndarray[Any, Any]:
     """As the page's script does it."""
     counts, top = chunk(picture, b"IDAT").astype(float), 255
     if scale.fine:
@@ -56,8 +58,8 @@ def read_back(picture: bytes, scale: ap.Scale, signed: bool = False) -> np.ndarr
 @pytest.mark.parametrize("length", [2, 16, 200])
 def test_weights_are_read_back_from_a_picture_as_precisely_as_it_says(fine: bool, length: int) -> None:
     drawn = weights(1, length)[0]
-    scale = ap.Scale(ap.power_for(length), fine=fine)
-    error = np.abs(read_back(ap.picture(drawn, scale), scale) - drawn).max()
+    scale = ap.PixelScale(ap.choose_exponent(length), fine=fine)
+    error = np.abs(read_back(ap.render_head(drawn, scale), scale) - drawn).max()
     assert 0 < error <= scale.precision
     assert scale.precision < (1e-4 if fine else 0.02)
 
@@ -65,38 +67,38 @@ def test_weights_are_read_back_from_a_picture_as_precisely_as_it_says(fine: bool
 @pytest.mark.parametrize("fine", [True, False])
 def test_a_difference_keeps_its_sign_and_nothing_is_blank(fine: bool) -> None:
     apart = np.array([[0.5, -0.5], [0.0, -0.01]])
-    scale = ap.Scale(0.5, fine=fine)
-    found = read_back(ap.picture(apart, scale, signed=True), scale, signed=True)
+    scale = ap.PixelScale(0.5, fine=fine)
+    found = read_back(ap.render_head(apart, scale, is_difference=True), scale, signed=True)
     assert np.abs(found - apart).max() <= 2.1 * scale.precision
     assert found[1, 0] == 0
-    opacity = ap.SIGNED[1]
+    opacity = ap.DIFFERENCE_PALETTE[1]
     assert opacity[128] == 0 and opacity[255] == 255 and opacity[0] >= 254
-    assert len(ap.SIGNED[0]) == 768
+    assert len(ap.DIFFERENCE_PALETTE[0]) == 768
 
 
 def test_an_even_row_is_drawn_at_a_quarter_whatever_its_length() -> None:
     for length in (16, 64, 1024):
-        assert (1 / length) ** ap.power_for(length) == pytest.approx(0.25)
-    assert ap.power_for(4) == 0.5, "never stronger than the square root"
+        assert (1 / length) ** ap.choose_exponent(length) == pytest.approx(0.25)
+    assert ap.choose_exponent(4) == 0.5, "never stronger than the square root"
 
 
 def test_pooling_keeps_the_weight_that_is_furthest_from_zero() -> None:
     drawn = np.zeros((5, 5))
     drawn[0, 1], drawn[3, 2], drawn[4, 4], drawn[2, 3] = 0.9, -0.7, 0.2, 0.1
-    assert ap.pooled(drawn, 2).tolist() == [[0.9, 0, 0], [0, -0.7, 0], [0, 0, 0.2]]
-    assert ap.pooled(drawn, 1) is drawn
+    assert ap.pool_max_abs(drawn, 2).tolist() == [[0.9, 0, 0], [0, -0.7, 0], [0, 0, 0.2]]
+    assert ap.pool_max_abs(drawn, 1) is drawn
 
 
 def test_many_long_maps_are_pooled_until_they_fit_and_the_page_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ap, "MOST_PIXELS", 4 * 20 * 20)
-    made = ap.pictures(sheet(weights(2, 60), weights(2, 60)))
+    monkeypatch.setattr(ap, "MAX_PIXELS", 4 * 20 * 20)
+    made = ap.render_heads(sheet(weights(2, 60), weights(2, 60)))
     assert made.scale.pool == 3
     assert chunk(made.heads[0, 1, 1], b"IDAT").shape == (20, 20)
-    page = attention_analysis_page.render(sheet(weights(2, 60), weights(2, 60)))
+    page = attention_analysis_page.render_page(sheet(weights(2, 60), weights(2, 60)))
     assert "a pixel is the largest of 3 × 3 weights" in page
-    assert "A pixel is the largest of 3 × 3 weights" in svg.svg(sheet(weights(2, 60), weights(2, 60)))
-    monkeypatch.setattr(ap, "MOST_BYTES", 2_000)
-    assert ap.pictures(sheet(weights(2, 60), weights(2, 60))).scale.pool > 3
+    assert "A pixel is the largest of 3 × 3 weights" in svg.render_svg(sheet(weights(2, 60), weights(2, 60)))
+    monkeypatch.setattr(ap, "MAX_TOTAL_BYTES", 2_000)
+    assert ap.render_heads(sheet(weights(2, 60), weights(2, 60))).scale.pool > 3
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -105,14 +107,14 @@ def test_twelve_maps_of_1024_tokens_are_quick_and_small(causal: bool, tmp_path: 
     shown = sheet(weights(12, 1024, causal=causal, spread=2))
     for name in ("big.svg", "big.html"):
         began = time.process_time()
-        path = svg.save(shown, tmp_path / name)
+        path = svg.save_figure(shown, tmp_path / name)
         assert time.process_time() - began < 10
         assert path.stat().st_size < 15_000_000
-    assert ap.pictures(shown).scale.pool == 1, "nothing is left out"
+    assert ap.render_heads(shown).scale.pool == 1, "nothing is left out"
 
 
 def test_a_picture_is_valid_xml_whatever_the_tokens_are() -> None:
-    drawn = svg.svg(sheet(weights(1, len(HOSTILE)), tokens=HOSTILE))
+    drawn = svg.render_svg(sheet(weights(1, len(HOSTILE)), tokens=HOSTILE))
     root = ET.fromstring(drawn)
     words = {node.text for node in root.iter("{http://www.w3.org/2000/svg}text")}
     assert {"</script>", "<b>", "&amp;", "��"} <= words
@@ -122,7 +124,7 @@ def test_a_picture_is_valid_xml_whatever_the_tokens_are() -> None:
 
 
 def test_small_multiples_name_layers_and_heads() -> None:
-    drawn = svg.svg(sheet(weights(2, 5), weights(2, 5), weights(2, 5)))
+    drawn = svg.render_svg(sheet(weights(2, 5), weights(2, 5), weights(2, 5)))
     words = [node.text for node in ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
     for name in ("layer 1", "layer 2", "layer 3", "head 1", "head 2", "token4"):
         assert name in words
@@ -130,36 +132,36 @@ def test_small_multiples_name_layers_and_heads() -> None:
 
 
 def test_one_map_alone_has_every_token_on_both_axes() -> None:
-    words = [n.text for n in ET.fromstring(svg.svg(sheet(weights(1, 30)))).iter() if n.tag.endswith("text")]
+    words = [n.text for n in ET.fromstring(svg.render_svg(sheet(weights(1, 30)))).iter() if n.tag.endswith("text")]
     assert all(words.count(f"token{i}") == 2 for i in range(30))
 
 
 def test_padding_is_grey_and_named() -> None:
-    drawn = svg.svg(sheet(weights(1, 20, causal=False), pads=8))
+    drawn = svg.render_svg(sheet(weights(1, 20, causal=False), pads=8))
     assert drawn.count('fill="#e4e7eb"') == 2
     assert ">padding</text>" in drawn
-    assert ">padding</text>" not in svg.svg(sheet(weights(1, 20)))
+    assert ">padding</text>" not in svg.render_svg(sheet(weights(1, 20)))
 
 
 def test_every_format_is_written(tmp_path: Path) -> None:
     starts = {"svg": b"<svg", "pdf": b"%PDF", "png": b"\x89PNG", "html": b"<!doctype html>"}
     for ending, start in starts.items():
-        path = svg.save(sheet(weights(2, 6)), tmp_path / "new" / f"map.{ending}")
+        path = svg.save_figure(sheet(weights(2, 6)), tmp_path / "new" / f"map.{ending}")
         assert path.read_bytes().startswith(start)
 
 
 def test_another_ending_or_a_folder_is_refused_before_anything_is_drawn(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"map\.jpg: \.jpg is no picture, did you mean '\.png'\?"):
-        svg.check_name(tmp_path / "map.jpg")
+        svg.check_output_path(tmp_path / "map.jpg")
     with pytest.raises(RequestError, match="no ending is no picture"):
-        svg.save(sheet(weights(1, 3)), tmp_path / "map")
+        svg.save_figure(sheet(weights(1, 3)), tmp_path / "map")
     (tmp_path / "x.svg").mkdir()
     with pytest.raises(RequestError, match="is a folder"):
-        svg.check_name(tmp_path / "x.svg")
+        svg.check_output_path(tmp_path / "x.svg")
 
 
 def test_the_page_asks_for_nothing_and_shows_markup_as_text() -> None:
-    page = attention_analysis_page.render(sheet(weights(1, len(HOSTILE)), tokens=HOSTILE, notes=("cut <here>",)))
+    page = attention_analysis_page.render_page(sheet(weights(1, len(HOSTILE)), tokens=HOSTILE, notes=("cut <here>",)))
     assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "")
     assert page.count("</script>") == 2, "the data and our script, and no token ends them"
     assert "&lt;/script&gt;</button>" in page
@@ -170,9 +172,9 @@ def test_the_page_asks_for_nothing_and_shows_markup_as_text() -> None:
 
 def test_measures_are_shaded_between_the_least_and_the_most_of_their_column() -> None:
     rows = [{"layer": 1, "head": h, "entropy": e, "padding": 0.0} for h, e in ((1, 1.0), (2, 3.0), (3, 2.0))]
-    table = attention_analysis_page._table("", rows)
+    table = attention_analysis_page._build_measures_table("", rows)
     assert table["columns"] == ["entropy, bits"], "no padding, no column"
     assert [row["cells"] for row in table["rows"]] == [[("1.00", "0.000")], [("3.00", "1.000")], [("2.00", "0.500")]]
-    assert attention_analysis_page.figure("first", -0.00001) == "0.0"
-    assert attention_analysis_page.figure("rise", -0.25) == "−0.250"
-    assert attention_analysis_page.figure("rise", None) == "–"
+    assert attention_analysis_page.format_measure("first", -0.00001) == "0.0"
+    assert attention_analysis_page.format_measure("rise", -0.25) == "−0.250"
+    assert attention_analysis_page.format_measure("rise", None) == "–"

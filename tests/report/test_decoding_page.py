@@ -16,7 +16,13 @@ from headtohead.atomic_io import write_json
 from headtohead.decoding_comparison import charts, tables, terminal
 from headtohead.decoding_comparison import page as decoding_comparison_page
 from headtohead.decoding_comparison import phrasing as say
-from headtohead.decoding_comparison.compare import Sample, compare, figure, measures_of, tallies
+from headtohead.decoding_comparison.compare import (
+    ScoredContinuation,
+    compare_strategies,
+    compute_prompt_ratios,
+    describe_metrics,
+    estimate_metric,
+)
 from headtohead.errors import RunFolderError
 from headtohead.generation.likelihood import Likelihood
 from headtohead.presentation import chart as presentation_chart
@@ -33,13 +39,15 @@ LOSSES = {"greedy": 0.5, "sample": 3.0, "top-k=3": 1.5}
 PROMPTS = 5
 
 
-def samples(name: str, *, second: bool) -> list[Sample]:
+def samples(name: str, *, second: bool) -> list[ScoredContinuation]:
     made = []
     for prompt in range(PROMPTS):
         for number, text in enumerate(TEXTS[name]):
             loss = 8 * (LOSSES[name] + 0.1 * math.sin(prompt + number))
             judged = Likelihood(loss + 5, 6, len(text)) if second else None
-            made.append(Sample(prompt, number, tuple(range(8)), f" {text}", Likelihood(loss, 8, len(text)), judged))
+            made.append(
+                ScoredContinuation(prompt, number, tuple(range(8)), f" {text}", Likelihood(loss, 8, len(text)), judged)
+            )
     return made
 
 
@@ -65,14 +73,20 @@ def step(at: int, token: str, *, kept: int | None = 2) -> Found:
 
 def build(*, second: bool = True, people: bool = True, prompts: int = PROMPTS) -> Found:
     by_strategy = {
-        name: tallies(
+        name: compute_prompt_ratios(
             [one for one in samples(name, second=second) if one.prompt < prompts], prompts, [PEOPLE] * prompts
         )
         for name in TEXTS
     }
-    point = {name: found.as_row() for name, column in by_strategy["sample"].items() if (found := figure(name, column))}
+    point = {
+        name: found.to_dict()
+        for name, column in by_strategy["sample"].items()
+        if (found := estimate_metric(name, column))
+    }
     own = Likelihood(20.0, 8, 16)
-    of_people = tallies([Sample(i, 0, (1, 2), PEOPLE, own) for i in range(prompts)], prompts, [None] * prompts)
+    of_people = compute_prompt_ratios(
+        [ScoredContinuation(i, 0, (1, 2), PEOPLE, own) for i in range(prompts)], prompts, [None] * prompts
+    )
     families = (("temperature", "0.5"), ("top-k", "3"), ("top-p", "0.9"))
     row = {"strategy": "x", "figures": point}
     return {
@@ -87,9 +101,9 @@ def build(*, second: bool = True, people: bool = True, prompts: int = PROMPTS) -
             {"text": f"Ryan {i} {HOSTILE}", "continuation": PEOPLE if people else None} for i in range(prompts)
         ],
         "baseline": "sample",
-        "measures": measures_of(by_strategy),
-        **compare(by_strategy, "sample"),
-        "people": {"perplexity": figure("perplexity", of_people["perplexity"]).as_row()} if people else {},
+        "measures": describe_metrics(by_strategy),
+        **compare_strategies(by_strategy, "sample"),
+        "people": {"perplexity": estimate_metric("perplexity", of_people["perplexity"]).to_dict()} if people else {},
         "sweep": {
             "samples": 3,
             "points": [
@@ -116,7 +130,7 @@ def build(*, second: bool = True, people: bool = True, prompts: int = PROMPTS) -
     }
 
 
-def line(name: str, one: Sample, **changes: Any) -> Found:
+def line(name: str, one: ScoredContinuation, **changes: Any) -> Found:
     said = {"model": "abc", "seed": 0, "max_new_tokens": 8, "strategy": name, "sample": one.sample, "text": one.text}
     return {**said, "prompt": f"Ryan {one.prompt} {HOSTILE}", **changes}
 
@@ -128,7 +142,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [line(name, one) for name in TEXTS for one in samples(name, second=False)]
     stale = [line("sample", samples("sample", second=False)[0], text=" OF ANOTHER SEED", seed=1)]
     (made / "samples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in [*lines, *stale]))
-    decoding_comparison_page.write(made)
+    decoding_comparison_page.write_report(made)
     return made
 
 
@@ -168,7 +182,7 @@ def test_samples_are_shown_once_each_and_none_of_other_settings(page: str) -> No
 def test_without_second_model_people_sweep_or_pairs_the_page_is_whole() -> None:
     found = {**build(second=False, people=False, prompts=1), "samples": [], "traces": [], "laws": []}
     found["sweep"] = {"samples": 3, "points": []}
-    page = decoding_comparison_page.render(found)
+    page = decoding_comparison_page.render_html(found)
     assert "No second model was given, so its column is left out." in page
     assert "bits per byte, second model" not in page
     assert "an interval needs more prompts" in page
@@ -179,14 +193,14 @@ def test_without_second_model_people_sweep_or_pairs_the_page_is_whole() -> None:
 
 def test_a_folder_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"decoding\.json: no such file"):
-        decoding_comparison_page.read(tmp_path)
+        decoding_comparison_page.read_results(tmp_path)
     write_json(tmp_path / "decoding.json", {"schema": 99})
     with pytest.raises(RunFolderError, match="written with schema 99, this reads 1"):
-        decoding_comparison_page.read(tmp_path)
+        decoding_comparison_page.read_results(tmp_path)
 
 
 def test_cards_hold_the_others_against_the_baseline() -> None:
-    cards = decoding_comparison_page.cards(build())
+    cards = decoding_comparison_page.build_strategy_cards(build())
     assert [card["strategy"] for card in cards] == ["greedy", "top-k=3"]
     first = cards[0]["lines"][0]
     assert first["word"] == "helped"
@@ -201,7 +215,7 @@ def test_cards_hold_the_others_against_the_baseline() -> None:
 
 def test_the_tables_say_what_the_figures_are() -> None:
     found = build()
-    (measured, matrix, tests, *_) = tables.tables(found)
+    (measured, matrix, tests, *_) = tables.build_tables(found)
     assert [column.title for column in measured.columns] == ["measure", "greedy", "sample", "top-k=3", "people"]
     row = next(row for row in measured.rows if row[0].text == "perplexity")
     assert row[1].value[0] == found["figures"]["greedy"]["perplexity"]["value"]
@@ -213,7 +227,7 @@ def test_the_tables_say_what_the_figures_are() -> None:
 
 
 def test_other_formats_hold_the_same(folder: Path) -> None:
-    written = {path.name: path for path in decoding_comparison_page.write(folder, ["md", "csv", "svg"])}
+    written = {path.name: path for path in decoding_comparison_page.write_report(folder, ["md", "csv", "svg"])}
     assert "| perplexity |" in written["report.md"].read_text()
     rows = list(csv.DictReader(io.StringIO(written["tests.csv"].read_text())))
     assert {row["verdict"] for row in rows} <= {"helped", "hurt", "no practical difference", "cannot tell"}
@@ -225,16 +239,16 @@ def test_other_formats_hold_the_same(folder: Path) -> None:
 
 
 def test_every_chart_is_sound_vega_lite() -> None:
-    made = charts.charts(build())
+    made = charts.build_charts(build())
     assert [chart.name for chart in made] == ["measures", "tradeoff", "trace-top-k=3", "trace-beam=2"]
     for chart in made:
         for layout in ("wide", "narrow"):
-            chart.build(layout, presentation_chart.Sheets()).to_dict(validate=True)
+            chart.build(layout, presentation_chart.ChartDatasets()).to_dict(validate=True)
 
 
 def test_a_trace_is_drawn_to_scale_with_what_became_of_each_token() -> None:
-    chart = charts.trace(build()["traces"][0])
-    rows = chart.vega()["datasets"]["sheet-0"]
+    chart = charts.build_trace_chart(build()["traces"][0])
+    rows = chart.to_vega_lite()["datasets"]["sheet-0"]
     first = [row for row in rows if row["step"].startswith("1 ")]
     assert [row["from"] for row in first] == pytest.approx([0, 0.5, 0.8, 0.95])
     assert [row["to"] for row in first] == pytest.approx([0.5, 0.8, 0.95, 1])
@@ -245,7 +259,7 @@ def test_a_trace_is_drawn_to_scale_with_what_became_of_each_token() -> None:
 
 def test_marks_stand_where_their_figures_are() -> None:
     found = build()
-    drawn = charts.intervals(found).vega()
+    drawn = charts.build_interval_chart(found).to_vega_lite()
     rows = [
         row for sheet in drawn["datasets"].values() for row in sheet if row.get("tip", "").startswith("greedy: perp")
     ]
@@ -261,7 +275,7 @@ def test_marks_stand_where_their_figures_are() -> None:
     ("token", "shown"), [(" the", "␣the"), ("\n\n", "↵↵"), ("\x03", "␃"), ("\ufffe", "U+FFFE"), ("", "∅"), ("é", "é")]
 )
 def test_what_has_no_look_is_made_visible(token: str, shown: str) -> None:
-    assert say.token(token) == shown
+    assert say.format_token(token) == shown
 
 
 @pytest.mark.parametrize(
@@ -275,12 +289,12 @@ def test_what_has_no_look_is_made_visible(token: str, shown: str) -> None:
     ],
 )
 def test_intervals_in_words(kind: str, interval: list[Any], words: str) -> None:
-    assert say.sizes(kind, interval) == words
+    assert say.describe_change_interval(kind, interval) == words
 
 
 def test_the_terminal_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    terminal.show({**build(), "notes": ["A note."]}, "here", "here/report.html")
+    terminal.print_comparison({**build(), "notes": ["A note."]}, "here", "here/report.html")
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
     assert "perplexity" in shown and "self-BLEU" in shown

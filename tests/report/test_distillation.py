@@ -11,7 +11,7 @@ from headtohead.report import page
 
 @pytest.mark.parametrize(("of_teacher", "behind"), [(250.0, False), (350.0, True)])
 def test_a_teacher_that_is_behind_its_student_is_said_aloud(of_teacher: float, behind: bool):
-    shown = tables.teacher(
+    shown = tables.build_teacher_table(
         {
             "teacher": {"parameters": 2000, "scores": {"obama": {"loss": math.log(of_teacher), "count": 10}}},
             "pairing": {"logits": {"parameters": [500, 500]}},
@@ -26,11 +26,11 @@ def test_a_teacher_that_is_behind_its_student_is_said_aloud(of_teacher: float, b
 def test_at_80_columns_no_word_is_broken(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     score = {"value": 0.1519, "over_documents": [0.133, 0.17], "over_seeds": [0.1, 0.2]}
-    row = dict.fromkeys(tables.ROUGE, score)
+    row = dict.fromkeys(tables.ROUGE_TITLES, score)
     row |= {"length": {"value": 17.5}, "copied-2": {"value": 0.78}, "unfinished": {"value": 0.19}}
     names = ["teacher", "before", "baseline", "taught"]
     contest = {"figures": dict.fromkeys(names, row), "documents": 50, "pairs": [], "claims": [], "signature": "rouge"}
-    terminal.show_distillation({"distilled": contest})
+    terminal.print_distillation({"distilled": contest})
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     words = {word for line in lines for word in line.split()}
@@ -58,7 +58,7 @@ VERDICT = {"variant": "taught", "word": "hurt", "sentence": "taught hurt: perple
 
 
 def test_summaries_are_judged_by_rouge_before_perplexity():
-    said = [row["sentence"].replace("\u00a0", " ") for row in tables.lead({"distilled": CONTEST})]
+    said = [row["sentence"].replace("\u00a0", " ") for row in tables.build_headline_verdicts({"distilled": CONTEST})]
     behind, ahead, far = said
     assert behind == (
         "Student, taught against student on people’s summaries: cannot tell. ROUGE-1 0.0050 lower "
@@ -69,14 +69,14 @@ def test_summaries_are_judged_by_rouge_before_perplexity():
     )
     assert far.startswith("Student, taught is behind teacher: ROUGE-1 0.1000 lower (95 % interval −0.1200 to −0.0800;")
     findings = {"distilled": CONTEST, "verdicts": [VERDICT], "metric": "perplexity"}
-    written = exports.markdown_report(findings, [])
+    written = exports.render_markdown_report(findings, [])
     assert written.index("ROUGE-1") < written.index("perplexity")
 
 
 def test_the_page_leads_with_what_each_writes():
-    shown = page.render({"distilled": CONTEST, "verdicts": [VERDICT], "metric": "perplexity"})
+    shown = page.render_page({"distilled": CONTEST, "verdicts": [VERDICT], "metric": "perplexity"})
     assert "Judged by ROUGE-1 of what each writes about 199 held-out documents, 3 seeds." in shown
     assert shown.index('id="contest"') < shown.index("By perplexity") < shown.index("taught hurt: perplexity")
-    plain = page.render({"verdicts": [VERDICT], "metric": "perplexity"})
+    plain = page.render_page({"verdicts": [VERDICT], "metric": "perplexity"})
     assert 'id="contest"' not in plain and "By perplexity" not in plain
-    assert tables.lead({"verdicts": [VERDICT]}) == []
+    assert tables.build_headline_verdicts({"verdicts": [VERDICT]}) == []

@@ -29,5 +29,5 @@ def test_the_examples_run(
 
 def test_every_format_and_chart_is_named(findings: Callable[..., Findings]) -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
-    assert all(f"--format {one}" in text for one in export.FORMATS)
-    assert all(f"`{chart.name}`" in text for chart in charts.charts(findings({"v": 0.1})))
+    assert all(f"--format {one}" in text for one in export.REPORT_FORMATS)
+    assert all(f"`{chart.name}`" in text for chart in charts.build_charts(findings({"v": 0.1})))

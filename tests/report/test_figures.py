@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from headtohead.presentation import number_format
 
-NBSP = number_format.SPACE
+NBSP = number_format.NO_BREAK_SPACE
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ NBSP = number_format.SPACE
     ],
 )
 def test_a_score_is_shown_in_its_own_unit(metric: str, value: float | None, shown: str) -> None:
-    assert number_format.value(metric, value) == shown
+    assert number_format.format_score(metric, value) == shown
 
 
 @pytest.mark.parametrize(
@@ -38,19 +38,19 @@ def test_a_score_is_shown_in_its_own_unit(metric: str, value: float | None, show
     ],
 )
 def test_a_change_has_a_sign_and_a_unit(metric: str, effect: float | None, shown: str) -> None:
-    assert number_format.change(metric, effect) == shown
+    assert number_format.format_effect(metric, effect) == shown
 
 
 def test_an_interval_names_its_unit_once() -> None:
-    assert number_format.interval("perplexity", [-0.061, -0.043]) == f"−6.10 to −4.30{NBSP}%"
-    assert number_format.interval("accuracy", [-0.086, 0.05]) == f"−8.6 to +5.0{NBSP}points"
-    assert number_format.interval("accuracy", [None, None]) == "–"
-    assert number_format.span("accuracy", [0.81, 0.9]) == f"81.0 to 90.0{NBSP}%"
+    assert number_format.format_effect_interval("perplexity", [-0.061, -0.043]) == f"−6.10 to −4.30{NBSP}%"
+    assert number_format.format_effect_interval("accuracy", [-0.086, 0.05]) == f"−8.6 to +5.0{NBSP}points"
+    assert number_format.format_effect_interval("accuracy", [None, None]) == "–"
+    assert number_format.format_score_interval("accuracy", [0.81, 0.9]) == f"81.0 to 90.0{NBSP}%"
 
 
 @given(st.floats(-0.5, 0.5), st.floats(1e-5, 0.4))
 def test_half_an_interval_is_shown_with_at_least_one_digit(middle: float, half: float) -> None:
-    places = number_format.decimals("perplexity", [middle - half, middle + half])
+    places = number_format.choose_decimals("perplexity", [middle - half, middle + half])
     assert float(f"{100 * half:.{places}f}") > 0
 
 
@@ -59,15 +59,15 @@ def test_half_an_interval_is_shown_with_at_least_one_digit(middle: float, half: 
     [("perplexity", 0.01, f"±1{NBSP}%"), ("accuracy", 0.01, f"±1{NBSP}point"), ("accuracy", 0.02, f"±2{NBSP}points")],
 )
 def test_the_band_is_named_in_the_reader_s_unit(metric: str, matters: float, shown: str) -> None:
-    assert number_format.band(metric, matters) == shown
+    assert number_format.format_margin(metric, matters) == shown
 
 
 def test_costs_are_ratios_and_rounded_sizes() -> None:
-    assert number_format.ratio([0.05, 0.06]) == f"1.20{NBSP}×"
-    assert number_format.ratio([0, 5]) == number_format.ratio([None, 5]) == "–"
-    assert number_format.flops(1002880) == f"1.00{NBSP}M"
-    assert number_format.size(597860352) == f"598{NBSP}MB"
-    assert number_format.seconds(0.0576) == f"57.6{NBSP}ms"
+    assert number_format.format_ratio([0.05, 0.06]) == f"1.20{NBSP}×"
+    assert number_format.format_ratio([0, 5]) == number_format.format_ratio([None, 5]) == "–"
+    assert number_format.format_si_number(1002880) == f"1.00{NBSP}M"
+    assert number_format.format_bytes(597860352) == f"598{NBSP}MB"
+    assert number_format.format_seconds(0.0576) == f"57.6{NBSP}ms"
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ def test_costs_are_ratios_and_rounded_sizes() -> None:
     ],
 )
 def test_a_setting_reads_as_in_a_file(setting: object, shown: str) -> None:
-    assert number_format.plain(setting) == shown
+    assert number_format.format_setting(setting) == shown
 
 
 @pytest.mark.parametrize(("metric", "lower"), [("perplexity", True), ("loss", True), ("accuracy", False)])
 def test_better_means_lower_for_perplexity_and_higher_for_accuracy(metric: str, lower: bool) -> None:
-    assert number_format.is_better(metric, -1.0) is lower
-    assert number_format.is_better(metric, 1.0) is not lower
+    assert number_format.is_improvement(metric, -1.0) is lower
+    assert number_format.is_improvement(metric, 1.0) is not lower

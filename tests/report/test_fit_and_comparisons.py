@@ -47,13 +47,13 @@ def found() -> dict[str, Any]:
 
 
 def test_train_and_validation_loss_and_accuracy_stand_in_one_picture(found):
-    made = fit_chart.fit_chart(found)
+    made = fit_chart.build_fit_chart(found)
     assert made is not None
-    points = fit_chart.points(found, "baseline", "loss", "train")
+    points = fit_chart.compute_curve_points(found, "baseline", "loss", "train")
     assert [(p.at, p.mean, p.low, p.high, p.seeds) for p in points][1] == (10, 0.45, 0.4, 0.5, 2)
-    assert fit_chart.chosen(found, "baseline") == 10
+    assert fit_chart.get_selected_step(found, "baseline") == 10
     assert "baseline: at the end train 90.0%, validation 60.0%, weights of step 10." in made.words
-    drawn = made.vega()
+    drawn = made.to_vega_lite()
     assert len(drawn["concat"]) == 4  # two variants, loss and accuracy
     svg = made.svg()
     assert svg.count("baseline, validation, step 20: loss 0.900") == 1
@@ -62,25 +62,25 @@ def test_train_and_validation_loss_and_accuracy_stand_in_one_picture(found):
 
 def test_there_is_no_picture_without_validation_or_for_a_language_model(found):
     del found["losses"]["baseline"]["validation"]  # the two share theirs
-    assert fit_chart.fit_chart(found) is None
-    assert fit_chart.fit_chart({**found, "metric": "perplexity"}) is None
-    assert fit_chart.fit_chart({}) is None
+    assert fit_chart.build_fit_chart(found) is None
+    assert fit_chart.build_fit_chart({**found, "metric": "perplexity"}) is None
+    assert fit_chart.build_fit_chart({}) is None
 
 
 def test_each_comparison_has_a_picture_its_verdicts_and_what_it_teaches(found):
-    made = comparisons.comparison_charts(found)
+    made = comparisons.build_comparison_charts(found)
     assert [(one.name, one.title.partition(":")[0]) for one in made] == [
         ("comparison-1", "At one rate"),
         ("comparison-2", "Own rates"),
     ]
-    names = [one.name for one in charts.charts(found)]
+    names = [one.name for one in charts.build_charts(found)]
     assert names[:3] == ["forest", "comparison-1", "comparison-2"] and "fit" in names
-    table = next(one for one in tables.tables(found) if one.name == "comparisons")
+    table = next(one for one in tables.build_tables(found) if one.name == "comparisons")
     assert [[cell.text for cell in row][:4] for row in table.rows] == [
         ["At one rate", "sgd", "baseline", "hurt"],
         ["Own rates", "sgd-own", "adamw-own", "hurt"],
     ]
-    html = page.render(found)
+    html = page.render_page(found)
     section = re.search(r'<section id="comparisons">(.*?)</section>', html, flags=re.DOTALL)
     assert section is not None
     for said in ("The rate speaks.", "sgd-own moved by -0.012.", "Change against adamw-own"):
@@ -90,4 +90,4 @@ def test_each_comparison_has_a_picture_its_verdicts_and_what_it_teaches(found):
 
 
 def test_a_report_without_comparisons_has_no_such_section(found):
-    assert 'id="comparisons"' not in page.render({**found, "comparisons": []})
+    assert 'id="comparisons"' not in page.render_page({**found, "comparisons": []})

@@ -36,11 +36,11 @@ def strengths(png: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 @given(arrays.arrays(np.float32, st.tuples(st.integers(1, 6), st.integers(1, 6)), elements=st.floats(0, 1, width=32)))
 def test_the_strength_of_a_pixel_is_the_square_root_of_the_weight(weights: np.ndarray[Any, Any]) -> None:
-    assert np.abs((strengths(thumbnails.png(weights)) / 255.0) ** 2 - weights).max() < 0.005
+    assert np.abs((strengths(thumbnails.render_head(weights)) / 255.0) ** 2 - weights).max() < 0.005
 
 
 def test_what_is_no_weight_is_drawn_blank_and_not_refused() -> None:
-    drawn = strengths(thumbnails.png(np.array([[np.nan, -1.0], [2.0, 0.0]])))
+    drawn = strengths(thumbnails.render_head(np.array([[np.nan, -1.0], [2.0, 0.0]])))
     assert drawn.tolist() == [[0, 0], [255, 0]]
 
 
@@ -48,7 +48,7 @@ def test_a_head_says_where_it_looks() -> None:
     before = np.zeros((4, 4))
     before[range(1, 4), range(3)] = 1.0
     before[0, 0] = 1.0
-    said = thumbnails.words(before, 0, 1, "after")
+    said = thumbnails.describe_head(before, 0, 1, "after")
     assert said.startswith("Layer 1, head 2, after training.")
     assert "25 % on the token itself, 100 % on the token before, 33 % on the first token" in said
 
@@ -59,9 +59,9 @@ def test_maps_are_read_from_the_first_seed_that_has_some(
     place = folder(findings({"v": 0.1}))
     (place / "v" / "seed-10").mkdir()
     (place / "v" / "seed-0").rename(place / "v" / "seed-2")
-    maps = thumbnails.read_maps(place, ["baseline", "v", "absent"])
+    maps = thumbnails.read_training_maps(place, ["baseline", "v", "absent"])
     assert {name: one.seed for name, one in maps.items()} == {"baseline": 0, "v": 2}
-    (layer,) = thumbnails.pictures(maps["v"])
+    (layer,) = thumbnails.render_layers(maps["v"])
     assert [(head.head, head.when) for head in (*layer.before, *layer.after)] == [
         (0, "before"),
         (1, "before"),
@@ -74,11 +74,11 @@ def test_maps_that_are_damaged_are_named(findings: Callable[..., Findings], fold
     place = folder(findings({"v": 0.1}))
     (place / "v" / "seed-0" / "maps.safetensors").write_bytes(b"no")
     with pytest.raises(RunFolderError, match=r"maps\.safetensors: is damaged"):
-        thumbnails.read_maps(place, ["v"])
+        thumbnails.read_training_maps(place, ["v"])
 
 
 def test_a_long_text_is_cut_to_what_can_be_seen() -> None:
     long = np.full((1, 200, 200), 1 / 200, dtype=np.float32)
-    (layer,) = thumbnails.pictures(thumbnails.Maps("text", ("t",) * 200, {}, {0: long}))
+    (layer,) = thumbnails.render_layers(thumbnails.TrainingMaps("text", ("t",) * 200, {}, {0: long}))
     assert layer.before == ()
-    assert len(layer.after[0].uri) < 2_000
+    assert len(layer.after[0].data_uri) < 2_000

@@ -118,7 +118,7 @@ def test_every_picture_has_words_and_every_table_a_caption(text: str) -> None:
 def test_charts_follow_the_dark_in_every_colour_they_use(text: str) -> None:
     from headtohead.presentation import style
 
-    for light, dark in style.AFTER_DARK.items():
+    for light, dark in style.DARK_MODE_COLORS.items():
         assert f'.h2h svg [fill="{light}"] {{ fill: {dark}; }}' in text.replace("&#34;", '"')
     assert "prefers-color-scheme: dark" in text
     assert "@media print" in text
@@ -126,7 +126,7 @@ def test_charts_follow_the_dark_in_every_colour_they_use(text: str) -> None:
 
 def test_the_same_findings_give_the_same_page(findings: Callable[..., Findings]) -> None:
     found = {"curves": findings({"v": 0.1})["curves"]}
-    assert page.render(found) == page.render(found), "clip paths are counted anew for each page"
+    assert page.render_page(found) == page.render_page(found), "clip paths are counted anew for each page"
 
 
 def test_ids_are_unique(text: str) -> None:
@@ -136,7 +136,7 @@ def test_ids_are_unique(text: str) -> None:
 
 def test_verdicts_alone_make_a_page(findings: Callable[..., Findings]) -> None:
     rows = findings({"v": 0.05}, metric="accuracy")["verdicts"]
-    found = Reader(page.render({"verdicts": rows}))
+    found = Reader(page.render_page({"verdicts": rows}))
     assert found.headings == ["Did it help?", "Verdict", "How to reproduce"]
     assert "accuracy" in found.words
 
@@ -148,7 +148,7 @@ def test_warnings_stand_before_the_verdicts(plain: Callable[..., Findings]) -> N
     found["pairing"]["w"]["equal"] = 1
     found["pairing"]["v"]["flag"] = True
     found["audits"]["v"][0]["passed"] = False
-    words = Reader(page.render(found)).words
+    words = Reader(page.render_page(found)).words
     top = words.split("Verdicts")[0]
     assert "The verdict uses unseen rows only" in top
     assert "1 trial has no result" in top
@@ -161,13 +161,13 @@ def test_warnings_stand_before_the_verdicts(plain: Callable[..., Findings]) -> N
 def test_a_classifier_s_page_shows_which_class_is_taken_for_which(plain: Callable[..., Findings]) -> None:
     found = plain({"v": 0.05}, metric="accuracy")
     found |= {"confusion": {"labels": ["<i>", "b"], "matrices": {"v": [[3, 1], [0, 4]]}}}
-    text = page.render(found)
+    text = page.render_page(found)
     assert "Which class is taken for which" in Reader(text).headings
     assert "--share: 0.750" in text
     assert "guessed <i>" in Reader(text).words
 
 
-class Result(notebook.Shown):
+class Result(notebook.NotebookReportMixin):
     """Something with findings."""
 
     def __init__(self, found: Findings, folder: Path | None = None) -> None:
@@ -197,7 +197,7 @@ def test_a_notebook_shows_the_report_without_touching_the_rest_of_its_page(
 
 
 def test_charts_display_by_themselves(findings: Callable[..., Findings]) -> None:
-    shown = notebook.charts_of({"verdicts": findings({"v": -0.08})["verdicts"]})
+    shown = notebook.build_notebook_charts({"verdicts": findings({"v": -0.08})["verdicts"]})
     bundle = shown["forest"]._repr_mimebundle_()
     assert bundle["image/svg+xml"].startswith("<svg")
     assert "v: helped" in bundle["text/plain"]
@@ -205,4 +205,4 @@ def test_charts_display_by_themselves(findings: Callable[..., Findings]) -> None
 
 def test_something_without_findings_says_so() -> None:
     with pytest.raises(NotImplementedError, match="Shown does not say what its findings are"):
-        notebook.Shown()._repr_html_()
+        notebook.NotebookReportMixin()._repr_html_()

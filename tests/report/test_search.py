@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from headtohead.presentation import chart as presentation_chart
-from headtohead.presentation.exports import markdown_report
+from headtohead.presentation.exports import render_markdown_report
 from headtohead.report import charts, page, tables
 from headtohead.search import charts as search_charts
 from headtohead.search import phrasing
-from headtohead.search.terminal import show_search
+from headtohead.search.terminal import print_search
 
 HOSTILE = "</script><b>bold</b>&\"'"
 LAYOUTS: tuple[presentation_chart.Layout, ...] = ("wide", "narrow")
@@ -72,7 +72,7 @@ def build(metric: str = "accuracy", **luck: Any) -> Findings:
 
 
 def test_luck_is_said_in_words():
-    tried, won, lucky = phrasing.sentences(build())
+    tried, won, lucky = phrasing.describe_search(build())
     assert tried == (
         "A grid tried 4 cells (of 8 in the grid) with up to 2 seeds each, 5 trials in all; "
         "1 was given up early, 1 failed."
@@ -80,32 +80,34 @@ def test_luck_is_said_in_words():
     assert won.startswith("The winner is cell-002: rate 0.001, position")
     assert "Of the lead of 3.1\u00a0points, 1.4 were luck (95\u00a0% interval −0.2 to 3.0)." in lucky
     assert "88.4\u00a0%" in lucky and "87.0\u00a0%" in lucky and "with 5 seeds that the search never used" in lucky
-    assert "none of it was luck" in phrasing.luck(build(luck=-0.004))
-    assert "did not even lead" in phrasing.luck(build(lead=-0.01))
-    assert "below" in phrasing.luck(build("perplexity"))
-    assert "Of the lead of 3.1\u00a0points, 1.4 were luck." in phrasing.luck(build(interval=None))
+    assert "none of it was luck" in phrasing.describe_selection_bias(build(luck=-0.004))
+    assert "did not even lead" in phrasing.describe_selection_bias(build(lead=-0.01))
+    assert "below" in phrasing.describe_selection_bias(build("perplexity"))
+    assert "Of the lead of 3.1\u00a0points, 1.4 were luck." in phrasing.describe_selection_bias(build(interval=None))
 
 
 def test_names_are_as_short_as_they_can_be_told_apart():
-    names = phrasing.short_names(["training.optimizer.rate", "training.schedule.rate", "model.width"])
+    names = phrasing.shorten_setting_names(["training.optimizer.rate", "training.schedule.rate", "model.width"])
     assert list(names.values()) == ["optimizer.rate", "schedule.rate", "width"]
 
 
 @pytest.mark.parametrize("metric", ["perplexity", "accuracy"])
 def test_every_picture_in_every_layout_is_sound(metric):
-    made = search_charts.search_charts(build(metric))
+    made = search_charts.build_search_charts(build(metric))
     assert [chart.name for chart in made] == ["search-history", "search-effects", "search-parallel"]
     for chart, layout in itertools.product(made, LAYOUTS):
         if layout == "wide" or chart.panels is None:
-            chart.build(layout, presentation_chart.Sheets()).to_dict(validate=True)
+            chart.build(layout, presentation_chart.ChartDatasets()).to_dict(validate=True)
     assert "<b>" not in made[2].svg()
-    names = [chart.name for chart in charts.charts({**build(metric), "verdicts": []})]
+    names = [chart.name for chart in charts.build_charts({**build(metric), "verdicts": []})]
     assert names == ["search-history", "search-effects", "search-parallel"]
 
 
 def test_marks_are_where_their_figures_are():
     findings = build()
-    history, effects, parallel = (chart.vega()["datasets"] for chart in search_charts.search_charts(findings))
+    history, effects, parallel = (
+        chart.to_vega_lite()["datasets"] for chart in search_charts.build_search_charts(findings)
+    )
     rows = next(rows for rows in history.values() if "trials" in rows[0])
     assert [(row["trials"], row["at"], row["best"]) for row in rows[:2]] == [(2, 0.85, 0.85), (4, 0.884, 0.884)]
     assert [row["fate"] for row in rows] == ["all seeds", "winner", "given up early"]
@@ -116,7 +118,7 @@ def test_marks_are_where_their_figures_are():
     assert at["cell-004", "rate"] > at["cell-001", "rate"] > at["cell-002", "rate"] > at["cell-003", "rate"]
     assert ("cell-004", "accuracy") not in at, "a cell that failed reached nothing"
     assert at["cell-002", "accuracy"] > at["cell-001", "accuracy"], "better is above, whatever the metric"
-    worse = search_charts.search_charts(build("perplexity"))[2].vega()["datasets"]
+    worse = search_charts.build_search_charts(build("perplexity"))[2].to_vega_lite()["datasets"]
     reached = {
         row["cell"]: row["at"]
         for rows in worse.values()
@@ -130,15 +132,15 @@ def test_a_cell_far_behind_is_drawn_at_the_edge():
     findings = build("perplexity")
     findings["search"]["luck"] = None
     findings["search"]["cells"][2]["mean"] = findings["search"]["history"][2]["mean"] = 1e6
-    _, high = phrasing.limits(findings)
+    _, high = phrasing.compute_axis_limits(findings)
     assert high < 1000
-    rows = search_charts.search_charts(findings)[0].vega()["datasets"]
+    rows = search_charts.build_search_charts(findings)[0].to_vega_lite()["datasets"]
     last = next(rows for rows in rows.values() if rows and "trials" in rows[0])[-1]
     assert last["at"] == high and "further off" in last["tip"]
 
 
 def test_the_table_ranks_the_cells_and_says_how_they_ended():
-    made = {table.name: table for table in tables.tables(build())}
+    made = {table.name: table for table in tables.build_tables(build())}
     ends = [(row[0].text, row[-1].text) for row in made["search"].rows]
     assert ends == [
         ("cell-002", "winner"),
@@ -147,18 +149,18 @@ def test_the_table_ranks_the_cells_and_says_how_they_ended():
         ("cell-004", "failed: ran away"),
     ]
     assert len(made["search_effects"].rows) == 2
-    assert all(not table.name.startswith("search") for table in tables.tables({"metric": "accuracy"}))
+    assert all(not table.name.startswith("search") for table in tables.build_tables({"metric": "accuracy"}))
 
 
 def test_page_and_markdown_show_the_search(plain):
     findings = {**plain({"v": 0.05}, metric="accuracy"), "search": build()["search"]}
-    html = page.render(findings)
+    html = page.render_page(findings)
     assert 'id="search"' in html and "1.4 were luck" in html
     assert HOSTILE not in html.partition('id="findings"')[0]
     assert html.count("<svg") >= 6
-    text = markdown_report(findings, tables.tables(findings))
+    text = render_markdown_report(findings, tables.build_tables(findings))
     assert "1.4 were luck" in text and "## The search" in text
-    assert 'id="search"' not in page.render(plain({"v": 0.05}))
+    assert 'id="search"' not in page.render_page(plain({"v": 0.05}))
 
 
 def test_the_terminal_shows_the_best_cells_in_80_columns(capsys, monkeypatch):
@@ -166,16 +168,16 @@ def test_the_terminal_shows_the_best_cells_in_80_columns(capsys, monkeypatch):
     findings = build()
     for number in range(4, 20):
         findings["search"]["cells"].append(cell(number, 0.01, "alibi", 0.5 + number / 100))
-    show_search(findings)
+    print_search(findings)
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 80
     assert "cell-002" in said and "winner" in said
     assert "and 10 more cells, in the report" in said
     assert "1.4 were luck" in " ".join(said.split())
-    show_search({"metric": "accuracy"})
+    print_search({"metric": "accuracy"})
     assert capsys.readouterr().out == ""
 
 
 def test_figures_stay_finite():
-    low, high = phrasing.limits(build())
+    low, high = phrasing.compute_axis_limits(build())
     assert math.isfinite(low) and low < high

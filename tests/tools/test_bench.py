@@ -58,7 +58,7 @@ def our_losses(raw, folder, steps):
     training.model.train()
     for step in range(steps):
         training._step(step)
-    return [loss.item() for loss in training._recent]
+    return [loss.item() for loss in training._pending_losses]
 
 
 def their_losses(model, given, steps):
@@ -199,9 +199,9 @@ def results():
 
 def test_results_come_back_from_json():
     made = results()
-    again = results_of(json.loads(json.dumps(made.as_row())))
+    again = results_of(json.loads(json.dumps(made.to_dict())))
     assert again == made
-    assert [one["holds"] for one in made.as_row()["findings"]] == [True, False]
+    assert [one["holds"] for one in made.to_dict()["findings"]] == [True, False]
 
 
 def test_the_page_shows_every_family_and_which_promises_fail():

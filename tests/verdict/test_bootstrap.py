@@ -4,23 +4,23 @@ import numpy as np
 import pytest
 
 from headtohead.errors import ScoresError
-from headtohead.verdict.bootstrap import paired, resampled
-from headtohead.verdict.statistics import mean_interval
+from headtohead.verdict.bootstrap import bootstrap_mean, bootstrap_paired_difference
+from headtohead.verdict.statistics import compute_mean_interval
 
 
 def test_the_interval_is_the_same_on_every_call_and_does_not_disturb_others():
     values = np.random.default_rng(1).normal(size=80).tolist()
     np.random.seed(3)  # noqa: NPY002  the global stream must not matter
-    first = resampled(values)
+    first = bootstrap_mean(values)
     np.random.seed(4)  # noqa: NPY002
-    assert resampled(values) == first
+    assert bootstrap_mean(values) == first
     assert first.interval == pytest.approx((-0.25672, 0.11245), abs=1e-5)
 
 
 def test_it_is_about_the_t_interval_of_a_mean():
     values = np.random.default_rng(0).normal(0.3, 1.0, size=200).tolist()
-    low, high = mean_interval(values)
-    found = resampled(values)
+    low, high = compute_mean_interval(values)
+    found = bootstrap_mean(values)
     assert found.value == pytest.approx(np.mean(values))
     assert found.interval == pytest.approx((low, high), abs=0.02)
     assert found.above > 0.99
@@ -30,16 +30,16 @@ def test_pairing_takes_the_documents_own_difficulty_away():
     rng = np.random.default_rng(2)
     document = rng.normal(0, 1, size=100)
     one, other = document + rng.normal(0, 0.05, 100), document + 0.05 + rng.normal(0, 0.05, 100)
-    found = paired(one.tolist(), other.tolist())
+    found = bootstrap_paired_difference(one.tolist(), other.tolist())
     assert found.interval[0] > 0
     assert found.interval[1] - found.interval[0] < 0.05
-    unpaired = resampled(one.tolist())
+    unpaired = bootstrap_mean(one.tolist())
     assert unpaired.interval[1] - unpaired.interval[0] > 0.3
-    assert paired(other.tolist(), one.tolist()).value == pytest.approx(-found.value)
+    assert bootstrap_paired_difference(other.tolist(), one.tolist()).value == pytest.approx(-found.value)
 
 
 def test_what_cannot_be_drawn_from_is_said():
     with pytest.raises(ScoresError, match="2 documents beside 3"):
-        paired([1.0, 2.0, 3.0], [1.0, 2.0])
+        bootstrap_paired_difference([1.0, 2.0, 3.0], [1.0, 2.0])
     with pytest.raises(ScoresError, match="one number for each document"):
-        resampled([])
+        bootstrap_mean([])

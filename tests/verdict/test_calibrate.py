@@ -6,25 +6,29 @@ import numpy as np
 import pytest
 
 from headtohead.errors import ScoresError
-from headtohead.verdict.calibration import calibrate, to_markdown
-from headtohead.verdict.simulations import Measured, Synthetic
-from headtohead.verdict.statistics import components, rare, spread
+from headtohead.verdict.calibration import calibrate_fixed_seeds, to_markdown
+from headtohead.verdict.simulations import ResampledSimulation, SyntheticSimulation
+from headtohead.verdict.statistics import (
+    compute_interval,
+    compute_rare_difference_variance,
+    estimate_variance_components,
+)
 
 EXPERIMENTS = 2000
 CHANCE = 3 * np.sqrt(0.05 * 0.95 / EXPERIMENTS)  # three standard errors of a share of 5 %
 
 WORLDS = [
-    Synthetic("seeds", 1.0, 0.1, 0.1),
-    Synthetic("examples", 0.1, 1.0, 0.1),
-    Synthetic("both", 1.0, 1.0, 0.3),
-    Synthetic("residual", 0.0, 0.0, 1.0),
-    Synthetic("mostly seeds", 1.0, 0.4, 0.3),
-    Synthetic("heavy", 1.0, 1.0, 0.5, shape="heavy", lengths=True),
-    Synthetic("skewed", 0.5, 1.0, 0.5, shape="skewed", lengths=True),
+    SyntheticSimulation("seeds", 1.0, 0.1, 0.1),
+    SyntheticSimulation("examples", 0.1, 1.0, 0.1),
+    SyntheticSimulation("both", 1.0, 1.0, 0.3),
+    SyntheticSimulation("residual", 0.0, 0.0, 1.0),
+    SyntheticSimulation("mostly seeds", 1.0, 0.4, 0.3),
+    SyntheticSimulation("heavy", 1.0, 1.0, 0.5, shape="heavy", lengths=True),
+    SyntheticSimulation("skewed", 0.5, 1.0, 0.5, shape="skewed", lengths=True),
 ]
 
 
-def measured() -> Measured:
+def measured() -> ResampledSimulation:
     """Tables as trainings give them: seeds differ a little, examples of unequal length, heavy tails."""
     rng = np.random.default_rng(7)
     weights = np.ceil(20 * np.exp(0.5 * rng.standard_normal(300)))
@@ -38,12 +42,12 @@ def measured() -> Measured:
         )
         for _ in range(2)
     ]
-    return Measured("measured", tables, [weights, weights])
+    return ResampledSimulation("measured", tables, [weights, weights])
 
 
 @pytest.mark.parametrize("world", [*WORLDS, measured()], ids=lambda world: world.name)
-def test_intervals_hold_the_truth_as_often_as_they_say(world: Synthetic | Measured) -> None:
-    for row in calibrate(world, examples=60, experiments=EXPERIMENTS, random_seed=1):
+def test_intervals_hold_the_truth_as_often_as_they_say(world: SyntheticSimulation | ResampledSimulation) -> None:
+    for row in calibrate_fixed_seeds(world, num_examples=60, num_experiments=EXPERIMENTS, rng_seed=1):
         assert 0.93 - CHANCE / 3 <= row.coverage <= 0.97 + CHANCE / 3, row
         assert abs(row.coverage_here - 0.95) <= 1.5 * CHANCE, row
         assert row.false_verdicts == pytest.approx(1 - row.coverage)
@@ -54,7 +58,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(world: Synthetic | Measur
 
 def test_a_wrong_interval_would_be_found_out() -> None:
     # Examples pooled with seeds, as if every cell were a new observation: the mistake this room exists to avoid.
-    world = Synthetic("seeds", 1.0, 0.1, 0.1)
+    world = SyntheticSimulation("seeds", 1.0, 0.1, 0.1)
     rng = np.random.default_rng(0)
     draw = world.draw(rng, EXPERIMENTS, 5, 60)
     cells = draw.differences.reshape(EXPERIMENTS, -1)
@@ -64,19 +68,28 @@ def test_a_wrong_interval_would_be_found_out() -> None:
 
 def test_noise_of_no_examples_does_not_widen_the_interval() -> None:
     # Cutting B - R at 0 alone would add the positive half of its noise, and cover 97 %.
-    row = calibrate(Synthetic("residual", 0.0, 0.0, 1.0), seeds=(3,), examples=50, experiments=8000)[0]
+    row = calibrate_fixed_seeds(
+        SyntheticSimulation("residual", 0.0, 0.0, 1.0), seed_counts=(3,), num_examples=50, num_experiments=8000
+    )[0]
     assert 0.945 <= row.coverage <= 0.963
 
 
 def test_skewed_examples_widen_the_interval() -> None:
     # A plain t interval covers 93.4 % here.
-    row = calibrate(Synthetic("skewed", 0.05, 1.0, 0.05, shape="skewed"), seeds=(5,), examples=50, experiments=8000)[0]
+    row = calibrate_fixed_seeds(
+        SyntheticSimulation("skewed", 0.05, 1.0, 0.05, shape="skewed"),
+        seed_counts=(5,),
+        num_examples=50,
+        num_experiments=8000,
+    )[0]
     assert 0.941 <= row.coverage <= 0.96
 
 
 @pytest.mark.parametrize("confidence", [0.9, 0.99, 0.997])
 def test_other_confidences_hold_too(confidence: float) -> None:
-    for row in calibrate(WORLDS[4], seeds=(3, 5), examples=60, experiments=4000, confidence=confidence):
+    for row in calibrate_fixed_seeds(
+        WORLDS[4], seed_counts=(3, 5), num_examples=60, num_experiments=4000, confidence=confidence
+    ):
         error = np.sqrt(confidence * (1 - confidence) / 4000)
         assert row.coverage >= confidence - 0.3 * (1 - confidence) - 2 * error, row
 
@@ -87,17 +100,20 @@ def test_answers_that_rarely_differ_are_covered() -> None:
     rows = rng.choice([-1.0, 0.0, 1.0], p=[0.005, 0.99, 0.005], size=(EXPERIMENTS, 1, 50))
     table = np.repeat(rows, 3, axis=1)
     weights = np.ones((EXPERIMENTS, 50))
-    bare, kept = components(table, weights), components(table, weights, rare(table))
+    bare, kept = (
+        estimate_variance_components(table, weights),
+        estimate_variance_components(table, weights, compute_rare_difference_variance(table)),
+    )
     here = table.mean(axis=(1, 2))
     shift = 0.005  # a true difference of half a point, which the bare interval of no width never holds
-    assert (np.abs(here - shift) <= spread(bare, 0.95).half).mean() < 0.6
-    assert (np.abs(here - shift) <= spread(kept, 0.95).half).mean() > 0.93
+    assert (np.abs(here - shift) <= compute_interval(bare, 0.95).half).mean() < 0.6
+    assert (np.abs(here - shift) <= compute_interval(kept, 0.95).half).mean() > 0.93
 
 
 def test_the_truth_of_measured_worlds_is_exactly_0() -> None:
     rng = np.random.default_rng(0)
     table, weights = 5 + rng.exponential(1, (4, 6)), rng.integers(1, 9, 6).astype(float)
-    world = Measured("m", [table], [weights])
+    world = ResampledSimulation("m", [table], [weights])
     pool = world._pools[0]
     # Every row with every column, each as likely as the next.
     assert (pool.of_seeds + pool.of_examples).sum() == pytest.approx(0, abs=1e-9)
@@ -108,13 +124,13 @@ def test_the_truth_of_measured_worlds_is_exactly_0() -> None:
 def test_a_measured_table_without_example_effects_gives_a_world_without_them() -> None:
     rng = np.random.default_rng(4)
     table = rng.standard_normal((6, 1)) + rng.standard_normal((6, 400))
-    assert Measured("m", [table], [np.ones(400)]).truth(5, 400).of_examples[0] == 0
-    shared = Measured("m", [table + rng.standard_normal(400)], [np.ones(400)]).truth(5, 400)
+    assert ResampledSimulation("m", [table], [np.ones(400)]).truth(5, 400).of_examples[0] == 0
+    shared = ResampledSimulation("m", [table + rng.standard_normal(400)], [np.ones(400)]).truth(5, 400)
     assert shared.of_examples[0] == pytest.approx(1 / 400, rel=0.2)
 
 
 @pytest.mark.parametrize("world", [WORLDS[2], WORLDS[5], measured()], ids=lambda world: world.name)
-def test_worlds_have_the_variance_that_they_claim(world: Synthetic | Measured) -> None:
+def test_worlds_have_the_variance_that_they_claim(world: SyntheticSimulation | ResampledSimulation) -> None:
     draw = world.draw(np.random.default_rng(2), 4000, 5, 60)
     truth = world.truth(5, 60)
     d = draw.differences.sum(axis=(1, 2)) / draw.weights.sum(axis=1) / 5
@@ -123,13 +139,16 @@ def test_worlds_have_the_variance_that_they_claim(world: Synthetic | Measured) -
 
 
 def test_the_same_random_seed_gives_the_same_rows() -> None:
-    first, second = (calibrate(WORLDS[0], seeds=(3,), examples=20, experiments=100, random_seed=s) for s in (4, 4))
+    first, second = (
+        calibrate_fixed_seeds(WORLDS[0], seed_counts=(3,), num_examples=20, num_experiments=100, rng_seed=s)
+        for s in (4, 4)
+    )
     assert first == second
-    assert first != calibrate(WORLDS[0], seeds=(3,), examples=20, experiments=100, random_seed=5)
+    assert first != calibrate_fixed_seeds(WORLDS[0], seed_counts=(3,), num_examples=20, num_experiments=100, rng_seed=5)
 
 
 def test_rows_become_a_table() -> None:
-    text = to_markdown(calibrate(WORLDS[0], seeds=(3, 5), examples=20, experiments=50))
+    text = to_markdown(calibrate_fixed_seeds(WORLDS[0], seed_counts=(3, 5), num_examples=20, num_experiments=50))
     lines = text.splitlines()
     assert len(lines) == 4
     assert lines[0].startswith("| world | seeds | examples | experiments | coverage |")
@@ -149,4 +168,4 @@ def test_tables_too_small_to_draw_from_are_refused(
     tables: list[np.ndarray], weights: list[np.ndarray], words: str
 ) -> None:
     with pytest.raises(ScoresError, match=words):
-        Measured("m", tables, weights)
+        ResampledSimulation("m", tables, weights)

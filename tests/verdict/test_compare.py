@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from headtohead.errors import ScoresError
-from headtohead.verdict.compare import compare
+from headtohead.verdict.compare import compare_scores
 from headtohead.verdict.record import Verdict
-from headtohead.verdict.rule import METRICS, MetricName, decide, metric_named
+from headtohead.verdict.rule import METRICS, MetricName, decide_outcomes, get_metric
 from headtohead.verdict.scores import Scores
-from headtohead.verdict.statistics import components, spread
+from headtohead.verdict.statistics import compute_interval, estimate_variance_components
 
 SEEDS = tuple(range(8))
 
@@ -35,7 +35,7 @@ def per_seed(*figures: float) -> Scores:
 
 
 def one(baseline: Scores, variant: Scores, metric: MetricName, matters: float, **more: object) -> Verdict:
-    return compare(baseline, {"x": variant}, metric=metric, matters=matters, **more)[0]  # type: ignore[arg-type]
+    return compare_scores(baseline, {"x": variant}, metric=metric, equivalence_margin=matters, **more)[0]  # type: ignore[arg-type]
 
 
 def world(mu: float, random_seed: int = 0, seeds: int = 8, examples: int = 120) -> tuple[Scores, Scores]:
@@ -145,10 +145,14 @@ def test_a_clear_difference_too_small_to_matter_is_none() -> None:
 def test_the_rule_takes_the_first_that_applies() -> None:
     # The 95 % interval excludes 0 and reaches beyond the band; the 90 % interval lies inside it.
     d, band = np.array([5.0]), (-10.0, 10.0)
-    assert decide(d, np.array([4.0]), np.array([3.0]), band, lower_is_better=True) == ["no practical difference"]
-    assert decide(d, np.array([4.9]), np.array([3.0]), (-9.5, 9.5), lower_is_better=True) == ["hurt"]
-    assert decide(d, np.array([6.0]), np.array([4.5]), band, lower_is_better=True) == ["no practical difference"]
-    assert decide(d, np.array([6.0]), np.array([5.5]), band, lower_is_better=True) == ["cannot tell"]
+    assert decide_outcomes(d, np.array([4.0]), np.array([3.0]), band, lower_is_better=True) == [
+        "no practical difference"
+    ]
+    assert decide_outcomes(d, np.array([4.9]), np.array([3.0]), (-9.5, 9.5), lower_is_better=True) == ["hurt"]
+    assert decide_outcomes(d, np.array([6.0]), np.array([4.5]), band, lower_is_better=True) == [
+        "no practical difference"
+    ]
+    assert decide_outcomes(d, np.array([6.0]), np.array([5.5]), band, lower_is_better=True) == ["cannot tell"]
 
 
 def test_matters_is_relative_on_both_sides_for_perplexity() -> None:
@@ -159,8 +163,12 @@ def test_matters_is_relative_on_both_sides_for_perplexity() -> None:
 def test_intervals_are_simultaneous_over_the_variants_that_are_judged() -> None:
     base, variant = world(0.01)
     alone = one(base, variant, "perplexity", 0.01)
-    three = compare(
-        base, dict.fromkeys("abc", variant), metric="perplexity", matters=0.01, failed={"c": "reads the future"}
+    three = compare_scores(
+        base,
+        dict.fromkeys("abc", variant),
+        metric="perplexity",
+        equivalence_margin=0.01,
+        failed_audits={"c": "reads the future"},
     )
     assert alone.level == pytest.approx(0.95)
     assert three[0].level == pytest.approx(0.975)
@@ -170,12 +178,12 @@ def test_intervals_are_simultaneous_over_the_variants_that_are_judged() -> None:
 
 def test_a_failed_audit_takes_the_verdict_away() -> None:
     base, variant = world(-0.5)
-    leak, gone = compare(
+    leak, gone = compare_scores(
         base,
         {"leak": variant},
         metric="perplexity",
-        matters=0.01,
-        failed={"leak": "reads the future", "gone": "no run"},
+        equivalence_margin=0.01,
+        failed_audits={"leak": "reads the future", "gone": "no run"},
     )
     assert leak.sentence == "leak is not comparable: reads the future."
     assert leak.reason == "reads the future"
@@ -225,9 +233,9 @@ def test_the_seeds_asked_for_do_settle_it() -> None:
     total = 4 + found.more_seeds
     sigma = found.interval[1] - found.effect
     sigma *= math.sqrt(4) / stats.t.ppf(0.975, 3)
-    again = components(rng.normal(found.effect, sigma, (4000, total, 1)), np.ones((4000, 1)))
-    halves = [spread(again, level).half for level in (0.95, 0.90)]
-    words = decide(again.difference, *halves, (-0.01, 0.01), lower_is_better=True)
+    again = estimate_variance_components(rng.normal(found.effect, sigma, (4000, total, 1)), np.ones((4000, 1)))
+    halves = [compute_interval(again, level).half for level in (0.95, 0.90)]
+    words = decide_outcomes(again.difference, *halves, (-0.01, 0.01), lower_is_better=True)
     assert np.mean([word != "cannot tell" for word in words]) == pytest.approx(0.8, abs=0.03)
 
 
@@ -260,9 +268,9 @@ def test_looks_widen_the_interval_and_lost_seeds_keep_their_look() -> None:
 def test_a_row_is_plain_json() -> None:
     base, variant = world(0.01)
     rows = [
-        verdict.as_row()
-        for verdict in compare(
-            base, {"a": variant}, metric="perplexity", matters=0.01, failed={"b": "reads the future"}
+        verdict.to_dict()
+        for verdict in compare_scores(
+            base, {"a": variant}, metric="perplexity", equivalence_margin=0.01, failed_audits={"b": "reads the future"}
         )
     ]
     back = json.loads(json.dumps(rows, allow_nan=False))
@@ -282,12 +290,12 @@ def test_a_row_is_plain_json() -> None:
 )
 def test_wrong_questions_are_refused(asked: dict[str, object], words: str) -> None:
     with pytest.raises(ScoresError, match=words):
-        compare(per_seed(80.0, 82.0), {"x": per_seed(85.0, 81.0)}, **asked)  # type: ignore[arg-type]
+        compare_scores(per_seed(80.0, 82.0), {"x": per_seed(85.0, 81.0)}, **asked)  # type: ignore[arg-type]
 
 
 def test_an_unknown_metric_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(ScoresError, match=r"metric 'perplexty' is not known; .*did you mean 'perplexity'"):
-        metric_named("perplexty")
+        get_metric("perplexty")
 
 
 def test_words_of_each_verdict() -> None:

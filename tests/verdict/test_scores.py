@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from headtohead.errors import ScoresError
-from headtohead.verdict.scores import Scores, pair
+from headtohead.verdict.scores import Scores, pair_scores
 
 TABLE = np.arange(6.0).reshape(2, 3)
 
 
 def test_total_over_total_is_not_a_mean_of_means() -> None:
     scores = Scores((1, 2), np.array([[2.0, 30.0], [4.0, 60.0]]), np.array([1.0, 9.0]))
-    assert scores.per_seed() == pytest.approx([3.2, 6.4])
+    assert scores.compute_seed_means() == pytest.approx([3.2, 6.4])
 
 
 def test_scores_cannot_be_changed_after_the_fact() -> None:
@@ -55,7 +55,7 @@ def test_every_fault_is_told_at_once() -> None:
 
 
 def test_pairs_hold_the_common_seeds_only() -> None:
-    paired = pair("x", Scores((1, 2), TABLE, np.ones(3)), Scores((3, 2), TABLE + 10, np.ones(3)))
+    paired = pair_scores("x", Scores((1, 2), TABLE, np.ones(3)), Scores((3, 2), TABLE + 10, np.ones(3)))
     assert paired.seeds == (2,)
     assert paired.left_out == (1, 3)
     assert paired.differences.tolist() == [[10, 10, 10]]
@@ -64,7 +64,7 @@ def test_pairs_hold_the_common_seeds_only() -> None:
 def test_a_score_per_seed_pairs_with_a_score_per_example() -> None:
     whole = Scores((1, 2), np.array([[5.0], [6.0]]), np.ones(1))
     fine = Scores((1, 2), np.array([[2.0, 6.0], [4.0, 8.0]]), np.array([1.0, 1.0]))
-    assert pair("x", whole, fine).differences.tolist() == [[-1], [0]]
+    assert pair_scores("x", whole, fine).differences.tolist() == [[-1], [0]]
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ def test_a_score_per_seed_pairs_with_a_score_per_example() -> None:
 )
 def test_different_examples_are_never_paired(other: Scores, words: str) -> None:
     with pytest.raises(ScoresError, match=words):
-        pair("x", Scores((1, 2), TABLE, np.ones(3), ("a", "b", "c")), other)
+        pair_scores("x", Scores((1, 2), TABLE, np.ones(3), ("a", "b", "c")), other)

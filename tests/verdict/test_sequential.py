@@ -10,22 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headtohead.errors import ScoresError
-from headtohead.verdict.calibration import calibrate_auto
-from headtohead.verdict.compare import compare
-from headtohead.verdict.interim import confidence_at, schedule, settled
+from headtohead.verdict.calibration import calibrate_sequential
+from headtohead.verdict.compare import compare_scores
+from headtohead.verdict.interim import compute_analysis_confidence, is_settled, plan_interim_analyses
 from headtohead.verdict.scores import Scores
-from headtohead.verdict.simulations import Synthetic
+from headtohead.verdict.simulations import SyntheticSimulation
 
 
 def test_looks_of_the_usual_limits() -> None:
-    assert schedule(12) == (3, 5, 8, 12)
-    assert schedule(8) == (3, 5, 8)
-    assert schedule(2) == (2,)
+    assert plan_interim_analyses(12) == (3, 5, 8, 12)
+    assert plan_interim_analyses(8) == (3, 5, 8)
+    assert plan_interim_analyses(2) == (2,)
 
 
 @given(st.integers(2, 500))
 def test_looks_rise_to_the_limit(limit: int) -> None:
-    looks = schedule(limit)
+    looks = plan_interim_analyses(limit)
     assert looks[-1] == limit
     assert looks[0] >= 2
     assert all(early < late for early, late in pairwise(looks))
@@ -33,14 +33,14 @@ def test_looks_rise_to_the_limit(limit: int) -> None:
 
 @given(st.integers(2, 500), st.floats(0.5, 0.999))
 def test_all_looks_together_spend_exactly_the_error_rate(limit: int, confidence: float) -> None:
-    looks = schedule(limit)
-    spent = sum(1 - confidence_at(look, looks, confidence) for look in looks)
+    looks = plan_interim_analyses(limit)
+    spent = sum(1 - compute_analysis_confidence(look, looks, confidence) for look in looks)
     assert spent == pytest.approx(1 - confidence)
-    assert all(confidence_at(look, looks, confidence) >= confidence - 1e-12 for look in looks)
+    assert all(compute_analysis_confidence(look, looks, confidence) >= confidence - 1e-12 for look in looks)
 
 
 def test_one_look_is_no_peeking() -> None:
-    assert confidence_at(5, (5,)) == pytest.approx(0.95)
+    assert compute_analysis_confidence(5, (5,)) == pytest.approx(0.95)
 
 
 @pytest.mark.parametrize(
@@ -54,12 +54,12 @@ def test_one_look_is_no_peeking() -> None:
 )
 def test_unplanned_looks_are_refused(look: int, looks: tuple[int, ...], words: str) -> None:
     with pytest.raises(ScoresError, match=words):
-        confidence_at(look, looks)
+        compute_analysis_confidence(look, looks)
 
 
 def test_one_seed_is_no_limit() -> None:
     with pytest.raises(ScoresError, match="a limit of 1 seeds; two are the least"):
-        schedule(1)
+        plan_interim_analyses(1)
 
 
 def test_settled_means_that_no_verdict_is_open() -> None:
@@ -68,21 +68,21 @@ def test_settled_means_that_no_verdict_is_open() -> None:
 
     base, clear, vague = figures(1, 2, 3), figures(2, 3.01, 4), figures(0, 3, 3)
     judged = {"metric": "loss", "matters": 0.1, "failed": {"leak": "reads the future"}}
-    assert settled(compare(base, {"clear": clear}, **judged))
-    assert not settled(compare(base, {"clear": clear, "vague": vague}, **judged))
+    assert is_settled(compare_scores(base, {"clear": clear}, **judged))
+    assert not is_settled(compare_scores(base, {"clear": clear, "vague": vague}, **judged))
 
 
 @pytest.mark.parametrize(
     "world",
     [
-        Synthetic("seeds", 1.0, 0.1, 0.1),
-        Synthetic("both", 1.0, 1.0, 0.5),
-        Synthetic("heavy", 1.0, 0.5, 0.5, shape="heavy", shape_of_seeds="heavy"),
+        SyntheticSimulation("seeds", 1.0, 0.1, 0.1),
+        SyntheticSimulation("both", 1.0, 1.0, 0.5),
+        SyntheticSimulation("heavy", 1.0, 0.5, 0.5, shape="heavy", seed_distribution="heavy"),
     ],
     ids=lambda world: world.name,
 )
-def test_error_rates_are_valid_under_peeking(world: Synthetic) -> None:
-    nothing, edge, twice = calibrate_auto(world, limit=12, examples=60, experiments=3000, random_seed=5)
+def test_error_rates_are_valid_under_peeking(world: SyntheticSimulation) -> None:
+    nothing, edge, twice = calibrate_sequential(world, max_seeds=12, num_examples=60, num_experiments=3000, rng_seed=5)
     error = 3 * np.sqrt(0.05 * 0.95 / 3000)
     for row in (nothing, edge, twice):
         assert row.coverage >= 0.95 - error
@@ -94,6 +94,10 @@ def test_error_rates_are_valid_under_peeking(world: Synthetic) -> None:
 
 
 def test_peeking_without_spending_would_not_be_valid(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headtohead.verdict.interim.confidence_at", lambda look, looks, confidence: confidence)
-    nothing, *_ = calibrate_auto(Synthetic("seeds", 1.0, 0.1, 0.1), examples=60, experiments=3000, random_seed=5)
+    monkeypatch.setattr(
+        "headtohead.verdict.interim.compute_analysis_confidence", lambda look, looks, confidence: confidence
+    )
+    nothing, *_ = calibrate_sequential(
+        SyntheticSimulation("seeds", 1.0, 0.1, 0.1), num_examples=60, num_experiments=3000, rng_seed=5
+    )
     assert nothing.wrong > 0.07

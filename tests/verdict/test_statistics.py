@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from headtohead.verdict.statistics import (
-    Components,
-    components,
-    critical,
-    detectable,
-    power_to_agree,
-    power_to_differ,
-    rare,
-    spread,
-    spread_of_seeds,
+    VarianceComponents,
+    compute_critical_value,
+    compute_detection_power,
+    compute_equivalence_power,
+    compute_interval,
+    compute_min_detectable_effect,
+    compute_rare_difference_variance,
+    compute_seed_interval,
+    estimate_variance_components,
 )
 
 SIZES = st.tuples(st.integers(2, 8), st.integers(2, 30), st.integers(0, 2**32 - 1))
@@ -30,13 +30,13 @@ def table(seeds: int, examples: int, random_seed: int) -> tuple[np.ndarray, np.n
     return weights * rates, weights
 
 
-def measured(differences: np.ndarray, weights: np.ndarray) -> Components:
-    return components(differences[None], weights[None])
+def measured(differences: np.ndarray, weights: np.ndarray) -> VarianceComponents:
+    return estimate_variance_components(differences[None], weights[None])
 
 
-def truth(of_seeds: float, of_examples: float, seeds: int, examples: int = 1000) -> Components:
+def truth(of_seeds: float, of_examples: float, seeds: int, examples: int = 1000) -> VarianceComponents:
     shared, nothing = np.array([of_examples]), np.zeros(1)
-    return Components(nothing, np.array([of_seeds]), shared, shared, nothing, nothing, seeds, examples)
+    return VarianceComponents(nothing, np.array([of_seeds]), shared, shared, nothing, nothing, seeds, examples)
 
 
 @given(SIZES, st.sampled_from([0.9, 0.95, 0.99]))
@@ -45,19 +45,19 @@ def test_the_seeds_interval_is_the_paired_t_interval(size: tuple[int, int, int],
     parts = measured(differences, weights)
     per_seed = differences.sum(axis=1) / weights.sum()
     interval = stats.ttest_rel(per_seed, np.zeros_like(per_seed)).confidence_interval(level)
-    half = spread_of_seeds(parts, level).half[0]
+    half = compute_seed_interval(parts, level).half[0]
     assert [parts.difference[0] - half, parts.difference[0] + half] == pytest.approx(list(interval))
 
 
 def test_with_seeds_alone_both_intervals_are_the_same() -> None:
     parts = measured(np.array([[1.0], [2.0], [4.0]]), np.ones(1))
-    assert spread(parts, 0.95).half == pytest.approx(spread_of_seeds(parts, 0.95).half)
+    assert compute_interval(parts, 0.95).half == pytest.approx(compute_seed_interval(parts, 0.95).half)
 
 
 @given(SIZES)
 def test_the_interval_for_new_text_is_never_the_narrower(size: tuple[int, int, int]) -> None:
     parts = measured(*table(*size))
-    assert spread(parts, 0.95).half[0] >= spread_of_seeds(parts, 0.95).half[0]
+    assert compute_interval(parts, 0.95).half[0] >= compute_seed_interval(parts, 0.95).half[0]
 
 
 @given(SIZES, st.floats(0.01, 100), st.floats(-3, 3))
@@ -65,10 +65,10 @@ def test_order_and_unit_and_truth_do_not_matter(size: tuple[int, int, int], unit
     differences, weights = table(*size)
     rng = np.random.default_rng(0)
     rows, columns = rng.permutation(len(differences)), rng.permutation(len(weights))
-    plain = spread(measured(differences, weights), 0.95).half[0]
-    mixed = spread(measured(differences[rows][:, columns], weights[columns]), 0.95).half[0]
-    weighed = spread(measured(differences, weights * unit), 0.95).half[0] * unit
-    moved = spread(measured(differences + shift * weights, weights), 0.95).half[0]
+    plain = compute_interval(measured(differences, weights), 0.95).half[0]
+    mixed = compute_interval(measured(differences[rows][:, columns], weights[columns]), 0.95).half[0]
+    weighed = compute_interval(measured(differences, weights * unit), 0.95).half[0] * unit
+    moved = compute_interval(measured(differences + shift * weights, weights), 0.95).half[0]
     assert [mixed, weighed, moved] == pytest.approx([plain] * 3, rel=1e-6)
 
 
@@ -78,20 +78,20 @@ def test_the_parts_of_the_variance_are_unbiased_and_the_residual_is_counted_once
     a = 0.3 * rng.standard_normal((tables, seeds, 1))
     b = 1.0 * rng.standard_normal((tables, 1, examples))
     r = 2.0 * rng.standard_normal((tables, seeds, examples))
-    parts = components(a + b + r, np.ones((tables, examples)))
+    parts = estimate_variance_components(a + b + r, np.ones((tables, examples)))
     residual = 4.0 / (seeds * examples)
-    assert parts.residual.mean() == pytest.approx(residual, rel=0.02)
+    assert parts.residual_variance.mean() == pytest.approx(residual, rel=0.02)
     assert parts.of_seeds.mean() == pytest.approx(0.09 / seeds + residual, rel=0.05)
-    assert parts.of_both.mean() == pytest.approx(1.0 / examples + residual, rel=0.02)
+    assert parts.example_mean_square.mean() == pytest.approx(1.0 / examples + residual, rel=0.02)
     true = parts.difference.var()
     assert (parts.of_seeds + parts.of_examples).mean() == pytest.approx(true, rel=0.08)
-    assert (parts.of_seeds + parts.of_both).mean() > 1.2 * true
+    assert (parts.of_seeds + parts.example_mean_square).mean() > 1.2 * true
 
 
 def test_a_seed_effect_in_proportion_to_length_is_no_residual() -> None:
     weights = np.array([1.0, 5.0, 20.0, 3.0])
     parts = measured(np.array([[0.5], [-0.2], [0.1]]) * weights, weights)
-    assert parts.residual[0] == pytest.approx(0, abs=1e-25)
+    assert parts.residual_variance[0] == pytest.approx(0, abs=1e-25)
     assert parts.of_seeds[0] > 0
 
 
@@ -102,60 +102,64 @@ def test_the_jackknife_is_the_jackknife() -> None:
         for i in range(12)
     ]
     twice = np.vstack([differences, differences])  # two equal seeds: all variance is of the examples
-    assert measured(twice, weights).of_both[0] == pytest.approx(11 / 12 * np.sum(np.square(ratio)))
+    assert measured(twice, weights).example_mean_square[0] == pytest.approx(11 / 12 * np.sum(np.square(ratio)))
 
 
 def test_rows_that_did_not_differ_may_yet_differ() -> None:
     equal = np.zeros((1, 3, 100))
-    parts = components(equal, np.ones((1, 100)), rare(equal))
-    assert spread(parts, 0.95).half[0] == pytest.approx(3 / 100, rel=0.1)  # the rule of three
+    parts = estimate_variance_components(equal, np.ones((1, 100)), compute_rare_difference_variance(equal))
+    assert compute_interval(parts, 0.95).half[0] == pytest.approx(3 / 100, rel=0.1)  # the rule of three
     many = equal.copy()
     many[0, 0, :2] = 1
-    assert rare(many)[0] == 0
+    assert compute_rare_difference_variance(many)[0] == 0
 
 
 def test_nothing_differs_at_all() -> None:
     parts = measured(np.zeros((3, 10)), np.ones(10))
-    assert spread(parts, 0.95).half[0] == 0
-    assert detectable(parts, 0.95) == 0
+    assert compute_interval(parts, 0.95).half[0] == 0
+    assert compute_min_detectable_effect(parts, 0.95) == 0
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5, 12])
 @pytest.mark.parametrize("effect", [0.0, 1.0, 3.0, 6.0])
 def test_power_by_seeds_alone_is_the_noncentral_t(seeds: int, effect: float) -> None:
-    reach = critical(0.95, np.array([seeds - 1.0]))[0]
+    reach = compute_critical_value(0.95, np.array([seeds - 1.0]))[0]
     exact = stats.nct.sf(reach, seeds - 1, effect) + stats.nct.cdf(-reach, seeds - 1, effect)
-    assert power_to_differ(truth(1.0, 0.0, seeds, 1), effect, 0.95) == pytest.approx(exact, abs=2e-3)
+    assert compute_detection_power(truth(1.0, 0.0, seeds, 1), effect, 0.95) == pytest.approx(exact, abs=2e-3)
 
 
 def test_power_by_examples_alone_is_the_normal_one() -> None:
     expected = stats.norm.sf(1.96 - 2.5)
-    assert power_to_differ(truth(0.0, 1.0, 3, 100_000), 2.5, 0.95) == pytest.approx(expected, abs=2e-3)
+    assert compute_detection_power(truth(0.0, 1.0, 3, 100_000), 2.5, 0.95) == pytest.approx(expected, abs=2e-3)
 
 
 @pytest.mark.parametrize(("of_seeds", "of_examples", "seeds"), [(1.0, 0.0, 3), (1.0, 1.0, 5), (0.1, 1.0, 12)])
 def test_detectable_effects_are_detected_four_times_in_five(of_seeds: float, of_examples: float, seeds: int) -> None:
     parts = truth(of_seeds, of_examples, seeds)
-    assert power_to_differ(parts, detectable(parts, 0.95), 0.95) == pytest.approx(0.8, abs=1e-4)
+    assert compute_detection_power(parts, compute_min_detectable_effect(parts, 0.95), 0.95) == pytest.approx(
+        0.8, abs=1e-4
+    )
 
 
 def test_agreement_needs_a_band_wider_than_the_interval() -> None:
     parts = truth(1.0, 0.0, 12, 1)
-    assert power_to_agree(parts, 0.0, 0.9, (-1.0, 1.0)) < 0.05
-    assert power_to_agree(parts, 0.0, 0.9, (-10.0, 10.0)) > 0.99
+    assert compute_equivalence_power(parts, 0.0, 0.9, (-1.0, 1.0)) < 0.05
+    assert compute_equivalence_power(parts, 0.0, 0.9, (-10.0, 10.0)) > 0.99
     # At the very edge of a wide band the level is that of one one-sided test.
-    assert power_to_agree(parts, 50.0, 0.9, (-50.0, 50.0)) == pytest.approx(0.05, abs=2e-3)
+    assert compute_equivalence_power(parts, 50.0, 0.9, (-50.0, 50.0)) == pytest.approx(0.05, abs=2e-3)
 
 
 @settings(deadline=None)
 @given(SIZES)
 def test_resizing_to_the_same_size_changes_nothing(size: tuple[int, int, int]) -> None:
     parts = measured(*table(*size))
-    again = parts.resized(size[0], size[1])
-    assert spread(again, 0.95).half == pytest.approx(spread(parts, 0.95).half)
+    again = parts.extrapolate(size[0], size[1])
+    assert compute_interval(again, 0.95).half == pytest.approx(compute_interval(parts, 0.95).half)
 
 
 def test_more_seeds_do_not_help_where_examples_are_too_few() -> None:
     parts = truth(1.0, 1.0, 5)
-    assert spread(parts.resized(100_000, 1000), 0.95).half[0] == pytest.approx(1.96, rel=0.01)
-    assert spread(parts.resized(5, 10**9), 0.95).half[0] == pytest.approx(critical(0.95, np.array([4.0]))[0], rel=0.01)
+    assert compute_interval(parts.extrapolate(100_000, 1000), 0.95).half[0] == pytest.approx(1.96, rel=0.01)
+    assert compute_interval(parts.extrapolate(5, 10**9), 0.95).half[0] == pytest.approx(
+        compute_critical_value(0.95, np.array([4.0]))[0], rel=0.01
+    )

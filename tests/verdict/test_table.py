@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from headtohead.errors import ScoresError
-from headtohead.verdict.compare import compare
-from headtohead.verdict.score_csv import judge, read_csv
+from headtohead.verdict.compare import compare_scores
+from headtohead.verdict.score_csv import judge_csv, read_csv
 from headtohead.verdict.scores import Scores
 
 
@@ -27,12 +27,14 @@ def test_a_score_per_seed_gives_the_verdict_of_compare(tmp_path: Path) -> None:
     before, after = [174.2, 178.4, 171.0], [160.1, 166.0, 158.2]
     lines = [f"{name},{seed},{x}" for name, xs in (("plain", before), ("alibi", after)) for seed, x in enumerate(xs)]
     path = written(tmp_path, rows("variant,seed,perplexity", *lines))
-    verdict = judge(path)[0]
+    verdict = judge_csv(path)[0]
 
     def own(xs: list[float]) -> Scores:
         return Scores((0, 1, 2), np.log(xs)[:, None], np.ones(1))
 
-    assert verdict == compare(own(before), {"alibi": own(after)}, metric="perplexity", matters=0.01)[0]
+    assert (
+        verdict == compare_scores(own(before), {"alibi": own(after)}, metric="perplexity", equivalence_margin=0.01)[0]
+    )
     assert verdict.word == "helped"
     assert verdict.baseline_mean == pytest.approx(np.exp(np.log(before).mean()))
 
@@ -70,29 +72,29 @@ def test_right_and_wrong_answers_are_accuracy(tmp_path: Path) -> None:
     lines = [f"{v},{s},{e},{(s + e) % 2}" for v in "ab" for s in range(3) for e in range(4)]
     path = written(tmp_path, rows("variant,seed,example,score", *lines))
     assert read_csv(path).metric == "accuracy"
-    assert judge(path)[0].metric == "accuracy"
+    assert judge_csv(path)[0].metric == "accuracy"
 
 
 def test_what_cannot_be_seen_from_the_file_is_asked_for(tmp_path: Path) -> None:
     path = written(tmp_path, rows("variant,seed,score", "a,1,170", "a,2,171", "b,1,160", "b,2,162"))
     with pytest.raises(ScoresError, match="say so with metric: perplexity, accuracy, loss"):
-        judge(path)
+        judge_csv(path)
     with pytest.raises(ScoresError, match="for the metric loss, say with matters"):
-        judge(path, metric="loss")
-    assert judge(path, metric="perplexity")[0].better
-    assert not judge(path, metric="score", matters=1.0)[0].better
+        judge_csv(path, metric="loss")
+    assert judge_csv(path, metric="perplexity")[0].better
+    assert not judge_csv(path, metric="score", equivalence_margin=1.0)[0].better
 
 
 def test_another_baseline_can_be_named(tmp_path: Path) -> None:
     path = written(tmp_path, rows("variant,seed,loss", "alpha,1,1", "alpha,2,2", "beta,1,3", "beta,2,4"))
-    assert [v.variant for v in judge(path, baseline="beta", matters=0.1)] == ["alpha"]
+    assert [v.variant for v in judge_csv(path, baseline_name="beta", equivalence_margin=0.1)] == ["alpha"]
     with pytest.raises(ScoresError, match=r"no variant 'betta'; there are alpha, beta; did you mean 'beta'"):
-        judge(path, baseline="betta", matters=0.1)
+        judge_csv(path, baseline_name="betta", equivalence_margin=0.1)
 
 
 def test_one_variant_is_no_comparison(tmp_path: Path) -> None:
     with pytest.raises(ScoresError, match="only 'a' is scored; a comparison takes two"):
-        judge(written(tmp_path, rows("variant,seed,loss", "a,1,1")), matters=0.1)
+        judge_csv(written(tmp_path, rows("variant,seed,loss", "a,1,1")), equivalence_margin=0.1)
 
 
 def test_every_error_of_a_file_is_told_at_once_with_its_line(tmp_path: Path) -> None:
@@ -159,7 +161,7 @@ def test_a_column_cannot_be_judged_as_something_else(tmp_path: Path) -> None:
 
 def test_an_unknown_metric_is_refused_before_the_file_is_read(tmp_path: Path) -> None:
     with pytest.raises(ScoresError, match=r"metric 'acuracy' is not known; .*did you mean 'accuracy'"):
-        judge(tmp_path / "none.csv", metric="acuracy")
+        judge_csv(tmp_path / "none.csv", metric="acuracy")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

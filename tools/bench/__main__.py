@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from headtohead.training.devices import cores
+from headtohead.training.devices import count_available_cores
 
 from . import __doc__ as about
 from . import machine, page, picture, words
@@ -54,7 +54,7 @@ def main() -> None:
     for family in asked.family or FAMILIES:
         print(f"\n{family}", flush=True)
         with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
-            how = How(Path(scratch), asked.data, cores(), asked.short, asked.rounds)
+            how = How(Path(scratch), asked.data, count_available_cores(), asked.short, asked.rounds)
             found[family] = measure(family, how)
         found = {name: found[name] for name in FAMILIES if name in found}
         write(found, place)
@@ -91,7 +91,7 @@ def read(place: Path) -> dict[str, Results]:
 
 def write(found: dict[str, Results], place: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
-    rows = {family: results.as_row() for family, results in found.items()}
+    rows = {family: results.to_dict() for family, results in found.items()}
     place.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 

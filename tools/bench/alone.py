@@ -26,12 +26,12 @@ from headtohead.config import model as config_model
 from headtohead.config import training as config_training
 from headtohead.data.batches import Batch
 from headtohead.experiment import trial as lab_trial
-from headtohead.nn.init import create
+from headtohead.nn.init import build_model
 from headtohead.nn.transformer import Transformer
 from headtohead.training import memory
-from headtohead.training.loop import Training
-from headtohead.training.objectives import LanguageModel
-from headtohead.training.optimizers import Descent
+from headtohead.training.loop import Trainer
+from headtohead.training.objectives import LanguageModelObjective
+from headtohead.training.optimizers import ScheduledOptimizer
 
 from . import children, lessons
 from .roads import attention_work
@@ -42,20 +42,20 @@ SMALL = 512
 def peak_of(work: Callable[[], object]) -> dict[str, float]:
     """Bytes that the work adds at the most, and its seconds."""
     gc.collect()
-    memory.mark()
-    before, began = memory.peak(), time.perf_counter()
+    memory.reset_peak()
+    before, began = memory.read_peak_bytes(), time.perf_counter()
     work()
-    return {"bytes": memory.peak() - before, "seconds": time.perf_counter() - began}
+    return {"bytes": memory.read_peak_bytes() - before, "seconds": time.perf_counter() - began}
 
 
 def loss_step(kind: str, vocab: int, tokens: int, context: int) -> dict[str, float]:
     """One step of the base decoder: with our loss, or with plain cross entropy over whole logits."""
     sizes = lessons.decoder("sotu", seeds=1, steps=1, evaluate=1)["model"] | {"context": context}
-    model = create(config_model.Transformer.model_validate(sizes), vocab)
+    model = build_model(config_model.TransformerConfig.model_validate(sizes), vocab)
     assert isinstance(model, Transformer)
-    training = config_training.Training.model_validate({"steps": 2, "optimizer": {"kind": "adam", "rate": 1e-3}})
-    descent = Descent(model, training, 2)
-    objective = LanguageModel()
+    training = config_training.TrainingConfig.model_validate({"steps": 2, "optimizer": {"kind": "adam", "rate": 1e-3}})
+    descent = ScheduledOptimizer(model, training, 2)
+    objective = LanguageModelObjective()
 
     def step(rows: int) -> None:
         ids = torch.randint(vocab, (rows, context + 1))
@@ -83,10 +83,10 @@ def window_step(window: int, context: int) -> dict[str, float]:
     def made(length: int, size: int) -> Callable[[], None]:
         sizes = lessons.decoder("sotu", seeds=1, steps=1, evaluate=1)["model"]
         sizes |= {"context": length, "position": "none", "pattern": {"kind": "window", "size": size}}
-        model = create(config_model.Transformer.model_validate(sizes), 1000)
+        model = build_model(config_model.TransformerConfig.model_validate(sizes), 1000)
         ids = torch.randint(1000, (1, length + 1))
         batch = Batch(ids[:, :-1].contiguous(), ids[:, 1:].contiguous())
-        return lambda: LanguageModel().loss(model, batch).backward()
+        return lambda: LanguageModelObjective().loss(model, batch).backward()
 
     made(SMALL, SMALL // 8)()
     return peak_of(made(context, window))
@@ -114,9 +114,9 @@ def stopwatch(owner: Any, name: str, times: dict[str, float], stage: str) -> Ite
 STAGES: tuple[tuple[Any, str, str], ...] = (
     (lab_trial, "prepare", "reading, splitting and tokenising the corpus"),
     (lab_trial, "begin", "the model and what is noted of its start"),
-    (Training, "_step", "steps"),
-    (Training, "_evaluate", "scoring along the way"),
-    (Training, "_save", "checkpoints"),
+    (Trainer, "_step", "steps"),
+    (Trainer, "_evaluate", "scoring along the way"),
+    (Trainer, "_save", "checkpoints"),
     (lab_trial, "evaluate_splits", "scoring at the end"),
     (lab_trial, "_audit", "audits (seed 0 only)"),
     (lab_trial, "_heads", "what each head does"),
@@ -127,7 +127,7 @@ STAGES: tuple[tuple[Any, str, str], ...] = (
 
 def fixed_costs(raw: dict[str, Any], seed: int) -> dict[str, float]:
     """One trial in a fresh process, by stages."""
-    trial = loading.trial(lessons.experiment(raw), experiment.BASELINE, seed)
+    trial = loading.build_trial(lessons.experiment(raw), experiment.BASELINE, seed)
     times: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as scratch:
         opened = [stopwatch(owner, name, times, stage) for owner, name, stage in STAGES]

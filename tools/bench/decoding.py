@@ -27,11 +27,11 @@ def decoding(how: How) -> Found:
 
 def ours_of(context: int) -> Any:
     from headtohead.config import model
-    from headtohead.nn.init import create
+    from headtohead.nn.init import build_model
 
     made = {"kind": "mlp", "hidden": HIDDEN, "activation": "relu"}
     sizes = {"width": WIDTH, "layers": LAYERS, "heads": HEADS, "context": context, "feedforward": made}
-    return create(model.Transformer.model_validate(sizes), VOCAB).eval()
+    return build_model(model.TransformerConfig.model_validate(sizes), VOCAB).eval()
 
 
 def theirs_of(context: int) -> Any:
@@ -59,13 +59,13 @@ def small_decoder() -> Iterator[Contest]:
 
     ours, theirs = ours_of(256), theirs_of(256)
     for p in (0.9, 0.7):
-        chosen = strategies.strategy("top-p", p=p)
+        chosen = strategies.build_strategy("top-p", p=p)
         for batch, count in ((1, 200), (32, 60)):
             ids = torch.tensor([PROMPT] * batch)
             mask = torch.ones_like(ids)
 
             def written(batch: int = batch, chosen: Any = chosen, count: int = count) -> object:
-                return h2h.generate(ours, [PROMPT], chosen, samples=batch, max_new_tokens=count)
+                return h2h.generate(ours, [PROMPT], chosen, num_samples=batch, max_new_tokens=count)
 
             def reference(ids: Any = ids, mask: Any = mask, p: float = p, count: int = count) -> object:
                 how = {"do_sample": True, "top_p": p, "top_k": 0, "max_new_tokens": count, "pad_token_id": 0}
@@ -88,13 +88,13 @@ def smollm2() -> Iterator[Contest]:
     inner: Any = opened.model.inner
     inner.generation_config.eos_token_id = None
     prompt, count = opened.tokenizer.encode("Ryan was called by his friend to skip work one day."), 16
-    chosen = strategies.strategy("top-p", p=0.9)
+    chosen = strategies.build_strategy("top-p", p=0.9)
     for batch in (1, 8):
         ids = torch.tensor([prompt] * batch)
         mask = torch.ones_like(ids)
 
         def written(batch: int = batch) -> object:
-            return h2h.generate(opened.model, [prompt], chosen, samples=batch, max_new_tokens=count)
+            return h2h.generate(opened.model, [prompt], chosen, num_samples=batch, max_new_tokens=count)
 
         def reference(ids: Any = ids, mask: Any = mask) -> object:
             how = {"do_sample": True, "top_p": 0.9, "top_k": 0, "max_new_tokens": count, "pad_token_id": 0}
@@ -106,16 +106,16 @@ def smollm2() -> Iterator[Contest]:
 
 def long_contexts() -> Iterator[Contest]:
     """Steps at the end of texts of growing length: the past is read once a step and never copied."""
-    from headtohead.generation.session import Reader
+    from headtohead.generation.session import DecodingSession
 
     ours, steps = ours_of(8192), 20
     for length in (128, 512, 2048, 8000):
-        reader = Reader(ours, [[1 + i % 5000 for i in range(length)]])
+        reader = DecodingSession(ours, [[1 + i % 5000 for i in range(length)]])
         for _ in range(steps):  # room for what follows is made here
-            reader.push([7])
+            reader.append_tokens([7])
 
         def written(reader: Any = reader) -> None:
             for _ in range(steps):
-                reader.push([7])
+                reader.append_tokens([7])
 
         yield Contest(f"one more token after {length:,}", "tokens/s", steps, written)

@@ -41,7 +41,7 @@ class Finding:
         """Whether the bar is cleared; None where there is none."""
         return None if self.bar is None or self.figure is None else self.bar.holds(self.figure)
 
-    def as_row(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "holds": self.holds}
 
 
@@ -54,7 +54,7 @@ class Table:
     rows: list[list[str]]
     note: str = ""
 
-    def as_row(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
@@ -92,9 +92,9 @@ class Results:
         else:
             self.tables.append(found)
 
-    def as_row(self) -> dict[str, Any]:
-        rows = [one.as_row() for one in self.findings]
-        return {"about": self.about, "findings": rows, "tables": [one.as_row() for one in self.tables]}
+    def to_dict(self) -> dict[str, Any]:
+        rows = [one.to_dict() for one in self.findings]
+        return {"about": self.about, "findings": rows, "tables": [one.to_dict() for one in self.tables]}
 
 
 def results_of(row: dict[str, Any]) -> Results:

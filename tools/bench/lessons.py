@@ -21,8 +21,8 @@ import headtohead as h2h
 from headtohead.config import experiment as config_experiment
 from headtohead.config import loading
 from headtohead.data.batches import Batch
-from headtohead.experiment.trial import begin, prepare
-from headtohead.training.loop import Training
+from headtohead.experiment.trial import build_training, prepare_dataset
+from headtohead.training.loop import Trainer
 
 EVALUATION_BATCH = 16
 
@@ -86,13 +86,13 @@ def experiment(raw: dict[str, Any]) -> config_experiment.Experiment:
     return h2h.experiment_from_dict(raw, "bench")
 
 
-def begun(raw: dict[str, Any], seed: int, folder: Path) -> tuple[Any, Training]:
+def begun(raw: dict[str, Any], seed: int, folder: Path) -> tuple[Any, Trainer]:
     """Our model at step 0 and its training."""
-    trial = loading.trial(experiment(raw), config_experiment.BASELINE, seed)
-    return begin(trial, prepare(trial.data, trial.task), folder, torch.device("cpu"))
+    trial = loading.build_trial(experiment(raw), config_experiment.BASELINE, seed)
+    return build_training(trial, prepare_dataset(trial.data, trial.task), folder, torch.device("cpu"))
 
 
-def shape_of(raw: dict[str, Any], model: Any, training: Training) -> Shape:
+def shape_of(raw: dict[str, Any], model: Any, training: Trainer) -> Shape:
     sizes = model.sizes
     return Shape(
         vocab=sizes.vocab,
@@ -119,9 +119,9 @@ def write(raw: dict[str, Any], folder: Path) -> Shape:
         batches = [training.schedule.batch(step) for step in range(training.steps)]
         save_file(_joined(batches), folder / f"batches-{seed}.safetensors")
         if seed == 0:
-            for name, examples in training.followed.items():
+            for name, examples in training.tracked_examples.items():
                 save_file(_joined(examples.batches(EVALUATION_BATCH)), folder / f"text-{name}.safetensors")
-            (folder / "texts.json").write_text(json.dumps(list(training.followed)))
+            (folder / "texts.json").write_text(json.dumps(list(training.tracked_examples)))
     (folder / "shape.json").write_text(json.dumps(asdict(shape)))
     return shape
 

@@ -9,12 +9,12 @@ from typing import Any
 import altair as alt
 
 from headtohead.presentation import style
-from headtohead.presentation.chart import Built, Chart, Layout, Sheets
+from headtohead.presentation.chart import AltairChart, Chart, ChartDatasets, Layout
 
 from . import words
 from .findings import Finding, Results
 
-HOLDS, FAILS = style.WORD_HUES["helped"], style.WORD_HUES["hurt"]
+HOLDS, FAILS = style.VERDICT_COLORS["helped"], style.VERDICT_COLORS["hurt"]
 
 
 ROOM = 120
@@ -45,7 +45,7 @@ def chart(found: dict[str, Results]) -> Chart:
             rows.append({"what": what, "margin": margin(one), "holds": words.holds(one), "shown": shown})
     text = " ".join(f"{row['what']}: {row['shown']}." for row in rows)
 
-    def build(layout: Layout, sheets: Sheets) -> Built:
+    def build(layout: Layout, sheets: ChartDatasets) -> AltairChart:
         data, line = sheets.chart(rows), sheets.chart([{"at": 1}])
         order = [row["what"] for row in rows]
         y = alt.Y("what:N", sort=order, axis=alt.Axis(title=None, labelLimit=700, grid=False, ticks=False))
@@ -58,8 +58,10 @@ def chart(found: dict[str, Results]) -> Chart:
             color=hue,
             shape=alt.Shape("holds:N", scale=alt.Scale(domain=["yes", "NO"], range=["circle", "cross"]), legend=None),
         )
-        figures = data.mark_text(align="left", dx=9, fontSize=10, color=style.SOFT).encode(x=x, y=y, text="shown:N")
-        rule = line.mark_rule(color=style.ZERO, strokeDash=[4, 3]).encode(x="at:Q")
+        figures = data.mark_text(align="left", dx=9, fontSize=10, color=style.MUTED_TEXT_COLOR).encode(
+            x=x, y=y, text="shown:N"
+        )
+        rule = line.mark_rule(color=style.ZERO_LINE_COLOR, strokeDash=[4, 3]).encode(x="at:Q")
         return alt.layer(rule, dots, figures).properties(width=420, height=alt.Step(22))
 
     return Chart("performance", "What was promised and what was measured", text, build)

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from headtohead.config import base
 from headtohead.nn.parts import registry
-from headtohead.nn.parts.attention import Composed, Sight
-from headtohead.nn.parts.base import Sizes
+from headtohead.nn.parts.attention import AttentionContext, MultiHeadAttention
+from headtohead.nn.parts.base import ModelSizes
 
 HEADS, HEAD_DIM = 2, 32
 """of the base decoder"""
@@ -30,19 +30,21 @@ def attention_work(context: int, window: int | None, *, encoder: bool) -> Callab
         if part is None:
             heads = F.scaled_dot_product_attention(q, k, v, is_causal=not encoder)
         else:
-            heads, _ = part._attend(q, k, v, Sight(at, at, []))  # masks are made anew for each pass of a model
+            heads, _ = part._attend(
+                q, k, v, AttentionContext(at, at, [])
+            )  # masks are made anew for each pass of a model
         torch.autograd.grad(heads, made, gradient)
 
     return work
 
 
-def _windowed(context: int, window: int, *, encoder: bool) -> Composed:
-    sizes = Sizes(HEADS * HEAD_DIM, HEADS, HEAD_DIM, 1, context, 100, causal=not encoder)
+def _windowed(context: int, window: int, *, encoder: bool) -> MultiHeadAttention:
+    sizes = ModelSizes(HEADS * HEAD_DIM, HEADS, HEAD_DIM, 1, context, 100, is_causal=not encoder)
 
     def build(slot: str, chosen: object, *more: object) -> Any:
-        return registry.build(slot, base.Choice.model_validate(chosen), sizes, *more)
+        return registry.build_part(slot, base.ComponentConfig.model_validate(chosen), sizes, *more)
 
     pattern = build("pattern", {"kind": "window", "size": window})
     part = build("attention", "composed", build("projection", "linear"), pattern, build("merge", "concat"), [])
-    assert isinstance(part, Composed)
+    assert isinstance(part, MultiHeadAttention)
     return part

@@ -45,7 +45,7 @@ SIZES = (
 
 def step(how: How) -> Found:
     """Ours and GPT-2's step against the peak; then ours under the profiler. Memory is kept as in a worker, for both."""
-    memory.keep_freed()
+    memory.retain_freed_memory()
     for size in SIZES:
         yield from _measured(size, how)
 

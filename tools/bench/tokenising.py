@@ -80,16 +80,16 @@ def write_text(folder: Path, data: str, size: int) -> None:
     tokenizer of byte pairs that is learned from it once."""
     from headtohead.config import experiment, loading
     from headtohead.data import tokenizers
-    from headtohead.experiment.trial import prepare
+    from headtohead.experiment.trial import prepare_dataset
 
     from . import lessons
 
     raw = lessons.decoder(data, seeds=1, steps=1, evaluate=1)
-    trial = loading.trial(lessons.experiment(raw), experiment.BASELINE, 0)
-    rows = [" ".join(row.split()) for row in prepare(trial.data, trial.task).corpus.splits["train"].rows]
+    trial = loading.build_trial(lessons.experiment(raw), experiment.BASELINE, 0)
+    rows = [" ".join(row.split()) for row in prepare_dataset(trial.data, trial.task).corpus.splits["train"].rows]
     rows = [row for row in rows if row]
     folder.mkdir(parents=True, exist_ok=True)
-    backend = tokenizers.bpe(iter(rows), size=VOCABULARY)
+    backend = tokenizers.train_bpe_tokenizer(iter(rows), vocab_size=VOCABULARY)
     (folder / TOKENIZER).write_text(backend.to_str(), encoding="utf-8")
     with (folder / TEXT).open("w", encoding="utf-8", newline="\n") as file:
         written = 0
@@ -117,7 +117,7 @@ def data_of(folder: Path) -> Any:
 
     chosen = {"kind": "file", "path": str(folder / TOKENIZER)}
     files = {"train": TEXT, "test": {"test": "test.txt"}}
-    return data.Data.model_validate({"source": str(folder), "files": files, "tokens": chosen, "validation": 0.0})
+    return data.DataConfig.model_validate({"source": str(folder), "files": files, "tokens": chosen, "validation": 0.0})
 
 
 def in_store(folder: Path) -> dict[str, float]:
@@ -125,7 +125,7 @@ def in_store(folder: Path) -> dict[str, float]:
     from headtohead.data import token_cache
 
     began = time.perf_counter()
-    token_cache.tokenised(data_of(folder), "language-model", tell=lambda *said: None)
+    token_cache.load_tokenized_corpus(data_of(folder), "language-model", on_progress=lambda *said: None)
     return {"seconds": time.perf_counter() - began, "bytes": _peak()}
 
 
@@ -145,23 +145,23 @@ def opened(folder: Path) -> dict[str, float]:
     """What a training does before its first step."""
     from headtohead.config import training as config_training
     from headtohead.data import token_cache
-    from headtohead.data.batches import Schedule
+    from headtohead.data.batches import BatchSchedule
     from headtohead.training import memory
 
     data = data_of(folder)
-    memory.mark()
-    before, began = memory.peak(), time.perf_counter()
-    found = token_cache.tokenised(data, "language-model")
-    training = config_training.Training.model_validate({"steps": 10, "batch": 16})
-    Schedule(found.encoded["train"], "language-model", training, data, 32, 0, found.tokenizer).batch(0)
-    return {"seconds": time.perf_counter() - began, "added": memory.peak() - before}
+    memory.reset_peak()
+    before, began = memory.read_peak_bytes(), time.perf_counter()
+    found = token_cache.load_tokenized_corpus(data, "language-model")
+    training = config_training.TrainingConfig.model_validate({"steps": 10, "batch": 16})
+    BatchSchedule(found.encoded["train"], "language-model", training, data, 32, 0, found.tokenizer).batch(0)
+    return {"seconds": time.perf_counter() - began, "added": memory.read_peak_bytes() - before}
 
 
 def _peak() -> int:
     """Of the whole process. Not getrusage: a child begins with the figure of the process that started it."""
     from headtohead.training import memory
 
-    return memory.peak()
+    return memory.read_peak_bytes()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headtohead.atomic_io import read_json, read_lines
+from headtohead.atomic_io import read_json, read_jsonl
 
 from . import children, lessons
 from .findings import Bar, Finding, Found, How, Table
@@ -63,7 +63,7 @@ def _ours(folder: Path, seeds: int, how: How) -> dict[str, Any]:
         run = out / "baseline" / f"seed-{seed}"
         told["seconds_training"] += read_json(run / "result.json")["trained"]["seconds"]
         by_step: dict[str, dict[str, float]] = {}
-        for line in read_lines(run / "metrics.jsonl"):
+        for line in read_jsonl(run / "metrics.jsonl"):
             if line["split"] != "batches":
                 by_step.setdefault(str(line["step"]), {})[line["split"]] = line["loss"]
         told["losses"][str(seed)] = by_step

@@ -19,14 +19,14 @@ def _searched(scratch: Path) -> Any:
     from headtohead.experiment import loading
 
     raw = experiment_of(write_corpus(scratch / "corpus-False"))
-    return loading.from_dict({**raw, "search": {"space": {"training.batch": [2, 4]}, "seeds": 1}}, "searched")
+    return loading.build_experiment({**raw, "search": {"space": {"training.batch": [2, 4]}, "seeds": 1}}, "searched")
 
 
 def _journals(scratch: Path) -> list[bytes]:
-    from headtohead.search.points import identity_of
+    from headtohead.search.points import compute_search_identity
 
     lines = [
-        {"event": "search", "schema": 1, "identity": identity_of(_searched(scratch))},
+        {"event": "search", "schema": 1, "identity": compute_search_identity(_searched(scratch))},
         {"event": "cell", "cell": 0, "settings": {"training.batch": 2}},
         {"event": "cell", "cell": 1, "settings": {"training.batch": 4}},
         {"event": "pruned", "cell": 1, "why": {"behind": 0.5, "bound": 0.1, "seeds": 1}},
@@ -42,31 +42,31 @@ def _journal(data: bytes, scratch: Path) -> None:
 
     experiment, folder = _searched(scratch), scratch / "searched"
     with instead(folder / "search" / "journal.jsonl", data):
-        lines = points.Journal(folder / "search").lines(points.identity_of(experiment))
-        points.winner_of(experiment, folder)
-        points.cells_in(folder / "search", experiment.search, lines, "perplexity")
-        points.seconds_in(lines)
+        lines = points.SearchJournal(folder / "search").lines(points.compute_search_identity(experiment))
+        points.read_winner_settings(experiment, folder)
+        points.load_points(folder / "search", experiment.search, lines, "perplexity")
+        points.read_elapsed_seconds(lines)
 
 
 TEACHER = ("texts.jsonl", "logits.jsonl", "teacher.json", "logits.bin")
 
 
 def _whose() -> Any:
-    from headtohead.distillation.teacher_cache import Whose
+    from headtohead.distillation.teacher_cache import CacheKey
 
-    return Whose("teacher", "abc", {"top": 2})
+    return CacheKey("teacher", "abc", {"top": 2})
 
 
 def _teachers(scratch: Path) -> list[bytes]:
 
     from headtohead.distillation.teacher_cache import TeacherCache
-    from headtohead.training.distillation_loss import Targets
+    from headtohead.training.distillation_loss import TeacherTargets
 
     folder = scratch / "teacher"
     shutil.rmtree(folder, ignore_errors=True)  # the same each time
     cache = TeacherCache.open(_whose(), folder, going_on=True)
     cache.add_text("one", {"ids": [1, 2], "text": "peace", "ended": "token", "seconds": 0.5})
-    cache.add_targets("one", Targets(torch.ones(3, 2, dtype=torch.long), -torch.ones(3, 2), -torch.ones(3)))
+    cache.add_targets("one", TeacherTargets(torch.ones(3, 2, dtype=torch.long), -torch.ones(3, 2), -torch.ones(3)))
     return [bytes([at]) + unsealed((folder / name).read_bytes()) for at, name in enumerate(TEACHER)]
 
 
@@ -87,13 +87,13 @@ def _stored(scratch: Path) -> Any:
     from headtohead.config import data
 
     os.environ["XDG_CACHE_HOME"] = str(scratch / "cache")
-    return data.Data.model_validate({"source": str(write_corpus(scratch / "stored"))})
+    return data.DataConfig.model_validate({"source": str(write_corpus(scratch / "stored"))})
 
 
 def _stores(scratch: Path) -> list[bytes]:
     from headtohead.data import token_cache
 
-    token_cache.tokenised(_stored(scratch), "language-model", tell=lambda pace: None)
+    token_cache.load_tokenized_corpus(_stored(scratch), "language-model", on_progress=lambda pace: None)
     folder = _store_folder(scratch)
     return [bytes([at]) + path.read_bytes() for at, path in enumerate(sorted(folder.glob("[a-z]*")))]
 
@@ -103,7 +103,8 @@ def _store_folder(scratch: Path) -> Path:
 
     data = _stored(scratch)
     return (
-        token_cache.cache_folder("corpora") / token_cache._sum(token_cache._whose(data, "language-model", Path()))[:24]
+        token_cache.get_cache_folder("corpora")
+        / token_cache._hash_json(token_cache._build_cache_key(data, "language-model", Path()))[:24]
     )
 
 
@@ -117,5 +118,5 @@ def _store(data: bytes, scratch: Path) -> None:
         _stores(scratch)
     name, content = file_of(data, sorted(path.name for path in folder.glob("[a-z]*")))
     (folder / name).write_bytes(content)
-    found = token_cache.tokenised(_stored(scratch), "language-model", tell=lambda pace: None)
+    found = token_cache.load_tokenized_corpus(_stored(scratch), "language-model", on_progress=lambda pace: None)
     assert len(found.corpus.train.rows) == 60

@@ -19,17 +19,19 @@ def _tokenizers(scratch: Path) -> list[bytes]:
 
     texts, made = write_corpus(scratch / "texts"), []
     for tokens in ("words", "characters", "bytes", {"kind": "bpe", "size": 280}):
-        data = config_data.Data.model_validate({"source": str(texts), "tokens": tokens})
-        made.append(tokenizers.train_tokenizer(data, loading.load(data, "language-model")).save(scratch).read_bytes())
+        data = config_data.DataConfig.model_validate({"source": str(texts), "tokens": tokens})
+        made.append(
+            tokenizers.train_tokenizer(data, loading.load_corpus(data, "language-model")).save(scratch).read_bytes()
+        )
     return made
 
 
 @door("tokenizer", _tokenizers)
 def _tokenizer(data: bytes, scratch: Path) -> None:
-    from headtohead.data.tokenizers import Tokenizer
+    from headtohead.data.tokenizers import CorpusTokenizer
 
     (scratch / "tokenizer.json").write_bytes(data)
-    tokenizer = Tokenizer.load(scratch)
+    tokenizer = CorpusTokenizer.load(scratch)
     ids = tokenizer.encode(TEXT)
     assert all(0 <= one < tokenizer.vocab_size for one in ids)
     tokenizer.decode(ids)
@@ -44,7 +46,7 @@ def _config(data: bytes, scratch: Path) -> None:
 
     folder = world(scratch) / "baseline" / "seed-0"
     with instead(folder / "config.json", data):
-        weights.find(folder)
+        weights.locate_weights(folder)
         model_io.load(folder)
 
 
@@ -65,9 +67,12 @@ def _safetensors(data: bytes, scratch: Path) -> None:
         ("scores.safetensors", lambda: Run(run).scores),
         (
             "maps.safetensors",
-            lambda: [thumbnails.pictures(one) for one in thumbnails.read_maps(world(scratch), ["baseline"]).values()],
+            lambda: [
+                thumbnails.render_layers(one)
+                for one in thumbnails.read_training_maps(world(scratch), ["baseline"]).values()
+            ],
         ),
-        ("model.safetensors", lambda: weights.find(run)),
+        ("model.safetensors", lambda: weights.locate_weights(run)),
         ("model.safetensors", lambda: model_io.load(run)),
     ):
         with vouched(world(scratch), f"baseline/seed-0/{name}", data), contextlib.suppress(HeadToHeadError):
@@ -97,6 +102,6 @@ def _gguf_door(data: bytes, scratch: Path) -> None:
     from headtohead.pretrained import weights
 
     (scratch / "model.gguf").write_bytes(data)
-    found = weights.find(scratch / "model.gguf")
+    found = weights.locate_weights(scratch / "model.gguf")
     assert found.parameters <= 8 * len(data)
-    weights.check_room(found)
+    weights.check_memory(found)

@@ -53,18 +53,18 @@ def _run(data: bytes, scratch: Path) -> None:
     before = (folder / "findings.json").read_bytes()
     with vouched(folder, name, content), instead(folder / "findings.json", before):
         opened = run_folder.open_runs(folder)
-        findings.write(opened, looks=findings.looks_of(opened))
+        findings.write_findings(opened, interim_analyses=findings.list_interim_analyses(opened))
         write(folder, ["md"], scratch / "report")
 
 
 @door("verify", _run_files)
 def _verify(data: bytes, scratch: Path) -> None:
-    from headtohead.runner.verify import verify
+    from headtohead.runner.verify import verify_experiment
 
     name, content = file_of(data, (*RUN_FILES, "findings.json"))
     folder = world(scratch)
     with vouched(folder, name, content):
-        [json.dumps(one.as_row(), allow_nan=False) for one in verify(folder)]
+        [json.dumps(one.to_dict(), allow_nan=False) for one in verify_experiment(folder)]
 
 
 def _found(scratch: Path) -> list[bytes]:
@@ -93,7 +93,7 @@ def _checkpoint(data: bytes, scratch: Path) -> None:
     import hashlib
 
     from headtohead.experiment.run_folder import Run
-    from headtohead.experiment.trial import initial_model, prepare
+    from headtohead.experiment.trial import build_initial_model, prepare_dataset
     from headtohead.training.checkpoints import restore
 
     run = world(scratch) / "baseline" / "seed-0"
@@ -103,6 +103,6 @@ def _checkpoint(data: bytes, scratch: Path) -> None:
     state = json.loads(unsealed((folder / "state.json").read_bytes()))
     if name != "state.json":  # with a checksum that agrees, so that what is behind it is tried
         state["sha256"][name] = hashlib.sha256(content).hexdigest()
-    model = initial_model(trial, prepare(trial.data, trial.task))
+    model = build_initial_model(trial, prepare_dataset(trial.data, trial.task))
     with instead(folder / "state.json", json.dumps(state).encode()), instead(folder / name, content):
         restore(folder, model)

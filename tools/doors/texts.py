@@ -16,23 +16,23 @@ from .world import TEXT
 def _experiments(scratch: Path) -> list[bytes]:
     from headtohead.config import loading
 
-    return [loading.recipe_path(name).read_bytes() for name in loading.recipe_names()]
+    return [loading.find_recipe(name).read_bytes() for name in loading.list_recipes()]
 
 
 @door("experiment", _experiments)
 def _experiment(data: bytes, scratch: Path) -> None:
     from headtohead.atomic_io import write_json
-    from headtohead.config.loading import trial
+    from headtohead.config.loading import build_trial
     from headtohead.experiment import loading
 
     path = scratch / "experiment.toml"
     path.write_bytes(data)
     for how in ({}, {"full": True}, {"quick": True}) if b"[full]" in data else ({}, {"quick": True}):
-        experiment = loading.load(path, **how)
+        experiment = loading.load_experiment(path, **how)
         write_json(scratch / "experiment.json", experiment.model_dump(mode="json"))
         for variant in experiment.names:
             assert (scratch / variant).resolve().parent == scratch.resolve()
-            trial(experiment, variant, 0).settings()
+            build_trial(experiment, variant, 0).settings()
 
 
 # ---- texts and tables
@@ -49,10 +49,10 @@ def _knock_corpus(data: bytes, scratch: Path, name: str, task: str, **settings: 
     from headtohead.data.sources import loading
 
     (scratch / name).write_bytes(data)
-    data_ = config_data.Data.model_validate({"source": str(scratch / name), **settings})
-    found = loading.load(data_, "classify" if task == "classify" else "language-model")
+    data_ = config_data.DataConfig.model_validate({"source": str(scratch / name), **settings})
+    found = loading.load_corpus(data_, "classify" if task == "classify" else "language-model")
     assert sum(len(row) for split in found.splits.values() for row in split.rows) <= 2 * len(data) + 1000
-    tokenizers.train_tokenizer(data_, found).encode_rows(list(found.train.rows)[:20])
+    tokenizers.train_tokenizer(data_, found).encode_batch(list(found.train.rows)[:20])
 
 
 @door("text", _texts)
@@ -96,10 +96,10 @@ def _documents(scratch: Path) -> list[bytes]:
 
 @door("documents", _documents)
 def _documents_door(data: bytes, scratch: Path) -> None:
-    from headtohead.data.sources.documents import load_documents
+    from headtohead.data.sources.documents import load_summarization_corpus
 
     (scratch / "documents.jsonl").write_bytes(data)
-    load_documents(scratch / "documents.jsonl")
+    load_summarization_corpus(scratch / "documents.jsonl")
 
 
 def _prompts(scratch: Path) -> list[bytes]:
@@ -124,13 +124,13 @@ def _scores(scratch: Path) -> list[bytes]:
 
 @door("scores", _scores)
 def _scores_door(data: bytes, scratch: Path) -> None:
-    from headtohead.verdict.score_csv import judge
+    from headtohead.verdict.score_csv import judge_csv
 
     (scratch / "scores.csv").write_bytes(data)
     for metric in (None, "perplexity", "loss"):
         with contextlib.suppress(HeadToHeadError):
-            [row.as_row() for row in judge(scratch / "scores.csv", metric=metric, matters=0.01)]
-    judge(scratch / "scores.csv", matters=0.01)
+            [row.to_dict() for row in judge_csv(scratch / "scores.csv", metric=metric, equivalence_margin=0.01)]
+    judge_csv(scratch / "scores.csv", equivalence_margin=0.01)
 
 
 @door("design", lambda scratch: [b"1 0; 0 1; -1 -1", b"[[1, 0], [0, 1]]", b'{"keys": [[1, 0.5], [0, 1]]}'])
@@ -138,7 +138,7 @@ def _design(data: bytes, scratch: Path) -> None:
     from headtohead.key_design import inputs, solve
 
     (scratch / "keys.json").write_bytes(data)
-    keys = inputs.read(scratch / "keys.json")
+    keys = inputs.read_matrix(scratch / "keys.json")
     if keys.size < 64:
-        solve.select(keys, 0).as_row()
-        solve.weights(keys, [1 / len(keys)] * len(keys)).as_row()
+        solve.find_selecting_query(keys, 0).to_dict()
+        solve.find_query_for_weights(keys, [1 / len(keys)] * len(keys)).to_dict()

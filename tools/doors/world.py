@@ -46,26 +46,26 @@ def world(place: Path, *, labels: bool = False) -> Path:
     if (folder / "findings.json").is_file():
         return folder
     from headtohead.atomic_io import write_json
-    from headtohead.config.loading import trial
+    from headtohead.config.loading import build_trial
     from headtohead.experiment import findings, loading, run_folder
-    from headtohead.experiment.trial import begin, prepare, run_trial
+    from headtohead.experiment.trial import build_training, prepare_dataset, run_trial
     from headtohead.runner import run_experiment
     from headtohead.training import devices
 
     os.environ["XDG_CACHE_HOME"] = str(place / "cache")
     texts = write_corpus(place / f"corpus-{labels}", labels=labels)
-    experiment = loading.from_dict(experiment_of(texts, labels=labels))
+    experiment = loading.build_experiment(experiment_of(texts, labels=labels))
     runs = run_folder.create_runs(folder, experiment, {"versions": {}, "command": ["h2h"]}, resume=False)
     write_json(folder / "corpus.json", run_experiment.describe_corpus(experiment))
     for variant in experiment.names:
         for seed in range(2):
-            run_trial(trial(experiment, variant, seed), folder / variant / f"seed-{seed}", device="cpu")
-    first, half = trial(experiment, "baseline", 0), place / f"half-{labels}"
-    _, training = begin(first, prepare(first.data, first.task), half, devices.choose("cpu"))
+            run_trial(build_trial(experiment, variant, seed), folder / variant / f"seed-{seed}", device="cpu")
+    first, half = build_trial(experiment, "baseline", 0), place / f"half-{labels}"
+    _, training = build_training(first, prepare_dataset(first.data, first.task), half, devices.select_device("cpu"))
     training.run()
     for checkpoint in half.glob("checkpoint-*"):
         shutil.move(checkpoint, folder / "baseline" / "seed-0" / checkpoint.name)
-    findings.write(runs)
+    findings.write_findings(runs)
     return folder
 
 

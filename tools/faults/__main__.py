@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from tools.bench import machine
 
-from headtohead.training.devices import cores
+from headtohead.training.devices import count_available_cores
 
 from . import __doc__ as about
 from . import page
@@ -55,13 +55,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as scratch:
         kills = asked.kills if asked.kills is not None else FEW if asked.short else KILLS
         how = How(Path(scratch), kills, asked.seed, asked.short, say)
-        for name in asked.only or [name for name in FAULTS if not (asked.short and name in FULL_ONLY)]:
+        for name in asked.select_experiment or [name for name in FAULTS if not (asked.short and name in FULL_ONLY)]:
             say(f"\n{name}")
             found[name] = []
             for seen in FAULTS[name](how):
                 found[name].append(without(scratch, seen))
                 show(found[name][-1])
-    facts = machine.facts(cores()) | {"short": asked.short, "minutes": round((time.monotonic() - began) / 60, 1)}
+    facts = machine.facts(count_available_cores()) | {
+        "short": asked.short,
+        "minutes": round((time.monotonic() - began) / 60, 1),
+    }
     write(found, facts, asked.out / "results.json")
     print(f"\n{page.total(found)}\nfigures: {asked.out / 'results.json'}")
     if asked.docs:
@@ -73,7 +76,7 @@ def main() -> None:
 
 def without(scratch: str, seen: Seen) -> Seen:
     """Where it was done is nobody's concern."""
-    row = json.loads(json.dumps(seen.as_row()).replace(json.dumps(f"{scratch}/")[1:-1], ""))
+    row = json.loads(json.dumps(seen.to_dict()).replace(json.dumps(f"{scratch}/")[1:-1], ""))
     return seen_of(row)
 
 
@@ -86,7 +89,7 @@ def show(seen: Seen) -> None:
 
 def write(found: dict[str, list[Seen]], facts: dict[str, Any], place: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
-    rows = {name: [seen.as_row() for seen in rows] for name, rows in found.items()}
+    rows = {name: [seen.to_dict() for seen in rows] for name, rows in found.items()}
     place.write_text(json.dumps({"about": facts, "faults": rows}, indent=1) + "\n", encoding="utf-8")
 
 

@@ -16,14 +16,14 @@ from typing import Any
 import torch
 
 from headtohead.atomic_io import read_json
-from headtohead.data.token_cache import Tokenised, tokenised
+from headtohead.data.token_cache import TokenizedCorpus, load_tokenized_corpus
 from headtohead.distillation import teacher_cache
 from headtohead.errors import HeadToHeadError, RunFolderError
 from headtohead.experiment import findings, model_io
 from headtohead.experiment.run_folder import open_runs
 from headtohead.report import write
-from headtohead.runner.verify import differences, verify
-from headtohead.search.points import Journal, read_journal
+from headtohead.runner.verify import find_differences, verify_experiment
+from headtohead.search.points import SearchJournal, read_journal_events
 
 from .ledger import compare, numbers
 from .seen import How, Seen
@@ -113,16 +113,16 @@ def kinds_in(folder: Path, skip: Sequence[str] = ()) -> dict[str, list[Path]]:
 
 def _finished(how: How, what: str, kind: str = "plain") -> Seen:
     still = undisturbed(how, kind)
-    wanted = findings.find(open_runs(still.folder))
+    wanted = findings.compute_findings(open_runs(still.folder))
 
     def check(copy: Path, path: Path) -> str:
         if not _is_named(copy, path):
             return "`h2h verify` did not name it"
         try:
-            made = findings.find(open_runs(copy))
+            made = findings.compute_findings(open_runs(copy))
         except HeadToHeadError:
             made = wanted  # refused: nothing was used
-        if different := list(differences(made, wanted)):
+        if different := list(find_differences(made, wanted)):
             return f"was used without a word ({different[0]})"
         return _loaded(path) if path.name == "model.safetensors" else NAMED
 
@@ -134,7 +134,7 @@ def _finished(how: How, what: str, kind: str = "plain") -> Seen:
 def _is_named(copy: Path, path: Path) -> bool:
     remake = write if path.name == "report.html" else None
     try:
-        said = [f"{one.place} {one.found}" for one in verify(copy, remake=remake) if not one.passed]
+        said = [f"{one.place} {one.found}" for one in verify_experiment(copy, render_report=remake) if not one.passed]
     except HeadToHeadError as error:
         said = [str(error)]
     return any(str(path.relative_to(copy)) in text for text in said)
@@ -185,11 +185,11 @@ def _journal(how: How, what: str) -> Seen:
         _write_journal(base)
     else:
         copied(undisturbed(how, "searched").folder / "search", base)
-    wanted = read_journal(base / "journal.jsonl")
+    wanted = read_journal_events(base / "journal.jsonl")
 
     def check(copy: Path, path: Path) -> str:
         try:
-            there = read_journal(path)
+            there = read_journal_events(path)
         except HeadToHeadError as error:
             return _refused(path, str(error))
         # Lines that are missing at the end are decided again, and alike.
@@ -201,7 +201,7 @@ def _journal(how: How, what: str) -> Seen:
 
 
 def _write_journal(folder: Path) -> None:
-    journal = Journal(folder)
+    journal = SearchJournal(folder)
     journal.open("identity")
     for cell in range(4):
         journal.write("cell", cell=cell, settings={"training.optimizer.rate": 0.01 / (cell + 1)})
@@ -232,13 +232,13 @@ def _tokens(how: How, what: str) -> Seen:
     world = undisturbed(how).world(how.scratch / "tokens")
     data = trial_of(world).data
     with cache_of(world):
-        wanted = tokenised(data, "language-model")
+        wanted = load_tokenized_corpus(data, "language-model")
 
     def check(copy: Path, path: Path) -> str:
         errors = io.StringIO()
         other = World(copy.parent, world.kind)  # whose cache is the copy
         with cache_of(other), contextlib.redirect_stderr(errors):
-            there = tokenised(data, "language-model")
+            there = load_tokenized_corpus(data, "language-model")
         if not _alike(there, wanted):
             return "was used without a word"
         return HARMLESS if path.name in errors.getvalue() else "was made anew, but not named"
@@ -248,7 +248,7 @@ def _tokens(how: How, what: str) -> Seen:
     return _each(how, what, world.cache, kinds_in(world.cache), check, seen, scratch)
 
 
-def _alike(one: Tokenised, other: Tokenised) -> bool:
+def _alike(one: TokenizedCorpus, other: TokenizedCorpus) -> bool:
     same = one.tokenizer.vocab_size == other.tokenizer.vocab_size
     same &= one.corpus.digest == other.corpus.digest and list(one.encoded) == list(other.encoded)
     return same and all(torch.equal(one.encoded[name].tokens, other.encoded[name].tokens) for name in one.encoded)
@@ -271,6 +271,11 @@ def _taught(how: How, what: str) -> Seen:
 
     kinds = kinds_in(world.cache / "headtohead" / "teachers")
     if how.short:  # of the teacher itself, which is a run like any other, the weights will do
-        mine = (teacher_cache.ABOUT, teacher_cache.TEXTS, teacher_cache.INDEX, teacher_cache.BLOCKS)
+        mine = (
+            teacher_cache.METADATA_FILE,
+            teacher_cache.TEXTS_FILE,
+            teacher_cache.LOGITS_INDEX_FILE,
+            teacher_cache.LOGITS_FILE,
+        )
         kinds = {kind: paths for kind, paths in kinds.items() if Path(kind).name in (*mine, "model.safetensors")}
     return _each(how, what, world.cache, kinds, check, "a student taught", how.scratch / "taught-damaged" / "cache")

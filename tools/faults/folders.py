@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from headtohead.experiment import loading
-from headtohead.experiment.run_folder import locked
+from headtohead.experiment.run_folder import lock_folder
 from headtohead.runner import run_experiment
 
 from .disturb import CHECKPOINT, Disturbance, disturb, refusal
@@ -88,10 +88,12 @@ def held(processes: list[psutil.Process]) -> Iterator[None]:
 
 def _refused_here(how: How) -> Seen:
     still = undisturbed(how)
-    experiment = loading.load(str(still.folder.parent / f"{still.kind}.toml"))
+    experiment = loading.load_experiment(str(still.folder.parent / f"{still.kind}.toml"))
     before = {path: path.stat().st_mtime_ns for path in still.folder.rglob("*")}
-    with locked(still.folder), cache_of(still.world(how.scratch / "twice")):
-        said = refusal(lambda: run_experiment.run(experiment, still.folder, workers=1, device="cpu", resume=True))
+    with lock_folder(still.folder), cache_of(still.world(how.scratch / "twice")):
+        said = refusal(
+            lambda: run_experiment.run_experiment(experiment, still.folder, num_workers=1, device="cpu", resume=True)
+        )
     after = {path: path.stat().st_mtime_ns for path in still.folder.rglob("*")}
     wrong = [] if said and "being run right now" in said else [f"was not refused: {said}"]
     wrong += [] if before == after else ["something was written all the same"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from safetensors.numpy import load_file
 
-from headtohead.atomic_io import read_json, sha256
+from headtohead.atomic_io import compute_sha256, read_json
 from headtohead.errors import HeadToHeadError
 from headtohead.experiment.run_folder import Run
 
@@ -38,7 +38,7 @@ class Ledger:
         for run in runs_in(self.folder):
             name = str(run.relative_to(self.folder))
             if name not in self.results and (run / "result.json").is_file():
-                self.results[name] = sha256(run / "result.json")
+                self.results[name] = compute_sha256(run / "result.json")
 
     def close(self) -> None:
         """At the end: is every result that was ever seen still the same?"""
@@ -46,7 +46,7 @@ class Ledger:
             path = self.folder / name / "result.json"
             if not path.is_file():
                 self.lost.append(f"{name}: was finished, and its result is gone")
-            elif sha256(path) != was:
+            elif compute_sha256(path) != was:
                 self.lost.append(f"{name}: was finished, and its result was written again")
 
 
@@ -81,7 +81,7 @@ def numbers(folder: Path) -> dict[str, Any]:
         about["trained"] = _timeless(run.result["trained"])
         about["metrics"] = [_timeless(line) for line in run.metrics]
         about["files"] = sorted(p.name for p in run.folder.iterdir())
-        about["weights"] = [sha256(file) for file in run.folder.glob("model.safetensors")]
+        about["weights"] = [compute_sha256(file) for file in run.folder.glob("model.safetensors")]
         about["examples"] = {k: v.tolist() for k, v in load_file(run.folder / "scores.safetensors").items()}
         found[str(run.folder.relative_to(folder))] = about
     findings = folder / "findings.json"
@@ -107,7 +107,10 @@ def compare(folder: Path, wanted: dict[str, Any]) -> list[str]:
             differing = [key for key, value in about.items() if there.get(name, about).get(key) != value]
             wrong += [f"{name}: {key} differ from the undisturbed" for key in differing]
         for path in sorted(folder.rglob("result.json")):
-            wrong += [f"{path.parent.relative_to(folder)}/{name}: is damaged" for name in Run(path.parent).damaged()]
+            wrong += [
+                f"{path.parent.relative_to(folder)}/{name}: is damaged"
+                for name in Run(path.parent).find_damaged_files()
+            ]
     except (HeadToHeadError, OSError, LookupError) as error:
         return [f"{folder.name}: cannot be read ({error})"]
     return wrong + [f"{path.relative_to(folder)}: was left behind" for path in rests(folder)]

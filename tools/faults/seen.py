@@ -29,7 +29,7 @@ class Seen:
     def is_fine(self) -> bool:
         return not self.lost and not self.wrong
 
-    def as_row(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 

@@ -12,14 +12,14 @@ from typing import Any
 from headtohead.config import experiment
 from headtohead.config import loading as config_loading
 from headtohead.errors import HeadToHeadError
-from headtohead.execution.worker import in_words
+from headtohead.execution.worker import format_error
 from headtohead.experiment import loading
 from headtohead.experiment.trial import run_trial
-from headtohead.training.loop import Progress
+from headtohead.training.loop import TrainingProgress
 
 from .world import World
 
-Tell = Callable[[Progress], None]
+Tell = Callable[[TrainingProgress], None]
 
 
 class StoppedError(Exception):
@@ -41,34 +41,34 @@ def cache_of(world: World) -> Iterator[None]:
 
 
 def trial_of(world: World, variant: str = experiment.BASELINE, seed: int = 0) -> experiment.Trial:
-    return config_loading.trial(loading.load(str(world.file)), variant, seed)
+    return config_loading.build_trial(loading.load_experiment(str(world.file)), variant, seed)
 
 
 def outcome(trial: experiment.Trial, folder: Path, tell: Tell = lambda progress: None) -> str | None:
     """Run a trial, or go on with it; gives what went wrong, in the words that a person is shown."""
     try:
-        run_trial(trial, folder, device="cpu", tell=tell)
+        run_trial(trial, folder, device="cpu", on_progress=tell)
     except (HeadToHeadError, OSError) as error:
-        return in_words(error, folder)
+        return format_error(error, folder)
     return None
 
 
 def stop_at(trial: experiment.Trial, folder: Path, step: int) -> None:
     """Leave a run in the middle, with its checkpoint."""
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: TrainingProgress) -> None:
         if progress.step >= step:
             raise StoppedError
 
     with contextlib.suppress(StoppedError):
-        run_trial(trial, folder, device="cpu", tell=tell)
+        run_trial(trial, folder, device="cpu", on_progress=tell)
 
 
 def once(step: int, work: Callable[[], Any]) -> Tell:
     """Do something when a trial has come so far."""
     done = []
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: TrainingProgress) -> None:
         if not done and progress.step >= step:
             done.append(progress.step)
             work()

@@ -15,22 +15,22 @@ import torch
 from jaxtyping import Bool, Float
 from torch import nn
 
-from headtohead.audit.model_checks.attention_weights import Reach, reach_of
+from headtohead.audit.model_checks.attention_weights import AttentionReach, find_layer_reach
 from headtohead.errors import ModelError
-from headtohead.nn.protocol import Output
+from headtohead.nn.protocol import ModelOutput
 from headtohead.nn.transformer import Transformer
 
-Heads = Float[np.ndarray, "heads query key"]
-PADDING = "<pad>"
-MARKS = str.maketrans({"Ġ": "␣", "Ċ": "⏎", "▁": "␣", "\n": "⏎", "\t": "⇥"})
+HeadWeights = Float[np.ndarray, "heads query key"]
+PAD_LABEL = "<pad>"
+WHITESPACE_SYMBOLS = str.maketrans({"Ġ": "␣", "Ċ": "⏎", "▁": "␣", "\n": "⏎", "\t": "⇥"})
 """how tokenizers write a space or the end of a line, and how it is shown"""
 
 
 @runtime_checkable
-class Tokens(Protocol):
+class TokenizerLike(Protocol):
     """What is asked of a tokenizer."""
 
-    unknown_id: int | None
+    unk_id: int | None
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -38,7 +38,7 @@ class Tokens(Protocol):
 
 
 @dataclass(frozen=True)
-class Reading:
+class EncodedText:
     """A text as a model reads it."""
 
     text: str
@@ -49,7 +49,7 @@ class Reading:
 
 
 @dataclass(frozen=True, eq=False)
-class Maps:
+class AttentionMaps:
     """Attention on one text. Layers and heads are counted from 1, as people read them."""
 
     name: str
@@ -58,16 +58,16 @@ class Maps:
     """padding included"""
     real: Bool[np.ndarray, " length"]
     """False on padding"""
-    layers: tuple[Heads, ...]
-    causal: bool
+    layers: tuple[HeadWeights, ...]
+    is_causal: bool
     ids: tuple[int, ...] = ()
     """of the tokens, without padding"""
-    reaches: tuple[Reach, ...] = ()
+    window_sizes: tuple[AttentionReach, ...] = ()
     """how far (behind, ahead) each layer may look; None: any distance"""
     notes: tuple[str, ...] = ()
     layer_numbers: tuple[int, ...] = ()
     head_numbers: tuple[int, ...] = ()
-    signed: bool = False
+    is_difference: bool = False
     """a difference of two maps, not weights"""
 
     @property
@@ -77,138 +77,152 @@ class Maps:
         return f"{layers} layer{'s' * (layers > 1)} x {heads} head{'s' * (heads > 1)}"
 
 
-def read(
-    tokenizer: Tokens, text: str, context: int, *, before: Sequence[int] = (), after: Sequence[int] = ()
-) -> Reading:
+def encode_text(
+    tokenizer: TokenizerLike,
+    text: str,
+    context_length: int,
+    *,
+    prefix_ids: Sequence[int] = (),
+    suffix_ids: Sequence[int] = (),
+) -> EncodedText:
     """The text as tokens, cut at the context; `before` and `after` are what the model expects around every text."""
     if not text.strip():
         raise ModelError("the text is empty: there is nothing to look at")
     words = tokenizer.encode(text)
     if not words:
         raise ModelError(f"{text!r}: the tokenizer makes nothing of this text")
-    room = max(1, context - len(before) - len(after))
+    room = max(1, context_length - len(prefix_ids) - len(suffix_ids))
     kept = words[:room]
-    unknown = sum(one == tokenizer.unknown_id for one in kept)
+    unknown = sum(one == tokenizer.unk_id for one in kept)
     if unknown == len(kept):
         raise ModelError(f"{text!r}: every word of this text is unknown to the model")
     notes = []
     if len(words) > room:
         notes.append(
             f"The text is cut: the first {room:,} of its {len(words):,} tokens are shown, "
-            f"since the model's context is {context:,}."
+            f"since the model's context is {context_length:,}."
         )
     if unknown:
         notes.append(f"{'1 word is' if unknown == 1 else f'{unknown:,} words are'} unknown to the model.")
-    ids = (*before, *kept, *after)
-    return Reading(text, ids, tuple(shown(tokenizer.token(one)) for one in ids), tuple(notes))
+    ids = (*prefix_ids, *kept, *suffix_ids)
+    return EncodedText(text, ids, tuple(format_token(tokenizer.token(one)) for one in ids), tuple(notes))
 
 
-def shown(token: str) -> str:
+def format_token(token: str) -> str:
     """A token as people can see it: a space is ␣, the end of a line ⏎."""
-    return token.translate(MARKS) or "∅"
+    return token.translate(WHITESPACE_SYMBOLS) or "∅"
 
 
-def collect(
+def compute_attention_maps(
     model: nn.Module,
-    reading: Reading,
+    encoded_text: EncodedText,
     *,
     name: str = "",
-    causal: bool | None = None,
+    is_causal: bool | None = None,
     pad_to: int | None = None,
     pad_id: int | None = None,
-) -> Maps:
+) -> AttentionMaps:
     """The maps of a model on a text; with `pad_to`, padded on the right as rows of a batch are.
 
     `causal` says whether the model may look ahead; a Transformer of ours knows by itself.
     """
-    length = len(reading.ids)
+    length = len(encoded_text.ids)
     pads = max(0, (pad_to or 0) - length)
-    ids = torch.tensor([[*reading.ids, *([pad_id or 0] * pads)]])
+    ids = torch.tensor([[*encoded_text.ids, *([pad_id or 0] * pads)]])
     real = torch.arange(length + pads)[None] < length
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    layers = _layers(model, ids.to(device), real.to(device) if pads else None)
-    if causal is None:
-        causal = isinstance(model, Transformer) and model.sizes.causal
-    return Maps(
+    layers = _compute_layer_weights(model, ids.to(device), real.to(device) if pads else None)
+    if is_causal is None:
+        is_causal = isinstance(model, Transformer) and model.sizes.is_causal
+    return AttentionMaps(
         name=name,
-        text=reading.text,
-        tokens=(*reading.tokens, *([PADDING] * pads)),
+        text=encoded_text.text,
+        tokens=(*encoded_text.tokens, *([PAD_LABEL] * pads)),
         real=real[0].numpy(),
         layers=layers,
-        causal=causal,
-        ids=reading.ids,
-        reaches=tuple(_reach(model, layer, causal) for layer in range(len(layers))),
-        notes=(*reading.notes, *([f"{pads:,} places of padding are shown after {length:,} tokens."] if pads else [])),
+        is_causal=is_causal,
+        ids=encoded_text.ids,
+        window_sizes=tuple(_get_window_size(model, layer, is_causal) for layer in range(len(layers))),
+        notes=(
+            *encoded_text.notes,
+            *([f"{pads:,} places of padding are shown after {length:,} tokens."] if pads else []),
+        ),
         layer_numbers=tuple(range(1, len(layers) + 1)),
         head_numbers=tuple(range(1, len(layers[0]) + 1)),
     )
 
 
-def _layers(model: nn.Module, ids: torch.Tensor, mask: torch.Tensor | None) -> tuple[Heads, ...]:
+def _compute_layer_weights(
+    model: nn.Module, input_ids: torch.Tensor, attention_mask: torch.Tensor | None
+) -> tuple[HeadWeights, ...]:
     was_training = model.training
     model.eval()  # dropout would leave holes in the maps
     try:
         with torch.no_grad():
-            output: Output = model(ids, mask, maps=True)
+            output: ModelOutput = model(input_ids, attention_mask, maps=True)
     finally:
         model.train(was_training)
     maps = output.maps or ()
     expected = len(model.layers) if isinstance(model, Transformer) else max(1, len(maps))
     if len(maps) < expected:
-        kind = f" (attention = {model.spec.attention.kind!r})" if isinstance(model, Transformer) else ""
+        kind = f" (attention = {model.model_config.attention.kind!r})" if isinstance(model, Transformer) else ""
         raise ModelError(f"the model shows no attention maps{kind}: {len(maps)} of {expected} layers gave some")
     return tuple(one[0].to(torch.float32).cpu().numpy() for one in maps)
 
 
-def _reach(model: nn.Module, layer: int, causal: bool) -> Reach:
+def _get_window_size(model: nn.Module, layer: int, is_causal: bool) -> AttentionReach:
     """How far a layer may look; a model of transformers says so in its settings."""
     settings = getattr(model, "config", None)
     window = getattr(settings, "sliding_window", None)
     kinds = getattr(settings, "layer_types", None)
-    if causal and window and (kinds is None or kinds[layer] == "sliding_attention"):
+    if is_causal and window and (kinds is None or kinds[layer] == "sliding_attention"):
         return int(window) - 1, 0
-    return reach_of(model, layer, decoder=causal)
+    return find_layer_reach(model, layer, is_decoder=is_causal)
 
 
-def chosen(maps: Maps, layer: int | None = None, head: int | None = None) -> Maps:
+def select_heads(maps: AttentionMaps, layer: int | None = None, head: int | None = None) -> AttentionMaps:
     """One layer, one head, or one of each; counted from 1."""
-    _in_range("layer", layer, maps.layer_numbers)
-    _in_range("head", head, maps.head_numbers)
+    _check_in_range("layer", layer, maps.layer_numbers)
+    _check_in_range("head", head, maps.head_numbers)
     rows = [i for i, number in enumerate(maps.layer_numbers) if layer in (None, number)]
     columns = [i for i, number in enumerate(maps.head_numbers) if head in (None, number)]
     return replace(
         maps,
         layers=tuple(maps.layers[i][columns] for i in rows),
-        reaches=tuple(maps.reaches[i] for i in rows),
+        window_sizes=tuple(maps.window_sizes[i] for i in rows),
         layer_numbers=tuple(maps.layer_numbers[i] for i in rows),
         head_numbers=tuple(maps.head_numbers[i] for i in columns),
     )
 
 
-def _in_range(what: str, number: int | None, known: Sequence[int]) -> None:
-    if number is not None and number not in known:
-        allowed = f"{known[0]} to {known[-1]}" if len(known) > 1 else f"only {known[0]}"
-        raise ModelError(f"{what} {number}: there is none; allowed: {allowed}")
-
-
-def difference(one: Maps, other: Maps) -> Maps:
-    """The second minus the first, on the same text cut in the same way."""
-    if one.tokens != other.tokens:
-        pairs = enumerate(zip(one.tokens, other.tokens, strict=False))
-        at = next((i for i, (a, b) in pairs if a != b), min(len(one.tokens), len(other.tokens)))
-        raise ModelError(
-            f"{one.name} and {other.name} cut the text into different tokens ({len(one.tokens)} and "
-            f"{len(other.tokens)}, apart from token {at + 1} on): there is no difference to take"
+def _check_in_range(name: str, number: int | None, allowed_numbers: Sequence[int]) -> None:
+    if number is not None and number not in allowed_numbers:
+        allowed = (
+            f"{allowed_numbers[0]} to {allowed_numbers[-1]}"
+            if len(allowed_numbers) > 1
+            else f"only {allowed_numbers[0]}"
         )
-    shapes = [[layer.shape for layer in maps.layers] for maps in (one, other)]
+        raise ModelError(f"{name} {number}: there is none; allowed: {allowed}")
+
+
+def subtract_maps(maps_a: AttentionMaps, maps_b: AttentionMaps) -> AttentionMaps:
+    """The second minus the first, on the same text cut in the same way."""
+    if maps_a.tokens != maps_b.tokens:
+        pairs = enumerate(zip(maps_a.tokens, maps_b.tokens, strict=False))
+        at = next((i for i, (a, b) in pairs if a != b), min(len(maps_a.tokens), len(maps_b.tokens)))
+        raise ModelError(
+            f"{maps_a.name} and {maps_b.name} cut the text into different tokens ({len(maps_a.tokens)} and "
+            f"{len(maps_b.tokens)}, apart from token {at + 1} on): there is no difference to take"
+        )
+    shapes = [[layer.shape for layer in maps.layers] for maps in (maps_a, maps_b)]
     if shapes[0] != shapes[1]:
         raise ModelError(
-            f"{one.name} has {one.shape}, {other.name} {other.shape}: there is no difference to take; "
+            f"{maps_a.name} has {maps_a.shape}, {maps_b.name} {maps_b.shape}: there is no difference to take; "
             "look at them one by one"
         )
     return replace(
-        other,
-        name=f"{other.name} − {one.name}",
-        layers=tuple(b - a for a, b in zip(one.layers, other.layers, strict=True)),
-        signed=True,
+        maps_b,
+        name=f"{maps_b.name} − {maps_a.name}",
+        layers=tuple(b - a for a, b in zip(maps_a.layers, maps_b.layers, strict=True)),
+        is_difference=True,
     )

@@ -14,13 +14,22 @@ from typing import Any
 
 from markupsafe import Markup
 
-from headtohead.attention_analysis.pictures import Panel, Pictures, Row, Sheet, label, pictures, said, ticks
+from headtohead.attention_analysis.pictures import (
+    AttentionFigure,
+    AttentionPanel,
+    RenderedHeads,
+    ResultRow,
+    choose_legend_ticks,
+    describe_head,
+    render_heads,
+    truncate_label,
+)
 from headtohead.presentation import style
-from headtohead.presentation.png import uri
-from headtohead.report.page import _environment, _file, embedded
+from headtohead.presentation.png import build_data_uri
+from headtohead.report.page import _create_jinja_environment, _read_template_file, encode_script_json
 
-STATES = {True: "passed", False: "failed", None: "does not apply"}
-COLUMNS = {
+CHECK_STATES = {True: "passed", False: "failed", None: "does not apply"}
+MEASURE_COLUMNS = {
     "entropy": ("entropy", "bits", 2),
     "distance": ("distance", "tokens", 2),
     "first": ("on the first", "%", 1),
@@ -34,115 +43,127 @@ COLUMNS = {
 """measure: its title, its unit, and its decimals"""
 
 
-def render(sheet: Sheet) -> str:
+def render_page(figure: AttentionFigure) -> str:
     """The page."""
-    view = _view(sheet)
+    view = _build_template_context(figure)
     digest = base64.b64encode(hashlib.sha256(str(view["script"]).encode()).digest()).decode()
-    return _environment().get_template("attention_page.html").render(**view, script_hash=digest)
+    return _create_jinja_environment().get_template("attention_page.html").render(**view, script_hash=digest)
 
 
-def fragment(sheet: Sheet) -> str:
+def render_fragment(figure: AttentionFigure) -> str:
     """The same for a place inside another page, such as a notebook."""
-    return _environment().get_template("attention_fragment.html").render(**_view(sheet))
+    return _create_jinja_environment().get_template("attention_fragment.html").render(**_build_template_context(figure))
 
 
-def inner(sheet: Sheet) -> str:
+def render_body(figure: AttentionFigure) -> str:
     """The text, the maps and the measures alone, for a page that has our style and script already."""
-    return _environment().get_template("attention_inner.html").render(**_view(sheet))
+    return _create_jinja_environment().get_template("attention_inner.html").render(**_build_template_context(figure))
 
 
-def _view(sheet: Sheet) -> dict[str, Any]:
+def _build_template_context(figure: AttentionFigure) -> dict[str, Any]:
     """All that the templates show."""
-    made = pictures(sheet)
+    made = render_heads(figure)
     return {
-        "style": Markup(_file("report.css") + _file("attention.css")),
-        "script": Markup(_file("attention.js")),
-        "dark": list(style.AFTER_DARK.items()),
-        "data": Markup(embedded(_data(sheet, made))),
-        "title": sheet.title,
-        "text": sheet.text,
-        "notes": sheet.notes,
-        "tokens": [{"text": label(token, 40), "real": bool(real)} for token, real in _tokens(sheet)],
-        "length": int(sheet.real.sum()),
-        "kept": round(100 * float(sheet.real.mean()), 3),
-        "panels": [_panel(panel, index, sheet, made) for index, panel in enumerate(sheet.panels)],
-        "signed": any(panel.signed for panel in sheet.panels),
-        "ramp": [(f"{one:g}", round(100 * one**made.scale.power, 1)) for one in ticks(made.scale.power)],
+        "style": Markup(_read_template_file("report.css") + _read_template_file("attention.css")),
+        "script": Markup(_read_template_file("attention.js")),
+        "dark": list(style.DARK_MODE_COLORS.items()),
+        "data": Markup(encode_script_json(_build_script_data(figure, made))),
+        "title": figure.title,
+        "text": figure.text,
+        "notes": figure.notes,
+        "tokens": [
+            {"text": truncate_label(token, 40), "real": bool(real)} for token, real in _pair_tokens_with_mask(figure)
+        ],
+        "length": int(figure.real.sum()),
+        "kept": round(100 * float(figure.real.mean()), 3),
+        "panels": [_build_panel(panel, index, figure, made) for index, panel in enumerate(figure.panels)],
+        "signed": any(panel.is_difference for panel in figure.panels),
+        "ramp": [(f"{one:g}", round(100 * one**made.scale.power, 1)) for one in choose_legend_ticks(made.scale.power)],
         "power": f"{made.scale.power:.2f}".rstrip("0"),
         "pool": made.scale.pool,
         "precision": f"{made.scale.precision:.1g}",
-        "checks": [{"title": title, "rows": [_check(row) for row in rows]} for title, rows in sheet.checks.items()],
-        "tables": [_table(title, rows) for title, rows in sheet.measures.items() if rows],
+        "checks": [
+            {"title": title, "rows": [_build_check_row(row) for row in rows]} for title, rows in figure.checks.items()
+        ],
+        "tables": [_build_measures_table(title, rows) for title, rows in figure.measures.items() if rows],
     }
 
 
-def _tokens(sheet: Sheet) -> Sequence[tuple[str, bool]]:
-    return list(zip(sheet.tokens, sheet.real, strict=True))
+def _pair_tokens_with_mask(figure: AttentionFigure) -> Sequence[tuple[str, bool]]:
+    return list(zip(figure.tokens, figure.real, strict=True))
 
 
-def _data(sheet: Sheet, made: Pictures) -> dict[str, Any]:
+def _build_script_data(figure: AttentionFigure, rendered: RenderedHeads) -> dict[str, Any]:
     """What the script needs beside the pictures."""
     return {
-        "tokens": list(sheet.tokens),
-        "real": int(sheet.real.sum()),
-        "power": made.scale.power,
-        "pool": made.scale.pool,
-        "panels": [{"title": panel.title, "signed": panel.signed} for panel in sheet.panels],
+        "tokens": list(figure.tokens),
+        "real": int(figure.real.sum()),
+        "power": rendered.scale.power,
+        "pool": rendered.scale.pool,
+        "panels": [{"title": panel.title, "signed": panel.is_difference} for panel in figure.panels],
     }
 
 
-def _panel(panel: Panel, index: int, sheet: Sheet, made: Pictures) -> dict[str, Any]:
-    measured = {(row["layer"], row["head"]): row for row in sheet.measures.get(panel.title, ())}
+def _build_panel(panel: AttentionPanel, index: int, figure: AttentionFigure, rendered: RenderedHeads) -> dict[str, Any]:
+    measured = {(row["layer"], row["head"]): row for row in figure.measures.get(panel.title, ())}
     layers = []
     for row, layer in enumerate(panel.layer_numbers):
         heads = []
         for column, head in enumerate(panel.head_numbers):
             known = measured.get((layer, head), {"layer": layer, "head": head})
-            heads.append({"number": head, "words": said(known), "uri": uri(made.heads[index, row, column])})
+            heads.append(
+                {
+                    "number": head,
+                    "words": describe_head(known),
+                    "uri": build_data_uri(rendered.heads[index, row, column]),
+                }
+            )
         layers.append({"number": layer, "heads": heads})
-    return {"title": panel.title, "signed": panel.signed, "layers": layers, "heads": panel.head_numbers}
+    return {"title": panel.title, "signed": panel.is_difference, "layers": layers, "heads": panel.head_numbers}
 
 
-def _check(row: Row) -> dict[str, Any]:
-    return {**row, "state": STATES[row["passed"]]}
+def _build_check_row(row: ResultRow) -> dict[str, Any]:
+    return {**row, "state": CHECK_STATES[row["passed"]]}
 
 
-def _table(title: str, rows: Sequence[Row]) -> dict[str, Any]:
+def _build_measures_table(title: str, rows: Sequence[ResultRow]) -> dict[str, Any]:
     """The measures of a panel; a cell is shaded by where it stands between the least and the most of its column."""
-    names = shown_columns(rows)
-    ends = {name: _ends(row.get(name) for row in rows) for name in names}
+    names = select_columns(rows)
+    ends = {name: _compute_value_range(row.get(name) for row in rows) for name in names}
     made = [
         {
             "layer": row["layer"],
             "head": row["head"],
-            "cells": [(figure(name, row.get(name)), _shade(row.get(name), ends[name])) for name in names],
+            "cells": [
+                (format_measure(name, row.get(name)), _compute_shade(row.get(name), ends[name])) for name in names
+            ],
         }
         for row in rows
     ]
-    heads = [f"{COLUMNS[name][0]}, {COLUMNS[name][1]}" for name in names]
+    heads = [f"{MEASURE_COLUMNS[name][0]}, {MEASURE_COLUMNS[name][1]}" for name in names]
     return {"title": title, "columns": heads, "rows": made}
 
 
-def _ends(values: Iterable[float | None]) -> tuple[float, float]:
+def _compute_value_range(values: Iterable[float | None]) -> tuple[float, float]:
     known = [value for value in values if value is not None]
     return (min(known), max(known)) if known else (0.0, 0.0)
 
 
-def _shade(value: float | None, ends: tuple[float, float]) -> str:
-    low, high = ends
+def _compute_shade(value: float | None, value_range: tuple[float, float]) -> str:
+    low, high = value_range
     return "0" if value is None or high <= low else f"{(value - low) / (high - low):.3f}"
 
 
-def shown_columns(rows: Sequence[Row]) -> list[str]:
+def select_columns(rows: Sequence[ResultRow]) -> list[str]:
     """The measures that say something: padding is left out where there is none."""
-    known = [name for name in COLUMNS if any(row.get(name) is not None for row in rows)]
+    known = [name for name in MEASURE_COLUMNS if any(row.get(name) is not None for row in rows)]
     return [name for name in known if name != "padding" or any(row["padding"] for row in rows)]
 
 
-def figure(name: str, value: float | None) -> str:
+def format_measure(measure: str, value: float | None) -> str:
     """A measure as people read it, without its unit."""
     if value is None:
         return "–"
-    _, unit, places = COLUMNS[name]
+    _, unit, places = MEASURE_COLUMNS[measure]
     text = f"{value * (100 if unit == '%' else 1):.{places}f}"
     return text.removeprefix("-") if not text.strip("-0.") else text.replace("-", "−")

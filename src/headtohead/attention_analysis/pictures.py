@@ -14,51 +14,51 @@ from typing import Any
 
 import numpy as np
 
-from headtohead.presentation.png import png
+from headtohead.presentation.png import encode_png
 
-Weights = np.ndarray[Any, np.dtype[Any]]
-Row = Mapping[str, Any]
+WeightArray = np.ndarray[Any, np.dtype[Any]]
+ResultRow = Mapping[str, Any]
 
-MORE, LESS = (8, 48, 107), (166, 54, 3)
+POSITIVE_COLOR, NEGATIVE_COLOR = (8, 48, 107), (166, 54, 3)
 """the colour of weight, or of more of it; and of less, in a difference"""
-EVEN = 0.25
+UNIFORM_ROW_OPACITY = 0.25
 """how strong an even row is drawn"""
-MOST_PIXELS = 2**24
-FINE_PIXELS = 3 * 2**20
+MAX_PIXELS = 2**24
+MAX_16_BIT_PIXELS = 3 * 2**20
 """up to so many pixels a picture carries its weights in two bytes"""
-MOST_BYTES = 10_000_000
+MAX_TOTAL_BYTES = 10_000_000
 """of all pictures together, before they become text"""
 
 
 @dataclass(frozen=True, eq=False)
-class Panel:
+class AttentionPanel:
     """The maps of one model, or the difference of two: for each layer heads x query x key."""
 
     title: str
-    layers: tuple[Weights, ...]
+    layers: tuple[WeightArray, ...]
     layer_numbers: tuple[int, ...]
     head_numbers: tuple[int, ...]
-    signed: bool = False
+    is_difference: bool = False
 
 
 @dataclass(frozen=True, eq=False)
-class Sheet:
+class AttentionFigure:
     """All that is shown together: one text, and the maps of one or more models on it."""
 
     title: str
     text: str
     tokens: tuple[str, ...]
-    real: Weights
+    real: WeightArray
     """False on padding"""
-    panels: tuple[Panel, ...]
+    panels: tuple[AttentionPanel, ...]
     notes: tuple[str, ...] = ()
-    checks: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+    checks: Mapping[str, Sequence[ResultRow]] = field(default_factory=dict)
     """by the title of the panel"""
-    measures: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+    measures: Mapping[str, Sequence[ResultRow]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Scale:
+class PixelScale:
     """How weights become pixels."""
 
     power: float
@@ -74,98 +74,98 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Pictures:
+class RenderedHeads:
     """The pictures of a sheet, by (panel, layer, head), each counted from 0."""
 
-    scale: Scale
+    scale: PixelScale
     heads: Mapping[tuple[int, int, int], bytes]
 
 
-def power_for(length: int) -> float:
+def choose_exponent(length: int) -> float:
     """The power that draws an even row at a quarter; never stronger than the square root."""
-    return min(0.5, math.log(EVEN) / -math.log(max(2, length)))
+    return min(0.5, math.log(UNIFORM_ROW_OPACITY) / -math.log(max(2, length)))
 
 
-def pictures(sheet: Sheet, *, fine: bool = True, enlarge: int = 1) -> Pictures:
+def render_heads(figure: AttentionFigure, *, allow_16_bit: bool = True, upscale_factor: int = 1) -> RenderedHeads:
     """Every head of a sheet, small enough to travel in one file. `enlarge` draws a pixel as a square of pixels, for
     programs that would blur it."""
-    length = len(sheet.tokens)
-    maps = sum(len(weights) for panel in sheet.panels for weights in panel.layers)
+    length = len(figure.tokens)
+    maps = sum(len(weights) for panel in figure.panels for weights in panel.layers)
     pool = 1
-    while maps * math.ceil(length / pool) ** 2 > MOST_PIXELS:
+    while maps * math.ceil(length / pool) ** 2 > MAX_PIXELS:
         pool += 1
     while True:
         pixels = maps * math.ceil(length / pool) ** 2
-        scale = Scale(power_for(length), pool, fine and pixels <= FINE_PIXELS)
-        made = {place: picture(one, scale, signed, enlarge) for place, one, signed in _every(sheet)}
-        if sum(map(len, made.values())) <= MOST_BYTES or pool >= length:
-            return Pictures(scale, made)
+        scale = PixelScale(choose_exponent(length), pool, allow_16_bit and pixels <= MAX_16_BIT_PIXELS)
+        made = {place: render_head(one, scale, signed, upscale_factor) for place, one, signed in _iterate_heads(figure)}
+        if sum(map(len, made.values())) <= MAX_TOTAL_BYTES or pool >= length:
+            return RenderedHeads(scale, made)
         pool += 1
 
 
-def _every(sheet: Sheet) -> Iterator[tuple[tuple[int, int, int], Weights, bool]]:
-    for p, panel in enumerate(sheet.panels):
+def _iterate_heads(figure: AttentionFigure) -> Iterator[tuple[tuple[int, int, int], WeightArray, bool]]:
+    for p, panel in enumerate(figure.panels):
         for layer, weights in enumerate(panel.layers):
             for head, one in enumerate(weights):
-                yield (p, layer, head), one, panel.signed
+                yield (p, layer, head), one, panel.is_difference
 
 
-def picture(weights: Weights, scale: Scale, signed: bool = False, enlarge: int = 1) -> bytes:
+def render_head(weights: WeightArray, scale: PixelScale, is_difference: bool = False, upscale_factor: int = 1) -> bytes:
     """One head as a PNG."""
-    values = pooled(np.nan_to_num(weights.astype(np.float32)), scale.pool)
+    values = pool_max_abs(np.nan_to_num(weights.astype(np.float32)), scale.pool)
     strength = np.sign(values) * np.minimum(np.abs(values), 1) ** np.float32(scale.power)
-    if not signed:
+    if not is_difference:
         strength = np.maximum(strength, 0)
     top = 65535 if scale.fine else 255
     middle = (top + 1) // 2
-    counts = np.rint(middle + strength * (middle - 1) if signed else strength * top).astype(np.uint16)
+    counts = np.rint(middle + strength * (middle - 1) if is_difference else strength * top).astype(np.uint16)
     pixels = (counts >> 8 if scale.fine else counts).astype(np.uint8)
     low = (counts & 255).astype(np.uint8) if scale.fine else None
-    if enlarge > 1:
-        pixels, low = pixels.repeat(enlarge, 0).repeat(enlarge, 1), None
-    return png(pixels, *(SIGNED if signed else PLAIN), low)
+    if upscale_factor > 1:
+        pixels, low = pixels.repeat(upscale_factor, 0).repeat(upscale_factor, 1), None
+    return encode_png(pixels, *(DIFFERENCE_PALETTE if is_difference else WEIGHT_PALETTE), low)
 
 
-PLAIN = (bytes(MORE) * 256, bytes(range(256)))
-SIGNED = (
-    bytes(LESS) * 128 + bytes(MORE) * 128,
+WEIGHT_PALETTE = (bytes(POSITIVE_COLOR) * 256, bytes(range(256)))
+DIFFERENCE_PALETTE = (
+    bytes(NEGATIVE_COLOR) * 128 + bytes(POSITIVE_COLOR) * 128,
     bytes(2 * (127 - i) if i < 128 else min(255, 2 * (i - 128) + (i == 255)) for i in range(256)),
 )
 
 
-def pooled(weights: Weights, pool: int) -> Weights:
+def pool_max_abs(weights: WeightArray, pool_size: int) -> WeightArray:
     """Blocks of neighbours as one: the value that is furthest from 0."""
-    if pool == 1:
+    if pool_size == 1:
         return weights
-    rows, columns = (math.ceil(size / pool) * pool for size in weights.shape)
+    rows, columns = (math.ceil(size / pool_size) * pool_size for size in weights.shape)
     padded = np.zeros((rows, columns), dtype=weights.dtype)
     padded[: weights.shape[0], : weights.shape[1]] = weights
-    blocks = padded.reshape(rows // pool, pool, columns // pool, pool)
+    blocks = padded.reshape(rows // pool_size, pool_size, columns // pool_size, pool_size)
     high, low = blocks.max((1, 3)), blocks.min((1, 3))
     return np.asarray(np.where(high >= -low, high, low))
 
 
-def said(row: Row) -> str:
+def describe_head(head_measures: ResultRow) -> str:
     """What a head does, in one sentence."""
-    name = f"Layer {row['layer']}, head {row['head']}"
-    if row.get("first") is None:
+    name = f"Layer {head_measures['layer']}, head {head_measures['head']}"
+    if head_measures.get("first") is None:
         return f"{name}."
     shares = {"the first token": "first", "the token itself": "itself", "the token before": "previous"}
-    words = ", ".join(f"{100 * row[key]:.0f} % on {place}" for place, key in shares.items())
-    return f"{name}. Weight on average: {words}; {row['entropy']:.1f} bits wide."
+    words = ", ".join(f"{100 * head_measures[key]:.0f} % on {place}" for place, key in shares.items())
+    return f"{name}. Weight on average: {words}; {head_measures['entropy']:.1f} bits wide."
 
 
-def label(token: str, longest: int = 14) -> str:
+def truncate_label(text: str, max_length: int = 14) -> str:
     """A token beside a map: no sign that a file of pictures could not hold, and not too long."""
-    clean = "".join(one if one.isprintable() else "�" for one in token)
-    return clean if len(clean) <= longest else clean[: longest - 1] + "…"
+    clean = "".join(one if one.isprintable() else "�" for one in text)
+    return clean if len(clean) <= max_length else clean[: max_length - 1] + "…"
 
 
-def ticks(power: float, signed: bool = False) -> list[float]:
+def choose_legend_ticks(exponent: float, is_difference: bool = False) -> list[float]:
     """Weights to write below the scale, none too near its neighbour."""
     kept = [1.0]
     for one in (0.5, 0.1, 0.01, 0.001):
-        if kept[-1] ** power - one**power > 0.15 and one**power > 0.15:
+        if kept[-1] ** exponent - one**exponent > 0.15 and one**exponent > 0.15:
             kept.append(one)
     ahead = [0.0, *reversed(kept)]
-    return [-one for one in kept] + ahead if signed else ahead
+    return [-one for one in kept] + ahead if is_difference else ahead

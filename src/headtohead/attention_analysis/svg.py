@@ -8,49 +8,60 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
-from headtohead.atomic_io import disk_full_in_words, write_bytes
-from headtohead.attention_analysis.pictures import LESS, MORE, Panel, Pictures, Sheet, label, pictures, ticks
-from headtohead.errors import RequestError, nearest
+from headtohead.atomic_io import translate_disk_full_error, write_bytes
+from headtohead.attention_analysis.pictures import (
+    NEGATIVE_COLOR,
+    POSITIVE_COLOR,
+    AttentionFigure,
+    AttentionPanel,
+    RenderedHeads,
+    choose_legend_ticks,
+    render_heads,
+    truncate_label,
+)
+from headtohead.errors import RequestError, suggest
 from headtohead.presentation import style
-from headtohead.presentation.png import uri
+from headtohead.presentation.png import build_data_uri
 
-FORMATS = (".html", ".svg", ".pdf", ".png")
+SUPPORTED_SUFFIXES = (".html", ".svg", ".pdf", ".png")
 MARGIN, GAP = 18, 14
-WIDE = 880
+TARGET_WIDTH = 880
 """how wide all maps together are drawn, about"""
-BIG, SMALL = 560, 56
+MAX_SINGLE_MAP_SIDE, MIN_MAP_SIDE = 560, 56
 """the side of a map alone, and the smallest side of one among many"""
-LEGIBLE = 8.5
+MIN_LABEL_SPACING = 8.5
 """a token needs so many pixels to have its name beside it"""
-CHARACTER = 0.5
+CHARACTER_WIDTH_RATIO = 0.5
 """the width of a letter, of its height, on average"""
 
 
 @dataclass
-class Canvas:
+class SvgCanvas:
     """SVG in the making."""
 
     width: float = 0
     height: float = 0
     parts: list[str] = field(default_factory=list)
 
-    def text(self, x: float, y: float, words: str, *, size: float = 11, colour: str = style.INK, **more: str) -> None:
+    def text(
+        self, x: float, y: float, text: str, *, size: float = 11, color: str = style.TEXT_COLOR, **more: str
+    ) -> None:
         given = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in more.items())
         place = f' x="{x:.1f}" y="{y:.1f}"' if "transform" not in more else ""
-        self.parts.append(f'<text{place} font-size="{size:g}" fill="{colour}"{given}>{escape(words)}</text>')
+        self.parts.append(f'<text{place} font-size="{size:g}" fill="{color}"{given}>{escape(text)}</text>')
         if "transform" not in more and more.get("text_anchor") != "end":
             half = more.get("text_anchor") == "middle"
-            self.grow(x + len(words) * size * CHARACTER / (2 if half else 1), y + 4)
+            self.grow(x + len(text) * size * CHARACTER_WIDTH_RATIO / (2 if half else 1), y + 4)
 
-    def rect(self, x: float, y: float, width: float, height: float, **more: str) -> None:
+    def add_rect(self, x: float, y: float, width: float, height: float, **more: str) -> None:
         given = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in more.items())
         self.parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"{given}/>')
         self.grow(x + width, y + height)
 
-    def image(self, x: float, y: float, side: float, picture: bytes, words: str) -> None:
+    def add_image(self, x: float, y: float, side: float, png_bytes: bytes, alt_text: str) -> None:
         self.parts.append(
             f'<image x="{x:.1f}" y="{y:.1f}" width="{side:.1f}" height="{side:.1f}" preserveAspectRatio="none" '
-            f'style="image-rendering: pixelated" href="{uri(picture)}"><title>{escape(words)}</title></image>'
+            f'style="image-rendering: pixelated" href="{build_data_uri(png_bytes)}"><title>{escape(alt_text)}</title></image>'
         )
 
     def grow(self, x: float, y: float) -> None:
@@ -60,18 +71,18 @@ class Canvas:
         width, height = math.ceil(self.width + MARGIN), math.ceil(self.height + MARGIN)
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-            f'role="img" font-family="{style.FONT}"><title>{escape(title)}</title>'
+            f'role="img" font-family="{style.FONT_FAMILY}"><title>{escape(title)}</title>'
             f'<rect width="{width}" height="{height}" fill="{background}"/>{"".join(self.parts)}</svg>'
         )
 
 
 @dataclass(frozen=True)
-class Grid:
+class MapGrid:
     """Where the maps of a panel stand."""
 
-    side: float
-    labelled: bool
-    left: float
+    map_side: float
+    has_token_labels: bool
+    row_label_width: float
     """room for the tokens that look"""
     top: float
     """room for the tokens that are looked at"""
@@ -82,109 +93,127 @@ class Grid:
 
     @property
     def step(self) -> float:
-        return self.side + GAP
+        return self.map_side + GAP
 
 
-def svg(sheet: Sheet, background: str = "white") -> str:
+def render_svg(figure: AttentionFigure, background: str = "white") -> str:
     """All layers and heads as small multiples; a map alone stands large with its tokens on both axes."""
-    length = len(sheet.tokens)
-    made = pictures(sheet, fine=False, enlarge=max(1, 256 // length))
-    canvas = Canvas()
-    across = 1 if len(sheet.panels) * len(sheet.panels[0].head_numbers) > 12 else len(sheet.panels)
-    grid = _grid(sheet, across)
-    wide = across * (grid.names + grid.left + grid.columns * grid.step)
-    y = _head(canvas, sheet, made, max(460, wide))
+    length = len(figure.tokens)
+    made = render_heads(figure, allow_16_bit=False, upscale_factor=max(1, 256 // length))
+    canvas = SvgCanvas()
+    across = 1 if len(figure.panels) * len(figure.panels[0].head_numbers) > 12 else len(figure.panels)
+    grid = _compute_grid(figure, across)
+    wide = across * (grid.names + grid.row_label_width + grid.columns * grid.step)
+    y = _draw_header(canvas, figure, made, max(460, wide))
     x: float = MARGIN
     bottom = y
-    for index, panel in enumerate(sheet.panels):
+    for index, panel in enumerate(figure.panels):
         if index and index % across == 0:
             x, y = MARGIN, bottom + 2 * GAP
-        right, low = _panel(canvas, sheet, panel, made, index, grid, x, y)
+        right, low = _draw_panel(canvas, figure, panel, made, index, grid, x, y)
         x, bottom = right + 2 * GAP, max(bottom, low)
-    return canvas.svg(f"{sheet.title}: attention on {label(sheet.text, 200)}", background)
+    return canvas.svg(f"{figure.title}: attention on {truncate_label(figure.text, 200)}", background)
 
 
-def _head(canvas: Canvas, sheet: Sheet, made: Pictures, wide: float) -> float:
+def _draw_header(canvas: SvgCanvas, figure: AttentionFigure, rendered: RenderedHeads, width: float) -> float:
     """What is shown, on which text, and what strength means; gives the place where the maps begin."""
-    canvas.text(MARGIN, 32, label(sheet.title, int(wide / 15 / CHARACTER)), size=15, font_weight="600")
+    canvas.text(
+        MARGIN, 32, truncate_label(figure.title, int(width / 15 / CHARACTER_WIDTH_RATIO)), size=15, font_weight="600"
+    )
     y = 50.0
-    for line in (f"“{label(sheet.text, 280)}”", *sheet.notes, *_pooling(made)):
-        for piece in _broken(line, int(wide / 11 / CHARACTER)):
-            canvas.text(MARGIN, y, piece, colour=style.SOFT)
+    for line in (f"“{truncate_label(figure.text, 280)}”", *figure.notes, *_describe_pooling(rendered)):
+        for piece in _wrap_line(line, int(width / 11 / CHARACTER_WIDTH_RATIO)):
+            canvas.text(MARGIN, y, piece, colour=style.MUTED_TEXT_COLOR)
             y += 15
-    _legend(canvas, y, made.scale.power, any(panel.signed for panel in sheet.panels))
+    _draw_legend(canvas, y, rendered.scale.power, any(panel.is_difference for panel in figure.panels))
     return y + 44
 
 
-def _pooling(made: Pictures) -> list[str]:
-    pool = made.scale.pool
+def _describe_pooling(rendered: RenderedHeads) -> list[str]:
+    pool = rendered.scale.pool
     return [f"A pixel is the largest of {pool} × {pool} weights."] if pool > 1 else []
 
 
-def _broken(line: str, longest: int) -> list[str]:
+def _wrap_line(line: str, max_length: int) -> list[str]:
     lines = [""]
     for word in line.split():
-        if len(lines[-1]) + len(word) >= longest:
+        if len(lines[-1]) + len(word) >= max_length:
             lines.append("")
         lines[-1] += (" " if lines[-1] else "") + word
     return lines
 
 
-def _legend(canvas: Canvas, y: float, power: float, signed: bool) -> None:
+def _draw_legend(canvas: SvgCanvas, y: float, exponent: float, is_difference: bool) -> None:
     """From no weight to all of it, as it is drawn."""
-    for part, (name, colour) in enumerate([("weight", MORE)] + ([("difference", LESS)] if signed else [])):
+    for part, (name, colour) in enumerate(
+        [("weight", POSITIVE_COLOR)] + ([("difference", NEGATIVE_COLOR)] if is_difference else [])
+    ):
         x, width = MARGIN + part * 330.0, 170.0
         hue = f"rgb({','.join(map(str, colour))})"
-        canvas.text(x, y + 10, name, colour=style.SOFT)
+        canvas.text(x, y + 10, name, colour=style.MUTED_TEXT_COLOR)
         left = x + 62
         if part == 0:
             stops: list[tuple[float, str, int]] = [(0, hue, 0), (1, hue, 1)]
-            marks = [(one**power, one) for one in ticks(power)]
+            marks = [(one**exponent, one) for one in choose_legend_ticks(exponent)]
         else:
-            other = f"rgb({','.join(map(str, MORE))})"
+            other = f"rgb({','.join(map(str, POSITIVE_COLOR))})"
             stops = [(0, hue, 1), (0.5, hue, 0), (0.5, other, 0), (1, other, 1)]
-            signs = [(math.copysign(abs(one) ** power, one), one) for one in ticks(power, signed=True)]
+            signs = [
+                (math.copysign(abs(one) ** exponent, one), one)
+                for one in choose_legend_ticks(exponent, is_difference=True)
+            ]
             marks = [((1 + at) / 2, one) for at, one in signs if abs(one) in (0, 0.1, 1)]
         ramp = "".join(f'<stop offset="{at}" stop-color="{c}" stop-opacity="{o}"/>' for at, c, o in stops)
         canvas.parts.append(f'<linearGradient id="ramp-{part}">{ramp}</linearGradient>')
-        canvas.rect(left, y, width, 11, fill=f"url(#ramp-{part})", stroke=style.GRID)
+        canvas.add_rect(left, y, width, 11, fill=f"url(#ramp-{part})", stroke=style.GRID_COLOR)
         for at, one in marks:
             canvas.text(
                 left + at * width,
                 y + 24,
                 f"{one:g}".replace("-", "−"),
                 size=9.5,
-                colour=style.SOFT,
+                colour=style.MUTED_TEXT_COLOR,
                 text_anchor="middle",
             )
 
 
-def _grid(sheet: Sheet, across: int) -> Grid:
-    panel, length = sheet.panels[0], len(sheet.tokens)
+def _compute_grid(figure: AttentionFigure, panels_per_row: int) -> MapGrid:
+    panel, length = figure.panels[0], len(figure.tokens)
     heads = len(panel.head_numbers)
     columns = min(heads, 4) if len(panel.layers) == 1 else heads
     alone = len(panel.layers) == heads == 1
-    side = min(BIG, max(240, 17 * length)) if alone else min(200, max(SMALL, WIDE / columns / across - GAP))
-    if alone and across > 1:
-        side = min(side, WIDE / across)
-    labelled = alone or side / length >= LEGIBLE
-    longest = max(len(label(token)) for token in sheet.tokens)
+    side = (
+        min(MAX_SINGLE_MAP_SIDE, max(240, 17 * length))
+        if alone
+        else min(200, max(MIN_MAP_SIDE, TARGET_WIDTH / columns / panels_per_row - GAP))
+    )
+    if alone and panels_per_row > 1:
+        side = min(side, TARGET_WIDTH / panels_per_row)
+    labelled = alone or side / length >= MIN_LABEL_SPACING
+    longest = max(len(truncate_label(token)) for token in figure.tokens)
     room = longest * 10.5 * 0.58 + 8 if labelled else 0
-    return Grid(side, labelled, room, room * 0.9 + 4 if labelled else 0, 0 if alone else 54, columns)
+    return MapGrid(side, labelled, room, room * 0.9 + 4 if labelled else 0, 0 if alone else 54, columns)
 
 
-def _panel(
-    canvas: Canvas, sheet: Sheet, panel: Panel, made: Pictures, index: int, grid: Grid, x: float, y: float
+def _draw_panel(
+    canvas: SvgCanvas,
+    figure: AttentionFigure,
+    panel: AttentionPanel,
+    rendered: RenderedHeads,
+    index: int,
+    grid: MapGrid,
+    x: float,
+    y: float,
 ) -> tuple[float, float]:
     """One panel; gives its right and lower end."""
     alone = not grid.names
-    title = panel.title if len(sheet.panels) > 1 else ""
+    title = panel.title if len(figure.panels) > 1 else ""
     if alone:
         title += f"{', ' if title else ''}layer {panel.layer_numbers[0]}, head {panel.head_numbers[0]}"
     if title:
-        canvas.text(x, y + 8, label(title, 60), size=13, font_weight="600")
+        canvas.text(x, y + 8, truncate_label(title, 60), size=13, font_weight="600")
         y += 18
-    left, top = x + grid.names + grid.left, y + grid.top + (0 if alone else 20)
+    left, top = x + grid.names + grid.row_label_width, y + grid.top + (0 if alone else 20)
     wrapped = len(panel.layers) == 1 and len(panel.head_numbers) > grid.columns
     down = grid.step + (20 if wrapped else 0)
     rows = 0
@@ -195,88 +224,97 @@ def _panel(
         corner = left + column * grid.step, top + row * down
         rows = row + 1
         words = f"Layer {panel.layer_numbers[layer]}, head {panel.head_numbers[head]}"
-        _map(canvas, sheet, *corner, grid.side, made.heads[index, layer, head], words)
+        _draw_map(canvas, figure, *corner, grid.map_side, rendered.heads[index, layer, head], words)
         if not alone and (row == 0 or wrapped):
-            middle, above = corner[0] + grid.side / 2, corner[1] - 6 - (0 if row else grid.top)
+            middle, above = corner[0] + grid.map_side / 2, corner[1] - 6 - (0 if row else grid.top)
             named = f"head {panel.head_numbers[head]}"
-            canvas.text(middle, above, named, colour=style.SOFT, text_anchor="middle")
+            canvas.text(middle, above, named, colour=style.MUTED_TEXT_COLOR, text_anchor="middle")
         if not alone and column == 0 and not (wrapped and row):
-            canvas.text(x, corner[1] + grid.side / 2 + 4, f"layer {panel.layer_numbers[layer]}", colour=style.SOFT)
-        if grid.labelled and row == 0:
-            _columns(canvas, sheet.tokens, *corner, grid.side)
-        if grid.labelled and column == 0:
-            _rows(canvas, sheet.tokens, *corner, grid.side)
-    right = left + grid.columns * grid.step - GAP + (grid.top * 0.6 if grid.labelled else 0)
+            canvas.text(
+                x,
+                corner[1] + grid.map_side / 2 + 4,
+                f"layer {panel.layer_numbers[layer]}",
+                colour=style.MUTED_TEXT_COLOR,
+            )
+        if grid.has_token_labels and row == 0:
+            _draw_column_labels(canvas, figure.tokens, *corner, grid.map_side)
+        if grid.has_token_labels and column == 0:
+            _draw_row_labels(canvas, figure.tokens, *corner, grid.map_side)
+    right = left + grid.columns * grid.step - GAP + (grid.top * 0.6 if grid.has_token_labels else 0)
     canvas.grow(right, 0)
     return right, top + rows * down - GAP
 
 
-def _map(canvas: Canvas, sheet: Sheet, x: float, y: float, side: float, picture: bytes, words: str) -> None:
+def _draw_map(
+    canvas: SvgCanvas, figure: AttentionFigure, x: float, y: float, side: float, png_bytes: bytes, alt_text: str
+) -> None:
     """The picture. Padding is grey: below it where it is looked at, so that a weight there would be seen; above it
     where it looks, since that means nothing."""
-    kept = float(sheet.real.sum()) / len(sheet.tokens) * side
+    kept = float(figure.real.sum()) / len(figure.tokens) * side
     if kept < side:
-        canvas.rect(x + kept, y, side - kept, side, fill=style.GRID)
-    canvas.image(x, y, side, picture, words)
+        canvas.add_rect(x + kept, y, side - kept, side, fill=style.GRID_COLOR)
+    canvas.add_image(x, y, side, png_bytes, alt_text)
     if kept < side:
-        canvas.rect(x, y + kept, side, side - kept, fill=style.GRID)
+        canvas.add_rect(x, y + kept, side, side - kept, fill=style.GRID_COLOR)
         if side - kept > 60:
             middle = (side + kept) / 2
-            canvas.text(x + middle, y + middle, "padding", colour=style.SOFT, text_anchor="middle")
-    canvas.rect(x, y, side, side, fill="none", stroke="#9aa5b1", stroke_width="0.7")
+            canvas.text(x + middle, y + middle, "padding", colour=style.MUTED_TEXT_COLOR, text_anchor="middle")
+    canvas.add_rect(x, y, side, side, fill="none", stroke="#9aa5b1", stroke_width="0.7")
 
 
-def _every(tokens: Sequence[str], side: float) -> tuple[float, float, int]:
+def _compute_label_spacing(tokens: Sequence[str], side: float) -> tuple[float, float, int]:
     """The room of a token, the size of its name, and that every so many is named."""
     cell = side / len(tokens)
-    step = max(1, math.ceil(LEGIBLE / cell))
+    step = max(1, math.ceil(MIN_LABEL_SPACING / cell))
     return cell, min(10.5, max(8.0, 0.8 * cell * step)), step
 
 
-def _rows(canvas: Canvas, tokens: Sequence[str], left: float, top: float, side: float) -> None:
-    cell, size, step = _every(tokens, side)
+def _draw_row_labels(canvas: SvgCanvas, tokens: Sequence[str], left: float, top: float, side: float) -> None:
+    cell, size, step = _compute_label_spacing(tokens, side)
     for at in range(0, len(tokens), step):
         middle = top + (at + 0.5) * cell + 0.34 * size
-        canvas.text(left - 5, middle, label(tokens[at]), size=size, text_anchor="end")
+        canvas.text(left - 5, middle, truncate_label(tokens[at]), size=size, text_anchor="end")
 
 
-def _columns(canvas: Canvas, tokens: Sequence[str], left: float, top: float, side: float) -> None:
-    cell, size, step = _every(tokens, side)
+def _draw_column_labels(canvas: SvgCanvas, tokens: Sequence[str], left: float, top: float, side: float) -> None:
+    cell, size, step = _compute_label_spacing(tokens, side)
     for at in range(0, len(tokens), step):
         place = f"translate({left + (at + 0.5) * cell + 0.3 * size:.1f},{top - 5:.1f}) rotate(-60)"
-        canvas.text(0, 0, label(tokens[at]), size=size, transform=place)
+        canvas.text(0, 0, truncate_label(tokens[at]), size=size, transform=place)
 
 
-def save(sheet: Sheet, path: str | Path) -> Path:
+def save_figure(figure: AttentionFigure, path: str | Path) -> Path:
     """Write what is shown as .html, .svg, .pdf or .png."""
     target = Path(path)
     kind = target.suffix.lower()
-    check_name(target)
-    with disk_full_in_words(target):
+    check_output_path(target)
+    with translate_disk_full_error(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(target, _drawn(sheet, kind))
+    write_bytes(target, _render_bytes(figure, kind))
     return target
 
 
-def check_name(path: str | Path) -> None:
+def check_output_path(path: str | Path) -> None:
     """Is this a file that can be written? Asked before the work is done."""
     kind = Path(path).suffix.lower()
-    if kind not in FORMATS:
-        near = nearest(kind, FORMATS)
+    if kind not in SUPPORTED_SUFFIXES:
+        near = suggest(kind, SUPPORTED_SUFFIXES)
         hint = f", did you mean {near!r}?" if near else ""
-        raise RequestError(f"{path}: {kind or 'no ending'} is no picture{hint} (allowed: {', '.join(FORMATS)})")
+        raise RequestError(
+            f"{path}: {kind or 'no ending'} is no picture{hint} (allowed: {', '.join(SUPPORTED_SUFFIXES)})"
+        )
     if Path(path).is_dir():
         raise RequestError(f"{path}: is a folder; give the name of a file")
 
 
-def _drawn(sheet: Sheet, kind: str) -> bytes:
-    if kind == ".html":
-        from headtohead.attention_analysis.page import render
+def _render_bytes(figure: AttentionFigure, suffix: str) -> bytes:
+    if suffix == ".html":
+        from headtohead.attention_analysis.page import render_page
 
-        return render(sheet).encode()
-    drawn = svg(sheet)
-    if kind == ".svg":
+        return render_page(figure).encode()
+    drawn = render_svg(figure)
+    if suffix == ".svg":
         return drawn.encode()
     import vl_convert
 
-    return bytes(vl_convert.svg_to_pdf(drawn) if kind == ".pdf" else vl_convert.svg_to_png(drawn, scale=2))
+    return bytes(vl_convert.svg_to_pdf(drawn) if suffix == ".pdf" else vl_convert.svg_to_png(drawn, scale=2))

@@ -8,12 +8,12 @@ from typing import Any
 
 from rich.markup import escape
 
-from headtohead.attention_analysis.page import COLUMNS, figure, shown_columns
-from headtohead.report.terminal import out, table
+from headtohead.attention_analysis.page import MEASURE_COLUMNS, format_measure, select_columns
+from headtohead.report.terminal import get_stdout_console, make_rich_table
 
-MOST_ROWS = 48
-MARKS = {True: "[green]✓[/]", False: "[red]✕[/]", None: "[dim]–[/]"}
-SHORT = {
+MAX_ROWS = 48
+CHECK_MARKS = {True: "[green]✓[/]", False: "[red]✕[/]", None: "[dim]–[/]"}
+COLUMN_TITLES = {
     "entropy": "width\nbits",
     "distance": "distance\ntokens",
     "first": "first\n%",
@@ -26,27 +26,29 @@ SHORT = {
 }
 
 
-def show(found: dict[str, Any], written: Path | None) -> None:
+def print_analysis(analysis: dict[str, Any], figure_path: Path | None) -> None:
     """What `headtohead.attention` found, as its `as_row` says it."""
-    console = out()
-    console.print(f"[bold]{escape(found['title'])}[/]")
-    for note in found["notes"]:
+    console = get_stdout_console()
+    console.print(f"[bold]{escape(analysis['title'])}[/]")
+    for note in analysis["notes"]:
         console.print(f"[yellow]{escape(note)}[/]")
-    for panel in found["panels"]:
-        _show_panel(panel, alone=len(found["panels"]) == 1)
-    if written is not None:
-        console.print(f"picture: {escape(str(written))}", soft_wrap=True)
+    for panel in analysis["panels"]:
+        _print_panel(panel, is_only_panel=len(analysis["panels"]) == 1)
+    if figure_path is not None:
+        console.print(f"picture: {escape(str(figure_path))}", soft_wrap=True)
 
 
-def _show_panel(panel: dict[str, Any], *, alone: bool) -> None:
-    console, rows = out(), panel["measures"]
-    shown = rows if len(rows) <= MOST_ROWS else _by_layer(rows)
-    names = shown_columns(rows)
+def _print_panel(panel: dict[str, Any], *, is_only_panel: bool) -> None:
+    console, rows = get_stdout_console(), panel["measures"]
+    shown = rows if len(rows) <= MAX_ROWS else _average_by_layer(rows)
+    names = select_columns(rows)
     first = "head" if shown is rows else "layer"
-    made = table(first, *(SHORT[name] for name in names), title=None if alone else escape(panel["name"]))
+    made = make_rich_table(
+        first, *(COLUMN_TITLES[name] for name in names), title=None if is_only_panel else escape(panel["name"])
+    )
     for row in shown:
         name = f"{row['layer']}.{row['head']}" if shown is rows else str(row["layer"])
-        made.add_row(name, *(figure(one, row.get(one)) for one in names))
+        made.add_row(name, *(format_measure(one, row.get(one)) for one in names))
     console.print(made)
     if shown is not rows:
         console.print(f"[dim]means of each layer's heads; --json gives all {len(rows)}[/]")
@@ -54,13 +56,13 @@ def _show_panel(panel: dict[str, Any], *, alone: bool) -> None:
     if copying:
         console.print(f"copies what came after the same token before: {', '.join(copying)}")
     for check in panel["checks"]:
-        console.print(f"{MARKS[check['passed']]} {escape(check['name'])}: {escape(check['found'])}")
+        console.print(f"{CHECK_MARKS[check['passed']]} {escape(check['name'])}: {escape(check['found'])}")
 
 
-def _by_layer(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _average_by_layer(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     means = []
     for layer in dict.fromkeys(row["layer"] for row in rows):
         heads = [row for row in rows if row["layer"] == layer]
-        known = {name: [row[name] for row in heads if row.get(name) is not None] for name in COLUMNS}
+        known = {name: [row[name] for row in heads if row.get(name) is not None] for name in MEASURE_COLUMNS}
         means.append({"layer": layer, **{name: sum(v) / len(v) for name, v in known.items() if v}})
     return means

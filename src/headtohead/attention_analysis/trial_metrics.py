@@ -16,98 +16,104 @@ import numpy as np
 from headtohead.atomic_io import write_json
 from headtohead.errors import ModelError
 from headtohead.experiment import schemas
-from headtohead.experiment.run_folder import SCHEMA, Run
-from headtohead.verdict.statistics import mean_interval
+from headtohead.experiment.run_folder import SCHEMA_VERSION, Run
+from headtohead.verdict.statistics import compute_mean_interval
 
 if TYPE_CHECKING:
-    from headtohead.data.examples import Examples
-    from headtohead.data.tokenizers import Tokens
+    from headtohead.data.examples import EvaluationExamples
+    from headtohead.data.tokenizers import TokenizerProtocol
     from headtohead.nn.transformer import Transformer
 
-FILE = "attention.json"
-MEASURES = ("entropy", "distance", "first", "itself", "previous", "padding", "induction", "control", "rise")
-ROWS, FEWEST_ROWS, AT_ONCE = 48, 8, 16
-MOST_WEIGHTS = 2**26
-COPYING = 64
+FILE_NAME = "attention.json"
+MEASURE_NAMES = ("entropy", "distance", "first", "itself", "previous", "padding", "induction", "control", "rise")
+MAX_ROWS, MIN_ROWS, MAX_BATCH_SIZE = 48, 8, 16
+MAX_BATCH_WEIGHTS = 2**26
+INDUCTION_LENGTH = 64
 """tokens of the rows on which copying is tried"""
-WORK, MOST_WORK = 2e10, 4e11
+TARGET_ABLATION_COST, MAX_ABLATION_COST = 2e10, 4e11
 """parameters times tokens times passes: what silencing every head may cost, a second; and when it is left out"""
 
-Row = dict[str, Any]
+HeadRecord = dict[str, Any]
 
 
-def write(folder: Path, model: Transformer, examples: Examples, tokenizer: Tokens, split: str) -> None:
+def write_head_measures(
+    folder: Path, model: Transformer, examples: EvaluationExamples, tokenizer: TokenizerProtocol, split: str
+) -> None:
     """Measure every head on some rows of a held-out split, and leave it in the run folder. An attention of the user's
     own may show no maps: then there is nothing to leave."""
     try:
-        found = measure(model, examples, tokenizer)
+        found = compute_head_measures(model, examples, tokenizer)
     except ModelError:
         return
-    write_json(folder / FILE, {"schema": SCHEMA, "split": split, **found})
+    write_json(folder / FILE_NAME, {"schema": SCHEMA_VERSION, "split": split, **found})
 
 
-def measure(model: Transformer, examples: Examples, tokenizer: Tokens) -> dict[str, Any]:
+def compute_head_measures(
+    model: Transformer, examples: EvaluationExamples, tokenizer: TokenizerProtocol
+) -> dict[str, Any]:
     """The number of rows that were looked at, and a row of measures for each head."""
     from headtohead.attention_analysis import head_metrics
 
     model.eval()
-    few = min(ROWS, max(FEWEST_ROWS, int(WORK / _work_of_a_row(model))))
-    size = _at_once(model)
+    few = min(MAX_ROWS, max(MIN_ROWS, int(TARGET_ABLATION_COST / _estimate_row_cost(model))))
+    size = _choose_batch_size(model)
     batches = list(islice(examples.sample(few).batches(size), -(-few // size)))
     found = head_metrics.measure_heads(model, batches)
-    if model.sizes.causal:
-        special = (tokenizer.pad_id, tokenizer.unknown_id, tokenizer.start_id, tokenizer.stop_id)
-        length = min(model.context, COPYING)
-        score, control = head_metrics.induction(model, tokenizer.vocab_size, length=length, special=special)
+    if model.sizes.is_causal:
+        special = (tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
+        length = min(model.context, INDUCTION_LENGTH)
+        score, control = head_metrics.compute_induction_scores(
+            model, tokenizer.vocab_size, length=length, special_ids=special
+        )
         for row in found:
             at = row["layer"] - 1, row["head"] - 1
             row |= {"induction": float(score[at]), "control": float(control[at])}
-    if few * _work_of_a_row(model) <= MOST_WORK and _can_be_silenced(model):
-        _add_rises(model, batches, examples.task, found)
-    found = [{name: _known(value) for name, value in row.items()} for row in found]
+    if few * _estimate_row_cost(model) <= MAX_ABLATION_COST and _can_ablate_heads(model):
+        _add_loss_increases(model, batches, examples.task, found)
+    found = [{name: _replace_nan(value) for name, value in row.items()} for row in found]
     for row in found:
-        row |= {"copies": head_metrics.copies(row), "idle": head_metrics.idle(row)}
+        row |= {"copies": head_metrics.is_induction_head(row), "idle": head_metrics.is_idle_head(row)}
     return {"rows": sum(len(batch.input_ids) for batch in batches), "heads": found}
 
 
-def _work_of_a_row(model: Transformer) -> float:
+def _estimate_row_cost(model: Transformer) -> float:
     passes = 1 + model.sizes.layers * model.sizes.heads
     return float(sum(p.numel() for p in model.parameters()) * model.context * passes)
 
 
-def _at_once(model: Transformer) -> int:
+def _choose_batch_size(model: Transformer) -> int:
     """So many rows that their maps do not fill the memory."""
     weights = model.sizes.layers * model.sizes.heads * model.context**2
-    return min(AT_ONCE, max(1, MOST_WEIGHTS // weights))
+    return min(MAX_BATCH_SIZE, max(1, MAX_BATCH_WEIGHTS // weights))
 
 
-def _can_be_silenced(model: Transformer) -> bool:
+def _can_ablate_heads(model: Transformer) -> bool:
     """A user's own attention may have no place where its heads are still apart."""
     from headtohead.nn.parts.merge import Merge
 
     return all(sum(isinstance(m, Merge) for m in layer.modules()) == 1 for layer in model.layers)
 
 
-def _add_rises(model: Transformer, batches: Sequence[Any], task: str, found: list[Row]) -> None:
+def _add_loss_increases(model: Transformer, batches: Sequence[Any], task: str, head_records: list[HeadRecord]) -> None:
     """How much the loss rises without each head, with a t interval over the rows that it was tried on."""
     import torch
 
     from headtohead.attention_analysis import head_metrics
-    from headtohead.training.objectives import evaluate, objective_of
+    from headtohead.training.objectives import build_objective, evaluate
 
-    objective, device = objective_of(task), torch.device("cpu")
+    objective, device = build_objective(task), torch.device("cpu")
     whole = evaluate(model, objective, batches, device)
 
     def score() -> np.ndarray[Any, np.dtype[np.float64]]:
         return evaluate(model, objective, batches, device).losses
 
-    rises = head_metrics.loss_rises(model, model.sizes.layers, model.sizes.heads, score, whole.losses)
-    for row in found:
-        each = per_token(rises[row["layer"] - 1, row["head"] - 1], whole.counts)
-        row |= {"rise": float(each.mean()), "rise_interval": mean_interval(each.tolist())}
+    rises = head_metrics.compute_loss_increases(model, model.sizes.layers, model.sizes.heads, score, whole.losses)
+    for row in head_records:
+        each = linearize_ratio(rises[row["layer"] - 1, row["head"] - 1], whole.counts)
+        row |= {"rise": float(each.mean()), "rise_interval": compute_mean_interval(each.tolist())}
 
 
-def per_token(
+def linearize_ratio(
     totals: np.ndarray[Any, np.dtype[np.float64]], counts: np.ndarray[Any, np.dtype[np.float64]]
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Each row's share in sum(totals) / sum(counts): their mean is the ratio, and their spread its error."""
@@ -115,29 +121,29 @@ def per_token(
     return np.asarray(ratio + (totals - ratio * counts) / counts.mean())
 
 
-def _known(value: Any) -> Any:
+def _replace_nan(value: Any) -> Any:
     """What is not a number is not known."""
     return None if isinstance(value, float) and np.isnan(value) else value
 
 
-def read(finished: Mapping[str, Mapping[int, Run]]) -> dict[str, Any] | None:
+def summarize_over_seeds(runs_by_variant: Mapping[str, Mapping[int, Run]]) -> dict[str, Any] | None:
     """For each variant and head the mean of every measure over seeds, with a t interval; None if none was measured."""
-    variants: dict[str, list[Row]] = {}
+    variants: dict[str, list[HeadRecord]] = {}
     about: dict[str, Any] = {}
-    for name, found in finished.items():
+    for name, found in runs_by_variant.items():
         files = [
-            schemas.read(path, schemas.AttentionAbout)
+            schemas.read_validated(path, schemas.AttentionFile)
             for run in found.values()
-            if (path := run.folder / FILE).is_file()
+            if (path := run.folder / FILE_NAME).is_file()
         ]
         if files:
             about = about or {"split": files[0]["split"], "rows": files[0]["rows"]}
-            variants[name] = _over_seeds([file["heads"] for file in files])
+            variants[name] = _aggregate_seeds([file["heads"] for file in files])
     return {**about, "variants": variants} if variants else None
 
 
-def _over_seeds(runs: Sequence[Sequence[Row]]) -> list[Row]:
-    heads: dict[tuple[int, int], list[Row]] = {}
+def _aggregate_seeds(runs: Sequence[Sequence[HeadRecord]]) -> list[HeadRecord]:
+    heads: dict[tuple[int, int], list[HeadRecord]] = {}
     for rows in runs:
         for row in rows:
             heads.setdefault((row["layer"], row["head"]), []).append(row)
@@ -146,18 +152,18 @@ def _over_seeds(runs: Sequence[Sequence[Row]]) -> list[Row]:
             "layer": layer,
             "head": head,
             "seeds": len(rows),
-            **{name: _mean([row.get(name) for row in rows]) for name in MEASURES},
-            **{word: _count([row.get(word) for row in rows]) for word in ("copies", "idle")},
+            **{name: _summarize_values([row.get(name) for row in rows]) for name in MEASURE_NAMES},
+            **{word: _count_true([row.get(word) for row in rows]) for word in ("copies", "idle")},
         }
         for (layer, head), rows in heads.items()
     ]
 
 
-def _mean(values: Sequence[float | None]) -> dict[str, Any] | None:
+def _summarize_values(values: Sequence[float | None]) -> dict[str, Any] | None:
     known = [value for value in values if value is not None]
-    return {"mean": statistics.fmean(known), "interval": mean_interval(known)} if known else None
+    return {"mean": statistics.fmean(known), "interval": compute_mean_interval(known)} if known else None
 
 
-def _count(answers: Sequence[bool | None]) -> int | None:
+def _count_true(flags: Sequence[bool | None]) -> int | None:
     """With how many seeds; None when it was never tried."""
-    return None if all(answer is None for answer in answers) else sum(bool(answer) for answer in answers)
+    return None if all(answer is None for answer in flags) else sum(bool(answer) for answer in flags)

@@ -6,27 +6,27 @@ from collections.abc import Callable
 
 from torch import nn
 
-from headtohead.audit.model_checks.attention_impl import audit_roads
-from headtohead.audit.model_checks.attention_weights import audit_maps
-from headtohead.audit.model_checks.batch import audit_batch
+from headtohead.audit.model_checks.attention_impl import audit_attention_implementations
+from headtohead.audit.model_checks.attention_weights import audit_attentions
+from headtohead.audit.model_checks.batch import audit_batch_independence
 from headtohead.audit.model_checks.causality import audit_causality
-from headtohead.audit.model_checks.determinism import audit_repeatable
+from headtohead.audit.model_checks.determinism import audit_determinism
 from headtohead.audit.model_checks.initialization import audit_gradients
-from headtohead.audit.model_checks.kv_cache import audit_cache
+from headtohead.audit.model_checks.kv_cache import audit_kv_cache
 from headtohead.audit.model_checks.padding import audit_padding
-from headtohead.audit.model_checks.positions import audit_positions
-from headtohead.audit.probe import Ids, Refused, Subject
-from headtohead.audit.result import Finding, does_not_apply
+from headtohead.audit.model_checks.positions import audit_position_signals
+from headtohead.audit.probe import AuditedModel, InputIds, UnsupportedInputError
+from headtohead.audit.result import CheckResult, build_not_applicable
 
-AUDITS: dict[str, Callable[[Subject], Finding]] = {
+MODEL_AUDITS: dict[str, Callable[[AuditedModel], CheckResult]] = {
     "causality": audit_causality,
-    "batch": audit_batch,
-    "repeatable": audit_repeatable,
+    "batch": audit_batch_independence,
+    "repeatable": audit_determinism,
     "padding": audit_padding,
-    "roads": audit_roads,
-    "cache": audit_cache,
-    "attention rows": audit_maps,
-    "positions": audit_positions,
+    "roads": audit_attention_implementations,
+    "cache": audit_kv_cache,
+    "attention rows": audit_attentions,
+    "positions": audit_position_signals,
     "gradients": audit_gradients,
 }
 """by the name of what they find"""
@@ -36,48 +36,48 @@ def audit_model(
     model: nn.Module,
     *,
     task: str,
-    vocab: int,
+    vocab_size: int,
     context: int,
-    classes: int | None = None,
+    num_classes: int | None = None,
     pad_id: int | None = None,
-    ids: Ids | None = None,
-    training: bool = True,
+    input_ids: InputIds | None = None,
+    audit_training_mode: bool = True,
     seed: int = 0,
-) -> list[Finding]:
+) -> list[CheckResult]:
     """Audit any model: ours, a pretrained one, a user's own behind the protocol, or a bare nn.Module.
 
     The model is not disturbed: everything is tried on a copy. `ids` are texts to try it with, drawn at random unless
     given; `pad_id` is the padding token, for networks that know padding by it. With `training` the laws are tried in
     training mode as well, not only as the model is scored.
     """
-    subject = Subject(
+    subject = AuditedModel(
         model,
         task=task,
-        vocab=vocab,
+        vocab_size=vocab_size,
         context=context,
-        classes=classes,
+        num_classes=num_classes,
         pad_id=pad_id,
-        ids=ids,
-        training=training,
+        input_ids=input_ids,
+        audit_training_mode=audit_training_mode,
         seed=seed,
     )
     if subject.logits(subject.ids).isnan().any():
-        return [_no_numbers(subject)]
-    return [_found(name, subject) for name in AUDITS]
+        return [_build_nan_result(subject)]
+    return [_run_audit(name, subject) for name in MODEL_AUDITS]
 
 
-def _found(name: str, subject: Subject) -> Finding:
+def _run_audit(check: str, audited_model: AuditedModel) -> CheckResult:
     try:
-        return AUDITS[name](subject)
-    except Refused as refusal:
-        return does_not_apply(name, f"the model does not take what had to be tried: {refusal}")
+        return MODEL_AUDITS[check](audited_model)
+    except UnsupportedInputError as refusal:
+        return build_not_applicable(check, f"the model does not take what had to be tried: {refusal}")
 
 
-def _no_numbers(subject: Subject) -> Finding:
-    return Finding(
+def _build_nan_result(audited_model: AuditedModel) -> CheckResult:
+    return CheckResult(
         "numbers",
         False,
-        f"a pass over {len(subject.ids)} texts of {subject.length}; {subject.how}",
+        f"a pass over {len(audited_model.ids)} texts of {audited_model.length}; {audited_model.how}",
         "some logits are no number (NaN)",
         "The model has come apart: nothing that it scores means anything, and no other audit was made.",
         serious=True,

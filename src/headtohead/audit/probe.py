@@ -19,39 +19,41 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from headtohead.audit.tolerance import ALIKE, EXACT, Difference, apart
+from headtohead.audit.tolerance import EXACT_TOLERANCE, ROUNDING_TOLERANCE, Difference, measure_difference
 from headtohead.config import model
 from headtohead.errors import ModelError
-from headtohead.nn.custom_model import OwnModel
+from headtohead.nn.custom_model import CustomModel
 from headtohead.nn.parts.pattern import Pattern
-from headtohead.nn.protocol import Output
-from headtohead.nn.torch_rng import drawing
+from headtohead.nn.protocol import ModelOutput
+from headtohead.nn.torch_rng import fork_seeded_rng
 
-ROWS = 4
-SHORTEST_LONG, LONGEST = 32, 512
-BUDGET = 4 * 10**8
+NUM_ROWS = 4
+MIN_LENGTH_LIMIT, MAX_BLOCKED_LENGTH = 32, 512
+MAX_PARAMETER_TOKENS = 4 * 10**8
 """parameters times tokens of one pass: longer texts are tried only while a pass takes a fraction of a second"""
 
-Ids = Int[Tensor, "batch length"]
-Mask = Bool[Tensor, "batch length"]
-Noise = Literal["none", "drawn", "hidden"]
+InputIds = Int[Tensor, "batch length"]
+PaddingMask = Bool[Tensor, "batch length"]
+Nondeterminism = Literal["none", "drawn", "hidden"]
 
 
-class Refused(Exception):  # noqa: N818  (no error of the program: the model does not take this input)
+class UnsupportedInputError(Exception):
     """The model raised; the text says what."""
 
 
-class Bare(OwnModel):
+class ModuleAdapter(CustomModel):
     """A network that is at hand already, behind our protocol."""
 
-    def __init__(self, inner: nn.Module, vocab: int, classes: int | None, context: int) -> None:
+    def __init__(self, module: nn.Module, vocab_size: int, num_classes: int | None, context: int) -> None:
         nn.Module.__init__(self)
-        self.spec = model.OwnModel.model_construct(module=type(inner).__name__, context=context, options={})
-        self.context, self.classes, self.vocab, self.inner = context, classes, vocab, inner
-        self._takes = frozenset(inspect.signature(inner.forward).parameters)
+        self.model_config = model.CustomModelConfig.model_construct(
+            module=type(module).__name__, context=context, options={}
+        )
+        self.context, self.classes, self.vocab, self.inner = context, num_classes, vocab_size, module
+        self._forward_parameters = frozenset(inspect.signature(module.forward).parameters)
 
 
-class Subject:
+class AuditedModel:
     """The copy, texts to try it with, and passes that can be repeated."""
 
     def __init__(
@@ -59,126 +61,163 @@ class Subject:
         model: nn.Module,
         *,
         task: str,
-        vocab: int,
+        vocab_size: int,
         context: int,
-        classes: int | None = None,
+        num_classes: int | None = None,
         pad_id: int | None = None,
-        ids: Ids | None = None,
-        training: bool = True,
+        input_ids: InputIds | None = None,
+        audit_training_mode: bool = True,
         seed: int = 0,
-        wake: bool = True,
+        perturb_if_insensitive: bool = True,
     ) -> None:
-        if task == "classify" and classes is None:
+        if task == "classify" and num_classes is None:
             raise ModelError("a classifier can be audited only when the number of its classes is given")
         self.decoder = task != "classify"
-        self.vocab, self.context, self.pad_id, self.seed = vocab, context, pad_id, seed
-        if self._kinds < 2:
-            raise ModelError(f"a vocabulary of {vocab} leaves no other token to try")
-        self.model = _copied(_behind_protocol(model, vocab, None if self.decoder else classes, context))
-        self.takes = _taken(self.model)
+        self.vocab, self.context, self.pad_id, self.seed = vocab_size, context, pad_id, seed
+        if self._num_content_tokens < 2:
+            raise ModelError(f"a vocabulary of {vocab_size} leaves no other token to try")
+        self.model = _deepcopy_model(
+            _wrap_bare_module(model, vocab_size, None if self.decoder else num_classes, context)
+        )
+        self.takes = _find_supported_arguments(self.model)
         self.parameters = sum(p.numel() for p in self.model.parameters())
-        affordable = BUDGET // (ROWS * max(1, self.parameters))
-        self.length = min(context, max(affordable, SHORTEST_LONG, _banded(self.model)))
-        self.ids = self._texts(ids)
+        affordable = MAX_PARAMETER_TOKENS // (NUM_ROWS * max(1, self.parameters))
+        self.length = min(context, max(affordable, MIN_LENGTH_LIMIT, _find_blocked_attention_length(self.model)))
+        self.ids = self._texts(input_ids)
         self.length = self.ids.shape[1]
-        self._buffers: list[tuple[Tensor, Tensor]] = []
-        self._repeated: dict[tuple[int, bool], Difference] = {}
-        self.dtype = self._settle()
-        self._in_training = training
-        self.woken = wake and self._asleep() and self._nudge()
+        self._initial_buffers: list[tuple[Tensor, Tensor]] = []
+        self._repeat_differences: dict[tuple[int, bool], Difference] = {}
+        self.dtype = self._select_dtype()
+        self._audit_training_mode = audit_training_mode
+        self.is_perturbed = perturb_if_insensitive and self._is_input_insensitive() and self._perturb_weights()
 
     # ---- texts
 
     @property
-    def _kinds(self) -> int:
+    def _num_content_tokens(self) -> int:
         return self.vocab - (self.pad_id is not None)
 
-    def _token(self, index: Tensor) -> Tensor:
+    def _index_to_token(self, index: Tensor) -> Tensor:
         """The index-th token, padding not counted."""
         return index if self.pad_id is None else index + (index >= self.pad_id).long()
 
-    def _index(self, ids: Tensor) -> Tensor:
-        return ids if self.pad_id is None else ids - (ids > self.pad_id).long()
+    def _token_to_index(self, input_ids: Tensor) -> Tensor:
+        return input_ids if self.pad_id is None else input_ids - (input_ids > self.pad_id).long()
 
-    def _draw(self, low: int, high: int, shape: tuple[int, ...], draw: int) -> Tensor:
-        generator = torch.Generator().manual_seed(1000 * self.seed + draw)
+    def _draw(self, low: int, high: int, shape: tuple[int, ...], draw_index: int) -> Tensor:
+        generator = torch.Generator().manual_seed(1000 * self.seed + draw_index)
         return torch.randint(low, high, shape, generator=generator).to(self._device)
 
     @cached_property
     def _device(self) -> torch.device:
         return next((p.device for p in self.model.parameters()), torch.device("cpu"))
 
-    def _texts(self, given: Tensor | None) -> Ids:
-        if given is None or given.shape[1] < 2:
-            return self._token(self._draw(0, self._kinds, (ROWS, self.length), 0))
-        if int(given.max()) >= self.vocab or int(given.min()) < 0:
-            raise ModelError(f"ids to audit with run from {int(given.min())} to {int(given.max())}, not 0 to vocab - 1")
-        rows = given[:ROWS, : self.length].to(self._device)
-        more = self._token(self._draw(0, self._kinds, (ROWS - len(rows), rows.shape[1]), 1))
+    def _texts(self, input_ids: Tensor | None) -> InputIds:
+        if input_ids is None or input_ids.shape[1] < 2:
+            return self._index_to_token(self._draw(0, self._num_content_tokens, (NUM_ROWS, self.length), 0))
+        if int(input_ids.max()) >= self.vocab or int(input_ids.min()) < 0:
+            raise ModelError(
+                f"ids to audit with run from {int(input_ids.min())} to {int(input_ids.max())}, not 0 to vocab - 1"
+            )
+        rows = input_ids[:NUM_ROWS, : self.length].to(self._device)
+        more = self._index_to_token(self._draw(0, self._num_content_tokens, (NUM_ROWS - len(rows), rows.shape[1]), 1))
         return torch.cat((rows, more))
 
-    def others(self, ids: Ids, draw: int = 0) -> Ids:
+    def others(self, input_ids: InputIds, draw_index: int = 0) -> InputIds:
         """Another token in every place, never padding."""
-        step = self._draw(1, self._kinds, tuple(ids.shape), 2 + draw)
-        return self._token((self._index(ids) + step) % self._kinds)
+        step = self._draw(1, self._num_content_tokens, tuple(input_ids.shape), 2 + draw_index)
+        return self._index_to_token((self._token_to_index(input_ids) + step) % self._num_content_tokens)
 
-    def changed(self, ids: Ids, cut: int, draw: int = 0) -> Ids:
+    def replace_tokens_from(self, input_ids: InputIds, start: int, draw_index: int = 0) -> InputIds:
         """Other tokens from `cut` on."""
-        return torch.cat((ids[:, :cut], self.others(ids[:, cut:], draw)), dim=1)
+        return torch.cat((input_ids[:, :start], self.others(input_ids[:, start:], draw_index)), dim=1)
 
     # ---- passes
 
-    def run(self, ids: Ids, mask: Mask | None = None, *, training: bool = False, draw: int = 0, **how: Any) -> Output:
+    def run(
+        self,
+        input_ids: InputIds,
+        attention_mask: PaddingMask | None = None,
+        *,
+        training: bool = False,
+        draw_index: int = 0,
+        **how: Any,
+    ) -> ModelOutput:
         """One pass, from a random state that depends on `draw` only."""
-        self._restore()
+        self._restore_buffers()
         if self.model.training != training:
             self.model.train(training)
-        given = (ids,) if mask is None or "attention_mask" not in self.takes else (ids, mask)
-        with drawing(self.seed, "audit", draw):
+        given = (
+            (input_ids,)
+            if attention_mask is None or "attention_mask" not in self.takes
+            else (input_ids, attention_mask)
+        )
+        with fork_seeded_rng(self.seed, "audit", draw_index):
             try:
-                output: Output = self.model(*given, **how)
+                output: ModelOutput = self.model(*given, **how)
             except Exception as error:  # whatever a user's network raises means that it does not take this
-                raise Refused(f"{type(error).__name__}: {error}") from error
+                raise UnsupportedInputError(f"{type(error).__name__}: {error}") from error
         return output
 
     def logits(
-        self, ids: Ids, mask: Mask | None = None, *, training: bool = False, draw: int = 0, **how: Any
+        self,
+        input_ids: InputIds,
+        attention_mask: PaddingMask | None = None,
+        *,
+        training: bool = False,
+        draw_index: int = 0,
+        **how: Any,
     ) -> Tensor:
         with torch.no_grad():
-            return self.run(ids, mask, training=training, draw=draw, **how).logits
+            return self.run(input_ids, attention_mask, training=training, draw=draw_index, **how).logits
 
-    def input_gradient(
-        self, ids: Ids, mask: Mask | None, keep: Tensor | slice | None, *, training: bool = False
+    def compute_input_gradient(
+        self,
+        input_ids: InputIds,
+        attention_mask: PaddingMask | None,
+        selection: Tensor | slice | None,
+        *,
+        training: bool = False,
     ) -> Tensor | None:
         """How the kept logits move with the embedding of each token: (batch, length), the largest of each place. None
         when no embedding layer sees the tokens."""
-        with self.embeddings(ids) as held:
-            logits = self.run(ids, mask, training=training).logits
+        with self.capture_embeddings(input_ids) as held:
+            logits = self.run(input_ids, attention_mask, training=training).logits
         if not held:
             return None
-        kept = logits if keep is None else logits[keep] if isinstance(keep, Tensor) else logits[:, keep]
-        total = (kept * self._shares(kept)).sum()
+        kept = (
+            logits
+            if selection is None
+            else logits[selection]
+            if isinstance(selection, Tensor)
+            else logits[:, selection]
+        )
+        total = (kept * self._draw_output_weights(kept)).sum()
         found: tuple[Tensor | None, ...] = torch.autograd.grad(total, held, allow_unused=True)
         sizes = [g.abs().amax(-1) for g in found if g is not None]
-        return torch.stack(sizes).amax(0) if sizes else torch.zeros(ids.shape, dtype=self.dtype, device=ids.device)
+        return (
+            torch.stack(sizes).amax(0)
+            if sizes
+            else torch.zeros(input_ids.shape, dtype=self.dtype, device=input_ids.device)
+        )
 
-    def weight_gradients(self, logits: Tensor) -> dict[str, Tensor]:
+    def compute_weight_gradients(self, logits: Tensor) -> dict[str, Tensor]:
         """How each weight moves these logits, by name; one that is not used has no entry."""
         named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         found: tuple[Tensor | None, ...] = torch.autograd.grad(
-            (logits * self._shares(logits)).sum(), list(named.values()), allow_unused=True
+            (logits * self._draw_output_weights(logits)).sum(), list(named.values()), allow_unused=True
         )
         return {name: gradient for name, gradient in zip(named, found, strict=True) if gradient is not None}
 
     @contextmanager
-    def embeddings(self, ids: Ids) -> Iterator[list[Tensor]]:
+    def capture_embeddings(self, input_ids: InputIds) -> Iterator[list[Tensor]]:
         """The outputs of every embedding layer that is given exactly these tokens, as leaves to take gradients by."""
         held: list[Tensor] = []
 
         def note(_module: nn.Module, given: tuple[Any, ...], out: Tensor) -> Tensor:
-            if not (given and isinstance(given[0], Tensor) and given[0].shape == ids.shape):
+            if not (given and isinstance(given[0], Tensor) and given[0].shape == input_ids.shape):
                 return out
-            if not torch.equal(given[0], ids):
+            if not torch.equal(given[0], input_ids):
                 return out
             held.append(out.detach().requires_grad_())
             return held[-1]
@@ -190,122 +229,130 @@ class Subject:
             for hook in hooks:
                 hook.remove()
 
-    def _shares(self, out: Tensor) -> Tensor:
+    def _draw_output_weights(self, outputs: Tensor) -> Tensor:
         """A weight for each output, so that no two can cancel by chance."""
         generator = torch.Generator().manual_seed(self.seed)
-        places, choices = (torch.randn(size, generator=generator).to(out) for size in (out.shape[:-1], out.shape[-1:]))
+        places, choices = (
+            torch.randn(size, generator=generator).to(outputs) for size in (outputs.shape[:-1], outputs.shape[-1:])
+        )
         return places[..., None] * choices
 
-    def _restore(self) -> None:
+    def _restore_buffers(self) -> None:
         with torch.no_grad():
-            for buffer, was in self._buffers:
+            for buffer, was in self._initial_buffers:
                 buffer.copy_(was)
 
     # ---- what kind of model it is
 
     @property
     def exact(self) -> float:
-        return EXACT[self.dtype]
+        return EXACT_TOLERANCE[self.dtype]
 
     @property
-    def alike(self) -> float:
-        return ALIKE[self.dtype]
+    def rounding_tolerance(self) -> float:
+        return ROUNDING_TOLERANCE[self.dtype]
 
     @property
     def how(self) -> str:
         """The end of every "tried"."""
         name = "float64" if self.dtype == torch.float64 else "float32, because the model refuses float64,"
-        woken = "; every weight was nudged first, because as it is the model does not listen" if self.woken else ""
+        woken = (
+            "; every weight was nudged first, because as it is the model does not listen" if self.is_perturbed else ""
+        )
         return f"in {name} on a copy{woken}"
 
     @cached_property
     def training(self) -> bool:
         """Are the laws to be tried in training mode too, and can they be: is a pass the same for the same draws?"""
-        return self._in_training and self.repeated(draw=0, training=True).equal
+        return self._audit_training_mode and self.measure_repeat(draw_index=0, training=True).equal
 
     @cached_property
-    def noise(self) -> Noise:
+    def noise(self) -> Nondeterminism:
         """Does the same text get the same answer: always, for the same random draws only, or not even then?"""
-        if not self.repeated(draw=0).equal:
+        if not self.measure_repeat(draw_index=0).equal:
             return "hidden"
-        return "none" if all(self.repeated(draw=draw).equal for draw in (1, 2, 3)) else "drawn"
+        return "none" if all(self.measure_repeat(draw_index=draw).equal for draw in (1, 2, 3)) else "drawn"
 
-    def repeated(self, *, draw: int, training: bool = False) -> Difference:
+    def measure_repeat(self, *, draw_index: int, training: bool = False) -> Difference:
         """The same text once more, from this random state."""
-        if (draw, training) not in self._repeated:
+        if (draw_index, training) not in self._repeat_differences:
             first = self.logits(self.ids[:2], training=training)
-            again = self.logits(self.ids[:2], training=training, draw=draw)
-            where = "the same again" if draw == 0 else f"from random state {draw}"
-            self._repeated[draw, training] = apart(again, first, where, self.exact)
-        return self._repeated[draw, training]
+            again = self.logits(self.ids[:2], training=training, draw=draw_index)
+            where = "the same again" if draw_index == 0 else f"from random state {draw_index}"
+            self._repeat_differences[draw_index, training] = measure_difference(again, first, where, self.exact)
+        return self._repeat_differences[draw_index, training]
 
-    def _settle(self) -> torch.dtype:
+    def _select_dtype(self) -> torch.dtype:
         """The precision that the model takes."""
         refusals = []
         self.model.eval()  # all of it: a copy may come with modules in different modes
         for dtype in (torch.float64, torch.float32):
             self.model.to(dtype)
-            self._buffers = [(b, b.detach().clone()) for b in self.model.buffers()]
+            self._initial_buffers = [(b, b.detach().clone()) for b in self.model.buffers()]
             try:
                 self.logits(self.ids)
-            except Refused as refusal:
+            except UnsupportedInputError as refusal:
                 refusals.append(str(refusal))
             else:
                 return dtype
-        raise ModelError(f"a pass over {ROWS} texts of {self.length} tokens fails: {refusals[-1]}")
+        raise ModelError(f"a pass over {NUM_ROWS} texts of {self.length} tokens fails: {refusals[-1]}")
 
-    def _asleep(self) -> bool:
+    def _is_input_insensitive(self) -> bool:
         """Zeros in an output or a gate can hide what a model does: nothing it reads elsewhere moves its answer."""
         ids = self.ids[:2]
         other = self.others(ids)
         if self.decoder:
             other = torch.cat((other[:, :-1], ids[:, -1:]), dim=1)
         one, two = self.logits(ids), self.logits(other)
-        return apart(one, two, "", self.exact).equal if not self.decoder else torch.equal(one[:, -1], two[:, -1])
+        return (
+            measure_difference(one, two, "", self.exact).equal
+            if not self.decoder
+            else torch.equal(one[:, -1], two[:, -1])
+        )
 
-    def _nudge(self) -> bool:
+    def _perturb_weights(self) -> bool:
         """Move every weight a little."""
-        with torch.no_grad(), drawing(self.seed, "audit", "nudge"):
+        with torch.no_grad(), fork_seeded_rng(self.seed, "audit", "nudge"):
             for parameter in self.model.parameters():
                 if parameter.requires_grad:
                     parameter.add_(torch.randn_like(parameter), alpha=0.05)
         return True
 
-    def without_restoring(self) -> Subject:
+    def copy_without_buffer_restore(self) -> AuditedModel:
         """The same model, whose buffers stay as they are between passes: to try what changing one does."""
         twin = copy.copy(self)
-        twin._buffers = []
+        twin._initial_buffers = []
         return twin
 
-    def nudged(self) -> Subject:
+    def copy_with_perturbed_weights(self) -> AuditedModel:
         """The same with every weight moved a little."""
         twin = copy.copy(self)
         twin.model = copy.deepcopy(self.model)
-        twin._repeated, twin.woken = {}, twin._nudge()
+        twin._repeat_differences, twin.is_perturbed = {}, twin._perturb_weights()
         return twin
 
 
-def _banded(model: nn.Module) -> int:
+def _find_blocked_attention_length(model: nn.Module) -> int:
     """So long a text that a window takes the road that cuts it into blocks (`Sight.is_band`); 0 without a window."""
     reaches = [m.reach for m in model.modules() if isinstance(m, Pattern)]
     ends = [end for reach in reaches if None not in reach for end in reach if end is not None]
-    return min(LONGEST, 4 * max(16, *ends) + 7) if ends else 0
+    return min(MAX_BLOCKED_LENGTH, 4 * max(16, *ends) + 7) if ends else 0
 
 
-def _behind_protocol(model: nn.Module, vocab: int, classes: int | None, context: int) -> nn.Module:
+def _wrap_bare_module(model: nn.Module, vocab_size: int, num_classes: int | None, context: int) -> nn.Module:
     """Models of the protocol take a cache and give maps when asked; anything else is a bare network."""
     takes = inspect.signature(model.forward).parameters
-    return model if {"cache", "maps"} <= set(takes) else Bare(model, vocab, classes, context)
+    return model if {"cache", "maps"} <= set(takes) else ModuleAdapter(model, vocab_size, num_classes, context)
 
 
-def _taken(model: nn.Module) -> frozenset[str]:
+def _find_supported_arguments(model: nn.Module) -> frozenset[str]:
     """Which of the protocol's extras the model really has."""
-    inner = model.inner if isinstance(model, OwnModel) else model
-    known = {"attention_mask"} if isinstance(model, OwnModel) else {"attention_mask", "cache", "maps", "road"}
+    inner = model.inner if isinstance(model, CustomModel) else model
+    known = {"attention_mask"} if isinstance(model, CustomModel) else {"attention_mask", "cache", "maps", "road"}
     return frozenset(known & set(inspect.signature(inner.forward).parameters))
 
 
-def _copied(model: nn.Module) -> nn.Module:
+def _deepcopy_model(model: nn.Module) -> nn.Module:
     """A deep copy. Tensors that a pass has left behind in the modules (maps kept for a plot) go along detached."""
     memo: dict[int, Any] = {}
     for module in model.modules():

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """One audit in plain words, with its numbers."""
 
     name: str
@@ -22,7 +22,7 @@ class Finding:
     reason: str = ""
     """what is wrong in a few words, as in "not comparable: reads the future"; empty unless it failed"""
 
-    def as_row(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """Plain values, for findings.json."""
         return asdict(self)
 
@@ -32,15 +32,15 @@ class Finding:
         return "\n  ".join(line for line in lines if line)
 
 
-def does_not_apply(name: str, why: str) -> Finding:
-    return Finding(name, None, "", why, "")
+def build_not_applicable(check: str, reason: str) -> CheckResult:
+    return CheckResult(check, None, "", reason, "")
 
 
-def cannot_be_told(name: str) -> Finding:
+def build_inconclusive(check: str) -> CheckResult:
     """For a model that cannot repeat an answer: any difference may be its own noise."""
-    return does_not_apply(name, "cannot be told: the same text gives another answer each time")
+    return build_not_applicable(check, "cannot be told: the same text gives another answer each time")
 
 
-def not_comparable(findings: Iterable[Finding]) -> str:
+def format_blocking_reasons(results: Iterable[CheckResult]) -> str:
     """Why there can be no verdict ("reads the future"); empty when nothing serious failed."""
-    return ", ".join(f.reason or f.name for f in findings if f.passed is False and f.serious)
+    return ", ".join(f.reason or f.name for f in results if f.passed is False and f.serious)

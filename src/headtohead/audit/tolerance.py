@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-EXACT = {torch.float64: 1e-9, torch.float32: 1e-5}
-ALIKE = {torch.float64: 1e-5, torch.float32: 1e-3}
+EXACT_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
+ROUNDING_TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3}
 
 
 @dataclass(frozen=True)
@@ -43,27 +43,31 @@ class Difference:
         return f"{self.absolute:.2g} where values reach {self.scale:.2g} ({self.where})"
 
 
-def apart(one: Tensor, other: Tensor, where: str, limit: float, *, scale: float | None = None) -> Difference:
+def measure_difference(
+    actual: Tensor, expected: Tensor, label: str, tolerance: float, *, scale: float | None = None
+) -> Difference:
     """Equal infinities are equal; what is no number is infinitely far off. `other` sets the scale if none is given."""
-    assert one.shape == other.shape, (one.shape, other.shape)
-    size = largest(other) if scale is None else scale
-    if torch.equal(one, other):
-        return Difference(0.0, size, where, limit)
-    gap = torch.where(one == other, torch.zeros_like(one), (one - other).abs())
-    return Difference(float(gap.nan_to_num(math.inf, math.inf).max()), size, where, limit)
+    assert actual.shape == expected.shape, (actual.shape, expected.shape)
+    size = max_abs_finite(expected) if scale is None else scale
+    if torch.equal(actual, expected):
+        return Difference(0.0, size, label, tolerance)
+    gap = torch.where(actual == expected, torch.zeros_like(actual), (actual - expected).abs())
+    return Difference(float(gap.nan_to_num(math.inf, math.inf).max()), size, label, tolerance)
 
 
-def largest(values: Tensor) -> float:
+def max_abs_finite(values: Tensor) -> float:
     """The largest finite size."""
     return float(values.nan_to_num(0.0, 0.0, 0.0).abs().max()) if values.numel() else 0.0
 
 
-def by_gradient(gradient: Tensor, where: str, limit: float, *, scale: float) -> Difference:
+def measure_zero_gradient(gradient: Tensor, label: str, tolerance: float, *, scale: float) -> Difference:
     """A gradient that should be 0."""
-    return replace(apart(gradient, torch.zeros_like(gradient), where, limit, scale=scale), gradient=True)
+    return replace(
+        measure_difference(gradient, torch.zeros_like(gradient), label, tolerance, scale=scale), gradient=True
+    )
 
 
-def worst(differences: Iterable[Difference]) -> Difference:
+def select_worst(differences: Iterable[Difference]) -> Difference:
     """The one that is furthest beyond its limit speaks for all; a value that moves says more than a gradient."""
     return max(
         differences, key=lambda one: (not one.equal, not one.equal and not one.gradient, one.relative / one.limit)

@@ -25,12 +25,14 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
-Use = Annotated[list[str] | None, typer.Option("--use", help="A file with parts of your own; may be repeated.")]
-ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A run folder: runs/EXPERIMENT/VARIANT/seed-0.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+UseOption = Annotated[list[str] | None, typer.Option("--use", help="A file with parts of your own; may be repeated.")]
+ModelFolderArgument = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="A run folder: runs/EXPERIMENT/VARIANT/seed-0.")
+]
 
 
-def show_json(value: Any) -> None:
+def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, allow_nan=False))
 
 

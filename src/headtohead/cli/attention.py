@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headtohead.cli.app import Json, app, show_json
+from headtohead.cli.app import JsonOption, app, print_json
 
 
 @app.command()
@@ -32,15 +32,17 @@ def attention(
     out: Annotated[
         Path | None, typer.Option(help="A .html, .svg, .pdf or .png file. [default: attention.html; none with --json]")
     ] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show where a model looks: maps of every head, what each does, and whether the maps are what they seem."""
     from headtohead.attention_analysis import api, svg, terminal
 
     if out is not None:
-        svg.check_name(out)
-    found = api.attention(model, text, before=before, against=against, layer=layer, head=head, pad=pad, silence=silence)
+        svg.check_output_path(out)
+    found = api.analyze_attention(
+        model, text, before_training=before, compare_to=against, layer=layer, head=head, pad=pad, ablate_heads=silence
+    )
     target = out if out is not None or as_json else Path("attention.html")
     written = found.save(target) if target is not None else None
-    row = found.as_row()
-    show_json({**row, "file": str(written) if written else None}) if as_json else terminal.show(row, written)
+    row = found.to_dict()
+    print_json({**row, "file": str(written) if written else None}) if as_json else terminal.print_analysis(row, written)

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from headtohead.cli.app import Json, app, show_json
+from headtohead.cli.app import JsonOption, app, print_json
 
-FIVE = "greedy,sample,temperature=0.7,top-k=20,top-p=0.7"
+DEFAULT_STRATEGIES = "greedy,sample,temperature=0.7,top-k=20,top-p=0.7"
 
 
 @app.command()
@@ -28,7 +28,7 @@ def decode(
     ],
     strategies: Annotated[
         str, typer.Option(help="Separated by commas; NAME, NAME=VALUE or NAME(option=value, ...).")
-    ] = FIVE,
+    ] = DEFAULT_STRATEGIES,
     samples: Annotated[int, typer.Option(min=1, help="Continuations of each prompt.")] = 10,
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Tokens of a continuation.")] = 20,
     second: Annotated[
@@ -46,30 +46,30 @@ def decode(
     formats: Annotated[
         list[str] | None, typer.Option("--format", help="html, md, csv, latex, svg, pdf or png; may be repeated.")
     ] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare strategies of decoding side by side: likelihood, variety, repetition, nearness to people's text."""
     from headtohead.decoding_comparison import page as pages
     from headtohead.decoding_comparison import run_comparison, terminal
-    from headtohead.report.export import check
+    from headtohead.report.export import check_formats
 
-    check(formats or ["html"])
+    check_formats(formats or ["html"])
     where = out or Path("decodings") / (Path(model).name.removeprefix("hub:").replace("/", "-") or "model")
-    with terminal.Bar() as bar:
+    with terminal.DecodingProgressBar() as bar:
         try:
-            found = run_comparison.run(
+            found = run_comparison.run_decoding_comparison(
                 model,
                 prompts,
                 where,
                 strategies=strategies,
-                samples=samples,
+                num_samples=samples,
                 max_new_tokens=max_new_tokens,
-                second=second,
-                limit=limit,
+                scoring_model=second,
+                max_prompts=limit,
                 seed=seed,
                 sweep=sweep,
                 resume=resume,
-                watch=bar.watch,
+                on_progress=bar.watch,
                 command=sys.argv,
             )
         except KeyboardInterrupt:
@@ -77,10 +77,10 @@ def decode(
             typer.echo(f"stopped; nothing is lost: add --resume to go on ({where})", err=True)
             raise typer.Exit(130) from None
         bar.watch("drawing the report", 0, 0)
-        written = pages.write(where, formats or ["html"])
+        written = pages.write_report(where, formats or ["html"])
     if as_json:
-        show_json({**found, "folder": str(where), "written": [str(path) for path in written]})
+        print_json({**found, "folder": str(where), "written": [str(path) for path in written]})
     else:
-        terminal.show(found, str(where), str(written[0]))
+        terminal.print_comparison(found, str(where), str(written[0]))
     if not all(one["passed"] for one in found["laws"]):
         raise typer.Exit(1)

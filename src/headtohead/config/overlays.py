@@ -9,29 +9,29 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headtohead.config.training import Training
-from headtohead.errors import Fault, RequestError, SpecError
+from headtohead.config.training import TrainingConfig
+from headtohead.errors import ConfigError, RequestError, ValidationIssue
 
-Raw = dict[str, Any]
-TABLES = ("data", "model", "training")
-QUICK_SEEDS, QUICK_SHARE, QUICK_STEPS, QUICK_ROWS = 2, 10, 20, 100
-QUICK_CELLS = 4
-QUICK_SUMMARIES = 50
+RawConfig = dict[str, Any]
+VARIANT_TABLES = ("data", "model", "training")
+QUICK_SEEDS, QUICK_DIVISOR, QUICK_MIN_STEPS, QUICK_TEST_ROWS = 2, 10, 20, 100
+QUICK_SEARCH_POINTS = 4
+QUICK_DOCUMENTS = 50
 
 
 @dataclass(frozen=True)
-class Draft:
+class RawExperiment:
     """An experiment file as read: nothing is checked but that it is TOML."""
 
     name: str
     source: str
-    raw: Raw
+    raw: RawConfig
     lines: Mapping[str, int] = field(default_factory=dict)
 
 
-def with_variant(raw: Raw, changes: Raw) -> Raw:
+def apply_variant(raw_config: RawConfig, changes: RawConfig) -> RawConfig:
     """The file with what the variant names replaced; nothing is merged into a replaced value."""
-    merged = copy.deepcopy(raw)
+    merged = copy.deepcopy(raw_config)
     for table, settings in changes.items():
         if table == "model" and "module" in settings:
             # A network of one's own has none of the parts' settings; the length of its inputs stays.
@@ -45,14 +45,14 @@ def with_variant(raw: Raw, changes: Raw) -> Raw:
     return merged
 
 
-def with_settings(draft: Draft, settings: Iterable[str]) -> Draft:
+def apply_overrides(raw_experiment: RawExperiment, overrides: Iterable[str]) -> RawExperiment:
     """--set model.layers=2 laid over the file. The value is TOML; what is not is taken as text."""
-    raw = copy.deepcopy(draft.raw)
+    raw = copy.deepcopy(raw_experiment.raw)
     faults = []
-    for setting in settings:
+    for setting in overrides:
         key, equals, text = setting.partition("=")
         if not equals or not key.strip():
-            faults.append(Fault(f"--set {setting}", "has the form name=value, as in --set model.layers=2"))
+            faults.append(ValidationIssue(f"--set {setting}", "has the form name=value, as in --set model.layers=2"))
             continue
         try:
             value = tomllib.loads(f"value = {text}")["value"]
@@ -67,46 +67,46 @@ def with_settings(draft: Draft, settings: Iterable[str]) -> Draft:
             at = inner
         at[last] = value
     if faults:
-        raise SpecError("command line", faults)
-    return replace(draft, raw=raw)
+        raise ConfigError("command line", faults)
+    return replace(raw_experiment, raw=raw)
 
 
-def with_original(draft: Draft) -> Draft:
+def apply_original_setup(raw_experiment: RawExperiment) -> RawExperiment:
     """What the file says is to change where the original data are given."""
-    original = draft.raw.get("original")
+    original = raw_experiment.raw.get("original")
     if not isinstance(original, dict):
-        return draft
-    changes = {table: original[table] for table in TABLES if isinstance(original.get(table), dict)}
-    return replace(draft, raw=with_variant(draft.raw, changes))
+        return raw_experiment
+    changes = {table: original[table] for table in VARIANT_TABLES if isinstance(original.get(table), dict)}
+    return replace(raw_experiment, raw=apply_variant(raw_experiment.raw, changes))
 
 
-def with_full(draft: Draft) -> Draft:
+def apply_full_table(raw_experiment: RawExperiment) -> RawExperiment:
     """The file with its [full] setting: what it is for on a larger machine. A table there replaces the keys that it
     names, `variants` whole variants, anything else the whole value."""
-    full = draft.raw.get("full")
+    full = raw_experiment.raw.get("full")
     if not isinstance(full, dict):
-        raise RequestError(f"{draft.name} has no [full] table, so it has no other setting than its own")
-    raw = copy.deepcopy(draft.raw) | {"name": f"{draft.name}-full"}
+        raise RequestError(f"{raw_experiment.name} has no [full] table, so it has no other setting than its own")
+    raw = copy.deepcopy(raw_experiment.raw) | {"name": f"{raw_experiment.name}-full"}
     for key, given in full.items():
         there = raw.get(key)
         raw[key] = {**there, **given} if isinstance(there, dict) and isinstance(given, dict) else given
-    return replace(draft, name=raw["name"], raw=raw)
+    return replace(raw_experiment, name=raw["name"], raw=raw)
 
 
-def without_full(draft: Draft) -> Draft:
+def drop_full_table(raw_experiment: RawExperiment) -> RawExperiment:
     """The experiment alone: its full setting has been laid over it, or was not asked for."""
-    return replace(draft, raw={key: value for key, value in draft.raw.items() if key != "full"})
+    return replace(raw_experiment, raw={key: value for key, value in raw_experiment.raw.items() if key != "full"})
 
 
-def with_quick(draft: Draft) -> Draft:
+def apply_quick_mode(raw_experiment: RawExperiment) -> RawExperiment:
     """A quick look: two seeds, a tenth of the steps, a score at the end only, and less text to be scored."""
-    raw = copy.deepcopy(draft.raw)
-    raw |= {"name": f"{draft.name}-quick", "quick": True}
+    raw = copy.deepcopy(raw_experiment.raw)
+    raw |= {"name": f"{raw_experiment.name}-quick", "quick": True}
     if not isinstance(raw.get("seeds"), int) or raw["seeds"] > QUICK_SEEDS:
         raw["seeds"] = QUICK_SEEDS
     data, probe = raw.setdefault("data", {}), raw.get("probe")
     if isinstance(data, dict):
-        data |= {"watch": [], "test_rows": QUICK_ROWS}
+        data |= {"watch": [], "test_rows": QUICK_TEST_ROWS}
     for lengths in ("contexts", "costs"):
         if isinstance(probe, dict) and isinstance(probe.get(lengths), list):
             probe[lengths] = [*probe[lengths][:1], *probe[lengths][1:][-1:]]
@@ -118,49 +118,49 @@ def with_quick(draft: Draft) -> Draft:
             table.setdefault("training", {})
         training = table.get("training") if isinstance(table, dict) else None
         if isinstance(training, dict) and (table is raw or "steps" in training):
-            steps = _quick_steps(training.get("steps", Training().steps))
+            steps = _shrink_steps(training.get("steps", TrainingConfig().steps))
             training |= {"steps": steps, "evaluate": steps, "checkpoint": steps}
     if isinstance(raw.get("search"), dict):
-        _quick_search(raw["search"])
+        _shrink_search(raw["search"])
     if isinstance(raw.get("teacher"), dict):
-        _quick_teacher(raw["teacher"])
+        _shrink_teacher(raw["teacher"])
         if isinstance(data, dict) and "prompt" in raw["teacher"]:
-            data["test_rows"] = QUICK_SUMMARIES
-    return replace(draft, raw=raw)
+            data["test_rows"] = QUICK_DOCUMENTS
+    return replace(raw_experiment, raw=raw)
 
 
-def _quick_teacher(teacher: Raw) -> None:
+def _shrink_teacher(teacher: RawConfig) -> None:
     """A tenth of the texts to be taught, and of the steps of a teacher that is trained first."""
     if isinstance(teacher.get("documents"), int):
-        teacher["documents"] = max(QUICK_SUMMARIES, teacher["documents"] // QUICK_SHARE)
+        teacher["documents"] = max(QUICK_DOCUMENTS, teacher["documents"] // QUICK_DIVISOR)
     training = teacher.get("training")
     if isinstance(training, dict):
-        steps = _quick_steps(training.get("steps", Training().steps))
+        steps = _shrink_steps(training.get("steps", TrainingConfig().steps))
         training |= {"steps": steps, "evaluate": steps, "checkpoint": steps}
 
 
-def _quick_search(search: Raw) -> None:
+def _shrink_search(search: RawConfig) -> None:
     """Four cells, and none of them trained for longer than a quick look is."""
     seeds = search.get("seeds", QUICK_SEEDS)
     search["seeds"] = min(seeds, QUICK_SEEDS) if isinstance(seeds, int) else seeds
     if isinstance(search["seeds"], int):
-        search["budget"] = {"trials": QUICK_CELLS * search["seeds"]}
+        search["budget"] = {"trials": QUICK_SEARCH_POINTS * search["seeds"]}
     space = search.get("space")
     for table, key in ((space, "training.steps"), ((space or {}).get("training"), "steps")):
         if not isinstance(table, dict) or key not in table:
             continue
         if isinstance(table[key], list):
-            quick = [_quick_steps(one) for one in table[key]]
+            quick = [_shrink_steps(one) for one in table[key]]
             table[key] = [one for at, one in enumerate(quick) if one not in quick[:at]]
         elif isinstance(table[key], dict):
-            table[key] |= {end: _quick_steps(table[key][end]) for end in ("low", "high") if end in table[key]}
+            table[key] |= {end: _shrink_steps(table[key][end]) for end in ("low", "high") if end in table[key]}
 
 
-def _quick_steps(steps: Any) -> Any:
+def _shrink_steps(steps: Any) -> Any:
     if isinstance(steps, int):
-        return min(steps, max(QUICK_STEPS, steps // QUICK_SHARE))
+        return min(steps, max(QUICK_MIN_STEPS, steps // QUICK_DIVISOR))
     number = steps.partition(" ")[0] if isinstance(steps, str) and "epoch" in steps else ""
     try:
-        return f"{float(number) / QUICK_SHARE:g} epochs"
+        return f"{float(number) / QUICK_DIVISOR:g} epochs"
     except ValueError:
         return steps  # not a number of epochs: the spec says so

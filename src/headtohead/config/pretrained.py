@@ -6,28 +6,28 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from headtohead.config.base import Few, Size, Table
+from headtohead.config.base import BaseConfig, SmallCount, VectorSize
 
 
-class Lora(Table):
+class LoraConfig(BaseConfig):
     """Small matrices beside the frozen ones, after Hu et al. 2021, arXiv:2106.09685."""
 
-    rank: Size = 8
+    rank: VectorSize = 8
     alpha: Annotated[float, Field(gt=0)] = 16.0
     """what the small matrices add is multiplied by alpha / rank"""
     on: tuple[str, ...] = Field(default=("query", "value"), min_length=1)
     """the layers' linear maps that get them, by the last part of their name"""
 
 
-class Fewer(Table):
+class LayerSubsetConfig(BaseConfig):
     """A model of one's own made from some of the layers of a larger one."""
 
-    layers: Few
+    layers: SmallCount
     chosen: Literal["evenly", "first"] = "evenly"
     """spread from the first to the last, or the first so many"""
 
 
-class Pretrained(Table):
+class PretrainedModelConfig(BaseConfig):
     """A pretrained encoder with a head that names classes; or, for task distil, a pretrained decoder."""
 
     pretrained: Annotated[str, Field(min_length=1)]
@@ -44,9 +44,9 @@ class Pretrained(Table):
     """what is not trained: nothing, the whole encoder, or so many of its lowest layers and the embeddings"""
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     """each layer's rate is this share of the rate of the layer above it; the head has the full rate"""
-    lora: Lora | None = None
+    lora: LoraConfig | None = None
     """train small matrices beside the encoder's own, which stay as they are"""
-    fewer: Fewer | None = None
+    fewer: LayerSubsetConfig | None = None
     """task distil: begin with some of the layers only"""
 
     @property
@@ -55,7 +55,7 @@ class Pretrained(Table):
         return self.max_length
 
     @model_validator(mode="after")
-    def _one_way_of_freezing(self) -> Pretrained:
+    def _check_consistency(self) -> PretrainedModelConfig:
         if self.lora is not None and self.freeze != "none":
             raise ValueError("lora freezes the encoder by itself; leave out freeze")
         if self.lora is not None and self.layer_decay != 1:

@@ -14,32 +14,32 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
-from headtohead.config.base import Count, Few, Table
-from headtohead.config.data import Data
-from headtohead.config.model import Transformer
-from headtohead.config.overlays import TABLES, Raw
-from headtohead.config.training import Training
-from headtohead.errors import Fault
+from headtohead.config.base import BaseConfig, Count, SmallCount
+from headtohead.config.data import DataConfig
+from headtohead.config.model import TransformerConfig
+from headtohead.config.overlays import VARIANT_TABLES, RawConfig
+from headtohead.config.training import TrainingConfig
+from headtohead.errors import ValidationIssue
 
-WINNER = "winner"
-FOLDER = "search"
+WINNER_VARIANT = "winner"
+SEARCH_FOLDER = "search"
 """where the search's own runs lie, inside the experiment's folder"""
-FIRST_SEED = 1_000
+FIRST_SEARCH_SEED = 1_000
 """the seeds of a search begin here, those of a comparison at 0: the winner is judged by seeds that are new to it"""
-MOST_CELLS = 10_000
-MOST_VALUES, MOST_SETTINGS = 1_000, 50
-MOST_CORNERS = 2_000
+MAX_SEARCH_POINTS = 10_000
+MAX_VALUES_PER_SETTING, MAX_SETTINGS = 1_000, 50
+MAX_CHECKED_COMBINATIONS = 2_000
 """so many combinations are checked before anything is trained"""
-MOST_FAULTS = 5
+MAX_SHOWN_COMBINATIONS = 5
 """impossible combinations that are shown"""
-COMPARABLE_DATA = ("data.unknown", "data.once")
+SEARCHABLE_DATA_SETTINGS = ("data.unknown", "data.once")
 """what a search may change of the data: validation figures on other rows or tokens could not be compared"""
 
-Settings = dict[str, Any]
+SettingValues = dict[str, Any]
 """dotted name = value"""
 
 
-class Range(Table):
+class NumericRange(BaseConfig):
     """Numbers between two ends, both included. Whole ends give whole numbers."""
 
     low: int | float
@@ -50,7 +50,7 @@ class Range(Table):
     """only low, low + step, low + 2 step and so on"""
 
     @model_validator(mode="after")
-    def _is_a_range(self) -> Range:
+    def _check_bounds(self) -> NumericRange:
         if not self.low < self.high:
             raise ValueError(f"low must be below high, and {self.low} is not below {self.high}")
         if self.log and self.low <= 0:
@@ -62,29 +62,31 @@ class Range(Table):
         return self
 
     @property
-    def is_whole(self) -> bool:
+    def is_integer(self) -> bool:
         return all(isinstance(number, int) for number in (self.low, self.high, self.step or 1))
 
     def steps(self) -> tuple[int | float, ...]:
         """Every value of a range with a step. Nobody wants to read 0.30000000000000004."""
         assert self.step is not None
         most = (self.high - self.low) / self.step + 1e-9
-        if most >= MOST_CELLS:
+        if most >= MAX_SEARCH_POINTS:
             return ()
         count = math.floor(most) + 1
         made = [self.low + at * self.step for at in range(count)]
-        return tuple(made if self.is_whole else (float(f"{one:.12g}") for one in made))
+        return tuple(made if self.is_integer else (float(f"{one:.12g}") for one in made))
 
 
-def _kind(value: Any) -> str:
-    return "range" if isinstance(value, dict | Range) else "values"
+def _get_dimension_tag(value: Any) -> str:
+    return "range" if isinstance(value, dict | NumericRange) else "values"
 
 
-Values = Annotated[tuple[Any, ...], Field(min_length=1)]
-Axis = Annotated[Annotated[Range, Tag("range")] | Annotated[Values, Tag("values")], Discriminator(_kind)]
+ValueList = Annotated[tuple[Any, ...], Field(min_length=1)]
+SearchDimension = Annotated[
+    Annotated[NumericRange, Tag("range")] | Annotated[ValueList, Tag("values")], Discriminator(_get_dimension_tag)
+]
 
 
-class Budget(Table):
+class SearchBudget(BaseConfig):
     """When a search ends. Of two limits the first that is reached counts."""
 
     trials: Count | None = None
@@ -92,52 +94,52 @@ class Budget(Table):
     """of the search; the comparison of its winner comes on top"""
 
     @model_validator(mode="after")
-    def _has_a_limit(self) -> Budget:
+    def _check_has_limit(self) -> SearchBudget:
         if self.trials is None and self.minutes is None:
             raise ValueError("give trials, minutes, or both")
         return self
 
     @field_validator("minutes", mode="before")
     @classmethod
-    def _whole_minutes(cls, value: Any) -> Any:
+    def _convert_minutes_to_float(cls, value: Any) -> Any:
         return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-class Pruning(Table):
+class PruningConfig(BaseConfig):
     """A cell that is certainly behind gets no more seeds."""
 
     risk: Annotated[float, Field(gt=0, le=0.5)] = 0.05
     """how often, at most, the truly best cell may be lost that way"""
-    after: Few = 1
+    after: SmallCount = 1
     """seeds that every cell gets"""
 
 
-class Search(Table):
+class SearchConfig(BaseConfig):
     """What is searched. The winner is then compared with the file's baseline, on seeds that the search never used."""
 
     method: Literal["grid", "random", "tpe"] = "grid"
     """grid: every combination; random: drawn; tpe: drawn where it went well so far (Bergstra et al. 2011; optuna)"""
-    space: dict[str, Axis] = Field(min_length=1)
+    space: dict[str, SearchDimension] = Field(min_length=1)
     """setting = [values], or { low, high, log } or { low, high, step }"""
-    seeds: Few = 2
+    seeds: SmallCount = 2
     """for each cell"""
-    budget: Budget | None = None
+    budget: SearchBudget | None = None
     """{ trials = 40 } or { minutes = 30 }; a grid needs none"""
-    prune: Pruning | None = None
+    prune: PruningConfig | None = None
     """true, or { risk = 0.05, after = 1 }: cells that are certainly behind get no more seeds"""
     seed: int = 0
     """what random and tpe draw by, and the order in which a grid is walked"""
 
     @model_validator(mode="before")
     @classmethod
-    def _plain_forms(cls, value: Any) -> Any:
+    def _expand_shorthand(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
         value = dict(value)
         if isinstance(value.get("prune"), bool):
             value["prune"] = {} if value["prune"] else None
         if isinstance(value.get("space"), dict):
-            value["space"] = dict(_leaves(value["space"]))
+            value["space"] = dict(_flatten_space(value["space"]))
         return value
 
     @property
@@ -147,7 +149,7 @@ class Search(Table):
     def values(self, setting: str) -> tuple[Any, ...] | None:
         """The values that the setting can take, where they can be listed."""
         axis = self.space[setting]
-        if isinstance(axis, Range):
+        if isinstance(axis, NumericRange):
             return axis.steps() if axis.step is not None else None
         return axis
 
@@ -156,173 +158,187 @@ class Search(Table):
         counts = [len(listed) for setting in self.space if (listed := self.values(setting)) is not None]
         return math.prod(counts) if len(counts) == len(self.space) else None
 
-    def planned(self) -> tuple[int | None, int | None]:
+    def compute_planned_counts(self) -> tuple[int | None, int | None]:
         """Cells and trials that the search will train, where nothing is pruned; None where the clock decides."""
         most = self.cells() if self.method == "grid" else None
         allowed = self.budget.trials // self.seeds if self.budget and self.budget.trials else None
         known = [one for one in (most, allowed) if one is not None]
         return (min(known), min(known) * self.seeds) if known else (None, None)
 
-    def corners(self) -> Iterator[Settings]:
+    def iter_corner_points(self) -> Iterator[SettingValues]:
         """Every combination of listed values and of the ends of ranges."""
         listed = []
         for setting, axis in self.space.items():
-            ends = (axis.low, axis.high) if isinstance(axis, Range) else axis
+            ends = (axis.low, axis.high) if isinstance(axis, NumericRange) else axis
             listed.append(ends if self.method != "grid" else self.values(setting) or ends)
         for chosen in itertools.product(*listed):
             yield dict(zip(self.space, chosen, strict=True))
 
 
-def _leaves(space: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten_space(space: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """training.batch = [8, 16] is a table in a table to TOML; here it is one dotted name."""
     for key, value in space.items():
-        name = f"{above}{key}"
+        name = f"{prefix}{key}"
         if isinstance(value, dict) and not value.keys() & {"low", "high", "log", "step"}:
-            yield from _leaves(value, f"{name}.")
+            yield from _flatten_space(value, f"{name}.")
         else:
             yield name, tuple(value) if isinstance(value, list) else value
 
 
-def changes_for(raw: Raw, settings: Settings) -> Raw:
+def build_variant_changes(raw_config: RawConfig, settings: SettingValues) -> RawConfig:
     """The settings of a cell as a variant's changes. A name inside a part, as training.optimizer.rate, changes that
     option and keeps the others."""
-    changes: Raw = {}
+    changes: RawConfig = {}
     for setting in sorted(settings, key=lambda name: name.count(".")):
         table, key, *inside = setting.split(".")
         into = changes.setdefault(table, {})
         if not inside:
             into[key] = copy.deepcopy(settings[setting])
             continue
-        before = into[key] if key in into else _current(raw, table, key)
-        into[key] = _with_inside(before, inside, settings[setting])
-    return {table: _listed(inside) for table, inside in changes.items()}
+        before = into[key] if key in into else _get_current_value(raw_config, table, key)
+        into[key] = _set_nested_option(before, inside, settings[setting])
+    return {table: _convert_tuples_to_lists(inside) for table, inside in changes.items()}
 
 
-def _current(raw: Raw, table: str, key: str) -> Any:
+def _get_current_value(raw: RawConfig, table: str, key: str) -> Any:
     """What the file says, or what holds where it says nothing."""
     given = raw.get(table)
     if isinstance(given, dict) and key in given:
         return given[key]
-    defaults: dict[str, Table] = {"data": Data(), "model": Transformer(), "training": Training()}
+    defaults: dict[str, BaseConfig] = {"data": DataConfig(), "model": TransformerConfig(), "training": TrainingConfig()}
     return defaults[table].model_dump(mode="json").get(key) if table in defaults else None
 
 
-def _with_inside(before: Any, inside: list[str], value: Any) -> Any:
-    if isinstance(before, list | tuple) and len(before) == 1:
-        (before,) = before
-    if isinstance(before, str):
-        before = {"kind": before}
-    made = copy.deepcopy(before) if isinstance(before, dict) else {}
-    name, *deeper = inside
-    made[name] = _with_inside(made.get(name), deeper, value) if deeper else copy.deepcopy(value)
+def _set_nested_option(current_value: Any, option_path: list[str], value: Any) -> Any:
+    if isinstance(current_value, list | tuple) and len(current_value) == 1:
+        (current_value,) = current_value
+    if isinstance(current_value, str):
+        current_value = {"kind": current_value}
+    made = copy.deepcopy(current_value) if isinstance(current_value, dict) else {}
+    name, *deeper = option_path
+    made[name] = _set_nested_option(made.get(name), deeper, value) if deeper else copy.deepcopy(value)
     return made
 
 
-def _listed(value: Any) -> Any:
+def _convert_tuples_to_lists(value: Any) -> Any:
     """As TOML and JSON have it: lists, no tuples."""
     if isinstance(value, dict):
-        return {key: _listed(one) for key, one in value.items()}
-    return [_listed(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: _convert_tuples_to_lists(one) for key, one in value.items()}
+    return [_convert_tuples_to_lists(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-Try = Callable[[Raw], list[Fault]]
+ChangeCheck = Callable[[RawConfig], list[ValidationIssue]]
 """what is wrong with a variant that makes these changes; places begin at the table"""
 
 
-def search_faults(raw: Raw, attempt: Try) -> list[Fault]:
+def check_search(raw_config: RawConfig, check_changes: ChangeCheck) -> list[ValidationIssue]:
     """Everything that is wrong with the search of this file, as far as it can be known before anything is trained."""
     try:
-        search = Search.model_validate(raw.get("search"))
+        search = SearchConfig.model_validate(raw_config.get("search"))
     except ValidationError:
         return []  # the tables have said so
-    faults = [*_structure(raw, search), *_names(search)]
+    faults = [*_check_structure(raw_config, search), *_check_settings(search)]
     if not faults:
-        faults = _values(raw, search, attempt) or _combinations(raw, search, attempt)
+        faults = _check_values(raw_config, search, check_changes) or _check_combinations(
+            raw_config, search, check_changes
+        )
     return list({(fault.place, fault.message): fault for fault in faults}.values())
 
 
-def _structure(raw: Raw, search: Search) -> Iterator[Fault]:
+def _check_structure(raw: RawConfig, search: SearchConfig) -> Iterator[ValidationIssue]:
     if search.method != "grid" and search.budget is None:
         message = f"{search.method} goes on until it is told to end: budget = {{ trials = 40 }} or {{ minutes = 30 }}"
-        yield Fault("search.budget", message)
+        yield ValidationIssue("search.budget", message)
     if search.budget and search.budget.trials and search.budget.trials < search.seeds:
         message = f"{search.budget.trials} trials are not even one cell of {search.seeds} seeds"
-        yield Fault("search.budget.trials", message)
-    if search.method == "grid" and (search.cells() or 0) > MOST_CELLS:
-        yield Fault("search.space", f"has {search.cells():,} cells; a grid can have {MOST_CELLS:,}, random any number")
+        yield ValidationIssue("search.budget.trials", message)
+    if search.method == "grid" and (search.cells() or 0) > MAX_SEARCH_POINTS:
+        yield ValidationIssue(
+            "search.space", f"has {search.cells():,} cells; a grid can have {MAX_SEARCH_POINTS:,}, random any number"
+        )
     data, variants, seeds = raw.get("data"), raw.get("variants"), raw.get("seeds")
-    if isinstance(data, dict) and data.get("validation") == 0 and not _has_file(data):
-        yield Fault("search", "chooses its winner, and choices need validation data: data.validation is 0")
-    for name in (WINNER, FOLDER):
+    if isinstance(data, dict) and data.get("validation") == 0 and not _has_validation_file(data):
+        yield ValidationIssue("search", "chooses its winner, and choices need validation data: data.validation is 0")
+    for name in (WINNER_VARIANT, SEARCH_FOLDER):
         if isinstance(variants, dict) and name in variants:
-            yield Fault(f"variants.{name}", "is a name that the search needs; give the change another one")
-    if isinstance(seeds, int) and seeds > FIRST_SEED:
-        yield Fault("seeds", f"beside a search there can be {FIRST_SEED:,}, not {seeds:,}")
+            yield ValidationIssue(f"variants.{name}", "is a name that the search needs; give the change another one")
+    if isinstance(seeds, int) and seeds > FIRST_SEARCH_SEED:
+        yield ValidationIssue("seeds", f"beside a search there can be {FIRST_SEARCH_SEED:,}, not {seeds:,}")
 
 
-def _has_file(data: Raw) -> bool:
+def _has_validation_file(data: RawConfig) -> bool:
     files = data.get("files")
     return isinstance(files, dict) and files.get("validation") is not None
 
 
-def _names(search: Search) -> Iterator[Fault]:
-    if len(search.space) > MOST_SETTINGS:
-        yield Fault("search.space", f"names {len(search.space):,} settings; a search can have {MOST_SETTINGS}")
+def _check_settings(search: SearchConfig) -> Iterator[ValidationIssue]:
+    if len(search.space) > MAX_SETTINGS:
+        yield ValidationIssue("search.space", f"names {len(search.space):,} settings; a search can have {MAX_SETTINGS}")
         return
     for setting, axis in search.space.items():
         place = f"search.space.{setting}"
         table, _, key = setting.partition(".")
-        if table not in TABLES or not key:
-            yield Fault(place, "a search changes settings of data, model or training, as training.batch", TABLES)
-        elif table == "data" and not setting.startswith(COMPARABLE_DATA):
-            message = "on other data the validation figures of cells could not be compared; use variants for that"
-            yield Fault(place, message, COMPARABLE_DATA)
-        elif setting == "model.module":
-            yield Fault(place, "networks of your own are compared as variants, and not searched")
-        if isinstance(axis, Range) and axis.step is None and search.method == "grid":
-            yield Fault(place, "a grid needs a list of values, or a range with a step", ("list", "step"))
-        elif isinstance(axis, Range) and axis.step is not None and not axis.steps():
-            yield Fault(place, f"has more than {MOST_CELLS:,} steps")
-        elif not isinstance(axis, Range) and len(axis) > MOST_VALUES:
-            yield Fault(
-                place, f"lists {len(axis):,} values; up to {MOST_VALUES:,} can be listed, a range has any number"
+        if table not in VARIANT_TABLES or not key:
+            yield ValidationIssue(
+                place, "a search changes settings of data, model or training, as training.batch", VARIANT_TABLES
             )
-        elif not isinstance(axis, Range) and len({repr(one) for one in axis}) < len(axis):
-            yield Fault(place, "names the same value twice")
+        elif table == "data" and not setting.startswith(SEARCHABLE_DATA_SETTINGS):
+            message = "on other data the validation figures of cells could not be compared; use variants for that"
+            yield ValidationIssue(place, message, SEARCHABLE_DATA_SETTINGS)
+        elif setting == "model.module":
+            yield ValidationIssue(place, "networks of your own are compared as variants, and not searched")
+        if isinstance(axis, NumericRange) and axis.step is None and search.method == "grid":
+            yield ValidationIssue(place, "a grid needs a list of values, or a range with a step", ("list", "step"))
+        elif isinstance(axis, NumericRange) and axis.step is not None and not axis.steps():
+            yield ValidationIssue(place, f"has more than {MAX_SEARCH_POINTS:,} steps")
+        elif not isinstance(axis, NumericRange) and len(axis) > MAX_VALUES_PER_SETTING:
+            yield ValidationIssue(
+                place,
+                f"lists {len(axis):,} values; up to {MAX_VALUES_PER_SETTING:,} can be listed, a range has any number",
+            )
+        elif not isinstance(axis, NumericRange) and len({repr(one) for one in axis}) < len(axis):
+            yield ValidationIssue(place, "names the same value twice")
 
 
-def _values(raw: Raw, search: Search, attempt: Try) -> list[Fault]:
+def _check_values(raw: RawConfig, search: SearchConfig, check_changes: ChangeCheck) -> list[ValidationIssue]:
     """Each value by itself, laid over the file."""
     faults = []
     for setting, axis in search.space.items():
-        for value in (axis.low, axis.high) if isinstance(axis, Range) else axis:
-            for fault in attempt(changes_for(raw, {setting: value})):
+        for value in (axis.low, axis.high) if isinstance(axis, NumericRange) else axis:
+            for fault in check_changes(build_variant_changes(raw, {setting: value})):
                 # What is impossible only beside the file's other settings may be possible beside another cell's.
-                if fault.place not in TABLES or not _has_others(search, setting):
+                if fault.place not in VARIANT_TABLES or not _has_sibling_settings(search, setting):
                     place = f"search.space.{setting}"
-                    faults.append(Fault(place, _said(fault, setting), fault.allowed, fault.nearest))
+                    faults.append(
+                        ValidationIssue(place, _format_issue(fault, setting), fault.allowed, fault.suggestion)
+                    )
     return faults
 
 
-def _has_others(search: Search, setting: str) -> bool:
+def _has_sibling_settings(search: SearchConfig, setting: str) -> bool:
     """Does the search also change other settings of the same table?"""
     table = setting.partition(".")[0]
     return any(other != setting and other.startswith(f"{table}.") for other in search.space)
 
 
-def _said(fault: Fault, setting: str) -> str:
+def _format_issue(fault: ValidationIssue, setting: str) -> str:
     inside = fault.place.removeprefix(setting).strip(".")
     return f"{inside}: {fault.message}" if inside and fault.place.startswith(setting) else fault.message
 
 
-def _combinations(raw: Raw, search: Search, attempt: Try) -> list[Fault]:
+def _check_combinations(raw: RawConfig, search: SearchConfig, check_changes: ChangeCheck) -> list[ValidationIssue]:
     """Values that are possible each by itself and not together."""
     faults = []
-    for cell in itertools.islice(search.corners(), MOST_CORNERS):
-        for fault in attempt(changes_for(raw, cell))[:1]:
+    for cell in itertools.islice(search.iter_corner_points(), MAX_CHECKED_COMBINATIONS):
+        for fault in check_changes(build_variant_changes(raw, cell))[:1]:
             said = ", ".join(f"{setting} = {value!r}" for setting, value in cell.items())
-            faults.append(Fault("search.space", f"the cell with {said} is impossible: {fault.message}", fault.allowed))
-    if len(faults) > MOST_FAULTS:
-        rest = len(faults) - MOST_FAULTS
-        faults = [*faults[:MOST_FAULTS], Fault("search.space", f"and {rest:,} more impossible cells")]
+            faults.append(
+                ValidationIssue("search.space", f"the cell with {said} is impossible: {fault.message}", fault.allowed)
+            )
+    if len(faults) > MAX_SHOWN_COMBINATIONS:
+        rest = len(faults) - MAX_SHOWN_COMBINATIONS
+        faults = [
+            *faults[:MAX_SHOWN_COMBINATIONS],
+            ValidationIssue("search.space", f"and {rest:,} more impossible cells"),
+        ]
     return faults

@@ -14,50 +14,52 @@ from collections.abc import Iterator
 from datetime import date, time
 from typing import Any
 
-from headtohead.errors import Fault
+from headtohead.errors import ValidationIssue
 
-LONGEST_FILE = 2**17
+MAX_FILE_BYTES = 2**17
 """bytes; the longest recipe has 7,000"""
-MOST_PARTS = 16
+MAX_KEY_PARTS = 16
 """of a dotted name"""
-DEEPEST = 16
-LARGEST = 2**53
+MAX_NESTING_DEPTH = 16
+MAX_INTEGER = 2**53
 """whole numbers up to here are read alike by every program"""
 # Strings and comments, each up to its end or the end of the file: what is left is names, numbers and signs.
-_QUOTED = re.compile(
+_STRING_OR_COMMENT = re.compile(
     r'"""(?:[^\\]|\\.)*?(?:"""|\Z)|\'\'\'.*?(?:\'\'\'|\Z)|"(?:[^"\\\n]|\\.)*"?|\'[^\'\n]*\'?|#[^\n]*', re.DOTALL
 )
-_LONG_NAME = re.compile(rf"(?<![\w-])(?:[\w-]+[ \t]*\.[ \t]*){{{MOST_PARTS},}}")
+_LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]+[ \t]*\.[ \t]*){{{MAX_KEY_PARTS},}}")
 
 
 def parse_toml(text: str) -> dict[str, Any]:
     """The file as plain data; ValueError says what is wrong with it."""
-    plain = _QUOTED.sub("s", text)
-    if _LONG_NAME.search(plain):
-        raise ValueError(f"a name of more than {MOST_PARTS} parts")
+    plain = _STRING_OR_COMMENT.sub("s", text)
+    if _LONG_KEY.search(plain):
+        raise ValueError(f"a name of more than {MAX_KEY_PARTS} parts")
     try:
         return tomllib.loads(text)
     except RecursionError:
         raise ValueError("lists are nested too deep") from None
 
 
-def unusable(value: Any, place: str = "", depth: int = 0) -> list[Fault]:
+def check_values(value: Any, location: str = "", depth: int = 0) -> list[ValidationIssue]:
     """Values that TOML allows and no setting can have: they could not be written to a run folder."""
-    return list(_unusable(value, place, depth))
+    return list(_find_unusable_values(value, location, depth))
 
 
-def _unusable(value: Any, place: str, depth: int) -> Iterator[Fault]:
-    if depth > DEEPEST:
-        yield Fault(place, f"is nested too deep: more than {DEEPEST} tables or lists in each other")
+def _find_unusable_values(value: Any, location: str, depth: int) -> Iterator[ValidationIssue]:
+    if depth > MAX_NESTING_DEPTH:
+        yield ValidationIssue(
+            location, f"is nested too deep: more than {MAX_NESTING_DEPTH} tables or lists in each other"
+        )
     elif isinstance(value, dict):
         for key, one in value.items():
-            yield from _unusable(one, f"{place}.{key}".strip("."), depth + 1)
+            yield from _find_unusable_values(one, f"{location}.{key}".strip("."), depth + 1)
     elif isinstance(value, list | tuple):
         for one in value:
-            yield from _unusable(one, place, depth + 1)
+            yield from _find_unusable_values(one, location, depth + 1)
     elif isinstance(value, float) and not math.isfinite(value):
-        yield Fault(place, f"must be a finite number, not {value}")
-    elif isinstance(value, int) and abs(value) > LARGEST:
-        yield Fault(place, f"is too large a number; whole numbers end at {LARGEST:,}")
+        yield ValidationIssue(location, f"must be a finite number, not {value}")
+    elif isinstance(value, int) and abs(value) > MAX_INTEGER:
+        yield ValidationIssue(location, f"is too large a number; whole numbers end at {MAX_INTEGER:,}")
     elif isinstance(value, date | time):
-        yield Fault(place, f"is a date or a time ({value}); no setting is one")
+        yield ValidationIssue(location, f"is a date or a time ({value}); no setting is one")

@@ -5,38 +5,40 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from headtohead.errors import CorpusError, Fault, nearest
+from headtohead.errors import DataError, ValidationIssue, suggest
 
-SHOWN = 10
+MAX_ITEMS_SHOWN = 10
 
 
-def refusal(path: str | Path, faults: Sequence[Fault], *, count: int | None = None) -> CorpusError:
+def build_file_error(
+    path: str | Path, faults: Sequence[ValidationIssue], *, num_errors: int | None = None
+) -> DataError:
     """The error for a file with these faults; `count` where there are more of them than were put into words."""
-    count = len(faults) if count is None else count
-    lines = [f"{path}: {count} error{'s' if count != 1 else ''}"]
-    lines += ["  " + str(fault).replace("\n", "\n  ") for fault in faults[:SHOWN]]
-    if count > SHOWN:
-        lines.append(f"  and {count - SHOWN} more")
-    return CorpusError("\n".join(lines))
+    num_errors = len(faults) if num_errors is None else num_errors
+    lines = [f"{path}: {num_errors} error{'s' if num_errors != 1 else ''}"]
+    lines += ["  " + str(fault).replace("\n", "\n  ") for fault in faults[:MAX_ITEMS_SHOWN]]
+    if num_errors > MAX_ITEMS_SHOWN:
+        lines.append(f"  and {num_errors - MAX_ITEMS_SHOWN} more")
+    return DataError("\n".join(lines))
 
 
-def missing(path: Path) -> CorpusError:
+def build_missing_path_error(path: Path) -> DataError:
     """The error for a path that is not there, with the nearest name that is."""
     folder = path.parent
     if path.exists():
-        return CorpusError(f"{path}: is neither a plain file nor a folder")
+        return DataError(f"{path}: is neither a plain file nor a folder")
     if not folder.is_dir():
-        return CorpusError(f"{path}: no such file, and no such folder: {folder}")
-    names = names_in(folder)
-    near = nearest(path.name, names)
+        return DataError(f"{path}: no such file, and no such folder: {folder}")
+    names = list_folder_entries(folder)
+    near = suggest(path.name, names)
     hint = f"; did you mean {near!r}?" if near else ""
-    return CorpusError(f"{path}: no such file or folder{hint} ({folder} holds: {listed(names)})")
+    return DataError(f"{path}: no such file or folder{hint} ({folder} holds: {format_name_list(names)})")
 
 
-def names_in(folder: Path) -> list[str]:
+def list_folder_entries(folder: Path) -> list[str]:
     return sorted(one.name + ("/" if one.is_dir() else "") for one in folder.iterdir())
 
 
-def listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:SHOWN]) or "nothing"
-    return f"{shown} and {len(names) - SHOWN} more" if len(names) > SHOWN else shown
+def format_name_list(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:MAX_ITEMS_SHOWN]) or "nothing"
+    return f"{shown} and {len(names) - MAX_ITEMS_SHOWN} more" if len(names) > MAX_ITEMS_SHOWN else shown

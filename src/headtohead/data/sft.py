@@ -13,85 +13,92 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from headtohead.data.batches import IGNORED, Batch, Encoded, Rows, Schedule, Stream
-from headtohead.data.examples import Examples
+from headtohead.data.batches import IGNORE_INDEX, Batch, BatchSchedule, EncodedSplit, TokenRows, TokenStream
+from headtohead.data.examples import EvaluationExamples
 
 
 @dataclass(frozen=True)
-class Prompted(Rows):
+class PromptedRows(TokenRows):
     """Rows with a prompt at their beginning, whose tokens are read and not predicted."""
 
-    begins: Int64[Tensor, "rows"] | None = None
+    prompt_lengths: Int64[Tensor, "rows"] | None = None
     """tokens of the prompt of each row; None: the first token only"""
 
     @property
-    def alike_by(self) -> Int64[Tensor, "rows"]:
+    def grouping_lengths(self) -> Int64[Tensor, "rows"]:
         """By their prompts: what is learned differs from student to student, and all must see the same documents."""
-        return self.lengths if self.begins is None else self.begins
+        return self.lengths if self.prompt_lengths is None else self.prompt_lengths
 
-    def masked(self, batch: Batch, at: Int64[Tensor, "batch"]) -> Batch:
+    def masked(self, batch: Batch, row_indices: Int64[Tensor, "batch"]) -> Batch:
         """The batch of these rows, with the prompts outside the loss."""
-        if self.begins is None:
+        if self.prompt_lengths is None:
             return batch
         column = torch.arange(batch.labels.shape[1])
-        prompt = column < self.begins[at][:, None] - 1
-        return replace(batch, labels=batch.labels.masked_fill(prompt, IGNORED))
+        prompt = column < self.prompt_lengths[row_indices][:, None] - 1
+        return replace(batch, labels=batch.labels.masked_fill(prompt, IGNORE_INDEX))
 
 
-def prompted(
-    name: str, rows: Sequence[Sequence[int]], begins: Sequence[int] | None = None, *, cut: int = 0
-) -> Prompted:
+def build_prompted_rows(
+    name: str, rows: Sequence[Sequence[int]], prompt_lengths: Sequence[int] | None = None, *, num_truncated: int = 0
+) -> PromptedRows:
     """Rows of tokens, end to end; `cut` of them have lost the end of their prompt."""
     tokens = torch.tensor([i for row in rows for i in row], dtype=torch.int64)
     offsets = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
-    where = None if begins is None else torch.tensor(list(begins), dtype=torch.int64)
-    return Prompted(name, tokens, offsets, to_longest=begins is not None, cut_before=cut, begins=where)
+    where = None if prompt_lengths is None else torch.tensor(list(prompt_lengths), dtype=torch.int64)
+    return PromptedRows(
+        name,
+        tokens,
+        offsets,
+        pad_to_longest=prompt_lengths is not None,
+        num_pretruncated=num_truncated,
+        prompt_lengths=where,
+    )
 
 
-def fixed_rows(encoded: Encoded, context: int, limit: int | None = None) -> list[list[int]]:
+def split_into_fixed_rows(encoded: EncodedSplit, context: int, max_rows: int | None = None) -> list[list[int]]:
     """A split as rows that stay the same: of a stream, blocks of the context end to end, each token but the first
     predicted once. Of more than `limit`, so many spread evenly."""
-    if isinstance(encoded, Stream):
+    if isinstance(encoded, TokenStream):
         windows = encoded.tokens.unfold(0, context + 1, context)
-        found = [windows[i].tolist() for i in spread(len(windows), limit)]
+        found = [windows[i].tolist() for i in select_evenly_spaced(len(windows), max_rows)]
     else:
         starts = encoded.offsets.tolist()
         found = [
             encoded.tokens[starts[i] : min(starts[i + 1], starts[i] + context + 1)].tolist()
-            for i in spread(len(encoded), limit)
+            for i in select_evenly_spaced(len(encoded), max_rows)
         ]
     return found
 
 
-def spread(count: int, limit: int | None) -> list[int]:
+def select_evenly_spaced(count: int, limit: int | None) -> list[int]:
     """So many of the places from 0 to count, evenly; all of them where there are no more."""
     if limit is None or limit >= count:
         return list(range(count))
     return [at * count // limit for at in range(limit)]
 
 
-class PromptedSchedule(Schedule):
+class PromptedBatchSchedule(BatchSchedule):
     """Batches of rows with prompts."""
 
     def batch(self, step: int) -> Batch:
         plain = super().batch(step)
-        assert isinstance(self.encoded, Prompted)
+        assert isinstance(self.encoded, PromptedRows)
         return self.encoded.masked(plain, self.indices(step))
 
 
 @dataclass(frozen=True)
-class PromptedExamples(Examples):
+class PromptedEvaluationExamples(EvaluationExamples):
     """Held-out rows with prompts: only what follows a prompt is scored."""
 
-    def _rows(self, rows: Rows, size: int) -> Iterator[Batch]:
-        assert isinstance(rows, Prompted)
-        for batch in super()._rows(rows, size):
+    def _rows(self, rows: TokenRows, batch_size: int) -> Iterator[Batch]:
+        assert isinstance(rows, PromptedRows)
+        for batch in super()._rows(rows, batch_size):
             assert batch.at is not None
             yield rows.masked(batch, batch.at)
 
 
-def prompted_examples(rows: Prompted, context: int, pad_id: int) -> PromptedExamples:
+def build_prompted_examples(rows: PromptedRows, context: int, pad_id: int) -> PromptedEvaluationExamples:
     """The rows as evaluation examples of a language model."""
     last = (rows.lengths - 1).clamp(max=context)
-    first = torch.zeros_like(last) if rows.begins is None else rows.begins - 1
-    return PromptedExamples(rows, "language-model", context, pad_id, (last - first).clamp_min(0))
+    first = torch.zeros_like(last) if rows.prompt_lengths is None else rows.prompt_lengths - 1
+    return PromptedEvaluationExamples(rows, "language-model", context, pad_id, (last - first).clamp_min(0))

@@ -15,12 +15,12 @@ from typing import Any, BinaryIO, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from headtohead.atomic_io import disk_full_in_words
+from headtohead.atomic_io import translate_disk_full_error
 
-ROWS_AT_ONCE, BYTES_AT_ONCE = 4096, 2**21
+READ_CHUNK_ROWS, READ_CHUNK_BYTES = 4096, 2**21
 
 
-def mapped(path: Path, dtype: Any) -> NDArray[Any]:
+def memory_map(path: Path, dtype: Any) -> NDArray[Any]:
     """A file of numbers as an array whose pages are read when they are needed and shared between processes. It may be
     written to, and what is written stays in this process: torch takes no array that is read-only."""
     if not path.stat().st_size:
@@ -32,12 +32,12 @@ def mapped(path: Path, dtype: Any) -> NDArray[Any]:
     return np.frombuffer(pages, dtype)
 
 
-class Texts(Sequence[str]):
+class DiskTextRows(Sequence[str]):
     """The rows of NAME.text."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.path = folder / f"{name}.text"
-        self.ends: NDArray[np.int64] = mapped(folder / f"{name}.ends", np.int64)
+        self.ends: NDArray[np.int64] = memory_map(folder / f"{name}.ends", np.int64)
 
     def __len__(self) -> int:
         return len(self.ends) - 1
@@ -46,49 +46,49 @@ class Texts(Sequence[str]):
         return self.between(0, len(self))
 
     @overload
-    def __getitem__(self, at: int) -> str: ...
+    def __getitem__(self, index: int) -> str: ...
 
     @overload
-    def __getitem__(self, at: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
 
-    def __getitem__(self, at: int | slice) -> str | Sequence[str]:
-        if isinstance(at, slice):
-            first, last, step = at.indices(len(self))
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        if isinstance(index, slice):
+            first, last, step = index.indices(len(self))
             return list(self.between(first, last)) if step == 1 else [self[i] for i in range(first, last, step)]
-        place = at + len(self) if at < 0 else at
+        place = index + len(self) if index < 0 else index
         if not 0 <= place < len(self):
-            raise IndexError(f"no row {at} of {len(self)}")
+            raise IndexError(f"no row {index} of {len(self)}")
         return next(self.between(place, place + 1))
 
-    def between(self, first: int, last: int) -> Iterator[str]:
+    def between(self, first_row: int, end_row: int) -> Iterator[str]:
         """Rows from number `first` to before `last`."""
         with self.path.open("rb") as file:
-            while first < last:
-                upto = min(first + ROWS_AT_ONCE, last, self._within(first))
-                ends = self.ends[first : upto + 1].tolist()
+            while first_row < end_row:
+                upto = min(first_row + READ_CHUNK_ROWS, end_row, self._find_block_end(first_row))
+                ends = self.ends[first_row : upto + 1].tolist()
                 file.seek(ends[0])
                 block = file.read(ends[-1] - ends[0])
                 for start, end in pairwise(end - ends[0] for end in ends):
                     yield block[start:end].decode()
-                first = upto
+                first_row = upto
 
-    def _within(self, first: int) -> int:
+    def _find_block_end(self, first_row: int) -> int:
         """The row after those that fit into one block; at least one does."""
-        limit = int(self.ends[first]) + BYTES_AT_ONCE
-        return max(first + 1, int(np.searchsorted(self.ends, limit, side="right")) - 1)
+        limit = int(self.ends[first_row]) + READ_CHUNK_BYTES
+        return max(first_row + 1, int(np.searchsorted(self.ends, limit, side="right")) - 1)
 
-    def megabytes(self, row: int) -> int:
+    def count_megabytes_before(self, row: int) -> int:
         """How much text stands before this row."""
         return int(self.ends[row]) // 2**20
 
-    def cuts(self, size: int) -> list[int]:
+    def compute_shard_boundaries(self, shard_bytes: int) -> list[int]:
         """Row numbers that cut the text into pieces of about so many bytes, from 0 to the number of rows."""
         total = int(self.ends[-1])
-        found = np.searchsorted(self.ends, np.arange(size, total, size), side="left")
+        found = np.searchsorted(self.ends, np.arange(shard_bytes, total, shard_bytes), side="left")
         return [0, *np.unique(found[(found > 0) & (found < len(self))]).tolist(), len(self)]
 
 
-class TextWriter:
+class DiskTextWriter:
     """Writes NAME.text and NAME.ends, row after row."""
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -97,34 +97,34 @@ class TextWriter:
         self.ends.write(np.zeros(1, np.int64).tobytes())
         self.rows = 0
         self._at = self._waiting = 0
-        self._block: list[bytes] = []
+        self._buffer: list[bytes] = []
 
     def add(self, row: bytes) -> None:
-        self._block.append(row)
+        self._buffer.append(row)
         self._waiting += len(row)
-        if self._waiting > BYTES_AT_ONCE:
+        if self._waiting > READ_CHUNK_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        ends = self._at + np.cumsum([len(row) for row in self._block], dtype=np.int64)
-        with disk_full_in_words(Path(self.text.name)):
-            self.text.write(b"".join(self._block))
+        ends = self._at + np.cumsum([len(row) for row in self._buffer], dtype=np.int64)
+        with translate_disk_full_error(Path(self.text.name)):
+            self.text.write(b"".join(self._buffer))
             self.ends.write(ends.tobytes())
-        self.rows += len(self._block)
+        self.rows += len(self._buffer)
         self._at += self._waiting
-        self._block, self._waiting = [], 0
+        self._buffer, self._waiting = [], 0
 
     def close(self) -> None:
         self.flush()
-        with disk_full_in_words(Path(self.text.name)):
+        with translate_disk_full_error(Path(self.text.name)):
             self.text.close()
             self.ends.close()
 
 
-def write_texts(folder: Path, name: str, rows: Iterable[str]) -> Texts:
+def write_text_rows(folder: Path, name: str, rows: Iterable[str]) -> DiskTextRows:
     """These rows on disk."""
-    writer = TextWriter(folder, name)
+    writer = DiskTextWriter(folder, name)
     for row in rows:
         writer.add(row.encode())
     writer.close()
-    return Texts(folder, name)
+    return DiskTextRows(folder, name)

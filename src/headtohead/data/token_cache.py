@@ -42,94 +42,100 @@ import torch
 from numpy.typing import NDArray
 
 from headtohead.atomic_io import (
-    append_line,
-    at_work,
-    cache_folder,
-    cut_to,
-    disk_full_in_words,
-    fingerprint,
+    append_jsonl,
+    compute_fingerprint,
+    get_cache_folder,
+    lock_cache_folder,
     read_json,
-    whole_lines,
+    repair_jsonl,
+    translate_disk_full_error,
+    truncate_file,
     write_bytes,
     write_json,
 )
-from headtohead.config.data import Data
-from headtohead.data.batches import Encoded, Rows, Stream, encode, encode_some, is_stream
+from headtohead.config.data import DataConfig
+from headtohead.data.batches import EncodedSplit, TokenRows, TokenStream, encode_row_range, encode_split, is_stream
 from headtohead.data.sources import loading
-from headtohead.data.splits import Corpus, Split, Task
-from headtohead.data.text_store import Texts, mapped, write_texts
-from headtohead.data.tokenizers import FILE, Tokenizer, train_tokenizer
+from headtohead.data.splits import Corpus, Split, TaskName
+from headtohead.data.text_store import DiskTextRows, memory_map, write_text_rows
+from headtohead.data.tokenizers import TOKENIZER_FILE, CorpusTokenizer, train_tokenizer
 from headtohead.errors import RunFolderError
-from headtohead.progress import Clock, OnStderr, Tell
+from headtohead.progress import ProgressCallback, ProgressReporter, StderrProgress
 
-SCHEMA = 1
-MANIFEST, TEXTS = "manifest.json", "texts.json"
-SHARD = 2**22
+SCHEMA_VERSION = 1
+MANIFEST_FILE, TEXTS_FILE = "manifest.json", "texts.json"
+SHARD_BYTES = 2**22
 """bytes of text that are cut into tokens at a time, and all that a kill costs each core"""
-READ_AT_ONCE = 2**22
-UNUSED_DAYS = 60
-SETTINGS = ("source", "files", "columns", "tokens", "vocabulary", "rows", "validation", "test_rows")
+READ_CHUNK_BYTES = 2**22
+MAX_UNUSED_DAYS = 60
+CACHE_KEY_SETTINGS = ("source", "files", "columns", "tokens", "vocabulary", "rows", "validation", "test_rows")
 """of data: those that rows and tokens depend on"""
 
 
 @dataclass(frozen=True)
-class Tokenised:
+class TokenizedCorpus:
     """A corpus, its tokenizer, and its splits as tokens."""
 
     corpus: Corpus
-    tokenizer: Tokenizer
-    encoded: dict[str, Encoded]
+    tokenizer: CorpusTokenizer
+    encoded: dict[str, EncodedSplit]
 
 
-def tokenised(data: Data, task: Task, *, base: Path = Path(), tell: Tell | None = None) -> Tokenised:
+def load_tokenized_corpus(
+    data: DataConfig, task: TaskName, *, base_folder: Path = Path(), on_progress: ProgressCallback | None = None
+) -> TokenizedCorpus:
     """The corpus that `data` asks for, as tokens on disk; made if it is not there yet. Where nothing can be written, it
     is made in memory."""
-    whose = _whose(data, task, base)
-    folder = cache_folder("corpora") / _sum(whose)[:24]
-    if _fault(folder) is None:
-        return _open(folder, data, task)
+    whose = _build_cache_key(data, task, base_folder)
+    folder = get_cache_folder("corpora") / _hash_json(whose)[:24]
+    if _find_cache_error(folder) is None:
+        return _open_cache(folder, data, task)
     try:
-        return _made(folder, whose, data, task, base, tell or OnStderr())
+        return _build_cache(folder, whose, data, task, base_folder, on_progress or StderrProgress())
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
-        return in_memory(data, task, base=base)
+        return tokenize_in_memory(data, task, base_folder=base_folder)
 
 
-def in_memory(data: Data, task: Task, *, base: Path = Path()) -> Tokenised:
+def tokenize_in_memory(data: DataConfig, task: TaskName, *, base_folder: Path = Path()) -> TokenizedCorpus:
     """The same without the disk: the slow, obvious twin."""
-    texts = loading.load(data, task, base=base)
-    tokenizer = train_tokenizer(data, texts, base=base)
-    encoded = {name: encode(split, tokenizer, task, data) for name, split in texts.splits.items()}
-    return Tokenised(texts, tokenizer, encoded)
+    texts = loading.load_corpus(data, task, base_folder=base_folder)
+    tokenizer = train_tokenizer(data, texts, base_folder=base_folder)
+    encoded = {name: encode_split(split, tokenizer, task, data) for name, split in texts.splits.items()}
+    return TokenizedCorpus(texts, tokenizer, encoded)
 
 
 # -- what it depends on
 
 
-def _whose(data: Data, task: Task, base: Path) -> dict[str, Any]:
+def _build_cache_key(data: DataConfig, task: TaskName, base_folder: Path) -> dict[str, Any]:
     """Everything that the tokens depend on, as plain data."""
-    files = loading.files_of(data, base=base)
+    files = loading.list_source_files(data, base_folder=base_folder)
     if "path" in data.tokens.options:
-        tokenizer = base / Path(str(data.tokens.options["path"])).expanduser()
+        tokenizer = base_folder / Path(str(data.tokens.options["path"])).expanduser()
         files |= {"tokenizer": tokenizer} if tokenizer.is_file() else {}
     return {
-        "schema": SCHEMA,
-        "code": _code(),
+        "schema": SCHEMA_VERSION,
+        "code": _hash_source_code(),
         "tokenizers": metadata.version("tokenizers"),
         "task": task,
-        "data": data.model_dump(mode="json", include=set(SETTINGS)),
-        "files": {name: _stamp(path) for name, path in sorted(files.items())},
+        "data": data.model_dump(mode="json", include=set(CACHE_KEY_SETTINGS)),
+        "files": {name: _fingerprint_file(path) for name, path in sorted(files.items())},
     }
 
 
-def _stamp(path: Path) -> str:
+def _fingerprint_file(path: Path) -> str:
     """The content of a file; of one that is too large to be read, also when it was changed."""
     about = path.stat()
-    return f"{fingerprint(path)[:24]} {about.st_mtime_ns}" if about.st_size > 2**20 else fingerprint(path)[:24]
+    return (
+        f"{compute_fingerprint(path)[:24]} {about.st_mtime_ns}"
+        if about.st_size > 2**20
+        else compute_fingerprint(path)[:24]
+    )
 
 
-def _code() -> str:
+def _hash_source_code() -> str:
     """Other rules for rows, splits or words make other tokens."""
     made = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
@@ -137,191 +143,220 @@ def _code() -> str:
     return made.hexdigest()[:24]
 
 
-def _sum(value: Any) -> str:
+def _hash_json(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 # -- a folder that is there
 
 
-def _fault(folder: Path) -> str | None:
+def _find_cache_error(folder: Path) -> str | None:
     """What keeps the folder from being used; None if nothing does."""
-    if not (folder / MANIFEST).is_file():
+    if not (folder / MANIFEST_FILE).is_file():
         return "it is not finished"
     try:
-        manifest = read_json(folder / MANIFEST)
+        manifest = read_json(folder / MANIFEST_FILE)
         said = manifest.pop("sum")
-        if said != _sum(manifest) or manifest["schema"] != SCHEMA or _sum(manifest["whose"])[:24] != folder.name:
-            return f"{MANIFEST} is not what was written"
+        if (
+            said != _hash_json(manifest)
+            or manifest["schema"] != SCHEMA_VERSION
+            or _hash_json(manifest["whose"])[:24] != folder.name
+        ):
+            return f"{MANIFEST_FILE} is not what was written"
         for name, one in manifest["files"].items():
-            if one != _about(folder / name):
+            if one != _describe_file(folder / name):
                 return f"{name} is not what was written"
     except (RunFolderError, OSError, LookupError, TypeError, ValueError, AttributeError) as error:
         return f"{type(error).__name__}: {error}"
     return None
 
 
-def _about(path: Path) -> dict[str, Any]:
-    return {"bytes": path.stat().st_size, "sum": fingerprint(path)}
+def _describe_file(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "sum": compute_fingerprint(path)}
 
 
-def _open(folder: Path, data: Data, task: Task) -> Tokenised:
+def _open_cache(folder: Path, data: DataConfig, task: TaskName) -> TokenizedCorpus:
     with contextlib.suppress(OSError):
-        os.utime(folder / MANIFEST)
-    texts = _texts(folder, read_json(folder / MANIFEST)["texts"], task)
-    tokenizer = Tokenizer.load(folder)
-    encoded: dict[str, Encoded] = {}
+        os.utime(folder / MANIFEST_FILE)
+    texts = _open_corpus(folder, read_json(folder / MANIFEST_FILE)["texts"], task)
+    tokenizer = CorpusTokenizer.load(folder)
+    encoded: dict[str, EncodedSplit] = {}
     for at, split in enumerate(texts.splits.values()):
-        tokens = torch.from_numpy(mapped(folder / f"split{at}.tokens", _type_of(tokenizer)))
+        tokens = torch.from_numpy(memory_map(folder / f"split{at}.tokens", _get_token_dtype(tokenizer)))
         counts = torch.from_numpy(np.fromfile(folder / f"split{at}.counts", np.int64))
         if is_stream(task, data):
-            encoded[split.name] = Stream(split.name, tokens, counts)
+            encoded[split.name] = TokenStream(split.name, tokens, counts)
             continue
-        offsets = torch.from_numpy(mapped(folder / f"split{at}.offsets", np.int64))
+        offsets = torch.from_numpy(memory_map(folder / f"split{at}.offsets", np.int64))
         labels = torch.tensor(split.labels) if task == "classify" and split.labels is not None else None
-        encoded[split.name] = Rows(split.name, tokens, offsets, labels, counts=counts)
-    return Tokenised(texts, tokenizer, encoded)
+        encoded[split.name] = TokenRows(split.name, tokens, offsets, labels, counts=counts)
+    return TokenizedCorpus(texts, tokenizer, encoded)
 
 
-def _texts(folder: Path, said: Mapping[str, Any], task: Task) -> Corpus:
+def _open_corpus(folder: Path, texts_manifest: Mapping[str, Any], task: TaskName) -> Corpus:
     """The corpus with its rows on disk."""
     splits = {}
-    for at, one in enumerate(said["splits"]):
+    for at, one in enumerate(texts_manifest["splits"]):
         labels = tuple(np.fromfile(folder / f"split{at}.labels", np.int64).tolist()) if one["labelled"] else None
-        splits[one["name"]] = Split(one["name"], one["role"], Texts(folder, f"split{at}"), labels, one["joint"])
-    vocabulary = splits["train"].rows if said["vocabulary"] == "train" else Texts(folder, said["vocabulary"])
-    return Corpus(task, splits, tuple(said["labels"]), vocabulary, said["origin"], said["digest"])
+        splits[one["name"]] = Split(one["name"], one["role"], DiskTextRows(folder, f"split{at}"), labels, one["joint"])
+    vocabulary = (
+        splits["train"].rows
+        if texts_manifest["vocabulary"] == "train"
+        else DiskTextRows(folder, texts_manifest["vocabulary"])
+    )
+    return Corpus(
+        task, splits, tuple(texts_manifest["labels"]), vocabulary, texts_manifest["origin"], texts_manifest["digest"]
+    )
 
 
-def _type_of(tokenizer: Tokenizer) -> Any:
+def _get_token_dtype(tokenizer: CorpusTokenizer) -> Any:
     return np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
 
 
 # -- a folder that is being made
 
 
-def _made(folder: Path, whose: dict[str, Any], data: Data, task: Task, base: Path, tell: Tell) -> Tokenised:
-    with at_work(folder):
-        fault = _fault(folder)  # somebody else may have made it while we waited
+def _build_cache(
+    folder: Path,
+    cache_key: dict[str, Any],
+    data: DataConfig,
+    task: TaskName,
+    base_folder: Path,
+    on_progress: ProgressCallback,
+) -> TokenizedCorpus:
+    with lock_cache_folder(folder):
+        fault = _find_cache_error(folder)  # somebody else may have made it while we waited
         if fault is None:
-            return _open(folder, data, task)
-        if (folder / MANIFEST).is_file():
+            return _open_cache(folder, data, task)
+        if (folder / MANIFEST_FILE).is_file():
             sys.stderr.write(f"{folder}: damaged ({fault}); the tokens are made anew\n")
-            _empty(folder)
-        with disk_full_in_words(folder):
-            corpus = _make_texts(folder, data, task, base, tell)
-            tokenizer = _make_tokenizer(folder, data, corpus, base)
+            _clear_folder(folder)
+        with translate_disk_full_error(folder):
+            corpus = _write_corpus_texts(folder, data, task, base_folder, on_progress)
+            tokenizer = _load_or_train_tokenizer(folder, data, corpus, base_folder)
             for at, split in enumerate(corpus.splits.values()):
-                _make_tokens(_Cutting(folder, f"split{at}", split, tokenizer, task, data), tell)
-            _finish(folder, whose)
-    _sweep(folder.parent)
-    return _open(folder, data, task)
+                _write_tokens(_SplitTokenization(folder, f"split{at}", split, tokenizer, task, data), on_progress)
+            _write_manifest(folder, cache_key)
+    _remove_unused_caches(folder.parent)
+    return _open_cache(folder, data, task)
 
 
-def _empty(folder: Path) -> None:
+def _clear_folder(folder: Path) -> None:
     """Files are removed and never cut short: somebody may have mapped them."""
     for path in folder.iterdir():
         if path.name != ".lock":
             path.unlink()
 
 
-def _make_texts(folder: Path, data: Data, task: Task, base: Path, tell: Tell) -> Corpus:
-    if (folder / TEXTS).is_file():
-        said = read_json(folder / TEXTS)
-        if all((folder / name).is_file() and _about(folder / name) == one for name, one in said["files"].items()):
-            return _texts(folder, said, task)
-    _empty(folder)
-    corpus = loading.load(data, task, base=base, folder=folder, tell=tell)
+def _write_corpus_texts(
+    folder: Path, data: DataConfig, task: TaskName, base_folder: Path, on_progress: ProgressCallback
+) -> Corpus:
+    if (folder / TEXTS_FILE).is_file():
+        said = read_json(folder / TEXTS_FILE)
+        if all(
+            (folder / name).is_file() and _describe_file(folder / name) == one for name, one in said["files"].items()
+        ):
+            return _open_corpus(folder, said, task)
+    _clear_folder(folder)
+    corpus = loading.load_corpus(data, task, base_folder=base_folder, rows_folder=folder, on_progress=on_progress)
     for at, split in enumerate(corpus.splits.values()):
-        if not isinstance(split.rows, Texts):
-            write_texts(folder, f"split{at}", split.rows)
+        if not isinstance(split.rows, DiskTextRows):
+            write_text_rows(folder, f"split{at}", split.rows)
         if split.labels is not None:
             write_bytes(folder / f"split{at}.labels", np.array(split.labels, np.int64).tobytes())
     own = corpus.vocabulary_rows is not corpus.train.rows
     if own:
-        write_texts(folder, "vocabulary", corpus.vocabulary_rows)
+        write_text_rows(folder, "vocabulary", corpus.vocabulary_rows)
     said = {
         "splits": [
-            {"name": one.name, "role": one.role, "joint": one.joint, "labelled": one.labels is not None}
+            {"name": one.name, "role": one.role, "joint": one.separator, "labelled": one.labels is not None}
             for one in corpus.splits.values()
         ],
         "labels": list(corpus.label_names),
         "origin": corpus.origin,
         "digest": corpus.digest,
         "vocabulary": "vocabulary" if own else "train",
-        "files": {path.name: _about(path) for path in sorted(folder.iterdir()) if path.name != ".lock"},
+        "files": {path.name: _describe_file(path) for path in sorted(folder.iterdir()) if path.name != ".lock"},
     }
-    write_json(folder / TEXTS, said)
-    return _texts(folder, said, task)
+    write_json(folder / TEXTS_FILE, said)
+    return _open_corpus(folder, said, task)
 
 
-def _make_tokenizer(folder: Path, data: Data, corpus: Corpus, base: Path) -> Tokenizer:
-    if not (folder / FILE).is_file():
-        train_tokenizer(data, corpus, base=base).save(folder)
-    return Tokenizer.load(folder)
+def _load_or_train_tokenizer(folder: Path, data: DataConfig, corpus: Corpus, base_folder: Path) -> CorpusTokenizer:
+    if not (folder / TOKENIZER_FILE).is_file():
+        train_tokenizer(data, corpus, base_folder=base_folder).save(folder)
+    return CorpusTokenizer.load(folder)
 
 
 @dataclass(frozen=True)
-class _Cutting:
+class _SplitTokenization:
     """A split that is being cut into tokens."""
 
     folder: Path
     name: str
     split: Split
-    tokenizer: Tokenizer
-    task: Task
-    data: Data
+    tokenizer: CorpusTokenizer
+    task: TaskName
+    data: DataConfig
 
-    def path(self, what: str) -> Path:
-        return self.folder / f"{self.name}.{what}"
+    def path(self, suffix: str) -> Path:
+        return self.folder / f"{self.name}.{suffix}"
 
     @property
-    def texts(self) -> Texts:
-        assert isinstance(self.split.rows, Texts)
+    def texts(self) -> DiskTextRows:
+        assert isinstance(self.split.rows, DiskTextRows)
         return self.split.rows
 
-    def shard(self, first: int, last: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    def encode_shard(self, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The tokens of some rows end to end, and how many each row has."""
-        rows = list(self.texts.between(first, last))
-        ids = encode_some(self.split, rows, first, self.tokenizer, self.task, self.data)
+        rows = list(self.texts.between(start, stop))
+        ids = encode_row_range(self.split, rows, start, self.tokenizer, self.task, self.data)
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-        return np.fromiter(chain.from_iterable(ids), _type_of(self.tokenizer), int(lengths.sum())), lengths
+        return np.fromiter(chain.from_iterable(ids), _get_token_dtype(self.tokenizer), int(lengths.sum())), lengths
 
 
-def _make_tokens(cutting: _Cutting, tell: Tell) -> None:
+def _write_tokens(tokenization: _SplitTokenization, on_progress: ProgressCallback) -> None:
     """Tokens, offsets and counts of one split; goes on behind the last whole shard."""
-    texts, stream = cutting.texts, is_stream(cutting.task, cutting.data)
-    width = np.dtype(_type_of(cutting.tokenizer)).itemsize
-    lines = whole_lines(cutting.path("jsonl"))
+    texts, stream = tokenization.texts, is_stream(tokenization.task, tokenization.data)
+    width = np.dtype(_get_token_dtype(tokenization.tokenizer)).itemsize
+    lines = repair_jsonl(tokenization.path("jsonl"))
     row, token = (lines[-1]["rows"], lines[-1]["tokens"]) if lines else (0, 0)
-    what = f"cutting {cutting.split.name} into tokens, in MB"
-    clock = Clock(what, texts.megabytes(len(texts)), tell, texts.megabytes(row))
-    with cutting.path("tokens").open("ab") as tokens, cutting.path("offsets").open("ab") as offsets:
-        cut_to(cutting.path("tokens"), token * width)
-        cut_to(cutting.path("offsets"), 8 * (row + 1) if row else 0)
+    what = f"cutting {tokenization.split.name} into tokens, in MB"
+    clock = ProgressReporter(
+        what, texts.count_megabytes_before(len(texts)), on_progress, texts.count_megabytes_before(row)
+    )
+    with tokenization.path("tokens").open("ab") as tokens, tokenization.path("offsets").open("ab") as offsets:
+        truncate_file(tokenization.path("tokens"), token * width)
+        truncate_file(tokenization.path("offsets"), 8 * (row + 1) if row else 0)
         if not row:
             offsets.write(np.zeros(1, np.int64).tobytes())
-        for last, (ids, lengths) in _shards(cutting, [cut for cut in texts.cuts(SHARD) if cut >= row]):
+        for last, (ids, lengths) in _iter_encoded_shards(
+            tokenization, [cut for cut in texts.compute_shard_boundaries(SHARD_BYTES) if cut >= row]
+        ):
             tokens.write(ids.tobytes())
             tokens.flush()
             offsets.write((token + np.cumsum(lengths)).tobytes())
             offsets.flush()
-            clock.step(texts.megabytes(last) - texts.megabytes(row))
+            clock.step(texts.count_megabytes_before(last) - texts.count_megabytes_before(row))
             row, token = last, token + len(ids)
-            append_line(cutting.path("jsonl"), {"rows": row, "tokens": token})
+            append_jsonl(tokenization.path("jsonl"), {"rows": row, "tokens": token})
     if stream:
-        cutting.path("offsets").unlink()
-    write_bytes(cutting.path("counts"), _count(cutting.path("tokens"), cutting.tokenizer).tobytes())
+        tokenization.path("offsets").unlink()
+    write_bytes(
+        tokenization.path("counts"), _count_tokens(tokenization.path("tokens"), tokenization.tokenizer).tobytes()
+    )
 
 
-def _shards(cutting: _Cutting, cuts: list[int]) -> Iterator[tuple[int, tuple[NDArray[Any], NDArray[np.int64]]]]:
+def _iter_encoded_shards(
+    tokenization: _SplitTokenization, boundaries: list[int]
+) -> Iterator[tuple[int, tuple[NDArray[Any], NDArray[np.int64]]]]:
     """Where each shard ends, and what is in it, in order. The library cuts outside Python's lock, so that threads are
     enough; two shards for each core are on their way at most."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     waiting: deque[tuple[int, Future[tuple[NDArray[Any], NDArray[np.int64]]]]] = deque()
     with ThreadPoolExecutor(cores) as pool:
-        for first, last in pairwise(cuts):
-            waiting.append((last, pool.submit(cutting.shard, first, last)))
+        for first, last in pairwise(boundaries):
+            waiting.append((last, pool.submit(tokenization.encode_shard, first, last)))
             if len(waiting) > 2 * cores:
                 end, shard = waiting.popleft()
                 yield end, shard.result()
@@ -329,34 +364,39 @@ def _shards(cutting: _Cutting, cuts: list[int]) -> Iterator[tuple[int, tuple[NDA
             yield end, shard.result()
 
 
-def _count(path: Path, tokenizer: Tokenizer) -> NDArray[np.int64]:
+def _count_tokens(path: Path, tokenizer: CorpusTokenizer) -> NDArray[np.int64]:
     """How often each token stands there, read block by block."""
-    dtype = np.dtype(_type_of(tokenizer))
+    dtype = np.dtype(_get_token_dtype(tokenizer))
     counts = np.zeros(tokenizer.vocab_size, np.int64)
     with path.open("rb") as file:
-        while block := file.read(READ_AT_ONCE):
+        while block := file.read(READ_CHUNK_BYTES):
             counts += np.bincount(np.frombuffer(block, dtype), minlength=tokenizer.vocab_size)
     return counts
 
 
-def _finish(folder: Path, whose: dict[str, Any]) -> None:
+def _write_manifest(folder: Path, cache_key: dict[str, Any]) -> None:
     """What was needed on the way goes, and the manifest says that the rest is whole."""
-    said = read_json(folder / TEXTS)
+    said = read_json(folder / TEXTS_FILE)
     for path in [*folder.glob("*.jsonl"), *folder.glob(".*.part")]:
         path.unlink()
-    kept = sorted(path for path in folder.iterdir() if path.name not in (".lock", TEXTS, MANIFEST))
-    manifest = {"schema": SCHEMA, "whose": whose, "texts": said, "files": {path.name: _about(path) for path in kept}}
-    write_json(folder / MANIFEST, {**manifest, "sum": _sum(manifest)}, durable=True)
-    (folder / TEXTS).unlink()
+    kept = sorted(path for path in folder.iterdir() if path.name not in (".lock", TEXTS_FILE, MANIFEST_FILE))
+    manifest = {
+        "schema": SCHEMA_VERSION,
+        "whose": cache_key,
+        "texts": said,
+        "files": {path.name: _describe_file(path) for path in kept},
+    }
+    write_json(folder / MANIFEST_FILE, {**manifest, "sum": _hash_json(manifest)}, fsync=True)
+    (folder / TEXTS_FILE).unlink()
 
 
-def _sweep(root: Path) -> None:
+def _remove_unused_caches(root: Path) -> None:
     """Remove what nobody has opened for a long time; a process that has it mapped keeps what it has."""
     for folder in root.iterdir():
-        newest = folder / MANIFEST if (folder / MANIFEST).is_file() else folder
+        newest = folder / MANIFEST_FILE if (folder / MANIFEST_FILE).is_file() else folder
         with contextlib.suppress(OSError):
-            if time.time() - newest.stat().st_mtime > UNUSED_DAYS * 86400:
+            if time.time() - newest.stat().st_mtime > MAX_UNUSED_DAYS * 86400:
                 shutil.rmtree(folder)
 
 
-__all__ = ["Tokenised", "in_memory", "tokenised"]
+__all__ = ["TokenizedCorpus", "load_tokenized_corpus", "tokenize_in_memory"]

@@ -21,50 +21,50 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 from tokenizers import Tokenizer as Backend
 
 from headtohead.atomic_io import write_text
-from headtohead.config.base import Choice
-from headtohead.config.data import Data
+from headtohead.config.base import ComponentConfig
+from headtohead.config.data import DataConfig
 from headtohead.data import treebank
-from headtohead.data.file_errors import missing, refusal
+from headtohead.data.file_errors import build_file_error, build_missing_path_error
 from headtohead.data.splits import Corpus
-from headtohead.errors import CorpusError, Fault, nearest
+from headtohead.errors import DataError, ValidationIssue, suggest
 
-FILE = "tokenizer.json"
-ROWS_AT_ONCE = 2048
-PAD, UNKNOWN, START, STOP = "<pad>", "<unk>", "<s>", "</s>"
+TOKENIZER_FILE = "tokenizer.json"
+ENCODE_CHUNK_ROWS = 2048
+PAD_TOKEN, UNK_TOKEN, BOS_TOKEN, EOS_TOKEN = "<pad>", "<unk>", "<s>", "</s>"
 # Names that other makers gave to the same four; the first that a vocabulary has is taken.
-NAMES = {
-    "pad": (PAD, "[PAD]", "<|padding|>", "<|endoftext|>"),
-    "unknown": (UNKNOWN, "[UNK]", "<UNK>"),
-    "start": (START, "[CLS]", "<bos>", "<|begin_of_text|>", "<|endoftext|>"),
-    "stop": (STOP, "[SEP]", "<eos>", "<|end_of_text|>", "<|endoftext|>"),
+SPECIAL_TOKEN_ALIASES = {
+    "pad": (PAD_TOKEN, "[PAD]", "<|padding|>", "<|endoftext|>"),
+    "unknown": (UNK_TOKEN, "[UNK]", "<UNK>"),
+    "start": (BOS_TOKEN, "[CLS]", "<bos>", "<|begin_of_text|>", "<|endoftext|>"),
+    "stop": (EOS_TOKEN, "[SEP]", "<eos>", "<|end_of_text|>", "<|endoftext|>"),
 }
-_EVERY_CHARACTER = "(?m)."  # Oniguruma's m: a period is a line end too
+_ANY_CHARACTER_PATTERN = "(?m)."  # Oniguruma's m: a period is a line end too
 
-Count = Annotated[int, Field(ge=1)]
-BpeSize = Annotated[int, Field(ge=256 + len(NAMES))]
+PositiveCount = Annotated[int, Field(ge=1)]
+BpeVocabSize = Annotated[int, Field(ge=256 + len(SPECIAL_TOKEN_ALIASES))]
 
 
 @runtime_checkable
-class Tokens(Protocol):
+class TokenizerProtocol(Protocol):
     """What everybody needs of a tokenizer; a pretrained model's has it too."""
 
     kind: str
     vocab_size: int
     pad_id: int | None
-    unknown_id: int | None
-    start_id: int | None
-    stop_id: int | None
+    unk_id: int | None
+    bos_id: int | None
+    eos_id: int | None
 
     def encode(self, text: str) -> list[int]: ...
 
-    def encode_rows(self, rows: Sequence[str]) -> list[list[int]]: ...
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
 
     def decode(self, ids: Sequence[int]) -> str: ...
 
     def token(self, id: int) -> str: ...
 
 
-class Tokenizer:
+class CorpusTokenizer:
     """Text to numbers and back. A thin wrapper round the tokenizer of the `tokenizers` library."""
 
     def __init__(self, backend: Backend) -> None:
@@ -73,31 +73,33 @@ class Tokenizer:
         last = max(backend.get_vocab().values(), default=-1)
         if last >= self.vocab_size:  # the library would count up to it
             raise ValueError(f"its {self.vocab_size} tokens are numbered up to {last}, and not one after the other")
-        self.kind = _kind(json.loads(backend.to_str()))
-        self.pad_id, self.unknown_id, self.start_id, self.stop_id = (self._find(names) for names in NAMES.values())
+        self.kind = _infer_kind(json.loads(backend.to_str()))
+        self.pad_id, self.unk_id, self.bos_id, self.eos_id = (
+            self._find_token_id(names) for names in SPECIAL_TOKEN_ALIASES.values()
+        )
 
-    def _find(self, names: Iterable[str]) -> int | None:
+    def _find_token_id(self, names: Iterable[str]) -> int | None:
         ids = (self.backend.token_to_id(name) for name in names)
         return next((one for one in ids if one is not None), None)
 
     def encode(self, text: str) -> list[int]:
-        with panics_in_words():
+        with translate_backend_errors():
             ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
         return ids
 
-    def encode_rows(self, rows: Iterable[str]) -> list[list[int]]:
+    def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
         # So many at a time: what the library returns takes many times the memory of the numbers.
         found: list[list[int]] = []
-        every = iter(rows)
-        with panics_in_words():
-            while some := list(islice(every, ROWS_AT_ONCE)):
+        every = iter(texts)
+        with translate_backend_errors():
+            while some := list(islice(every, ENCODE_CHUNK_ROWS)):
                 found += [one.ids for one in self.backend.encode_batch_fast(some, add_special_tokens=False)]
         return found
 
     def decode(self, ids: Sequence[int]) -> str:
         """Readable text; padding, start and stop are left out."""
-        hidden = {self.pad_id, self.start_id, self.stop_id}
-        with panics_in_words():
+        hidden = {self.pad_id, self.bos_id, self.eos_id}
+        with translate_backend_errors():
             text: str = self.backend.decode([i for i in ids if i not in hidden], skip_special_tokens=False)
         return text
 
@@ -109,111 +111,122 @@ class Tokenizer:
         return str(token)
 
     def save(self, folder: Path | str) -> Path:
-        path = Path(folder) / FILE
+        path = Path(folder) / TOKENIZER_FILE
         write_text(path, self.backend.to_str(pretty=True) + "\n")
         return path
 
     @classmethod
-    def load(cls, path: Path | str) -> Tokenizer:
+    def load(cls, path: Path | str) -> CorpusTokenizer:
         """From tokenizer.json, or the folder that holds it."""
         path = Path(path)
-        path = path / FILE if path.is_dir() else path
+        path = path / TOKENIZER_FILE if path.is_dir() else path
         if not path.is_file():
-            raise missing(path)
+            raise build_missing_path_error(path)
         try:
-            with panics_in_words():
+            with translate_backend_errors():
                 return cls(Backend.from_str(path.read_text(encoding="utf-8")))
         except UnicodeDecodeError as error:
-            raise refusal(path, [Fault(f"byte {error.start}", "is not UTF-8")]) from None
+            raise build_file_error(path, [ValidationIssue(f"byte {error.start}", "is not UTF-8")]) from None
         except Exception as error:  # noqa: BLE001  the library raises plain Exception for a file that it cannot read
             message = f"is no tokenizer of the tokenizers library: {error}"
-            raise refusal(path, [Fault("file", message)]) from None
+            raise build_file_error(path, [ValidationIssue("file", message)]) from None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Tokenizer) and self.backend.to_str() == other.backend.to_str()
+        return isinstance(other, CorpusTokenizer) and self.backend.to_str() == other.backend.to_str()
 
     def __hash__(self) -> int:
         return hash(self.backend.to_str())
 
 
 @contextmanager
-def panics_in_words() -> Iterator[None]:
+def translate_backend_errors() -> Iterator[None]:
     """The library ends in a panic over some tokenizers that it has read itself: no Exception to Python."""
     try:
         yield
     except BaseException as error:
         if type(error).__name__ == "PanicException":
-            raise CorpusError(f"the tokenizer cannot be used: the tokenizers library fails with {error}") from None
+            raise DataError(f"the tokenizer cannot be used: the tokenizers library fails with {error}") from None
         if type(error) is Exception:  # its word for everything else
-            raise CorpusError(f"the tokenizer cannot be used: {error}") from None
+            raise DataError(f"the tokenizer cannot be used: {error}") from None
         raise
 
 
-def train_tokenizer(data: Data, corpus: Corpus, *, base: Path = Path()) -> Tokenizer:
+def train_tokenizer(data: DataConfig, corpus: Corpus, *, base_folder: Path = Path()) -> CorpusTokenizer:
     """The tokenizer that `data` asks for, learned from what the corpus allows. A relative path is taken from `base`."""
-    if faults := check_tokens(data.tokens):
-        raise refusal("data.tokens", faults)
+    if faults := check_tokenizer_choice(data.tokens):
+        raise build_file_error("data.tokens", faults)
     options = dict(data.tokens.options)
     language = corpus.task == "language-model"
     if data.tokens.kind == "file":
-        options["path"] = str(base / Path(options["path"]).expanduser())
+        options["path"] = str(base_folder / Path(options["path"]).expanduser())
     elif language and data.rows == "sentences":
         options["ends"] = True
     rows: Iterable[str] = corpus.vocabulary_rows
     if language and data.rows == "stream" and data.tokens.kind != "words":
         # What stands between two rows of a stream is text as well.
-        rows = (row + corpus.train.joint for row in rows)
-    return Tokenizer(KINDS[data.tokens.kind](rows, **options))
+        rows = (row + corpus.train.separator for row in rows)
+    return CorpusTokenizer(TOKENIZER_BUILDERS[data.tokens.kind](rows, **options))
 
 
-def words(
-    rows: Iterable[str], *, min_count: Count = 1, size: Count | None = None, lowercase: bool = False, ends: bool = False
+def train_word_tokenizer(
+    rows: Iterable[str],
+    *,
+    min_count: PositiveCount = 1,
+    vocab_size: PositiveCount | None = None,
+    lowercase: bool = False,
+    has_bos_eos: bool = False,
 ) -> Backend:
     """Words after the Penn Treebank; the most frequent come first, equal ones in the order of the alphabet."""
-    normalizer, splitter = treebank.normalizer(lowercase=lowercase), pre_tokenizers.WhitespaceSplit()
-    backend = Backend(models.WordLevel({UNKNOWN: 0}, unk_token=UNKNOWN))
+    normalizer, splitter = treebank.build_normalizer(lowercase=lowercase), pre_tokenizers.WhitespaceSplit()
+    backend = Backend(models.WordLevel({UNK_TOKEN: 0}, unk_token=UNK_TOKEN))
     backend.normalizer, backend.pre_tokenizer = normalizer, splitter
     # The library counts on all cores, and ranks words as we do: by number, then by the alphabet.
     trainer = trainers.WordLevelTrainer(vocab_size=2**31, min_frequency=min_count, show_progress=False)
     backend.train_from_iterator(rows, trainer)
     numbers = backend.get_vocab()
     ranked = sorted(numbers, key=numbers.__getitem__)
-    backend.model = _listed(ranked, _specials(unknown=True, ends=ends), size)
-    backend.decoder = treebank.decoder()
+    backend.model = _build_word_level_model(
+        ranked, _list_special_tokens(has_unk=True, has_bos_eos=has_bos_eos), vocab_size
+    )
+    backend.decoder = treebank.build_decoder()
     return backend
 
 
-def characters(rows: Iterable[str], *, lowercase: bool = False, ends: bool = False) -> Backend:
+def train_character_tokenizer(rows: Iterable[str], *, lowercase: bool = False, has_bos_eos: bool = False) -> Backend:
     """Every character a token, line ends among them."""
     counts: Counter[str] = Counter()
     for row in rows:
         counts.update(row.lower() if lowercase else row)
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
-    backend = Backend(_listed(ranked, _specials(unknown=True, ends=ends), None))
+    backend = Backend(
+        _build_word_level_model(ranked, _list_special_tokens(has_unk=True, has_bos_eos=has_bos_eos), None)
+    )
     if lowercase:
         backend.normalizer = normalizers.Lowercase()
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex(_EVERY_CHARACTER), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(_ANY_CHARACTER_PATTERN), "isolated")
     backend.decoder = decoders.Fuse()
     return backend
 
 
-def bytes_(rows: Iterable[str], *, ends: bool = False) -> Backend:
+def build_byte_tokenizer(rows: Iterable[str], *, has_bos_eos: bool = False) -> Backend:
     """The 256 bytes of UTF-8: nothing is unknown."""
-    vocabulary = _specials(unknown=False, ends=ends) + sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = _list_special_tokens(has_unk=False, has_bos_eos=has_bos_eos) + sorted(
+        pre_tokenizers.ByteLevel.alphabet()
+    )
     backend = Backend(models.BPE({token: i for i, token in enumerate(vocabulary)}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     return backend
 
 
-def bpe(rows: Iterable[str], *, size: BpeSize = 2000, ends: bool = False) -> Backend:
+def train_bpe_tokenizer(rows: Iterable[str], *, vocab_size: BpeVocabSize = 2000, has_bos_eos: bool = False) -> Backend:
     """Byte pairs merged by how often they occur, after Sennrich et al. 2016, arXiv:1508.07909, on bytes as in GPT-2."""
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    specials = _specials(unknown=False, ends=ends)
+    specials = _list_special_tokens(has_unk=False, has_bos_eos=has_bos_eos)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(
-        vocab_size=size, special_tokens=specials, initial_alphabet=alphabet, show_progress=False
+        vocab_size=vocab_size, special_tokens=specials, initial_alphabet=alphabet, show_progress=False
     )
     backend.train_from_iterator(rows, trainer)
     learned = json.loads(backend.to_str())["model"]
@@ -224,81 +237,90 @@ def bpe(rows: Iterable[str], *, size: BpeSize = 2000, ends: bool = False) -> Bac
     return built
 
 
-def file(rows: Iterable[str], *, path: str) -> Backend:
+def load_tokenizer_file(rows: Iterable[str], *, path: str) -> Backend:
     """A tokenizer.json that is there already; nothing is learned."""
-    return Tokenizer.load(path).backend
+    return CorpusTokenizer.load(path).backend
 
 
-KINDS: dict[str, Callable[..., Backend]] = {
-    "words": words,
-    "characters": characters,
-    "bytes": bytes_,
-    "bpe": bpe,
-    "file": file,
+TOKENIZER_BUILDERS: dict[str, Callable[..., Backend]] = {
+    "words": train_word_tokenizer,
+    "characters": train_character_tokenizer,
+    "bytes": build_byte_tokenizer,
+    "bpe": train_bpe_tokenizer,
+    "file": load_tokenizer_file,
 }
 
 
-def check_tokens(choice: Choice) -> list[Fault]:
+def check_tokenizer_choice(choice: ComponentConfig) -> list[ValidationIssue]:
     """What is wrong with data.tokens: kind and options are held against the functions above."""
     place = "data.tokens"
-    if choice.kind not in KINDS:
-        return [Fault(place, f"no tokens named {choice.kind!r}", tuple(KINDS), nearest(choice.kind, KINDS))]
-    function = KINDS[choice.kind]
+    if choice.kind not in TOKENIZER_BUILDERS:
+        return [
+            ValidationIssue(
+                place,
+                f"no tokens named {choice.kind!r}",
+                tuple(TOKENIZER_BUILDERS),
+                suggest(choice.kind, TOKENIZER_BUILDERS),
+            )
+        ]
+    function = TOKENIZER_BUILDERS[choice.kind]
     known = {name: p for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
     hints = get_type_hints(function, include_extras=True)
     faults = []
     for name, value in choice.options.items():
         if name not in known:
             message = f"unknown option of {choice.kind}"
-            faults.append(Fault(f"{place}.{name}", message, tuple(known), nearest(name, known)))
-        elif wrong := _wrong(hints[name], value):
-            faults.append(Fault(f"{place}.{name}", wrong))
+            faults.append(ValidationIssue(f"{place}.{name}", message, tuple(known), suggest(name, known)))
+        elif wrong := _find_option_error(hints[name], value):
+            faults.append(ValidationIssue(f"{place}.{name}", wrong))
     required = (name for name, parameter in known.items() if parameter.default is parameter.empty)
     absent = [name for name in required if name not in choice.options]
-    return faults + [Fault(f"{place}.{name}", f"is missing: {choice.kind} needs it") for name in absent]
+    return faults + [ValidationIssue(f"{place}.{name}", f"is missing: {choice.kind} needs it") for name in absent]
 
 
-_EXPECTED = {"int_type": "a whole number", "bool_type": "true or false", "string_type": "text"}
+_TYPE_DESCRIPTIONS = {"int_type": "a whole number", "bool_type": "true or false", "string_type": "text"}
 
 
-def _wrong(hint: Any, value: object) -> str | None:
+def _find_option_error(hint: Any, value: object) -> str | None:
     try:
         TypeAdapter(hint).validate_python(value, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         if first["type"] == "greater_than_equal":
             return f"must be at least {first['ctx']['ge']}, not {value!r}"
-        return f"must be {_EXPECTED.get(first['type'], first['msg'])}, not {value!r}"
+        return f"must be {_TYPE_DESCRIPTIONS.get(first['type'], first['msg'])}, not {value!r}"
     return None
 
 
-def _specials(*, unknown: bool, ends: bool) -> list[str]:
-    return [PAD, *([UNKNOWN] if unknown else []), *([START, STOP] if ends else [])]
+def _list_special_tokens(*, has_unk: bool, has_bos_eos: bool) -> list[str]:
+    return [PAD_TOKEN, *([UNK_TOKEN] if has_unk else []), *([BOS_TOKEN, EOS_TOKEN] if has_bos_eos else [])]
 
 
-def _listed(ranked: Sequence[str], specials: list[str], size: int | None) -> models.WordLevel:
+def _build_word_level_model(
+    ranked_tokens: Sequence[str], special_tokens: list[str], vocab_size: int | None
+) -> models.WordLevel:
     """A vocabulary of whole tokens, the most frequent first. `size` counts the special ones too."""
-    room = len(ranked) if size is None else max(0, size - len(specials))
-    vocabulary = {token: i for i, token in enumerate(specials + list(ranked[:room]))}
-    return models.WordLevel(vocabulary, unk_token=UNKNOWN)
+    room = len(ranked_tokens) if vocab_size is None else max(0, vocab_size - len(special_tokens))
+    vocabulary = {token: i for i, token in enumerate(special_tokens + list(ranked_tokens[:room]))}
+    return models.WordLevel(vocabulary, unk_token=UNK_TOKEN)
 
 
-def _kind(saved: dict[str, Any]) -> str:
+def _infer_kind(tokenizer_json: dict[str, Any]) -> str:
     """Which of the kinds above made this tokenizer; `file` when none did."""
-    model, cut = saved["model"], saved["pre_tokenizer"] or {}
+    model, cut = tokenizer_json["model"], tokenizer_json["pre_tokenizer"] or {}
     match model["type"], cut.get("type"):
-        case "WordLevel", "WhitespaceSplit" if _is_treebank(saved["normalizer"]):
+        case "WordLevel", "WhitespaceSplit" if _is_treebank_normalizer(tokenizer_json["normalizer"]):
             return "words"
-        case "WordLevel", "Split" if cut["pattern"] == {"Regex": _EVERY_CHARACTER}:
+        case "WordLevel", "Split" if cut["pattern"] == {"Regex": _ANY_CHARACTER_PATTERN}:
             return "characters"
         case "BPE", "ByteLevel" if not cut["use_regex"] and not model["merges"]:
             return "bytes"
-        case "BPE", "ByteLevel" if not saved["added_tokens"]:
+        case "BPE", "ByteLevel" if not tokenizer_json["added_tokens"]:
             return "bpe"
     return "file"
 
 
-def _is_treebank(normalizer: dict[str, Any] | None) -> bool:
+def _is_treebank_normalizer(normalizer: dict[str, Any] | None) -> bool:
     steps = (normalizer or {}).get("normalizers", [])
     rules = [(step["pattern"]["Regex"], step["content"]) for step in steps if step["type"] == "Replace"]
-    return rules == list(treebank.TREEBANK)
+    return rules == list(treebank.TREEBANK_RULES)

@@ -17,13 +17,13 @@ ABBREVIATIONS = (
     "Jan Feb Aug Sept Oct Nov Dec"
 ).split()
 
-_PERIOD = r"\."
-_CLOSERS = r"""[\])}>"']"""
+_PERIOD_PATTERN = r"\."
+_CLOSING_PUNCTUATION = r"""[\])}>"']"""
 # After the last period of a row typographic quotes close too; inside a row punkt does not see them as an end.
-_END = rf"""(?:{_CLOSERS}*\s|[\])}}>"'»”’ ]*\z)"""
+_SENTENCE_END = rf"""(?:{_CLOSING_PUNCTUATION}*\s|[\])}}>"'»”’ ]*\z)"""
 
 
-def _not_after_abbreviation(period: str) -> str:
+def _build_abbreviation_lookbehind(period: str) -> str:
     """Oniguruma does not fold the case of every letter in a look-behind, hence [Mm]r and not (?i)Mr."""
     # A sentence does end in "I.", and in "forget'st." too.
     words = [
@@ -35,19 +35,19 @@ def _not_after_abbreviation(period: str) -> str:
     return f"(?<!{'|'.join([*alone, dotted])})"
 
 
-def _around(characters: str) -> str:
+def _build_boundary_pattern(characters: str) -> str:
     return f"(?={characters})|(?<={characters})"
 
 
-def _between(first: str, second: str) -> str:
+def _build_junction_pattern(first: str, second: str) -> str:
     return rf"(?={second}\b)(?<=\b{first})"
 
 
-_FINAL_PERIOD = (
-    rf"(?=\.{_END})(?<=[^.]){_not_after_abbreviation('')}"
-    rf"|(?<=\.)(?={_END})(?<=[^.]\.){_not_after_abbreviation(_PERIOD)}"
+_FINAL_PERIOD_PATTERN = (
+    rf"(?=\.{_SENTENCE_END})(?<=[^.]){_build_abbreviation_lookbehind('')}"
+    rf"|(?<=\.)(?={_SENTENCE_END})(?<=[^.]\.){_build_abbreviation_lookbehind(_PERIOD_PATTERN)}"
 )
-_CONTRACTED = [
+_CONTRACTION_PAIRS = [
     ("can", "not"),
     ("gim", "me"),
     ("gon", "na"),
@@ -56,40 +56,40 @@ _CONTRACTED = [
     ("d", "'ye"),
     ("more", "'n"),
 ]
-_WHOLE = [a + b for a, b in _CONTRACTED]
-_CONTRACTIONS = "(?i)" + "|".join(
+_CONTRACTED_WORDS = [a + b for a, b in _CONTRACTION_PAIRS]
+_CONTRACTION_PATTERN = "(?i)" + "|".join(
     [
-        *(_between(*pair) for pair in _CONTRACTED),
+        *(_build_junction_pattern(*pair) for pair in _CONTRACTION_PAIRS),
         r"(?=na\s)(?<=\bwan)",
         r"(?=(?:is|was)\b)(?<= 't|\A't)",
         # The pair is set apart from what it hangs on, as in "cannot—".
-        rf"(?<=[^\w\s])(?=(?:{'|'.join(_WHOLE)})\b)",
-        r"(?=[^\w\s])(?<=\b" + r"|\b".join(_WHOLE) + ")",
+        rf"(?<=[^\w\s])(?=(?:{'|'.join(_CONTRACTED_WORDS)})\b)",
+        r"(?=[^\w\s])(?<=\b" + r"|\b".join(_CONTRACTED_WORDS) + ")",
     ]
 )
 
 # The order is NLTK's: starting quotes, punctuation, brackets, dashes, ending quotes, contractions.
-TREEBANK: tuple[tuple[str, str], ...] = (
+TREEBANK_RULES: tuple[tuple[str, str], ...] = (
     (r"[^\S \t]", " "),
     (r"(?=[«“‘„])|(?<=[«“‘„])|(?=`)(?<!`)|(?<=`)(?!`)", " "),
     (r'\A"', "``"),
     (r"``", " `` "),
     (r"""(?:"|'')(?<=[ (\[{<]"|[ (\[{<]'')""", " `` "),
     (r"(?i)(?<=')(?!re|ve|ll|m|t|s|d|n)(?=\w\b)", " "),
-    (_FINAL_PERIOD, " "),
+    (_FINAL_PERIOD_PATTERN, " "),
     (r"(?=[:,](?:\D|\z))|(?<=[:,])(?=\D)", " "),
     (r"(?=\.{2})(?<!\.)|(?<=\.\.)(?!\.)", " "),
-    (_around(r"[;@#$%&?!*\[\](){}<>]"), " "),
+    (_build_boundary_pattern(r"[;@#$%&?!*\[\](){}<>]"), " "),
     (r"(?=' )(?<=[^'])", " "),
     (r"--", " -- "),
-    (_around("[»”’]"), " "),
+    (_build_boundary_pattern("[»”’]"), " "),
     (r"''|\"", " '' "),
     (r"(?=(?:'[sSmMdD]?|'ll|'LL|'re|'RE|'ve|'VE|n't|N'T)(?: |\z))(?<=[^' ])", " "),
-    (_CONTRACTIONS, " "),
+    (_CONTRACTION_PATTERN, " "),
 )
 
 # Back to readable text; what was cut cannot be told from what was written apart ("can not"), so this is no inverse.
-_JOINED = (
+_DETOKENIZATION_RULES = (
     (r"`` ", '"'),
     (r" ''", '"'),
     (r"(?<=[“‘«(\[{$]) ", ""),
@@ -97,24 +97,24 @@ _JOINED = (
     (r" (?=[.,;:!?%)\]}”’»])", ""),
     (r"(?i) (?=n't\b|'(?:s|m|d|re|ve|ll)\b)", ""),
     (r"(?<=s) (?='(?: |\z))", ""),
-    ("(?i)" + "|".join(rf"(?<=\b{a}) (?={b}\b)" for a, b in [*_CONTRACTED, ("wan", "na"), ("'t", "is")]), ""),
+    ("(?i)" + "|".join(rf"(?<=\b{a}) (?={b}\b)" for a, b in [*_CONTRACTION_PAIRS, ("wan", "na"), ("'t", "is")]), ""),
 )
 
 
-def normalizer(*, lowercase: bool) -> normalizers.Normalizer:
+def build_normalizer(*, lowercase: bool) -> normalizers.Normalizer:
     """The rules as one normalizer; cutting at white space after it gives the words."""
     # Lowercase comes first: the library panics where it follows a space that was put before the first character.
     steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if lowercase else []
-    steps += [normalizers.Replace(Regex(rule), by) for rule, by in TREEBANK]
+    steps += [normalizers.Replace(Regex(rule), by) for rule, by in TREEBANK_RULES]
     return normalizers.Sequence(steps)
 
 
-def decoder() -> decoders.Decoder:
+def build_decoder() -> decoders.Decoder:
     """Words joined as people write them."""
     steps: list[decoders.Decoder] = [
         decoders.Replace(Regex(r"\A"), " "),
         decoders.Fuse(),
         decoders.Strip(" ", 1, 0),
     ]
-    steps += [decoders.Replace(Regex(rule), by) for rule, by in _JOINED]
+    steps += [decoders.Replace(Regex(rule), by) for rule, by in _DETOKENIZATION_RULES]
     return decoders.Sequence(steps)

@@ -24,16 +24,16 @@ from scipy import special
 
 from headtohead.generation.likelihood import Likelihood
 from headtohead.text_metrics import diversity
-from headtohead.text_metrics.diversity import NOTHING, Tally
+from headtohead.text_metrics.diversity import EMPTY_RATIO, Ratio
 from headtohead.verdict import scores
-from headtohead.verdict.compare import compare as compare_scores
+from headtohead.verdict.compare import compare_scores
 from headtohead.verdict.rule import MetricName
 
-Kind = Literal["perplexity", "bits", "share", "points", "count"]
-Tallies = Sequence[Tally]
-ByPrompt = Float[np.ndarray, " prompts"]
-CONFIDENCE = 0.95
-BITS = math.log(2)
+MetricKind = Literal["perplexity", "bits", "share", "points", "count"]
+PromptRatios = Sequence[Ratio]
+PromptValues = Float[np.ndarray, " prompts"]
+CONFIDENCE_LEVEL = 0.95
+NATS_PER_BIT = math.log(2)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Sample:
+class ScoredContinuation:
     """What a strategy wrote after a prompt, and how likely two models find it."""
 
     prompt: int
@@ -53,17 +53,17 @@ class Sample:
     sample: int
     ids: tuple[int, ...]
     text: str
-    own: Likelihood
+    model_likelihood: Likelihood
     second: Likelihood | None = None
 
 
 @dataclass(frozen=True)
-class Measure:
+class GenerationMetric:
     """A figure that is given for every strategy. `matters` is relative for a perplexity, else in the figure's unit."""
 
     name: str
     title: str
-    kind: Kind
+    kind: MetricKind
     better: Literal["lower", "higher"] | None
     matters: float
     about: str
@@ -79,14 +79,14 @@ class Measure:
         """From the mean of the tallies to the figure that is read."""
         return math.exp(mean) if self.kind == "perplexity" else mean
 
-    def within(self, value: float) -> float:
+    def clip_to_range(self, value: float) -> float:
         """An interval does not leave the range of its figure."""
         most = {"share": 1.0, "points": 100.0}.get(self.kind, math.inf)
         return min(max(value, 0.0), most)
 
 
-MEASURES = (
-    Measure(
+METRICS = (
+    GenerationMetric(
         "perplexity",
         "perplexity",
         "perplexity",
@@ -94,8 +94,10 @@ MEASURES = (
         0.01,
         "under the model itself, per token: exp of its loss on what was written",
     ),
-    Measure("bits", "bits per byte", "bits", "lower", 0.01, "the same loss per byte of text, whatever the tokens"),
-    Measure(
+    GenerationMetric(
+        "bits", "bits per byte", "bits", "lower", 0.01, "the same loss per byte of text, whatever the tokens"
+    ),
+    GenerationMetric(
         "second",
         "bits per byte, second model",
         "bits",
@@ -103,12 +105,18 @@ MEASURES = (
         0.01,
         "the loss of the second model on the same text, cut by its own tokenizer, per byte",
     ),
-    Measure("distinct-1", "distinct-1", "share", "higher", 0.01, "different words of all words in a prompt's samples"),
-    Measure("distinct-2", "distinct-2", "share", "higher", 0.01, "different pairs of words of all pairs"),
-    Measure("distinct-3", "distinct-3", "share", "higher", 0.01, "different triples of words of all triples"),
-    Measure("self-bleu", "self-BLEU", "points", "lower", 1.0, "BLEU of a sample against its prompt's other samples"),
-    Measure("repetition", "repetition", "share", "lower", 0.01, "runs of four words that a sample already held"),
-    Measure(
+    GenerationMetric(
+        "distinct-1", "distinct-1", "share", "higher", 0.01, "different words of all words in a prompt's samples"
+    ),
+    GenerationMetric("distinct-2", "distinct-2", "share", "higher", 0.01, "different pairs of words of all pairs"),
+    GenerationMetric("distinct-3", "distinct-3", "share", "higher", 0.01, "different triples of words of all triples"),
+    GenerationMetric(
+        "self-bleu", "self-BLEU", "points", "lower", 1.0, "BLEU of a sample against its prompt's other samples"
+    ),
+    GenerationMetric(
+        "repetition", "repetition", "share", "lower", 0.01, "runs of four words that a sample already held"
+    ),
+    GenerationMetric(
         "nearness",
         "chrF to people",
         "points",
@@ -116,27 +124,29 @@ MEASURES = (
         1.0,
         "chrF of a sample against what people wrote, cut to as many tokens as a sample may have",
     ),
-    Measure("nearest", "chrF, nearest sample", "points", "higher", 1.0, "the same for the nearest sample of a prompt"),
-    Measure("length", "length", "count", None, 0.0, "tokens of a sample; the stop token is not counted"),
+    GenerationMetric(
+        "nearest", "chrF, nearest sample", "points", "higher", 1.0, "the same for the nearest sample of a prompt"
+    ),
+    GenerationMetric("length", "length", "count", None, 0.0, "tokens of a sample; the stop token is not counted"),
 )
-BY_NAME = {one.name: one for one in MEASURES}
-OF_PEOPLE = ("perplexity", "bits", "second", "repetition", "length")
+METRICS_BY_NAME = {one.name: one for one in METRICS}
+HUMAN_METRICS = ("perplexity", "bits", "second", "repetition", "length")
 """what can be said of people's continuations, of which there is one a prompt"""
 
 
 @dataclass(frozen=True)
-class Figure:
+class MetricEstimate:
     """A figure and its 95 % interval over prompts; no interval from fewer than two prompts."""
 
     value: float
     interval: tuple[float, float] | None
 
-    def as_row(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {"value": self.value, "interval": list(self.interval) if self.interval else None}
 
 
 @dataclass(frozen=True)
-class Pair:
+class StrategyPairVerdict:
     """One strategy against another on one measure: the verdict of headtohead.verdict on `strategy` beside `against`."""
 
     measure: str
@@ -149,124 +159,136 @@ class Pair:
     detectable: float
     prompts: int
 
-    def as_row(self) -> dict[str, Any]:
-        return {name: _plain(value) for name, value in vars(self).items()}
+    def to_dict(self) -> dict[str, Any]:
+        return {name: _to_json_value(value) for name, value in vars(self).items()}
 
 
-def tallies(samples: Sequence[Sample], prompts: int, people: Sequence[str | None]) -> dict[str, Tallies]:
+def compute_prompt_ratios(
+    continuations: Sequence[ScoredContinuation], num_prompts: int, references: Sequence[str | None]
+) -> dict[str, PromptRatios]:
     """Every measure's tally for each prompt. `people` is what people wrote, cut to the samples' length.
 
     A measure that does not apply is left out: one of a second model where there is none, self-BLEU of one sample.
     """
-    of_prompt: list[list[Sample]] = [[] for _ in range(prompts)]
-    for one in samples:
+    of_prompt: list[list[ScoredContinuation]] = [[] for _ in range(num_prompts)]
+    for one in continuations:
         of_prompt[one.prompt].append(one)
-    made = [_tallies_of(own, people[i]) for i, own in enumerate(of_prompt)]
-    columns = {name: [row.get(name, NOTHING) for row in made] for name in BY_NAME}
+    made = [_compute_ratios_of_prompt(own, references[i]) for i, own in enumerate(of_prompt)]
+    columns = {name: [row.get(name, EMPTY_RATIO) for row in made] for name in METRICS_BY_NAME}
     return {name: column for name, column in columns.items() if any(tally.of for tally in column)}
 
 
-def _tallies_of(samples: Sequence[Sample], people: str | None) -> dict[str, Tally]:
-    texts = [one.text for one in samples]
+def _compute_ratios_of_prompt(continuations: Sequence[ScoredContinuation], reference: str | None) -> dict[str, Ratio]:
+    texts = [one.text for one in continuations]
     made = {
-        **_likelihoods([one.own for one in samples], [one.second for one in samples]),
-        **{f"distinct-{n}": diversity.distinct(texts, n) for n in (1, 2, 3)},
-        "self-bleu": diversity.self_bleu(texts),
-        "repetition": diversity.repetition(texts),
-        "length": Tally(sum(len(one.ids) for one in samples), len(samples)),
+        **_compute_loss_ratios([one.model_likelihood for one in continuations], [one.second for one in continuations]),
+        **{f"distinct-{n}": diversity.compute_distinct_n(texts, n) for n in (1, 2, 3)},
+        "self-bleu": diversity.compute_self_bleu(texts),
+        "repetition": diversity.compute_repetition(texts),
+        "length": Ratio(sum(len(one.ids) for one in continuations), len(continuations)),
     }
-    if people and texts:
-        near = diversity.nearness(texts, people)
-        made["nearness"] = Tally(sum(near), len(near))
+    if reference and texts:
+        near = diversity.compute_chrf(texts, reference)
+        made["nearness"] = Ratio(sum(near), len(near))
         if len(near) > 1:
-            made["nearest"] = Tally(max(near), 1)
+            made["nearest"] = Ratio(max(near), 1)
     return made
 
 
-def _likelihoods(own: Sequence[Likelihood], second: Sequence[Likelihood | None]) -> dict[str, Tally]:
-    loss = sum(one.loss for one in own)
+def _compute_loss_ratios(
+    model_likelihoods: Sequence[Likelihood], scoring_model_likelihoods: Sequence[Likelihood | None]
+) -> dict[str, Ratio]:
+    loss = sum(one.loss for one in model_likelihoods)
     made = {
-        "perplexity": Tally(loss, sum(one.tokens for one in own)),
-        "bits": Tally(loss / BITS, sum(one.bytes for one in own)),
+        "perplexity": Ratio(loss, sum(one.tokens for one in model_likelihoods)),
+        "bits": Ratio(loss / NATS_PER_BIT, sum(one.bytes for one in model_likelihoods)),
     }
-    others = [one for one in second if one is not None]
+    others = [one for one in scoring_model_likelihoods if one is not None]
     if others:
-        made["second"] = Tally(sum(one.loss for one in others) / BITS, sum(one.bytes for one in others))
+        made["second"] = Ratio(sum(one.loss for one in others) / NATS_PER_BIT, sum(one.bytes for one in others))
     return made
 
 
-def figure(name: str, column: Tallies) -> Figure | None:
+def estimate_metric(metric_name: str, prompt_ratios: PromptRatios) -> MetricEstimate | None:
     """Total over total, with its t interval over prompts; None where there is nothing to count."""
-    values = contributions(column)
+    values = linearize_ratios(prompt_ratios)
     if values is None:
         return None
-    one, mean = BY_NAME[name], float(values.mean())
+    one, mean = METRICS_BY_NAME[metric_name], float(values.mean())
     if len(values) < 2:
-        return Figure(one.shown(mean), None)
+        return MetricEstimate(one.shown(mean), None)
     error = float(values.std(ddof=1)) / math.sqrt(len(values))
-    half = float(special.stdtrit(len(values) - 1, 0.5 + CONFIDENCE / 2)) * error
-    low, high = (one.within(one.shown(mean + side * half)) for side in (-1, 1))
-    return Figure(one.shown(mean), (low, high))
+    half = float(special.stdtrit(len(values) - 1, 0.5 + CONFIDENCE_LEVEL / 2)) * error
+    low, high = (one.clip_to_range(one.shown(mean + side * half)) for side in (-1, 1))
+    return MetricEstimate(one.shown(mean), (low, high))
 
 
-def contributions(column: Tallies) -> ByPrompt | None:
+def linearize_ratios(prompt_ratios: PromptRatios) -> PromptValues | None:
     """What each prompt says: the figure plus the prompt's influence on it. Their mean is the figure, exactly."""
-    total, of = np.array([one.total for one in column]), np.array([one.of for one in column], dtype=float)
+    total, of = np.array([one.total for one in prompt_ratios]), np.array([one.of for one in prompt_ratios], dtype=float)
     if not of.sum():
         return None
     ratio = total.sum() / of.sum()
     return np.asarray(ratio + (total - ratio * of) / of.mean(), dtype=float)
 
 
-def pairs(name: str, columns: Mapping[str, Tallies]) -> list[Pair]:
+def judge_strategy_pairs(metric_name: str, ratios_by_strategy: Mapping[str, PromptRatios]) -> list[StrategyPairVerdict]:
     """Every strategy against every earlier one on this measure, paired by prompt."""
-    one = BY_NAME[name]
-    found = {strategy: contributions(column) for strategy, column in columns.items()}
+    one = METRICS_BY_NAME[metric_name]
+    found = {strategy: linearize_ratios(column) for strategy, column in ratios_by_strategy.items()}
     values = {strategy: value for strategy, value in found.items() if value is not None}
     if one.better is None or len(values) < 2:
         return []
     names = {f"{b}\n{a}": (b, a) for a, b in combinations(values, 2)}
     # A prompt stands where the rule has a seed, as what is drawn anew; differences meet a baseline of nothing, so that
     # one call judges all pairs and its intervals hold for all of them at once.
-    against = {key: _scores(values[b] - values[a]) for key, (b, a) in names.items()}
+    against = {key: _to_verdict_scores(values[b] - values[a]) for key, (b, a) in names.items()}
     prompts = len(next(iter(values.values())))
-    judged = compare_scores(_scores(np.zeros(prompts)), against, metric=one.metric, matters=one.matters)
+    judged = compare_scores(
+        _to_verdict_scores(np.zeros(prompts)), against, metric=one.metric, equivalence_margin=one.matters
+    )
     made = []
     for row in judged:
         strategy, other = names[row.variant]
         made.append(
-            Pair(name, strategy, other, row.word, row.effect, row.interval, row.level, row.detectable, row.seeds)
+            StrategyPairVerdict(
+                metric_name, strategy, other, row.word, row.effect, row.interval, row.level, row.detectable, row.seeds
+            )
         )
     return made
 
 
-def _scores(values: ByPrompt) -> scores.Scores:
+def _to_verdict_scores(values: PromptValues) -> scores.Scores:
     return scores.Scores(tuple(range(len(values))), values[:, None], np.ones(1))
 
 
-def compare(by_strategy: Mapping[str, Mapping[str, Tallies]], baseline: str) -> dict[str, Any]:
+def compare_strategies(ratios_by_strategy: Mapping[str, Mapping[str, PromptRatios]], baseline: str) -> dict[str, Any]:
     """Plain JSON values: the figures of every strategy, and a verdict for every pair on every measure. In a pair with
     the baseline, it is the baseline that the other is held against."""
     figures = {
         strategy: {
-            name: found.as_row() for name, column in columns.items() if (found := figure(name, column)) is not None
+            name: found.to_dict()
+            for name, column in columns.items()
+            if (found := estimate_metric(name, column)) is not None
         }
-        for strategy, columns in by_strategy.items()
+        for strategy, columns in ratios_by_strategy.items()
     }
     judged = []
-    ordered = sorted(by_strategy, key=lambda strategy: strategy != baseline)
-    for name in BY_NAME:
-        columns = {strategy: by_strategy[strategy][name] for strategy in ordered if name in by_strategy[strategy]}
-        judged += [one.as_row() for one in pairs(name, columns)]
+    ordered = sorted(ratios_by_strategy, key=lambda strategy: strategy != baseline)
+    for name in METRICS_BY_NAME:
+        columns = {
+            strategy: ratios_by_strategy[strategy][name] for strategy in ordered if name in ratios_by_strategy[strategy]
+        }
+        judged += [one.to_dict() for one in judge_strategy_pairs(name, columns)]
     return {"figures": figures, "pairs": judged}
 
 
-def measures_of(by_strategy: Mapping[str, Mapping[str, Tallies]]) -> list[dict[str, Any]]:
+def describe_metrics(ratios_by_strategy: Mapping[str, Mapping[str, PromptRatios]]) -> list[dict[str, Any]]:
     """The measures that some strategy has, described."""
-    return [dict(vars(one)) for one in MEASURES if any(one.name in columns for columns in by_strategy.values())]
+    return [dict(vars(one)) for one in METRICS if any(one.name in columns for columns in ratios_by_strategy.values())]
 
 
-def _plain(value: object) -> object:
+def _to_json_value(value: object) -> object:
     if isinstance(value, tuple):
-        return [_plain(one) for one in value]
+        return [_to_json_value(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -15,83 +15,89 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headtohead.generation.logits_processors import distribution
-from headtohead.generation.strategies import Strategy, strategy
-from headtohead.generation.strategy_parsing import label
+from headtohead.generation.logits_processors import logits_to_probs
+from headtohead.generation.strategies import Strategy, build_strategy
+from headtohead.generation.strategy_parsing import format_strategy
 
-SMALL = 1e-6
+NEAR_ZERO = 1e-6
 """how near a limit is gone"""
-EQUAL = 1e-6
+MAX_TOTAL_VARIATION = 1e-6
 """the total variation up to which two distributions are the same"""
-WRITTEN = 8
+MAX_CONTINUED_PROMPTS = 8
 """so many prompts are continued for each law"""
 
-Write = Callable[[Strategy, Sequence[int]], list[list[int]]]
+ContinuePrompts = Callable[[Strategy, Sequence[int]], list[list[int]]]
 """continues these prompts, given by number, once each"""
 
 
 @dataclass(frozen=True)
-class Law:
+class LimitInvariant:
     """Two strategies that must be one."""
 
-    law: str
+    description: str
     one: Strategy
     other: Strategy
 
 
-def laws(vocab: int) -> list[Law]:
-    greedy, sample = strategy("greedy"), strategy("sample")
+def build_limit_invariants(vocab_size: int) -> list[LimitInvariant]:
+    greedy, sample = build_strategy("greedy"), build_strategy("sample")
     return [
-        Law("temperature to 0 is greedy", strategy("temperature", temperature=SMALL), greedy),
-        Law("k = 1 is greedy", strategy("top-k", k=1), greedy),
-        Law("p to 0 is greedy", strategy("top-p", p=SMALL), greedy),
-        Law("one beam is greedy", strategy("beam", beams=1), greedy),
-        Law("temperature 1 is plain sampling", strategy("temperature", temperature=1.0), sample),
-        Law("k = vocabulary is plain sampling", strategy("top-k", k=vocab), sample),
-        Law("p = 1 is plain sampling", strategy("top-p", p=1.0), sample),
+        LimitInvariant("temperature to 0 is greedy", build_strategy("temperature", temperature=NEAR_ZERO), greedy),
+        LimitInvariant("k = 1 is greedy", build_strategy("top-k", k=1), greedy),
+        LimitInvariant("p to 0 is greedy", build_strategy("top-p", p=NEAR_ZERO), greedy),
+        LimitInvariant("one beam is greedy", build_strategy("beam", beams=1), greedy),
+        LimitInvariant("temperature 1 is plain sampling", build_strategy("temperature", temperature=1.0), sample),
+        LimitInvariant("k = vocabulary is plain sampling", build_strategy("top-k", k=vocab_size), sample),
+        LimitInvariant("p = 1 is plain sampling", build_strategy("top-p", p=1.0), sample),
     ]
 
 
 @torch.inference_mode()
-def check(model: Any, prompts: Sequence[Sequence[int]], write: Write) -> list[dict[str, Any]]:
+def check_limit_invariants(
+    model: Any, prompt_ids: Sequence[Sequence[int]], continue_prompts: ContinuePrompts
+) -> list[dict[str, Any]]:
     """Every law on this model: what was tried, what was found, whether it holds."""
-    logits = [model.next_logits(torch.tensor([list(ids)[-int(model.context) :]]))[0].float() for ids in prompts]
-    numbers = list(range(min(WRITTEN, len(prompts))))
+    logits = [
+        model.next_token_logits(torch.tensor([list(ids)[-int(model.context) :]]))[0].float() for ids in prompt_ids
+    ]
+    numbers = list(range(min(MAX_CONTINUED_PROMPTS, len(prompt_ids))))
     made: dict[Strategy, list[list[int]]] = {}
     rows = []
-    for law in laws(len(logits[0])):
+    for law in build_limit_invariants(len(logits[0])):
         for one in (law.one, law.other):
             if one not in made:
-                made[one] = write(one, numbers)
+                made[one] = continue_prompts(one, numbers)
         same = sum(a == b for a, b in zip(made[law.one], made[law.other], strict=True))
         tokens = sum(map(len, made[law.other]))
-        tried = f"{label(law.one)}, {_count(len(numbers), 'continuation')} of {tokens:,} tokens"
+        tried = f"{format_strategy(law.one)}, {_format_count(len(numbers), 'continuation')} of {tokens:,} tokens"
         found = f"{same} of {len(numbers)} the same, token for token"
-        apart = _furthest(logits, law)
+        apart = _compute_max_total_variation(logits, law)
         if apart is not None:
-            tried += f", {_count(len(prompts), 'distribution')}"
+            tried += f", {_format_count(len(prompt_ids), 'distribution')}"
             found += "; distributions equal" if apart == 0 else f"; distributions at most {apart:.1g} apart"
-        passed = same == len(numbers) and (apart is None or apart <= EQUAL)
-        rows.append({"law": law.law, "tried": tried, "found": found, "passed": passed})
+        passed = same == len(numbers) and (apart is None or apart <= MAX_TOTAL_VARIATION)
+        rows.append({"law": law.description, "tried": tried, "found": found, "passed": passed})
     return rows
 
 
-def _furthest(logits: Sequence[Float[Tensor, " vocab"]], law: Law) -> float | None:
+def _compute_max_total_variation(logits: Sequence[Float[Tensor, " vocab"]], invariant: LimitInvariant) -> float | None:
     """The largest total variation between what the two draw from; None where one of them is a search."""
     apart = 0.0
     for row in logits:
-        one, other = (_drawn_from(row[None], each) for each in (law.one, law.other))
+        one, other = (_compute_sampling_distribution(row[None], each) for each in (invariant.one, invariant.other))
         if one is None or other is None:
             return None
         apart = max(apart, float((one - other).abs().sum()) / 2)
     return apart
 
 
-def _drawn_from(logits: Float[Tensor, "1 vocab"], one: Strategy) -> Float[Tensor, "1 vocab"] | None:
-    if one.way == "likeliest":
+def _compute_sampling_distribution(
+    logits: Float[Tensor, "1 vocab"], strategy: Strategy
+) -> Float[Tensor, "1 vocab"] | None:
+    if strategy.way == "likeliest":
         return torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
-    return distribution(logits, one.steps) if one.way == "draw" else None
+    return logits_to_probs(logits, strategy.steps) if strategy.way == "draw" else None
 
 
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+def _format_count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

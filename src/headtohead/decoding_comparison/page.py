@@ -18,122 +18,136 @@ from typing import Any
 
 from markupsafe import Markup
 
-from headtohead.atomic_io import read_json, read_lines, write_bytes, write_text
+from headtohead.atomic_io import read_json, read_jsonl, write_bytes, write_text
 from headtohead.decoding_comparison import phrasing as say
-from headtohead.decoding_comparison.charts import charts
-from headtohead.decoding_comparison.tables import tables
+from headtohead.decoding_comparison.charts import build_charts
+from headtohead.decoding_comparison.tables import build_tables
 from headtohead.errors import RunFolderError
 from headtohead.presentation import style
-from headtohead.presentation.exports import csv_text, latex, markdown, markdown_text
-from headtohead.report.export import SUFFIXES, _drawn, _file_name, check
-from headtohead.report.page import CLOSING, _chart, _environment, _file, _or_none, embedded
+from headtohead.presentation.exports import escape_markdown, render_csv, render_latex_table, render_markdown_table
+from headtohead.report.export import DOCUMENT_SUFFIXES, _render_chart_image, _sanitize_file_name, check_formats
+from headtohead.report.page import (
+    CLOSING_PUNCTUATION,
+    _create_jinja_environment,
+    _default_to_none,
+    _read_template_file,
+    encode_script_json,
+    render_chart,
+)
 
-Found = dict[str, Any]
-SCHEMA = 1
-FILE, SAMPLES, REPORT = "decoding.json", "samples.jsonl", "report"
-LINE_ENDS = re.compile(r"\s*\n\s*")
-OPEN = 1
+DecodingResults = dict[str, Any]
+SCHEMA_VERSION = 1
+RESULTS_FILE, SAMPLES_FILE, REPORT_NAME = "decoding.json", "samples.jsonl", "report"
+LINE_BREAK_PATTERN = re.compile(r"\s*\n\s*")
+NUM_EXPANDED_PROMPTS = 1
 """so many prompts are shown unfolded"""
 
 
-def read(folder: Path) -> Found:
+def read_results(folder: Path) -> DecodingResults:
     """What a comparison found, with its samples."""
-    found: Found = read_json(folder / FILE)
-    if found.get("schema") != SCHEMA:
-        raise RunFolderError(f"{folder / FILE}: written with schema {found.get('schema')}, this reads {SCHEMA}")
-    return {**found, "samples": read_lines(folder / SAMPLES)}
+    found: DecodingResults = read_json(folder / RESULTS_FILE)
+    if found.get("schema") != SCHEMA_VERSION:
+        raise RunFolderError(
+            f"{folder / RESULTS_FILE}: written with schema {found.get('schema')}, this reads {SCHEMA_VERSION}"
+        )
+    return {**found, "samples": read_jsonl(folder / SAMPLES_FILE)}
 
 
-def write(folder: Path, formats: Sequence[str] = ("html",)) -> list[Path]:
+def write_report(folder: Path, formats: Sequence[str] = ("html",)) -> list[Path]:
     """Write the report of a comparison's folder into it, and say which files were written."""
-    check(formats)
-    found = read(folder)
+    check_formats(formats)
+    found = read_results(folder)
     written: list[Path] = []
     for one in dict.fromkeys(formats):
-        if one in SUFFIXES:
-            path = folder / f"{REPORT}{SUFFIXES[one]}"
-            write_text(path, render(found) if one == "html" else markdown_report(found))
+        if one in DOCUMENT_SUFFIXES:
+            path = folder / f"{REPORT_NAME}{DOCUMENT_SUFFIXES[one]}"
+            write_text(path, render_html(found) if one == "html" else render_markdown(found))
             written.append(path)
             continue
-        place = folder / (f"{REPORT}-tables" if one in ("csv", "latex") else f"{REPORT}-charts")
+        place = folder / (f"{REPORT_NAME}-tables" if one in ("csv", "latex") else f"{REPORT_NAME}-charts")
         place.mkdir(exist_ok=True)
-        for name, content in _files(one, found):
+        for name, content in _render_files(one, found):
             write_bytes(place / name, content)
             written.append(place / name)
     return written
 
 
-def _files(one: str, found: Found) -> list[tuple[str, bytes]]:
-    if one in ("csv", "latex"):
-        make, ending = (csv_text, "csv") if one == "csv" else (latex, "tex")
-        return [(f"{_file_name(table.name)}.{ending}", make(table).encode()) for table in tables(found)]
-    return [(f"{_file_name(chart.name)}.{one}", _drawn(chart, one)) for chart in charts(found)]
+def _render_files(file_format: str, results: DecodingResults) -> list[tuple[str, bytes]]:
+    if file_format in ("csv", "latex"):
+        make, ending = (render_csv, "csv") if file_format == "csv" else (render_latex_table, "tex")
+        return [
+            (f"{_sanitize_file_name(table.name)}.{ending}", make(table).encode()) for table in build_tables(results)
+        ]
+    return [
+        (f"{_sanitize_file_name(chart.name)}.{file_format}", _render_chart_image(chart, file_format))
+        for chart in build_charts(results)
+    ]
 
 
-def markdown_report(found: Found) -> str:
-    lines = [f"# {markdown_text(title(found))}", "", markdown_text(lead(found)), ""]
-    for card in cards(found):
-        name = markdown_text(card["strategy"])
-        lines += [f"- **{name}, {line['word']}**: {markdown_text(line['sentence'])}" for line in card["lines"]]
-    for one in tables(found):
-        lines += ["", f"## {markdown_text(one.title)}", "", markdown(one).rstrip()]
+def render_markdown(results: DecodingResults) -> str:
+    lines = [f"# {escape_markdown(build_title(results))}", "", escape_markdown(build_lead_paragraph(results)), ""]
+    for card in build_strategy_cards(results):
+        name = escape_markdown(card["strategy"])
+        lines += [f"- **{name}, {line['word']}**: {escape_markdown(line['sentence'])}" for line in card["lines"]]
+    for one in build_tables(results):
+        lines += ["", f"## {escape_markdown(one.title)}", "", render_markdown_table(one).rstrip()]
     return "\n".join(lines) + "\n"
 
 
-def render(found: Found) -> str:
+def render_html(results: DecodingResults) -> str:
     """The page."""
-    script = _file("report.js")
+    script = _read_template_file("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    by_name = {table.name: table for table in tables(found)}
-    drawn = {chart.name: _chart(chart) for chart in charts(found)}
+    by_name = {table.name: table for table in build_tables(results)}
+    drawn = {chart.name: render_chart(chart) for chart in build_charts(results)}
     return (
-        _environment()
+        _create_jinja_environment()
         .get_template("decoding-page.html")
         .render(
-            style=Markup(_file("report.css") + _file("decoding.css")),
+            style=Markup(_read_template_file("report.css") + _read_template_file("decoding.css")),
             script=Markup(script),
             script_hash=digest,
-            dark=list(style.AFTER_DARK.items()),
-            data=Markup(embedded({name: value for name, value in found.items() if name != "samples"})),
-            title=title(found),
-            lead=lead(found),
-            notes=found["notes"],
-            baseline=found["baseline"],
-            cards=cards(found),
-            measures=found["measures"],
-            has_people=bool(found["people"]),
-            tables=_or_none(by_name),
-            charts=_or_none(drawn),
-            sweep=found["sweep"],
+            dark=list(style.DARK_MODE_COLORS.items()),
+            data=Markup(encode_script_json({name: value for name, value in results.items() if name != "samples"})),
+            title=build_title(results),
+            lead=build_lead_paragraph(results),
+            notes=results["notes"],
+            baseline=results["baseline"],
+            cards=build_strategy_cards(results),
+            measures=results["measures"],
+            has_people=bool(results["people"]),
+            tables=_default_to_none(by_name),
+            charts=_default_to_none(drawn),
+            sweep=results["sweep"],
             traces=[
                 {
                     **one,
                     "chart": drawn[f"trace-{one['strategy']}"],
                     "table": by_name.get(f"trace-{one['strategy']}"),
-                    "prompt": found["prompts"][one["prompt"]]["text"],
+                    "prompt": results["prompts"][one["prompt"]]["text"],
                 }
-                for one in found["traces"]
+                for one in results["traces"]
             ],
-            broken=[one["law"] for one in found["laws"] if not one["passed"]],
-            samples=_samples(found),
-            open=OPEN,
-            reproduce=_reproduce(found),
+            broken=[one["law"] for one in results["laws"] if not one["passed"]],
+            samples=_group_samples_by_prompt(results),
+            open=NUM_EXPANDED_PROMPTS,
+            reproduce=_build_reproduction_details(results),
         )
     )
 
 
-def title(found: Found) -> str:
+def build_title(results: DecodingResults) -> str:
     """Five ways to decode SmolLM2."""
-    count = len(found["figures"])
+    count = len(results["figures"])
     words = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
     number = words[count] if count < len(words) else str(count)
-    return f"{number} way{'s' if count != 1 else ''} to decode {found['model']['name']}"
+    return f"{number} way{'s' if count != 1 else ''} to decode {results['model']['name']}"
 
 
-def lead(found: Found) -> str:
-    settings, prompts = found["settings"], len(found["prompts"])
+def build_lead_paragraph(results: DecodingResults) -> str:
+    settings, prompts = results["settings"], len(results["prompts"])
     samples = settings["samples"]
-    second = found["second"]
+    second = results["second"]
     return (
         f"{prompts:,} prompt{'s' if prompts != 1 else ''}, {samples} sample{'s' if samples != 1 else ''} each, up to "
         f"{settings['max_new_tokens']} new tokens, seed {settings['seed']}. "
@@ -141,71 +155,73 @@ def lead(found: Found) -> str:
     )
 
 
-def cards(found: Found) -> list[Found]:
+def build_strategy_cards(results: DecodingResults) -> list[DecodingResults]:
     """What each strategy does beside the baseline: to how likely the text is, how varied, and how near to people's."""
-    kinds = {one["name"]: one for one in found["measures"]}
-    by_place = {(pair["strategy"], pair["against"], pair["measure"]): pair for pair in found["pairs"]}
+    kinds = {one["name"]: one for one in results["measures"]}
+    by_place = {(pair["strategy"], pair["against"], pair["measure"]): pair for pair in results["pairs"]}
     made = []
-    for name in found["figures"]:
+    for name in results["figures"]:
         lines = []
         for measure in ("perplexity", "second", "distinct-2", "repetition", "nearness"):
-            pair = by_place.get((name, found["baseline"], measure))
+            pair = by_place.get((name, results["baseline"], measure))
             if pair is not None:
-                sign = style.WORD_SIGNS[pair["word"]]
-                said = say.sentence(pair, kinds[measure])
+                sign = style.VERDICT_SYMBOLS[pair["word"]]
+                said = say.describe_pair(pair, kinds[measure])
                 lines.append({"word": pair["word"], "sign": sign, "sentence": said})
         if lines:
             made.append({"strategy": name, "lines": lines})
     return made
 
 
-def _samples(found: Found) -> list[Found]:
+def _group_samples_by_prompt(results: DecodingResults) -> list[DecodingResults]:
     """By prompt: what people wrote, and what each strategy wrote; samples that are the same are shown once."""
-    by_place: dict[tuple[str, str], list[Found]] = {}
-    for one in found["samples"]:
-        if _belongs(one, found):
+    by_place: dict[tuple[str, str], list[DecodingResults]] = {}
+    for one in results["samples"]:
+        if _has_same_settings(one, results):
             by_place.setdefault((one["strategy"], one["prompt"]), []).append(one)
     made = []
-    for prompt in found["prompts"]:
+    for prompt in results["prompts"]:
         columns = []
-        for name in found["figures"]:
+        for name in results["figures"]:
             own = sorted(by_place.get((name, prompt["text"]), []), key=lambda one: int(one["sample"]))
-            counts = Counter(LINE_ENDS.sub(" ↵ ", one["text"].strip()) for one in own)
+            counts = Counter(LINE_BREAK_PATTERN.sub(" ↵ ", one["text"].strip()) for one in own)
             columns.append({"strategy": name, "texts": [{"text": text, "of": of} for text, of in counts.items()]})
         people = prompt["continuation"]
-        made.append({**prompt, "columns": columns, "people": people and {"text": people, "joint": _joint(people)}})
+        made.append(
+            {**prompt, "columns": columns, "people": people and {"text": people, "joint": _get_separator(people)}}
+        )
     return made
 
 
-def _belongs(line: Found, found: Found) -> bool:
+def _has_same_settings(sample: DecodingResults, results: DecodingResults) -> bool:
     """A folder may hold samples of other settings as well: none is thrown away."""
-    settings = found["settings"]
+    settings = results["settings"]
     return bool(
-        line["model"] == found["model"]["digest"]
-        and all(line[name] == settings[name] for name in ("seed", "max_new_tokens"))
-        and line["sample"] < settings["samples"]
+        sample["model"] == results["model"]["digest"]
+        and all(sample[name] == settings[name] for name in ("seed", "max_new_tokens"))
+        and sample["sample"] < settings["samples"]
     )
 
 
-def _joint(text: str) -> str:
-    return "" if text.startswith((*CLOSING, " ", "\n")) else " "
+def _get_separator(text: str) -> str:
+    return "" if text.startswith((*CLOSING_PUNCTUATION, " ", "\n")) else " "
 
 
-def _reproduce(found: Found) -> Found:
-    command = [str(word) for word in found.get("command") or []]
+def _build_reproduction_details(results: DecodingResults) -> DecodingResults:
+    command = [str(word) for word in results.get("command") or []]
     if command:
         command[0] = Path(command[0]).name
     facts = {
-        "Model": found["model"]["name"],
-        "Digest of its weights": found["model"]["digest"],
-        "Second model": found["second"]["name"] if found["second"] else None,
-        "Digest of the second’s": found["second"]["digest"] if found["second"] else None,
-        "Digest of the prompts": found["settings"]["digest"],
-        **{f"{name} as sacrebleu counted it": how for name, how in found["signatures"].items()},
-        **found["versions"],
+        "Model": results["model"]["name"],
+        "Digest of its weights": results["model"]["digest"],
+        "Second model": results["second"]["name"] if results["second"] else None,
+        "Digest of the second’s": results["second"]["digest"] if results["second"] else None,
+        "Digest of the prompts": results["settings"]["digest"],
+        **{f"{name} as sacrebleu counted it": how for name, how in results["signatures"].items()},
+        **results["versions"],
     }
     return {
         "command": shlex.join(command),
         "facts": {name: str(fact) for name, fact in facts.items() if fact},
-        "settings": json.dumps(found["settings"], indent=2, ensure_ascii=False),
+        "settings": json.dumps(results["settings"], indent=2, ensure_ascii=False),
     }

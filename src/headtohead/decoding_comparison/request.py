@@ -10,14 +10,14 @@ from typing import Any
 import torch
 
 from headtohead.decoding_comparison.compare import Prompt
-from headtohead.experiment.open_model import Opened, open_model
-from headtohead.generation.request import decoder_of
-from headtohead.generation.strategies import Strategy, strategy
-from headtohead.generation.strategy_parsing import SWEPT
+from headtohead.experiment.open_model import ModelBundle, open_model
+from headtohead.generation.request import resolve_decoder
+from headtohead.generation.strategies import Strategy, build_strategy
+from headtohead.generation.strategy_parsing import SWEEP_SAMPLES_PER_PROMPT
 
 
 @dataclass(frozen=True)
-class Asked:
+class DecodingRequest:
     """What a comparison is made of."""
 
     strategies: dict[str, Strategy]
@@ -30,20 +30,20 @@ class Asked:
     @property
     def baseline(self) -> str:
         """What the others are held against: plain sampling, which is the model as it is, or else the first."""
-        return next((name for name, one in self.strategies.items() if one == strategy("sample")), self.first)
+        return next((name for name, one in self.strategies.items() if one == build_strategy("sample")), self.first)
 
     @property
     def first(self) -> str:
         return next(iter(self.strategies))
 
     @property
-    def swept(self) -> int:
-        return min(self.samples, SWEPT)
+    def num_sweep_samples(self) -> int:
+        return min(self.samples, SWEEP_SAMPLES_PER_PROMPT)
 
-    def as_row(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         texts = json.dumps([asdict(prompt) for prompt in self.prompts])
         return {
-            "strategies": {name: one.as_dict() for name, one in self.strategies.items()},
+            "strategies": {name: one.to_dict() for name, one in self.strategies.items()},
             "samples": self.samples,
             "max_new_tokens": self.max_new_tokens,
             "seed": self.seed,
@@ -54,28 +54,28 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Writer:
+class FingerprintedModel:
     """A language model at work, known by the hash of its weights."""
 
-    opened: Opened
+    opened: ModelBundle
     model: Any
     tokenizer: Any
     name: str
     digest: str
 
-    def as_row(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         parameters = sum(one.numel() for one in self.model.parameters())
         return {"name": self.name, "digest": self.digest, "parameters": parameters, "context": self.model.context}
 
 
-def open_writer(where: str) -> Writer:
-    opened = open_model(where)
-    model, tokenizer = decoder_of(opened)
+def load_fingerprinted_model(source: str) -> FingerprintedModel:
+    opened = open_model(source)
+    model, tokenizer = resolve_decoder(opened)
     assert isinstance(model, torch.nn.Module)
-    return Writer(opened, model.eval(), tokenizer, opened.name, digest(model))
+    return FingerprintedModel(opened, model.eval(), tokenizer, opened.name, compute_weights_digest(model))
 
 
-def digest(model: torch.nn.Module) -> str:
+def compute_weights_digest(model: torch.nn.Module) -> str:
     """A hash of every tensor and its name."""
     found = hashlib.blake2b(digest_size=8)
     for name, tensor in sorted(model.state_dict().items()):

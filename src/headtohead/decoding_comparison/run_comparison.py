@@ -19,66 +19,70 @@ from typing import Any
 
 from headtohead.atomic_io import write_json
 from headtohead.decoding_comparison.prompts import read_prompts
-from headtohead.decoding_comparison.request import Asked, open_writer
-from headtohead.decoding_comparison.sampling_job import SAMPLES, Watch, Work
+from headtohead.decoding_comparison.request import DecodingRequest, load_fingerprinted_model
+from headtohead.decoding_comparison.sampling_job import SAMPLES_FILE, DecodingComparison, PhaseProgressCallback
 from headtohead.errors import RequestError, RunFolderError
-from headtohead.experiment.run_folder import locked
-from headtohead.experiment.trial import versions
-from headtohead.generation.detokenizer import prompt_ids
-from headtohead.generation.strategy_parsing import STRATEGIES, read_strategies
+from headtohead.experiment.run_folder import lock_folder
+from headtohead.experiment.trial import collect_versions
+from headtohead.generation.detokenizer import encode_prompt
+from headtohead.generation.strategy_parsing import DEFAULT_STRATEGIES, parse_strategies
 from headtohead.text_metrics import diversity
 
-FILE = "decoding.json"
+RESULTS_FILE = "decoding.json"
 
 
-def run(
+def run_decoding_comparison(
     model: str,
     prompts: str,
-    out: Path,
+    folder: Path,
     *,
-    strategies: str = STRATEGIES,
-    samples: int = 10,
+    strategies: str = DEFAULT_STRATEGIES,
+    num_samples: int = 10,
     max_new_tokens: int = 20,
-    second: str | None = None,
-    limit: int | None = None,
+    scoring_model: str | None = None,
+    max_prompts: int | None = None,
     seed: int = 0,
     sweep: bool = True,
     resume: bool = False,
-    watch: Watch = lambda what, done, of: None,
+    on_progress: PhaseProgressCallback = lambda what, done, of: None,
     command: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Compare the strategies and leave the folder `out`; what was found is also in its decoding.json."""
-    diversity.check_scorers()
-    asked = Asked(read_strategies(strategies), read_prompts(prompts, limit), samples, max_new_tokens, seed, sweep)
-    for name, value in (("samples", samples), ("max_new_tokens", max_new_tokens)):
+    diversity.check_sacrebleu_installed()
+    asked = DecodingRequest(
+        parse_strategies(strategies), read_prompts(prompts, max_prompts), num_samples, max_new_tokens, seed, sweep
+    )
+    for name, value in (("samples", num_samples), ("max_new_tokens", max_new_tokens)):
         if value < 1:
             raise RequestError(f"{name} is a whole number, at least 1, not {value!r}")
-    existed = out.exists()
-    _check_folder(out, resume=resume)
-    watch("opening the model", 0, 0)
-    writer = open_writer(model)
-    judge = None if second is None else open_writer(second)
+    existed = folder.exists()
+    _check_output_folder(folder, resume=resume)
+    on_progress("opening the model", 0, 0)
+    writer = load_fingerprinted_model(model)
+    judge = None if scoring_model is None else load_fingerprinted_model(scoring_model)
     for prompt in asked.prompts:
-        prompt_ids(writer.tokenizer, prompt.text)  # an empty one may be no prompt for this model
-    with locked(out):
+        encode_prompt(writer.tokenizer, prompt.text)  # an empty one may be no prompt for this model
+    with lock_folder(folder):
         try:
-            work = Work(writer, judge, asked, out, watch)
+            work = DecodingComparison(writer, judge, asked, folder, on_progress)
             called = list(command or sys.argv)
             called[:1] = [Path(one).name for one in called[:1]]  # where it is installed is nobody's business
-            found = {"command": called, "versions": versions(), **work.found()}
-            write_json(out / FILE, found)
+            found = {"command": called, "versions": collect_versions(), **work.found()}
+            write_json(folder / RESULTS_FILE, found)
         except BaseException:
-            if not existed and not any(out.iterdir()):
-                out.rmdir()
+            if not existed and not any(folder.iterdir()):
+                folder.rmdir()
             raise
     return found
 
 
-def _check_folder(out: Path, *, resume: bool) -> None:
-    if (out / SAMPLES).is_file():
+def _check_output_folder(folder: Path, *, resume: bool) -> None:
+    if (folder / SAMPLES_FILE).is_file():
         if not resume:
-            raise RunFolderError(f"{out}: strategies have been compared here; --resume goes on, or give another --out")
-    elif out.is_dir() and any(out.iterdir()):
-        raise RunFolderError(f"{out}: is not empty and holds no comparison; give another --out")
-    elif out.is_file():
-        raise RunFolderError(f"{out}: is a file; --out names a folder")
+            raise RunFolderError(
+                f"{folder}: strategies have been compared here; --resume goes on, or give another --out"
+            )
+    elif folder.is_dir() and any(folder.iterdir()):
+        raise RunFolderError(f"{folder}: is not empty and holds no comparison; give another --out")
+    elif folder.is_file():
+        raise RunFolderError(f"{folder}: is a file; --out names a folder")

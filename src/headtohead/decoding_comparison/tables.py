@@ -6,70 +6,78 @@ from typing import Any
 
 from headtohead.decoding_comparison import phrasing as say
 from headtohead.presentation import number_format, style
-from headtohead.presentation.table import Cell, Column, Table, table, words
+from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
 
-Found = dict[str, Any]
-LISTED = 3
+DecodingResults = dict[str, Any]
+NUM_LISTED_TOKENS = 3
 """so many of a step's likeliest tokens are listed"""
 
 
-def tables(found: Found) -> list[Table]:
+def build_tables(results: DecodingResults) -> list[Table]:
     """Those that have a row, in the page's order."""
-    made = [measured(found), matrix(found), tests(found), sweep(found), laws(found), *map(steps, found["traces"])]
+    made = [
+        build_metrics_table(results),
+        build_pairwise_matrix(results),
+        build_tests_table(results),
+        build_sweep_table(results),
+        build_invariants_table(results),
+        *map(build_trace_table, results["traces"]),
+    ]
     return [one for one in made if one.rows]
 
 
-def measured(found: Found) -> Table:
+def build_metrics_table(results: DecodingResults) -> Table:
     """Every measure, a column a strategy; people's last."""
-    names = list(found["figures"])
-    columns = [Column("measure", "measure"), *(Column(name, name, is_figure=True) for name in names)]
-    if found["people"]:
-        columns.append(Column("people", "people", is_figure=True))
+    names = list(results["figures"])
+    columns = [Column("measure", "measure"), *(Column(name, name, is_numeric=True) for name in names)]
+    if results["people"]:
+        columns.append(Column("people", "people", is_numeric=True))
     rows = []
-    for one in found["measures"]:
-        of = [found["figures"][name].get(one["name"]) for name in names]
-        if found["people"]:
-            of.append(found["people"].get(one["name"]))
-        rows.append([words(one["title"]), *(_figure(one, figure) for figure in of)])
-    prompts, samples = len(found["prompts"]), found["settings"]["samples"]
+    for one in results["measures"]:
+        of = [results["figures"][name].get(one["name"]) for name in names]
+        if results["people"]:
+            of.append(results["people"].get(one["name"]))
+        rows.append([make_text_cell(one["title"]), *(_build_estimate_cell(one, figure) for figure in of)])
+    prompts, samples = len(results["prompts"]), results["settings"]["samples"]
     caption = f"Figures over {prompts} prompts with {samples} samples each, and their 95 % intervals over prompts."
     if prompts < 2:
         caption = f"Figures of {samples} samples after one prompt; an interval needs more prompts."
-    return table("measures", "Figures", caption, columns, rows)
+    return make_table("measures", "Figures", caption, columns, rows)
 
 
-def _figure(measure: Found, figure: Found | None) -> Cell:
-    value = None if figure is None else [figure["value"], *(figure["interval"] or [])]
-    return Cell(say.with_span(measure["kind"], figure), value)
+def _build_estimate_cell(metric: DecodingResults, estimate: DecodingResults | None) -> Cell:
+    value = None if estimate is None else [estimate["value"], *(estimate["interval"] or [])]
+    return Cell(say.format_estimate(metric["kind"], estimate), value)
 
 
-def matrix(found: Found) -> Table:
+def build_pairwise_matrix(results: DecodingResults) -> Table:
     """Every pair of strategies with every measure, as a sign and a size."""
-    judged = [one for one in found["measures"] if any(pair["measure"] == one["name"] for pair in found["pairs"])]
-    by_place = {(pair["strategy"], pair["against"], pair["measure"]): pair for pair in found["pairs"]}
-    pairs = dict.fromkeys((pair["strategy"], pair["against"]) for pair in found["pairs"])
+    judged = [one for one in results["measures"] if any(pair["measure"] == one["name"] for pair in results["pairs"])]
+    by_place = {(pair["strategy"], pair["against"], pair["measure"]): pair for pair in results["pairs"]}
+    pairs = dict.fromkeys((pair["strategy"], pair["against"]) for pair in results["pairs"])
     columns = [Column("pair", "strategy against another"), *(Column(one["name"], one["title"], True) for one in judged)]
     rows = []
     for strategy, against in pairs:
-        cells = [_short(by_place.get((strategy, against, one["name"])), one) for one in judged]
-        rows.append([words(f"{strategy} / {against}"), *cells])
-    signs = ", ".join(f"{style.WORD_SIGNS[word]} {word}" for word in ("helped", "hurt", "no practical difference"))
+        cells = [_build_pair_cell(by_place.get((strategy, against, one["name"])), one) for one in judged]
+        rows.append([make_text_cell(f"{strategy} / {against}"), *cells])
+    signs = ", ".join(f"{style.VERDICT_SYMBOLS[word]} {word}" for word in ("helped", "hurt", "no practical difference"))
     caption = f"The first strategy’s change against the second’s, paired by prompt: {signs}, ? cannot tell."
-    return table("pairs", "Strategy against strategy", caption, columns, rows)
+    return make_table("pairs", "Strategy against strategy", caption, columns, rows)
 
 
-def _short(pair: Found | None, measure: Found) -> Cell:
+def _build_pair_cell(pair: DecodingResults | None, metric: DecodingResults) -> Cell:
     if pair is None:
-        return Cell(number_format.UNKNOWN)
-    said = say.change(measure["kind"], pair["effect"])
+        return Cell(number_format.MISSING_VALUE)
+    said = say.format_change(metric["kind"], pair["effect"])
     return Cell(
-        f"{style.WORD_SIGNS[pair['word']]}{number_format.SPACE}{said.removesuffix('points').strip()}", pair["effect"]
+        f"{style.VERDICT_SYMBOLS[pair['word']]}{number_format.NO_BREAK_SPACE}{said.removesuffix('points').strip()}",
+        pair["effect"],
     )
 
 
-def tests(found: Found) -> Table:
+def build_tests_table(results: DecodingResults) -> Table:
     """The same in full: a row for each pair and measure."""
-    kinds = {one["name"]: one for one in found["measures"]}
+    kinds = {one["name"]: one for one in results["measures"]}
     columns = [
         Column("strategy", "strategy"),
         Column("against", "against"),
@@ -80,61 +88,68 @@ def tests(found: Found) -> Table:
         Column("detectable", "could have been seen", True),
     ]
     rows = []
-    for pair in found["pairs"]:
+    for pair in results["pairs"]:
         one = kinds[pair["measure"]]
         interval = pair["interval"]
         rows.append(
             [
-                words(pair["strategy"]),
-                words(pair["against"]),
-                words(one["title"]),
-                words(pair["word"]),
-                Cell(say.change(one["kind"], pair["effect"], interval), pair["effect"]),
-                Cell(say.sizes(one["kind"], interval), interval),
-                Cell(say.change(one["kind"], pair["detectable"]).lstrip("+"), pair["detectable"]),
+                make_text_cell(pair["strategy"]),
+                make_text_cell(pair["against"]),
+                make_text_cell(one["title"]),
+                make_text_cell(pair["word"]),
+                Cell(say.format_change(one["kind"], pair["effect"], interval), pair["effect"]),
+                Cell(say.describe_change_interval(one["kind"], interval), interval),
+                Cell(say.format_change(one["kind"], pair["detectable"]).lstrip("+"), pair["detectable"]),
             ]
         )
     caption = "Every test. Intervals hold for all pairs of a measure at once; the last column is the smallest change "
-    return table("tests", "Every test", caption + "that would have been seen four times in five.", columns, rows)
+    return make_table("tests", "Every test", caption + "that would have been seen four times in five.", columns, rows)
 
 
-def sweep(found: Found) -> Table:
-    points = found["sweep"]["points"]
-    measures = [one for one in found["measures"] if any(one["name"] in point["figures"] for point in points)]
+def build_sweep_table(results: DecodingResults) -> Table:
+    points = results["sweep"]["points"]
+    measures = [one for one in results["measures"] if any(one["name"] in point["figures"] for point in points)]
     columns = [
         Column("family", "strategy"),
         Column("setting", "setting"),
-        *(Column(one["name"], one["title"], is_figure=True) for one in measures),
+        *(Column(one["name"], one["title"], is_numeric=True) for one in measures),
     ]
     rows = [
         [
-            words(point["family"]),
-            words(point["label"]),
-            *(_plain_figure(one, point["figures"].get(one["name"])) for one in measures),
+            make_text_cell(point["family"]),
+            make_text_cell(point["label"]),
+            *(_build_value_cell(one, point["figures"].get(one["name"])) for one in measures),
         ]
         for point in points
     ]
     caption = (
-        f"The sweep, with {found['sweep']['samples']} samples a prompt, on which distinct n-grams and self-BLEU hang."
+        f"The sweep, with {results['sweep']['samples']} samples a prompt, on which distinct n-grams and self-BLEU hang."
     )
-    return table("sweep", "Sweep", caption, columns, rows)
+    return make_table("sweep", "Sweep", caption, columns, rows)
 
 
-def _plain_figure(measure: Found, figure: Found | None) -> Cell:
-    return Cell(say.value(measure["kind"], figure and figure["value"]), figure and figure["value"])
+def _build_value_cell(metric: DecodingResults, estimate: DecodingResults | None) -> Cell:
+    return Cell(say.format_value(metric["kind"], estimate and estimate["value"]), estimate and estimate["value"])
 
 
-def laws(found: Found) -> Table:
+def build_invariants_table(results: DecodingResults) -> Table:
     """The limits of the strategies, tried on this model and these prompts."""
     columns = [Column("law", "law"), Column("tried", "tried"), Column("found", "found"), Column("result", "result")]
     rows = [
-        [words(one["law"]), words(one["tried"]), words(one["found"]), words("passed" if one["passed"] else "failed")]
-        for one in found["laws"]
+        [
+            make_text_cell(one["law"]),
+            make_text_cell(one["tried"]),
+            make_text_cell(one["found"]),
+            make_text_cell("passed" if one["passed"] else "failed"),
+        ]
+        for one in results["laws"]
     ]
-    return table("laws", "Limits as laws", "Limits of the strategies, on this model and these prompts.", columns, rows)
+    return make_table(
+        "laws", "Limits as laws", "Limits of the strategies, on this model and these prompts.", columns, rows
+    )
 
 
-def steps(trace: Found) -> Table:
+def build_trace_table(trace: DecodingResults) -> Table:
     """What was drawn, token by token."""
     columns = [
         Column("step", "step"),
@@ -148,19 +163,26 @@ def steps(trace: Found) -> Table:
     ]
     rows = []
     for one in trace["steps"]:
-        likeliest = [top for top in one["top"] if top["token"] is not None][:LISTED]
-        listed = ", ".join(f"{say.token(top['token'])} {say.percent(top['probability'])}" for top in likeliest)
+        likeliest = [top for top in one["top"] if top["token"] is not None][:NUM_LISTED_TOKENS]
+        listed = ", ".join(
+            f"{say.format_token(top['token'])} {say.format_percent(top['probability'])}" for top in likeliest
+        )
         rows.append(
             [
-                words(one["at"]),
-                words(say.token(one["token"])),
+                make_text_cell(one["at"]),
+                make_text_cell(say.format_token(one["token"])),
                 Cell(f"{one['rank']:,}", one["rank"]),
-                Cell(say.percent(one["probability"]), one["probability"]),
-                Cell(number_format.count(one["kept"]), one["kept"]),
-                Cell(number_format.UNKNOWN if one["mass"] is None else say.percent(one["mass"]), one["mass"]),
-                Cell(number_format.UNKNOWN if one["after"] is None else say.percent(one["after"]), one["after"]),
-                words(listed),
+                Cell(say.format_percent(one["probability"]), one["probability"]),
+                Cell(number_format.format_count(one["kept"]), one["kept"]),
+                Cell(
+                    number_format.MISSING_VALUE if one["mass"] is None else say.format_percent(one["mass"]), one["mass"]
+                ),
+                Cell(
+                    number_format.MISSING_VALUE if one["after"] is None else say.format_percent(one["after"]),
+                    one["after"],
+                ),
+                make_text_cell(listed),
             ]
         )
     caption = "What was drawn; its probability in the model’s distribution and in what the strategy made of it (then)."
-    return table(f"trace-{trace['strategy']}", f"{trace['strategy']}, token by token", caption, columns, rows)
+    return make_table(f"trace-{trace['strategy']}", f"{trace['strategy']}, token by token", caption, columns, rows)

@@ -14,32 +14,32 @@ from pathlib import Path
 from typing import Any
 
 from headtohead.config import base, data
-from headtohead.config.distillation import DOCUMENT
-from headtohead.data.sft import Prompted, prompted, spread
-from headtohead.data.sources.documents import Document, Documents, load_documents
+from headtohead.config.distillation import DOCUMENT_PLACEHOLDER
+from headtohead.data.sft import PromptedRows, build_prompted_rows, select_evenly_spaced
+from headtohead.data.sources.documents import Document, SummarizationCorpus, load_summarization_corpus
 from headtohead.data.splits import Corpus, Split
-from headtohead.errors import CorpusError, RequestError
-from headtohead.generation.detokenizer import prompt_ids
-from headtohead.generation.generate import SlidingWarning, generate
+from headtohead.errors import DataError, RequestError
+from headtohead.generation.detokenizer import encode_prompt
+from headtohead.generation.generate import ContextOverflowWarning, generate
 from headtohead.generation.strategies import Strategy
-from headtohead.pretrained.gguf import quick_reading
-from headtohead.pretrained.loading import library, quiet
+from headtohead.pretrained.gguf import use_fast_reader
+from headtohead.pretrained.loading import import_transformers, silence_transformers
 from headtohead.pretrained.tokenizer import PretrainedTokenizer
-from headtohead.pretrained.weights import find
+from headtohead.pretrained.weights import locate_weights
 from headtohead.text_metrics import rouge
-from headtohead.text_metrics.diversity import words
+from headtohead.text_metrics.diversity import split_words
 from headtohead.training import devices
 
-FILE = "summaries.jsonl"
-SIDE_BY_SIDE = 16
+SUMMARIES_FILE = "summaries.jsonl"
+GENERATION_BATCH_SIZE = 16
 """summaries that a student writes at once"""
-TIMED = 5
+NUM_TIMED_DOCUMENTS = 5
 """documents that the time of a summary is measured on, one at a time with one thread"""
-ROLES = {"train": "train", "validation": "validation", "test": "test"}
+SPLIT_ROLES = {"train": "train", "validation": "validation", "test": "test"}
 
 
 @dataclass(frozen=True)
-class Asking:
+class SummaryPrompt:
     """How a model is asked for a summary, and how long the question may be."""
 
     prompt: str
@@ -48,7 +48,7 @@ class Asking:
 
     def ids(self, tokenizer: Any, text: str) -> tuple[list[int], bool]:
         """The question as tokens, and whether the document had to lose its end to fit."""
-        ids = self._whole(tokenizer, text)
+        ids = self._encode_untruncated(tokenizer, text)
         pieces, cut = tokenizer.encode(text), False
         while len(ids) > self.limit:
             pieces = pieces[: len(pieces) - (len(ids) - self.limit)]
@@ -57,101 +57,118 @@ class Asking:
                     f"model.max_length: the question alone has more than the {self.limit} tokens that are left beside "
                     "a summary; take a larger one, or a shorter prompt"
                 )
-            ids, cut = self._whole(tokenizer, tokenizer.decode(pieces)), True
+            ids, cut = self._encode_untruncated(tokenizer, tokenizer.decode(pieces)), True
         return ids, cut
 
-    def _whole(self, tokenizer: Any, text: str) -> list[int]:
+    def _encode_untruncated(self, tokenizer: Any, text: str) -> list[int]:
         in_turns = self.chat and isinstance(tokenizer, PretrainedTokenizer) and bool(tokenizer.backend.chat_template)
-        return prompt_ids(tokenizer, self.prompt.replace(DOCUMENT, text), chat=in_turns)
+        return encode_prompt(tokenizer, self.prompt.replace(DOCUMENT_PLACEHOLDER, text), use_chat_template=in_turns)
 
 
-def asking_of(tokens: base.Choice) -> Asking:
+def build_summary_prompt(tokenizer_choice: base.ComponentConfig) -> SummaryPrompt:
     """From the settings of the data's tokens, where the spec has put it."""
-    options = tokens.options
+    options = tokenizer_choice.options
     limit = int(options["max_length"]) - int(options["max_new_tokens"])
-    return Asking(str(options["prompt"]), bool(options["chat"]), limit)
+    return SummaryPrompt(str(options["prompt"]), bool(options["chat"]), limit)
 
 
-def prepare(data: data.Data) -> tuple[Corpus, PretrainedTokenizer, dict[str, Prompted], Documents]:
+def prepare_documents(
+    data: data.DataConfig,
+) -> tuple[Corpus, PretrainedTokenizer, dict[str, PromptedRows], SummarizationCorpus]:
     """The documents, and every split as rows: the question, then the first of people's summaries and a stop."""
     if not Path(data.source).exists():
-        raise CorpusError(
+        raise DataError(
             f"{data.source}: no such file or folder; give documents with --data: JSON lines with document and summary "
             "(or summaries), in one file or as train, dev and test in a folder"
         )
-    documents = _limited(load_documents(data.source, test_rows=data.test_rows), data.tokens.options["documents"])
-    tokenizer = read_tokenizer(data.tokens.options["model"])
-    asking = asking_of(data.tokens)
-    if tokenizer.stop_id is None:
-        raise CorpusError(f"{tokenizer.name}: its tokenizer has no stop token, so that a summary could not end")
-    encoded = {name: _rows(name, split, tokenizer, asking) for name, split in documents.splits.items()}
+    documents = _limit_train_documents(
+        load_summarization_corpus(data.source, max_test_rows=data.test_rows), data.tokens.options["documents"]
+    )
+    tokenizer = load_tokenizer(data.tokens.options["model"])
+    asking = build_summary_prompt(data.tokens)
+    if tokenizer.eos_id is None:
+        raise DataError(f"{tokenizer.name}: its tokenizer has no stop token, so that a summary could not end")
+    encoded = {name: _encode_rows(name, split, tokenizer, asking) for name, split in documents.splits.items()}
     splits = {
         name: Split(name, role, tuple(document.text for document in documents.splits[name]))  # type: ignore[arg-type]
-        for name, role in ROLES.items()
+        for name, role in SPLIT_ROLES.items()
     }
     texts = Corpus("language-model", splits, (), (), documents.origin, documents.digest)
     return texts, tokenizer, encoded, documents
 
 
-def _limited(documents: Documents, limit: int | None) -> Documents:
+def _limit_train_documents(documents: SummarizationCorpus, limit: int | None) -> SummarizationCorpus:
     train = documents.splits["train"]
-    kept = tuple(train[i] for i in spread(len(train), limit))
-    return Documents({**documents.splits, "train": kept}, documents.origin, documents.digest, documents.left_out)
+    kept = tuple(train[i] for i in select_evenly_spaced(len(train), limit))
+    return SummarizationCorpus(
+        {**documents.splits, "train": kept}, documents.origin, documents.digest, documents.left_out
+    )
 
 
-def _rows(name: str, split: Sequence[Document], tokenizer: PretrainedTokenizer, asking: Asking) -> Prompted:
-    asked = [asking.ids(tokenizer, document.text) for document in split]
+def _encode_rows(
+    name: str, split: Sequence[Document], tokenizer: PretrainedTokenizer, summary_prompt: SummaryPrompt
+) -> PromptedRows:
+    asked = [summary_prompt.ids(tokenizer, document.text) for document in split]
     cut = sum(was_cut for _, was_cut in asked)
     if cut == len(split):
-        raise CorpusError(
-            f"model.max_length: {asking.limit} tokens for the question cut every one of the {cut:,} documents of {name}"
+        raise DataError(
+            f"model.max_length: {summary_prompt.limit} tokens for the question cut every one of the {cut:,} documents of {name}"
             "; take a larger one"
         )
     rows = [
-        [*ids, *tokenizer.encode(document.summaries[0]), tokenizer.stop_id or 0]
+        [*ids, *tokenizer.encode(document.summaries[0]), tokenizer.eos_id or 0]
         for (ids, _), document in zip(asked, split, strict=True)
     ]
-    return prompted(name, rows, [len(ids) for ids, _ in asked], cut=cut)
+    return build_prompted_rows(name, rows, [len(ids) for ids, _ in asked], num_truncated=cut)
 
 
-def read_tokenizer(where: str) -> PretrainedTokenizer:
+def load_tokenizer(source: str) -> PretrainedTokenizer:
     """The tokenizer beside the weights, or inside the GGUF file."""
-    weights = find(where)
-    with quiet(library(weights)), quick_reading():
+    weights = locate_weights(source)
+    with silence_transformers(import_transformers(weights)), use_fast_reader():
         return PretrainedTokenizer.load(weights, None)
 
 
 # ---- writing and scoring
 
 
-def write(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], how: Strategy, longest: int) -> list[Any]:
+def generate_summaries(
+    model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], decoding_strategy: Strategy, max_new_tokens: int
+) -> list[Any]:
     """A summary of each document, several at a time, in the order of the documents."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SlidingWarning)
+        warnings.simplefilter("ignore", ContextOverflowWarning)
         return generate(
-            model, [list(ids) for ids in prompts], how, max_new_tokens=longest, tokenizer=tokenizer, batch=SIDE_BY_SIDE
+            model,
+            [list(ids) for ids in prompts],
+            decoding_strategy,
+            max_new_tokens=max_new_tokens,
+            tokenizer=tokenizer,
+            batch_size=GENERATION_BATCH_SIZE,
         )
 
 
-def seconds_each(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], how: Strategy, longest: int) -> float:
+def measure_seconds_per_summary(
+    model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], decoding_strategy: Strategy, max_new_tokens: int
+) -> float:
     """Seconds for a summary, one at a time with one thread: what a reader would wait for."""
-    before = devices.threads(1)
+    before = devices.set_num_threads(1)
     began = time.perf_counter()
-    for ids in prompts[:TIMED]:
-        generate(model, [list(ids)], how, max_new_tokens=longest, tokenizer=tokenizer)
-    devices.threads(before)
-    return (time.perf_counter() - began) / len(prompts[:TIMED])
+    for ids in prompts[:NUM_TIMED_DOCUMENTS]:
+        generate(model, [list(ids)], decoding_strategy, max_new_tokens=max_new_tokens, tokenizer=tokenizer)
+    devices.set_num_threads(before)
+    return (time.perf_counter() - began) / len(prompts[:NUM_TIMED_DOCUMENTS])
 
 
-def line_of(document: Document, text: str, ended: str) -> dict[str, Any]:
+def score_summary(document: Document, text: str, stop_reason: str) -> dict[str, Any]:
     """A document with what was written about it, measured."""
     said = text.strip()
-    copying = {f"copied-{n}": rouge.copied(said, document.text, n) for n in rouge.COPIED}
+    copying = {f"copied-{n}": rouge.compute_copied_ngrams(said, document.text, n) for n in rouge.COPIED_NGRAM_SIZES}
     return {
         "id": document.id,
         "text": said,
-        "ended": ended,
-        **rouge.rouge(said, document.summaries),
-        "length": len(words(said)),
+        "ended": stop_reason,
+        **rouge.compute_rouge(said, document.summaries),
+        "length": len(split_words(said)),
         **{name: [tally.total, tally.of] for name, tally in copying.items()},
     }

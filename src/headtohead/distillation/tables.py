@@ -10,77 +10,77 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from headtohead.distillation.evaluation import MATTERS
+from headtohead.distillation.evaluation import MIN_RELEVANT_EFFECT
 from headtohead.presentation import number_format, style
-from headtohead.presentation.table import Cell, Column, Table, table, words
+from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
 from headtohead.report.findings_view import Findings
 
-TITLES = {"teacher": "teacher", "before": "student before training", "baseline": "student on people’s summaries"}
-ROUGE = {"rouge-1": "R-1", "rouge-2": "R-2", "rouge-l": "R-L", "rouge-lsum": "R-Lsum"}
-BESIDE = {
+SYSTEM_TITLES = {"teacher": "teacher", "before": "student before training", "baseline": "student on people’s summaries"}
+ROUGE_TITLES = {"rouge-1": "R-1", "rouge-2": "R-2", "rouge-l": "R-L", "rouge-lsum": "R-Lsum"}
+VERDICT_PHRASES = {
     "helped": "is ahead of",
     "hurt": "is behind",
     "no practical difference": "is as good as",
     "cannot tell": "against",
     "not comparable": "cannot be compared with",
 }
-PLACES = 4
-NOTE = (
+ROUGE_DECIMALS = 4
+ROUGE_CAPTION = (
     "ROUGE is from 0 to 1, higher is nearer to people’s summaries. In brackets the 95 % interval over documents, by "
     "bootstrap; ± is half the 95 % t interval over seeds, which the first two do not have."
 )
 
 
-def distilled(findings: Findings) -> dict[str, Any]:
+def get_summary_comparison(findings: Findings) -> dict[str, Any]:
     """The contest on summaries, if there was one."""
     found: dict[str, Any] = findings.get("distilled") or {}
     return found
 
 
-def title(name: str) -> str:
-    return TITLES.get(name, f"student, {name}")
+def format_system_title(system: str) -> str:
+    return SYSTEM_TITLES.get(system, f"student, {system}")
 
 
-def where(findings: Findings) -> str:
+def describe_evaluation_set(findings: Findings) -> str:
     """What the contest is judged by, and what is too small to count."""
-    found = distilled(findings)
+    found = get_summary_comparison(findings)
     seeds = max((row["seeds"] for row in found.get("pairs") or [] if row["against"] == "baseline"), default=0)
     about = f"{found.get('documents', 0):,} held-out documents, {seeds} seeds"
-    return f"ROUGE-1 of what each writes about {about}. A difference within {MATTERS}"
+    return f"ROUGE-1 of what each writes about {about}. A difference within {MIN_RELEVANT_EFFECT}"
 
 
-def lead(findings: Findings) -> list[dict[str, Any]]:
+def build_headline_verdicts(findings: Findings) -> list[dict[str, Any]]:
     """What the question is about, in words, by ROUGE-1: each taught student beside the one on people’s summaries, then
     every trained student beside the teacher."""
-    pairs = [row for row in distilled(findings).get("pairs") or [] if row["measure"] == "rouge-1"]
+    pairs = [row for row in get_summary_comparison(findings).get("pairs") or [] if row["measure"] == "rouge-1"]
     chosen = [row for row in pairs if row["against"] == "baseline"]
     chosen += [row for row in pairs if row["against"] == "teacher" and row["who"] != "before"]
     return [
         {
             "variant": f"{row['who']} against {row['against']}",
             "word": row["word"],
-            "sign": style.WORD_SIGNS[row["word"]],
-            "sentence": _sentence(row),
+            "sign": style.VERDICT_SYMBOLS[row["word"]],
+            "sentence": _format_verdict_sentence(row),
             "notes": "",
         }
         for row in chosen
     ]
 
 
-def _sentence(row: Mapping[str, Any]) -> str:
-    both = f"{title(row['who'])} {BESIDE[row['word']]} {title(row['against'])}"
-    both, rests = both[0].upper() + both[1:], f"{row['seeds']} seeds, {row['examples']:,} documents"
-    both += ": cannot tell." if row["word"] == "cannot tell" else ":"
-    if row["effect"] is None:
+def _format_verdict_sentence(pair: Mapping[str, Any]) -> str:
+    both = f"{format_system_title(pair['who'])} {VERDICT_PHRASES[pair['word']]} {format_system_title(pair['against'])}"
+    both, rests = both[0].upper() + both[1:], f"{pair['seeds']} seeds, {pair['examples']:,} documents"
+    both += ": cannot tell." if pair["word"] == "cannot tell" else ":"
+    if pair["effect"] is None:
         return f"{both} There are {rests}."
-    size = f"ROUGE-1 {abs(row['effect']):.{PLACES}f} {'lower' if row['effect'] < 0 else 'higher'}"
-    return f"{both} {size} (95{number_format.SPACE}% interval {_interval(row['interval']).text}; {rests})."
+    size = f"ROUGE-1 {abs(pair['effect']):.{ROUGE_DECIMALS}f} {'lower' if pair['effect'] < 0 else 'higher'}"
+    return f"{both} {size} (95{number_format.NO_BREAK_SPACE}% interval {_make_interval_cell(pair['interval']).text}; {rests})."
 
 
-def contest(findings: Findings) -> Table:
+def build_rouge_table(findings: Findings) -> Table:
     """Everybody’s figures on the same held-out documents."""
-    found = distilled(findings)
-    columns = [Column("who", "who"), *(Column(key, name, True) for key, name in ROUGE.items())]
+    found = get_summary_comparison(findings)
+    columns = [Column("who", "who"), *(Column(key, name, True) for key, name in ROUGE_TITLES.items())]
     columns += [
         Column("length", "words", True),
         Column("copied", "copied pairs", True),
@@ -88,26 +88,26 @@ def contest(findings: Findings) -> Table:
     ]
     rows = []
     for name, row in (found.get("figures") or {}).items():
-        cells = [Cell(title(name), name), *(_score(row[key]) for key in ROUGE)]
+        cells = [Cell(format_system_title(name), name), *(_make_score_cell(row[key]) for key in ROUGE_TITLES)]
         shares = [row[key]["value"] for key in ("copied-2", "unfinished")]
         length = row["length"]["value"]
-        rows.append([*cells, Cell(f"{length:.1f}", length), *(_share(one) for one in shares)])
-    said = f"{NOTE} {found.get('documents', 0)} documents; {found.get('signature', '')}." if found else ""
-    return table("distilled", "Everybody on the same documents", said, columns, rows)
+        rows.append([*cells, Cell(f"{length:.1f}", length), *(_make_percentage_cell(one) for one in shares)])
+    said = f"{ROUGE_CAPTION} {found.get('documents', 0)} documents; {found.get('signature', '')}." if found else ""
+    return make_table("distilled", "Everybody on the same documents", said, columns, rows)
 
 
-def _score(row: Mapping[str, Any]) -> Cell:
+def _make_score_cell(row: Mapping[str, Any]) -> Cell:
     low, high = row["over_documents"]
     seeds = row.get("over_seeds")
     spread = f" ± {(seeds[1] - seeds[0]) / 2:.3f}" if seeds else ""
     return Cell(f"{row['value']:.4f}{spread} [{low:.3f}, {high:.3f}]", row["value"])
 
 
-def _share(value: float | None) -> Cell:
+def _make_percentage_cell(value: float | None) -> Cell:
     return Cell("–" if value is None else f"{100 * value:.0f} %", value)
 
 
-def contest_costs(findings: Findings) -> Table:
+def build_cost_table(findings: Findings) -> Table:
     """What each costs: to keep, to use, to train."""
     columns = [
         Column("who", "who"),
@@ -118,23 +118,23 @@ def contest_costs(findings: Findings) -> Table:
         Column("memory", "memory for training", True),
     ]
     rows = []
-    for name, row in (distilled(findings).get("costs") or {}).items():
+    for name, row in (get_summary_comparison(findings).get("costs") or {}).items():
         seconds, training, memory = (row.get(k) for k in ("seconds_per_summary", "training_seconds", "training_memory"))
         rows.append(
             [
-                Cell(title(name), name),
-                Cell(number_format.count(row["parameters"]), row["parameters"]),
-                Cell(number_format.size(row["weights_bytes"]), row["weights_bytes"]),
+                Cell(format_system_title(name), name),
+                Cell(number_format.format_count(row["parameters"]), row["parameters"]),
+                Cell(number_format.format_bytes(row["weights_bytes"]), row["weights_bytes"]),
                 Cell("–" if seconds is None else f"{seconds:.2f}", seconds),
-                Cell("–" if training is None else number_format.seconds(training), training),
-                Cell("–" if memory is None else number_format.size(memory), memory),
+                Cell("–" if training is None else number_format.format_seconds(training), training),
+                Cell("–" if memory is None else number_format.format_bytes(memory), memory),
             ]
         )
     said = "Seconds are measured on a few documents, one at a time with one thread. Students are of one size."
-    return table("distilled_costs", "What each costs", said, columns, rows)
+    return make_table("distilled_costs", "What each costs", said, columns, rows)
 
 
-def contest_pairs(findings: Findings) -> Table:
+def build_pairwise_verdict_table(findings: Findings) -> Table:
     """Each pair on each measure."""
     columns = [
         Column("measure", "measure"),
@@ -147,38 +147,38 @@ def contest_pairs(findings: Findings) -> Table:
     ]
     rows = [
         [
-            Cell(ROUGE[row["measure"]], row["measure"]),
-            Cell(title(row["who"]), row["who"]),
-            Cell(title(row["against"]), row["against"]),
-            words(row["word"]),
-            _difference(row["effect"]),
-            _interval(row["interval"]),
-            _interval(row["bootstrap"]["interval"]),
+            Cell(ROUGE_TITLES[row["measure"]], row["measure"]),
+            Cell(format_system_title(row["who"]), row["who"]),
+            Cell(format_system_title(row["against"]), row["against"]),
+            make_text_cell(row["word"]),
+            _make_effect_cell(row["effect"]),
+            _make_interval_cell(row["interval"]),
+            _make_interval_cell(row["bootstrap"]["interval"]),
         ]
-        for row in distilled(findings).get("pairs") or []
+        for row in get_summary_comparison(findings).get("pairs") or []
     ]
     said = (
         "Helped: the first of the two has the higher score. The interval decides: over new documents and new seeds, "
-        f"simultaneous for all pairs of a measure; a difference within {MATTERS} does not matter. Beside it the paired "
+        f"simultaneous for all pairs of a measure; a difference within {MIN_RELEVANT_EFFECT} does not matter. Beside it the paired "
         "bootstrap over documents alone, at 95 %."
     )
-    return table("distilled_pairs", "Each pair with a verdict", said, columns, rows)
+    return make_table("distilled_pairs", "Each pair with a verdict", said, columns, rows)
 
 
-def _difference(effect: float | None) -> Cell:
-    return Cell("–" if effect is None else number_format.signed("loss", effect, PLACES), effect)
+def _make_effect_cell(effect: float | None) -> Cell:
+    return Cell("–" if effect is None else number_format.format_signed_effect("loss", effect, ROUGE_DECIMALS), effect)
 
 
-def _interval(found: Any) -> Cell:
-    if not found or any(end is None for end in found):
+def _make_interval_cell(interval: Any) -> Cell:
+    if not interval or any(end is None for end in interval):
         return Cell("–", None)
-    low, high = (number_format.signed("loss", end, PLACES) for end in found)
-    return Cell(f"{low} to {high}", found)
+    low, high = (number_format.format_signed_effect("loss", end, ROUGE_DECIMALS) for end in interval)
+    return Cell(f"{low} to {high}", interval)
 
 
-def reported(findings: Findings) -> Table:
+def build_published_scores_table(findings: Findings) -> Table:
     """What a report published, beside ours."""
-    found = distilled(findings)
+    found = get_summary_comparison(findings)
     columns = [
         Column("source", "report"),
         Column("who", "who"),
@@ -194,18 +194,18 @@ def reported(findings: Findings) -> Table:
             shown = Cell("–" if mine is None else f"{mine:.4f}", mine)
             rows.append(
                 [
-                    words(row["source"]),
-                    Cell(title(row["who"]), row["who"]),
-                    words(ROUGE.get(key, key)),
+                    make_text_cell(row["source"]),
+                    Cell(format_system_title(row["who"]), row["who"]),
+                    make_text_cell(ROUGE_TITLES.get(key, key)),
                     Cell(f"{value:.4f}", value),
                     shown,
                 ]
             )
     said = "Other models and other documents: the order can be compared, the figures cannot."
-    return table("distilled_reported", "Published figures beside ours", said, columns, rows)
+    return make_table("distilled_reported", "Published figures beside ours", said, columns, rows)
 
 
-def contest_claims(findings: Findings) -> Table:
+def build_claims_table(findings: Findings) -> Table:
     """What a report concluded, answered."""
     columns = [
         Column("source", "report"),
@@ -217,24 +217,24 @@ def contest_claims(findings: Findings) -> Table:
     ]
     rows = [
         [
-            words(row["source"]),
-            words(row["says"]),
-            words(row["answer"]),
-            words(row["word"] or "–"),
-            _difference(row.get("effect")),
-            words(row["why"]),
+            make_text_cell(row["source"]),
+            make_text_cell(row["says"]),
+            make_text_cell(row["answer"]),
+            make_text_cell(row["word"] or "–"),
+            _make_effect_cell(row.get("effect")),
+            make_text_cell(row["why"]),
         ]
-        for row in distilled(findings).get("claims") or []
+        for row in get_summary_comparison(findings).get("claims") or []
     ]
-    return table("distilled_claims", "Claims, answered", "", columns, rows)
+    return make_table("distilled_claims", "Claims, answered", "", columns, rows)
 
 
-def teacher(findings: Findings) -> Table:
+def build_teacher_table(findings: Findings) -> Table:
     """A teacher of plain text beside its students: how far it is ahead, and how much larger it is."""
     about = findings.get("teacher") or {}
     columns = [Column("who", "who"), Column("parameters", "parameters", True), Column("perplexity", "perplexity", True)]
-    if distilled(findings) or not about:
-        return table("teacher", "The teacher", "", columns, [])
+    if get_summary_comparison(findings) or not about:
+        return make_table("teacher", "The teacher", "", columns, [])
     pairing = findings.get("pairing") or {}
     size = next((row["parameters"][0] for row in pairing.values() if row.get("parameters")), None)
     by_seed = findings.get("by_seed") or {}
@@ -244,36 +244,52 @@ def teacher(findings: Findings) -> Table:
     if there:
         loss = sum(row["loss"] * row["count"] for row in there) / sum(row["count"] for row in there)
         value = math.exp(loss)
-        rows.append([words("teacher"), _size(about["parameters"]), Cell(f"{value:,.1f}", value)])
+        rows.append(
+            [make_text_cell("teacher"), _make_parameter_count_cell(about["parameters"]), Cell(f"{value:,.1f}", value)]
+        )
     else:
-        rows.append([words(about.get("name", "teacher")), _size(about["parameters"]), Cell("–", None)])
+        rows.append(
+            [
+                make_text_cell(about.get("name", "teacher")),
+                _make_parameter_count_cell(about["parameters"]),
+                Cell("–", None),
+            ]
+        )
     for name, pairs in by_seed.items():
         value = statistics.fmean(pair[1] for pair in pairs)
         shown = "student alone" if name == "baseline" else f"student, {name}"
-        rows.append([Cell(shown, name), _size(size), Cell(f"{value:,.1f}", value)])
+        rows.append([Cell(shown, name), _make_parameter_count_cell(size), Cell(f"{value:,.1f}", value)])
     said = "Perplexity on the held-out texts; of students the mean over seeds. The teacher has one seed."
     values = {row[0].value: row[2].value for row in rows}
     if "baseline" in values and (values.get("teacher") or 0) > values["baseline"]:
         said += " It is behind the student that learned alone: there was little to learn from it."
-    return table("teacher", "The teacher and its students", said, columns, rows)
+    return make_table("teacher", "The teacher and its students", said, columns, rows)
 
 
-def _size(parameters: int | None) -> Cell:
-    return Cell("–" if parameters is None else number_format.count(parameters), parameters)
+def _make_parameter_count_cell(parameters: int | None) -> Cell:
+    return Cell("–" if parameters is None else number_format.format_count(parameters), parameters)
 
 
-def side_by_side(findings: Findings) -> list[dict[str, Any]]:
+def list_sample_summaries(findings: Findings) -> list[dict[str, Any]]:
     """A few documents with everybody’s summary, for the page and the terminal."""
     made = []
-    for one in distilled(findings).get("side_by_side") or []:
+    for one in get_summary_comparison(findings).get("side_by_side") or []:
         written = [
-            {"who": title(name), "text": row["text"], "score": row["rouge-1"]} for name, row in one["written"].items()
+            {"who": format_system_title(name), "text": row["text"], "score": row["rouge-1"]}
+            for name, row in one["written"].items()
         ]
         made.append({"document": one["document"], "people": one["people"], "written": written})
     return made
 
 
-def tables(findings: Findings) -> list[Table]:
+def build_tables(findings: Findings) -> list[Table]:
     """All of them, in the report’s order."""
-    makers = (contest, contest_pairs, contest_costs, contest_claims, reported, teacher)
+    makers = (
+        build_rouge_table,
+        build_pairwise_verdict_table,
+        build_cost_table,
+        build_claims_table,
+        build_published_scores_table,
+        build_teacher_table,
+    )
     return [make(findings) for make in makers]

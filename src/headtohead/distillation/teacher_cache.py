@@ -30,30 +30,30 @@ import numpy as np
 import torch
 
 from headtohead.atomic_io import (
-    SEAL,
-    append_line,
-    at_work,
-    cache_folder,
-    check_seal,
-    cut_to,
-    disk_full_in_words,
-    is_as_written,
-    read_lines,
-    seal_of,
-    whole_lines,
+    CHECKSUM_KEY,
+    append_jsonl,
+    compute_checksum,
+    get_cache_folder,
+    has_valid_checksum,
+    lock_cache_folder,
+    read_jsonl,
+    repair_jsonl,
+    translate_disk_full_error,
+    truncate_file,
+    verify_checksum,
     write_json,
 )
 from headtohead.errors import RunFolderError
 from headtohead.experiment import schemas
-from headtohead.progress import Clock, Pace, Tell
-from headtohead.training.distillation_loss import Targets
+from headtohead.progress import ProgressCallback, ProgressReporter, ProgressUpdate
+from headtohead.training.distillation_loss import TeacherTargets
 
-SCHEMA = 1
-ABOUT, TEXTS, INDEX, BLOCKS = "teacher.json", "texts.jsonl", "logits.jsonl", "logits.bin"
+SCHEMA_VERSION = 1
+METADATA_FILE, TEXTS_FILE, LOGITS_INDEX_FILE, LOGITS_FILE = "teacher.json", "texts.jsonl", "logits.jsonl", "logits.bin"
 
 
 @dataclass(frozen=True)
-class Whose:
+class CacheKey:
     """Everything that a teacher's work depends on, but for the document."""
 
     name: str
@@ -63,19 +63,19 @@ class Whose:
 
     @property
     def key(self) -> str:
-        return hash_of(self.digest, dict(self.settings))
+        return compute_hash(self.digest, dict(self.settings))
 
-    def as_row(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, "digest": self.digest, "settings": dict(self.settings)}
 
 
-def hash_of(*parts: object) -> str:
+def compute_hash(*parts: object) -> str:
     return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=12).hexdigest()
 
 
-def root() -> Path:
+def get_cache_root() -> Path:
     """Where teachers' work is kept on this machine."""
-    return cache_folder("teachers")
+    return get_cache_folder("teachers")
 
 
 @dataclass
@@ -83,7 +83,7 @@ class TeacherCache:
     """The work of one teacher with one choice of settings."""
 
     folder: Path
-    whose: Whose
+    whose: CacheKey
     texts: dict[str, dict[str, Any]] = field(default_factory=dict)
     places: dict[str, tuple[int, int]] = field(default_factory=dict)
     """key: where the block begins, in bytes, and its positions"""
@@ -95,34 +95,38 @@ class TeacherCache:
     """of the blocks, in bytes"""
 
     @classmethod
-    def open(cls, whose: Whose, folder: Path | None = None, *, going_on: bool = False) -> TeacherCache:
+    def open(cls, cache_key: CacheKey, folder: Path | None = None, *, is_writable: bool = False) -> TeacherCache:
         """The cache of this teacher. To write (`going_on`) is for one process at a time: see `at_work`."""
-        place = folder or root() / whose.key
-        with disk_full_in_words(place):
+        place = folder or get_cache_root() / cache_key.key
+        with translate_disk_full_error(place):
             place.mkdir(parents=True, exist_ok=True)
-        made = cls(place, whose)
+        made = cls(place, cache_key)
         made._check()
-        read = whole_lines if going_on else read_lines
-        texts = _sealed_lines(read(place / TEXTS), schemas.Text, place / TEXTS)
-        blocks = _sealed_lines(read(place / INDEX), schemas.Block, place / INDEX)
+        read = repair_jsonl if is_writable else read_jsonl
+        texts = _validate_sealed_lines(read(place / TEXTS_FILE), schemas.TeacherTextLine, place / TEXTS_FILE)
+        blocks = _validate_sealed_lines(
+            read(place / LOGITS_INDEX_FILE), schemas.LogitsBlockLine, place / LOGITS_INDEX_FILE
+        )
         made.texts = {line["key"]: line for line in texts}
         made.places = {line["key"]: (line["at"], line["positions"]) for line in blocks}
         made.sums = {line["key"]: line["sum"] for line in blocks if "sum" in line}
-        if wrong := [key for key, (at, _) in made.places.items() if at % made._row]:
-            raise RunFolderError(f"{place / INDEX}: is damaged (no block begins where that of {wrong[0]!r} does)")
-        made._end = max((at + count * made._row for at, count in made.places.values()), default=0)
-        if going_on and (place / BLOCKS).is_file():
-            cut_to(place / BLOCKS, made._end)
-        made._check_size()
+        if wrong := [key for key, (at, _) in made.places.items() if at % made._bytes_per_position]:
+            raise RunFolderError(
+                f"{place / LOGITS_INDEX_FILE}: is damaged (no block begins where that of {wrong[0]!r} does)"
+            )
+        made._end = max((at + count * made._bytes_per_position for at, count in made.places.values()), default=0)
+        if is_writable and (place / LOGITS_FILE).is_file():
+            truncate_file(place / LOGITS_FILE, made._end)
+        made._check_logits_size()
         return made
 
     def _check(self) -> None:
-        path = self.folder / ABOUT
+        path = self.folder / METADATA_FILE
         if not path.is_file():
-            write_json(path, {"schema": SCHEMA, **self.whose.as_row()}, sealed=True)
+            write_json(path, {"schema": SCHEMA_VERSION, **self.whose.to_dict()}, with_checksum=True)
             return
-        check_seal(path, "remove the folder to have the work done anew")
-        there = schemas.read(path, schemas.Teacher)
+        verify_checksum(path, "remove the folder to have the work done anew")
+        there = schemas.read_validated(path, schemas.TeacherCacheFile)
         if there["digest"] != self.whose.digest:
             raise RunFolderError(
                 f"{self.folder}: holds the work of another teacher, {there['name']} (weights {there['digest']}); this "
@@ -135,11 +139,11 @@ class TeacherCache:
                 "remove the folder to have it done anew"
             )
 
-    def _check_size(self) -> None:
-        size = (self.folder / BLOCKS).stat().st_size if (self.folder / BLOCKS).is_file() else 0
+    def _check_logits_size(self) -> None:
+        size = (self.folder / LOGITS_FILE).stat().st_size if (self.folder / LOGITS_FILE).is_file() else 0
         if size < self._end:
             raise RunFolderError(
-                f"{self.folder / BLOCKS}: is shorter than {INDEX} says ({size} bytes of {self._end}); "
+                f"{self.folder / LOGITS_FILE}: is shorter than {LOGITS_INDEX_FILE} says ({size} bytes of {self._end}); "
                 "remove the folder to have the work done anew"
             )
 
@@ -148,74 +152,74 @@ class TeacherCache:
     def add_text(self, key: str, line: Mapping[str, Any]) -> None:
         """What the teacher wrote of one document."""
         made = {"key": key, **line}
-        made[SEAL] = seal_of(made)
-        append_line(self.folder / TEXTS, made)
+        made[CHECKSUM_KEY] = compute_checksum(made)
+        append_jsonl(self.folder / TEXTS_FILE, made)
         self.texts[key] = made
 
     # -- logits
 
     @property
-    def k(self) -> int:
+    def top_k(self) -> int:
         return int(self.whose.settings["top"])
 
     @property
-    def _row(self) -> int:
+    def _bytes_per_position(self) -> int:
         """Bytes of a position."""
-        return 4 * (2 * self.k + 1)
+        return 4 * (2 * self.top_k + 1)
 
-    def add_targets(self, key: str, targets: Targets) -> None:
+    def add_targets(self, key: str, targets: TeacherTargets) -> None:
         """What the teacher thinks of each position of one document."""
-        numbers = torch.cat((targets.shares, targets.rest[:, None]), 1).float().cpu().numpy()
+        numbers = torch.cat((targets.shares, targets.other_log_prob[:, None]), 1).float().cpu().numpy()
         ids = targets.ids.to(torch.int32).cpu().numpy()
-        assert ids.shape[1] == self.k, "as many words as the settings say"
+        assert ids.shape[1] == self.top_k, "as many words as the settings say"
         block = np.ascontiguousarray(np.concatenate((ids.view(np.float32), numbers), axis=1)).tobytes()
         at = self._end
-        path = self.folder / BLOCKS
-        with disk_full_in_words(path), path.open("ab") as file:
+        path = self.folder / LOGITS_FILE
+        with translate_disk_full_error(path), path.open("ab") as file:
             file.write(block)
         line: dict[str, Any] = {"key": key, "at": at, "positions": len(ids), "sum": hashlib.sha256(block).hexdigest()}
-        append_line(self.folder / INDEX, {**line, SEAL: seal_of(line)})
+        append_jsonl(self.folder / LOGITS_INDEX_FILE, {**line, CHECKSUM_KEY: compute_checksum(line)})
         self.sums[key] = line["sum"]
-        self.places[key], self._end = (at, len(ids)), at + len(ids) * self._row
+        self.places[key], self._end = (at, len(ids)), at + len(ids) * self._bytes_per_position
         self.__dict__.pop("_blocks", None)
 
     @cached_property
     def _blocks(self) -> np.ndarray[Any, np.dtype[np.float32]]:
-        mapped = np.memmap(self.folder / BLOCKS, dtype=np.float32, mode="r", shape=(self._end // 4,))
-        return mapped.reshape(-1, self._row // 4)
+        mapped = np.memmap(self.folder / LOGITS_FILE, dtype=np.float32, mode="r", shape=(self._end // 4,))
+        return mapped.reshape(-1, self._bytes_per_position // 4)
 
     def _check_block(self, key: str) -> None:
         """A block against its checksum, when it is first used."""
         if key in self._sound:
             return
         start, there = self.places[key]
-        rows = self._blocks[start // self._row : start // self._row + there]
+        rows = self._blocks[start // self._bytes_per_position : start // self._bytes_per_position + there]
         if key in self.sums and hashlib.sha256(np.ascontiguousarray(rows).tobytes()).hexdigest() != self.sums[key]:
             raise RunFolderError(
-                f"{self.folder / BLOCKS}: is damaged (the block of {key!r} is not what was written); remove the folder "
+                f"{self.folder / LOGITS_FILE}: is damaged (the block of {key!r} is not what was written); remove the folder "
                 "to have the work done anew"
             )
         self._sound.add(key)
 
-    def targets(self, keys: Sequence[str], counts: Sequence[int]) -> Targets:
+    def targets(self, keys: Sequence[str], counts: Sequence[int]) -> TeacherTargets:
         """Of the first so many positions of each document, laid end to end."""
         at = []
         for key, count in zip(keys, counts, strict=True):
             start, there = self.places[key]
             self._check_block(key)
             assert count <= there, f"{count} positions asked for, {there} there"
-            at.append(np.arange(start // self._row, start // self._row + count))
+            at.append(np.arange(start // self._bytes_per_position, start // self._bytes_per_position + count))
         block = self._blocks[np.concatenate(at)]
-        ids = torch.from_numpy(block[:, : self.k].copy().view(np.int32)).long()
-        numbers = torch.from_numpy(block[:, self.k :].copy())
-        return Targets(ids, numbers[:, :-1].contiguous(), numbers[:, -1].contiguous())
+        ids = torch.from_numpy(block[:, : self.top_k].copy().view(np.int32)).long()
+        numbers = torch.from_numpy(block[:, self.top_k :].copy())
+        return TeacherTargets(ids, numbers[:, :-1].contiguous(), numbers[:, -1].contiguous())
 
 
-def _sealed_lines(lines: Sequence[dict[str, Any]], shape: Any, path: Path) -> list[dict[str, Any]]:
+def _validate_sealed_lines(lines: Sequence[dict[str, Any]], schema: Any, path: Path) -> list[dict[str, Any]]:
     """The lines of a file, each of which is what was written."""
     for number, line in enumerate(lines, start=1):
-        schemas.checked(line, shape, path)
-        if not is_as_written(line):
+        schemas.validate(line, schema, path)
+        if not has_valid_checksum(line):
             raise RunFolderError(
                 f"{path}, line {number}: is damaged (its checksum does not agree); remove the folder to have the work "
                 "done anew"
@@ -223,4 +227,13 @@ def _sealed_lines(lines: Sequence[dict[str, Any]], shape: Any, path: Path) -> li
     return list(lines)
 
 
-__all__ = ["Clock", "Pace", "TeacherCache", "Tell", "Whose", "at_work", "hash_of", "root"]
+__all__ = [
+    "CacheKey",
+    "ProgressCallback",
+    "ProgressReporter",
+    "ProgressUpdate",
+    "TeacherCache",
+    "compute_hash",
+    "get_cache_root",
+    "lock_cache_folder",
+]

@@ -20,60 +20,60 @@ from pathlib import Path
 from typing import Any
 
 from headtohead.config import experiment, model, pretrained
-from headtohead.distillation.teacher_cache import root
+from headtohead.distillation.teacher_cache import get_cache_root
 from headtohead.errors import MissingExtraError, RequestError
-from headtohead.execution.artifacts import Parcel, digest_of, pack, pack_run, unpack_run
-from headtohead.execution.ray_node import Node
-from headtohead.execution.worker import in_words
-from headtohead.execution.worker_pool import ONE_THREAD, Inbox, Job
+from headtohead.execution.artifacts import Artifact, compute_digest, pack_path, pack_run_folder, unpack_run_folder
+from headtohead.execution.ray_node import TrialActor
+from headtohead.execution.worker import format_error
+from headtohead.execution.worker_pool import SINGLE_THREAD_ENVIRONMENT, Job, MessageQueue
 
-PREFIX = "ray"
+BACKEND_NAME = "ray"
 
 
-class RemoteWorker:
+class RayWorker:
     """A place in the cluster, and a thread that passes on what is said there."""
 
-    def __init__(self, cluster: Cluster, inbox: Inbox, environment: dict[str, str]) -> None:
+    def __init__(self, cluster: RayCluster, message_queue: MessageQueue, environment: dict[str, str]) -> None:
         self.job: Job | None = None
         self.is_ready = False
-        self.how_it_ended = "is gone"
-        self._cluster, self._inbox = cluster, inbox
-        self._actor = cluster.place({**ONE_THREAD, **environment})
+        self.exit_reason = "is gone"
+        self._cluster, self._message_queue = cluster, message_queue
+        self._actor = cluster.place({**SINGLE_THREAD_ENVIRONMENT, **environment})
 
     def take(self, job: Job, device: str) -> None:
         self.job = job
         job.state, job.began = "running", time.monotonic()
-        threading.Thread(target=self._follow, args=(job, device), daemon=True).start()
+        threading.Thread(target=self._stream_job, args=(job, device), daemon=True).start()
 
-    def _follow(self, job: Job, device: str) -> None:
+    def _stream_job(self, job: Job, device: str) -> None:
         import ray
 
         try:
-            parcels, places, kept = self._cluster.parcels(job.trial)
+            parcels, places, kept = self._cluster.upload_artifacts(job.trial)
             asked = {**job.asked(device), "places": places, "kept": kept}
             if not job.texts:
                 job.folder.mkdir(parents=True, exist_ok=True)
-            packed = b"" if job.texts else pack_run(job.folder)
+            packed = b"" if job.texts else pack_run_folder(job.folder)
             stream = self._actor.run.options(num_returns="streaming").remote(asked, parcels, packed)
             for said in stream:
-                self._pass_on(job, ray.get(said))
+                self._forward_message(job, ray.get(said))
         except ray.exceptions.RayError as error:
             if not job.is_over:
-                self.how_it_ended = f"was lost ({type(error).__name__})"
-                self._inbox.put((self, {"event": "moved"}))
+                self.exit_reason = f"was lost ({type(error).__name__})"
+                self._message_queue.put((self, {"event": "moved"}))
         except Exception as error:  # noqa: BLE001  # whatever it is: nobody may wait for this trial for ever
-            said = {"message": in_words(error, job.folder), "wrong_request": getattr(error, "exit_code", 1) == 2}
-            self._inbox.put((self, {"event": "failed", **said}))
+            said = {"message": format_error(error, job.folder), "wrong_request": getattr(error, "exit_code", 1) == 2}
+            self._message_queue.put((self, {"event": "failed", **said}))
 
-    def _pass_on(self, job: Job, message: dict[str, Any]) -> None:
+    def _forward_message(self, job: Job, message: dict[str, Any]) -> None:
         run = message.pop("run", None)
         if run is not None and job is self.job:
-            unpack_run(run, job.folder)
+            unpack_run_folder(run, job.folder)
         if message["event"] == "gone":
-            self.how_it_ended = message["how"] + (f" (last words: {message['words']})" if message["words"] else "")
-            self._inbox.put((self, None))
+            self.exit_reason = message["how"] + (f" (last words: {message['words']})" if message["words"] else "")
+            self._message_queue.put((self, None))
         elif message["event"] != "checkpoint":
-            self._inbox.put((self, message))
+            self._message_queue.put((self, message))
 
     def end(self) -> None:
         self.close()
@@ -85,60 +85,60 @@ class RemoteWorker:
         ray.kill(self._actor)
 
 
-class Cluster:
+class RayCluster:
     """A Ray cluster, and what has been put into it for trials to fetch."""
 
     def __init__(self, device: str) -> None:
         import ray
 
         self.device = device
-        self._remote = ray.remote(Node)
-        self._there: dict[Path, Parcel] = {}
+        self._actor_class = ray.remote(TrialActor)
+        self._uploaded_artifacts: dict[Path, Artifact] = {}
         self._lock = threading.Lock()
 
     @property
     def has_gpus(self) -> bool:
-        return self.device == "cuda" or (self.device == "auto" and self._resource("GPU") > 0)
+        return self.device == "cuda" or (self.device == "auto" and self._count_resource("GPU") > 0)
 
     def room(self) -> int:
         """Trials at once: one a GPU where these are used, else one a core."""
-        return max(1, self._resource("GPU" if self.has_gpus else "CPU"))
+        return max(1, self._count_resource("GPU" if self.has_gpus else "CPU"))
 
-    def _resource(self, name: str) -> int:
+    def _count_resource(self, name: str) -> int:
         import ray
 
         return int(ray.cluster_resources().get(name, 0))
 
     def place(self, environment: dict[str, str]) -> Any:
         needs = {"num_cpus": 1, "num_gpus": 1} if self.has_gpus else {"num_cpus": 1}
-        return self._remote.options(**needs).remote(environment)
+        return self._actor_class.options(**needs).remote(environment)
 
-    def hire(self, inbox: Inbox, environment: dict[str, str], log: Path) -> RemoteWorker:
-        return RemoteWorker(self, inbox, environment)
+    def hire(self, message_queue: MessageQueue, environment: dict[str, str], log_path: Path) -> RayWorker:
+        return RayWorker(self, message_queue, environment)
 
-    def parcels(self, trial: experiment.Trial) -> tuple[list[Parcel], dict[str, int], dict[str, int]]:
+    def upload_artifacts(self, trial: experiment.Trial) -> tuple[list[Artifact], dict[str, int], dict[str, int]]:
         """What the trial needs that lies here, put into the cluster once; which path each parcel stands for; and which
         folder of a teacher's work."""
         import ray
 
-        found: list[Parcel] = []
+        found: list[Artifact] = []
         with self._lock:
-            named, kept = needed_by(trial), work_for(trial)
+            named, kept = list_required_paths(trial), list_teacher_caches(trial)
             for path in [*named, *kept]:
-                if path not in self._there:
-                    self._there[path] = Parcel(digest_of(path), path.name, ray.put(pack(path)))
-                found.append(self._there[path])
+                if path not in self._uploaded_artifacts:
+                    self._uploaded_artifacts[path] = Artifact(compute_digest(path), path.name, ray.put(pack_path(path)))
+                found.append(self._uploaded_artifacts[path])
         places = {str(path): at for at, path in enumerate(named)}
-        return found, places, {str(path.relative_to(root())): len(named) + at for at, path in enumerate(kept)}
+        return found, places, {str(path.relative_to(get_cache_root())): len(named) + at for at, path in enumerate(kept)}
 
 
-def needed_by(trial: experiment.Trial) -> list[Path]:
+def list_required_paths(trial: experiment.Trial) -> list[Path]:
     """The files and folders of this machine that a trial names."""
     named = [trial.data.source, *trial.use]
     named += [str(value) for key, value in trial.data.tokens.options.items() if key in ("path", "model")]
-    if isinstance(trial.model, model.OwnModel):
+    if isinstance(trial.model, model.CustomModelConfig):
         named.append(trial.model.module.rpartition(":")[0])
-    if isinstance(trial.model, pretrained.Pretrained):
+    if isinstance(trial.model, pretrained.PretrainedModelConfig):
         named.append(trial.model.pretrained)
     if trial.teacher is not None and isinstance(trial.teacher.model, str):
         named.append(trial.teacher.model)
@@ -146,17 +146,17 @@ def needed_by(trial: experiment.Trial) -> list[Path]:
     return sorted(paths)
 
 
-def work_for(trial: experiment.Trial) -> list[Path]:
+def list_teacher_caches(trial: experiment.Trial) -> list[Path]:
     """The folders of this machine's cache that hold what the trial's teacher has done."""
     if trial.teacher is None:
         return []
-    from headtohead.distillation.teacher import kept_for
-    from headtohead.experiment.trial import prepare
+    from headtohead.distillation.teacher import list_cache_folders
+    from headtohead.experiment.trial import prepare_dataset
 
-    return kept_for(trial, prepare(trial.data, trial.task))
+    return list_cache_folders(trial, prepare_dataset(trial.data, trial.task))
 
 
-def connect(on: str, device: str) -> Cluster:
+def connect_to_cluster(on: str, device: str) -> RayCluster:
     """The cluster that `--on` names: "ray" is the one that RAY_ADDRESS names or that runs here, and if there is none a
     new one of this machine's cores; "ray:HOST:PORT" and "ray://HOST:PORT" are others."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster of ours reports to nobody
@@ -166,30 +166,30 @@ def connect(on: str, device: str) -> Cluster:
     except ImportError as error:
         raise MissingExtraError("ray", "cluster", "--on ray") from error
     kind, _, rest = on.partition(":")
-    if kind != PREFIX:
+    if kind != BACKEND_NAME:
         raise RequestError(f"--on: {on!r} is not known (allowed: ray, ray:HOST:PORT, ray://HOST:PORT)")
     if not ray.is_initialized():
         address = on if rest.startswith("//") else rest or None
         try:
             ray.init(
                 address=address,
-                runtime_env={"working_dir": str(_code())},
+                runtime_env={"working_dir": str(_build_code_folder())},
                 log_to_driver=False,
                 logging_level=logging.ERROR,
-                **({} if address or _runs_here() else {"include_dashboard": False}),
+                **({} if address or _has_local_cluster() else {"include_dashboard": False}),
             )
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise RequestError(f"--on: no cluster can be used at {address or 'this machine'}: {error}") from None
-    return Cluster(device)
+    return RayCluster(device)
 
 
-def _runs_here() -> bool:
+def _has_local_cluster() -> bool:
     """Is there a cluster that Ray would join by itself?"""
     return "RAY_ADDRESS" in os.environ or Path(tempfile.gettempdir(), "ray", "ray_current_cluster").exists()
 
 
 @lru_cache(maxsize=1)
-def _code() -> Path:
+def _build_code_folder() -> Path:
     """This package as a folder that can be sent, with its version beside it as an installation has it."""
     package, version = Path(__file__).parents[1], metadata.version("headtohead")
     folder = Path(tempfile.mkdtemp(prefix="h2h-code-"))

@@ -18,67 +18,74 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headtohead.atomic_io import cache_folder
-from headtohead.execution.artifacts import Parcel, checkpoints, homeward, pack_run, unpack_once, unpack_run
+from headtohead.atomic_io import get_cache_folder
+from headtohead.execution.artifacts import (
+    Artifact,
+    list_checkpoints,
+    pack_run_folder,
+    restore_original_paths,
+    unpack_cached,
+    unpack_run_folder,
+)
 
-WORKER = [sys.executable, "-m", "headtohead.execution.worker"]
-TELL_EVERY = 1.0
+WORKER_COMMAND = [sys.executable, "-m", "headtohead.execution.worker"]
+PROGRESS_INTERVAL_SECONDS = 1.0
 """seconds between two messages of progress: with hundreds of places, one process hears them all"""
 Message = dict[str, Any]
 
 
-class Node:
+class TrialActor:
     """Runs trials one after the other, each a stream of messages."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = dict(environment)
         self._child: subprocess.Popen[str] | None = None
-        self._errors = Path(tempfile.mkdtemp(prefix="h2h-node-")) / "errors"
+        self._stderr_path = Path(tempfile.mkdtemp(prefix="h2h-node-")) / "errors"
 
-    def run(self, asked: Message, parcels: Sequence[Parcel], run_folder: bytes) -> Iterator[Message]:
+    def run(self, request: Message, artifacts: Sequence[Artifact], run_archive: bytes) -> Iterator[Message]:
         """One trial. `asked["places"]` says which path at home each parcel stands for."""
-        places = {home: str(self._place(parcels[at])) for home, at in asked["places"].items()}
-        for name, at in asked["kept"].items():
-            _link(cache_folder("teachers") / name, self._place(parcels[at]))
+        places = {home: str(self._unpack_artifact(artifacts[at])) for home, at in request["places"].items()}
+        for name, at in request["kept"].items():
+            _link_teacher_cache(get_cache_folder("teachers") / name, self._unpack_artifact(artifacts[at]))
         with tempfile.TemporaryDirectory(prefix="h2h-trial-") as scratch:
             folder = Path(scratch) / "run"
             folder.mkdir()
-            if run_folder:
-                unpack_run(run_folder, folder)
-            trial = json.loads(_replaced(json.dumps(asked["trial"]), places))
-            yield from self._tell({**asked, "trial": trial, "folder": str(folder)}, folder, places)
+            if run_archive:
+                unpack_run_folder(run_archive, folder)
+            trial = json.loads(_replace_paths(json.dumps(request["trial"]), places))
+            yield from self._tell({**request, "trial": trial, "folder": str(folder)}, folder, places)
 
-    def _tell(self, line: Message, folder: Path, places: Mapping[str, str]) -> Iterator[Message]:
-        child = self._worker()
+    def _tell(self, request: Message, folder: Path, local_paths: Mapping[str, str]) -> Iterator[Message]:
+        child = self._ensure_worker()
         assert child.stdin is not None and child.stdout is not None
-        sent, last = checkpoints(folder), 0.0
+        sent, last = list_checkpoints(folder), 0.0
         with contextlib.suppress(BrokenPipeError):
-            child.stdin.write(json.dumps(line) + "\n")
+            child.stdin.write(json.dumps(request) + "\n")
             child.stdin.flush()
-        home = {here: there for there, here in places.items()}
+        home = {here: there for there, here in local_paths.items()}
         for said in child.stdout:
             message: Message = json.loads(said)
             if message["event"] in ("finished", "failed"):
-                homeward(folder, home)
-                yield message if line["texts"] else {**message, "run": pack_run(folder)}
+                restore_original_paths(folder, home)
+                yield message if request["texts"] else {**message, "run": pack_run_folder(folder)}
                 return
-            if (there := checkpoints(folder)) != sent:
+            if (there := list_checkpoints(folder)) != sent:
                 sent = there
-                homeward(folder, home)
-                yield {"event": "checkpoint", "run": pack_run(folder)}
-            if message["event"] != "progress" or time.monotonic() - last > TELL_EVERY:
+                restore_original_paths(folder, home)
+                yield {"event": "checkpoint", "run": pack_run_folder(folder)}
+            if message["event"] != "progress" or time.monotonic() - last > PROGRESS_INTERVAL_SECONDS:
                 last = time.monotonic()
                 yield message
         code = child.wait()
         self._child = None
         how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
-        yield {"event": "gone", "how": how, "words": self._last_words()}
+        yield {"event": "gone", "how": how, "words": self._read_last_error_line()}
 
-    def _worker(self) -> subprocess.Popen[str]:
+    def _ensure_worker(self) -> subprocess.Popen[str]:
         if self._child is None or self._child.poll() is not None:
-            with self._errors.open("ab") as errors:
+            with self._stderr_path.open("ab") as errors:
                 self._child = subprocess.Popen(
-                    WORKER,
+                    WORKER_COMMAND,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=errors,
@@ -87,28 +94,28 @@ class Node:
                 )
         return self._child
 
-    def _place(self, parcel: Parcel) -> Path:
+    def _unpack_artifact(self, artifact: Artifact) -> Path:
         import ray
 
-        return unpack_once(parcel, cache_folder("travelled"), ray.get)
+        return unpack_cached(artifact, get_cache_folder("travelled"), ray.get)
 
-    def _last_words(self) -> str:
-        lines = self._errors.read_text(errors="replace").strip().splitlines()
+    def _read_last_error_line(self) -> str:
+        lines = self._stderr_path.read_text(errors="replace").strip().splitlines()
         return lines[-1][:200] if lines else ""
 
 
-def _link(place: Path, to: Path) -> None:
+def _link_teacher_cache(link_path: Path, target: Path) -> None:
     """Have a teacher's work where it is looked for. What this machine has done itself stays."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    if place.is_symlink():
-        place.unlink(missing_ok=True)
+    link_path.parent.mkdir(parents=True, exist_ok=True)
+    if link_path.is_symlink():
+        link_path.unlink(missing_ok=True)
     with contextlib.suppress(FileExistsError):
-        place.symlink_to(to)
+        link_path.symlink_to(target)
 
 
-def _replaced(text: str, places: Mapping[str, str]) -> str:
+def _replace_paths(text: str, local_paths: Mapping[str, str]) -> str:
     """Every path at home by its place here, as whole JSON strings (or the file of `file.py:Name`)."""
-    for home, here in places.items():
+    for home, here in local_paths.items():
         for end in ('"', ":"):
             text = text.replace(json.dumps(home)[:-1] + end, json.dumps(here)[:-1] + end)
     return text

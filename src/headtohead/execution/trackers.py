@@ -17,78 +17,78 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from headtohead.errors import MissingExtraError, RequestError, nearest
+from headtohead.errors import MissingExtraError, RequestError, suggest
 
-Watch = Callable[[Sequence[Any]], None]
-KINDS = ("tensorboard", "wandb", "trackio")
-PLACE = "logs"
+OnJobsUpdate = Callable[[Sequence[Any]], None]
+TRACKER_NAMES = ("tensorboard", "wandb", "trackio")
+LOGS_FOLDER = "logs"
 """the folder inside an experiment's folder"""
-PATIENCE = 60.0
+SHUTDOWN_TIMEOUT_SECONDS = 60.0
 """seconds that a tracker has at the end, to pass on what it still holds"""
-ELSEWHERE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
+TRACKIO_REMOTE_VARIABLES = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 """set by a user who wants trackio to log over the network; otherwise it stays on this machine"""
 
 
-def check(asked: Sequence[str]) -> tuple[str, ...]:
+def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
     """Do these trackers exist, and are they installed?"""
-    for kind in asked:
-        if kind not in KINDS:
-            meant = nearest(kind, KINDS)
+    for kind in names:
+        if kind not in TRACKER_NAMES:
+            meant = suggest(kind, TRACKER_NAMES)
             hint = f"; did you mean {meant!r}?" if meant else ""
-            raise RequestError(f"--log: no tracker is called {kind!r}{hint} (allowed: {', '.join(KINDS)})")
+            raise RequestError(f"--log: no tracker is called {kind!r}{hint} (allowed: {', '.join(TRACKER_NAMES)})")
         if importlib.util.find_spec(kind) is None:
             raise MissingExtraError(kind, kind, f"--log {kind}")
-    return tuple(dict.fromkeys(asked))
+    return tuple(dict.fromkeys(names))
 
 
-class Trackers:
+class TrackerGroup:
     """The trackers of one experiment. They are started when its first trial is, and let go when all is over."""
 
-    def __init__(self, folder: Path, asked: Sequence[str], tell: Callable[[str], None]) -> None:
-        self.folder, self.kinds, self.tell = folder, check(asked), tell
-        self._started: dict[str, Tracker] = {}
+    def __init__(self, folder: Path, names: Sequence[str], on_warning: Callable[[str], None]) -> None:
+        self.folder, self.names, self.tell = folder, check_trackers(names), on_warning
+        self._processes: dict[str, TrackerProcess] = {}
 
-    def __enter__(self) -> Trackers:
+    def __enter__(self) -> TrackerGroup:
         return self
 
-    def watching(self, watch: Watch) -> Watch:
+    def wrap_callback(self, on_update: OnJobsUpdate) -> OnJobsUpdate:
         """The same watch, which also starts the trackers once trials run. Before that, it is not known that the folder
         is this experiment's."""
 
         def also(jobs: Sequence[Any]) -> None:
             self._start()
-            watch(jobs)
+            on_update(jobs)
 
-        return also if self.kinds else watch
+        return also if self.names else on_update
 
     def _start(self) -> None:
-        for kind in self.kinds:
-            if kind not in self._started:
-                self._started[kind] = Tracker(kind, self.folder, self.tell)
+        for kind in self.names:
+            if kind not in self._processes:
+                self._processes[kind] = TrackerProcess(kind, self.folder, self.tell)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if kind is None:
             self._start()  # nothing was left to train, but something may be left to log
-        for tracker in self._started.values():
+        for tracker in self._processes.values():
             tracker.let_go()
-        for tracker in self._started.values():
+        for tracker in self._processes.values():
             tracker.wait()
 
 
-class Tracker:
+class TrackerProcess:
     """One child process, and a thread that passes on what it says."""
 
-    def __init__(self, kind: str, folder: Path, tell: Callable[[str], None]) -> None:
-        self.kind, self.tell = kind, tell
-        place = folder / PLACE
+    def __init__(self, name: str, folder: Path, on_warning: Callable[[str], None]) -> None:
+        self.kind, self.tell = name, on_warning
+        place = folder / LOGS_FOLDER
         place.mkdir(exist_ok=True)
-        self.log = place / f"{kind}.log"
+        self.log = place / f"{name}.log"
         environment = {**os.environ, "WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
-        if kind == "trackio" and not any(name in os.environ for name in ELSEWHERE):
+        if name == "trackio" and not any(name in os.environ for name in TRACKIO_REMOTE_VARIABLES):
             environment["HF_HUB_OFFLINE"] = "1"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "headtohead.execution.tracker_process", kind, str(folder.absolute())],
+                [sys.executable, "-m", "headtohead.execution.tracker_process", name, str(folder.absolute())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -102,14 +102,14 @@ class Tracker:
     def _listen(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self._tell_once(str(json.loads(line)["trouble"]))
+            self._warn_once(str(json.loads(line)["trouble"]))
         if self.process.wait() != 0:
-            self._tell_once(f"ended with {self.process.returncode}")
+            self._warn_once(f"ended with {self.process.returncode}")
 
-    def _tell_once(self, what: str) -> None:
+    def _warn_once(self, message: str) -> None:
         if not self._told:
             self._told = True
-            self.tell(f"--log {self.kind}: {what}; the experiment itself goes on ({self.log} has more)")
+            self.tell(f"--log {self.kind}: {message}; the experiment itself goes on ({self.log} has more)")
 
     def let_go(self) -> None:
         """Nothing more will come; it may finish."""
@@ -118,9 +118,9 @@ class Tracker:
 
     def wait(self) -> None:
         try:
-            self.process.wait(PATIENCE)
+            self.process.wait(SHUTDOWN_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
-            self._tell_once(f"did not finish within {PATIENCE:.0f} s")
+            self._warn_once(f"did not finish within {SHUTDOWN_TIMEOUT_SECONDS:.0f} s")
         finally:
             self.process.kill()
             self.process.wait()

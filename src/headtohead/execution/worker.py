@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from headtohead.atomic_io import alone_in, write_json
+from headtohead.atomic_io import lock_run_folder, write_json
 from headtohead.config import experiment
 from headtohead.errors import HeadToHeadError, RunFolderError
 
-TELL_EVERY = 0.25
+PROGRESS_INTERVAL_SECONDS = 0.25
 
 
 def main() -> None:
@@ -41,16 +41,16 @@ def main() -> None:
     from headtohead.experiment import trial  # noqa: F401  # imported before the first job comes
     from headtohead.training import memory
 
-    memory.keep_freed()
+    memory.retain_freed_memory()
 
     say(event="ready")
-    for job in _jobs():
+    for job in _read_jobs():
         asked = json.loads(job)
         folder = Path(asked["folder"])
         try:
-            say(event="finished", result=_work(asked, folder, say))
+            say(event="finished", result=_run_job(asked, folder, say))
         except Exception as error:  # noqa: BLE001  # whatever it is, it must cost this one trial only
-            message = in_words(error, folder)
+            message = format_error(error, folder)
             if not isinstance(error, HeadToHeadError):
                 traceback.print_exc()
             try:
@@ -61,34 +61,34 @@ def main() -> None:
             say(event="failed", message=message, wrong_request=getattr(error, "exit_code", 1) == 2)
 
 
-def _work(asked: dict[str, Any], folder: Path, say: Callable[..., None]) -> dict[str, Any]:
+def _run_job(request: dict[str, Any], folder: Path, send: Callable[..., None]) -> dict[str, Any]:
     """Run a trial, or write a share of a teacher's texts; gives what the parent wants to know of the result."""
     from headtohead.distillation import teacher
     from headtohead.experiment.trial import run_trial
-    from headtohead.nn.flops import Count
+    from headtohead.nn.flops import ModelCost
 
-    trial = experiment.Trial.model_validate(asked["trial"])
-    if asked["texts"]:
-        for text in teacher.texts_of(trial, **asked["texts"]):
-            say(event="text", line=text)
+    trial = experiment.Trial.model_validate(request["trial"])
+    if request["texts"]:
+        for text in teacher.generate_batches(trial, **request["texts"]):
+            send(event="text", line=text)
         return {}
     last = 0.0
 
     def tell(progress: Any) -> None:
         nonlocal last
-        if time.monotonic() - last > TELL_EVERY or progress.step == progress.steps:
+        if time.monotonic() - last > PROGRESS_INTERVAL_SECONDS or progress.step == progress.steps:
             last = time.monotonic()
-            say(event="progress", **{k: getattr(progress, k) for k in ("step", "steps", "loss", "rate")})
+            send(event="progress", **{k: getattr(progress, k) for k in ("step", "steps", "loss", "rate")})
 
     if not folder.parent.parent.is_dir():
         raise RunFolderError(f"{folder.parent.parent}: was removed while its trials were at work in it")
-    with alone_in(folder):
-        sizes = Count(**asked["sizes"]) if asked.get("sizes") else None
-        result = run_trial(trial, folder, device=asked["device"], tell=tell, sizes=sizes)
+    with lock_run_folder(folder):
+        sizes = ModelCost(**request["sizes"]) if request.get("sizes") else None
+        result = run_trial(trial, folder, device=request["device"], on_progress=tell, model_size=sizes)
     return {k: result[k] for k in ("scores", "trained")}
 
 
-def _jobs() -> Iterator[str]:
+def _read_jobs() -> Iterator[str]:
     """The lines that the parent sends. When it is gone, this process ends in the middle of whatever it does: the
     experiment may be started again at once, and two must not write one run."""
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -103,7 +103,7 @@ def _jobs() -> Iterator[str]:
         yield lines.get()
 
 
-def in_words(error: Exception, folder: Path) -> str:
+def format_error(error: Exception, folder: Path) -> str:
     """What went wrong with a trial, for the person who asked for it."""
     if isinstance(error, HeadToHeadError):
         return str(error)

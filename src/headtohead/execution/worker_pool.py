@@ -23,15 +23,15 @@ from typing import Any, Literal, Protocol
 import psutil
 
 from headtohead.config import experiment
-from headtohead.nn.flops import Count
+from headtohead.nn.flops import ModelCost
 from headtohead.training import devices
 
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+SINGLE_THREAD_ENVIRONMENT = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 MEMORY_PER_WORKER = 1 << 30
-MOVES = 20
+MAX_REASSIGNMENTS = 20
 """a job whose machine is lost so often is given up"""
 
-State = Literal["waiting", "running", "finished", "failed", "lost", "kept"]
+JobState = Literal["waiting", "running", "finished", "failed", "lost", "kept"]
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Job:
 
     trial: experiment.Trial
     folder: Path
-    state: State = "waiting"
+    state: JobState = "waiting"
     step: int = 0
     steps: int = 0
     loss: float | None = None
@@ -56,7 +56,7 @@ class Job:
     """prompts for the teacher, and how long what it writes may be"""
     written: deque[dict[str, Any]] = field(default_factory=deque)
     """what the teacher wrote and nobody has taken yet"""
-    sizes: Count | None = None
+    sizes: ModelCost | None = None
     """the model's, where they are known: a worker would import torch's compiler to count them"""
 
     @property
@@ -70,42 +70,42 @@ class Job:
         return {"trial": trial, "folder": str(self.folder), "device": device, "texts": self.texts, "sizes": sizes}
 
 
-Watch = Callable[[Sequence[Job]], None]
+OnJobsUpdate = Callable[[Sequence[Job]], None]
 
 
-class Hand(Protocol):
+class WorkerHandle(Protocol):
     """Whoever takes jobs, one at a time, and says into the inbox how they go; None says that it is gone."""
 
     job: Job | None
     is_ready: bool
 
     @property
-    def how_it_ended(self) -> str: ...
+    def exit_reason(self) -> str: ...
     def take(self, job: Job, device: str) -> None: ...
     def end(self) -> None: ...
     def close(self) -> None: ...
 
 
-Inbox = queue.Queue[tuple[Hand, dict[str, Any] | None]]
-Hire = Callable[[Inbox, dict[str, str], Path], Hand]
+MessageQueue = queue.Queue[tuple[WorkerHandle, dict[str, Any] | None]]
+SpawnWorker = Callable[[MessageQueue, dict[str, str], Path], WorkerHandle]
 
 
-Process = subprocess.Popen[bytes]
+WorkerProcess = subprocess.Popen[bytes]
 
 
-def start(environment: dict[str, str]) -> Process:
+def start_process(environment: dict[str, str]) -> WorkerProcess:
     """A worker's process."""
     return subprocess.Popen(
         [sys.executable, "-m", "headtohead.execution.worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, **ONE_THREAD, **environment},
+        env={**os.environ, **SINGLE_THREAD_ENVIRONMENT, **environment},
         start_new_session=True,  # Ctrl-C is for the parent, which ends its workers in order
     )
 
 
-def end(process: Process) -> None:
+def terminate_process(process: WorkerProcess) -> None:
     process.terminate()
     try:
         process.wait(timeout=5)
@@ -114,36 +114,42 @@ def end(process: Process) -> None:
         process.wait()
 
 
-def close_pipes(process: Process) -> None:
+def close_pipes(process: WorkerProcess) -> None:
     for pipe in (process.stdin, process.stdout, process.stderr):
         assert pipe is not None
         with contextlib.suppress(BrokenPipeError):
             pipe.close()
 
 
-class Worker:
+class LocalWorker:
     """One child process, and threads that pass on what it says and complains about."""
 
-    def __init__(self, inbox: Inbox, environment: dict[str, str], log: Path, process: Process | None = None) -> None:
+    def __init__(
+        self,
+        message_queue: MessageQueue,
+        environment: dict[str, str],
+        log_path: Path,
+        process: WorkerProcess | None = None,
+    ) -> None:
         """With `process`, one that was started before."""
         self.job: Job | None = None
         self.is_ready = False
-        self._log = log
-        self.process = process or start(environment)
+        self._log_path = log_path
+        self.process = process or start_process(environment)
         self._threads = [
-            threading.Thread(target=self._listen, args=(inbox,), daemon=True),
-            threading.Thread(target=self._copy, daemon=True),
+            threading.Thread(target=self._listen, args=(message_queue,), daemon=True),
+            threading.Thread(target=self._copy_stderr, daemon=True),
         ]
         for thread in self._threads:
             thread.start()
 
     @property
-    def how_it_ended(self) -> str:
+    def exit_reason(self) -> str:
         code = self.process.returncode
         how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
-        return f"{how}{_last_words(self._log)}"
+        return f"{how}{_read_last_log_line(self._log_path)}"
 
-    def _listen(self, inbox: Inbox) -> None:
+    def _listen(self, inbox: MessageQueue) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             inbox.put((self, json.loads(line)))
@@ -151,10 +157,13 @@ class Worker:
         self._threads[1].join(timeout=5)  # its last words are in the log then
         inbox.put((self, None))  # it is gone
 
-    def _copy(self) -> None:
+    def _copy_stderr(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            with contextlib.suppress(OSError), self._log.open("ab") as log:  # the folder may be gone, or the disk full
+            with (
+                contextlib.suppress(OSError),
+                self._log_path.open("ab") as log,
+            ):  # the folder may be gone, or the disk full
                 log.write(line)
 
     def take(self, job: Job, device: str) -> None:
@@ -168,7 +177,7 @@ class Worker:
             pass  # it is gone; the listener says so
 
     def end(self) -> None:
-        end(self.process)
+        terminate_process(self.process)
         self.close()
 
     def close(self) -> None:
@@ -179,89 +188,89 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class Crew:
+class WorkerPool:
     """Who runs the trials: how many at once, and how one more is hired."""
 
     size: int
-    hire: Hire = Worker
+    hire: SpawnWorker = LocalWorker
     can_teach: bool = False
     """can these also do a teacher's writing?"""
 
 
-def crew_of(on: str | Crew | None, workers: int | None, device: str) -> Crew:
+def build_worker_pool(backend: str | WorkerPool | None, num_workers: int | None, device: str) -> WorkerPool:
     """Workers of this machine; or, with `on`, of a cluster, or who is there already."""
-    if isinstance(on, Crew):
-        return on
-    if on is None:
-        return Crew(workers or default_workers(), can_teach=True)
-    from headtohead.execution.ray_backend import connect  # which needs ray
+    if isinstance(backend, WorkerPool):
+        return backend
+    if backend is None:
+        return WorkerPool(num_workers or default_num_workers(), can_teach=True)
+    from headtohead.execution.ray_backend import connect_to_cluster  # which needs ray
 
-    cluster = connect(on, device)
-    return Crew(workers or cluster.room(), cluster.hire, can_teach=True)
+    cluster = connect_to_cluster(backend, device)
+    return WorkerPool(num_workers or cluster.room(), cluster.hire, can_teach=True)
 
 
 @contextlib.contextmanager
-def early(crew: Crew, needed: int, environment: dict[str, str]) -> Iterator[Crew]:
+def prestart_workers(pool: WorkerPool, num_jobs: int, environment: dict[str, str]) -> Iterator[WorkerPool]:
     """Workers of this machine that begin while it is still found out what they will do: torch takes them a while. Those
     that nobody hires are ended."""
-    if crew.hire is not Worker:
-        yield crew
+    if pool.hire is not LocalWorker:
+        yield pool
         return
-    started = [start(environment) for _ in range(min(crew.size, needed))]
+    started = [start_process(environment) for _ in range(min(pool.size, num_jobs))]
 
-    def hire(inbox: Inbox, wanted: dict[str, str], log: Path) -> Worker:
-        return Worker(inbox, wanted, log, started.pop() if started and wanted == environment else None)
+    def hire(inbox: MessageQueue, wanted: dict[str, str], log: Path) -> LocalWorker:
+        return LocalWorker(inbox, wanted, log, started.pop() if started and wanted == environment else None)
 
     try:
-        yield replace(crew, hire=hire)
+        yield replace(pool, hire=hire)
     finally:
         for process in started:
-            end(process)
+            terminate_process(process)
             close_pipes(process)
 
 
-def default_workers() -> int:
+def default_num_workers() -> int:
     """One a core, as far as memory goes."""
     room = int(psutil.virtual_memory().available // MEMORY_PER_WORKER)
-    return max(1, min(devices.cores(), room))
+    return max(1, min(devices.count_available_cores(), room))
 
 
-def environment_for(trials: Sequence[experiment.Trial]) -> dict[str, str]:
+def build_environment(trials: Sequence[experiment.Trial]) -> dict[str, str]:
     """What must be set before torch is imported: Muon multiplies in bfloat16, which some machines only claim to do."""
     if all(trial.training.optimizer.kind != "muon" for trial in trials):
         return {}
-    found = devices.bfloat16()
-    return devices.SAFE_BFLOAT16 if found.outcome == "works with cure" else {}
+    found = devices.probe_bfloat16()
+    return devices.BFLOAT16_WORKAROUND_ENV if found.outcome == "works with cure" else {}
 
 
 def run_jobs(
     jobs: list[Job],
     *,
-    crew: Crew,
-    log: Path,
+    pool: WorkerPool,
+    log_path: Path,
     device: str = "auto",
-    watch: Watch = lambda jobs: None,
-    more: Callable[[int], list[Job]] = lambda free: [],
+    on_update: OnJobsUpdate = lambda jobs: None,
+    next_jobs: Callable[[int], list[Job]] = lambda free: [],
     environment: dict[str, str] | None = None,
 ) -> None:
     """Run the jobs that wait, and return when all are over. Their state says how each of them ended. `more` is asked
     whenever workers are free, with their number, and what it gives is added to the jobs."""
     waiting = deque(job for job in jobs if job.state == "waiting")
-    inbox: Inbox = queue.Queue()
+    inbox: MessageQueue = queue.Queue()
     if environment is None:
-        environment = environment_for([job.trial for job in waiting])
-    staff: list[Hand] = []
+        environment = build_environment([job.trial for job in waiting])
+    staff: list[WorkerHandle] = []
     try:
         while True:
-            free = crew.size - sum(worker.job is not None for worker in staff) - len(waiting)
-            added = more(free) if free > 0 else []
+            free = pool.size - sum(worker.job is not None for worker in staff) - len(waiting)
+            added = next_jobs(free) if free > 0 else []
             jobs += added
             waiting += added
             for worker in staff:
                 if worker.job is None and waiting:
                     worker.take(waiting.popleft(), device)
-            while waiting and len(staff) < crew.size:
-                worker = crew.hire(inbox, environment, log)
+            while waiting and len(staff) < pool.size:
+                worker = pool.hire(inbox, environment, log_path)
                 staff.append(worker)
                 worker.take(waiting.popleft(), device)
             if not any(worker.job for worker in staff):
@@ -269,11 +278,11 @@ def run_jobs(
             try:
                 worker, message = inbox.get(timeout=0.5)
             except queue.Empty:
-                watch(jobs)
+                on_update(jobs)
                 continue
             if worker in staff:
-                _hear(worker, message, staff, waiting)
-            watch(jobs)
+                _handle_message(worker, message, staff, waiting)
+            on_update(jobs)
     finally:
         for worker in staff:
             worker.end()
@@ -281,23 +290,25 @@ def run_jobs(
                 worker.job.state = "waiting"
 
 
-def _hear(worker: Hand, message: dict[str, Any] | None, staff: list[Hand], waiting: deque[Job]) -> None:
+def _handle_message(
+    worker: WorkerHandle, message: dict[str, Any] | None, workers: list[WorkerHandle], pending_jobs: deque[Job]
+) -> None:
     """Act on what a worker said."""
     if message is None or message["event"] == "moved":
-        if (job := _lose(worker, moved=message is not None)) is not None:
-            waiting.appendleft(job)
-        staff.remove(worker)
+        if (job := _handle_lost_worker(worker, is_reassignable=message is not None)) is not None:
+            pending_jobs.appendleft(job)
+        workers.remove(worker)
         worker.close()
-    elif _heard(worker, message):
+    elif _update_job(worker, message):
         worker.job = None
-    if not waiting and any(hand.job and hand.job.moves and not hand.is_ready for hand in staff):
+    if not pending_jobs and any(hand.job and hand.job.moves and not hand.is_ready for hand in workers):
         # A job that moved may wait for the very place that one with nothing to do holds.
-        for idle in [hand for hand in staff if hand.job is None]:
+        for idle in [hand for hand in workers if hand.job is None]:
             idle.end()
-            staff.remove(idle)
+            workers.remove(idle)
 
 
-def _heard(worker: Hand, message: dict[str, Any]) -> bool:
+def _update_job(worker: WorkerHandle, message: dict[str, Any]) -> bool:
     """Note what a worker said of its job; true when the job is over."""
     worker.is_ready = True
     job = worker.job
@@ -317,20 +328,20 @@ def _heard(worker: Hand, message: dict[str, Any]) -> bool:
     return True
 
 
-def _lose(worker: Hand, *, moved: bool) -> Job | None:
+def _handle_lost_worker(worker: WorkerHandle, *, is_reassignable: bool) -> Job | None:
     """Note that a worker is gone, with its job. A job whose machine was lost is given back, to go on elsewhere."""
     job, worker.job = worker.job, None
     if job is None:
         return None
-    if moved and job.moves < MOVES:
+    if is_reassignable and job.moves < MAX_REASSIGNMENTS:
         job.moves += 1
         job.state = "waiting"
         return job
     job.state, job.ended = "lost", time.monotonic()
-    job.message = f"its worker {worker.how_it_ended}; --resume continues it"
+    job.message = f"its worker {worker.exit_reason}; --resume continues it"
     return None
 
 
-def _last_words(log: Path) -> str:
+def _read_last_log_line(log: Path) -> str:
     lines = log.read_text(errors="replace").strip().splitlines() if log.is_file() else []
     return f" (last words: {lines[-1][:200]})" if lines else ""

@@ -8,34 +8,41 @@ from pathlib import Path
 from typing import Any
 
 from headtohead.audit import model_audit
-from headtohead.audit.result import Finding
+from headtohead.audit.result import CheckResult
 from headtohead.config import model as config_model
 from headtohead.errors import RequestError
 from headtohead.experiment import model_io
-from headtohead.nn.init import create
+from headtohead.nn.init import build_model
 
 
 def audit_target(
-    target: str, *, vocab: int = 100, context: int = 32, classes: int | None = None, options: Sequence[str] = ()
-) -> list[Finding]:
+    target: str,
+    *,
+    vocab_size: int = 100,
+    context: int = 32,
+    num_classes: int | None = None,
+    options: Sequence[str] = (),
+) -> list[CheckResult]:
     """Audit a run folder, or `file.py:Name` built with these sizes and options (name=value)."""
     if ".py:" in target:
-        raw = {"module": target, "context": context, "options": _options(options)}
-        model = create(config_model.OwnModel.model_validate(raw), vocab, classes)
-        task = "language-model" if classes is None else "classify"
-        return model_audit.audit_model(model, task=task, vocab=vocab, context=context, classes=classes)
+        raw = {"module": target, "context": context, "options": _parse_options(options)}
+        model = build_model(config_model.CustomModelConfig.model_validate(raw), vocab_size, num_classes)
+        task = "language-model" if num_classes is None else "classify"
+        return model_audit.audit_model(
+            model, task=task, vocab_size=vocab_size, context=context, num_classes=num_classes
+        )
     loaded = model_io.load(Path(target))
     return model_audit.audit_model(
         loaded.model,
         task=loaded.task,
-        vocab=loaded.tokenizer.vocab_size,
+        vocab_size=loaded.tokenizer.vocab_size,
         context=loaded.model.context,
-        classes=len(loaded.label_names) or None,
+        num_classes=len(loaded.label_names) or None,
         pad_id=loaded.tokenizer.pad_id,
     )
 
 
-def _options(given: Sequence[str]) -> dict[str, Any]:
+def _parse_options(given: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for one in given:
         name, equals, text = one.partition("=")

@@ -11,43 +11,54 @@ from torch import Tensor
 from headtohead.config import model as config_model
 from headtohead.data import batches, splits
 from headtohead.data import examples as data_examples
-from headtohead.data.batches import Rows
-from headtohead.data.tokenizers import Tokens
+from headtohead.data.batches import TokenRows
+from headtohead.data.tokenizers import TokenizerProtocol
 from headtohead.errors import ModelError
-from headtohead.nn.custom_model import OwnModel
-from headtohead.nn.init import create
+from headtohead.nn.custom_model import CustomModel
+from headtohead.nn.init import build_model
 from headtohead.nn.transformer import Transformer
-from headtohead.training.loop import scores_of
-from headtohead.training.objectives import evaluate, objective_of
+from headtohead.training.loop import summarize_evaluation
+from headtohead.training.objectives import build_objective, evaluate
 
-TOKENS_AT_ONCE = 512
+TOKENS_PER_BATCH = 512
 """tokens of a batch, whatever their length: what grows with the length is the length's doing"""
-COST_TOKENS = 2048
-COST_REPEATS = 3
+TOKENS_PER_COST_MEASUREMENT = 2048
+NUM_COST_REPEATS = 3
 
 
-def test_at(
-    model: Transformer | OwnModel,
-    task: splits.Task,
-    tokenizer: Tokens,
-    held_out: dict[str, batches.Encoded],
-    contexts: tuple[int, ...],
+def evaluate_at_lengths(
+    model: Transformer | CustomModel,
+    task: splits.TaskName,
+    tokenizer: TokenizerProtocol,
+    held_out_splits: dict[str, batches.EncodedSplit],
+    context_lengths: tuple[int, ...],
 ) -> list[dict[str, Any]]:
     """The held-out texts read in pieces of each length: the scores and the time, or why the model cannot."""
-    return [_test_one(model, task, tokenizer, name, held_out[name], at) for at in contexts for name in held_out]
+    return [
+        _evaluate_at_length(model, task, tokenizer, name, held_out_splits[name], at)
+        for at in context_lengths
+        for name in held_out_splits
+    ]
 
 
-def _test_one(
-    model: Transformer | OwnModel, task: splits.Task, tokenizer: Tokens, name: str, encoded: batches.Encoded, at: int
+def _evaluate_at_length(
+    model: Transformer | CustomModel,
+    task: splits.TaskName,
+    tokenizer: TokenizerProtocol,
+    split: str,
+    encoded: batches.EncodedSplit,
+    context_length: int,
 ) -> dict[str, Any]:
-    row = {"split": name, "context": at}
-    if task == "classify" and isinstance(encoded, Rows):
-        encoded = joined(encoded, at)
-    examples = data_examples.examples(encoded, task, at, tokenizer)
-    objective = objective_of(task)
+    row = {"split": split, "context": context_length}
+    if task == "classify" and isinstance(encoded, TokenRows):
+        encoded = join_rows_by_label(encoded, context_length)
+    examples = data_examples.build_evaluation_examples(encoded, task, context_length, tokenizer)
+    objective = build_objective(task)
     began = time.perf_counter()
     try:
-        found = evaluate(model, objective, examples.batches(max(1, TOKENS_AT_ONCE // at)), torch.device("cpu"))
+        found = evaluate(
+            model, objective, examples.batches(max(1, TOKENS_PER_BATCH // context_length)), torch.device("cpu")
+        )
     except ModelError as error:
         return {**row, "error": str(error)}
     except (RuntimeError, IndexError) as error:  # a network of the user's own: whatever it says
@@ -57,12 +68,12 @@ def _test_one(
     seconds = time.perf_counter() - began
     return {
         **row,
-        **scores_of(found, objective.metric),
+        **summarize_evaluation(found, objective.metric),
         "seconds_per_1000_tokens": 1000 * seconds / len(encoded.tokens),
     }
 
 
-def joined(rows: Rows, length: int) -> Rows:
+def join_rows_by_label(rows: TokenRows, max_tokens: int) -> TokenRows:
     """Rows of one class joined to texts of up to so many tokens. A longer text holds more evidence, so that a model
     that can use it does better; a row that is longer by itself stays alone."""
     assert rows.labels is not None
@@ -72,7 +83,7 @@ def joined(rows: Rows, length: int) -> Rows:
         text: list[Tensor] = []
         for i in torch.nonzero(rows.labels == label).flatten().tolist():
             row = rows.tokens[rows.offsets[i] : rows.offsets[i + 1]]
-            if text and sum(map(len, text)) + len(row) > length:
+            if text and sum(map(len, text)) + len(row) > max_tokens:
                 pieces.append(torch.cat(text))
                 labels.append(label)
                 text = []
@@ -81,26 +92,26 @@ def joined(rows: Rows, length: int) -> Rows:
             pieces.append(torch.cat(text))
             labels.append(label)
     offsets = torch.tensor([0, *(len(piece) for piece in pieces)]).cumsum(0)
-    return Rows(rows.name, torch.cat(pieces), offsets, torch.tensor(labels))
+    return TokenRows(rows.name, torch.cat(pieces), offsets, torch.tensor(labels))
 
 
-def costs_at(
-    model: config_model.Model, vocab: int, classes: int | None, contexts: tuple[int, ...]
+def measure_costs_at_lengths(
+    model: config_model.ModelConfig, vocab_size: int, num_classes: int | None, context_lengths: tuple[int, ...]
 ) -> list[dict[str, Any]]:
     """Time and memory of the layers, forward and backward, for the same number of tokens in rows of each length.
 
     The vocabulary layer is left out: it costs the same at every length and would hide what differs. Memory is what is
     kept for the way back, counted tensor by tensor: it is what limits the length that can be trained.
     """
-    if not isinstance(model, config_model.Transformer):
+    if not isinstance(model, config_model.TransformerConfig):
         return []
     rows = []
-    for at in contexts:
-        made = create(model.model_copy(update={"context": at}), vocab, classes)
+    for at in context_lengths:
+        made = build_model(model.model_copy(update={"context": at}), vocab_size, num_classes)
         assert isinstance(made, Transformer)
-        ids = torch.arange(max(1, COST_TOKENS // at) * at).remainder(vocab).view(-1, at)
-        kept = _kept_bytes(made, ids)
-        seconds = min(_pass(made, ids) for _ in range(COST_REPEATS))
+        ids = torch.arange(max(1, TOKENS_PER_COST_MEASUREMENT // at) * at).remainder(vocab_size).view(-1, at)
+        kept = _measure_saved_activation_bytes(made, ids)
+        seconds = min(_time_forward_backward(made, ids) for _ in range(NUM_COST_REPEATS))
         rows.append(
             {
                 "context": at,
@@ -111,7 +122,7 @@ def costs_at(
     return rows
 
 
-def _kept_bytes(model: Transformer, ids: Tensor) -> int:
+def _measure_saved_activation_bytes(model: Transformer, ids: Tensor) -> int:
     """Bytes kept between forward and backward, shared ones counted once, without the weights."""
     sizes: dict[int, int] = {}
 
@@ -129,7 +140,7 @@ def _kept_bytes(model: Transformer, ids: Tensor) -> int:
     return sum(sizes.values())
 
 
-def _pass(model: Transformer, ids: Tensor) -> float:
+def _time_forward_backward(model: Transformer, ids: Tensor) -> float:
     began = time.perf_counter()
     stream, _ = model.stream(ids)
     stream.sum().backward()

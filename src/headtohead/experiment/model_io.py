@@ -9,33 +9,33 @@ from typing import Any
 
 import torch
 
-from headtohead.atomic_io import read_table, sha256, write_bytes, write_json, write_text
+from headtohead.atomic_io import compute_sha256, read_json_object, write_bytes, write_json, write_text
 from headtohead.config import experiment, model, pretrained
 from headtohead.data import tokenizers
-from headtohead.data.tokenizers import Tokenizer
+from headtohead.data.tokenizers import CorpusTokenizer
 from headtohead.errors import ModelError, RunFolderError
 from headtohead.experiment import schemas, trust
-from headtohead.nn.custom_model import OwnModel
-from headtohead.nn.init import create
+from headtohead.nn.custom_model import CustomModel
+from headtohead.nn.init import build_model
 from headtohead.nn.parts import registry
 from headtohead.nn.transformer import Transformer
 from headtohead.pretrained import classifier, layer_dropping
-from headtohead.pretrained.classifier import FineTuned
-from headtohead.pretrained.layer_dropping import Learner
+from headtohead.pretrained.classifier import EncoderClassifier
+from headtohead.pretrained.layer_dropping import StudentModel
 from headtohead.pretrained.tokenizer import PretrainedTokenizer
-from headtohead.pretrained.weights import find, numbers_in
+from headtohead.pretrained.weights import count_parameters, locate_weights
 from headtohead.training.checkpoints import load_tensors, read_weights, save_weights
 
-OURS = "headtohead"
+CONFIG_KEY = "headtohead"
 """the entry of config.json that makes a fine-tuned model one of ours"""
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedModel:
     """A model with what is needed to use it."""
 
-    model: Transformer | OwnModel | FineTuned | Learner
-    tokenizer: Tokenizer | PretrainedTokenizer
+    model: Transformer | CustomModel | EncoderClassifier | StudentModel
+    tokenizer: CorpusTokenizer | PretrainedTokenizer
     task: str
     label_names: tuple[str, ...]
     trial: experiment.Trial
@@ -48,54 +48,54 @@ class Saved:
 
 def save(
     folder: Path,
-    model: Transformer | OwnModel | FineTuned | Learner,
-    tokenizer: Tokenizer | PretrainedTokenizer,
+    model: Transformer | CustomModel | EncoderClassifier | StudentModel,
+    tokenizer: CorpusTokenizer | PretrainedTokenizer,
     trial: experiment.Trial,
-    labels: tuple[str, ...],
+    label_names: tuple[str, ...],
 ) -> None:
     """config.json, model.safetensors, tokenizer.json, generation_config.json and a model card."""
-    write_text(folder / "README.md", _card(trial, model, tokenizer))
-    if isinstance(model, Learner):
-        layer_dropping.save(folder, model, {"trial": trial.model_dump(mode="json")})
+    write_text(folder / "README.md", _render_model_card(trial, model, tokenizer))
+    if isinstance(model, StudentModel):
+        layer_dropping.save_student(folder, model, {"trial": trial.model_dump(mode="json")})
         tokenizer.save(folder)
         return
-    if isinstance(model, FineTuned):
+    if isinstance(model, EncoderClassifier):
         # As the library saves it, so that the library opens it; what we need to know is one entry of config.json.
-        classifier.save(folder, model, {"trial": trial.model_dump(mode="json")}, labels)
+        classifier.save_classifier(folder, model, {"trial": trial.model_dump(mode="json")}, label_names)
         tokenizer.save(folder)
         return
-    own = _copy_own_files(folder, trial)
+    own = _copy_custom_code(folder, trial)
     config = {
         "model_type": "headtohead",
         "architectures": [type(model).__name__],
         "task": trial.task,
         "vocab_size": tokenizer.vocab_size,
         "max_position_embeddings": trial.model.context,
-        "id2label": {str(i): name for i, name in enumerate(labels)},
+        "id2label": {str(i): name for i, name in enumerate(label_names)},
         "pad_token_id": tokenizer.pad_id,
-        "unk_token_id": tokenizer.unknown_id,
-        "bos_token_id": tokenizer.start_id,
-        "eos_token_id": tokenizer.stop_id,
+        "unk_token_id": tokenizer.unk_id,
+        "bos_token_id": tokenizer.bos_id,
+        "eos_token_id": tokenizer.eos_id,
         "trial": {**trial.model_dump(mode="json"), **own},
     }
     write_json(folder / "config.json", config)
     write_json(
         folder / "generation_config.json",
-        {"do_sample": True, "max_new_tokens": 50, "temperature": 1.0, "eos_token_id": tokenizer.stop_id},
+        {"do_sample": True, "max_new_tokens": 50, "temperature": 1.0, "eos_token_id": tokenizer.eos_id},
     )
     save_weights(folder / "model.safetensors", model)
     tokenizer.save(folder)
 
 
-def _copy_own_files(folder: Path, trial: experiment.Trial) -> dict[str, Any]:
+def _copy_custom_code(folder: Path, trial: experiment.Trial) -> dict[str, Any]:
     """Put the user's own files beside the weights; says how they are named there."""
     changed: dict[str, Any] = {}
     files = [Path(file) for file in trial.use]
-    if isinstance(trial.model, model.OwnModel):
+    if isinstance(trial.model, model.CustomModelConfig):
         file, _, name = trial.model.module.rpartition(":")
         files.append(Path(file))
         changed["model"] = {**trial.model.model_dump(mode="json"), "module": f"own/{Path(file).name}:{name}"}
-    trust.allow(files)  # they have just been run
+    trust.trust_files(files)  # they have just been run
     if files:
         (folder / "own").mkdir(exist_ok=True)
         for one in files:
@@ -104,122 +104,139 @@ def _copy_own_files(folder: Path, trial: experiment.Trial) -> dict[str, Any]:
     return {"use": [f"own/{Path(file).name}" for file in trial.use], **changed}
 
 
-def load(folder: str | Path, *, initial: bool = False) -> Saved:
+def load(folder: str | Path, *, use_initial_weights: bool = False) -> SavedModel:
     """Read a model back; with `initial`, as it was before training."""
     place = Path(folder)
     if not (place / "config.json").is_file():
-        raise RunFolderError(f"{place}: not a model's folder (it has no config.json){_hint(place)}")
-    config = read_table(place / "config.json")
-    if OURS in config:
-        return _load_finetuned(place, config, initial=initial)
+        raise RunFolderError(f"{place}: not a model's folder (it has no config.json){_suggest_model_folders(place)}")
+    config = read_json_object(place / "config.json")
+    if CONFIG_KEY in config:
+        return _load_finetuned(place, config, use_initial_weights=use_initial_weights)
     if config.get("model_type") != "headtohead":
         raise ModelError(f"{place}: a model of type {config.get('model_type')!r}, not one of Head to Head's")
-    schemas.checked(config, schemas.Saved, place / "config.json")
-    trial = schemas.made(experiment.Trial, config["trial"], place / "config.json")
-    if isinstance(trial.model, pretrained.Pretrained):
+    schemas.validate(config, schemas.ModelConfigFile, place / "config.json")
+    trial = schemas.parse_settings(experiment.Trial, config["trial"], place / "config.json")
+    if isinstance(trial.model, pretrained.PretrainedModelConfig):
         raise ModelError(f"{place}: its config.json is not that of a model with weights of its own")
-    trial = _with_own_code(trial, place)
-    labels = _labels(config, place)
-    tokenizer = tokenizers.Tokenizer.load(place)
+    trial = _import_custom_code(trial, place)
+    labels = _read_label_names(config, place)
+    tokenizer = tokenizers.CorpusTokenizer.load(place)
     if config["vocab_size"] != tokenizer.vocab_size:
         raise ModelError(
             f"{place}: made for {config['vocab_size']} tokens, and tokenizer.json has {tokenizer.vocab_size}"
         )
-    _check_size(trial, tokenizer.vocab_size, len(labels) or None, place)
-    model = create(trial.model, tokenizer.vocab_size, len(labels) or None, seed=trial.seed)
-    if not initial:
-        _check_weights(place)
+    _check_model_size(trial, tokenizer.vocab_size, len(labels) or None, place)
+    model = build_model(trial.model, tokenizer.vocab_size, len(labels) or None, seed=trial.seed)
+    if not use_initial_weights:
+        _verify_weights_checksum(place)
         load_tensors(model, read_weights(place / "model.safetensors"), str(place))
-    return Saved(model.eval(), tokenizer, trial.goal, labels, trial, place)
+    return SavedModel(model.eval(), tokenizer, trial.prediction_task, labels, trial, place)
 
 
-def _check_weights(place: Path) -> None:
+def _verify_weights_checksum(folder: Path) -> None:
     """Weights of a finished run must be those that it wrote: a wrong number among millions shows nowhere else."""
-    if not (place / "result.json").is_file():
+    if not (folder / "result.json").is_file():
         return
-    sums = read_table(place / "result.json").get("sha256")
-    path = place / "model.safetensors"
-    if isinstance(sums, dict) and path.is_file() and sums.get(path.name, sha256(path)) != sha256(path):
+    sums = read_json_object(folder / "result.json").get("sha256")
+    path = folder / "model.safetensors"
+    if isinstance(sums, dict) and path.is_file() and sums.get(path.name, compute_sha256(path)) != compute_sha256(path):
         raise RunFolderError(f"{path}: is damaged (it is not what the run wrote); train it anew")
 
 
-def _with_own_code(trial: experiment.Trial, place: Path) -> experiment.Trial:
+def _import_custom_code(trial: experiment.Trial, folder: Path) -> experiment.Trial:
     """The same with the user's own files where they lie now, imported; refused if nobody has asked for them."""
-    own = isinstance(trial.model, model.OwnModel)
-    module, _, name = trial.model.module.rpartition(":") if isinstance(trial.model, model.OwnModel) else ("", "", "")
-    files = trust.own_files(place, [*trial.use, *([module] if own else [])])
-    trust.check(place, files)
+    own = isinstance(trial.model, model.CustomModelConfig)
+    module, _, name = (
+        trial.model.module.rpartition(":") if isinstance(trial.model, model.CustomModelConfig) else ("", "", "")
+    )
+    files = trust.resolve_custom_code(folder, [*trial.use, *([module] if own else [])])
+    trust.check_trusted(folder, files)
     used = files[: len(trial.use)]
     for file in used:
-        registry.use(file)
+        registry.load_part_file(file)
     changes: dict[str, Any] = {"use": tuple(map(str, used))}
     if own:
         changes["model"] = trial.model.model_copy(update={"module": f"{files[-1]}:{name}"})
     return trial.model_copy(update=changes) if files else trial
 
 
-def _labels(config: dict[str, Any], place: Path) -> tuple[str, ...]:
+def _read_label_names(config: dict[str, Any], folder: Path) -> tuple[str, ...]:
     named = config["id2label"]
     if set(named) != {str(at) for at in range(len(named))}:
-        raise ModelError(f"{place}: the classes of its config.json are not numbered one after the other")
+        raise ModelError(f"{folder}: the classes of its config.json are not numbered one after the other")
     return tuple(named[str(at)] for at in range(len(named)))
 
 
-SPARE = 2**26
+MAX_EXTRA_NUMBERS = 2**26
 """numbers that a model may hold beyond its file's: tables that are computed, weights that are tied"""
 
 
-def _check_size(trial: experiment.Trial, vocab: int, classes: int | None, place: Path) -> None:
+def _check_model_size(trial: experiment.Trial, vocab_size: int, num_classes: int | None, folder: Path) -> None:
     """Settings that speak of a larger model than the weights beside them would fill the memory before anybody sees that
     the two do not belong together."""
-    path = place / "model.safetensors"
-    if isinstance(trial.model, model.OwnModel) or not path.is_file():
+    path = folder / "model.safetensors"
+    if isinstance(trial.model, model.CustomModelConfig) or not path.is_file():
         return
     with torch.device("meta"):
-        outline = create(trial.model, vocab, classes)
+        outline = build_model(trial.model, vocab_size, num_classes)
     size = sum(tensor.numel() for tensor in (*outline.parameters(), *outline.buffers()))
-    held = numbers_in(path)
-    if size > 2 * held + SPARE:
-        raise ModelError(f"{place}: its settings speak of {size:,} numbers, and its weights are {held:,}")
+    held = count_parameters(path)
+    if size > 2 * held + MAX_EXTRA_NUMBERS:
+        raise ModelError(f"{folder}: its settings speak of {size:,} numbers, and its weights are {held:,}")
 
 
-def _load_finetuned(place: Path, config: dict[str, Any], *, initial: bool) -> Saved:
-    about = config[OURS]
+def _load_finetuned(folder: Path, config: dict[str, Any], *, use_initial_weights: bool) -> SavedModel:
+    about = config[CONFIG_KEY]
     raw = about.get("trial") if isinstance(about, dict) else None
-    trial = schemas.made(experiment.Trial, raw, place / "config.json")
-    if not isinstance(trial.model, pretrained.Pretrained):
-        raise ModelError(f"{place}: its config.json is not that of a pretrained model that was trained on")
+    trial = schemas.parse_settings(experiment.Trial, raw, folder / "config.json")
+    if not isinstance(trial.model, pretrained.PretrainedModelConfig):
+        raise ModelError(f"{folder}: its config.json is not that of a pretrained model that was trained on")
     if trial.task == "distil":
-        student = layer_dropping.begin(trial.model) if initial else layer_dropping.reopen(trial.model, place)
-        return Saved(student.eval(), PretrainedTokenizer.load(find(place), None), trial.goal, (), trial, place)
+        student = (
+            layer_dropping.build_student(trial.model)
+            if use_initial_weights
+            else layer_dropping.load_student(trial.model, folder)
+        )
+        return SavedModel(
+            student.eval(),
+            PretrainedTokenizer.load(locate_weights(folder), None),
+            trial.prediction_task,
+            (),
+            trial,
+            folder,
+        )
     if not isinstance(config.get("id2label"), dict) or not all(isinstance(n, str) for n in config["id2label"].values()):
-        raise ModelError(f"{place}: its config.json does not name the classes (id2label)")
-    labels = _labels(config, place)
-    tokenizer = PretrainedTokenizer.load(find(place), None)
-    if initial:
-        model = classifier.begin(trial.model, len(labels), seed=trial.seed)
+        raise ModelError(f"{folder}: its config.json does not name the classes (id2label)")
+    labels = _read_label_names(config, folder)
+    tokenizer = PretrainedTokenizer.load(locate_weights(folder), None)
+    if use_initial_weights:
+        model = classifier.build_classifier(trial.model, len(labels), seed=trial.seed)
     else:
-        model = classifier.reopen(trial.model, place, len(labels))
-    return Saved(model.eval(), tokenizer, trial.goal, labels, trial, place)
+        model = classifier.load_classifier(trial.model, folder, len(labels))
+    return SavedModel(model.eval(), tokenizer, trial.prediction_task, labels, trial, folder)
 
 
-def _hint(place: Path) -> str:
-    inside = islice(place.glob("**/config.json"), 1000) if place.is_dir() else ()
-    runs = sorted(str(p.parent.relative_to(place)) for p in inside)[:3]
+def _suggest_model_folders(folder: Path) -> str:
+    inside = islice(folder.glob("**/config.json"), 1000) if folder.is_dir() else ()
+    runs = sorted(str(p.parent.relative_to(folder)) for p in inside)[:3]
     return f"; there are some inside it: {', '.join(runs)}" if runs else ""
 
 
-def _card(
+def _render_model_card(
     trial: experiment.Trial,
-    model: Transformer | OwnModel | FineTuned | Learner,
-    tokenizer: Tokenizer | PretrainedTokenizer,
+    model: Transformer | CustomModel | EncoderClassifier | StudentModel,
+    tokenizer: CorpusTokenizer | PretrainedTokenizer,
 ) -> str:
     parameters = sum(p.numel() for p in model.parameters())
-    what = f"{model.name}, fine-tuned" if isinstance(model, FineTuned | Learner) else "A small transformer trained"
+    what = (
+        f"{model.name}, fine-tuned"
+        if isinstance(model, EncoderClassifier | StudentModel)
+        else "A small transformer trained"
+    )
     settings = "\n".join(f"- {k}: {v}" for k, v in trial.model.model_dump(mode="json").items())
     return f"""---
 library_name: headtohead
-tags: [{"text-classification" if trial.goal == "classify" else "text-generation"}]
+tags: [{"text-classification" if trial.prediction_task == "classify" else "text-generation"}]
 ---
 # {trial.variant}, seed {trial.seed}
 

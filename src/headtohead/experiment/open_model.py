@@ -4,37 +4,37 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headtohead.atomic_io import read_table
+from headtohead.atomic_io import read_json_object
 from headtohead.errors import RunFolderError
 from headtohead.experiment import model_io
-from headtohead.experiment.model_io import Saved
-from headtohead.pretrained.loading import Loaded, load_pretrained
+from headtohead.experiment.model_io import SavedModel
+from headtohead.pretrained.loading import LoadedPretrained, load_pretrained
 
-Opened = Saved | Loaded
+ModelBundle = SavedModel | LoadedPretrained
 """both have: model, tokenizer, task, label_names, name, folder"""
 
 
-def open_model(where: str | Path, *, initial: bool = False) -> Opened:
+def open_model(source: str | Path, *, use_initial_weights: bool = False) -> ModelBundle:
     """A run folder, a pretrained folder, a GGUF file, hub:owner/name, or an installed package with weights.
 
     With `initial`, a run's model as it was before training.
     """
-    place = Path(where).expanduser()
-    if _is_ours(place) or initial or (place.is_dir() and not _holds_weights(place)):
-        return model_io.load(place, initial=initial)
-    return load_pretrained(where)
+    place = Path(source).expanduser()
+    if _is_run_model(place) or use_initial_weights or (place.is_dir() and not _has_weights(place)):
+        return model_io.load(place, use_initial_weights=use_initial_weights)
+    return load_pretrained(source)
 
 
-def _is_ours(place: Path) -> bool:
+def _is_run_model(folder: Path) -> bool:
     try:
-        config = read_table(place / "config.json")
+        config = read_json_object(folder / "config.json")
     except RunFolderError:
         return False
-    return config.get("model_type") == "headtohead" or model_io.OURS in config
+    return config.get("model_type") == "headtohead" or model_io.CONFIG_KEY in config
 
 
-def _holds_weights(place: Path) -> bool:
+def _has_weights(folder: Path) -> bool:
     """Whether a folder looks like a pretrained model, so that an error speaks of what it was meant to be."""
-    return (place / "config.json").is_file() or any(
-        p.suffix in (".gguf", ".safetensors", ".bin") for p in place.iterdir()
+    return (folder / "config.json").is_file() or any(
+        p.suffix in (".gguf", ".safetensors", ".bin") for p in folder.iterdir()
     )

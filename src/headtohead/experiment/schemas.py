@@ -16,18 +16,27 @@ from typing import Annotated, Any, Literal, NotRequired, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from headtohead.atomic_io import read_json, read_lines
-from headtohead.errors import RunFolderError, short
+from headtohead.atomic_io import read_json, read_jsonl
+from headtohead.errors import RunFolderError, truncate_text
 
-Number = Annotated[float, Field(allow_inf_nan=False)]
-Whole = Annotated[int, Field(ge=0)]
-Metric = Literal["perplexity", "accuracy"]
-M = TypeVar("M", bound=BaseModel)
-ODD = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError, RecursionError, MemoryError)
+FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+MetricName = Literal["perplexity", "accuracy"]
+ModelT = TypeVar("ModelT", bound=BaseModel)
+INCONSISTENT_DATA_ERRORS = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    RecursionError,
+    MemoryError,
+)
 """what becomes of figures that do not agree with each other"""
 
 
-class About(TypedDict):
+class ExperimentFile(TypedDict):
     """experiment.json"""
 
     schema: int
@@ -37,94 +46,94 @@ class About(TypedDict):
     command: NotRequired[list[str]]
 
 
-class OfTrial(TypedDict):
+class TrialFile(TypedDict):
     """trial.json"""
 
     identity: str
     trial: dict[str, Any]
 
 
-class Start(TypedDict):
+class StartFile(TypedDict):
     """start.json"""
 
     tensors: NotRequired[dict[str, str]]
     schedule: NotRequired[str]
-    steps: NotRequired[Whole]
-    steps_per_epoch: NotRequired[Whole]
-    parameters: NotRequired[Whole]
-    flops_per_token: NotRequired[Whole]
-    weights_bytes: NotRequired[Whole]
+    steps: NotRequired[NonNegativeInt]
+    steps_per_epoch: NotRequired[NonNegativeInt]
+    parameters: NotRequired[NonNegativeInt]
+    flops_per_token: NotRequired[NonNegativeInt]
+    weights_bytes: NotRequired[NonNegativeInt]
     device: NotRequired[str]
 
 
-class Trained(TypedDict):
+class TrainingSummary(TypedDict):
     """How a training went."""
 
-    seconds: Number
-    seconds_per_step: Number
-    peak_memory: Whole
-    last_loss: Number | None
-    chosen_step: Whole
+    seconds: FiniteFloat
+    seconds_per_step: FiniteFloat
+    peak_memory: NonNegativeInt
+    last_loss: FiniteFloat | None
+    chosen_step: NonNegativeInt
 
 
-class Result(TypedDict):
+class ResultFile(TypedDict):
     """result.json"""
 
-    metric: NotRequired[Metric]
-    scores: NotRequired[dict[str, dict[str, Number]]]
-    trained: NotRequired[Trained]
+    metric: NotRequired[MetricName]
+    scores: NotRequired[dict[str, dict[str, FiniteFloat]]]
+    trained: NotRequired[TrainingSummary]
     sha256: NotRequired[dict[str, str]]
 
 
-class Line(TypedDict):
+class MetricsLine(TypedDict):
     """A line of metrics.jsonl; a loss may have run away."""
 
-    step: Whole
+    step: NonNegativeInt
     split: str
     loss: float
 
 
-class Failure(TypedDict):
+class FailureFile(TypedDict):
     """failure.json"""
 
     message: str
     kind: NotRequired[str]
 
 
-class Sample(TypedDict):
+class SampleRecord(TypedDict):
     """A prompt and how it was continued."""
 
     prompt: str
     text: str
 
 
-class Probes(TypedDict):
+class ProbesFile(TypedDict):
     """probes.json"""
 
-    samples: NotRequired[list[Sample]]
+    samples: NotRequired[list[SampleRecord]]
     sentences: NotRequired[dict[str, dict[str, Any]]]
 
 
-class OtherLength(TypedDict):
+class LengthResult(TypedDict):
     """How a model does on inputs of another length."""
 
-    context: Whole
+    context: NonNegativeInt
     split: NotRequired[str]
     error: NotRequired[str]
-    loss: NotRequired[Number]
-    accuracy: NotRequired[Number]
-    count: NotRequired[Number]
-    seconds_per_1000_tokens: NotRequired[Number]
+    loss: NotRequired[FiniteFloat]
+    accuracy: NotRequired[FiniteFloat]
+    count: NotRequired[FiniteFloat]
+    seconds_per_1000_tokens: NotRequired[FiniteFloat]
 
 
-class Lengths(TypedDict):
+class LengthGeneralizationFile(TypedDict):
     """lengths.json"""
 
-    contexts: NotRequired[list[OtherLength]]
+    contexts: NotRequired[list[LengthResult]]
     costs: NotRequired[list[dict[str, Any]]]
 
 
-class Audit(TypedDict):
+class AuditRecord(TypedDict):
     """What one audit found."""
 
     name: str
@@ -136,56 +145,56 @@ class Audit(TypedDict):
     reason: str
 
 
-class Audits(TypedDict):
+class AuditsFile(TypedDict):
     """audits.json"""
 
-    audits: list[Audit]
+    audits: list[AuditRecord]
 
 
-class SplitAbout(TypedDict):
+class SplitRecord(TypedDict):
     """One text of the corpus."""
 
     role: str
-    rows: Whole
-    tokens: Whole
-    bytes: Whole
-    unknown: Number
+    rows: NonNegativeInt
+    tokens: NonNegativeInt
+    bytes: NonNegativeInt
+    unknown: FiniteFloat
 
 
-class CorpusAbout(TypedDict):
+class CorpusFile(TypedDict):
     """corpus.json"""
 
     origin: str
     digest: str
     labels: list[str]
-    splits: dict[str, SplitAbout]
-    audits: list[Audit]
-    unseen: dict[str, list[Whole]]
+    splits: dict[str, SplitRecord]
+    audits: list[AuditRecord]
+    unseen: dict[str, list[NonNegativeInt]]
 
 
-class HeadAbout(TypedDict):
+class HeadEntry(TypedDict):
     """What one head does."""
 
     layer: Annotated[int, Field(ge=1)]
     head: Annotated[int, Field(ge=1)]
 
 
-class AttentionAbout(TypedDict):
+class AttentionFile(TypedDict):
     """attention.json"""
 
     split: str
-    rows: Whole
-    heads: list[HeadAbout]
+    rows: NonNegativeInt
+    heads: list[HeadEntry]
 
 
-class MapsAbout(TypedDict):
+class AttentionMapsFile(TypedDict):
     """maps.json"""
 
     text: str
     tokens: list[str]
 
 
-class Saved(TypedDict):
+class ModelConfigFile(TypedDict):
     """config.json of a model of ours"""
 
     trial: dict[str, Any]
@@ -193,53 +202,59 @@ class Saved(TypedDict):
     vocab_size: Annotated[int, Field(ge=1, le=2**31)]
 
 
-class Searched(TypedDict):
+class SearchStartEvent(TypedDict):
     """The first line of a search's journal."""
 
     identity: str
 
 
-class Chosen(TypedDict):
+class PointEvent(TypedDict):
     """A cell with its settings."""
 
-    cell: Whole
+    cell: NonNegativeInt
     settings: dict[str, Any]
 
 
-class Why(TypedDict):
+class PruningRecord(TypedDict):
     """Why a cell was given up, and nothing else."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
-    behind: Number
-    bound: Number
-    seeds: Whole
+    behind: FiniteFloat
+    bound: FiniteFloat
+    seeds: NonNegativeInt
 
 
-class GivenUp(TypedDict):
+class PrunedEvent(TypedDict):
     """A cell that gets no more seeds."""
 
-    cell: Whole
-    why: Why
+    cell: NonNegativeInt
+    why: PruningRecord
 
 
-class Tried(TypedDict):
+class TrialEvent(TypedDict):
     """A trial that is over."""
 
-    seconds: Number
+    seconds: FiniteFloat
 
 
-class Won(TypedDict):
+class WinnerEvent(TypedDict):
     """The winner."""
 
-    cell: Whole
+    cell: NonNegativeInt
     budget: dict[str, Any] | None
 
 
-EVENTS: dict[str, Any] = {"search": Searched, "cell": Chosen, "pruned": GivenUp, "trial": Tried, "winner": Won}
+EVENT_SCHEMAS: dict[str, Any] = {
+    "search": SearchStartEvent,
+    "cell": PointEvent,
+    "pruned": PrunedEvent,
+    "trial": TrialEvent,
+    "winner": WinnerEvent,
+}
 """what a line of a journal must hold, by its event"""
 
 
-class Teacher(TypedDict):
+class TeacherCacheFile(TypedDict):
     """teacher.json of a cache"""
 
     name: str
@@ -247,77 +262,79 @@ class Teacher(TypedDict):
     settings: dict[str, Any]
 
 
-class Text(TypedDict):
+class TeacherTextLine(TypedDict):
     """A line of texts.jsonl"""
 
     key: str
 
 
-class Block(TypedDict):
+class LogitsBlockLine(TypedDict):
     """A line of logits.jsonl: where a block begins, in bytes, and how many positions it has."""
 
     key: str
-    at: Whole
-    positions: Whole
+    at: NonNegativeInt
+    positions: NonNegativeInt
 
 
 @cache
-def _adapter(shape: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(shape)
+def _get_type_adapter(schema: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(schema)
 
 
-def read(path: Path, shape: Any) -> Any:
+def read_validated(path: Path, schema: Any) -> Any:
     """A JSON file of this shape, as plain data."""
-    return checked(read_json(path), shape, path)
+    return validate(read_json(path), schema, path)
 
 
-def lines(path: Path, shape: Any) -> list[dict[str, Any]]:
+def read_validated_lines(path: Path, schema: Any) -> list[dict[str, Any]]:
     """A JSONL file of which every line has this shape."""
-    return [checked(line, shape, path) for line in read_lines(path)]
+    return [validate(line, schema, path) for line in read_jsonl(path)]
 
 
-def checked(value: Any, shape: Any, path: Path) -> Any:
+def validate(value: Any, schema: Any, path: Path) -> Any:
     """The same data, if it has this shape."""
     try:
-        _adapter(shape).validate_python(value, strict=True)
+        _get_type_adapter(schema).validate_python(value, strict=True)
     except ValidationError as error:
-        raise RunFolderError(f"{path}: is damaged, or not one of ours ({_said(error)})") from None
+        raise RunFolderError(f"{path}: is damaged, or not one of ours ({_format_validation_error(error)})") from None
     return value
 
 
-def made(model: type[M], value: Any, path: Path) -> M:
+def parse_settings(model: type[ModelT], value: Any, path: Path) -> ModelT:
     """Settings out of a run folder."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise RunFolderError(f"{path}: holds settings that this version does not read ({_said(error)})") from None
+        raise RunFolderError(
+            f"{path}: holds settings that this version does not read ({_format_validation_error(error)})"
+        ) from None
 
 
-def _said(error: ValidationError) -> str:
+def _format_validation_error(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     place = ".".join(map(str, first["loc"])) or "the file"
     more = f"; and {error.error_count() - 1} more" if error.error_count() > 1 else ""
-    return f"{short(place, 200)}: {first['msg'][:1].lower()}{short(first['msg'][1:], 200)}{more}"
+    return f"{truncate_text(place, 200)}: {first['msg'][:1].lower()}{truncate_text(first['msg'][1:], 200)}{more}"
 
 
 @contextmanager
-def agreeing(place: Path) -> Iterator[None]:
+def report_inconsistent_data(path: Path) -> Iterator[None]:
     """Inside, files of a run folder are reckoned with, each of which is sound by itself."""
     try:
         yield
-    except ODD as error:
+    except INCONSISTENT_DATA_ERRORS as error:
         raise RunFolderError(
-            f"{place}: what is in it does not agree with itself ({type(error).__name__}: {short(str(error), 200)}); "
+            f"{path}: what is in it does not agree with itself ({type(error).__name__}: {truncate_text(str(error), 200)}); "
             "`h2h verify` names the files that were changed"
         ) from error
 
 
-def is_inside(name: str) -> bool:
+def is_safe_relative_path(name: str) -> bool:
     """A name that cannot lead out of the folder that it is looked for in."""
     path = PurePosixPath(name)
     plain = bool(name) and not path.is_absolute() and ".." not in path.parts and "\0" not in name
-    return plain and len(name) <= LONGEST_NAME
+    return plain and len(name) <= MAX_PATH_LENGTH
 
 
-LONGEST_NAME = 200
-SEED = re.compile(r"seed-(0|[1-9]\d{0,17})")
+MAX_PATH_LENGTH = 200
+SEED_FOLDER_PATTERN = re.compile(r"seed-(0|[1-9]\d{0,17})")

@@ -20,7 +20,14 @@ from numpy.typing import NDArray
 from safetensors.numpy import save as pack
 
 from headtohead import rng
-from headtohead.atomic_io import append_line, check_seal, read_table, sha256, write_bytes, write_json
+from headtohead.atomic_io import (
+    append_jsonl,
+    compute_sha256,
+    read_json_object,
+    verify_checksum,
+    write_bytes,
+    write_json,
+)
 from headtohead.attention_analysis import trial_metrics
 from headtohead.audit import model_audit
 from headtohead.audit.data_checks import leakage
@@ -28,46 +35,52 @@ from headtohead.audit.model_checks import initialization
 from headtohead.config import data as config_data
 from headtohead.config import experiment, pretrained
 from headtohead.data import batches, examples, splits, token_cache
-from headtohead.data.batches import Schedule
-from headtohead.data.examples import Examples
-from headtohead.data.sft import Prompted, prompted_examples
+from headtohead.data.batches import BatchSchedule
+from headtohead.data.examples import EvaluationExamples
+from headtohead.data.sft import PromptedRows, build_prompted_examples
 from headtohead.data.sources import loading
-from headtohead.data.sources.documents import Documents
+from headtohead.data.sources.documents import SummarizationCorpus
 from headtohead.data.splits import Corpus
-from headtohead.data.tokenizers import Tokenizer
+from headtohead.data.tokenizers import CorpusTokenizer
 from headtohead.distillation import summarization, teacher
 from headtohead.errors import RunFolderError
 from headtohead.experiment import encoder_inputs, inference, length_generalization, model_io
-from headtohead.experiment.run_folder import SCHEMA, identity_of
-from headtohead.generation.generate import continue_ids
-from headtohead.nn.custom_model import OwnModel
-from headtohead.nn.flops import Count, count
-from headtohead.nn.init import create, tensor_hashes
+from headtohead.experiment.run_folder import SCHEMA_VERSION, compute_run_identity
+from headtohead.generation.generate import sample_continuation_ids
+from headtohead.nn.custom_model import CustomModel
+from headtohead.nn.flops import ModelCost, compute_model_cost
+from headtohead.nn.init import build_model, compute_tensor_hashes
 from headtohead.nn.parts import registry
 from headtohead.nn.transformer import Transformer
-from headtohead.pretrained.classifier import FineTuned
-from headtohead.pretrained.layer_dropping import Learner
+from headtohead.pretrained.classifier import EncoderClassifier
+from headtohead.pretrained.layer_dropping import StudentModel
 from headtohead.pretrained.tokenizer import PretrainedTokenizer
 from headtohead.training import devices
-from headtohead.training.distillation_batches import Student
-from headtohead.training.loop import EVALUATION_BATCH, Progress, Trained, Training, scores_of
-from headtohead.training.objectives import Evaluation, Objective, objective_of
-from headtohead.training.processes import ALONE, Alone, check_separable
+from headtohead.training.distillation_batches import DistillationObjective
+from headtohead.training.loop import (
+    EVALUATION_BATCH_SIZE,
+    Trainer,
+    TrainingProgress,
+    TrainingResult,
+    summarize_evaluation,
+)
+from headtohead.training.objectives import Evaluation, Objective, build_objective
+from headtohead.training.processes import SINGLE_PROCESS, SingleProcess, check_rows_independent
 
-TRAIN_EXAMPLES = 256
+NUM_TRAIN_EVAL_EXAMPLES = 256
 """how many rows or blocks of the training text are scored along the way"""
-SAMPLE_TOKENS = 30
-AUDIT_ROWS = 8
+SAMPLE_MAX_NEW_TOKENS = 30
+AUDIT_BATCH_SIZE = 8
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Dataset:
     """A corpus as tokens: what all trials with the same data share."""
 
     corpus: Corpus
-    tokenizer: Tokenizer | PretrainedTokenizer
+    tokenizer: CorpusTokenizer | PretrainedTokenizer
     encoded: dict[str, Any]
-    documents: Documents | None = None
+    documents: SummarizationCorpus | None = None
     """with people's summaries, where that is what the texts are"""
 
     @property
@@ -75,32 +88,34 @@ class Prepared:
         return len(self.corpus.label_names) if self.corpus.task == "classify" else None
 
 
-def prepare(data: config_data.Data, task: experiment.Task) -> Prepared:
+def prepare_dataset(data: config_data.DataConfig, task: experiment.TaskName) -> Dataset:
     """Read, split and tokenise, or map what was tokenised before; once a process for the same data."""
-    return _prepare(data.model_dump_json(), task)
+    return _prepare_dataset_cached(data.model_dump_json(), task)
 
 
 @lru_cache(maxsize=4)
-def _prepare(data_json: str, task: experiment.Task) -> Prepared:
-    data = config_data.Data.model_validate(json.loads(data_json))
+def _prepare_dataset_cached(data_json: str, task: experiment.TaskName) -> Dataset:
+    data = config_data.DataConfig.model_validate(json.loads(data_json))
     if task == "finetune":
-        texts = loading.load(data, "classify")
-        pretrained = encoder_inputs.read_tokenizer(data.tokens)
-        return Prepared(texts, pretrained, encoder_inputs.encode(texts, pretrained, data.tokens))
+        texts = loading.load_corpus(data, "classify")
+        pretrained = encoder_inputs.load_tokenizer(data.tokens)
+        return Dataset(texts, pretrained, encoder_inputs.encode_splits(texts, pretrained, data.tokens))
     if task == "distil" and data.tokens.kind == "pretrained":
-        return Prepared(*summarization.prepare(data))
-    kind: splits.Task = "classify" if task == "classify" else "language-model"
-    found = token_cache.tokenised(data, kind)
-    return Prepared(found.corpus, found.tokenizer, found.encoded)
+        return Dataset(*summarization.prepare_documents(data))
+    kind: splits.TaskName = "classify" if task == "classify" else "language-model"
+    found = token_cache.load_tokenized_corpus(data, kind)
+    return Dataset(found.corpus, found.tokenizer, found.encoded)
 
 
-def initial_model(trial: experiment.Trial, prepared: Prepared) -> Transformer | OwnModel | FineTuned | Learner:
+def build_initial_model(
+    trial: experiment.Trial, dataset: Dataset
+) -> Transformer | CustomModel | EncoderClassifier | StudentModel:
     """The trial's model at step 0."""
-    vocab = prepared.tokenizer.vocab_size
-    if isinstance(trial.model, pretrained.Pretrained):
-        return create(trial.model, vocab, prepared.classes, seed=trial.seed)
-    shown = batches.word_counts(prepared.encoded["train"], vocab)
-    return create(trial.model, vocab, prepared.classes, seed=trial.seed, frequencies=shown)
+    vocab = dataset.tokenizer.vocab_size
+    if isinstance(trial.model, pretrained.PretrainedModelConfig):
+        return build_model(trial.model, vocab, dataset.classes, seed=trial.seed)
+    shown = batches.count_tokens(dataset.encoded["train"], vocab)
+    return build_model(trial.model, vocab, dataset.classes, seed=trial.seed, token_counts=shown)
 
 
 def run_trial(
@@ -108,58 +123,58 @@ def run_trial(
     folder: Path,
     *,
     device: str = "auto",
-    tell: Callable[[Progress], None] = lambda progress: None,
-    ranks: Alone = ALONE,
-    sizes: Count | None = None,
+    on_progress: Callable[[TrainingProgress], None] = lambda progress: None,
+    ranks: SingleProcess = SINGLE_PROCESS,
+    model_size: ModelCost | None = None,
 ) -> dict[str, Any]:
     """Train, test and save one trial in its folder; continues what is there. Gives the result as it is written. Of
     several processes that train it together, the first one writes, and the others give nothing."""
     for file in trial.use:
-        registry.use(file)
-    prepared = prepare(trial.data, trial.task)
-    where = ranks.place(devices.choose(device))
+        registry.load_part_file(file)
+    prepared = prepare_dataset(trial.data, trial.task)
+    where = ranks.place(devices.select_device(device))
     began = time.perf_counter()
-    model, training = begin(trial, prepared, folder, where, tell, ranks=ranks, sizes=sizes)
+    model, training = build_training(trial, prepared, folder, where, on_progress, ranks=ranks, model_size=model_size)
     trained = training.run()
-    found = evaluate_splits(trial, prepared, model, where, training.scored, ranks)
-    if not ranks.is_first:
+    found = evaluate_splits(trial, prepared, model, where, training.evaluations, ranks)
+    if not ranks.is_main_process:
         return {}
     _write_scores(folder, found)
-    more = _summaries(trial, prepared, model, folder)
+    more = _write_summaries(trial, prepared, model, folder)
     if not trial.choosing:
-        _audit(trial, prepared, model, folder)
-        _probe(trial, prepared, model, folder)
-        _heads(trial, prepared, model, folder)
-        _lengths(trial, prepared, model, folder)
+        _write_audits(trial, prepared, model, folder)
+        _write_probes(trial, prepared, model, folder)
+        _write_head_analysis(trial, prepared, model, folder)
+        _write_length_generalization(trial, prepared, model, folder)
         model_io.save(folder, model, prepared.tokenizer, trial, prepared.corpus.label_names)
-    result = _result(trial, folder, trained, found, time.perf_counter() - began) | more
-    write_json(folder / "result.json", result, durable=True, sealed=True)
-    sweep(folder)
+    result = _build_result(trial, folder, trained, found, time.perf_counter() - began) | more
+    write_json(folder / "result.json", result, fsync=True, with_checksum=True)
+    remove_checkpoints(folder)
     return result
 
 
-def begin(
+def build_training(
     trial: experiment.Trial,
-    prepared: Prepared,
+    dataset: Dataset,
     folder: Path,
     device: torch.device,
-    tell: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Callable[[TrainingProgress], None] = lambda progress: None,
     *,
-    taught: bool = True,
-    ranks: Alone = ALONE,
-    sizes: Count | None = None,
-) -> tuple[Transformer | OwnModel | FineTuned | Learner, Training]:
+    use_teacher: bool = True,
+    ranks: SingleProcess = SINGLE_PROCESS,
+    model_size: ModelCost | None = None,
+) -> tuple[Transformer | CustomModel | EncoderClassifier | StudentModel, Trainer]:
     """The model at step 0 and its training, in a folder that belongs to this trial and no other. Without `taught`, a
     teacher's work is not done: people's texts stand in for it. `sizes` are counted unless they are given."""
-    vocab = prepared.tokenizer.vocab_size
-    model = initial_model(trial, prepared)
-    schedule, objective = lesson(trial, prepared, taught=taught)
+    vocab = dataset.tokenizer.vocab_size
+    model = build_initial_model(trial, dataset)
+    schedule, objective = build_batches_and_objective(trial, dataset, use_teacher=use_teacher)
     followed = {
-        name: _examples(prepared, name, trial)
-        for name, split in prepared.corpus.splits.items()
+        name: _build_examples(dataset, name, trial)
+        for name, split in dataset.corpus.splits.items()
         if split.role in ("train", "validation") or name in trial.data.watch
     }
-    training = Training(
+    training = Trainer(
         model,
         objective,
         schedule,
@@ -168,241 +183,271 @@ def begin(
         folder,
         followed,
         device,
-        tell,
+        on_progress,
         ranks,
-        _unseen(prepared, trial),
+        _find_unseen_rows(dataset, trial),
     )
     if ranks.size > 1:
-        check_separable(model)
-    if ranks.is_first:
+        check_rows_independent(model)
+    if ranks.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
-        _claim(trial, prepared, folder)
-    if ranks.is_first and (folder / "start.json").is_file():
-        check_seal(folder / "start.json", f"remove {folder} to start the trial anew")
-    elif ranks.is_first:
-        sizes = sizes or sizes_of(trial, prepared)
+        _claim_run_folder(trial, dataset, folder)
+    if ranks.is_main_process and (folder / "start.json").is_file():
+        verify_checksum(folder / "start.json", f"remove {folder} to start the trial anew")
+    elif ranks.is_main_process:
+        model_size = model_size or compute_model_size(trial, dataset)
         start = {
-            "schema": SCHEMA,
-            "tensors": tensor_hashes(model),
+            "schema": SCHEMA_VERSION,
+            "tensors": compute_tensor_hashes(model),
             "schedule": schedule.digest(training.steps),
             "steps": training.steps,
             "steps_per_epoch": schedule.steps_per_epoch,
             "vocabulary": vocab,
-            "classes": prepared.classes,
-            **asdict(sizes),
+            "classes": dataset.classes,
+            **asdict(model_size),
             "device": device.type,
-            "breaks": sorted(model.breaks) if isinstance(model, Transformer) else [],
-            "versions": versions(),
+            "breaks": sorted(model.violates) if isinstance(model, Transformer) else [],
+            "versions": collect_versions(),
         }
-        write_json(folder / "start.json", start, sealed=True)
+        write_json(folder / "start.json", start, with_checksum=True)
     model.to(device)
     return model, training
 
 
-def sizes_of(trial: experiment.Trial, prepared: Prepared) -> Count:
+def compute_model_size(trial: experiment.Trial, dataset: Dataset) -> ModelCost:
     """What the trial's model is and costs."""
-    return count(trial.model, prepared.tokenizer.vocab_size, prepared.classes, batch=trial.training.batch)
+    return compute_model_cost(
+        trial.model, dataset.tokenizer.vocab_size, dataset.classes, batch_size=trial.training.batch
+    )
 
 
-def lesson(trial: experiment.Trial, prepared: Prepared, *, taught: bool = True) -> tuple[Schedule, Objective]:
+def build_batches_and_objective(
+    trial: experiment.Trial, dataset: Dataset, *, use_teacher: bool = True
+) -> tuple[BatchSchedule, Objective]:
     """What is learned from: batches, and what is minimised."""
     if trial.task == "distil":
-        found = teacher.lesson_of(trial, prepared, taught=taught)
-        return found.schedule(trial, prepared.tokenizer), found.objective
-    context, tokenizer = trial.model.context, prepared.tokenizer
-    schedule = Schedule(
-        prepared.encoded["train"], trial.goal, trial.training, trial.data, context, trial.seed, tokenizer
+        found = teacher.build_distillation_data(trial, dataset, use_teacher=use_teacher)
+        return found.schedule(trial, dataset.tokenizer), found.objective
+    context, tokenizer = trial.model.context, dataset.tokenizer
+    schedule = BatchSchedule(
+        dataset.encoded["train"], trial.prediction_task, trial.training, trial.data, context, trial.seed, tokenizer
     )
-    return schedule, _objective(trial)
+    return schedule, _build_objective(trial)
 
 
-def _claim(trial: experiment.Trial, prepared: Prepared, folder: Path) -> None:
-    identity = identity_of(trial, prepared.corpus.digest)
+def _claim_run_folder(trial: experiment.Trial, dataset: Dataset, folder: Path) -> None:
+    identity = compute_run_identity(trial, dataset.corpus.digest)
     path = folder / "trial.json"
     if path.is_file():
-        check_seal(path, f"remove {folder} to start the trial anew")
-        there = read_table(path).get("identity")
+        verify_checksum(path, f"remove {folder} to start the trial anew")
+        there = read_json_object(path).get("identity")
         if there != identity:
             raise RunFolderError(f"{folder}: holds a run of a different trial ({there}, this is {identity})")
     else:
         dumped = trial.model_dump(mode="json")
-        about = {"schema": SCHEMA, "identity": identity, "corpus": prepared.corpus.digest, "trial": dumped}
-        write_json(path, about, sealed=True)
+        about = {"schema": SCHEMA_VERSION, "identity": identity, "corpus": dataset.corpus.digest, "trial": dumped}
+        write_json(path, about, with_checksum=True)
     (folder / "failure.json").unlink(missing_ok=True)
 
 
-def _unseen(prepared: Prepared, trial: experiment.Trial) -> dict[str, tuple[str, NDArray[np.intp]]]:
+def _find_unseen_rows(dataset: Dataset, trial: experiment.Trial) -> dict[str, tuple[str, NDArray[np.intp]]]:
     """Of the held-out texts that are plotted along the way, the rows that do not stand in train, where some do."""
     found = {}
     for name in trial.data.watch:
-        encoded = prepared.encoded[name]
-        if not isinstance(encoded, batches.Rows):
+        encoded = dataset.encoded[name]
+        if not isinstance(encoded, batches.TokenRows):
             continue
-        rows = np.flatnonzero(leakage.unseen_rows(prepared.corpus, name))
+        rows = np.flatnonzero(leakage.compute_unseen_mask(dataset.corpus, name))
         if 0 < len(rows) < len(encoded):
             found[f"{name}, unseen rows"] = name, rows
     return found
 
 
-def _examples(prepared: Prepared, name: str, trial: experiment.Trial) -> Examples:
-    encoded = prepared.encoded[name]
-    if isinstance(encoded, Prompted):
-        found: Examples = prompted_examples(encoded, trial.model.context, prepared.tokenizer.pad_id or 0)
+def _build_examples(dataset: Dataset, split: str, trial: experiment.Trial) -> EvaluationExamples:
+    encoded = dataset.encoded[split]
+    if isinstance(encoded, PromptedRows):
+        found: EvaluationExamples = build_prompted_examples(encoded, trial.model.context, dataset.tokenizer.pad_id or 0)
     else:
-        found = examples.examples(encoded, trial.goal, trial.model.context, prepared.tokenizer)
+        found = examples.build_evaluation_examples(
+            encoded, trial.prediction_task, trial.model.context, dataset.tokenizer
+        )
     # Scoring all of train would cost more than training: an even sample of it shows the curve.
-    return found.sample(TRAIN_EXAMPLES) if name == "train" else found
+    return found.sample(NUM_TRAIN_EVAL_EXAMPLES) if split == "train" else found
 
 
 def evaluate_splits(
     trial: experiment.Trial,
-    prepared: Prepared,
+    dataset: Dataset,
     model: Any,
     device: torch.device,
-    scored: Mapping[str, Evaluation] = MappingProxyType({}),
-    ranks: Alone = ALONE,
+    known_evaluations: Mapping[str, Evaluation] = MappingProxyType({}),
+    ranks: SingleProcess = SINGLE_PROCESS,
 ) -> dict[str, Evaluation]:
     """Every split once, with the weights that were chosen; a search scores validation data only. This is the only
     place where test data is read whole. What was `scored` with these weights already is not scored again."""
-    objective = _objective(trial)
+    objective = _build_objective(trial)
     return {
-        name: scored.get(name)
-        or ranks.evaluate(model, objective, _examples(prepared, name, trial).batches(EVALUATION_BATCH), device)
-        for name, split in prepared.corpus.splits.items()
+        name: known_evaluations.get(name)
+        or ranks.evaluate(
+            model, objective, _build_examples(dataset, name, trial).batches(EVALUATION_BATCH_SIZE), device
+        )
+        for name, split in dataset.corpus.splits.items()
         if split.role == "validation" or not trial.choosing
     }
 
 
-def _objective(trial: experiment.Trial) -> Objective:
+def _build_objective(trial: experiment.Trial) -> Objective:
     """What is measured, and minimised where nobody teaches."""
-    return Student() if trial.task == "distil" else objective_of(trial.goal)
+    return DistillationObjective() if trial.task == "distil" else build_objective(trial.prediction_task)
 
 
-def _write_scores(folder: Path, found: dict[str, Evaluation]) -> None:
+def _write_scores(folder: Path, evaluations: dict[str, Evaluation]) -> None:
     arrays: dict[str, np.ndarray[Any, np.dtype[Any]]] = {}
-    for name, evaluation in found.items():
+    for name, evaluation in evaluations.items():
         arrays |= {f"{name}.{column}": values for column, values in evaluation.columns.items()}
     write_bytes(folder / "scores.safetensors", pack(arrays))
 
 
-def _audit(trial: experiment.Trial, prepared: Prepared, model: Any, folder: Path) -> None:
+def _write_audits(trial: experiment.Trial, dataset: Dataset, model: Any, folder: Path) -> None:
     """Audit the trained model. Once a variant is enough: another seed is the same network with other numbers."""
     if trial.seed != 0:
         return
-    tokenizer, task = prepared.tokenizer, trial.goal
-    batch = next(_examples(prepared, "train", trial).batches(AUDIT_ROWS))
-    initial = initial_model(trial, prepared)
+    tokenizer, task = dataset.tokenizer, trial.prediction_task
+    batch = next(_build_examples(dataset, "train", trial).batches(AUDIT_BATCH_SIZE))
+    initial = build_initial_model(trial, dataset)
     found = [
-        *initialization.audit_start(initial, batch, task=task, vocab=tokenizer.vocab_size, classes=prepared.classes),
+        *initialization.audit_untrained_model(
+            initial, batch, task=task, vocab_size=tokenizer.vocab_size, num_classes=dataset.classes
+        ),
         *model_audit.audit_model(
             model.cpu(),
             task=task,
-            vocab=tokenizer.vocab_size,
+            vocab_size=tokenizer.vocab_size,
             context=trial.model.context,
-            classes=prepared.classes,
+            num_classes=dataset.classes,
             pad_id=tokenizer.pad_id,
         ),
     ]
-    write_json(folder / "audits.json", {"schema": SCHEMA, "audits": [finding.as_row() for finding in found]})
+    write_json(folder / "audits.json", {"schema": SCHEMA_VERSION, "audits": [finding.to_dict() for finding in found]})
 
 
-def _probe(trial: experiment.Trial, prepared: Prepared, model: Any, folder: Path) -> None:
+def _write_probes(trial: experiment.Trial, dataset: Dataset, model: Any, folder: Path) -> None:
     """Try the probe texts: samples for prompts, a score or a class for sentences, maps of the first of them."""
-    tokenizer = prepared.tokenizer
+    tokenizer = dataset.tokenizer
     model.eval().cpu()
-    loaded = model_io.Saved(model, tokenizer, trial.goal, prepared.corpus.label_names, trial, folder)
+    loaded = model_io.SavedModel(model, tokenizer, trial.prediction_task, dataset.corpus.label_names, trial, folder)
     samples = []
-    for prompt in trial.probe.prompts if trial.goal == "language-model" else ():
+    for prompt in trial.probe.prompts if trial.prediction_task == "language-model" else ():
         for sample in range(trial.probe.samples):
-            seed = rng.key(trial.seed, "sample", sample) if sample else trial.seed
-            made = continue_ids(model, tokenizer.encode(prompt), SAMPLE_TOKENS, seed=seed, stop_id=tokenizer.stop_id)
+            seed = rng.derive_seed(trial.seed, "sample", sample) if sample else trial.seed
+            made = sample_continuation_ids(
+                model, tokenizer.encode(prompt), SAMPLE_MAX_NEW_TOKENS, seed=seed, stop_token_id=tokenizer.eos_id
+            )
             samples.append({"prompt": prompt, "text": tokenizer.decode(made)})
     sentences = {}
     for name, text in trial.probe.sentences.items():
-        sentences[name] = inference.predict(loaded, text) if trial.goal == "classify" else inference.score(loaded, text)
+        sentences[name] = (
+            inference.predict_class(loaded, text)
+            if trial.prediction_task == "classify"
+            else inference.score_text(loaded, text)
+        )
     write_json(folder / "probes.json", {"samples": samples, "sentences": sentences})
     texts = [*trial.probe.sentences.values(), *trial.probe.prompts]
     if texts and isinstance(model, Transformer):
-        _write_maps(trial, prepared, model, texts[0], folder)
+        _write_attention_maps(trial, dataset, model, texts[0], folder)
 
 
-def _summaries(trial: experiment.Trial, prepared: Prepared, model: Any, folder: Path) -> dict[str, Any]:
+def _write_summaries(trial: experiment.Trial, dataset: Dataset, model: Any, folder: Path) -> dict[str, Any]:
     """What a student writes about the held-out documents, measured; and how long one takes, once a variant."""
-    if prepared.documents is None or trial.teacher is None or trial.choosing:
+    if dataset.documents is None or trial.teacher is None or trial.choosing:
         return {}
     model.eval().cpu()
-    how, longest = teacher.chosen_strategy(trial.teacher), trial.teacher.max_new_tokens
-    prompts = teacher.questions(trial.data, prepared, prepared.tokenizer, "test")
-    made = summarization.write(model, prepared.tokenizer, prompts, how, longest)
-    (folder / summarization.FILE).unlink(missing_ok=True)
-    for document, one in zip(prepared.documents.splits["test"], made, strict=True):
-        append_line(folder / summarization.FILE, summarization.line_of(document, one.text, one.ended))
+    how, longest = teacher.build_teacher_strategy(trial.teacher), trial.teacher.max_new_tokens
+    prompts = teacher.build_summary_prompts(trial.data, dataset, dataset.tokenizer, "test")
+    made = summarization.generate_summaries(model, dataset.tokenizer, prompts, how, longest)
+    (folder / summarization.SUMMARIES_FILE).unlink(missing_ok=True)
+    for document, one in zip(dataset.documents.splits["test"], made, strict=True):
+        append_jsonl(folder / summarization.SUMMARIES_FILE, summarization.score_summary(document, one.text, one.ended))
     if trial.seed != 0:
         return {}
-    return {"seconds_per_summary": summarization.seconds_each(model, prepared.tokenizer, prompts, how, longest)}
+    return {
+        "seconds_per_summary": summarization.measure_seconds_per_summary(
+            model, dataset.tokenizer, prompts, how, longest
+        )
+    }
 
 
-def _heads(trial: experiment.Trial, prepared: Prepared, model: Any, folder: Path) -> None:
+def _write_head_analysis(trial: experiment.Trial, dataset: Dataset, model: Any, folder: Path) -> None:
     """What each head does, on validation text where there is some: nothing is chosen by it."""
     if isinstance(model, Transformer):
-        chosen = [split.name for split in prepared.corpus.splits.values() if split.role == "validation"]
-        (name, *_) = [*chosen, *(split.name for split in prepared.corpus.held_out()), "train"]
-        trial_metrics.write(folder, model, _examples(prepared, name, trial), prepared.tokenizer, name)
+        chosen = [split.name for split in dataset.corpus.splits.values() if split.role == "validation"]
+        (name, *_) = [*chosen, *(split.name for split in dataset.corpus.get_test_splits()), "train"]
+        trial_metrics.write_head_measures(folder, model, _build_examples(dataset, name, trial), dataset.tokenizer, name)
 
 
-def _lengths(trial: experiment.Trial, prepared: Prepared, model: Any, folder: Path) -> None:
+def _write_length_generalization(trial: experiment.Trial, dataset: Dataset, model: Any, folder: Path) -> None:
     """What the probe asks about other lengths of input. Costs are measured once a variant."""
     tested, measured = trial.probe.contexts, trial.probe.costs if trial.seed == 0 else ()
     if not tested and not measured:
         return
-    held_out = {split.name: prepared.encoded[split.name] for split in prepared.corpus.held_out()}
+    held_out = {split.name: dataset.encoded[split.name] for split in dataset.corpus.get_test_splits()}
     found = {
-        "schema": SCHEMA,
-        "contexts": length_generalization.test_at(model, trial.goal, prepared.tokenizer, held_out, tested),
-        "costs": length_generalization.costs_at(trial.model, prepared.tokenizer.vocab_size, prepared.classes, measured),
+        "schema": SCHEMA_VERSION,
+        "contexts": length_generalization.evaluate_at_lengths(
+            model, trial.prediction_task, dataset.tokenizer, held_out, tested
+        ),
+        "costs": length_generalization.measure_costs_at_lengths(
+            trial.model, dataset.tokenizer.vocab_size, dataset.classes, measured
+        ),
     }
     write_json(folder / "lengths.json", found)
 
 
-def _write_maps(trial: experiment.Trial, prepared: Prepared, model: Transformer, text: str, folder: Path) -> None:
+def _write_attention_maps(
+    trial: experiment.Trial, dataset: Dataset, model: Transformer, text: str, folder: Path
+) -> None:
     """Attention before and after training on one text, for the report."""
-    ids = prepared.tokenizer.encode(text)[: trial.model.context]
-    before = initial_model(trial, prepared).eval()
+    ids = dataset.tokenizer.encode(text)[: trial.model.context]
+    before = build_initial_model(trial, dataset).eval()
     arrays = {}
     with torch.no_grad():
         for when, one in (("before", before), ("after", model)):
             for layer, maps in enumerate(one(torch.tensor([ids]), maps=True).maps or ()):
                 arrays[f"{when}.{layer}"] = maps[0].to(torch.float32).numpy()
     write_bytes(folder / "maps.safetensors", pack(arrays))
-    write_json(folder / "maps.json", {"text": text, "tokens": [prepared.tokenizer.token(i) for i in ids]})
+    write_json(folder / "maps.json", {"text": text, "tokens": [dataset.tokenizer.token(i) for i in ids]})
 
 
-def _result(
-    trial: experiment.Trial, folder: Path, trained: Trained, found: dict[str, Evaluation], seconds: float
+def _build_result(
+    trial: experiment.Trial,
+    folder: Path,
+    training_summary: TrainingResult,
+    evaluations: dict[str, Evaluation],
+    seconds: float,
 ) -> dict[str, Any]:
-    metric = objective_of(trial.goal).metric
+    metric = build_objective(trial.prediction_task).metric
     kept = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("."))
     sums = {
-        str(p.relative_to(folder)): sha256(p)
+        str(p.relative_to(folder)): compute_sha256(p)
         for p in kept
         if not p.is_relative_to(folder / "own" / "__pycache__")
         and not p.relative_to(folder).parts[0].startswith(("checkpoint-", "best-"))
         and p.name not in ("result.json", "failure.json")
     }
-    trained_row = {k: (None if v != v else v) for k, v in asdict(trained).items()}
+    trained_row = {k: (None if v != v else v) for k, v in asdict(training_summary).items()}
     return {
-        "schema": SCHEMA,
+        "schema": SCHEMA_VERSION,
         "variant": trial.variant,
         "seed": trial.seed,
         "metric": metric,
-        "scores": {name: scores_of(evaluation, metric) for name, evaluation in found.items()},
+        "scores": {name: summarize_evaluation(evaluation, metric) for name, evaluation in evaluations.items()},
         "trained": trained_row,
         "trial_seconds": round(seconds, 3),
         "sha256": sums,
     }
 
 
-def sweep(folder: Path) -> None:
+def remove_checkpoints(folder: Path) -> None:
     """The checkpoints have done their work once the result is there."""
     for rest in folder.glob("checkpoint-*"):
         shutil.rmtree(rest, ignore_errors=True)
@@ -410,7 +455,7 @@ def sweep(folder: Path) -> None:
         weights.unlink(missing_ok=True)
 
 
-def versions() -> dict[str, str]:
+def collect_versions() -> dict[str, str]:
     return {
         "headtohead": metadata.version("headtohead"),
         "torch": str(torch.__version__),
@@ -420,19 +465,19 @@ def versions() -> dict[str, str]:
     }
 
 
-def estimate(trial: experiment.Trial, folder: Path, *, steps: int = 3) -> float:
+def estimate_seconds(trial: experiment.Trial, folder: Path, *, num_steps: int = 3) -> float:
     """Seconds that a trial will take, from a few real steps and one evaluation of the followed texts."""
-    prepared = prepare(trial.data, trial.task)
-    model, training = begin(trial, prepared, folder, devices.choose("auto"), taught=False)
+    prepared = prepare_dataset(trial.data, trial.task)
+    model, training = build_training(trial, prepared, folder, devices.select_device("auto"), use_teacher=False)
     model.train()
-    before = devices.threads(1)  # as in a worker
+    before = devices.set_num_threads(1)  # as in a worker
     training._step(0)
     began = time.perf_counter()
-    for step in range(steps):
+    for step in range(num_steps):
         training._step(step)
-    one_step = (time.perf_counter() - began) / steps
-    devices.threads(before)
-    examples = sum(e.count / e.stride for e in training.followed.values())
+    one_step = (time.perf_counter() - began) / num_steps
+    devices.set_num_threads(before)
+    examples = sum(e.count / e.stride for e in training.tracked_examples.values())
     evaluations = 2 + training.steps // training.evaluate_every
     # An evaluation is a forward pass: about a third of a step's work for each row.
     return training.steps * one_step + evaluations * examples / trial.training.batch * one_step / 3

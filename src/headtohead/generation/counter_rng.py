@@ -24,99 +24,99 @@ from numpy.typing import NDArray
 
 from headtohead import rng
 
-Keys = NDArray[np.uint64]
-Luck = Float[np.ndarray[Any, Any], "rows vocab"]
-AHEAD = 8
+RowKeys = NDArray[np.uint64]
+UniformNoise = Float[np.ndarray[Any, Any], "rows vocab"]
+ROW_STEPS_PER_HASH = 8
 """rows times steps that are hashed at once: a few large operations instead of many small ones"""
 
-MOST = 1 - 2.0**-25
+MAX_UNIFORM = 1 - 2.0**-25
 """a uniform number that was rounded up to 1 would take for ever"""
 _GOLDEN64 = np.uint64(0x9E3779B97F4A7C15)
 _GOLDEN32 = np.uint32(0x9E3779B9)
 
 
-def row_key(seed: int, prompt: Sequence[int], sample: int) -> int:
+def derive_continuation_key(seed: int, prompt_ids: Sequence[int], sample_index: int) -> int:
     """The key of one continuation."""
-    return rng.key(seed, "decode", sample, *prompt)
+    return rng.derive_seed(seed, "decode", sample_index, *prompt_ids)
 
 
-class Chance:
+class CounterRNG:
     """The luck of every token, for the rows of a batch, step by step."""
 
-    def __init__(self, keys: Sequence[int], vocab: int) -> None:
-        self.keys: Keys = np.array(keys, dtype=np.uint64)
-        self.vocab = vocab
-        self._begin()
+    def __init__(self, row_keys: Sequence[int], vocab_size: int) -> None:
+        self.keys: RowKeys = np.array(row_keys, dtype=np.uint64)
+        self.vocab = vocab_size
+        self._reset_buffer()
 
-    def _begin(self) -> None:
+    def _reset_buffer(self) -> None:
         """Room that is used again and again: to ask the system for as much at each step would take longer than the
         hash."""
-        self._first, self._steps = 0, 0
-        self._room = Room(max(1, AHEAD // len(self.keys)), len(self.keys), self.vocab)
+        self._first, self._num_buffered_steps = 0, 0
+        self._buffer = HashBuffer(max(1, ROW_STEPS_PER_HASH // len(self.keys)), len(self.keys), self.vocab)
 
-    def at(self, step: int) -> Luck:
+    def at(self, step: int) -> UniformNoise:
         """Uniform numbers in (0, 2**31]; they hold until the next step is asked for."""
-        if not self._first <= step < self._first + self._steps:
-            self._first, self._steps = step, len(self._room.found)
-            luck(self.keys, range(step, step + self._steps), self.vocab, self._room)
-        found: Luck = self._room.found[step - self._first]
+        if not self._first <= step < self._first + self._num_buffered_steps:
+            self._first, self._num_buffered_steps = step, len(self._buffer.found)
+            hash_uniforms(self.keys, range(step, step + self._num_buffered_steps), self.vocab, self._buffer)
+        found: UniformNoise = self._buffer.found[step - self._first]
         return found
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep these rows."""
         self.keys = self.keys[list(rows)]
-        self._begin()
+        self._reset_buffer()
 
 
-class Room:
+class HashBuffer:
     """Where a hash is worked out."""
 
-    def __init__(self, steps: int, rows: int, vocab: int) -> None:
-        self.mixed, self.folded = np.empty((2, steps, rows, vocab), dtype=np.uint32)
-        self.found = np.empty((steps, rows, vocab), dtype=np.float32)
+    def __init__(self, steps: int, rows: int, vocab_size: int) -> None:
+        self.mixed, self.folded = np.empty((2, steps, rows, vocab_size), dtype=np.uint32)
+        self.found = np.empty((steps, rows, vocab_size), dtype=np.float32)
 
 
-def luck(
-    keys: Keys, steps: range, vocab: int, room: Room | None = None
+def hash_uniforms(
+    row_keys: RowKeys, steps: range, vocab_size: int, buffer: HashBuffer | None = None
 ) -> Float[np.ndarray[Any, Any], "steps rows vocab"]:
     """Uniform numbers in (0, 2**31], each a hash of (key, step, token)."""
-    room = room or Room(len(steps), len(keys), vocab)
+    buffer = buffer or HashBuffer(len(steps), len(row_keys), vocab_size)
     counter = np.arange(steps.start + 1, steps.stop + 1, dtype=np.uint64)[:, None] * _GOLDEN64
-    mixed = _splitmix(keys[None, :] + counter)  # (steps, rows)
+    mixed = _splitmix64(row_keys[None, :] + counter)  # (steps, rows)
     low, high = (mixed & np.uint64(0xFFFFFFFF)).astype(np.uint32), (mixed >> np.uint64(32)).astype(np.uint32)
-    x, other = room.mixed, room.folded
-    np.add(_tokens(vocab), low[..., None], out=x)
-    _fold(x, other, 16)
+    x, other = buffer.mixed, buffer.folded
+    np.add(_compute_token_counters(vocab_size), low[..., None], out=x)
+    _xorshift_right(x, other, 16)
     x *= np.uint32(0x7FEB352D)
-    _fold(x, other, 15)
+    _xorshift_right(x, other, 15)
     x ^= high[..., None]
     x *= np.uint32(0x846CA68B)
-    _fold(x, other, 16)
+    _xorshift_right(x, other, 16)
     x >>= np.uint32(1)
     # 31 bits as a floating number: the small ones, which win the race, keep all their digits.
-    np.copyto(room.found, x.view(np.int32), casting="unsafe")
-    room.found += np.float32(0.5)
-    return room.found
+    np.copyto(buffer.found, x.view(np.int32), casting="unsafe")
+    buffer.found += np.float32(0.5)
+    return buffer.found
 
 
-def times(luck: Float[np.ndarray[Any, Any], "..."]) -> NDArray[np.float64]:
+def uniform_to_exponential(uniforms: Float[np.ndarray[Any, Any], "..."]) -> NDArray[np.float64]:
     """Exponential numbers, in units of 2**-31: -log(1 - u). Never smaller than the uniform number they come from."""
-    share = np.minimum(luck.astype(np.float64) * 2.0**-31, MOST)
+    share = np.minimum(uniforms.astype(np.float64) * 2.0**-31, MAX_UNIFORM)
     found: NDArray[np.float64] = -np.log1p(-share) * 2.0**31
     return found
 
 
-def time(luck: float) -> float:
+def scalar_uniform_to_exponential(uniform: float) -> float:
     """The same of one number."""
-    return -math.log1p(-min(luck * 2.0**-31, MOST)) * 2.0**31
+    return -math.log1p(-min(uniform * 2.0**-31, MAX_UNIFORM)) * 2.0**31
 
 
-def _fold(x: NDArray[np.uint32], other: NDArray[np.uint32], by: int) -> None:
-    np.right_shift(x, np.uint32(by), out=other)
-    x ^= other
+def _xorshift_right(x: NDArray[np.uint32], buffer: NDArray[np.uint32], shift: int) -> None:
+    np.right_shift(x, np.uint32(shift), out=buffer)
+    x ^= buffer
 
 
-def _splitmix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _splitmix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     found: NDArray[np.uint64] = x ^ (x >> np.uint64(31))
@@ -124,5 +124,5 @@ def _splitmix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 @lru_cache(maxsize=8)
-def _tokens(vocab: int) -> NDArray[Any]:
+def _compute_token_counters(vocab: int) -> NDArray[Any]:
     return np.arange(vocab, dtype=np.uint32) * _GOLDEN32

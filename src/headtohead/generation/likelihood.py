@@ -21,12 +21,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headtohead.errors import ModelError
-from headtohead.generation.detokenizer import prompt_ids
-from headtohead.nn.kv_cache import Store
+from headtohead.generation.detokenizer import encode_prompt
+from headtohead.nn.kv_cache import DecodingCache
 
-ROWS = 16
+BATCH_SIZE = 16
 """texts read at once: logits of more do not stay in the cache of a processor"""
-Ids = Sequence[int]
+TokenIds = Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -40,69 +40,81 @@ class Likelihood:
     """tokens that are not in the model's vocabulary, which it guesses too easily"""
 
 
-def of_tokens(model: Any, begun: Sequence[Ids], written: Sequence[Ids]) -> list[float]:
+def compute_continuation_losses(
+    model: Any, contexts: Sequence[TokenIds], continuations: Sequence[TokenIds]
+) -> list[float]:
     """The loss of each row's tokens after those that it begins with, in nats. Rows that begin alike are read once."""
-    losses = [0.0] * len(written)
-    for rows in _alike([(len(a), len(b)) for a, b in zip(begun, written, strict=True)]):
-        if not written[rows[0]]:
+    losses = [0.0] * len(continuations)
+    for rows in _group_rows_by_length([(len(a), len(b)) for a, b in zip(contexts, continuations, strict=True)]):
+        if not continuations[rows[0]]:
             continue
-        if not begun[rows[0]]:
+        if not contexts[rows[0]]:
             raise ModelError("an empty prompt: this model has no start token to begin from, so give it some text")
-        found = _losses(model, [begun[row] for row in rows], [written[row] for row in rows])
+        found = _compute_batch_losses(model, [contexts[row] for row in rows], [continuations[row] for row in rows])
         for row, loss in zip(rows, found.tolist(), strict=True):
             losses[row] = loss
     return losses
 
 
-def _alike(sizes: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
+def _group_rows_by_length(lengths: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
     """The rows with the same sizes, a handful at a time."""
     groups: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for row, size in enumerate(sizes):
+    for row, size in enumerate(lengths):
         groups[size].append(row)
     for rows in groups.values():
-        for at in range(0, len(rows), ROWS):
-            yield rows[at : at + ROWS]
+        for at in range(0, len(rows), BATCH_SIZE):
+            yield rows[at : at + BATCH_SIZE]
 
 
 @torch.inference_mode()
-def _losses(model: Any, begun: Sequence[Ids], written: Sequence[Ids]) -> Float[Tensor, " rows"]:
-    first, length = len(begun[0]), len(begun[0]) + len(written[0])
-    cache = model.new_cache() if length - 1 <= model.context else None
+def _compute_batch_losses(
+    model: Any, contexts: Sequence[TokenIds], continuations: Sequence[TokenIds]
+) -> Float[Tensor, " rows"]:
+    first, length = len(contexts[0]), len(contexts[0]) + len(continuations[0])
+    cache = model.create_cache() if length - 1 <= model.context else None
     if cache is None:
-        return whole(model, torch.tensor([[*a, *b] for a, b in zip(begun, written, strict=True)]), first)
-    return shared(model, cache, [tuple(one) for one in begun], torch.tensor([list(one) for one in written]))
+        return compute_losses_uncached(
+            model, torch.tensor([[*a, *b] for a, b in zip(contexts, continuations, strict=True)]), first
+        )
+    return compute_losses_cached(
+        model, cache, [tuple(one) for one in contexts], torch.tensor([list(one) for one in continuations])
+    )
 
 
-def whole(model: Any, ids: Int[Tensor, "rows length"], first: int) -> Float[Tensor, " rows"]:
+def compute_losses_uncached(
+    model: Any, input_ids: Int[Tensor, "rows length"], continuation_start: int
+) -> Float[Tensor, " rows"]:
     """The plain road: the loss from token `first` on, each row read from its beginning."""
-    total = torch.zeros(len(ids), dtype=torch.float64)
-    for begin, start, end in windows(ids.shape[1], first, int(model.context)):
-        logits = model(ids[:, begin : end - 1]).logits[:, start - begin - 1 :]
-        total += _summed(logits, ids[:, start:end])
+    total = torch.zeros(len(input_ids), dtype=torch.float64)
+    for begin, start, end in iter_sliding_windows(input_ids.shape[1], continuation_start, int(model.context)):
+        logits = model(input_ids[:, begin : end - 1]).logits[:, start - begin - 1 :]
+        total += _sum_cross_entropy(logits, input_ids[:, start:end])
     return total
 
 
-def shared(
-    model: Any, cache: Store, begun: Sequence[tuple[int, ...]], written: Int[Tensor, "rows new"]
+def compute_losses_cached(
+    model: Any, cache: DecodingCache, contexts: Sequence[tuple[int, ...]], continuations: Int[Tensor, "rows new"]
 ) -> Float[Tensor, " rows"]:
     """The quick road: a beginning is read once, and all that was written after it goes on from the cache."""
-    different = {one: at for at, one in enumerate(dict.fromkeys(begun))}
-    logits = model.next_logits(torch.tensor([list(one) for one in different]), cache=cache)
-    rows = torch.tensor([different[one] for one in begun])
-    total = _summed(logits[rows][:, None], written[:, :1])
-    if written.shape[1] > 1:
+    different = {one: at for at, one in enumerate(dict.fromkeys(contexts))}
+    logits = model.next_token_logits(torch.tensor([list(one) for one in different]), cache=cache)
+    rows = torch.tensor([different[one] for one in contexts])
+    total = _sum_cross_entropy(logits[rows][:, None], continuations[:, :1])
+    if continuations.shape[1] > 1:
         cache.select(rows)
-        total += _summed(model(written[:, :-1], cache=cache).logits, written[:, 1:])
+        total += _sum_cross_entropy(model(continuations[:, :-1], cache=cache).logits, continuations[:, 1:])
     return total
 
 
-def _summed(logits: Float[Tensor, "rows new vocab"], ids: Int[Tensor, "rows new"]) -> Float[Tensor, " rows"]:
-    return F.cross_entropy(logits.float().transpose(1, 2), ids, reduction="none").double().sum(-1)
+def _sum_cross_entropy(
+    logits: Float[Tensor, "rows new vocab"], labels: Int[Tensor, "rows new"]
+) -> Float[Tensor, " rows"]:
+    return F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none").double().sum(-1)
 
 
-def windows(length: int, first: int, context: int) -> Iterator[tuple[int, int, int]]:
+def iter_sliding_windows(length: int, continuation_start: int, context: int) -> Iterator[tuple[int, int, int]]:
     """(begin, start, end): tokens from start to end are predicted from those since begin, at most a context of them."""
-    start = first
+    start = continuation_start
     while start < length:
         begin = 0 if length - 1 <= context else max(0, start - max(1, context // 2))
         end = min(length, begin + context + 1)
@@ -110,24 +122,26 @@ def windows(length: int, first: int, context: int) -> Iterator[tuple[int, int, i
         start = end
 
 
-def of_texts(model: Any, tokenizer: Any, prompts: Sequence[str], texts: Sequence[str]) -> list[Likelihood]:
+def compute_text_likelihoods(
+    model: Any, tokenizer: Any, prompts: Sequence[str], continuations: Sequence[str]
+) -> list[Likelihood]:
     """The loss of each text after its prompt, cut by this model's tokenizer. A text that comes twice is read once."""
-    rows = list(zip(prompts, texts, strict=True))
+    rows = list(zip(prompts, continuations, strict=True))
     different = list(dict.fromkeys(rows))
-    cut = [split(tokenizer, *row) for row in different]
-    losses = of_tokens(model, [begun for begun, _ in cut], [written for _, written in cut])
+    cut = [encode_pair(tokenizer, *row) for row in different]
+    losses = compute_continuation_losses(model, [begun for begun, _ in cut], [written for _, written in cut])
     found = {
-        row: Likelihood(loss, len(written), len(row[1].encode()), sum(one == tokenizer.unknown_id for one in written))
+        row: Likelihood(loss, len(written), len(row[1].encode()), sum(one == tokenizer.unk_id for one in written))
         for row, (_, written), loss in zip(different, cut, losses, strict=True)
     }
     return [found[row] for row in rows]
 
 
-def split(tokenizer: Any, prompt: str, text: str) -> tuple[list[int], list[int]]:
+def encode_pair(tokenizer: Any, prompt: str, continuation: str) -> tuple[list[int], list[int]]:
     """The tokens of both together, parted where those of the prompt alone end. A token that reaches from one into the
     other is the continuation's."""
-    alone, both = prompt_ids(tokenizer, prompt), prompt_ids(tokenizer, prompt + text)
-    if len(alone) == 1 and alone[0] == tokenizer.start_id and both[:1] != alone:
+    alone, both = encode_prompt(tokenizer, prompt), encode_prompt(tokenizer, prompt + continuation)
+    if len(alone) == 1 and alone[0] == tokenizer.bos_id and both[:1] != alone:
         both = [*alone, *both]  # an empty prompt: the text follows the start
     shared = next((i for i, (a, b) in enumerate(zip(alone, both, strict=False)) if a != b), min(len(alone), len(both)))
     return both[:shared], both[shared:]

@@ -22,69 +22,79 @@ import numpy as np
 import torch
 
 from headtohead.errors import ModelError
-from headtohead.generation.counter_rng import Luck, time, times
-from headtohead.generation.logits_processors import Cut, Logits, Seen, Step, distribution
-from headtohead.generation.token_ranks import Row, struck
+from headtohead.generation.counter_rng import UniformNoise, scalar_uniform_to_exponential, uniform_to_exponential
+from headtohead.generation.logits_processors import (
+    GenerationState,
+    Logits,
+    LogitsProcessor,
+    TruncationProcessor,
+    logits_to_probs,
+)
+from headtohead.generation.token_ranks import ProbabilityRow, zero_bounds_not_above
 
 
-def likeliest(logits: Logits, steps: Sequence[Step], seen: Seen) -> list[int]:
+def select_greedy_tokens(logits: Logits, processors: Sequence[LogitsProcessor], state: GenerationState) -> list[int]:
     """The place of the maximum."""
-    for step in steps:
-        logits = step(logits, seen)
+    for step in processors:
+        logits = step(logits, state)
     found: list[int] = logits.argmax(-1).tolist()
     return found
 
 
-def draw_slowly(logits: Logits, steps: Sequence[Step], seen: Seen, luck: Luck) -> list[int]:
+def sample_tokens_reference(
+    logits: Logits, processors: Sequence[LogitsProcessor], state: GenerationState, uniforms: UniformNoise
+) -> list[int]:
     """The definition: the distribution that the steps leave, and a race."""
-    probabilities = distribution(logits, steps, seen)
-    speed = probabilities / torch.from_numpy(times(luck)).to(probabilities.device)
+    probabilities = logits_to_probs(logits, processors, state)
+    speed = probabilities / torch.from_numpy(uniform_to_exponential(uniforms)).to(probabilities.device)
     found = speed.argmax(-1)
     if not bool((speed.gather(-1, found[:, None]) > 0).all()):  # also when it is not a number
-        raise _nothing_left()
+        raise _build_no_token_error()
     tokens: list[int] = found.tolist()
     return tokens
 
 
-def draw(logits: Logits, steps: Sequence[Step], seen: Seen, luck: Luck) -> list[int]:
+def sample_tokens(
+    logits: Logits, processors: Sequence[LogitsProcessor], state: GenerationState, uniforms: UniformNoise
+) -> list[int]:
     """The same tokens, without a sort where the last step is a cut."""
     if logits.device.type != "cpu":
-        return draw_slowly(logits, steps, seen, luck)
-    cut = steps[-1] if steps and isinstance(steps[-1], Cut) else None
-    probabilities = distribution(logits, steps if cut is None else steps[:-1], seen).numpy()
-    return [_race(row, fortune, cut) for row, fortune in zip(probabilities, luck, strict=True)]
+        return sample_tokens_reference(logits, processors, state, uniforms)
+    cut = processors[-1] if processors and isinstance(processors[-1], TruncationProcessor) else None
+    probabilities = logits_to_probs(logits, processors if cut is None else processors[:-1], state).numpy()
+    return [_sample_row(row, fortune, cut) for row, fortune in zip(probabilities, uniforms, strict=True)]
 
 
-def _race(row: Row, luck: Row, cut: Cut | None) -> int:
+def _sample_row(probs: ProbabilityRow, uniforms: ProbabilityRow, truncation: TruncationProcessor | None) -> int:
     """The first to arrive among those that the cut keeps."""
-    bound = row / luck
+    bound = probs / uniforms
     while True:
-        found = _fastest(row, bound, luck)
-        at = float(row[found])
+        found = _find_race_winner(probs, bound, uniforms)
+        at = float(probs[found])
         if not at > 0:  # also when it is not a number
-            raise _nothing_left()
-        if cut is None or cut.keeps(row, at):
+            raise _build_no_token_error()
+        if truncation is None or truncation.is_kept(probs, at):
             return found
-        bound = struck(bound, row, at)
+        bound = zero_bounds_not_above(bound, probs, at)
 
 
-def _fastest(row: Row, bound: Row, luck: Row) -> int:
+def _find_race_winner(probs: ProbabilityRow, score_bounds: ProbabilityRow, uniforms: ProbabilityRow) -> int:
     """The place of the largest probability / time. Leaves the bounds as they are."""
-    found = int(bound.argmax())
-    speed, top = _speed(row, luck, found), bound[found]
-    bound[found] = 0
-    if bound.max() > speed:  # somebody may still be faster than the one with the largest bound
-        for place in np.flatnonzero(bound > speed).tolist():
-            if (other := _speed(row, luck, place)) > speed:
-                bound[found], found, speed, top = top, place, other, bound[place]
-                bound[found] = 0
-    bound[found] = top
+    found = int(score_bounds.argmax())
+    speed, top = _compute_race_score(probs, uniforms, found), score_bounds[found]
+    score_bounds[found] = 0
+    if score_bounds.max() > speed:  # somebody may still be faster than the one with the largest bound
+        for place in np.flatnonzero(score_bounds > speed).tolist():
+            if (other := _compute_race_score(probs, uniforms, place)) > speed:
+                score_bounds[found], found, speed, top = top, place, other, score_bounds[place]
+                score_bounds[found] = 0
+    score_bounds[found] = top
     return found
 
 
-def _speed(row: Row, luck: Row, place: int) -> float:
-    return float(row[place]) / time(float(luck[place]))
+def _compute_race_score(probs: ProbabilityRow, uniforms: ProbabilityRow, token_id: int) -> float:
+    return float(probs[token_id]) / scalar_uniform_to_exponential(float(uniforms[token_id]))
 
 
-def _nothing_left() -> ModelError:
+def _build_no_token_error() -> ModelError:
     return ModelError("no token is left to draw: everything is banned, or the model's logits are not numbers")

@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from headtohead.errors import StrategyError, nearest
+from headtohead.errors import StrategyError, suggest
 from headtohead.generation import logits_processors
-from headtohead.generation.logits_processors import Step, is_count, is_number
+from headtohead.generation.logits_processors import LogitsProcessor, is_finite_number, is_integer_at_least
 
-Way = Literal["likeliest", "draw", "beam", "contrast"]
-Options = tuple[tuple[str, Any], ...]
+GenerationMode = Literal["likeliest", "draw", "beam", "contrast"]
+StrategyOptions = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
@@ -28,49 +28,52 @@ class Strategy:
     """How a text is continued."""
 
     name: str
-    options: Options = ()
+    options: StrategyOptions = ()
     """what was asked for, in a fixed order"""
-    way: Way = field(default="draw", compare=False)
-    steps: tuple[Step, ...] = field(default=(), compare=False, repr=False)
+    way: GenerationMode = field(default="draw", compare=False)
+    steps: tuple[LogitsProcessor, ...] = field(default=(), compare=False, repr=False)
 
     def __str__(self) -> str:
         said = ", ".join(f"{name}={value!r}" for name, value in self.options)
         return f"{self.name}({said})" if said else self.name
 
-    def option(self, name: str) -> Any:
+    def get_option(self, name: str) -> Any:
         """An option that this strategy has, given or by default."""
-        return {**_defaults(self.name), **dict(self.options)}[name]
+        return {**_get_default_options(self.name), **dict(self.options)}[name]
 
     def with_options(self, **options: Any) -> Strategy:
         """The same with some options changed: for sweeps."""
-        return strategy(self.name, **{**dict(self.options), **options})
+        return build_strategy(self.name, **{**dict(self.options), **options})
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {"strategy": self.name, **dict(self.options)}
 
     def bound(self, encode: Callable[[str], Sequence[int]]) -> Strategy:
         """With banned texts as tokens."""
-        found = tuple(s.bound(encode) if isinstance(s, logits_processors.Ban) and s.texts else s for s in self.steps)
+        found = tuple(
+            s.bound(encode) if isinstance(s, logits_processors.NoBadWordsLogitsProcessor) and s.texts else s
+            for s in self.steps
+        )
         return replace(self, steps=found)
 
 
 # ---- what there is
 
-DRAWS: dict[str, tuple[str, Callable[[Any], Step], Any]] = {
-    "top-k": ("k", logits_processors.TopK, 50),
-    "top-p": ("p", logits_processors.TopP, 0.9),
-    "min-p": ("p", logits_processors.MinP, 0.05),
-    "typical": ("p", logits_processors.Typical, 0.95),
+TRUNCATION_STRATEGIES: dict[str, tuple[str, Callable[[Any], LogitsProcessor], Any]] = {
+    "top-k": ("k", logits_processors.TopKLogitsProcessor, 50),
+    "top-p": ("p", logits_processors.TopPLogitsProcessor, 0.9),
+    "min-p": ("p", logits_processors.MinPLogitsProcessor, 0.05),
+    "typical": ("p", logits_processors.TypicalLogitsProcessor, 0.95),
 }
-OWN: dict[str, dict[str, Any]] = {
+STRATEGY_OPTIONS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "sample": {"temperature": 1.0},
     "temperature": {"temperature": 0.7},
-    **{name: {option: value, "temperature": 1.0} for name, (option, _, value) in DRAWS.items()},
+    **{name: {option: value, "temperature": 1.0} for name, (option, _, value) in TRUNCATION_STRATEGIES.items()},
     "beam": {"beams": 4, "length_penalty": 1.0, "early_stopping": False},
     "contrastive": {"k": 4, "alpha": 0.6},
 }
-ABOUT = {
+STRATEGY_DESCRIPTIONS = {
     "greedy": "the likeliest token",
     "sample": "a draw from the whole distribution",
     "temperature": "a draw from the sharpened (below 1) or flattened (above 1) distribution",
@@ -82,7 +85,7 @@ ABOUT = {
     "contrastive": "a likely token that does not repeat what was said",
 }
 # For every strategy; None: not used.
-COMMON: dict[str, Any] = {
+COMMON_OPTIONS: dict[str, Any] = {
     "repetition_penalty": 1.0,
     "frequency_penalty": 0.0,
     "presence_penalty": 0.0,
@@ -92,7 +95,7 @@ COMMON: dict[str, Any] = {
     "force_stop": None,
 }
 # Names that users of other libraries know.
-ALIASES = {
+STRATEGY_ALIASES = {
     "plain": "sample",
     "sampling": "sample",
     "nucleus": "top-p",
@@ -110,43 +113,43 @@ OPTION_ALIASES = {
 }
 
 
-def _defaults(name: str) -> dict[str, Any]:
-    return {**OWN.get(name, {}), **COMMON}
+def _get_default_options(name: str) -> dict[str, Any]:
+    return {**STRATEGY_OPTIONS.get(name, {}), **COMMON_OPTIONS}
 
 
-def strategy(name: str, **options: Any) -> Strategy:
+def build_strategy(name: str, **options: Any) -> Strategy:
     """A strategy by name. Everything that is wrong with the options is said at once."""
-    name = _known(name)
-    given, faults = _named(name, options)
-    values = {**_defaults(name), **given}
-    found: list[Step] = []
-    for make in (*_before(values), *_shape(name, values)):
+    name = _resolve_strategy_name(name)
+    given, faults = _resolve_option_names(name, options)
+    values = {**_get_default_options(name), **given}
+    found: list[LogitsProcessor] = []
+    for make in (*_list_history_processor_factories(values), *_list_sampling_processor_factories(name, values)):
         try:
             if (step := make()) is not None:
                 found.append(step)
         except StrategyError as error:
             faults.append(str(error))
-    faults += _search_faults(name, values)
+    faults += _check_search_options(name, values)
     if faults:
         raise StrategyError("; ".join(f"{name}: {fault}" for fault in faults))
-    way = _way(name, values)
-    kept = tuple((key, _frozen(given[key])) for key in _defaults(name) if key in given)
+    way = _select_generation_mode(name, values)
+    kept = tuple((key, _lists_to_tuples(given[key])) for key in _get_default_options(name) if key in given)
     return Strategy(name, kept, way, tuple(found))
 
 
-def of_steps(found: Sequence[Step]) -> Strategy:
+def build_custom_strategy(processors: Sequence[LogitsProcessor]) -> Strategy:
     """A strategy of one's own: a draw from what these steps leave, in this order."""
-    return Strategy("steps", (("steps", tuple(map(repr, found))),), "draw", tuple(found))
+    return Strategy("steps", (("steps", tuple(map(repr, processors))),), "draw", tuple(processors))
 
 
-def as_strategy(given: str | Strategy | Sequence[Step]) -> Strategy:
+def resolve_strategy(strategy: str | Strategy | Sequence[LogitsProcessor]) -> Strategy:
     """A strategy, however it is given."""
-    if isinstance(given, Strategy):
-        return given
-    return parse(given) if isinstance(given, str) else of_steps(given)
+    if isinstance(strategy, Strategy):
+        return strategy
+    return parse_strategy(strategy) if isinstance(strategy, str) else build_custom_strategy(strategy)
 
 
-def parse(text: str) -> Strategy:
+def parse_strategy(text: str) -> Strategy:
     """`top-p`, `top-p(p=0.7, temperature=0.9)` or `top-p:p=0.7,temperature=0.9`."""
     match = re.fullmatch(r"\s*([\w-]+)\s*(?:\((.*)\)|:(.*))?\s*", text, re.DOTALL)
     if match is None:
@@ -162,28 +165,28 @@ def parse(text: str) -> Strategy:
         raise StrategyError(
             f"{text!r}: its options cannot be read ({error}); write top-p(p=0.7, temperature=0.9)"
         ) from None
-    return strategy(match[1], **options)
+    return build_strategy(match[1], **options)
 
 
 # ---- from options to steps
 
 
-def _known(name: str) -> str:
-    name = ALIASES.get(name.replace("_", "-"), name.replace("_", "-"))
-    if name in OWN:
+def _resolve_strategy_name(name: str) -> str:
+    name = STRATEGY_ALIASES.get(name.replace("_", "-"), name.replace("_", "-"))
+    if name in STRATEGY_OPTIONS:
         return name
-    hint = nearest(name, [*OWN, *ALIASES])
-    said = f", did you mean {ALIASES.get(hint, hint)!r}?" if hint else ""
-    raise StrategyError(f"no strategy {name!r}{said} (there are: {', '.join(OWN)})")
+    hint = suggest(name, [*STRATEGY_OPTIONS, *STRATEGY_ALIASES])
+    said = f", did you mean {STRATEGY_ALIASES.get(hint, hint)!r}?" if hint else ""
+    raise StrategyError(f"no strategy {name!r}{said} (there are: {', '.join(STRATEGY_OPTIONS)})")
 
 
-def _named(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _resolve_option_names(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The options under our names, and what is wrong with the names."""
-    known, given, faults = _defaults(name), {}, []
+    known, given, faults = _get_default_options(name), {}, []
     for option, value in options.items():
         ours = option if option in known else OPTION_ALIASES.get(option, option)
         if ours not in known:
-            hint = nearest(option, known)
+            hint = suggest(option, known)
             said = f", did you mean {hint!r}?" if hint else ""
             faults.append(f"has no option {option!r}{said} (it has: {', '.join(known)})")
         elif ours in given:
@@ -193,71 +196,86 @@ def _named(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], list[
     return given, faults
 
 
-def _before(values: Mapping[str, Any]) -> list[Callable[[], Step | None]]:
+def _list_history_processor_factories(values: Mapping[str, Any]) -> list[Callable[[], LogitsProcessor | None]]:
     """Steps that look at what was said, in the order that transformers has them."""
     return [
-        lambda: _unless(
-            logits_processors.RepetitionPenalty(values["repetition_penalty"]), values["repetition_penalty"] == 1
+        lambda: _omit_if_no_op(
+            logits_processors.RepetitionPenaltyLogitsProcessor(values["repetition_penalty"]),
+            values["repetition_penalty"] == 1,
         ),
-        lambda: _unless(
-            logits_processors.FrequencyPenalty(values["frequency_penalty"], values["presence_penalty"]),
+        lambda: _omit_if_no_op(
+            logits_processors.FrequencyPenaltyLogitsProcessor(values["frequency_penalty"], values["presence_penalty"]),
             values["frequency_penalty"] == 0 == values["presence_penalty"],
         ),
-        lambda: None if values["no_repeat_ngram"] is None else logits_processors.NoRepeat(values["no_repeat_ngram"]),
-        lambda: _ban(values["ban"]),
-        lambda: _unless(logits_processors.MinNewTokens(values["min_new_tokens"]), values["min_new_tokens"] == 0),
-        lambda: None if values["force_stop"] is None else logits_processors.ForceStop(values["force_stop"]),
+        lambda: (
+            None
+            if values["no_repeat_ngram"] is None
+            else logits_processors.NoRepeatNGramLogitsProcessor(values["no_repeat_ngram"])
+        ),
+        lambda: _build_bad_words_processor(values["ban"]),
+        lambda: _omit_if_no_op(
+            logits_processors.MinNewTokensLogitsProcessor(values["min_new_tokens"]), values["min_new_tokens"] == 0
+        ),
+        lambda: (
+            None
+            if values["force_stop"] is None
+            else logits_processors.ForcedEOSTokenLogitsProcessor(values["force_stop"])
+        ),
     ]
 
 
-def _shape(name: str, values: Mapping[str, Any]) -> list[Callable[[], Step | None]]:
+def _list_sampling_processor_factories(
+    name: str, values: Mapping[str, Any]
+) -> list[Callable[[], LogitsProcessor | None]]:
     """Temperature, then the cut. At temperature 0 there is nothing to cut."""
-    made: list[Callable[[], Step | None]] = []
-    if "temperature" in OWN[name]:
+    made: list[Callable[[], LogitsProcessor | None]] = []
+    if "temperature" in STRATEGY_OPTIONS[name]:
         made.append(
-            lambda: _unless(logits_processors.Temperature(values["temperature"]), values["temperature"] in (0, 1))
+            lambda: _omit_if_no_op(
+                logits_processors.TemperatureLogitsProcessor(values["temperature"]), values["temperature"] in (0, 1)
+            )
         )
-    if name in DRAWS:
-        option, cut, _ = DRAWS[name]
+    if name in TRUNCATION_STRATEGIES:
+        option, cut, _ = TRUNCATION_STRATEGIES[name]
         made.append(lambda: cut(values[option]))
     return made
 
 
-def _way(name: str, values: Mapping[str, Any]) -> Way:
+def _select_generation_mode(name: str, values: Mapping[str, Any]) -> GenerationMode:
     if name in ("beam", "contrastive"):
         return "beam" if name == "beam" else "contrast"
     return "likeliest" if name == "greedy" or values["temperature"] == 0 else "draw"
 
 
-def _search_faults(name: str, values: Mapping[str, Any]) -> list[str]:
+def _check_search_options(name: str, values: Mapping[str, Any]) -> list[str]:
     wanted: dict[str, list[tuple[str, bool, str]]] = {
         "beam": [
-            ("beams", is_count(values.get("beams")), "a whole number, at least 1"),
-            ("length_penalty", is_number(values.get("length_penalty")), "a number"),
+            ("beams", is_integer_at_least(values.get("beams")), "a whole number, at least 1"),
+            ("length_penalty", is_finite_number(values.get("length_penalty")), "a number"),
             ("early_stopping", values.get("early_stopping") in (True, False, "never"), "True, False or 'never'"),
         ],
         "contrastive": [
-            ("k", is_count(values.get("k")), "a whole number of candidates, at least 1"),
-            ("alpha", is_number(values.get("alpha")) and 0 <= values["alpha"] <= 1, "a share, in [0, 1]"),
+            ("k", is_integer_at_least(values.get("k")), "a whole number of candidates, at least 1"),
+            ("alpha", is_finite_number(values.get("alpha")) and 0 <= values["alpha"] <= 1, "a share, in [0, 1]"),
         ],
     }
     found = wanted.get(name, [])
     return [f"{option} is {allowed}, not {values[option]!r}" for option, fine, allowed in found if not fine]
 
 
-def _unless(step: Step, idle: bool) -> Step | None:
+def _omit_if_no_op(processor: LogitsProcessor, is_no_op: bool) -> LogitsProcessor | None:
     """The step, once its value was checked, unless it would change nothing."""
-    return None if idle else step
+    return None if is_no_op else processor
 
 
-def _ban(given: Any) -> Step | None:
-    entries = [given] if isinstance(given, str | int) else list(given)
+def _build_bad_words_processor(bad_words: Any) -> LogitsProcessor | None:
+    entries = [bad_words] if isinstance(bad_words, str | int) else list(bad_words)
     texts = tuple(entry for entry in entries if isinstance(entry, str))
     runs = tuple(
         tuple(entry) if isinstance(entry, list | tuple) else (entry,) for entry in entries if not isinstance(entry, str)
     )
-    return logits_processors.Ban(runs, texts=texts) if entries else None
+    return logits_processors.NoBadWordsLogitsProcessor(runs, texts=texts) if entries else None
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+def _lists_to_tuples(value: Any) -> Any:
+    return tuple(map(_lists_to_tuples, value)) if isinstance(value, list) else value

@@ -12,27 +12,27 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-Row = Float[np.ndarray[Any, Any], " vocab"]
+ProbabilityRow = Float[np.ndarray[Any, Any], " vocab"]
 
 
-def likelier_count(row: Row, at: float) -> int:
+def count_above(probs: ProbabilityRow, threshold: float) -> int:
     """How many are larger than `at`."""
-    return int(np.count_nonzero(row > row.dtype.type(at)))
+    return int(np.count_nonzero(probs > probs.dtype.type(threshold)))
 
 
-def likelier_mass(row: Row, at: float) -> float:
+def sum_above(probs: ProbabilityRow, threshold: float) -> float:
     """The sum of all that are larger than `at`, as a product with a row of ones and zeros."""
-    return float(np.dot(row, (row > row.dtype.type(at)).astype(row.dtype)))
+    return float(np.dot(probs, (probs > probs.dtype.type(threshold)).astype(probs.dtype)))
 
 
-def struck(bound: Row, row: Row, at: float) -> Row:
+def zero_bounds_not_above(score_bounds: ProbabilityRow, probs: ProbabilityRow, threshold: float) -> ProbabilityRow:
     """The bounds of those that are likelier than `at`, and 0 for all others.
 
     A bound is at most twice its probability, and two probabilities that differ do so by 2**-24 of themselves or more:
     what they differ by, times 2**30, is above any bound where it is positive.
     """
-    more = row - row.dtype.type(at)
+    more = probs - probs.dtype.type(threshold)
     np.maximum(more, 0, out=more)
-    more *= row.dtype.type(2**30)
-    left: Row = np.minimum(bound, more, out=more)
+    more *= probs.dtype.type(2**30)
+    left: ProbabilityRow = np.minimum(score_bounds, more, out=more)
     return left

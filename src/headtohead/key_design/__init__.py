@@ -13,40 +13,47 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headtohead.key_design.guided_tour import Tour, tour
-from headtohead.key_design.inputs import read
+from headtohead.key_design.guided_tour import Walkthrough, build_walkthrough
+from headtohead.key_design.inputs import read_matrix
 from headtohead.key_design.key_replacement import replace_key
-from headtohead.key_design.solutions import Answer, Identity, Replacement, Shown
-from headtohead.key_design.solve import PRECISION, TOLERANCE, average, identity, select, weights
+from headtohead.key_design.solutions import DesignResult, KeyReplacement, QueryDesign, QueryMatrixDesign
+from headtohead.key_design.solve import (
+    DEFAULT_PRECISION,
+    DEFAULT_TOLERANCE,
+    find_averaging_query,
+    find_identity_queries,
+    find_query_for_weights,
+    find_selecting_query,
+)
 
 if TYPE_CHECKING:
-    from headtohead.report.notebook import ShownChart
+    from headtohead.report.notebook import NotebookChart
 
 __all__ = [
-    "PRECISION",
-    "TOLERANCE",
-    "Answer",
-    "Identity",
-    "Replacement",
-    "Tour",
-    "average",
-    "draw",
-    "identity",
-    "read",
+    "DEFAULT_PRECISION",
+    "DEFAULT_TOLERANCE",
+    "KeyReplacement",
+    "QueryDesign",
+    "QueryMatrixDesign",
+    "Walkthrough",
+    "build_walkthrough",
+    "draw_result",
+    "find_averaging_query",
+    "find_identity_queries",
+    "find_query_for_weights",
+    "find_selecting_query",
+    "read_matrix",
     "replace_key",
-    "select",
-    "tour",
-    "weights",
 ]
 
 
-def draw(found: Shown, path: str | Path | None = None) -> ShownChart:
+def draw_result(result: DesignResult, path: str | Path | None = None) -> NotebookChart:
     """A picture of an answer, which a notebook shows; with a path it is written there too (.html, .svg, .pdf, .png)."""
-    from headtohead.key_design.views.page import save  # altair takes a second to import
-    from headtohead.key_design.views.picture import picture
-    from headtohead.report.notebook import ShownChart
+    from headtohead.key_design.views.page import save_result  # altair takes a second to import
+    from headtohead.key_design.views.picture import build_chart
+    from headtohead.report.notebook import NotebookChart
 
-    row = found.as_row()
+    row = result.to_dict()
     if path is not None:
-        save(row, Path(path))
-    return ShownChart(picture(row))
+        save_result(row, Path(path))
+    return NotebookChart(build_chart(row))

@@ -13,21 +13,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headtohead.key_design.solvers import OfKeys, Rows, Vector, nearest
+from headtohead.key_design.solvers import KeyMatrix, PerKeyVector, Vector, find_min_norm_point
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
+class NormalizedKeys:
     """Keys moved and scaled so that their mean is 0 and the farthest has length 1: softmax does not see the move, and a
     query for the rows, divided by `size`, is one for the keys."""
 
-    rows: Rows
+    rows: KeyMatrix
     size: float
     tolerance: float
     """a distance below which rows count as one point"""
 
     @classmethod
-    def of(cls, keys: Rows, tolerance: float) -> Frame:
+    def of(cls, keys: KeyMatrix, tolerance: float) -> NormalizedKeys:
         largest = float(np.abs(keys).max()) or 1.0
         moved = keys / largest - (keys / largest).mean(axis=0)
         spread = float(np.linalg.norm(moved, axis=1).max())
@@ -38,74 +38,78 @@ class Frame:
 
 
 @dataclass(frozen=True, eq=False)
-class Face:
+class HullFace:
     """The smallest face that holds some keys. All in units of the frame."""
 
-    members: tuple[int, ...]
-    is_all: bool
+    key_indices: tuple[int, ...]
+    has_all_keys: bool
     margin: float | None
     """how far the face stands out from the hull of the other keys; none if there are no others"""
     direction: Vector | None
     """of length 1: equal scores on the face, lower by at least `margin` elsewhere"""
-    mixture: OfKeys | None
+    nearest_mixture: PerKeyVector | None
     """of the other keys, that lies nearest to the face"""
-    relation: OfKeys | None
+    affine_dependence: PerKeyVector | None
     """where the wanted keys are no face: one combination of them minus one of others, together 0"""
-    gap: float
+    residual: float
     """how far from 0 that combination is; beyond rounding, the keys count as inside only by the tolerance"""
 
 
-def smallest_face(frame: Frame, wanted: tuple[int, ...]) -> Face:
+def find_smallest_face(normalized_keys: NormalizedKeys, target_indices: tuple[int, ...]) -> HullFace:
     """Grow the wanted keys to the smallest face that holds them."""
-    rows, count = frame.rows, len(frame.rows)
-    members, relation, gap = tuple(sorted(wanted)), None, 0.0
+    rows, count = normalized_keys.rows, len(normalized_keys.rows)
+    members, relation, gap = tuple(sorted(target_indices)), None, 0.0
     while True:
-        beside = seen_along(frame, members)
+        beside = project_out_face(normalized_keys, members)
         others = [at for at in range(count) if at not in members]
         if not others:
-            return Face(members, True, None, None, None, relation, gap)
+            return HullFace(members, True, None, None, None, relation, gap)
         distances = np.linalg.norm(beside[others], axis=1)
         shares = np.zeros(count)
-        if (distances <= frame.tolerance).any():
-            joining = [at for at, distance in zip(others, distances, strict=True) if distance <= frame.tolerance]
+        if (distances <= normalized_keys.tolerance).any():
+            joining = [
+                at for at, distance in zip(others, distances, strict=True) if distance <= normalized_keys.tolerance
+            ]
             closest = others[int(np.argmin(distances))]
             shares[closest], distance = 1.0, float(distances.min())
         else:
-            found = nearest(beside[others])
-            if found.at_least > frame.tolerance:
+            found = find_min_norm_point(beside[others])
+            if found.norm_lower_bound > normalized_keys.tolerance:
                 direction = -found.point / np.linalg.norm(found.point)
-                return Face(members, False, found.at_least, direction, found.shares, relation, gap)
+                return HullFace(members, False, found.norm_lower_bound, direction, found.shares, relation, gap)
             shares[others], distance = found.shares, found.at_most
             joining = [at for at in others if shares[at] > 0]
         if relation is None:
-            relation, gap = _relation(rows, members, shares), distance
+            relation, gap = _compute_affine_dependence(rows, members, shares), distance
         members = tuple(sorted({*members, *joining}))
 
 
-def seen_along(frame: Frame, members: tuple[int, ...]) -> Rows:
+def project_out_face(normalized_keys: NormalizedKeys, key_indices: tuple[int, ...]) -> KeyMatrix:
     """Every row as it looks along the flat of the members, which themselves fall on 0."""
-    own = frame.rows[list(members)]
+    own = normalized_keys.rows[list(key_indices)]
     centre = own.mean(axis=0)
-    along = flat_of(own - centre, frame.tolerance)
-    beside = frame.rows - centre
+    along = compute_affine_basis(own - centre, normalized_keys.tolerance)
+    beside = normalized_keys.rows - centre
     for _ in range(2):  # the second time takes away what rounding left
         beside = beside - (beside @ along.T) @ along
     return np.asarray(beside)
 
 
-def flat_of(moved: Rows, tolerance: float) -> Rows:
+def compute_affine_basis(centered_rows: KeyMatrix, tolerance: float) -> KeyMatrix:
     """Orthonormal directions in which rows around 0 extend farther than the tolerance."""
-    if len(moved) == 1:
-        return np.zeros((0, moved.shape[1]))
-    _, sizes, turns = np.linalg.svd(moved, full_matrices=False)
+    if len(centered_rows) == 1:
+        return np.zeros((0, centered_rows.shape[1]))
+    _, sizes, turns = np.linalg.svd(centered_rows, full_matrices=False)
     return np.asarray(turns[sizes > tolerance])
 
 
-def _relation(rows: Rows, members: tuple[int, ...], shares: OfKeys) -> OfKeys:
+def _compute_affine_dependence(
+    rows: KeyMatrix, key_indices: tuple[int, ...], coefficients: PerKeyVector
+) -> PerKeyVector:
     """The mixture of others by `shares` written as a combination of the members, minus that mixture."""
-    own = rows[list(members)]
+    own = rows[list(key_indices)]
     centre = own.mean(axis=0)
-    parts = np.linalg.lstsq((own - centre).T, shares @ rows - centre, rcond=None)[0]
-    relation = -shares
-    relation[list(members)] += 1 / len(members) + parts - parts.mean()
+    parts = np.linalg.lstsq((own - centre).T, coefficients @ rows - centre, rcond=None)[0]
+    relation = -coefficients
+    relation[list(key_indices)] += 1 / len(key_indices) + parts - parts.mean()
     return relation

@@ -14,112 +14,120 @@ from typing import Any
 
 import numpy as np
 
-from headtohead.errors import RequestError, nearest
-from headtohead.key_design.solvers import OfKeys, Rows, Vector
+from headtohead.errors import RequestError, suggest
+from headtohead.key_design.solvers import KeyMatrix, PerKeyVector, Vector
 
-SUFFIXES = (".csv", ".tsv", ".txt", ".json")
-SHOWN_FAULTS = 10
-ROUNDED = 0.01
+SUPPORTED_SUFFIXES = (".csv", ".tsv", ".txt", ".json")
+MAX_SHOWN_ERRORS = 10
+SUM_TOLERANCE = 0.01
 """a target whose sum is so near to 1 is taken for rounded figures and divided by its sum"""
 
 
-def blame(name: str, faults: Sequence[str]) -> RequestError:
+def build_request_error(name: str, errors: Sequence[str]) -> RequestError:
     """One error for all that is wrong."""
-    if len(faults) == 1:
-        return RequestError(f"{name}: {faults[0]}")
-    more = [f"and {len(faults) - SHOWN_FAULTS} more"] if len(faults) > SHOWN_FAULTS else []
-    return RequestError("\n  ".join([f"{name}: {len(faults)} errors", *faults[:SHOWN_FAULTS], *more]))
+    if len(errors) == 1:
+        return RequestError(f"{name}: {errors[0]}")
+    more = [f"and {len(errors) - MAX_SHOWN_ERRORS} more"] if len(errors) > MAX_SHOWN_ERRORS else []
+    return RequestError("\n  ".join([f"{name}: {len(errors)} errors", *errors[:MAX_SHOWN_ERRORS], *more]))
 
 
-def matrix(given: Any, name: str = "keys", rows: int | None = None) -> Rows:
+def validate_matrix(value: Any, name: str = "keys", expected_rows: int | None = None) -> KeyMatrix:
     """Rows of numbers, all of one length, at least one of each."""
-    if isinstance(given, str):
+    if isinstance(value, str):
         raise RequestError(
-            f"{name}: rows of numbers are wanted, not text; headtohead.key_design.inputs.read reads text and files"
+            f"{name}: rows of numbers are wanted, not text; headtohead.key_design.inputs.read_matrix reads text and files"
         )
-    found = _rows_of(given, name)
+    found = _convert_to_rows(value, name)
     if not found:
         raise RequestError(f"{name}: there are no rows of numbers")
     width = len(found[0])
     faults = [
-        f"row {at} has {_numbers(len(row))}, row 0 has {width}" for at, row in enumerate(found) if len(row) != width
+        f"row {at} has {_format_number_count(len(row))}, row 0 has {width}"
+        for at, row in enumerate(found)
+        if len(row) != width
     ]
     if not width:
         faults.append("row 0 is empty")
     faults += [
-        f"row {at}, number {place}: {_said(number)} is not a finite number"
+        f"row {at}, number {place}: {_format_value(number)} is not a finite number"
         for at, row in enumerate(found)
         for place, number in enumerate(row)
-        if not _is_finite(number)
+        if not _is_finite_number(number)
     ]
     if faults:
-        raise blame(f"{name} (rows and numbers count from 0)", faults)
-    if rows is not None and len(found) != rows:
-        raise RequestError(f"{name}: {len(found)} rows for {rows} keys; each key has one")
+        raise build_request_error(f"{name} (rows and numbers count from 0)", faults)
+    if expected_rows is not None and len(found) != expected_rows:
+        raise RequestError(f"{name}: {len(found)} rows for {expected_rows} keys; each key has one")
     return np.array([[float(number) for number in row] for row in found])
 
 
-def _rows_of(given: Any, name: str) -> list[list[Any]]:
+def _convert_to_rows(value: Any, name: str) -> list[list[Any]]:
     """Lists of lists, out of whatever holds rows: lists, numpy arrays, tensors."""
-    plain = given.tolist() if callable(getattr(given, "tolist", None)) else given
+    plain = value.tolist() if callable(getattr(value, "tolist", None)) else value
     if not isinstance(plain, Iterable) or isinstance(plain, str | bytes | dict):
-        raise RequestError(f"{name}: rows of numbers are wanted, as [[1, 0], [0, 1]], not {_said(given)}")
+        raise RequestError(f"{name}: rows of numbers are wanted, as [[1, 0], [0, 1]], not {_format_value(value)}")
     rows = []
     for row in plain:
         row = row.tolist() if callable(getattr(row, "tolist", None)) else row
         if not isinstance(row, Iterable) or isinstance(row, str | bytes | dict):
-            raise RequestError(f"{name}: each row is a list of numbers, as in [[1, 0], [0, 1]], not {_said(row)}")
+            raise RequestError(
+                f"{name}: each row is a list of numbers, as in [[1, 0], [0, 1]], not {_format_value(row)}"
+            )
         rows.append(list(row))
     return rows
 
 
-def vector(given: Any, length: int, name: str, unit: str) -> Vector:
+def validate_vector(value: Any, expected_length: int, name: str, unit: str) -> Vector:
     """One row of numbers, of a known length."""
-    one = given.tolist() if callable(getattr(given, "tolist", None)) else given
+    one = value.tolist() if callable(getattr(value, "tolist", None)) else value
     if isinstance(one, Sequence) and len(one) == 1 and isinstance(one[0], Sequence) and not isinstance(one[0], str):
         one = one[0]  # a row of a matrix with one row
     if not isinstance(one, Iterable) or isinstance(one, str | bytes | dict):
-        raise RequestError(f"{name}: a list of numbers is wanted, not {_said(given)}")
+        raise RequestError(f"{name}: a list of numbers is wanted, not {_format_value(value)}")
     one = list(one)
     faults = [
-        f"number {at}: {_said(number)} is not a finite number"
+        f"number {at}: {_format_value(number)} is not a finite number"
         for at, number in enumerate(one)
-        if not _is_finite(number)
+        if not _is_finite_number(number)
     ]
-    if len(one) != length:
-        faults.insert(0, f"{_numbers(len(one))} for {length} {unit}")
+    if len(one) != expected_length:
+        faults.insert(0, f"{_format_number_count(len(one))} for {expected_length} {unit}")
     if faults:
-        raise blame(name, faults)
+        raise build_request_error(name, faults)
     return np.array([float(number) for number in one])
 
 
-def distribution(given: Any, count: int) -> OfKeys:
+def validate_distribution(value: Any, num_keys: int) -> PerKeyVector:
     """Weights that are wanted: one for each key, none below 0, together 1."""
-    wanted = vector(given, count, "target", "keys")
+    wanted = validate_vector(value, num_keys, "target", "keys")
     faults = [f"weight {at} is {weight:g}; a weight is at least 0" for at, weight in enumerate(wanted) if weight < 0]
     if faults:
-        raise blame("target", faults)
-    if abs(wanted.sum() - 1) > ROUNDED:
+        raise build_request_error("target", faults)
+    if abs(wanted.sum() - 1) > SUM_TOLERANCE:
         raise RequestError(f"target: the weights sum to {wanted.sum():g}; they must sum to 1")
     return np.asarray(wanted / wanted.sum())
 
 
-def index(given: Any, count: int, name: str = "key") -> int:
+def validate_index(value: Any, num_keys: int, name: str = "key") -> int:
     """A key's place, counted from 0."""
     try:
-        at = operator.index(given)
+        at = operator.index(value)
     except TypeError:
-        raise RequestError(f"{name}: a whole number from 0 to {count - 1} is wanted, not {_said(given)}") from None
-    if not 0 <= at < count:
-        raise RequestError(f"{name}: there is no key {at}; {_keys(count)}, counted from 0 to {count - 1}")
+        raise RequestError(
+            f"{name}: a whole number from 0 to {num_keys - 1} is wanted, not {_format_value(value)}"
+        ) from None
+    if not 0 <= at < num_keys:
+        raise RequestError(
+            f"{name}: there is no key {at}; {_format_key_count(num_keys)}, counted from 0 to {num_keys - 1}"
+        )
     return at
 
 
-def indices(given: Any, count: int, name: str = "average") -> tuple[int, ...]:
+def validate_indices(value: Any, num_keys: int, name: str = "average") -> tuple[int, ...]:
     """Some keys' places, each once."""
-    if not isinstance(given, Iterable) or isinstance(given, str):
-        raise RequestError(f"{name}: a list of keys' places is wanted, as [0, 1], not {_said(given)}")
-    places = [index(one, count, name) for one in given]
+    if not isinstance(value, Iterable) or isinstance(value, str):
+        raise RequestError(f"{name}: a list of keys' places is wanted, as [0, 1], not {_format_value(value)}")
+    places = [validate_index(one, num_keys, name) for one in value]
     if not places:
         raise RequestError(f"{name}: no keys given; at least one must be there to be averaged")
     if twice := sorted({at for at in places if places.count(at) > 1}):
@@ -127,29 +135,29 @@ def indices(given: Any, count: int, name: str = "average") -> tuple[int, ...]:
     return tuple(places)
 
 
-def number(given: Any, name: str, allowed: str, fits: Callable[[float], bool]) -> float:
+def validate_number(value: Any, name: str, requirement: str, is_valid: Callable[[float], bool]) -> float:
     """A single number that `fits`; `allowed` says so in words."""
-    if not _is_finite(given) or not fits(float(given)):
-        raise RequestError(f"{name}: {_said(given)} given; {allowed}")
-    return float(given)
+    if not _is_finite_number(value) or not is_valid(float(value)):
+        raise RequestError(f"{name}: {_format_value(value)} given; {requirement}")
+    return float(value)
 
 
-def precision(given: Any) -> float:
+def validate_precision(value: Any) -> float:
     allowed = "it must lie between 0 and 1, both excluded: softmax gives no key all the weight"
-    return number(given, "precision", allowed, lambda one: 1e-9 <= one <= 1 - 1e-15)
+    return validate_number(value, "precision", allowed, lambda one: 1e-9 <= one <= 1 - 1e-15)
 
 
-def tolerance(given: Any) -> float:
-    return number(given, "tolerance", "it must lie between 1e-13 and 0.01", lambda one: 1e-13 <= one <= 0.01)
+def validate_tolerance(value: Any) -> float:
+    return validate_number(value, "tolerance", "it must lie between 1e-13 and 0.01", lambda one: 1e-13 <= one <= 0.01)
 
 
-def read(source: str | Path, name: str = "keys") -> Rows:
+def read_matrix(source: str | Path, name: str = "keys") -> KeyMatrix:
     """Rows of numbers from a file (.csv, .tsv, .txt, .json) or from text."""
     path = Path(source)
     if isinstance(source, str) and not _is_file(path):
-        if path.suffix.lower() in SUFFIXES:
-            raise RequestError(f"{name}: {source}: no such file{_near(path)}")
-        return matrix(parse(source, name), name)
+        if path.suffix.lower() in SUPPORTED_SUFFIXES:
+            raise RequestError(f"{name}: {source}: no such file{_suggest_file_name(path)}")
+        return validate_matrix(parse_rows(source, name), name)
     try:
         if path.exists() and not path.is_file():
             raise RequestError(f"{name}: {path}: cannot be read (it is no plain file)")
@@ -158,12 +166,12 @@ def read(source: str | Path, name: str = "keys") -> Rows:
         raise RequestError(f"{name}: {path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
         raise RequestError(f"{name}: {path}: is not text in UTF-8") from None
-    return matrix(parse(text, f"{name}: {path}"), f"{name}: {path}")
+    return validate_matrix(parse_rows(text, f"{name}: {path}"), f"{name}: {path}")
 
 
-def _near(path: Path) -> str:
+def _suggest_file_name(path: Path) -> str:
     beside = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
-    found = nearest(path.name, beside)
+    found = suggest(path.name, beside)
     return f"; did you mean {found!r}?" if found else ""
 
 
@@ -174,16 +182,16 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def parse(text: str, name: str = "keys") -> list[list[Any]]:
+def parse_rows(text: str, name: str = "keys") -> list[list[Any]]:
     """Rows from text. What is no number stays as it is, to be named by `matrix` with its place."""
     if text.lstrip().startswith(("[", "{")):
         return _parse_json(text, name)
     lines = [line for piece in text.splitlines() for line in piece.partition("#")[0].split(";")]
-    rows = [_cells(line) for line in lines]
-    return [[_number_or_text(cell) for cell in row] for row in rows if row]
+    rows = [_split_cells(line) for line in lines]
+    return [[_parse_cell(cell) for cell in row] for row in rows if row]
 
 
-def _cells(line: str) -> list[str]:
+def _split_cells(line: str) -> list[str]:
     """Divided by commas or tabs if there are any, so that an empty cell is seen; by spaces otherwise."""
     for mark in (",", "\t"):
         if mark in line:
@@ -208,17 +216,17 @@ def _parse_json(text: str, name: str) -> list[list[Any]]:
         found = found[word]
     if isinstance(found, list) and found and not any(isinstance(row, list) for row in found):
         found = [found]
-    return _rows_of(found, name)
+    return _convert_to_rows(found, name)
 
 
-def _number_or_text(cell: str) -> float | str:
+def _parse_cell(cell: str) -> float | str:
     try:
         return float(cell)
     except ValueError:
         return cell
 
 
-def _is_finite(number: Any) -> bool:
+def _is_finite_number(number: Any) -> bool:
     if isinstance(number, bool | str | bytes):
         return False
     try:
@@ -227,14 +235,14 @@ def _is_finite(number: Any) -> bool:
         return False
 
 
-def _said(given: Any) -> str:
+def _format_value(given: Any) -> str:
     said = repr(given)
     return said if len(said) <= 40 else said[:37] + "..."
 
 
-def _numbers(count: int) -> str:
+def _format_number_count(count: int) -> str:
     return "1 number" if count == 1 else f"{count} numbers"
 
 
-def _keys(count: int) -> str:
+def _format_key_count(count: int) -> str:
     return "there is 1 key" if count == 1 else f"there are {count} keys"

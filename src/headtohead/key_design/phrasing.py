@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headtohead.key_design.faces import Face
-from headtohead.key_design.solvers import OfKeys
+from headtohead.key_design.faces import HullFace
+from headtohead.key_design.solvers import PerKeyVector
 
-MOST_TERMS = 6
-VISIBLE = 1e-12
+MAX_TERMS = 6
+ROUNDING_THRESHOLD = 1e-12
 """a gap below this is rounding and not worth a word"""
 
 
-def figure(value: float) -> str:
+def format_precision(value: float) -> str:
     """0.999, 12.3, 4e-10: four digits, and more where a weight is nearly 1."""
     rest = 1 - value
     if 0 < rest < 5e-4:
@@ -22,98 +22,102 @@ def figure(value: float) -> str:
     return f"{value:.4g}"
 
 
-def places(keys: Sequence[int]) -> str:
+def format_key_list(key_indices: Sequence[int]) -> str:
     """key 0; keys 0 and 1; keys 0, 1 and 3."""
-    if len(keys) == 1:
-        return f"key {keys[0]}"
-    shown = [str(at) for at in keys[:12]]
-    if len(keys) > 12:
-        return f"keys {', '.join(shown)} and {len(keys) - 12} more"
+    if len(key_indices) == 1:
+        return f"key {key_indices[0]}"
+    shown = [str(at) for at in key_indices[:12]]
+    if len(key_indices) > 12:
+        return f"keys {', '.join(shown)} and {len(key_indices) - 12} more"
     return f"keys {', '.join(shown[:-1])} and {shown[-1]}"
 
 
-def combination(coefficients: OfKeys) -> str:
+def format_combination(coefficients: PerKeyVector) -> str:
     """0.5 key 0 + 0.5 key 1."""
-    terms = [int(at) for at in np.argsort(-np.abs(coefficients), kind="stable") if abs(coefficients[at]) > VISIBLE]
+    terms = [
+        int(at) for at in np.argsort(-np.abs(coefficients), kind="stable") if abs(coefficients[at]) > ROUNDING_THRESHOLD
+    ]
     said = ""
-    for at in sorted(terms[:MOST_TERMS]):
+    for at in sorted(terms[:MAX_TERMS]):
         part = coefficients[at]
         sign = ("-" if part < 0 else "") if not said else (" - " if part < 0 else " + ")
         size = "" if abs(abs(part) - 1) < 1e-9 else f"{abs(part):.4g} "
         said += f"{sign}{size}key {at}"
-    return said + (f" + {len(terms) - MOST_TERMS} smaller terms" if len(terms) > MOST_TERMS else "")
+    return said + (f" + {len(terms) - MAX_TERMS} smaller terms" if len(terms) > MAX_TERMS else "")
 
 
-def why_no_face(wanted: tuple[int, ...], face: Face, size: float, tolerance: float) -> str:
+def explain_not_a_face(target_indices: tuple[int, ...], face: HullFace, scale: float, tolerance: float) -> str:
     """The wanted keys cannot have the weight to themselves."""
-    relation = face.relation
+    relation = face.affine_dependence
     assert relation is not None
     inside = np.zeros_like(relation)
-    inside[list(wanted)] = relation[list(wanted)]
+    inside[list(target_indices)] = relation[list(target_indices)]
     outside = inside - relation
-    others = np.flatnonzero(outside > VISIBLE)
-    if len(wanted) == 1 and len(others) == 1:
-        said = f"Keys {wanted[0]} and {others[0]} are equal, so every query gives them the same weight."
-    elif len(wanted) == 1:
+    others = np.flatnonzero(outside > ROUNDING_THRESHOLD)
+    if len(target_indices) == 1 and len(others) == 1:
+        said = f"Keys {target_indices[0]} and {others[0]} are equal, so every query gives them the same weight."
+    elif len(target_indices) == 1:
         said = (
-            f"Key {wanted[0]} is no corner of the keys: it equals {combination(outside)}, so its score is that mean of "
+            f"Key {target_indices[0]} is no corner of the keys: it equals {format_combination(outside)}, so its score is that mean of "
             "theirs and never the highest."
         )
     else:
         said = (
-            f"{places(wanted).capitalize()} are no face of the keys: {combination(inside)} equals "
-            f"{combination(outside)}, so a query that lifts the first lifts some of the others with them."
+            f"{format_key_list(target_indices).capitalize()} are no face of the keys: {format_combination(inside)} equals "
+            f"{format_combination(outside)}, so a query that lifts the first lifts some of the others with them."
         )
-    return said + _within(face.gap, size, tolerance)
+    return said + _explain_tolerance(face.residual, scale, tolerance)
 
 
-def _within(gap: float, size: float, tolerance: float) -> str:
-    if gap <= VISIBLE:
+def _explain_tolerance(residual: float, scale: float, tolerance: float) -> str:
+    if residual <= ROUNDING_THRESHOLD:
         return ""
     return (
-        f" (Equal to within {gap * size:.2g}, which is counted as equal: the tolerance is {tolerance * size:.2g}. "
-        f"To use so small a difference a query would need a length of about {1 / (gap * size):.1g} or more.)"
+        f" (Equal to within {residual * scale:.2g}, which is counted as equal: the tolerance is {tolerance * scale:.2g}. "
+        f"To use so small a difference a query would need a length of about {1 / (residual * scale):.1g} or more.)"
     )
 
 
-def why_a_face(wanted: tuple[int, ...], margin: float) -> str:
+def explain_face(target_indices: tuple[int, ...], margin: float) -> str:
     """The wanted keys can have the weight to themselves."""
-    if len(wanted) == 1:
+    if len(target_indices) == 1:
         return (
-            f"Key {wanted[0]} is a corner of the keys, {margin:.4g} away from the hull of the others: the longer the "
+            f"Key {target_indices[0]} is a corner of the keys, {margin:.4g} away from the hull of the others: the longer the "
             "query, the more weight it gets, as near to 1 as one likes."
         )
     return (
-        f"{places(wanted).capitalize()} are a face of the keys, {margin:.4g} away from the hull of the others: the "
+        f"{format_key_list(target_indices).capitalize()} are a face of the keys, {margin:.4g} away from the hull of the others: the "
         "longer the query, the more weight they get together, as near to 1 as one likes, in the wanted shares."
     )
 
 
-def why_not_linear(relation: OfKeys, target: OfKeys) -> str:
+def explain_not_log_linear(affine_dependence: PerKeyVector, target: PerKeyVector) -> str:
     """The target's logarithms do not fit the keys."""
-    biggest = relation / relation[int(np.argmax(np.abs(relation)))]
-    used = np.abs(biggest) > VISIBLE
+    biggest = affine_dependence / affine_dependence[int(np.argmax(np.abs(affine_dependence)))]
+    used = np.abs(biggest) > ROUNDING_THRESHOLD
     off = float(biggest[used] @ np.log(target[used]))
     return (
-        f"The keys are tied: {combination(biggest)} = 0, so the same sum of the weights' logarithms is 0 for every "
+        f"The keys are tied: {format_combination(biggest)} = 0, so the same sum of the weights' logarithms is 0 for every "
         f"query, and for the target it is {off:.4g}."
     )
 
 
-def how_near(best: float, attained: bool, reached: float, single: bool, gap: float = 0.0) -> str:
+def describe_best_approximation(
+    best_precision: float, is_attained: bool, precision: float, is_single_key: bool, residual: float = 0.0
+) -> str:
     """What a query that cannot be exact comes to."""
-    word = "weight" if single else "precision"
-    none = " Short of that, no" if gap > VISIBLE else " No"
-    if attained:
-        if abs(reached - best) <= 1e-9:
-            return f"{none} query does better than this one, with {word} {figure(best)}."
-        return f" The best {word} is {figure(best)}; this is the shortest query that reaches {figure(reached)}."
+    word = "weight" if is_single_key else "precision"
+    none = " Short of that, no" if residual > ROUNDING_THRESHOLD else " No"
+    if is_attained:
+        if abs(precision - best_precision) <= 1e-9:
+            return f"{none} query does better than this one, with {word} {format_precision(best_precision)}."
+        return f" The best {word} is {format_precision(best_precision)}; this is the shortest query that reaches {format_precision(precision)}."
     return (
-        f"{none} query has a {word} of {figure(best)} or more; longer ones come as near as one likes, and this one "
-        f"reaches {figure(reached)}."
+        f"{none} query has a {word} of {format_precision(best_precision)} or more; longer ones come as near as one likes, and this one "
+        f"reaches {format_precision(precision)}."
     )
 
 
-def how_far(reached: float, norm: float) -> str:
+def describe_shortest_query(precision: float, norm: float) -> str:
     """What a query that approaches its target comes to."""
-    return f" This is the shortest query that reaches {figure(reached)}, of length {norm:.4g}."
+    return f" This is the shortest query that reaches {format_precision(precision)}, of length {norm:.4g}."

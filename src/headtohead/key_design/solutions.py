@@ -5,40 +5,44 @@ why. `as_row` gives the same as plain data, which is what pictures, tables and `
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from headtohead.key_design.solvers import OfKeys, Rows, Vector
+from headtohead.key_design.solvers import KeyMatrix, PerKeyVector, Vector
 
 
-class Shown:
+class DesignResult:
     """An answer as plain data."""
 
     question: str
     exact: bool
     reason: str
+    kind: ClassVar[str]
 
-    def as_row(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """All fields, arrays as lists: ready for JSON."""
-        return {"kind": type(self).__name__.lower(), **{f.name: _plain(getattr(self, f.name)) for f in fields(self)}}  # type: ignore[arg-type]
+        return {
+            "kind": self.kind,
+            **{f.name: _convert_to_json(getattr(self, f.name)) for f in fields(self)},  # type: ignore[arg-type]
+        }
 
     def __repr__(self) -> str:
         return f"<{self.question}: {'exact' if self.exact else 'not exact'}. {self.reason}>"
 
 
-def _plain(value: Any) -> Any:
+def _convert_to_json(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
-    if isinstance(value, Shown):
-        return value.as_row()
+    if isinstance(value, DesignResult):
+        return value.to_dict()
     if isinstance(value, tuple):
-        return [_plain(one) for one in value]
+        return [_convert_to_json(one) for one in value]
     return value
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Answer(Shown):
+class QueryDesign(DesignResult):
     """A query for given keys.
 
     exact       whether queries come as near to the target as one likes. Weights that are 0 on some key are only
@@ -48,11 +52,13 @@ class Answer(Shown):
     best        the highest precision that any query reaches, or comes near to; 1 if exact
     """
 
+    kind = "answer"
+
     question: str
-    keys: Rows
-    target: OfKeys
+    keys: KeyMatrix
+    target: PerKeyVector
     query: Vector
-    weights: OfKeys
+    weights: PerKeyVector
     exact: bool
     reason: str
     precision: float
@@ -69,12 +75,12 @@ class Answer(Shown):
     """how far the face stands out from the hull of the other keys"""
     direction: Vector | None
     """add more and more of this to the query to come nearer; none where the query itself attains the best"""
-    certificate: OfKeys | None
+    certificate: PerKeyVector | None
     """if not exact, the proof: coefficients a with sum(a) = 0 and a @ keys = 0. So a @ log(weights) = 0 for every
     query, while for the target the same sum is not 0 (or infinite)"""
     tolerance: float
     """keys nearer to each other, or to the hull of others, than this count as touching"""
-    values: Rows | None = None
+    values: KeyMatrix | None = None
     output: Vector | None = None
     """weights @ values"""
     wanted: Vector | None = None
@@ -82,14 +88,16 @@ class Answer(Shown):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Identity(Shown):
+class QueryMatrixDesign(DesignResult):
     """A query matrix: row i puts its weight on key i, so that softmax(query @ keys.T) is near the identity."""
 
+    kind = "identity"
+
     question: str
-    keys: Rows
-    target: Rows
-    query: Rows
-    weights: Rows
+    keys: KeyMatrix
+    target: KeyMatrix
+    query: KeyMatrix
+    weights: KeyMatrix
     exact: bool
     reason: str
     precision: float
@@ -98,30 +106,32 @@ class Identity(Shown):
     attained: bool
     norm: float
     """the length of the longest row"""
-    rows: tuple[Answer, ...]
+    rows: tuple[QueryDesign, ...]
     tolerance: float
-    values: Rows | None = None
-    output: Rows | None = None
-    wanted: Rows | None = None
+    values: KeyMatrix | None = None
+    output: KeyMatrix | None = None
+    wanted: KeyMatrix | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Replacement(Shown):
+class KeyReplacement(DesignResult):
     """A new key in the place of one, for a query that stays.
 
     `exact`, `precision`, `best` and `attained` as for a query, here over all keys that may stand in that place. The
     other keys' shares among themselves are the query's and no new key changes them.
     """
 
+    kind = "replacement"
+
     question: str
-    keys: Rows
+    keys: KeyMatrix
     """with the new key in its place"""
-    old: Rows
+    old: KeyMatrix
     at: int
-    target: OfKeys
+    target: PerKeyVector
     query: Vector
     key: Vector
-    weights: OfKeys
+    weights: PerKeyVector
     exact: bool
     reason: str
     precision: float
@@ -137,6 +147,6 @@ class Replacement(Shown):
     """the factor nearest to 1 by which to multiply the query so that the wanted precision is reached; none if no factor
     does"""
     tolerance: float
-    values: Rows | None = None
+    values: KeyMatrix | None = None
     output: Vector | None = None
     wanted: Vector | None = None

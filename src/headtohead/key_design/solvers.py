@@ -20,55 +20,55 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-Rows = Float[np.ndarray, "key head_dim"]
-OfKeys = Float[np.ndarray, " key"]
+KeyMatrix = Float[np.ndarray, "key head_dim"]
+PerKeyVector = Float[np.ndarray, " key"]
 Vector = Float[np.ndarray, " head_dim"]
 
-ROUNDING = 1e-14
-SETTLED = 1e-24
+ROUNDING_TOLERANCE = 1e-14
+NEWTON_TOLERANCE = 1e-24
 """a step of Newton's method that would gain less than half of this is the last"""
-MOST_STEPS = 500
-MOST_PRICES = 100
-EPSILON = float(np.finfo(float).eps)
+MAX_ITERATIONS = 500
+MAX_MULTIPLIER_UPDATES = 100
+MACHINE_EPSILON = float(np.finfo(float).eps)
 
 
-def logsumexp(scores: OfKeys) -> float:
+def logsumexp(scores: PerKeyVector) -> float:
     """As scipy's, which takes twenty times as long over so few numbers."""
     highest = scores.max()
     return float(highest + np.log(np.exp(scores - highest).sum()))
 
 
-def softmax(scores: OfKeys) -> OfKeys:
+def softmax(scores: PerKeyVector) -> PerKeyVector:
     powers = np.exp(scores - scores.max())
     return np.asarray(powers / powers.sum())
 
 
 @dataclass(frozen=True, eq=False)
-class Nearest:
+class MinNormPoint:
     """The point of the hull nearest to the origin, how it is mixed from the rows, and two bounds on its distance."""
 
     point: Vector
-    shares: OfKeys
-    at_least: float
+    shares: PerKeyVector
+    norm_lower_bound: float
     at_most: float
 
 
-def nearest(rows: Rows) -> Nearest:
+def find_min_norm_point(rows: KeyMatrix) -> MinNormPoint:
     """Wolfe's method: grow a small set of corners whose flat is nearest to the origin.
 
     `at_least` is how far the hull lies beyond a plane, measured on all rows, and so holds whatever the method did.
     """
     members = [int(np.argmin(np.linalg.norm(rows, axis=1)))]
     shares, point = np.ones(1), rows[members[0]]
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_ITERATIONS):
         distance = float(np.linalg.norm(point))
-        if distance <= ROUNDING:
+        if distance <= ROUNDING_TOLERANCE:
             break
         along = rows @ (point / distance)
         entering = int(np.argmin(along))
-        if distance - along[entering] <= ROUNDING or entering in members:
+        if distance - along[entering] <= ROUNDING_TOLERANCE or entering in members:
             break
-        grown, grown_shares, nearer = _within(rows, [*members, entering], np.append(shares, 0.0))
+        grown, grown_shares, nearer = _run_minor_cycle(rows, [*members, entering], np.append(shares, 0.0))
         if np.linalg.norm(nearer) >= distance:
             break  # rounding has the last word
         members, shares, point = grown, grown_shares, nearer
@@ -76,25 +76,27 @@ def nearest(rows: Rows) -> Nearest:
     all_shares[members] = shares / shares.sum()
     distance = float(np.linalg.norm(point))
     at_least = float((rows @ (point / distance)).min()) if distance > 0 else 0.0
-    return Nearest(point, all_shares, max(at_least, 0.0), distance)
+    return MinNormPoint(point, all_shares, max(at_least, 0.0), distance)
 
 
-def _within(rows: Rows, members: list[int], shares: OfKeys) -> tuple[list[int], OfKeys, Vector]:
+def _run_minor_cycle(
+    rows: KeyMatrix, active_indices: list[int], coefficients: PerKeyVector
+) -> tuple[list[int], PerKeyVector, Vector]:
     """The nearest point of the members' flat, without those members that would get a share below 0."""
     while True:
-        flat, point = _nearest_of_flat(rows[members])
-        outside = flat <= ROUNDING
-        if not outside.any() or len(members) == 1:
-            return members, flat, point
-        steps = np.full(len(members), np.inf)
-        steps[outside] = shares[outside] / np.maximum(shares[outside] - flat[outside], ROUNDING)
+        flat, point = _find_affine_min_norm_point(rows[active_indices])
+        outside = flat <= ROUNDING_TOLERANCE
+        if not outside.any() or len(active_indices) == 1:
+            return active_indices, flat, point
+        steps = np.full(len(active_indices), np.inf)
+        steps[outside] = coefficients[outside] / np.maximum(coefficients[outside] - flat[outside], ROUNDING_TOLERANCE)
         first = int(np.argmin(steps))
-        shares = shares + min(1.0, steps[first]) * (flat - shares)
-        kept = [at for at in range(len(members)) if at != first and shares[at] > ROUNDING]
-        members, shares = [members[at] for at in kept], shares[kept]
+        coefficients = coefficients + min(1.0, steps[first]) * (flat - coefficients)
+        kept = [at for at in range(len(active_indices)) if at != first and coefficients[at] > ROUNDING_TOLERANCE]
+        active_indices, coefficients = [active_indices[at] for at in kept], coefficients[kept]
 
 
-def _nearest_of_flat(corners: Rows) -> tuple[OfKeys, Vector]:
+def _find_affine_min_norm_point(corners: KeyMatrix) -> tuple[PerKeyVector, Vector]:
     """The nearest point of the flat through the corners. Twice, because the first result is only as orthogonal to the
     flat as its own rounding errors, and what matters later is its direction."""
     sides = (corners[1:] - corners[0]).T
@@ -107,28 +109,30 @@ def _nearest_of_flat(corners: Rows) -> tuple[OfKeys, Vector]:
     return np.concatenate(([1 - others.sum()], others)), point + sides @ second
 
 
-def lowest(rows: Rows) -> Vector:
+def minimize_logsumexp(rows: KeyMatrix) -> Vector:
     """The shortest vector that makes log-sum-exp(rows @ vector) lowest. There is one if the origin lies inside the
     rows' hull, not on its rim; whoever calls sees to that."""
     vector = np.zeros(rows.shape[1])
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_ITERATIONS):
         value = logsumexp(rows @ vector)
-        slope, turns, bends = _shape(rows, rows @ vector)
+        slope, turns, bends = _compute_gradient_and_curvature(rows, rows @ vector)
         along = turns @ slope
         # The slope is a mean of rows of size 1: what is smaller than their rounding has no direction.
-        used = (bends > ROUNDING * max(float(bends.max()), ROUNDING)) & (np.abs(along) > 4 * EPSILON)
+        used = (bends > ROUNDING_TOLERANCE * max(float(bends.max()), ROUNDING_TOLERANCE)) & (
+            np.abs(along) > 4 * MACHINE_EPSILON
+        )
         step = -turns[used].T @ (along[used] / bends[used] ** 2)
         gain = -float(slope @ step)
-        size, least = 1.0, 4 * EPSILON * (1 + abs(value))
+        size, least = 1.0, 4 * MACHINE_EPSILON * (1 + abs(value))
         while logsumexp(rows @ (vector + size * step)) > value - 0.25 * size * gain + least:
             size /= 2
         vector = vector + size * step
-        if gain <= SETTLED:
+        if gain <= NEWTON_TOLERANCE:
             break
     return vector
 
 
-def _shape(rows: Rows, scores: OfKeys) -> tuple[Vector, Rows, OfKeys]:
+def _compute_gradient_and_curvature(rows: KeyMatrix, scores: PerKeyVector) -> tuple[Vector, KeyMatrix, PerKeyVector]:
     """Slope and curvature of log-sum-exp: the curvature as axes and the roots of its size along them, which a singular
     value decomposition gives with twice the digits that the matrix itself would."""
     weights = softmax(scores)
@@ -138,14 +142,16 @@ def _shape(rows: Rows, scores: OfKeys) -> tuple[Vector, Rows, OfKeys]:
 
 
 @dataclass(frozen=True, eq=False)
-class Shortest:
+class ShortestVector:
     """A vector that keeps log-sum-exp below the limit, and a length below which none does."""
 
     vector: Vector
-    at_least: float
+    norm_lower_bound: float
 
 
-def shortest(rows: Rows, offsets: OfKeys, limit: float, start: Vector, price: float) -> Shortest:
+def find_shortest_vector(
+    rows: KeyMatrix, offsets: PerKeyVector, limit: float, start: Vector, multiplier: float
+) -> ShortestVector:
     """The shortest vector with log-sum-exp(offsets + rows @ vector) <= limit; there must be one.
 
     For each price of exceeding the limit, |vector|^2 / 2 + price log-sum-exp has one lowest point, which Newton's
@@ -153,67 +159,76 @@ def shortest(rows: Rows, offsets: OfKeys, limit: float, start: Vector, price: fl
     between the highest price known to be too low and the lowest known to be enough.
     """
     if logsumexp(offsets) <= limit:
-        return Shortest(np.zeros(rows.shape[1]), 0.0)
+        return ShortestVector(np.zeros(rows.shape[1]), 0.0)
     vector, low, high = start, 0.0, math.inf
     best: Vector | None = None
-    for _ in range(MOST_PRICES):
-        vector, slope, turn = _at_price(rows, offsets, vector, price)
+    for _ in range(MAX_MULTIPLIER_UPDATES):
+        vector, slope, turn = _minimize_lagrangian(rows, offsets, vector, multiplier)
         excess = logsumexp(offsets + rows @ vector) - limit
-        hair = 1e-12 + 4 * EPSILON * float(np.linalg.norm(vector))
+        hair = 1e-12 + 4 * MACHINE_EPSILON * float(np.linalg.norm(vector))
         if excess > 0:
-            low = price
+            low = multiplier
         else:
-            high, best = price, vector
-        if (best is not None and -4 * hair <= excess <= 0) or high - low <= 1e-14 * price:
+            high, best = multiplier, vector
+        if (best is not None and -4 * hair <= excess <= 0) or high - low <= 1e-14 * multiplier:
             break
-        new = _next_price(price, excess + 2 * hair, float(slope @ turn), low, high)
-        vector, price = vector - (new - price) * turn, new
+        new = _update_multiplier(multiplier, excess + 2 * hair, float(slope @ turn), low, high)
+        vector, multiplier = vector - (new - multiplier) * turn, new
     found = vector if best is None else best
-    return Shortest(found, length_needed(rows, offsets, softmax(offsets + rows @ found), limit))
+    return ShortestVector(found, compute_norm_lower_bound(rows, offsets, softmax(offsets + rows @ found), limit))
 
 
-def length_needed(rows: Rows, offsets: OfKeys, weights: OfKeys, limit: float) -> float:
+def compute_norm_lower_bound(rows: KeyMatrix, offsets: PerKeyVector, weights: PerKeyVector, limit: float) -> float:
     """A length below which no vector keeps the limit. For any weights w, log-sum-exp(o + rows @ v) is at least
     w @ (o - log w) + w @ rows @ v (Gibbs), of which the last term is at least -|w @ rows| |v|. All weights give a
     bound; those of the shortest vector give its own length."""
     used = weights > 0
     free = float(weights[used] @ (offsets[used] - np.log(weights[used]))) - limit
-    return max(0.0, free / max(float(np.linalg.norm(weights @ rows)), EPSILON))
+    return max(0.0, free / max(float(np.linalg.norm(weights @ rows)), MACHINE_EPSILON))
 
 
-def _next_price(price: float, excess: float, gain: float, low: float, high: float) -> float:
-    wanted = price + excess / max(gain, 1e-300)
-    if low < wanted < high and wanted < 10 * price:
+def _update_multiplier(multiplier: float, excess: float, slope: float, low: float, high: float) -> float:
+    wanted = multiplier + excess / max(slope, 1e-300)
+    if low < wanted < high and wanted < 10 * multiplier:
         return wanted
-    return 10 * price if high == math.inf else (low + high) / 2
+    return 10 * multiplier if high == math.inf else (low + high) / 2
 
 
-def _at_price(rows: Rows, offsets: OfKeys, vector: Vector, price: float) -> tuple[Vector, Vector, Vector]:
+def _minimize_lagrangian(
+    rows: KeyMatrix, offsets: PerKeyVector, vector: Vector, multiplier: float
+) -> tuple[Vector, Vector, Vector]:
     """The lowest point at this price, the slope of log-sum-exp there, and how the point goes as the price falls."""
-    for _ in range(MOST_STEPS):
-        slope, turns, bends = _shape(rows, offsets + rows @ vector)
-        left = vector + price * slope
-        step = -_solved(left, turns, bends, price)
+    for _ in range(MAX_ITERATIONS):
+        slope, turns, bends = _compute_gradient_and_curvature(rows, offsets + rows @ vector)
+        left = vector + multiplier * slope
+        step = -_solve_newton_system(left, turns, bends, multiplier)
         gain = -float(left @ step)
-        if gain <= (4 * EPSILON * (price + float(np.linalg.norm(vector)))) ** 2:
+        if gain <= (4 * MACHINE_EPSILON * (multiplier + float(np.linalg.norm(vector)))) ** 2:
             break  # the slope is the difference of two vectors of that size: the rest is rounding
         size = 1.0
         if gain > 1e-8:
-            value = _priced(rows, offsets, vector, price)
-            least = EPSILON * (1 + abs(value))
-            while _priced(rows, offsets, vector + size * step, price) > value - 0.25 * size * gain + least:
+            value = _compute_lagrangian(rows, offsets, vector, multiplier)
+            least = MACHINE_EPSILON * (1 + abs(value))
+            while (
+                _compute_lagrangian(rows, offsets, vector + size * step, multiplier)
+                > value - 0.25 * size * gain + least
+            ):
                 size /= 2
         vector = vector + size * step
         if np.abs(rows @ step).max() < 1e-7:
             break  # Newton's method doubles the digits: after this step there are 14
-    return vector, slope, _solved(slope, turns, bends, price)
+    return vector, slope, _solve_newton_system(slope, turns, bends, multiplier)
 
 
-def _priced(rows: Rows, offsets: OfKeys, vector: Vector, price: float) -> float:
-    return float(vector @ vector) / 2 + price * logsumexp(offsets + rows @ vector)
+def _compute_lagrangian(rows: KeyMatrix, offsets: PerKeyVector, vector: Vector, multiplier: float) -> float:
+    return float(vector @ vector) / 2 + multiplier * logsumexp(offsets + rows @ vector)
 
 
-def _solved(right: Vector, turns: Rows, bends: OfKeys, price: float) -> Vector:
+def _solve_newton_system(
+    rhs: Vector, curvature_axes: KeyMatrix, curvature_roots: PerKeyVector, multiplier: float
+) -> Vector:
     """(identity + price curvature)^-1 right."""
-    along = turns @ right
-    return np.asarray(right - turns.T @ along + turns.T @ (along / (1 + price * bends**2)))
+    along = curvature_axes @ rhs
+    return np.asarray(
+        rhs - curvature_axes.T @ along + curvature_axes.T @ (along / (1 + multiplier * curvature_roots**2))
+    )

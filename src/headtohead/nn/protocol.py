@@ -7,11 +7,11 @@ from typing import Any, Protocol, runtime_checkable
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headtohead.nn.kv_cache import Cache, Store
+from headtohead.nn.kv_cache import DecodingCache, KVCache
 
 
 @dataclass
-class Output:
+class ModelOutput:
     """What a model gives back."""
 
     logits: Float[Tensor, "batch *length out"]
@@ -23,7 +23,7 @@ class Output:
 
 
 @runtime_checkable
-class Model(Protocol):
+class ModelProtocol(Protocol):
     """Tokens in, logits out."""
 
     context: int
@@ -34,9 +34,9 @@ class Model(Protocol):
         input_ids: Int[Tensor, "batch length"],
         attention_mask: Tensor | None = None,
         *,
-        cache: Cache | None = None,
-        maps: bool = False,
-    ) -> Output: ...
+        cache: KVCache | None = None,
+        output_attentions: bool = False,
+    ) -> ModelOutput: ...
 
 
 @runtime_checkable
@@ -46,16 +46,16 @@ class Decoder(Protocol):
     context: int
 
     @property
-    def pads(self) -> bool:
+    def can_pad(self) -> bool:
         """Whether texts of different length may stand in one batch, padded on the left."""
 
-    def new_cache(self) -> Store | None:
+    def create_cache(self) -> DecodingCache | None:
         """An empty cache, or None: then the whole text is read anew at each step."""
 
-    def next_logits(
+    def next_token_logits(
         self, input_ids: Int[Tensor, "batch length"], attention_mask: Tensor | None = None, *, cache: Any = None
     ) -> Float[Tensor, "batch vocab"]:
         """The logits of what comes after the last token."""
 
-    def stepper(self, cache: Any) -> Callable[[Tensor], Tensor]:
+    def build_decode_step(self, cache: Any) -> Callable[[Tensor], Tensor]:
         """A function that reads one more token of each row, (batch, 1), with this cache: logits of what comes next."""

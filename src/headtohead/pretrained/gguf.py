@@ -18,20 +18,20 @@ from typing import Any, BinaryIO
 from headtohead.errors import ModelError
 
 MAGIC = b"GGUF"
-VERSIONS = (2, 3)
-STRING, ARRAY = 8, 9
+SUPPORTED_VERSIONS = (2, 3)
+STRING_TYPE, ARRAY_TYPE = 8, 9
 # Bytes of a value by its type: numbers of 1 to 8 bytes, and true or false.
-WIDTHS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-LONGEST = 1 << 32
+SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+MAX_LENGTH = 1 << 32
 """no text or list of a sound file is longer"""
 
 
-MOST_IN_A_BYTE = 8
+MAX_PARAMETERS_PER_BYTE = 8
 """numbers; the closest packing there is has five"""
 
 
 @dataclass(frozen=True)
-class Head:
+class GGUFHeader:
     """What the head says."""
 
     architecture: str
@@ -43,104 +43,106 @@ class Head:
         return sum(self.tensors.values())
 
 
-class _BrokenError(Exception):
+class _CorruptFileError(Exception):
     """The file ends or contradicts itself."""
 
 
-def read_head(path: Path) -> Head:
+def read_header(path: Path) -> GGUFHeader:
     """The architecture and the sizes of the tensors; an error when this is no GGUF file, or a damaged one."""
     with path.open("rb") as file:
         if file.read(4) != MAGIC:
             raise ModelError(f"{path}: is not a GGUF file (it does not begin with {MAGIC.decode()})")
         try:
-            head = _head(file)
-        except (_BrokenError, struct.error, UnicodeDecodeError, OSError, RecursionError) as error:
+            head = _parse_header(file)
+        except (_CorruptFileError, struct.error, UnicodeDecodeError, OSError, RecursionError) as error:
             raise ModelError(f"{path}: is damaged or incomplete ({str(error) or 'its head ends too early'})") from None
-    if head.parameters > MOST_IN_A_BYTE * path.stat().st_size:
+    if head.parameters > MAX_PARAMETERS_PER_BYTE * path.stat().st_size:
         raise ModelError(f"{path}: is damaged or incomplete (its head speaks of more numbers than it has room for)")
     return head
 
 
-def _head(file: BinaryIO) -> Head:
+def _parse_header(file: BinaryIO) -> GGUFHeader:
     version, tensors, entries = struct.unpack("<IQQ", file.read(20))
-    if version not in VERSIONS:
-        raise _BrokenError(f"version {version}; versions {VERSIONS[0]} and {VERSIONS[1]} can be read")
+    if version not in SUPPORTED_VERSIONS:
+        raise _CorruptFileError(
+            f"version {version}; versions {SUPPORTED_VERSIONS[0]} and {SUPPORTED_VERSIONS[1]} can be read"
+        )
     architecture = ""
-    for _ in range(_sane(entries)):
-        name, kind = _text(file), _number(file)
-        if name == "general.architecture" and kind == STRING:
-            architecture = _text(file)
+    for _ in range(_check_length(entries)):
+        name, kind = _read_string(file), _read_uint32(file)
+        if name == "general.architecture" and kind == STRING_TYPE:
+            architecture = _read_string(file)
         else:
-            _skip(file, kind)
+            _skip_value(file, kind)
     found = {}
-    for _ in range(_sane(tensors)):
-        name, axes = _text(file), _number(file)
+    for _ in range(_check_length(tensors)):
+        name, axes = _read_string(file), _read_uint32(file)
         if axes > 8:
-            raise _BrokenError(f"a tensor of {axes} axes")
+            raise _CorruptFileError(f"a tensor of {axes} axes")
         shape = struct.unpack(f"<{axes}Q", file.read(8 * axes))
         found[name] = prod(shape)
-        _pass(file, 12)  # its type and its place
-    return Head(architecture, found)
+        _skip_bytes(file, 12)  # its type and its place
+    return GGUFHeader(architecture, found)
 
 
-def _number(file: BinaryIO) -> int:
+def _read_uint32(file: BinaryIO) -> int:
     value: int = struct.unpack("<I", file.read(4))[0]
     return value
 
 
-def _long(file: BinaryIO) -> int:
+def _read_length(file: BinaryIO) -> int:
     value: int = struct.unpack("<Q", file.read(8))[0]
-    return _sane(value)
+    return _check_length(value)
 
 
-def _sane(count: int) -> int:
-    if count > LONGEST:
-        raise _BrokenError(f"a list of {count} entries")
+def _check_length(count: int) -> int:
+    if count > MAX_LENGTH:
+        raise _CorruptFileError(f"a list of {count} entries")
     return count
 
 
-def _text(file: BinaryIO) -> str:
-    length = _long(file)
+def _read_string(file: BinaryIO) -> str:
+    length = _read_length(file)
     raw = file.read(length) if length < 1 << 20 else b""
     if len(raw) < length:
-        raise _BrokenError("its head ends too early")
+        raise _CorruptFileError("its head ends too early")
     return raw.decode()
 
 
-def _pass(file: BinaryIO, count: int) -> None:
+def _skip_bytes(file: BinaryIO, num_bytes: int) -> None:
     """Go on behind so many bytes, which must be there: those who read the file afterwards believe its head."""
-    if count:
-        file.seek(count - 1, 1)
+    if num_bytes:
+        file.seek(num_bytes - 1, 1)
         if not file.read(1):
-            raise _BrokenError("its head ends too early")
+            raise _CorruptFileError("its head ends too early")
 
 
-def _skip(file: BinaryIO, kind: int) -> None:
-    if kind == STRING:
-        _pass(file, _long(file))
-    elif kind == ARRAY:
-        inner, count = _number(file), _long(file)
-        if inner in WIDTHS:
-            _pass(file, WIDTHS[inner] * count)
-        elif inner == STRING:
+def _skip_value(file: BinaryIO, value_type: int) -> None:
+    if value_type == STRING_TYPE:
+        _skip_bytes(file, _read_length(file))
+    elif value_type == ARRAY_TYPE:
+        inner, count = _read_uint32(file), _read_length(file)
+        if inner in SCALAR_BYTES:
+            _skip_bytes(file, SCALAR_BYTES[inner] * count)
+        elif inner == STRING_TYPE:
             for _ in range(count):  # a vocabulary: a hundred thousand of them
-                _pass(file, _long(file))
+                _skip_bytes(file, _read_length(file))
         else:
             for _ in range(count):
-                _skip(file, inner)
-    elif kind in WIDTHS:
-        _pass(file, WIDTHS[kind])
+                _skip_value(file, inner)
+    elif value_type in SCALAR_BYTES:
+        _skip_bytes(file, SCALAR_BYTES[value_type])
     else:
-        raise _BrokenError(f"a value of the unknown type {kind}")
+        raise _CorruptFileError(f"a value of the unknown type {value_type}")
 
 
 @contextmanager
-def quick_reading() -> Iterator[None]:
+def use_fast_reader() -> Iterator[None]:
     """Inside, the gguf library reads with the reader below, once a file, and makes its table of names once."""
     import gguf
 
     slow, names = gguf.GGUFReader, gguf.get_tensor_name_map
-    gguf.GGUFReader = lru_cache(_quick_reader(gguf))  # type: ignore[misc]
+    gguf.GGUFReader = lru_cache(_build_fast_reader_class(gguf))  # type: ignore[misc]
     gguf.get_tensor_name_map = lru_cache(names)
     try:
         yield
@@ -148,7 +150,7 @@ def quick_reading() -> Iterator[None]:
         gguf.GGUFReader, gguf.get_tensor_name_map = slow, names  # type: ignore[misc]
 
 
-def _quick_reader(gguf: Any) -> Any:
+def _build_fast_reader_class(gguf: Any) -> Any:
     """The library's reader, with lists cut from a plain array."""
     import numpy as np
 

@@ -18,33 +18,35 @@ from torch import Tensor, nn
 
 from headtohead.config import pretrained
 from headtohead.errors import ModelError
-from headtohead.nn.torch_rng import drawing
-from headtohead.pretrained.gguf import quick_reading
-from headtohead.pretrained.loading import Pretrained, library, load_pretrained, quiet
-from headtohead.pretrained.weights import find
+from headtohead.nn.torch_rng import fork_seeded_rng
+from headtohead.pretrained.gguf import use_fast_reader
+from headtohead.pretrained.loading import PretrainedModel, import_transformers, load_pretrained, silence_transformers
+from headtohead.pretrained.weights import locate_weights
 
-Chosen = Literal["evenly", "first"]
-CLOSE = 1e-3
+LayerSelection = Literal["evenly", "first"]
+LOGITS_TOLERANCE = 1e-3
 """how far logits made in two ways may be apart, of numbers around 10"""
 
 
-def chosen_layers(total: int, count: int, chosen: Chosen = "evenly") -> tuple[int, ...]:
+def select_layers(total_layers: int, num_layers: int, selection: LayerSelection = "evenly") -> tuple[int, ...]:
     """Which layers are kept: the first so many, or so many spread evenly, the first and the last among them."""
-    if not 1 <= count <= total:
-        raise ModelError(f"a student with {count} layers cannot be made of a model with {total}; from 1 to {total} can")
-    if chosen == "first" or count == 1:
-        return tuple(range(count))
-    return tuple(round(at * (total - 1) / (count - 1)) for at in range(count))
+    if not 1 <= num_layers <= total_layers:
+        raise ModelError(
+            f"a student with {num_layers} layers cannot be made of a model with {total_layers}; from 1 to {total_layers} can"
+        )
+    if selection == "first" or num_layers == 1:
+        return tuple(range(num_layers))
+    return tuple(round(at * (total_layers - 1) / (num_layers - 1)) for at in range(num_layers))
 
 
-def with_fewer_layers(model: Pretrained, count: int, chosen: Chosen = "evenly") -> Pretrained:
+def drop_layers(model: PretrainedModel, num_layers: int, selection: LayerSelection = "evenly") -> PretrainedModel:
     """A model of the same kind with so many of its layers; nothing is shared with the one that was given."""
     inner = model.inner
-    prefix, total = _layers(model)
-    kept = chosen_layers(total, count, chosen)
+    prefix, total = _find_layer_list(model)
+    kept = select_layers(total, num_layers, selection)
     config = copy.deepcopy(inner.config)
-    _shorten(config.get_text_config(), total, kept)
-    with drawing(0, "student"):  # what the constructor draws is written over
+    _shorten_config(config.get_text_config(), total, kept)
+    with fork_seeded_rng(0, "student"):  # what the constructor draws is written over
         made = type(inner)(config)
     state = {}
     for name, tensor in inner.state_dict().items():
@@ -57,11 +59,11 @@ def with_fewer_layers(model: Pretrained, count: int, chosen: Chosen = "evenly") 
     made.to(dtype=next(inner.parameters()).dtype)
     if getattr(inner, "generation_config", None) is not None:
         made.generation_config = copy.deepcopy(inner.generation_config)
-    named = f"{model.name}, {count} of {total} layers"
-    return Pretrained(made.eval(), named)
+    named = f"{model.name}, {num_layers} of {total} layers"
+    return PretrainedModel(made.eval(), named)
 
 
-def _layers(model: Pretrained) -> tuple[str, int]:
+def _find_layer_list(model: PretrainedModel) -> tuple[str, int]:
     """The name of the list of layers, and how many it has."""
     total = int(model.inner.config.get_text_config().num_hidden_layers)
     for name, module in model.inner.named_modules():
@@ -70,68 +72,68 @@ def _layers(model: Pretrained) -> tuple[str, int]:
     raise ModelError(f"{model.name}: has no list of {total} layers to choose from")
 
 
-def _shorten(config: Any, total: int, kept: tuple[int, ...]) -> None:
+def _shorten_config(config: Any, total_layers: int, kept_layers: tuple[int, ...]) -> None:
     """The configuration of fewer layers; lists with an entry for each layer are shortened alike."""
     lists = [
         name for name, value in vars(config).items() if name.startswith("layer") and isinstance(value, list | tuple)
     ]
     for name in lists:
         value = getattr(config, name)
-        if len(value) == total:
-            setattr(config, name, [value[at] for at in kept])
-    config.num_hidden_layers = len(kept)
+        if len(value) == total_layers:
+            setattr(config, name, [value[at] for at in kept_layers])
+    config.num_hidden_layers = len(kept_layers)
 
 
-def begin(model: pretrained.Pretrained) -> Learner:
+def build_student(model_config: pretrained.PretrainedModelConfig) -> StudentModel:
     """The student of this spec at step 0: it draws nothing, so every seed begins alike."""
-    loaded = _loaded(model.pretrained)
-    if model.fewer is not None:
-        made = with_fewer_layers(loaded, model.fewer.layers, model.fewer.chosen)
-        return Learner(made.inner, made.name, model.max_length).train()
-    return Learner(copy.deepcopy(loaded.inner), loaded.name, model.max_length).train()
+    loaded = _load_teacher(model_config.pretrained)
+    if model_config.fewer is not None:
+        made = drop_layers(loaded, model_config.fewer.layers, model_config.fewer.chosen)
+        return StudentModel(made.inner, made.name, model_config.max_length).train()
+    return StudentModel(copy.deepcopy(loaded.inner), loaded.name, model_config.max_length).train()
 
 
 @lru_cache(maxsize=1)
-def _loaded(where: str) -> Pretrained:
+def _load_teacher(source: str) -> PretrainedModel:
     """Kept, as every trial of a process begins from it; nobody trains this one."""
-    return load_pretrained(where).model
+    return load_pretrained(source).model
 
 
-def reopen(model: pretrained.Pretrained, folder: Path) -> Learner:
+def load_student(model_config: pretrained.PretrainedModelConfig, folder: Path) -> StudentModel:
     """What `save` wrote."""
     loaded = load_pretrained(folder).model
-    return Learner(loaded.inner, loaded.name, model.max_length)
+    return StudentModel(loaded.inner, loaded.name, model_config.max_length)
 
 
-def save(folder: Path, model: Learner, about: dict[str, Any]) -> None:
+def save_student(folder: Path, model: StudentModel, metadata: dict[str, Any]) -> None:
     """As the library saves it, so that the library opens it; `about` is one more entry of config.json."""
     import transformers
 
-    model.inner.config.headtohead = about
-    with quiet(transformers):
+    model.inner.config.headtohead = metadata
+    with silence_transformers(transformers):
         model.inner.save_pretrained(folder)
 
 
-def outline(model: pretrained.Pretrained) -> Learner:
+def build_student_on_meta_device(model_config: pretrained.PretrainedModelConfig) -> StudentModel:
     """The same without any weights, to be counted: made on the meta device."""
-    weights = find(model.pretrained)
-    transformers = library(weights)
-    gguf = {"gguf_file": weights.gguf} if weights.gguf else {}
-    with quiet(transformers), quick_reading():
+    weights = locate_weights(model_config.pretrained)
+    transformers = import_transformers(weights)
+    gguf = {"gguf_file": weights.gguf_file} if weights.gguf_file else {}
+    with silence_transformers(transformers), use_fast_reader():
         config = transformers.AutoConfig.from_pretrained(weights.folder, local_files_only=True, **gguf)
     text = config.get_text_config()
-    if model.fewer is not None:
+    if model_config.fewer is not None:
         total = int(text.num_hidden_layers)
-        _shorten(text, total, chosen_layers(total, model.fewer.layers, model.fewer.chosen))
+        _shorten_config(text, total, select_layers(total, model_config.fewer.layers, model_config.fewer.chosen))
     with torch.device("meta"):
-        return Learner(
+        return StudentModel(
             transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager"),
             weights.name,
-            model.max_length,
+            model_config.max_length,
         )
 
 
-class Learner(Pretrained):
+class StudentModel(PretrainedModel):
     """A pretrained decoder that is trained: gives the stream before its output layer, so that the vocabulary is asked
     about the words of a summary alone, and not about those of the document before it."""
 
@@ -143,7 +145,7 @@ class Learner(Pretrained):
             if context > self.context:
                 raise ModelError(f"model.max_length: {self.name} has {self.context} positions, not {context}")
             self.context = context
-        self.direct: bool | None = None
+        self._is_output_linear: bool | None = None
 
     @property
     def output(self) -> nn.Linear:
@@ -159,15 +161,17 @@ class Learner(Pretrained):
         hidden: Tensor = self.inner.base_model(input_ids=input_ids, use_cache=False, **how).last_hidden_state
         return hidden
 
-    def is_direct(self) -> bool:
+    def is_output_linear(self) -> bool:
         """Whether logits are the output layer of the stream and nothing else; some models scale or cap them. Tried
         once, on two tokens."""
-        if self.direct is None:
+        if self._is_output_linear is None:
             was_training = self.training
             self.eval()
             with torch.no_grad():
                 ids = torch.tensor([[1, 2]], device=next(self.parameters()).device)
                 whole = self(ids).logits
-                self.direct = bool(torch.allclose(self.output(self.stream(ids)), whole, atol=CLOSE, rtol=CLOSE))
+                self._is_output_linear = bool(
+                    torch.allclose(self.output(self.stream(ids)), whole, atol=LOGITS_TOLERANCE, rtol=LOGITS_TOLERANCE)
+                )
             self.train(was_training)
-        return self.direct
+        return self._is_output_linear

@@ -22,15 +22,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from headtohead.errors import MissingExtraError, ModelError
-from headtohead.nn.protocol import Output
-from headtohead.pretrained.gguf import quick_reading
+from headtohead.nn.protocol import ModelOutput
+from headtohead.pretrained.gguf import use_fast_reader
 from headtohead.pretrained.tokenizer import PretrainedTokenizer
-from headtohead.pretrained.weights import Weights, check_room, find
+from headtohead.pretrained.weights import PretrainedWeights, check_memory, locate_weights
 
-Ids = Int[Tensor, "batch length"]
-Task = Literal["language-model", "encoder"]
-MOST_LAYERS = 2000
-UNLIMITED = 1 << 30
+InputIds = Int[Tensor, "batch length"]
+PretrainedTask = Literal["language-model", "encoder"]
+MAX_LAYERS = 2000
+UNLIMITED_CONTEXT = 1 << 30
 """the context of a model that says nothing of its positions"""
 
 
@@ -42,26 +42,30 @@ class PretrainedCache:
 
         self.inner: Any = DynamicCache(config=config)
         self.length = 0
-        self.valid: Bool[Tensor, "batch key"] | None = None
+        self.attention_mask: Bool[Tensor, "batch key"] | None = None
 
-    def extend(self, new: int, valid: Bool[Tensor, "batch query"] | None, batch: int) -> Tensor | None:
+    def extend(
+        self, num_new_tokens: int, attention_mask: Bool[Tensor, "batch query"] | None, batch_size: int
+    ) -> Tensor | None:
         """Note the padding of new tokens; gives that of all."""
-        if valid is not None or self.valid is not None:
-            like = valid if valid is not None else self.valid
+        if attention_mask is not None or self.attention_mask is not None:
+            like = attention_mask if attention_mask is not None else self.attention_mask
             assert like is not None
-            old = like.new_ones(batch, self.length) if self.valid is None else self.valid
-            self.valid = torch.cat((old, like.new_ones(batch, new) if valid is None else valid), dim=1)
-        self.length += new
-        return self.valid
+            old = like.new_ones(batch_size, self.length) if self.attention_mask is None else self.attention_mask
+            self.attention_mask = torch.cat(
+                (old, like.new_ones(batch_size, num_new_tokens) if attention_mask is None else attention_mask), dim=1
+            )
+        self.length += num_new_tokens
+        return self.attention_mask
 
-    def select(self, rows: Int[Tensor, " kept"]) -> None:
+    def select(self, row_indices: Int[Tensor, " kept"]) -> None:
         """Keep these rows of the batch, in this order; a row may be taken more than once."""
-        self.inner.batch_select_indices(rows)
-        if self.valid is not None:
-            self.valid = self.valid[rows]
+        self.inner.batch_select_indices(row_indices)
+        if self.attention_mask is not None:
+            self.attention_mask = self.attention_mask[row_indices]
 
 
-class Pretrained(nn.Module):
+class PretrainedModel(nn.Module):
     """A model of the transformers library: tokens in, logits out.
 
     An encoder has no vocabulary layer: its logits are the last layer's stream, as `hidden` is."""
@@ -73,9 +77,9 @@ class Pretrained(nn.Module):
         config: Any = inner.config
         text = config.get_text_config()
         known = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
-        self.context = int(known) if known else UNLIMITED
-        self._takes = frozenset(inspect.signature(inner.forward).parameters)
-        self.task: Task = "language-model" if inner.get_output_embeddings() is not None else "encoder"  # type: ignore[operator]
+        self.context = int(known) if known else UNLIMITED_CONTEXT
+        self._forward_parameters = frozenset(inspect.signature(inner.forward).parameters)
+        self.task: PretrainedTask = "language-model" if inner.get_output_embeddings() is not None else "encoder"  # type: ignore[operator]
         self.train(inner.training)
 
     @property
@@ -83,11 +87,11 @@ class Pretrained(nn.Module):
         return self.inner.config
 
     @property
-    def pads(self) -> bool:
+    def can_pad(self) -> bool:
         """Texts of different length may stand in one batch: positions and masks are handed to the model."""
         return True
 
-    def new_cache(self) -> PretrainedCache | None:
+    def create_cache(self) -> PretrainedCache | None:
         """An empty cache; None for an encoder, and for a network with a state that is no cache of keys and values."""
         if self.task == "encoder" or getattr(self.inner, "_is_stateful", False):
             return None
@@ -95,71 +99,82 @@ class Pretrained(nn.Module):
 
     def forward(
         self,
-        input_ids: Ids,
+        input_ids: InputIds,
         attention_mask: Tensor | None = None,
         *,
         cache: PretrainedCache | None = None,
-        maps: bool = False,
-    ) -> Output:
-        how: dict[str, Any] = {"output_hidden_states": True, **({"output_attentions": True} if maps else {})}
-        with explicit(self.inner, self.name) if maps else nullcontext():
+        output_attentions: bool = False,
+    ) -> ModelOutput:
+        how: dict[str, Any] = {
+            "output_hidden_states": True,
+            **({"output_attentions": True} if output_attentions else {}),
+        }
+        with use_eager_attention(self.inner, self.name) if output_attentions else nullcontext():
             out = self._run(input_ids, attention_mask, cache, how)
         hidden = out.hidden_states[-1]
         logits = hidden if self.task == "encoder" else out.logits
-        return Output(logits, self._maps(out) if maps else None, hidden)
+        return ModelOutput(logits, self._extract_attentions(out) if output_attentions else None, hidden)
 
-    def next_logits(
-        self, input_ids: Ids, attention_mask: Tensor | None = None, *, cache: PretrainedCache | None = None
+    def next_token_logits(
+        self, input_ids: InputIds, attention_mask: Tensor | None = None, *, cache: PretrainedCache | None = None
     ) -> Float[Tensor, "batch vocab"]:
         """What comes after the last token: the vocabulary layer is asked once a row and not once a token."""
         if self.task == "encoder":
             raise ModelError(f"{self.name}: an encoder writes no text; take a decoder (a language model)")
-        last = {"logits_to_keep": 1} if "logits_to_keep" in self._takes else {}
+        last = {"logits_to_keep": 1} if "logits_to_keep" in self._forward_parameters else {}
         logits: Tensor = self._run(input_ids, attention_mask, cache, last).logits[:, -1]
         return logits
 
-    def stepper(self, cache: PretrainedCache) -> Callable[[Ids], Tensor]:
+    def build_decode_step(self, cache: PretrainedCache) -> Callable[[InputIds], Tensor]:
         """A function that reads one more token of each row, with this cache."""
-        return partial(self.next_logits, cache=cache)
+        return partial(self.next_token_logits, cache=cache)
 
-    def _run(self, input_ids: Ids, mask: Tensor | None, cache: PretrainedCache | None, how: dict[str, Any]) -> Any:
+    def _run(
+        self,
+        input_ids: InputIds,
+        attention_mask: Tensor | None,
+        cache: PretrainedCache | None,
+        forward_kwargs: dict[str, Any],
+    ) -> Any:
         batch, length = input_ids.shape
         if cache is not None and self.task == "encoder":
             raise ModelError(f"{self.name}: an encoder has no cache")
-        unpadded = mask is None and (cache is None or cache.valid is None)
+        unpadded = attention_mask is None and (cache is None or cache.attention_mask is None)
         if unpadded and length + (cache.length if cache is not None else 0) > self.context:
             raise ModelError(
                 f"{self.name}: {length + (cache.length if cache is not None else 0)} positions are more than the "
                 f"{self.context} that the model knows"
             )
-        valid = None if mask is None else mask.bool()
+        valid = None if attention_mask is None else attention_mask.bool()
         start = cache.length if cache is not None else 0
         seen = valid if cache is None else cache.extend(length, valid, batch)
         if seen is not None:
-            how["attention_mask"] = seen.long()
-        if "position_ids" in self._takes and self.task != "encoder":
-            how["position_ids"] = self._positions(seen, start, length, input_ids)
+            forward_kwargs["attention_mask"] = seen.long()
+        if "position_ids" in self._forward_parameters and self.task != "encoder":
+            forward_kwargs["position_ids"] = self._compute_position_ids(seen, start, length, input_ids)
         if cache is not None:
-            how["past_key_values"], how["use_cache"] = cache.inner, True
-        elif "use_cache" in self._takes:
-            how["use_cache"] = False
-        return self.inner(input_ids=input_ids, **how)
+            forward_kwargs["past_key_values"], forward_kwargs["use_cache"] = cache.inner, True
+        elif "use_cache" in self._forward_parameters:
+            forward_kwargs["use_cache"] = False
+        return self.inner(input_ids=input_ids, **forward_kwargs)
 
-    def _positions(self, seen: Tensor | None, start: int, length: int, like: Tensor) -> Tensor:
+    def _compute_position_ids(
+        self, attention_mask: Tensor | None, start: int, length: int, reference: Tensor
+    ) -> Tensor:
         """A token's position is the number of tokens before it that are not padding."""
-        if seen is None:
-            return torch.arange(start, start + length, device=like.device)[None]
-        return (seen.long().cumsum(1) - 1).clamp_min(0)[:, -length:]
+        if attention_mask is None:
+            return torch.arange(start, start + length, device=reference.device)[None]
+        return (attention_mask.long().cumsum(1) - 1).clamp_min(0)[:, -length:]
 
-    def _maps(self, out: Any) -> tuple[Tensor, ...]:
-        found = out.attentions
+    def _extract_attentions(self, model_output: Any) -> tuple[Tensor, ...]:
+        found = model_output.attentions
         if not found or any(one is None for one in found):
             raise ModelError(f"{self.name}: this architecture shows no attention maps")
         return tuple(found)
 
 
 @contextmanager
-def explicit(inner: Any, name: str) -> Iterator[None]:
+def use_eager_attention(inner: Any, name: str) -> Iterator[None]:
     """Attention in plain sight for one pass: fused kernels would give no maps, or empty ones."""
     before = inner.config._attn_implementation
     if before == "eager":
@@ -179,37 +194,37 @@ def explicit(inner: Any, name: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedPretrained:
     """A pretrained model with what is needed to use it."""
 
-    model: Pretrained
+    model: PretrainedModel
     tokenizer: PretrainedTokenizer
-    task: Task
+    task: PretrainedTask
     name: str
     folder: Path
     label_names: tuple[str, ...] = ()
 
 
-def load_pretrained(where: str | Path) -> Loaded:
+def load_pretrained(source: str | Path) -> LoadedPretrained:
     """A folder, a GGUF file, hub:owner/name, or an installed package with weights; in float32, ready to use."""
-    weights = find(where)
-    transformers = library(weights)
-    check_room(weights)
-    with quiet(transformers), quick_reading() if weights.gguf else nullcontext():
-        kind = _kind(transformers, weights)
-        inner = _load(transformers, kind, weights)
+    weights = locate_weights(source)
+    transformers = import_transformers(weights)
+    check_memory(weights)
+    with silence_transformers(transformers), use_fast_reader() if weights.gguf_file else nullcontext():
+        kind = _select_model_class(transformers, weights)
+        inner = _load_model(transformers, kind, weights)
         tokenizer = PretrainedTokenizer.load(weights, inner)
-    model = Pretrained(inner, weights.name)
-    return Loaded(model.eval(), tokenizer, model.task, weights.name, weights.folder)
+    model = PretrainedModel(inner, weights.name)
+    return LoadedPretrained(model.eval(), tokenizer, model.task, weights.name, weights.folder)
 
 
-def library(weights: Weights) -> Any:
+def import_transformers(weights: PretrainedWeights) -> Any:
     purpose = f"opening {weights.name}"
     try:
         import transformers
     except ImportError as error:
         raise MissingExtraError("transformers", "pretrained", purpose) from error
-    if weights.gguf:
+    if weights.gguf_file:
         for package in ("gguf", "accelerate"):
             try:
                 metadata.version(package)
@@ -218,18 +233,18 @@ def library(weights: Weights) -> Any:
     return transformers
 
 
-def _kind(transformers: Any, weights: Weights) -> Any:
+def _select_model_class(transformers: Any, weights: PretrainedWeights) -> Any:
     """The class that reads these weights: a language model, or a bare encoder."""
-    if weights.gguf:
+    if weights.gguf_file:
         return transformers.AutoModelForCausalLM
     config = weights.config
-    check_type(transformers, weights)
+    check_model_type(transformers, weights)
     if config.get("is_encoder_decoder"):
         raise ModelError(f"{weights.folder}: an encoder-decoder ({config['model_type']}); decoders and encoders only")
-    return transformers.AutoModelForCausalLM if writes(config) else transformers.AutoModel
+    return transformers.AutoModelForCausalLM if is_causal_lm(config) else transformers.AutoModel
 
 
-def check_type(transformers: Any, weights: Weights) -> None:
+def check_model_type(transformers: Any, weights: PretrainedWeights) -> None:
     """An error when the installed library does not know the architecture."""
     kind = weights.config.get("model_type")
     if kind not in transformers.CONFIG_MAPPING:
@@ -238,33 +253,35 @@ def check_type(transformers: Any, weights: Weights) -> None:
         )
 
 
-def writes(config: dict[str, Any]) -> bool:
+def is_causal_lm(config: dict[str, Any]) -> bool:
     """Is it a decoder, a model that writes text?"""
     made: list[str] = config.get("architectures") or [""]
     return bool(config.get("is_decoder")) or any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in made)
 
 
-def _load(transformers: Any, kind: Any, weights: Weights) -> nn.Module:
-    inner, report = read(kind, weights)
+def _load_model(transformers: Any, model_class: Any, weights: PretrainedWeights) -> nn.Module:
+    inner, report = load_from_pretrained(model_class, weights)
     # What is not in the file was drawn at random. An encoder's pooler is not used here; anything else is.
     drawn = sorted(name for name in report["missing_keys"] if "pooler" not in name)
     if drawn or report["mismatched_keys"]:
-        raise does_not_fit(weights, drawn, report)
+        raise build_mismatch_error(weights, drawn, report)
     return inner
 
 
-def does_not_fit(weights: Weights, absent: list[str], report: dict[str, Any]) -> ModelError:
-    named = absent or sorted(str(entry[0]) for entry in report["mismatched_keys"])
+def build_mismatch_error(
+    weights: PretrainedWeights, missing_keys: list[str], loading_info: dict[str, Any]
+) -> ModelError:
+    named = missing_keys or sorted(str(entry[0]) for entry in loading_info["mismatched_keys"])
     return ModelError(f"{weights.name}: the weights do not fit the configuration, {named[0]} among them")
 
 
-def read(kind: Any, weights: Weights, **how: Any) -> tuple[nn.Module, dict[str, Any]]:
+def load_from_pretrained(model_class: Any, weights: PretrainedWeights, **how: Any) -> tuple[nn.Module, dict[str, Any]]:
     """The library's model with these weights in float32, and its report on what was not in the file."""
-    gguf = {"gguf_file": weights.gguf} if weights.gguf else {"use_safetensors": True}
+    gguf = {"gguf_file": weights.gguf_file} if weights.gguf_file else {"use_safetensors": True}
     try:
-        if not weights.gguf:
-            _check_outline(kind, weights)
-        inner, report = kind.from_pretrained(
+        if not weights.gguf_file:
+            _check_config_size(model_class, weights)
+        inner, report = model_class.from_pretrained(
             weights.folder,
             dtype=torch.float32,
             local_files_only=True,
@@ -283,30 +300,30 @@ def read(kind: Any, weights: Weights, **how: Any) -> tuple[nn.Module, dict[str, 
     return model, found
 
 
-LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-SPARE = 2**24
+NUM_LAYERS_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+MAX_EXTRA_PARAMETERS = 2**24
 """parameters that a model may have beyond the file's: heads and poolers that are drawn, tied weights that are not"""
 
 
-def _check_outline(kind: Any, weights: Weights) -> None:
+def _check_config_size(model_class: Any, weights: PretrainedWeights) -> None:
     """A configuration that speaks of a larger model than the file holds would have the rest drawn, however large."""
     from transformers import AutoConfig
 
-    layers = max((n for name in LAYERS if type(n := weights.config.get(name)) is int), default=0)
-    if layers > MOST_LAYERS:
+    layers = max((n for name in NUM_LAYERS_KEYS if type(n := weights.config.get(name)) is int), default=0)
+    if layers > MAX_LAYERS:
         raise ModelError(f"{weights.name}: its configuration speaks of {layers:,} layers")
     config = AutoConfig.from_pretrained(weights.folder, local_files_only=True, trust_remote_code=False)
     with torch.device("meta"):
-        outline = kind.from_config(config)
+        outline = model_class.from_config(config)
     size = sum(p.numel() for p in outline.parameters())
-    if size > 2 * weights.parameters + SPARE:
+    if size > 2 * weights.parameters + MAX_EXTRA_PARAMETERS:
         raise ModelError(
             f"{weights.name}: its configuration speaks of {size:,} parameters, and the file has {weights.parameters:,}"
         )
 
 
 @contextmanager
-def quiet(transformers: Any) -> Iterator[None]:
+def silence_transformers(transformers: Any) -> Iterator[None]:
     """No bars and no advice while loading: what matters is raised."""
     from transformers import modeling_gguf_pytorch_utils as gguf_utils
 

@@ -15,7 +15,7 @@ from headtohead.config import pretrained
 from headtohead.errors import ModelError
 
 
-class LowRank(nn.Module):
+class LoRALinear(nn.Module):
     """A linear map that stays as it is, and two small matrices that are trained."""
 
     def __init__(self, linear: nn.Linear, rank: int, alpha: float) -> None:
@@ -34,7 +34,7 @@ class LowRank(nn.Module):
         return F.linear(x, self.weight, self.bias) + self.scale * F.linear(F.linear(x, self.lora_a), self.lora_b)
 
     @torch.no_grad()
-    def merged(self) -> nn.Linear:
+    def merge_weights(self) -> nn.Linear:
         """One matrix that does the same."""
         made = nn.Linear(self.weight.shape[1], self.weight.shape[0], self.bias is not None, device="meta")
         made.weight = nn.Parameter(self.weight + self.scale * self.lora_b @ self.lora_a)
@@ -42,28 +42,28 @@ class LowRank(nn.Module):
         return made
 
 
-def add(encoder: nn.Module, lora: pretrained.Lora) -> None:
+def apply_lora(encoder: nn.Module, lora_config: pretrained.LoraConfig) -> None:
     """Freeze the encoder, and put small matrices beside the maps that `lora.on` names."""
     encoder.requires_grad_(False)
-    found = [(at, name, one) for at, name, one in _children(encoder) if isinstance(one, nn.Linear)]
+    found = [(at, name, one) for at, name, one in _iterate_children(encoder) if isinstance(one, nn.Linear)]
     known = {name for _, name, _ in found}
-    if absent := [name for name in lora.on if name not in known]:
+    if absent := [name for name in lora_config.on if name not in known]:
         raise ModelError(
             f"model.lora.on: the encoder has no linear map named {absent[0]!r}; it has: {', '.join(sorted(known))}"
         )
     for parent, name, linear in found:
-        if name in lora.on:
-            setattr(parent, name, LowRank(linear, lora.rank, lora.alpha))
+        if name in lora_config.on:
+            setattr(parent, name, LoRALinear(linear, lora_config.rank, lora_config.alpha))
 
 
-def merge(model: nn.Module) -> None:
+def merge_lora(model: nn.Module) -> None:
     """Put what was learned into the matrices that it stands beside."""
-    for parent, name, one in _children(model):
-        if isinstance(one, LowRank):
-            setattr(parent, name, one.merged())
+    for parent, name, one in _iterate_children(model):
+        if isinstance(one, LoRALinear):
+            setattr(parent, name, one.merge_weights())
 
 
-def _children(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
+def _iterate_children(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             yield parent, name, child

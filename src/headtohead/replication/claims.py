@@ -9,56 +9,58 @@ from typing import Any
 import numpy as np
 
 from headtohead.config import experiment
-from headtohead.config.base import span_in_steps
+from headtohead.config.base import convert_to_steps
 from headtohead.config.experiment import BASELINE
 from headtohead.experiment.run_folder import Run
-from headtohead.verdict.compare import compare
+from headtohead.verdict.compare import compare_scores
 from headtohead.verdict.record import Verdict
 from headtohead.verdict.scores import Scores
-from headtohead.verdict.statistics import mean_interval
+from headtohead.verdict.statistics import compute_mean_interval
 
-Finished = Mapping[str, Mapping[int, Run]]
-HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot tell"
+FinishedRuns = Mapping[str, Mapping[int, Run]]
+HOLDS, DOES_NOT_HOLD, UNDECIDED = "holds", "does not hold", "cannot tell"
 
 
-def is_original(experiment: experiment.Experiment, digest: str) -> bool:
+def is_original_corpus(experiment: experiment.Experiment, corpus_digest: str) -> bool:
     """Are these the texts that the published figures were measured on?"""
-    return experiment.original is None or not experiment.original.corpus or experiment.original.corpus == digest
+    return experiment.original is None or not experiment.original.corpus or experiment.original.corpus == corpus_digest
 
 
-def beside(figure: experiment.Published, finished: Finished, *, original: bool) -> dict[str, Any]:
+def compare_with_published(
+    published: experiment.PublishedResult, finished_runs: FinishedRuns, *, is_original_data: bool
+) -> dict[str, Any]:
     """A published figure with ours: the mean over seeds, at that step or at the end, with its interval."""
     values = []
-    for run in finished.get(figure.variant, {}).values():
-        if figure.step is None:
-            values.append(run.result["scores"].get(figure.split, {}).get(figure.metric))
+    for run in finished_runs.get(published.variant, {}).values():
+        if published.step is None:
+            values.append(run.result["scores"].get(published.split, {}).get(published.metric))
         else:
-            line = _line(run, figure.split, figure.step)
-            values.append(None if line is None else line.get(figure.metric))
+            line = _find_metrics_line(run, published.split, published.step)
+            values.append(None if line is None else line.get(published.metric))
     known = [float(value) for value in values if value is not None]
     return {
-        **figure.model_dump(mode="json"),
-        "other_data": figure.other_data or not original,
+        **published.model_dump(mode="json"),
+        "other_data": published.other_data or not is_original_data,
         "ours": statistics.fmean(known) if known else None,
-        "interval": mean_interval(known),
+        "interval": compute_mean_interval(known),
         "seeds": len(known),
     }
 
 
-def _line(run: Run, split: str, when: int | str) -> dict[str, Any] | None:
+def _find_metrics_line(run: Run, split: str, step_or_epoch: int | str) -> dict[str, Any] | None:
     """What was noted about a split at that step."""
-    step = span_in_steps(when, run.start["steps_per_epoch"])
+    step = convert_to_steps(step_or_epoch, run.start["steps_per_epoch"])
     return next((x for x in run.metrics if x["split"] == split and x["step"] == step), None)
 
 
-def answers(
+def evaluate_claims(
     experiment: experiment.Experiment,
-    finished: Finished,
+    finished_runs: FinishedRuns,
     verdicts: Sequence[Verdict],
-    others: Mapping[str, Sequence[Verdict]],
-    failed: Mapping[str, str],
-    held_out: Sequence[str],
-    among: Mapping[tuple[str, str], Verdict] | None = None,
+    other_verdicts: Mapping[str, Sequence[Verdict]],
+    failure_reasons: Mapping[str, str],
+    held_out_splits: Sequence[str],
+    pairwise_verdicts: Mapping[tuple[str, str], Verdict] | None = None,
 ) -> list[dict[str, Any]]:
     """Each claim with the verdict that answers it. One at the end is answered by the file's comparison of the two
     (`among`) where it has one, else by the experiment's own verdict; one along the way or at another length by a
@@ -67,25 +69,25 @@ def answers(
     for claim in experiment.claims:
         at_the_end = claim.step is None and claim.context is None
         pair = (claim.against, claim.variant)
-        if claim.against != BASELINE or (at_the_end and claim.split is None and pair in (among or {})):
-            verdict = (among or {}).get(pair)
+        if claim.against != BASELINE or (at_the_end and claim.split is None and pair in (pairwise_verdicts or {})):
+            verdict = (pairwise_verdicts or {}).get(pair)
         elif at_the_end:
-            named = next((rows for name, rows in others.items() if name == claim.split), None)
+            named = next((rows for name, rows in other_verdicts.items() if name == claim.split), None)
             rows = verdicts if claim.split is None else named
             verdict = next((v for v in rows or () if v.variant == claim.variant), None)
         else:
-            names = [claim.split] if claim.split else list(held_out)
-            verdict = _by_totals(experiment, finished, claim, names, failed)
-        found.append(_answer(claim, verdict))
+            names = [claim.split] if claim.split else list(held_out_splits)
+            verdict = _compare_totals(experiment, finished_runs, claim, names, failure_reasons)
+        found.append(_evaluate_claim(claim, verdict))
     return found
 
 
-def _by_totals(
+def _compare_totals(
     experiment: experiment.Experiment,
-    finished: Finished,
+    finished_runs: FinishedRuns,
     claim: experiment.Claim,
     splits: Sequence[str],
-    failed: Mapping[str, str],
+    failure_reasons: Mapping[str, str],
 ) -> Verdict | None:
     """Along the way, the variant against the baseline at that step. On inputs of another length, the variant against
     itself at the length that it was trained with: does it keep what it can do?"""
@@ -93,34 +95,40 @@ def _by_totals(
 
     def at_step(run: Run) -> list[tuple[float, float]]:
         assert claim.step is not None
-        return _sums([line for name in splits if (line := _line(run, name, claim.step))], kind, len(splits))
+        return _list_totals(
+            [line for name in splits if (line := _find_metrics_line(run, name, claim.step))], kind, len(splits)
+        )
 
     def at_length(run: Run, length: int | None) -> list[tuple[float, float]]:
         rows = [row for row in run.lengths.get("contexts", []) if row["context"] == length and row["split"] in splits]
-        return _sums([row for row in rows if "error" not in row], kind, len(splits))
+        return _list_totals([row for row in rows if "error" not in row], kind, len(splits))
 
-    variant = finished.get(claim.variant, {})
+    variant = finished_runs.get(claim.variant, {})
     if claim.context is None:
-        before, after = _totals_of(finished.get(BASELINE, {}), at_step), _totals_of(variant, at_step)
+        before, after = _stack_totals(finished_runs.get(BASELINE, {}), at_step), _stack_totals(variant, at_step)
     else:
-        before = _totals_of(variant, lambda run: at_length(run, run.trial.model.context))
-        after = _totals_of(variant, lambda run: at_length(run, claim.context))
+        before = _stack_totals(variant, lambda run: at_length(run, run.trial.model.context))
+        after = _stack_totals(variant, lambda run: at_length(run, claim.context))
     if before is None or after is None or not np.array_equal(before.weights, after.weights):
         return None
-    barred = {name: reason for name, reason in failed.items() if name == claim.variant}
+    barred = {name: reason for name, reason in failure_reasons.items() if name == claim.variant}
     metric, matters = experiment.primary.metric, experiment.matters
-    (verdict,) = compare(before, {claim.variant: after}, metric=metric, matters=matters, failed=barred)
+    (verdict,) = compare_scores(
+        before, {claim.variant: after}, metric=metric, equivalence_margin=matters, failed_audits=barred
+    )
     return verdict
 
 
-def _sums(rows: Sequence[Mapping[str, Any]], kind: str, wanted: int) -> list[tuple[float, float]]:
+def _list_totals(rows: Sequence[Mapping[str, Any]], kind: str, expected_count: int) -> list[tuple[float, float]]:
     """Total and count for each text; nothing unless all are there."""
-    return [(row[kind] * row["count"], row["count"]) for row in rows] if len(rows) == wanted else []
+    return [(row[kind] * row["count"], row["count"]) for row in rows] if len(rows) == expected_count else []
 
 
-def _totals_of(found: Mapping[int, Run], totals: Callable[[Run], list[tuple[float, float]]]) -> Scores | None:
+def _stack_totals(
+    runs_by_seed: Mapping[int, Run], read_totals: Callable[[Run], list[tuple[float, float]]]
+) -> Scores | None:
     """The sum over texts for each seed, as a single example."""
-    by_seed = {seed: pairs for seed, run in found.items() if (pairs := totals(run))}
+    by_seed = {seed: pairs for seed, run in runs_by_seed.items() if (pairs := read_totals(run))}
     if not by_seed:
         return None
     values = np.array([[sum(value for value, _ in pairs)] for pairs in by_seed.values()])
@@ -128,18 +136,18 @@ def _totals_of(found: Mapping[int, Run], totals: Callable[[Run], list[tuple[floa
     return Scores(tuple(by_seed), values, np.array([float(weight)]))
 
 
-def _answer(claim: experiment.Claim, verdict: Verdict | None) -> dict[str, Any]:
-    row: dict[str, Any] = {**claim.model_dump(mode="json"), "answer": OPEN, "word": None, "sentence": ""}
+def _evaluate_claim(claim: experiment.Claim, verdict: Verdict | None) -> dict[str, Any]:
+    row: dict[str, Any] = {**claim.model_dump(mode="json"), "answer": UNDECIDED, "word": None, "sentence": ""}
     if verdict is None:
         what = (
             "the baseline cannot be tested there" if claim.context is not None else "there is nothing to answer it by"
         )
         return {**row, "sentence": what}
-    said = verdict.as_row()
+    said = verdict.to_dict()
     word = str(said["word"])
     row |= {key: said[key] for key in ("word", "effect", "interval", "seeds", "sentence")}
     if word == claim.expects:
         row["answer"] = HOLDS
     elif word != "cannot tell":
-        row["answer"] = FAILS
+        row["answer"] = DOES_NOT_HOLD
     return row

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from headtohead.presentation import number_format
-from headtohead.presentation.table import Cell, Column, Table, table, words
+from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
 from headtohead.report import findings_view
 from headtohead.report.findings_view import Findings
 
 
-def published(findings: Findings) -> Table:
+def build_published_table(findings: Findings) -> Table:
     """A row for each source, a column for each text; ours stand above those that they are compared with."""
     found = findings.get("published") or []
     texts = list(dict.fromkeys((row["split"], row["metric"]) for row in found))
@@ -21,58 +21,68 @@ def published(findings: Findings) -> Table:
     for variant, step in dict.fromkeys((row["variant"], row.get("step")) for row in found):
         own = [row for row in found if (row["variant"], row.get("step")) == (variant, step)]
         at = "" if step is None else f" at step {step:,}" if isinstance(step, int) else f" after {step}"
-        cells = [_ours(next((row for row in own if (row["split"], row["metric"]) == text), None)) for text in texts]
-        rows.append([words(f"ours, {variant}{at}"), *cells, words("")])
-        for source, note in dict.fromkeys((row["source"], _published_note(row)) for row in own):
-            same = [row for row in own if (row["source"], _published_note(row)) == (source, note)]
+        cells = [
+            _make_our_cell(next((row for row in own if (row["split"], row["metric"]) == text), None)) for text in texts
+        ]
+        rows.append([make_text_cell(f"ours, {variant}{at}"), *cells, make_text_cell("")])
+        for source, note in dict.fromkeys((row["source"], _format_note(row)) for row in own):
+            same = [row for row in own if (row["source"], _format_note(row)) == (source, note)]
             cells = [
-                _theirs(next((row for row in same if (row["split"], row["metric"]) == text), None)) for text in texts
+                _make_published_cell(next((row for row in same if (row["split"], row["metric"]) == text), None))
+                for text in texts
             ]
-            rows.append([words(f"{source}, {variant}{at}"), *cells, words(note)])
+            rows.append([make_text_cell(f"{source}, {variant}{at}"), *cells, make_text_cell(note)])
     if not any(row[-1].text for row in rows):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     caption = "Ours: mean over seeds, and its 95 % interval. Theirs: the figure, and what it is against ours."
-    return table("published", "Published figures beside ours", caption, columns, rows)
+    return make_table("published", "Published figures beside ours", caption, columns, rows)
 
 
-def _ours(row: dict[str, Any] | None) -> Cell:
-    if row is None or not number_format.is_number(row.get("ours")):
-        return Cell(number_format.UNKNOWN)
-    ends = f" ({_together(number_format.span(row['metric'], row['interval']))})" if row.get("interval") else ""
-    return Cell(number_format.value(row["metric"], row["ours"]) + ends, row["ours"])
+def _make_our_cell(row: dict[str, Any] | None) -> Cell:
+    if row is None or not number_format.is_finite_number(row.get("ours")):
+        return Cell(number_format.MISSING_VALUE)
+    ends = (
+        f" ({_join_with_no_break_spaces(number_format.format_score_interval(row['metric'], row['interval']))})"
+        if row.get("interval")
+        else ""
+    )
+    return Cell(number_format.format_score(row["metric"], row["ours"]) + ends, row["ours"])
 
 
-def _theirs(row: dict[str, Any] | None) -> Cell:
+def _make_published_cell(row: dict[str, Any] | None) -> Cell:
     if row is None:
         return Cell("")
-    gap = _gap(row)
-    against = "" if gap is None else f" ({_together(number_format.change(row['metric'], gap))})"
-    return Cell(number_format.value(row["metric"], row["value"]) + against, row["value"])
+    gap = _compute_difference_to_ours(row)
+    against = "" if gap is None else f" ({_join_with_no_break_spaces(number_format.format_effect(row['metric'], gap))})"
+    return Cell(number_format.format_score(row["metric"], row["value"]) + against, row["value"])
 
 
-def _together(text: str) -> str:
+def _join_with_no_break_spaces(text: str) -> str:
     """On one line; it may stand on the next, but not be broken."""
-    return text.replace(" ", number_format.SPACE)
+    return text.replace(" ", number_format.NO_BREAK_SPACE)
 
 
-def _gap(row: dict[str, Any]) -> float | None:
+def _compute_difference_to_ours(row: dict[str, Any]) -> float | None:
     """Theirs against ours, unless theirs is on other data."""
     ours = row.get("ours")
-    comparable = number_format.is_number(ours) and not row.get("other_data")
-    return findings_view.difference(row["metric"], float(ours), row["value"]) if comparable and ours else None
+    comparable = number_format.is_finite_number(ours) and not row.get("other_data")
+    return findings_view.compute_effect(row["metric"], float(ours), row["value"]) if comparable and ours else None
 
 
-def _published_note(row: dict[str, Any]) -> str:
+def _format_note(row: dict[str, Any]) -> str:
     said = ["other data: not compared"] if row.get("other_data") else []
     return "; ".join([*said, *([row["note"]] if row.get("note") else [])])
 
 
-def published_long(findings: Findings) -> Table:
+def build_long_published_table(findings: Findings) -> Table:
     names = ("source", "variant", "split", "metric", "step")
     more = ("published", "ours", "interval", "difference")
     columns = [*(Column(name, name) for name in names), *(Column(name, name, True) for name in more)]
     rows = []
     for row in findings.get("published") or []:
-        figure = [Cell("", value) for value in (row["value"], row.get("ours"), row.get("interval"), _gap(row))]
-        rows.append([*(words(row.get(name)) for name in names), *figure, words(_published_note(row))])
-    return table("published", "Published figures beside ours", "", [*columns, Column("note", "note")], rows)
+        figure = [
+            Cell("", value)
+            for value in (row["value"], row.get("ours"), row.get("interval"), _compute_difference_to_ours(row))
+        ]
+        rows.append([*(make_text_cell(row.get(name)) for name in names), *figure, make_text_cell(_format_note(row))])
+    return make_table("published", "Published figures beside ours", "", [*columns, Column("note", "note")], rows)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from headtohead.presentation import number_format
-from headtohead.presentation.table import Cell, Column, Table, table, words
+from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
 from headtohead.report import findings_view
 from headtohead.report.findings_view import Findings
 
-ANSWER_SIGNS = {"holds": "✓", "does not hold": "✗", "cannot tell": "?"}
+ANSWER_SYMBOLS = {"holds": "✓", "does not hold": "✗", "cannot tell": "?"}
 
 
-def claims(findings: Findings) -> Table:
+def build_claims_table(findings: Findings) -> Table:
     """Each claim with its answer, the figure behind it and the reason."""
-    metric = findings_view.metric(findings)
+    metric = findings_view.get_metric(findings)
     columns = [
         Column("source", "report"),
         Column("says", "it says that"),
@@ -25,43 +25,45 @@ def claims(findings: Findings) -> Table:
     ]
     rows = []
     for one in findings.get("claims") or []:
-        places = number_format.decimals(metric, one.get("interval"))
+        places = number_format.choose_decimals(metric, one.get("interval"))
         rows.append(
             [
-                words(one["source"]),
-                words(one["says"]),
-                Cell(f"{ANSWER_SIGNS[one['answer']]} {one['answer']}", one["answer"]),
-                Cell(number_format.change(metric, one.get("effect"), places), one.get("effect")),
-                Cell(number_format.interval(metric, one.get("interval"), places), one.get("interval")),
-                words(_because(one, metric)),
+                make_text_cell(one["source"]),
+                make_text_cell(one["says"]),
+                Cell(f"{ANSWER_SYMBOLS[one['answer']]} {one['answer']}", one["answer"]),
+                Cell(number_format.format_effect(metric, one.get("effect"), places), one.get("effect")),
+                Cell(number_format.format_effect_interval(metric, one.get("interval"), places), one.get("interval")),
+                make_text_cell(_format_claim_reason(one, metric)),
             ]
         )
     caption = (
         "A claim holds if the verdict is the one that it asks for, and does not hold if it is another one; where there "
         "is none, nobody can tell from these runs."
     )
-    return table("claims", "Claims, answered", caption, columns, rows)
+    return make_table("claims", "Claims, answered", caption, columns, rows)
 
 
-def _because(one: dict[str, Any], metric: str) -> str:
+def _format_claim_reason(claim: dict[str, Any], metric: str) -> str:
     said = {
-        None: one.get("sentence") or "",
+        None: claim.get("sentence") or "",
         "helped": "the variant is better",
         "hurt": "the variant is worse",
         "no practical difference": "the difference is too small to matter",
         "cannot tell": "the noise of seeds and text is larger than the difference",
-    }.get(one.get("word"), str(one.get("word")))
-    where = [f"on {one['split']}" if one.get("split") else ""]
-    where.append(f"at {'step ' if isinstance(one.get('step'), int) else ''}{one['step']}" if one.get("step") else "")
-    where.append(f"inputs of {one['context']} against those of training" if one.get("context") else "")
+    }.get(claim.get("word"), str(claim.get("word")))
+    where = [f"on {claim['split']}" if claim.get("split") else ""]
+    where.append(
+        f"at {'step ' if isinstance(claim.get('step'), int) else ''}{claim['step']}" if claim.get("step") else ""
+    )
+    where.append(f"inputs of {claim['context']} against those of training" if claim.get("context") else "")
     place = " ".join(part for part in where if part)
-    why = f" {one['why']}" if one.get("why") and one["answer"] != "cannot tell" else ""
+    why = f" {claim['why']}" if claim.get("why") and claim["answer"] != "cannot tell" else ""
     return f"{said[:1].upper()}{said[1:]}{f' ({place})' if place else ''}.{why}"
 
 
-def contexts(findings: Findings) -> Table:
+def build_context_length_table(findings: Findings) -> Table:
     """How the trained models do on other lengths of input; a model that cannot go there says so."""
-    metric = findings_view.metric(findings)
+    metric = findings_view.get_metric(findings)
     found = {name: one.get("contexts") or [] for name, one in (findings.get("lengths") or {}).items()}
     lengths = list(dict.fromkeys(row["context"] for rows in found.values() for row in rows))
     columns = [Column("variant", "variant"), *(Column(str(at), f"{at} tokens", True) for at in lengths)]
@@ -69,26 +71,29 @@ def contexts(findings: Findings) -> Table:
     for name, by_length in found.items():
         if by_length:
             at = {row["context"]: row for row in by_length}
-            rows.append([words(name), *(_context_cell(metric, at.get(length)) for length in lengths)])
-    trained = (findings_view.experiment(findings).get("model") or {}).get("context")
+            rows.append([make_text_cell(name), *(_make_context_cell(metric, at.get(length)) for length in lengths)])
+    trained = (findings_view.get_experiment(findings).get("model") or {}).get("context")
     joined = " Rows of one class are joined to texts of that length." if metric == "accuracy" else ""
     caption = (
         f"{metric.capitalize()} of all held-out text, read in pieces of this length, with the 95 % interval over "
         f"seeds; trained at {trained}.{joined}"
     )
-    return table("contexts", "On other lengths of input", caption, columns, rows)
+    return make_table("contexts", "On other lengths of input", caption, columns, rows)
 
 
-def _context_cell(metric: str, row: dict[str, Any] | None) -> Cell:
+def _make_context_cell(metric: str, row: dict[str, Any] | None) -> Cell:
     if row is None:
-        return Cell(number_format.UNKNOWN)
+        return Cell(number_format.MISSING_VALUE)
     if row.get("error"):
         return Cell("cannot", row["error"])
-    ends = f" ({number_format.span(metric, row['interval'])})" if row.get("interval") else ""
-    return Cell((number_format.value(metric, row["value"]) + ends).replace(" ", number_format.SPACE), row["value"])
+    ends = f" ({number_format.format_score_interval(metric, row['interval'])})" if row.get("interval") else ""
+    return Cell(
+        (number_format.format_score(metric, row["value"]) + ends).replace(" ", number_format.NO_BREAK_SPACE),
+        row["value"],
+    )
 
 
-def costs(findings: Findings) -> Table:
+def build_context_cost_table(findings: Findings) -> Table:
     """Time and memory of the layers at other lengths of input."""
     found = {name: one.get("costs") or [] for name, one in (findings.get("lengths") or {}).items()}
     lengths = list(dict.fromkeys(row["context"] for rows in found.values() for row in rows))
@@ -97,28 +102,31 @@ def costs(findings: Findings) -> Table:
     for name, by_length in found.items():
         at = {row["context"]: row for row in by_length}
         if at:
-            rows.append([words(name), *(_cost_cell(at.get(length)) for length in lengths)])
+            rows.append([make_text_cell(name), *(_make_context_cost_cell(at.get(length)) for length in lengths)])
     caption = (
         "Time of the layers forward and backward for 1,000 tokens, and memory kept for each token, in rows of this "
         "length. The vocabulary layer is left out: it costs the same at every length."
     )
-    return table("costs", "What longer inputs cost", caption, columns, rows)
+    return make_table("costs", "What longer inputs cost", caption, columns, rows)
 
 
-def _cost_cell(row: dict[str, Any] | None) -> Cell:
+def _make_context_cost_cell(row: dict[str, Any] | None) -> Cell:
     if row is None:
-        return Cell(number_format.UNKNOWN)
-    said = f"{number_format.seconds(row['seconds_per_1000_tokens'])}, {number_format.size(row['bytes_per_token'])}"
+        return Cell(number_format.MISSING_VALUE)
+    said = f"{number_format.format_seconds(row['seconds_per_1000_tokens'])}, {number_format.format_bytes(row['bytes_per_token'])}"
     return Cell(said, [row["seconds_per_1000_tokens"], row["bytes_per_token"]])
 
 
-def simple(findings: Findings) -> Table:
+def build_simple_baselines_table(findings: Findings) -> Table:
     """What a count can do, which a trained classifier has to beat."""
     found = (findings.get("corpus") or {}).get("simple") or {}
     texts = list(dict.fromkeys(name for row in found.values() for name in row))
     columns = [Column("method", "without any training"), *(Column(name, name, True) for name in texts)]
     rows = [
-        [words(name), *(Cell(number_format.value("accuracy", row.get(text)), row.get(text)) for text in texts)]
+        [
+            make_text_cell(name),
+            *(Cell(number_format.format_score("accuracy", row.get(text)), row.get(text)) for text in texts),
+        ]
         for name, row in found.items()
     ]
     caption = (
@@ -126,10 +134,10 @@ def simple(findings: Findings) -> Table:
         "same tokens (over words, where a model brings pieces of words), its smoothing chosen by leaving one training "
         "row out at a time."
     )
-    return table("simple", "What a count can do", caption, columns, rows)
+    return make_table("simple", "What a count can do", caption, columns, rows)
 
 
-def whose(findings: Findings) -> Table:
+def build_attribution_table(findings: Findings) -> Table:
     """Whose words the texts are, where their lines also stand in a file with labels."""
     found = (findings.get("corpus") or {}).get("whose") or {}
     if not any(number for row in found.values() for label, number in row.items() if label != "not traced"):
@@ -137,25 +145,26 @@ def whose(findings: Findings) -> Table:
     labels = list(dict.fromkeys(label for row in found.values() for label in row))
     columns = [Column("text", "lines of"), *(Column(label, label, True) for label in labels)]
     rows = [
-        [words(name), *(Cell(_share(row, label), row.get(label)) for label in labels)] for name, row in found.items()
+        [make_text_cell(name), *(Cell(_format_count_and_share(row, label), row.get(label)) for label in labels)]
+        for name, row in found.items()
     ]
     caption = (
         "How many lines of each text also stand under which label in the same source’s labelled training file. A text "
         "whose speaker is rare in train is harder to predict."
     )
-    return table("whose", "Whose words these are", caption, columns, rows)
+    return make_table("whose", "Whose words these are", caption, columns, rows)
 
 
-def _share(row: dict[str, int], label: str) -> str:
+def _format_count_and_share(row: dict[str, int], label: str) -> str:
     total = sum(row.values()) or 1
-    return f"{row.get(label, 0):,} ({number_format.share(row.get(label, 0) / total)})"
+    return f"{row.get(label, 0):,} ({number_format.format_percentage(row.get(label, 0) / total)})"
 
 
-def axis(findings: Findings) -> Table:
+def build_axis_table(findings: Findings) -> Table:
     """Results and costs against the number that the variants differ in."""
     found = findings.get("axis") or {}
     values: dict[str, float] = found.get("values") or {}
-    metric, splits = findings_view.metric(findings), findings_view.splits_of(findings, "results")
+    metric, splits = findings_view.get_metric(findings), findings_view.list_splits(findings, "results")
     setting = str(found.get("setting") or "").rpartition(".")[2]
     columns = [
         Column("value", setting, True),
@@ -169,29 +178,31 @@ def axis(findings: Findings) -> Table:
         by_split = (findings.get("results") or {}).get(name, {})
         cells = []
         for split in splits:
-            known = [value for _, value in by_split.get(split, []) if number_format.is_number(value)]
-            mean = findings_view.mean(metric, known) if known else None
-            cells.append(Cell(number_format.value(metric, mean), mean))
+            known = [value for _, value in by_split.get(split, []) if number_format.is_finite_number(value)]
+            mean = findings_view.average_over_seeds(metric, known) if known else None
+            cells.append(Cell(number_format.format_score(metric, mean), mean))
         last = (found.get("last_loss") or {}).get(name) or {}
-        cost = _own_cost(findings, name)
+        cost = _get_variant_cost(findings, name)
         rows.append(
             [
                 Cell(f"{at:g}", at),
                 *cells,
-                Cell(_with_interval("loss", last.get("mean"), last.get("interval")), last.get("mean")),
-                Cell(number_format.seconds(cost["seconds_per_step"]), cost["seconds_per_step"]),
-                Cell(number_format.count(cost["parameters"]), cost["parameters"]),
+                Cell(_format_score_with_interval("loss", last.get("mean"), last.get("interval")), last.get("mean")),
+                Cell(number_format.format_seconds(cost["seconds_per_step"]), cost["seconds_per_step"]),
+                Cell(number_format.format_count(cost["parameters"]), cost["parameters"]),
             ]
         )
-    return table("axis", f"Against {setting}", f"Means over seeds, by {setting}.", columns, rows)
+    return make_table("axis", f"Against {setting}", f"Means over seeds, by {setting}.", columns, rows)
 
 
-def _with_interval(metric: str, value: Any, ends: Any) -> str:
-    return number_format.value(metric, value) + (f" ({number_format.span(metric, ends)})" if ends else "")
+def _format_score_with_interval(metric: str, value: Any, interval: Any) -> str:
+    return number_format.format_score(metric, value) + (
+        f" ({number_format.format_score_interval(metric, interval)})" if interval else ""
+    )
 
 
-def _own_cost(findings: Findings, name: str) -> dict[str, Any]:
+def _get_variant_cost(findings: Findings, variant: str) -> dict[str, Any]:
     """A variant's own costs; the baseline's stand first in any pair."""
     pairs = findings.get("pairing") or {}
-    side, pair = (1, pairs[name]) if name in pairs else (0, next(iter(pairs.values()), {}))
+    side, pair = (1, pairs[variant]) if variant in pairs else (0, next(iter(pairs.values()), {}))
     return {key: (pair.get(key) or [None, None])[side] for key in ("seconds_per_step", "parameters")}

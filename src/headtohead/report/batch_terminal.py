@@ -10,12 +10,12 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from headtohead.report.terminal import out
+from headtohead.report.terminal import get_stdout_console
 
 
-def show_batch(batch: Any) -> None:
+def print_batch(batch: Any) -> None:
     """What `h2h run --show-batch` prints."""
-    console: Console = out()
+    console: Console = get_stdout_console()
     made = Table(box=box.SIMPLE_HEAD)
     for title in ("tensor", "dtype", "shape", "meaning"):
         made.add_column(title, no_wrap=title != "meaning")

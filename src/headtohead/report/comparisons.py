@@ -7,35 +7,35 @@ from typing import Any
 
 from headtohead.presentation import number_format
 from headtohead.presentation.chart import Chart
-from headtohead.presentation.table import Cell, Column, Table, table, words
+from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
 from headtohead.report import findings_view
 from headtohead.report.findings_view import Findings
-from headtohead.report.forest import forest
+from headtohead.report.forest import build_forest_plot
 
 
-def comparisons(findings: Findings) -> list[dict[str, Any]]:
+def list_judged_comparisons(findings: Findings) -> list[dict[str, Any]]:
     """Those that have a verdict."""
     return [one for one in findings.get("comparisons") or [] if one.get("verdicts")]
 
 
-def chart_name(at: int) -> str:
-    return f"comparison-{at + 1}"
+def format_chart_name(index: int) -> str:
+    return f"comparison-{index + 1}"
 
 
-def comparison_charts(findings: Findings) -> list[Chart]:
+def build_comparison_charts(findings: Findings) -> list[Chart]:
     """One forest plot for each."""
-    metric, matters = findings_view.metric(findings), findings_view.matters(findings)
+    metric, matters = findings_view.get_metric(findings), findings_view.get_equivalence_margin(findings)
     made = []
-    for at, one in enumerate(comparisons(findings)):
-        drawn = forest(one["verdicts"], metric, matters)
+    for at, one in enumerate(list_judged_comparisons(findings)):
+        drawn = build_forest_plot(one["verdicts"], metric, matters)
         title = f"{one['title']}: change of {metric} against {one['baseline']}"
-        made.append(replace(drawn, name=chart_name(at), title=title, words=f"{one['title']}. {drawn.words}"))
+        made.append(replace(drawn, name=format_chart_name(at), title=title, words=f"{one['title']}. {drawn.words}"))
     return made
 
 
-def comparison_table(findings: Findings) -> Table:
+def build_comparison_table(findings: Findings) -> Table:
     """Every verdict of every comparison."""
-    metric = findings_view.metric(findings)
+    metric = findings_view.get_metric(findings)
     columns = [
         Column("comparison", "comparison"),
         Column("variant", "variant"),
@@ -45,18 +45,20 @@ def comparison_table(findings: Findings) -> Table:
         Column("interval", "95 % interval", True),
     ]
     rows = []
-    for one in comparisons(findings):
+    for one in list_judged_comparisons(findings):
         for row in one["verdicts"]:
-            places = number_format.decimals(metric, row.get("interval"))
+            places = number_format.choose_decimals(metric, row.get("interval"))
             rows.append(
                 [
-                    words(one["title"]),
-                    words(row["variant"]),
-                    words(one["baseline"]),
-                    words(row["word"]),
-                    Cell(number_format.change(metric, row.get("effect"), places), row.get("effect")),
-                    Cell(number_format.interval(metric, row.get("interval"), places), row.get("interval")),
+                    make_text_cell(one["title"]),
+                    make_text_cell(row["variant"]),
+                    make_text_cell(one["baseline"]),
+                    make_text_cell(row["word"]),
+                    Cell(number_format.format_effect(metric, row.get("effect"), places), row.get("effect")),
+                    Cell(
+                        number_format.format_effect_interval(metric, row.get("interval"), places), row.get("interval")
+                    ),
                 ]
             )
-    said = "; ".join(f"{one['title']}: {one['says']}" for one in comparisons(findings) if one.get("says"))
-    return table("comparisons", "Among themselves", said, columns, rows)
+    said = "; ".join(f"{one['title']}: {one['says']}" for one in list_judged_comparisons(findings) if one.get("says"))
+    return make_table("comparisons", "Among themselves", said, columns, rows)

@@ -7,90 +7,96 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
-from headtohead.atomic_io import disk_full_in_words, write_bytes, write_text
-from headtohead.errors import RequestError, nearest
+from headtohead.atomic_io import translate_disk_full_error, write_bytes, write_text
+from headtohead.errors import RequestError, suggest
 from headtohead.experiment import schemas
 from headtohead.presentation.chart import Chart
-from headtohead.presentation.exports import csv_text, latex, markdown_report
+from headtohead.presentation.exports import render_csv, render_latex_table, render_markdown_report
 from headtohead.report import charts, findings_view, page, tables
 from headtohead.report.findings_view import Findings
 
-Format = Literal["html", "md", "csv", "latex", "svg", "pdf", "png"]
-FORMATS: tuple[str, ...] = get_args(Format)
-SUFFIXES = {"html": ".html", "md": ".md"}
+ReportFormat = Literal["html", "md", "csv", "latex", "svg", "pdf", "png"]
+REPORT_FORMATS: tuple[str, ...] = get_args(ReportFormat)
+DOCUMENT_SUFFIXES = {"html": ".html", "md": ".md"}
 
 
-def write(folder: Path, formats: Sequence[str] = ("html",), out: Path | None = None) -> list[Path]:
+def write_report(
+    experiment_folder: Path, formats: Sequence[str] = ("html",), output_path: Path | None = None
+) -> list[Path]:
     """Write the report of an experiment's folder, and say which files were written.
 
     The page and the Markdown are report.html and report.md; each table is report-tables/NAME.csv or .tex, each chart
     report-charts/NAME.svg, .pdf or .png. `out` is another folder for them, or a file for one of those two alone.
     """
-    check(formats)
-    with schemas.agreeing(folder / "findings.json"):
-        return _write(findings_view.read(folder), folder, formats, out or folder)
+    check_formats(formats)
+    with schemas.report_inconsistent_data(experiment_folder / "findings.json"):
+        return _write_formats(
+            findings_view.read_findings(experiment_folder), experiment_folder, formats, output_path or experiment_folder
+        )
 
 
-def _write(findings: Findings, folder: Path, formats: Sequence[str], target: Path) -> list[Path]:
+def _write_formats(
+    findings: Findings, experiment_folder: Path, formats: Sequence[str], output_path: Path
+) -> list[Path]:
     written: list[Path] = []
     for one in dict.fromkeys(formats):
-        if one in SUFFIXES:
-            alone = target.suffix == SUFFIXES[one] and len(set(formats)) == 1
-            path = target if alone else target / f"report{SUFFIXES[one]}"
-            with disk_full_in_words(path):
+        if one in DOCUMENT_SUFFIXES:
+            alone = output_path.suffix == DOCUMENT_SUFFIXES[one] and len(set(formats)) == 1
+            path = output_path if alone else output_path / f"report{DOCUMENT_SUFFIXES[one]}"
+            with translate_disk_full_error(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(path, _text(one, findings, folder))
+            write_text(path, _render_document(one, findings, experiment_folder))
             written.append(path)
         elif one in ("csv", "latex"):
-            written += _write_tables(one, findings, target / "report-tables")
+            written += _write_tables(one, findings, output_path / "report-tables")
         else:
-            written += _write_charts(one, findings, target / "report-charts")
+            written += _write_charts(one, findings, output_path / "report-charts")
     return written
 
 
-def check(formats: Sequence[str]) -> None:
+def check_formats(formats: Sequence[str]) -> None:
     """Every format that does not exist, at once."""
-    unknown = [one for one in formats if one not in FORMATS]
+    unknown = [one for one in formats if one not in REPORT_FORMATS]
     if unknown or not formats:
         given = ", ".join(map(repr, unknown)) or "none"
-        near = nearest(unknown[0], FORMATS) if unknown else None
+        near = suggest(unknown[0], REPORT_FORMATS) if unknown else None
         hint = f"; did you mean {near!r}?" if near else ""
-        raise RequestError(f"format: {given} given{hint}; allowed: {', '.join(FORMATS)}")
+        raise RequestError(f"format: {given} given{hint}; allowed: {', '.join(REPORT_FORMATS)}")
 
 
-def _text(one: str, findings: Findings, folder: Path) -> str:
-    if one == "html":
-        return page.render(findings, None, folder)
-    return markdown_report(findings, tables.tables(findings))
+def _render_document(document_format: str, findings: Findings, experiment_folder: Path) -> str:
+    if document_format == "html":
+        return page.render_page(findings, None, experiment_folder)
+    return render_markdown_report(findings, tables.build_tables(findings))
 
 
-def _write_tables(one: str, findings: Findings, folder: Path) -> list[Path]:
-    say, suffix = (csv_text, ".csv") if one == "csv" else (latex, ".tex")
-    folder.mkdir(parents=True, exist_ok=True)
+def _write_tables(table_format: str, findings: Findings, output_folder: Path) -> list[Path]:
+    say, suffix = (render_csv, ".csv") if table_format == "csv" else (render_latex_table, ".tex")
+    output_folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for table in tables.tables(findings, long=one == "csv"):
-        path = folder / f"{_file_name(table.name)}{suffix}"
+    for table in tables.build_tables(findings, long_format=table_format == "csv"):
+        path = output_folder / f"{_sanitize_file_name(table.name)}{suffix}"
         write_text(path, say(table))
         written.append(path)
     return written
 
 
-def _write_charts(one: str, findings: Findings, folder: Path) -> list[Path]:
-    folder.mkdir(parents=True, exist_ok=True)
+def _write_charts(image_format: str, findings: Findings, output_folder: Path) -> list[Path]:
+    output_folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for chart in charts.charts(findings):
-        path = folder / f"{_file_name(chart.name)}.{one}"
-        write_bytes(path, _drawn(chart, one))
+    for chart in charts.build_charts(findings):
+        path = output_folder / f"{_sanitize_file_name(chart.name)}.{image_format}"
+        write_bytes(path, _render_chart_image(chart, image_format))
         written.append(path)
     return written
 
 
-def _drawn(chart: Chart, one: str) -> bytes:
-    if one == "svg":
+def _render_chart_image(chart: Chart, image_format: str) -> bytes:
+    if image_format == "svg":
         return chart.svg(background="white").encode()
-    return chart.pdf() if one == "pdf" else chart.png()
+    return chart.to_pdf() if image_format == "pdf" else chart.to_png()
 
 
-def _file_name(name: str) -> str:
+def _sanitize_file_name(name: str) -> str:
     """A name that every file system takes: a confusion table is called after its variant."""
     return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "table"

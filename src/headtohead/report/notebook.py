@@ -12,27 +12,29 @@ from headtohead.report import charts, findings_view, page
 from headtohead.report.findings_view import Findings
 
 
-def html_of(findings: Findings, folder: Path | None = None, maps: Mapping[str, thumbnails.Maps] | None = None) -> str:
+def render_html(
+    findings: Findings, folder: Path | None = None, attention_maps: Mapping[str, thumbnails.TrainingMaps] | None = None
+) -> str:
     """The report as a piece of HTML; attention maps too, when the experiment's folder is given."""
-    return page.fragment(findings, maps, folder)
+    return page.render_fragment(findings, attention_maps, folder)
 
 
-def text_of(findings: Findings) -> str:
+def render_text(findings: Findings) -> str:
     """The question and the verdicts, for places that show no HTML."""
-    sentences = [f"  {row['sentence']}" for row in findings_view.verdicts(findings)]
-    return "\n".join([findings_view.question(findings), *sentences])
+    sentences = [f"  {row['sentence']}" for row in findings_view.get_verdicts(findings)]
+    return "\n".join([findings_view.get_question(findings), *sentences])
 
 
-def markdown_of(findings: Findings) -> str:
-    return exports.markdown_report(findings, [])
+def render_markdown(findings: Findings) -> str:
+    return exports.render_markdown_report(findings, [])
 
 
-def charts_of(findings: Findings) -> dict[str, ShownChart]:
+def build_notebook_charts(findings: Findings) -> dict[str, NotebookChart]:
     """Every chart by name, each of which displays by itself."""
-    return {chart.name: ShownChart(chart) for chart in charts.charts(findings)}
+    return {chart.name: NotebookChart(chart) for chart in charts.build_charts(findings)}
 
 
-class Shown:
+class NotebookReportMixin:
     """Mix this into a class and say what its findings are: a notebook then shows the report."""
 
     def shown_findings(self) -> Findings:
@@ -43,18 +45,18 @@ class Shown:
         return None
 
     def _repr_html_(self) -> str:
-        return html_of(self.shown_findings(), self.shown_folder())
+        return render_html(self.shown_findings(), self.shown_folder())
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         findings = self.shown_findings()
         return {
-            "text/html": html_of(findings, self.shown_folder()),
-            "text/markdown": markdown_of(findings),
-            "text/plain": text_of(findings),
+            "text/html": render_html(findings, self.shown_folder()),
+            "text/markdown": render_markdown(findings),
+            "text/plain": render_text(findings),
         }
 
 
-class ShownChart:
+class NotebookChart:
     """A chart that a notebook draws as SVG, in its own words where it cannot."""
 
     def __init__(self, chart: chart.Chart) -> None:

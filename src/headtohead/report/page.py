@@ -30,144 +30,169 @@ from headtohead.report import charts, comparisons, findings_view, tables
 from headtohead.report.findings_view import Findings
 from headtohead.search import phrasing
 
-TEMPLATES = Path(__file__).parent / "templates"
-STATES = ("failed", "note", "passed", "does not apply")
-CLOSING = tuple(".,;:!?)]}’'\"")
-LABELLED = 10
+TEMPLATES_FOLDER = Path(__file__).parent / "templates"
+AUDIT_STATUS_ORDER = ("failed", "note", "passed", "does not apply")
+CLOSING_PUNCTUATION = tuple(".,;:!?)]}’'\"")
+MAX_LABELLED_TOKENS = 10
 """so many tokens can be written beside a map"""
-CLIP = re.compile(r'(<clipPath id="|clip-path="url\(#)(clip\d+)')
+CLIP_PATH_PATTERN = re.compile(r'(<clipPath id="|clip-path="url\(#)(clip\d+)')
 
 
-def render(findings: Findings, maps: Mapping[str, thumbnails.Maps] | None = None, folder: Path | None = None) -> str:
+def render_page(
+    findings: Findings, attention_maps: Mapping[str, thumbnails.TrainingMaps] | None = None, folder: Path | None = None
+) -> str:
     """The page. `maps` are attention maps by variant; without them those in `folder` are shown."""
-    script = _file("report.js")
+    script = _read_template_file("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return _environment().get_template("page.html").render(**_view(findings, maps, folder), script_hash=digest)
+    return (
+        _create_jinja_environment()
+        .get_template("page.html")
+        .render(**_build_template_variables(findings, attention_maps, folder), script_hash=digest)
+    )
 
 
-def fragment(findings: Findings, maps: Mapping[str, thumbnails.Maps] | None = None, folder: Path | None = None) -> str:
+def render_fragment(
+    findings: Findings, attention_maps: Mapping[str, thumbnails.TrainingMaps] | None = None, folder: Path | None = None
+) -> str:
     """The same for a place inside another page, such as a notebook; its style touches nothing else there."""
-    return _environment().get_template("fragment.html").render(**_view(findings, maps, folder))
+    return (
+        _create_jinja_environment()
+        .get_template("fragment.html")
+        .render(**_build_template_variables(findings, attention_maps, folder))
+    )
 
 
 @lru_cache(maxsize=1)
-def _environment() -> Environment:
+def _create_jinja_environment() -> Environment:
     made = Environment(
-        loader=FileSystemLoader(TEMPLATES),
+        loader=FileSystemLoader(TEMPLATES_FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals.update(figures=number_format, signs=style.WORD_SIGNS)
+    made.globals.update(figures=number_format, signs=style.VERDICT_SYMBOLS)
     return made
 
 
 @lru_cache(maxsize=8)
-def _file(name: str) -> str:
-    return (TEMPLATES / name).read_text(encoding="utf-8")
+def _read_template_file(name: str) -> str:
+    return (TEMPLATES_FOLDER / name).read_text(encoding="utf-8")
 
 
-def _view(findings: Findings, maps: Mapping[str, thumbnails.Maps] | None, folder: Path | None) -> dict[str, Any]:
+def _build_template_variables(
+    findings: Findings, attention_maps: Mapping[str, thumbnails.TrainingMaps] | None, folder: Path | None
+) -> dict[str, Any]:
     """All that the templates show."""
-    if maps is None:
-        maps = thumbnails.read_maps(folder, findings_view.names(findings)) if folder else {}
-    metric, matters = findings_view.metric(findings), findings_view.matters(findings)
-    by_name = {table.name: table for table in tables.tables(findings)}
+    if attention_maps is None:
+        attention_maps = (
+            thumbnails.read_training_maps(folder, findings_view.list_variant_names(findings)) if folder else {}
+        )
+    metric, matters = findings_view.get_metric(findings), findings_view.get_equivalence_margin(findings)
+    by_name = {table.name: table for table in tables.build_tables(findings)}
     return {
-        "style": Markup(_file("report.css")),
-        "script": Markup(_file("report.js")),
-        "dark": list(style.AFTER_DARK.items()),
-        "data": Markup(embedded(findings)),
-        "question": findings_view.question(findings),
-        "about": _paragraphs(str(findings_view.experiment(findings).get("about") or "")),
+        "style": Markup(_read_template_file("report.css")),
+        "script": Markup(_read_template_file("report.js")),
+        "dark": list(style.DARK_MODE_COLORS.items()),
+        "data": Markup(encode_script_json(findings)),
+        "question": findings_view.get_question(findings),
+        "about": _split_paragraphs(str(findings_view.get_experiment(findings).get("about") or "")),
         "looks": ", ".join(map(str, findings.get("looks") or [])),
-        "where": tables.where(findings),
-        "pairs_where": _pairs_where(findings),
+        "where": tables.describe_primary_metric(findings),
+        "pairs_where": _describe_paired_sets(findings),
         "rows": findings.get("rows"),
-        "quick": bool(findings_view.experiment(findings).get("quick")),
+        "quick": bool(findings_view.get_experiment(findings).get("quick")),
         "other_corpus": any(row.get("other_data") for row in findings.get("published") or []),
-        "original_note": (findings_view.experiment(findings).get("original") or {}).get("note") or "",
+        "original_note": (findings_view.get_experiment(findings).get("original") or {}).get("note") or "",
         "axis": str((findings.get("axis") or {}).get("setting") or "").rpartition(".")[2],
-        "seeds": max((row.get("seeds") or 0 for row in findings_view.verdicts(findings)), default=0),
-        "band": number_format.band(metric, matters),
+        "seeds": max((row.get("seeds") or 0 for row in findings_view.get_verdicts(findings)), default=0),
+        "band": number_format.format_margin(metric, matters),
         "metric": metric,
-        "verdicts": [_verdict(row, metric) for row in findings_view.verdicts(findings)],
-        "summary": summary(findings),
-        "comparisons": _comparisons(findings, metric),
-        "contest": distillation_tables.lead(findings),
-        "contest_where": distillation_tables.where(findings),
-        "side_by_side": distillation_tables.side_by_side(findings),
-        "search": phrasing.sentences(findings),
-        "charts": _or_none({chart.name: _chart(chart) for chart in charts.charts(findings)}),
-        "tables": _or_none(by_name),
-        "confusions": [_confusion(name, table) for name, table in by_name.items() if name.startswith("confusion-")],
+        "verdicts": [_prepare_verdict(row, metric) for row in findings_view.get_verdicts(findings)],
+        "summary": summarize_verdicts(findings),
+        "comparisons": _prepare_comparisons(findings, metric),
+        "contest": distillation_tables.build_headline_verdicts(findings),
+        "contest_where": distillation_tables.describe_evaluation_set(findings),
+        "side_by_side": distillation_tables.list_sample_summaries(findings),
+        "search": phrasing.describe_search(findings),
+        "charts": _default_to_none({chart.name: render_chart(chart) for chart in charts.build_charts(findings)}),
+        "tables": _default_to_none(by_name),
+        "confusions": [
+            _prepare_confusion_matrix(name, table) for name, table in by_name.items() if name.startswith("confusion-")
+        ],
         "flagged": [name for name, pair in (findings.get("pairing") or {}).items() if pair.get("flag")],
-        "unpaired": _unpaired(findings),
-        "audits": _audits(findings),
-        "data_audits": _audits({"audits": {"data": findings.get("data_audits") or []}}),
+        "unpaired": _list_unpaired_variants(findings),
+        "audits": _prepare_audits(findings),
+        "data_audits": _prepare_audits({"audits": {"data": findings.get("data_audits") or []}}),
         "failures": findings.get("failures") or [],
-        "samples": _samples(findings),
-        "maps": [_maps(name, one) for name, one in maps.items()],
-        "labelled": LABELLED,
-        "steep": _left_out(findings),
-        "reproduce": _reproduce(findings, folder),
+        "samples": _prepare_samples(findings),
+        "maps": [_prepare_attention_maps(name, one) for name, one in attention_maps.items()],
+        "labelled": MAX_LABELLED_TOKENS,
+        "steep": _describe_omitted_start(findings),
+        "reproduce": _prepare_reproduction_info(findings, folder),
     }
 
 
-def _or_none(found: dict[str, Any]) -> dict[str, Any]:
+def _default_to_none(mapping: dict[str, Any]) -> dict[str, Any]:
     """What is not there is None, so that a template can ask for it."""
-    return defaultdict(lambda: None, found)
+    return defaultdict(lambda: None, mapping)
 
 
-def embedded(value: Any) -> str:
+def encode_script_json(value: Any) -> str:
     """JSON that can stand inside a script element: nothing in it can end the element."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def summary(findings: Findings) -> str:
+def summarize_verdicts(findings: Findings) -> str:
     """1 helped, 2 hurt."""
-    counts = Counter(row["word"] for row in findings_view.verdicts(findings))
-    return ", ".join(f"{counts[word]} {word}" for word in style.WORD_SIGNS if counts[word])
+    counts = Counter(row["word"] for row in findings_view.get_verdicts(findings))
+    return ", ".join(f"{counts[word]} {word}" for word in style.VERDICT_SYMBOLS if counts[word])
 
 
-def _paragraphs(text: str) -> list[Markup]:
+def _split_paragraphs(text: str) -> list[Markup]:
     """Lines of a file are joined; an empty one begins a new paragraph; what stands in backticks is code."""
     joined = [" ".join(one.split()) for one in text.split("\n\n") if one.strip()]
     return [Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(one)))) for one in joined]
 
 
-def _pairs_where(findings: Findings) -> str:
+def _describe_paired_sets(findings: Findings) -> str:
     """What the lines from seed to seed are drawn on, where that is not all of what decides."""
-    texts = dict.fromkeys(pair.text for pair in findings_view.paired(findings))
+    texts = dict.fromkeys(pair.text for pair in findings_view.pair_scores_by_seed(findings))
     return f"on {', '.join(texts)}" if texts else ""
 
 
-def _verdict(row: dict[str, Any], metric: str) -> dict[str, Any]:
+def _prepare_verdict(row: dict[str, Any], metric: str) -> dict[str, Any]:
     notes = []
     if row.get("noise") in ("seeds", "examples"):
         notes.append(f"the larger noise is from the {row['noise']}")
-    if number_format.is_number(row.get("detectable")):
-        size = number_format.band(metric, float(f"{row['detectable']:.2g}")).removeprefix("±")
+    if number_format.is_finite_number(row.get("detectable")):
+        size = number_format.format_margin(metric, float(f"{row['detectable']:.2g}")).removeprefix("±")
         notes.append(f"the smallest change that could have been seen is about {size}")
-    return {**row, "sign": style.WORD_SIGNS.get(row["word"], "?"), "notes": "; ".join(notes)}
+    return {**row, "sign": style.VERDICT_SYMBOLS.get(row["word"], "?"), "notes": "; ".join(notes)}
 
 
-def _comparisons(findings: Findings, metric: str) -> list[dict[str, Any]]:
+def _prepare_comparisons(findings: Findings, metric: str) -> list[dict[str, Any]]:
     return [
-        {**one, "chart": comparisons.chart_name(at), "rows": [_verdict(row, metric) for row in one["verdicts"]]}
-        for at, one in enumerate(comparisons.comparisons(findings))
+        {
+            **one,
+            "chart": comparisons.format_chart_name(at),
+            "rows": [_prepare_verdict(row, metric) for row in one["verdicts"]],
+        }
+        for at, one in enumerate(comparisons.list_judged_comparisons(findings))
     ]
 
 
-def _chart(chart: chart.Chart) -> dict[str, Any]:
+def render_chart(chart: chart.Chart) -> dict[str, Any]:
     """Both layouts as SVG."""
-    wide, narrow = _own_names(chart.svg("wide"), f"{chart.name}-wide"), _own_names(chart.svg("narrow"), chart.name)
+    wide, narrow = (
+        _rename_clip_paths(chart.svg("wide"), f"{chart.name}-wide"),
+        _rename_clip_paths(chart.svg("narrow"), chart.name),
+    )
     return {"wide": Markup(wide), "narrow": Markup(narrow), "title": chart.title, "words": chart.words}
 
 
-def _own_names(svg: str, prefix: str) -> str:
+def _rename_clip_paths(svg: str, prefix: str) -> str:
     """Clip paths are counted through all that a process draws; here they are named by the chart that they belong to."""
     seen: dict[str, str] = {}
 
@@ -175,10 +200,10 @@ def _own_names(svg: str, prefix: str) -> str:
         name = seen.setdefault(match[2], f"{prefix}-{len(seen)}")
         return match[1] + name
 
-    return CLIP.sub(renamed, svg)
+    return CLIP_PATH_PATTERN.sub(renamed, svg)
 
 
-def _confusion(name: str, table: presentation_table.Table) -> dict[str, Any]:
+def _prepare_confusion_matrix(name: str, table: presentation_table.Table) -> dict[str, Any]:
     shares = []
     for row in table.rows:
         counts = [cell.value for cell in row[1:]]
@@ -186,20 +211,20 @@ def _confusion(name: str, table: presentation_table.Table) -> dict[str, Any]:
     return {"table": table, "shares": shares, "name": name.removeprefix("confusion-")}
 
 
-def _unpaired(findings: Findings) -> list[str]:
+def _list_unpaired_variants(findings: Findings) -> list[str]:
     pairs = (findings.get("pairing") or {}).items()
     return [name for name, pair in pairs if not tables.is_paired(pair)]
 
 
-def _audits(findings: Findings) -> dict[str, Any]:
+def _prepare_audits(findings: Findings) -> dict[str, Any]:
     """Failed ones by themselves, since they are read first; and for each variant all of them with a count."""
     failed, groups = [], []
     for name, found in (findings.get("audits") or {}).items():
         failed += [{**one, "variant": name} for one in found if one["passed"] is False]
-        counts = Counter(map(tables.state_of, found))
-        said = ", ".join(_counted(counts[state], state) for state in STATES if counts[state])
+        counts = Counter(map(tables.get_audit_status, found))
+        said = ", ".join(_format_status_count(counts[state], state) for state in AUDIT_STATUS_ORDER if counts[state])
         table = presentation_table.Table(
-            f"audits-{name}", "Audits", f"Audits: {name}.", tables.AUDIT_COLUMNS, _rows(found)
+            f"audits-{name}", "Audits", f"Audits: {name}.", tables.AUDIT_COLUMNS, _build_audit_rows(found)
         )
         if found:
             groups.append({"name": name, "counts": said, "table": table})
@@ -207,80 +232,85 @@ def _audits(findings: Findings) -> dict[str, Any]:
     return {"failed": failed, "groups": groups}
 
 
-def _counted(count: int, state: str) -> str:
+def _format_status_count(count: int, status: str) -> str:
     several = {"note": "notes", "does not apply": "do not apply"}
-    return f"{count} {several.get(state, state) if count > 1 else state}"
+    return f"{count} {several.get(status, status) if count > 1 else status}"
 
 
-def _rows(found: list[dict[str, Any]]) -> tuple[tuple[presentation_table.Cell, ...], ...]:
-    return tuple(tuple(row) for row in tables.audit_rows(found))
+def _build_audit_rows(audits: list[dict[str, Any]]) -> tuple[tuple[presentation_table.Cell, ...], ...]:
+    return tuple(tuple(row) for row in tables.make_audit_rows(audits))
 
 
-def _samples(findings: Findings) -> list[dict[str, Any]]:
+def _prepare_samples(findings: Findings) -> list[dict[str, Any]]:
     """By prompt: what each variant wrote, first seed first."""
     found = findings.get("samples") or {}
     prompts = dict.fromkeys(one["prompt"] for by_name in found.values() for one in by_name)
     made = []
     for prompt in prompts:
         columns = []
-        for name in findings_view.names(findings):
+        for name in findings_view.list_variant_names(findings):
             texts = [one for one in found.get(name, []) if one["prompt"] == prompt]
             if texts:
-                texts = [{**one, "joint": "" if one["text"].startswith((*CLOSING, " ")) else " "} for one in texts]
+                texts = [
+                    {**one, "joint": "" if one["text"].startswith((*CLOSING_PUNCTUATION, " ")) else " "}
+                    for one in texts
+                ]
                 columns.append({"variant": name, "first": texts[0], "others": texts[1:]})
         made.append({"prompt": prompt, "columns": columns})
     return made
 
 
-def _maps(name: str, maps: thumbnails.Maps) -> dict[str, Any]:
-    tokens = maps.tokens[: thumbnails.MOST_TOKENS]
+def _prepare_attention_maps(variant: str, attention_maps: thumbnails.TrainingMaps) -> dict[str, Any]:
+    tokens = attention_maps.tokens[: thumbnails.MAX_TOKENS]
     return {
-        "variant": name,
-        "text": maps.text,
-        "seed": maps.seed,
+        "variant": variant,
+        "text": attention_maps.text,
+        "seed": attention_maps.seed,
         "tokens": tokens,
-        "cut": len(maps.tokens) > len(tokens),
-        "layers": thumbnails.pictures(maps),
-        "cell": _cell(len(tokens) or 1, max((len(one) for one in maps.after.values()), default=1)),
+        "cut": len(attention_maps.tokens) > len(tokens),
+        "layers": thumbnails.render_layers(attention_maps),
+        "cell": _choose_pixel_size(
+            len(tokens) or 1, max((len(one) for one in attention_maps.after.values()), default=1)
+        ),
     }
 
 
-def _cell(tokens: int, heads: int) -> int:
+def _choose_pixel_size(num_tokens: int, num_heads: int) -> int:
     """How many pixels of the screen a pair of tokens gets, so that up to four heads stand side by side."""
-    if tokens <= LABELLED:
-        return 20 if tokens < 5 else 16 if tokens < 8 else 13
-    return max(2, (132 if heads < 4 else 84) // tokens)
+    if num_tokens <= MAX_LABELLED_TOKENS:
+        return 20 if num_tokens < 5 else 16 if num_tokens < 8 else 13
+    return max(2, (132 if num_heads < 4 else 84) // num_tokens)
 
 
-def _left_out(findings: Findings) -> str:
+def _describe_omitted_start(findings: Findings) -> str:
     """What the learning curves do not show, in words."""
-    split = next(iter(findings_view.splits_of(findings, "curves")), None)
+    split = next(iter(findings_view.list_splits(findings, "curves")), None)
     if split is None:
         return ""
-    metric, points = findings_view.metric(findings), findings_view.curves(findings, split)
-    kept = charts.without_steep_start(points, metric)
+    metric, points = findings_view.get_metric(findings), findings_view.compute_learning_curves(findings, split)
+    kept = charts.drop_steep_start(points, metric)
     if len(kept) == len(points):
         return ""
     first = points[0]
-    value = number_format.value(metric, first.mean)
+    value = number_format.format_score(metric, first.mean)
     return f"Step {first.at:,} is left out of the picture: {metric} there is about {value}."
 
 
-def _reproduce(findings: Findings, folder: Path | None) -> dict[str, Any]:
+def _prepare_reproduction_info(findings: Findings, folder: Path | None) -> dict[str, Any]:
     command = [str(word) for word in findings.get("command") or []]
     if command:
         command[0] = Path(command[0]).name
     corpus = findings.get("corpus") or {}
     seeds = {int(seed) for by in (findings.get("results") or {}).values() for pairs in by.values() for seed, _ in pairs}
     facts = {
-        "Experiment": findings_view.experiment(findings).get("name"),
+        "Experiment": findings_view.get_experiment(findings).get("name"),
         "Identity of the experiment": findings.get("identity"),
         "Runs": folder.resolve().name if folder else None,
         "Seeds": ", ".join(map(str, sorted(seeds))),
         "Corpus": corpus.get("origin"),
         "SHA-256 of the corpus": corpus.get("digest"),
     }
-    settings = findings_view.experiment(findings)
+    settings = findings_view.get_experiment(findings)
     return {
         "command": shlex.join(command),
         "facts": {name: str(fact) for name, fact in facts.items() if fact not in (None, "")},

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from headtohead.config import experiment as config_experiment
-from headtohead.errors import RequestError, TrialError, nearest
-from headtohead.execution.trackers import Trackers
+from headtohead.errors import RequestError, TrialError, suggest
+from headtohead.execution.trackers import TrackerGroup
 from headtohead.execution.worker_pool import Job
 from headtohead.experiment import findings, run_folder
-from headtohead.experiment.loading import load
-from headtohead.experiment.model_io import Saved
+from headtohead.experiment.loading import load_experiment
+from headtohead.experiment.model_io import SavedModel
 from headtohead.experiment.model_io import load as load_model
-from headtohead.experiment.run_folder import Runs
+from headtohead.experiment.run_folder import ExperimentRuns
 from headtohead.report import notebook
-from headtohead.runner.run_experiment import DEFAULT_FOLDER
+from headtohead.runner.run_experiment import DEFAULT_RUNS_FOLDER
 from headtohead.search import run_search
 from headtohead.verdict.record import Verdict
 
@@ -27,7 +27,7 @@ from headtohead.verdict.record import Verdict
 class Results:
     """An experiment that was run. Displays itself in a notebook."""
 
-    runs: Runs
+    runs: ExperimentRuns
     findings: dict[str, Any]
 
     @property
@@ -41,7 +41,7 @@ class Results:
     @property
     def verdicts(self) -> list[Verdict]:
         """One for each variant, in the order of the file."""
-        return [Verdict.from_row(row) for row in self.findings["verdicts"]]
+        return [Verdict.from_dict(row) for row in self.findings["verdicts"]]
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat row for each finished trial and split: ready for a data frame."""
@@ -52,18 +52,18 @@ class Results:
             for seed, value in values
         ]
 
-    def model(self, variant: str = config_experiment.BASELINE, seed: int = 0, *, initial: bool = False) -> Saved:
+    def model(self, variant: str = config_experiment.BASELINE, seed: int = 0, *, initial: bool = False) -> SavedModel:
         """A trained model with its tokenizer; with `initial`, as it was before training."""
         if variant not in self.experiment.names:
-            hint = nearest(variant, self.experiment.names)
+            hint = suggest(variant, self.experiment.names)
             raise RequestError(
                 f"no variant {variant!r}{f', did you mean {hint!r}?' if hint else ''} "
                 f"(there are: {', '.join(self.experiment.names)})"
             )
-        return load_model(self.runs.run(variant, seed).folder, initial=initial)
+        return load_model(self.runs.run(variant, seed).folder, use_initial_weights=initial)
 
     def _repr_html_(self) -> str:
-        return notebook.html_of(self.findings, self.folder)
+        return notebook.render_html(self.findings, self.folder)
 
     def __str__(self) -> str:
         return "\n".join([self.experiment.question, *(f"- {v.variant}: {v.sentence}" for v in self.verdicts)])
@@ -76,27 +76,29 @@ def run(
     workers: int | None = None,
     device: str = "auto",
     resume: bool = False,
-    settings: Sequence[str] = (),
-    log: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    trackers: Sequence[str] = (),
 ) -> Results:
     """Run an experiment, a recipe or a file, and give what it found. A trial that fails raises once all are over. `log`
     names trackers: tensorboard, wandb, trackio."""
     if not isinstance(experiment, config_experiment.Experiment):
-        experiment = load(experiment, settings)
-    folder = Path(out) if out is not None else DEFAULT_FOLDER / experiment.name
-    with Trackers(folder, log, lambda text: print(text, file=sys.stderr)) as logs:  # noqa: T201  # as the command does
-        watch = logs.watching(lambda jobs: None)
-        outcome = run_search.run(experiment, folder, workers=workers, device=device, resume=resume, watch=watch)
-    if outcome.findings is None or outcome.failures:
-        raise TrialError("; ".join(_said(job) for job in outcome.failures))
+        experiment = load_experiment(experiment, overrides)
+    folder = Path(out) if out is not None else DEFAULT_RUNS_FOLDER / experiment.name
+    with TrackerGroup(folder, trackers, lambda text: print(text, file=sys.stderr)) as logs:  # noqa: T201  # as the command does
+        watch = logs.wrap_callback(lambda jobs: None)
+        outcome = run_search.run_with_search(
+            experiment, folder, num_workers=workers, device=device, resume=resume, on_update=watch
+        )
+    if outcome.findings is None or outcome.failed_jobs:
+        raise TrialError("; ".join(_format_failure(job) for job in outcome.failed_jobs))
     return Results(outcome.runs, outcome.findings)
 
 
-def _said(job: Job) -> str:
+def _format_failure(job: Job) -> str:
     return f"{job.trial.variant}, seed {job.trial.seed}: {job.message}"
 
 
-def read(folder: str | Path) -> Results:
+def read_results(folder: str | Path) -> Results:
     """An experiment that was run before, from its folder."""
     runs = run_folder.open_runs(Path(folder))
-    return Results(runs, findings.find(runs, looks=findings.looks_of(runs)))
+    return Results(runs, findings.compute_findings(runs, interim_analyses=findings.list_interim_analyses(runs)))

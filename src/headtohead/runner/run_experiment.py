@@ -20,111 +20,121 @@ from headtohead.audit.data_checks import count_baselines, leakage
 from headtohead.config import experiment
 from headtohead.config import loading as config_loading
 from headtohead.config.experiment import BASELINE
-from headtohead.config.loading import trial as trial_of
+from headtohead.config.loading import build_trial as trial_of
 from headtohead.data import batches
 from headtohead.data.sources import loading
 from headtohead.data.splits import Corpus
 from headtohead.distillation import teacher
-from headtohead.errors import CorpusError, DiskFullError, RequestError
+from headtohead.errors import DataError, DiskFullError, RequestError
 from headtohead.execution.worker_pool import (
-    Crew,
     Job,
-    State,
-    Watch,
-    crew_of,
-    default_workers,
-    early,
-    environment_for,
+    JobState,
+    OnJobsUpdate,
+    WorkerPool,
+    build_environment,
+    build_worker_pool,
+    default_num_workers,
+    prestart_workers,
     run_jobs,
 )
 from headtohead.experiment import encoder_inputs, findings
-from headtohead.experiment.run_folder import SCHEMA, Runs, create_runs, locked, trials
-from headtohead.experiment.trial import Prepared, begin, estimate, prepare, sizes_of, sweep, versions
-from headtohead.nn.flops import Count
+from headtohead.experiment.run_folder import SCHEMA_VERSION, ExperimentRuns, build_trials, create_runs, lock_folder
+from headtohead.experiment.trial import (
+    Dataset,
+    build_training,
+    collect_versions,
+    compute_model_size,
+    estimate_seconds,
+    prepare_dataset,
+    remove_checkpoints,
+)
+from headtohead.nn.flops import ModelCost
 
-DEFAULT_FOLDER = Path("runs")
+DEFAULT_RUNS_FOLDER = Path("runs")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ExperimentOutcome:
     """What an experiment left behind. `findings` is None when not even the baseline came through."""
 
-    runs: Runs
+    runs: ExperimentRuns
     jobs: tuple[Job, ...]
     findings: dict[str, Any] | None
 
     @property
-    def failures(self) -> list[Job]:
+    def failed_jobs(self) -> list[Job]:
         return [job for job in self.jobs if job.state in ("failed", "lost")]
 
 
-def run(
+def run_experiment(
     experiment: experiment.Experiment,
-    out: Path | None = None,
+    output_folder: Path | None = None,
     *,
-    workers: int | None = None,
+    num_workers: int | None = None,
     device: str = "auto",
     resume: bool = False,
-    on: str | Crew | None = None,
-    watch: Watch = lambda jobs: None,
-    tell: teacher.Tell = teacher.silent,
+    backend: str | WorkerPool | None = None,
+    on_update: OnJobsUpdate = lambda jobs: None,
+    on_progress: teacher.ProgressCallback = teacher.ignore_progress,
     command: Sequence[str] = (),
-) -> Outcome:
+) -> ExperimentOutcome:
     """Run every trial of the experiment that is not there yet; `on` names a cluster to run them on."""
-    folder = out or DEFAULT_FOLDER / experiment.name
+    folder = output_folder or DEFAULT_RUNS_FOLDER / experiment.name
     with contextlib.ExitStack() as open_until_the_end:
         crew = None
-        if on is None:
+        if backend is None:
             asked = [trial_of(experiment, name, 0) for name in experiment.names]
-            needed = 0 if resume else experiment.most_seeds * len(asked)
-            at_once = early(crew_of(None, workers, device), needed, environment_for(asked))
+            needed = 0 if resume else experiment.max_seeds * len(asked)
+            at_once = prestart_workers(build_worker_pool(None, num_workers, device), needed, build_environment(asked))
             crew = open_until_the_end.enter_context(at_once)
         sizes = check_runnable(experiment)
-        crew = crew or crew_of(on, workers, device)
-        check_room(experiment, folder, crew.size, sizes[BASELINE].weights_bytes)
+        crew = crew or build_worker_pool(backend, num_workers, device)
+        check_disk_space(experiment, folder, crew.size, sizes[BASELINE].weights_bytes)
         existed = folder.exists()
-        open_until_the_end.enter_context(locked(folder))
+        open_until_the_end.enter_context(lock_folder(folder))
         try:
-            about = {"versions": versions(), "command": list(command or sys.argv)}
+            about = {"versions": collect_versions(), "command": list(command or sys.argv)}
             runs = create_runs(folder, experiment, about, resume=resume)
         except BaseException:
             if not existed:
                 _remove_if_empty(folder)
             raise
-        write_json(folder / "corpus.json", describe_corpus(experiment), sealed=True)
+        write_json(folder / "corpus.json", describe_corpus(experiment), with_checksum=True)
         if experiment.task == "distil":
-            write_json(folder / "teacher.json", teacher.teach(experiment, folder, tell, crew), sealed=True)
-        looks = findings.looks_of(runs)
+            write_json(
+                folder / "teacher.json", teacher.run_teacher(experiment, folder, on_progress, crew), with_checksum=True
+            )
+        looks = findings.list_interim_analyses(runs)
         jobs: list[Job] = []
         found: dict[str, Any] | None = None
-        for seeds in looks or (experiment.most_seeds,):
-            jobs += _jobs(runs, experiment, range(len(jobs) // len(experiment.names), seeds), sizes)
+        for seeds in looks or (experiment.max_seeds,):
+            jobs += _build_jobs(runs, experiment, range(len(jobs) // len(experiment.names), seeds), sizes)
             needed = sum(job.state == "waiting" for job in jobs)
             run_jobs(
                 jobs,
-                crew=replace(crew, size=max(1, min(crew.size, needed))),
-                log=folder / "workers.log",
+                pool=replace(crew, size=max(1, min(crew.size, needed))),
+                log_path=folder / "workers.log",
                 device=device,
-                watch=watch,
+                on_update=on_update,
             )
             if not runs.finished(BASELINE):
                 break
-            found = findings.write(runs, looks=looks)
+            found = findings.write_findings(runs, interim_analyses=looks)
             if looks and all(row["word"] != "cannot tell" for row in found["verdicts"]):
                 break
-    return Outcome(runs, tuple(jobs), found)
+    return ExperimentOutcome(runs, tuple(jobs), found)
 
 
 def describe_corpus(experiment: experiment.Experiment) -> dict[str, Any]:
     """What the texts are, what the audits found in them, and which held-out rows do not occur in train."""
     trial = trial_of(experiment, BASELINE, 0)
-    prepared = prepare(trial.data, trial.task)
+    prepared = prepare_dataset(trial.data, trial.task)
     texts, tokenizer = prepared.corpus, prepared.tokenizer
     splits = {}
     for name, split in texts.splits.items():
         tokens = prepared.encoded[name].tokens.numel()
-        shown = batches.word_counts(prepared.encoded[name], tokenizer.vocab_size)
-        unknown = 0.0 if tokenizer.unknown_id is None else int(shown[tokenizer.unknown_id]) / tokens
+        shown = batches.count_tokens(prepared.encoded[name], tokenizer.vocab_size)
+        unknown = 0.0 if tokenizer.unk_id is None else int(shown[tokenizer.unk_id]) / tokens
         splits[name] = {
             "role": split.role,
             "rows": len(split.rows),
@@ -133,58 +143,62 @@ def describe_corpus(experiment: experiment.Experiment) -> dict[str, Any]:
             "unknown": unknown,
         }
     # Scores can be told apart by row only where an example is a row, and not a block of a stream.
-    by_row = trial.goal == "classify" or trial.data.rows == "sentences"
+    by_row = trial.prediction_task == "classify" or trial.data.rows == "sentences"
     unseen = {
-        split.name: np.flatnonzero(leakage.unseen_rows(texts, split.name)).tolist()
-        for split in texts.held_out()
+        split.name: np.flatnonzero(leakage.compute_unseen_mask(texts, split.name)).tolist()
+        for split in texts.get_test_splits()
         if by_row
     }
     return {
-        "schema": SCHEMA,
+        "schema": SCHEMA_VERSION,
         "origin": texts.origin,
         "digest": texts.digest,
         "vocabulary": tokenizer.vocab_size,
         "labels": list(texts.label_names),
         "splits": splits,
         "audits": [
-            finding.as_row()
-            for finding in data_audit.audit_data(texts, tokenizer, encoded=prepared.encoded, unknown=trial.data.unknown)
+            finding.to_dict()
+            for finding in data_audit.audit_data(
+                texts, tokenizer, encoded_splits=prepared.encoded, unknown_rate=trial.data.unknown
+            )
         ],
         "unseen": unseen,
-        "simple": _simple(trial, prepared),
-        "whose": _whose(trial, texts),
+        "simple": _compute_count_baselines(trial, prepared),
+        "whose": _count_words_by_label(trial, texts),
     }
 
 
-def _simple(trial: experiment.Trial, prepared: Prepared) -> dict[str, dict[str, float]]:
+def _compute_count_baselines(trial: experiment.Trial, dataset: Dataset) -> dict[str, dict[str, float]]:
     """What a count can do with labelled rows: over their tokens, or over words where a model brings pieces of words."""
-    if not prepared.corpus.label_names:
+    if not dataset.corpus.label_names:
         return {}
-    encoded, vocab = prepared.encoded, prepared.tokenizer.vocab_size
+    encoded, vocab = dataset.encoded, dataset.tokenizer.vocab_size
     if trial.task == "finetune":
-        encoded, vocab = encoder_inputs.as_words(prepared.corpus)
-    return count_baselines.simple_answers(prepared.corpus, encoded, vocab)
+        encoded, vocab = encoder_inputs.encode_as_words(dataset.corpus)
+    return count_baselines.score_simple_classifiers(dataset.corpus, encoded, vocab)
 
 
-def _whose(trial: experiment.Trial, texts: Corpus) -> dict[str, dict[str, int]]:
+def _count_words_by_label(trial: experiment.Trial, unlabelled_corpus: Corpus) -> dict[str, dict[str, int]]:
     """Whose words the texts of a language model are, where the same source also has rows with labels."""
     if trial.task != "language-model" or trial.data.files is not None:
         return {}
     try:
-        labelled = loading.load(trial.data, "classify")
-    except CorpusError:
+        labelled = loading.load_corpus(trial.data, "classify")
+    except DataError:
         return {}
-    return count_baselines.whose_words(texts, labelled)
+    return count_baselines.count_lines_by_label(unlabelled_corpus, labelled)
 
 
-def _jobs(runs: Runs, experiment: experiment.Experiment, seeds: range, sizes: Mapping[str, Count]) -> list[Job]:
+def _build_jobs(
+    runs: ExperimentRuns, experiment: experiment.Experiment, seeds: range, model_sizes: Mapping[str, ModelCost]
+) -> list[Job]:
     made = []
-    for trial in trials(experiment, seeds):
+    for trial in build_trials(experiment, seeds):
         run_folder = runs.run(trial.variant, trial.seed)
         if run_folder.is_finished:
-            sweep(run_folder.folder)  # a kill may have come between the result and the end of sweeping
-        state: State = "kept" if run_folder.is_finished else "waiting"
-        made.append(Job(trial, run_folder.folder, state, sizes=sizes.get(trial.variant)))
+            remove_checkpoints(run_folder.folder)  # a kill may have come between the result and the end of sweeping
+        state: JobState = "kept" if run_folder.is_finished else "waiting"
+        made.append(Job(trial, run_folder.folder, state, sizes=model_sizes.get(trial.variant)))
     return made
 
 
@@ -195,33 +209,35 @@ def _remove_if_empty(folder: Path) -> None:
         pass
 
 
-def check_runnable(experiment: experiment.Experiment) -> dict[str, Count]:
+def check_runnable(experiment: experiment.Experiment) -> dict[str, ModelCost]:
     """Everything that can be wrong with the request is found before anything is written: corpus, tokens, models. Gives
     the sizes of each variant's model."""
     sizes = {}
     for variant in experiment.names:
         trial = trial_of(experiment, variant, 0)
-        prepared = prepare(trial.data, trial.task)
+        prepared = prepare_dataset(trial.data, trial.task)
         unknown = [name for name in trial.data.watch if name not in prepared.corpus.splits]
         if unknown:
-            there = ", ".join(split.name for split in prepared.corpus.held_out())
+            there = ", ".join(split.name for split in prepared.corpus.get_test_splits())
             raise RequestError(f"data.watch: no held-out text named {unknown[0]!r} (there are: {there})")
         primary = experiment.primary.split
         if primary not in ("test", *prepared.corpus.splits):
             raise RequestError(
                 f"primary.split: no split named {primary!r} (there are: {', '.join(prepared.corpus.splits)})"
             )
-        sizes[variant] = sizes_of(trial, prepared)
+        sizes[variant] = compute_model_size(trial, prepared)
         with tempfile.TemporaryDirectory() as scratch:
-            begin(trial, prepared, Path(scratch), torch.device("cpu"), taught=False, sizes=sizes[variant])
+            build_training(
+                trial, prepared, Path(scratch), torch.device("cpu"), use_teacher=False, model_size=sizes[variant]
+            )
     return sizes
 
 
-def check_room(experiment: experiment.Experiment, folder: Path, workers: int, weights: int) -> None:
+def check_disk_space(experiment: experiment.Experiment, folder: Path, num_workers: int, weights_bytes: int) -> None:
     """Is there room for the runs? Weights, of so many bytes, for each trial, and for those at work two checkpoints of
     three times that."""
-    trials_to_run = experiment.most_seeds * len(experiment.names)
-    needed = weights * trials_to_run + 6 * weights * min(workers, trials_to_run)
+    trials_to_run = experiment.max_seeds * len(experiment.names)
+    needed = weights_bytes * trials_to_run + 6 * weights_bytes * min(num_workers, trials_to_run)
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     free = shutil.disk_usage(there).free
     if free < needed:
@@ -230,7 +246,7 @@ def check_room(experiment: experiment.Experiment, folder: Path, workers: int, we
 
 
 @dataclass(frozen=True)
-class Plan:
+class VariantPlan:
     """What a run would do, known before it is started."""
 
     variant: str
@@ -242,22 +258,22 @@ class Plan:
     seconds: float
     """for one trial on one worker"""
 
-    def as_row(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def plan(experiment: experiment.Experiment) -> list[Plan]:
+def plan_experiment(experiment: experiment.Experiment) -> list[VariantPlan]:
     """Sizes and a time for each variant, from the real model and a few real steps."""
     found = []
     for variant in experiment.names:
         trial = trial_of(experiment, variant, 0)
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
-            seconds = estimate(trial, folder)
+            seconds = estimate_seconds(trial, folder)
             start = read_json(folder / "start.json")
-        settings = config_loading.changes_of(experiment, variant)
+        settings = config_loading.diff_from_baseline(experiment, variant)
         found.append(
-            Plan(
+            VariantPlan(
                 variant,
                 settings,
                 start["parameters"],
@@ -270,4 +286,11 @@ def plan(experiment: experiment.Experiment) -> list[Plan]:
     return found
 
 
-__all__ = ["DEFAULT_FOLDER", "Outcome", "Plan", "default_workers", "plan", "run"]
+__all__ = [
+    "DEFAULT_RUNS_FOLDER",
+    "ExperimentOutcome",
+    "VariantPlan",
+    "default_num_workers",
+    "plan_experiment",
+    "run_experiment",
+]

@@ -9,47 +9,54 @@ from typing import Any
 import altair as alt
 
 from headtohead.presentation import number_format, style
-from headtohead.presentation.chart import Built, Chart, Layout, Panels, Sheets, value_words
+from headtohead.presentation.chart import (
+    AltairChart,
+    Chart,
+    ChartDatasets,
+    Layout,
+    PanelGrid,
+    build_score_label_expression,
+)
 from headtohead.report import findings_view
 from headtohead.report.findings_view import Findings
 from headtohead.search import phrasing
-from headtohead.search.phrasing import Row
+from headtohead.search.phrasing import JsonDict
 
-FATES: dict[str, tuple[str, str, str]] = {
+STATUS_STYLES: dict[str, tuple[str, str, str]] = {
     "winner": ("winner", "diamond", "#0072b2"),
-    "finished": ("all seeds", "circle", style.BASELINE_HUE),
+    "finished": ("all seeds", "circle", style.BASELINE_COLOR),
     "pruned": ("given up early", "triangle-down", "#e69f00"),
     "unfinished": ("unfinished", "square", "#cc79a7"),
     "failed": ("failed", "cross", "#b4451f"),
 }
 """what became of a cell: its words, shape and colour"""
-DASHES = {"winner": [1, 0], "finished": [1, 0], "pruned": [5, 3], "unfinished": [2, 2], "failed": [1, 3]}
-JITTER = 0.09
+STATUS_DASHES = {"winner": [1, 0], "finished": [1, 0], "pruned": [5, 3], "unfinished": [2, 2], "failed": [1, 3]}
+AXIS_JITTER = 0.09
 """cells with the same value are drawn beside each other, over this share of an axis"""
-MOST_VALUES = 7
-WEAKEST = 0.25
+MAX_AXIS_LABELS = 7
+MIN_LINE_OPACITY = 0.25
 """how strongly the line of the worst cell is drawn"""
 
 
-def search_charts(findings: Findings) -> list[Chart]:
+def build_search_charts(findings: Findings) -> list[Chart]:
     """Those for which there is something to draw."""
-    search = phrasing.found(findings)
-    if search is None or not any(number_format.is_number(cell["mean"]) for cell in search["cells"]):
+    search = phrasing.get_search(findings)
+    if search is None or not any(number_format.is_finite_number(cell["mean"]) for cell in search["cells"]):
         return []
-    made = [history(findings, search), parallel(findings, search)]
+    made = [build_history_chart(findings, search), build_parallel_coordinates_chart(findings, search)]
     if search["effects"]:
-        made.insert(1, effects(findings, search))
+        made.insert(1, build_effects_chart(findings, search))
     return made
 
 
-def _fate(search: Row, cell: Row) -> str:
-    return "winner" if cell["cell"] == search["winner"] else str(cell["status"])
+def _get_point_status(search: JsonDict, point: JsonDict) -> str:
+    return "winner" if point["cell"] == search["winner"] else str(point["status"])
 
 
-def _looks(fates: Sequence[str]) -> tuple[alt.Color, alt.Shape]:
+def _build_status_encodings(statuses: Sequence[str]) -> tuple[alt.Color, alt.Shape]:
     """Colour and shape for the fates that occur."""
-    there = [fate for fate in FATES if fate in fates]
-    words, shapes, hues = zip(*(FATES[fate] for fate in there), strict=True)
+    there = [fate for fate in STATUS_STYLES if fate in statuses]
+    words, shapes, hues = zip(*(STATUS_STYLES[fate] for fate in there), strict=True)
     legend = alt.Legend(symbolOpacity=1, symbolStrokeWidth=0)
     return (
         alt.Color("fate:N", scale=alt.Scale(domain=words, range=hues), legend=legend),
@@ -57,44 +64,54 @@ def _looks(fates: Sequence[str]) -> tuple[alt.Color, alt.Shape]:
     )
 
 
-def _tip(search: Row, cell: Row, metric: str) -> str:
-    said = f"{cell['name']} ({phrasing.settings_words(cell['settings'])}): "
-    if not number_format.is_number(cell["mean"]):
-        return said + str(cell["message"] or cell["status"])
-    seeds = len(cell["values"])
+def _format_tooltip(search: JsonDict, point: JsonDict, metric: str) -> str:
+    said = f"{point['name']} ({phrasing.format_settings(point['settings'])}): "
+    if not number_format.is_finite_number(point["mean"]):
+        return said + str(point["message"] or point["status"])
+    seeds = len(point["values"])
     return (
-        said + f"{number_format.value(metric, cell['mean'])}, {seeds} seed{'s' if seeds != 1 else ''}, {cell['status']}"
+        said
+        + f"{number_format.format_score(metric, point['mean'])}, {seeds} seed{'s' if seeds != 1 else ''}, {point['status']}"
     )
 
 
-def history(findings: Findings, search: Row) -> Chart:
+def build_history_chart(findings: Findings, search: JsonDict) -> Chart:
     """Each cell against the trials so far, the best so far, and where winner and baseline stand with fresh seeds."""
-    metric, (low, high) = findings_view.metric(findings), phrasing.limits(findings)
-    rows = [_history_row(search, at, metric, (low, high)) for at in search["history"]]
-    lines = _levels(search, near=0.07 * (high - low))
+    metric, (low, high) = findings_view.get_metric(findings), phrasing.compute_axis_limits(findings)
+    rows = [_make_history_row(search, at, metric, (low, high)) for at in search["history"]]
+    lines = _make_reference_levels(search, merge_distance=0.07 * (high - low))
     first, last = search["history"][0], search["history"][-1]
     said = (
         f"{metric.capitalize()} on validation data, cell by cell over {last['trials']} trials. Best so far: from "
-        f"{number_format.value(metric, first['best'])} to {number_format.value(metric, last['best'])}. "
-        + " ".join(f"{line['name']}, fresh seeds: {number_format.value(metric, line['value'])}." for line in lines)
+        f"{number_format.format_score(metric, first['best'])} to {number_format.format_score(metric, last['best'])}. "
+        + " ".join(
+            f"{line['name']}, fresh seeds: {number_format.format_score(metric, line['value'])}." for line in lines
+        )
     )
 
-    def build(layout: Layout, sheets: Sheets) -> Built:
+    def build(layout: Layout, sheets: ChartDatasets) -> AltairChart:
         wide = layout == "wide"
         width = 590 if wide else 270
         data = sheets.chart(rows)
         most = max(row["trials"] for row in rows)
-        x = alt.X("trials:Q", scale=alt.Scale(domain=[0, most * 1.02], nice=False), axis=_trials_axis())
-        axis = alt.Axis(title=f"{metric} on validation data", tickCount=5, labelExpr=value_words(metric))
+        x = alt.X("trials:Q", scale=alt.Scale(domain=[0, most * 1.02], nice=False), axis=_build_trials_axis())
+        axis = alt.Axis(
+            title=f"{metric} on validation data", tickCount=5, labelExpr=build_score_label_expression(metric)
+        )
         scale = alt.Scale(domain=[low, high], nice=False, zero=False)
-        hue, shape = _looks([row["kind"] for row in rows])
+        hue, shape = _build_status_encodings([row["kind"] for row in rows])
         levels = sheets.chart(lines)
         layers = [
-            levels.mark_rule(aria=False, strokeDash=[4, 4], color=style.SOFT).encode(
+            levels.mark_rule(aria=False, strokeDash=[4, 4], color=style.MUTED_TEXT_COLOR).encode(
                 y=alt.Y("value:Q", scale=scale, axis=axis)
             ),
             levels.mark_text(
-                aria=False, align="left", dy=0 if wide else -6, fontSize=11, color=style.SOFT, baseline="middle"
+                aria=False,
+                align="left",
+                dy=0 if wide else -6,
+                fontSize=11,
+                color=style.MUTED_TEXT_COLOR,
+                baseline="middle",
             ).encode(x=alt.value(width + 6 if wide else 2), y=alt.Y("value:Q", scale=scale, axis=axis), text="said:N"),
             data.mark_line(aria=False, interpolate="step-after", strokeWidth=2, color="#0072b2", clip=True).encode(
                 x=x, y=alt.Y("best:Q", scale=scale, axis=axis)
@@ -108,44 +125,50 @@ def history(findings: Findings, search: Row) -> Chart:
     return Chart("search-history", "The search, cell by cell", said, build)
 
 
-def _trials_axis() -> alt.Axis:
+def _build_trials_axis() -> alt.Axis:
     return alt.Axis(title="trials so far", grid=False, format=",~r", tickMinStep=1)
 
 
-def _history_row(search: Row, at: Row, metric: str, limits: tuple[float, float]) -> Row:
-    cell = search["cells"][at["cell"]]
-    fate = _fate(search, cell)
-    inside = min(max(at["mean"], limits[0]), limits[1])
-    beyond = " (further off than the picture shows)" if inside != at["mean"] else ""
-    row = {"trials": at["trials"], "at": inside, "best": at["best"], "kind": fate, "fate": FATES[fate][0]}
-    return {**row, "tip": _tip(search, cell, metric) + beyond}
+def _make_history_row(search: JsonDict, history_entry: JsonDict, metric: str, limits: tuple[float, float]) -> JsonDict:
+    cell = search["cells"][history_entry["cell"]]
+    fate = _get_point_status(search, cell)
+    inside = min(max(history_entry["mean"], limits[0]), limits[1])
+    beyond = " (further off than the picture shows)" if inside != history_entry["mean"] else ""
+    row = {
+        "trials": history_entry["trials"],
+        "at": inside,
+        "best": history_entry["best"],
+        "kind": fate,
+        "fate": STATUS_STYLES[fate][0],
+    }
+    return {**row, "tip": _format_tooltip(search, cell, metric) + beyond}
 
 
-def _levels(search: Row, near: float) -> list[Row]:
+def _make_reference_levels(search: JsonDict, merge_distance: float) -> list[JsonDict]:
     """Where winner and baseline stand with fresh seeds. Two lines that lie close together share their words."""
     found = search.get("luck")
     if not found:
         return []
     said = {"winner": "winner, fresh seeds", "baseline": "baseline, fresh seeds"}
-    if abs(found["fresh"] - found["baseline"]) < near:
+    if abs(found["fresh"] - found["baseline"]) < merge_distance:
         said = {"winner": "both, fresh seeds", "baseline": ""}
     values = {"winner": found["fresh"], "baseline": found["baseline"]}
     return [{"name": name, "said": said[name], "value": value} for name, value in values.items()]
 
 
-def effects(findings: Findings, search: Row) -> Chart:
+def build_effects_chart(findings: Findings, search: JsonDict) -> Chart:
     """Each setting by itself: what its values give on average over the others."""
-    metric = findings_view.metric(findings)
-    names = phrasing.short_names(list(search["space"]))
+    metric = findings_view.get_metric(findings)
+    names = phrasing.shorten_setting_names(list(search["space"]))
     panels = {
-        names[setting]: [_effect_row(names[setting], row, metric) for row in rows]
+        names[setting]: [_make_effect_row(names[setting], row, metric) for row in rows]
         for setting, rows in search["effects"].items()
     }
     every = [row for rows in panels.values() for row in rows]
-    low, high = _effect_limits(every)
+    low, high = _compute_effect_limits(every)
     said = "; ".join(f"{name}: " + ", ".join(row["words"] for row in rows) for name, rows in panels.items())
 
-    def build(layout: Layout, sheets: Sheets) -> Built:
+    def build(layout: Layout, sheets: ChartDatasets) -> AltairChart:
         made = []
         for name, rows in panels.items():
             data = sheets.chart([{**row, "low": max(row["low"], low), "high": min(row["high"], high)} for row in rows])
@@ -153,14 +176,14 @@ def effects(findings: Findings, search: Row) -> Chart:
             lines = "split(replace(datum.label, ' to ', ' to|'), '|')"
             label = alt.Axis(title=None, grid=False, labelAngle=0, labelOverlap=False, labelExpr=lines)
             x = alt.X("value:N", sort=[row["value"] for row in rows], axis=label)
-            axis = alt.Axis(title=None, tickCount=5, labelExpr=value_words(metric))
+            axis = alt.Axis(title=None, tickCount=5, labelExpr=build_score_label_expression(metric))
             scale = alt.Scale(domain=[low, high], nice=False, zero=False)
             y = alt.Y("mean:Q", scale=scale, axis=axis)
             layers = [
-                data.mark_rule(aria=False, strokeWidth=2, color=style.HUES[0]).encode(
+                data.mark_rule(aria=False, strokeWidth=2, color=style.VARIANT_COLORS[0]).encode(
                     x=x, y=alt.Y("low:Q", scale=scale, axis=axis), y2="high:Q"
                 ),
-                data.mark_point(size=70, filled=True, opacity=1, color=style.HUES[0]).encode(
+                data.mark_point(size=70, filled=True, opacity=1, color=style.VARIANT_COLORS[0]).encode(
                     x=x, y=y, description="tip:N"
                 ),
             ]
@@ -168,19 +191,21 @@ def effects(findings: Findings, search: Row) -> Chart:
         return alt.concat(*made, bounds="flush", spacing=alt.RowColnumber(row=70, column=58))
 
     columns = {1: 1, 2: 2}.get(len(panels), 3)
-    layouts: dict[Layout, Panels] = {
-        "wide": Panels({1: 420, 2: 320}.get(columns, 205), 170, columns, 4),
-        "narrow": Panels(270, 150, 1, 2),
+    layouts: dict[Layout, PanelGrid] = {
+        "wide": PanelGrid({1: 420, 2: 320}.get(columns, 205), 170, columns, 4),
+        "narrow": PanelGrid(270, 150, 1, 2),
     }
     title = f"{metric.capitalize()} on validation data for each setting"
     return Chart("search-effects", title, f"{title}, averaged over the other settings. {said}.", build, layouts)
 
 
-def _effect_row(name: str, row: Row, metric: str) -> Row:
+def _make_effect_row(setting_name: str, row: JsonDict, metric: str) -> JsonDict:
     low, high = row["interval"] or (row["mean"], row["mean"])
-    words = f"{row['value']} gives {number_format.value(metric, row['mean'])}"
+    words = f"{row['value']} gives {number_format.format_score(metric, row['mean'])}"
     span = (
-        f" (95{number_format.SPACE}% interval {number_format.span(metric, row['interval'])})" if row["interval"] else ""
+        f" (95{number_format.NO_BREAK_SPACE}% interval {number_format.format_score_interval(metric, row['interval'])})"
+        if row["interval"]
+        else ""
     )
     cells = f"{row['cells']} cell{'s' if row['cells'] != 1 else ''}"
     return {
@@ -189,11 +214,11 @@ def _effect_row(name: str, row: Row, metric: str) -> Row:
         "low": low,
         "high": high,
         "words": words + span,
-        "tip": f"{name} {words}{span}, {cells}",
+        "tip": f"{setting_name} {words}{span}, {cells}",
     }
 
 
-def _effect_limits(rows: Sequence[Row]) -> tuple[float, float]:
+def _compute_effect_limits(rows: Sequence[JsonDict]) -> tuple[float, float]:
     """All means, and of the intervals as much as goes half as far again."""
     means = [row["mean"] for row in rows]
     reach = max(max(means) - min(means), 1e-3 * abs(max(means, key=abs)))
@@ -202,17 +227,17 @@ def _effect_limits(rows: Sequence[Row]) -> tuple[float, float]:
     return low - 0.05 * reach, high + 0.05 * reach
 
 
-def parallel(findings: Findings, search: Row) -> Chart:
+def build_parallel_coordinates_chart(findings: Findings, search: JsonDict) -> Chart:
     """Every cell as a line: its value on each setting's axis, and at the right what it reached."""
-    metric, limits = findings_view.metric(findings), phrasing.limits(findings)
-    names = phrasing.short_names(list(search["space"]))
+    metric, limits = findings_view.get_metric(findings), phrasing.compute_axis_limits(findings)
+    names = phrasing.shorten_setting_names(list(search["space"]))
     axes = [*names.values(), metric]
-    ordered = phrasing.ranked(search, metric)
-    points, labels = _parallel_points(search, ordered, names, metric, limits)
-    best = [f"{cell['name']}, {phrasing.settings_words(cell['settings'])}" for cell in ordered[:3]]
+    ordered = phrasing.rank_points(search, metric)
+    points, labels = _make_parallel_coordinates(search, ordered, names, metric, limits)
+    best = [f"{cell['name']}, {phrasing.format_settings(cell['settings'])}" for cell in ordered[:3]]
     said = f"One line for each of {len(ordered)} cells across {', '.join(axes)}. The best: {'; '.join(best)}."
 
-    def build(layout: Layout, sheets: Sheets) -> Built:
+    def build(layout: Layout, sheets: ChartDatasets) -> AltairChart:
         wide = layout == "wide"
         width = 640 if wide else 270
         x = alt.X(
@@ -225,11 +250,11 @@ def parallel(findings: Findings, search: Row) -> Chart:
         )
         y = alt.Y("at:Q", scale=alt.Scale(domain=[-0.06, 1.06], nice=False), axis=None)
         fates = [row["kind"] for row in points]
-        hue, _ = _looks(fates)
-        there = [fate for fate in FATES if fate in fates]
-        words = [FATES[fate][0] for fate in there]
+        hue, _ = _build_status_encodings(fates)
+        there = [fate for fate in STATUS_STYLES if fate in fates]
+        words = [STATUS_STYLES[fate][0] for fate in there]
         dash = alt.StrokeDash(
-            "fate:N", scale=alt.Scale(domain=words, range=[DASHES[fate] for fate in there]), legend=None
+            "fate:N", scale=alt.Scale(domain=words, range=[STATUS_DASHES[fate] for fate in there]), legend=None
         )
         poles = sheets.chart([{"axis": axis, "from": -0.04, "to": 1.04} for axis in axes])
         others = sheets.chart([row for row in points if row["kind"] != "winner"])
@@ -237,7 +262,7 @@ def parallel(findings: Findings, search: Row) -> Chart:
         beside = [sheets.chart([row for row in labels if (row["axis"] == metric) == last]) for last in (False, True)]
         strong = alt.Opacity("strong:Q", scale=None, legend=None)
         layers = [
-            poles.mark_rule(aria=False, color=style.GRID, strokeWidth=2).encode(
+            poles.mark_rule(aria=False, color=style.GRID_COLOR, strokeWidth=2).encode(
                 x=x, y=alt.Y("from:Q", scale=alt.Scale(domain=[-0.06, 1.06], nice=False), axis=None), y2="to:Q"
             ),
             others.mark_line(aria=False, strokeWidth=1.5).encode(
@@ -247,10 +272,10 @@ def parallel(findings: Findings, search: Row) -> Chart:
             winner.mark_line(aria=False, strokeWidth=3.2).encode(x=x, y=y, detail="cell:N", color=hue),
             winner.mark_point(size=60, filled=True, opacity=1).encode(x=x, y=y, color=hue, description="tip:N"),
             beside[0]
-            .mark_text(aria=False, align="right", dx=-9, fontSize=11, color=style.INK)
+            .mark_text(aria=False, align="right", dx=-9, fontSize=11, color=style.TEXT_COLOR)
             .encode(x=x, y=y, text="said:N"),
             beside[1]
-            .mark_text(aria=False, align="left", dx=9, fontSize=11, color=style.INK)
+            .mark_text(aria=False, align="left", dx=9, fontSize=11, color=style.TEXT_COLOR)
             .encode(x=x, y=y, text="said:N"),
         ]
         return alt.layer(*layers).properties(width=width, height=300 if wide else 260)
@@ -258,36 +283,45 @@ def parallel(findings: Findings, search: Row) -> Chart:
     return Chart("search-parallel", "Every cell across the settings", said, build)
 
 
-def _parallel_points(
-    search: Row, ordered: Sequence[Row], names: dict[str, str], metric: str, limits: tuple[float, float]
-) -> tuple[list[Row], list[Row]]:
+def _make_parallel_coordinates(
+    search: JsonDict,
+    ranked_points: Sequence[JsonDict],
+    setting_names: dict[str, str],
+    metric: str,
+    limits: tuple[float, float],
+) -> tuple[list[JsonDict], list[JsonDict]]:
     """Where each cell crosses each axis, and what is written beside the axes."""
-    points: list[Row] = []
-    labels: list[Row] = []
-    for setting, name in names.items():
-        places, written = _places(search, setting)
+    points: list[JsonDict] = []
+    labels: list[JsonDict] = []
+    for setting, name in setting_names.items():
+        places, written = _map_values_to_axis(search, setting)
         labels += [{"axis": name, "at": at, "said": said} for said, at in written.items()]
-        for rank, cell in enumerate(ordered):
-            aside = JITTER * (0.5 - rank / max(1, len(ordered) - 1)) if len(ordered) > 1 else 0.0
+        for rank, cell in enumerate(ranked_points):
+            aside = AXIS_JITTER * (0.5 - rank / max(1, len(ranked_points) - 1)) if len(ranked_points) > 1 else 0.0
             points.append({"axis": name, "at": places(cell["settings"][setting]) + aside, "rank": rank})
-    is_low = metric in number_format.LOWER_IS_BETTER
-    for rank, cell in enumerate(ordered):
-        if number_format.is_number(cell["mean"]):
+    is_low = metric in number_format.LOWER_IS_BETTER_METRICS
+    for rank, cell in enumerate(ranked_points):
+        if number_format.is_finite_number(cell["mean"]):
             share = (min(max(cell["mean"], limits[0]), limits[1]) - limits[0]) / (limits[1] - limits[0])
             points.append({"axis": metric, "at": 1 - share if is_low else share, "rank": rank})
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         value = limits[0] + (1 - share if is_low else share) * (limits[1] - limits[0])
-        labels.append({"axis": metric, "at": share, "said": number_format.value(metric, value)})
+        labels.append({"axis": metric, "at": share, "said": number_format.format_score(metric, value)})
     for point in points:
         rank = point.pop("rank")
-        cell = ordered[rank]
-        fate = _fate(search, cell)
-        point["strong"] = round(WEAKEST + (1 - WEAKEST) * (1 - rank / len(ordered)), 3)
-        point |= {"cell": cell["name"], "kind": fate, "fate": FATES[fate][0], "tip": _tip(search, cell, metric)}
+        cell = ranked_points[rank]
+        fate = _get_point_status(search, cell)
+        point["strong"] = round(MIN_LINE_OPACITY + (1 - MIN_LINE_OPACITY) * (1 - rank / len(ranked_points)), 3)
+        point |= {
+            "cell": cell["name"],
+            "kind": fate,
+            "fate": STATUS_STYLES[fate][0],
+            "tip": _format_tooltip(search, cell, metric),
+        }
     return points, labels
 
 
-def _places(search: Row, setting: str) -> tuple[Any, dict[str, float]]:
+def _map_values_to_axis(search: JsonDict, setting: str) -> tuple[Any, dict[str, float]]:
     """From a value to its place on the axis, and the places of the words beside it."""
     axis = search["space"][setting]
     if isinstance(axis, dict):
@@ -302,9 +336,11 @@ def _places(search: Row, setting: str) -> tuple[Any, dict[str, float]]:
             lambda value: (scale(value) - low) / (high - low),
             {f"{mark:.3g}": (scale(mark) - low) / (high - low) for mark in marks},
         )
-    values = sorted(axis) if all(number_format.is_number(one) for one in axis) else list(axis)
+    values = sorted(axis) if all(number_format.is_finite_number(one) for one in axis) else list(axis)
     last = max(1, len(values) - 1)
     middle = 0.5 if len(values) == 1 else 0.0
-    places = {number_format.plain(value): middle + at / last for at, value in enumerate(values)}
-    written = places if len(places) <= MOST_VALUES else dict([*list(places.items())[:1], *list(places.items())[-1:]])
-    return (lambda value: places[number_format.plain(value)]), written
+    places = {number_format.format_setting(value): middle + at / last for at, value in enumerate(values)}
+    written = (
+        places if len(places) <= MAX_AXIS_LABELS else dict([*list(places.items())[:1], *list(places.items())[-1:]])
+    )
+    return (lambda value: places[number_format.format_setting(value)]), written

@@ -13,25 +13,27 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from headtohead.config.search import Range, Search
-from headtohead.search.points import Cell
+from headtohead.config.search import NumericRange, SearchConfig
+from headtohead.search.points import SearchPoint
 
-CONFIDENCE = 0.95
-PIECES = 3
+CONFIDENCE_LEVEL = 0.95
+NUM_RANGE_BINS = 3
 """a range is cut into so many pieces, with about as many cells in each, to see its effect"""
-Label = tuple[int, str]
+ValueLabel = tuple[int, str]
 """where a value stands in its list, and what is said of it"""
-Array = np.ndarray[Any, np.dtype[np.float64]]
+ContrastArray = np.ndarray[Any, np.dtype[np.float64]]
 
 
-def effects(search: Search, cells: Sequence[Cell], shown: Callable[[float], float]) -> dict[str, list[dict[str, Any]]]:
+def compute_setting_effects(
+    search: SearchConfig, points: Sequence[SearchPoint], to_metric_scale: Callable[[float], float]
+) -> dict[str, list[dict[str, Any]]]:
     """For each setting with more than one value: the mean of each, as it is `shown`, with its interval."""
-    scored = [cell for cell in cells if cell.figures]
-    every = {setting: labels_of(search, setting, scored) for setting in search.space}
+    scored = [cell for cell in points if cell.figures]
+    every = {setting: label_points(search, setting, scored) for setting in search.space}
     labels = {setting: found for setting, found in every.items() if len(set(found)) > 1}
     if not labels:
         return {}
-    own = _own_terms(labels)
+    own = _build_contrasts(labels)
     constant = np.eye(1 + sum(len(set(found)) - 1 for found in labels.values()))[0]
     rows = [sum((own[setting][found[at]] for setting, found in labels.items()), constant) for at in range(len(scored))]
     design = np.stack(rows)
@@ -41,23 +43,28 @@ def effects(search: Search, cells: Sequence[Cell], shown: Callable[[float], floa
     freedom = len(scored) - int(np.linalg.matrix_rank(design))
     noise = float(((means - design @ terms) ** 2).sum()) / freedom if freedom > 0 else None
 
-    def row(setting: str, label: Label) -> dict[str, Any]:
+    def row(setting: str, label: ValueLabel) -> dict[str, Any]:
         contrast = constant + own[setting][label]
         mean, interval = float(contrast @ terms), None
         if noise is not None:
             error = math.sqrt(max(0.0, noise * float(contrast @ inverse @ contrast)))
-            reach = error * float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2))
-            interval = [shown(mean - reach), shown(mean + reach)]
-        return {"value": label[1], "cells": labels[setting].count(label), "mean": shown(mean), "interval": interval}
+            reach = error * float(special.stdtrit(freedom, (1 + CONFIDENCE_LEVEL) / 2))
+            interval = [to_metric_scale(mean - reach), to_metric_scale(mean + reach)]
+        return {
+            "value": label[1],
+            "cells": labels[setting].count(label),
+            "mean": to_metric_scale(mean),
+            "interval": interval,
+        }
 
     return {setting: [row(setting, label) for label in sorted(set(found))] for setting, found in labels.items()}
 
 
-def _own_terms(labels: Mapping[str, Sequence[Label]]) -> dict[str, dict[Label, Array]]:
+def _build_contrasts(labels: Mapping[str, Sequence[ValueLabel]]) -> dict[str, dict[ValueLabel, ContrastArray]]:
     """For each value of each setting, which terms are its own. The last value's are what the others leave, so that
     they add up to 0. The first term of all is the constant."""
     size = 1 + sum(len(set(found)) - 1 for found in labels.values())
-    made: dict[str, dict[Label, Array]] = {}
+    made: dict[str, dict[ValueLabel, ContrastArray]] = {}
     at = 1
     for setting, found in labels.items():
         *others, last = sorted(set(found))
@@ -67,29 +74,34 @@ def _own_terms(labels: Mapping[str, Sequence[Label]]) -> dict[str, dict[Label, A
     return made
 
 
-def labels_of(search: Search, setting: str, cells: Sequence[Cell]) -> list[Label]:
+def label_points(search: SearchConfig, setting: str, points: Sequence[SearchPoint]) -> list[ValueLabel]:
     """Which value, or which piece of a range, each cell has."""
     values, axis = search.values(setting), search.space[setting]
-    given = [cell.settings[setting] for cell in cells]
-    if values is not None and (not isinstance(axis, Range) or len(values) <= 2 * PIECES):
+    given = [cell.settings[setting] for cell in points]
+    if values is not None and (not isinstance(axis, NumericRange) or len(values) <= 2 * NUM_RANGE_BINS):
         numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in values)
         ordered = sorted(values) if numbers else list(values)
-        return [(ordered.index(one), word(one)) for one in given]
+        return [(ordered.index(one), format_value(one)) for one in given]
     ends = sorted(set(given))
-    pieces = min(PIECES, len(ends))
+    pieces = min(NUM_RANGE_BINS, len(ends))
     cuts = [ends[len(ends) * piece // pieces] for piece in range(1, pieces)]
     at = [sum(one >= cut for cut in cuts) for one in given]
     inside = {piece: [one for one, place in zip(given, at, strict=True) if place == piece] for piece in set(at)}
-    said = {piece: " to ".join(dict.fromkeys((word(min(found)), word(max(found))))) for piece, found in inside.items()}
+    said = {
+        piece: " to ".join(dict.fromkeys((format_value(min(found)), format_value(max(found)))))
+        for piece, found in inside.items()
+    }
     return [(piece, said[piece]) for piece in at]
 
 
-def word(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value in few letters: 0.003, alibi + rope, sgd, rate 0.1."""
     if isinstance(value, dict):
-        return ", ".join(word(one) if key == "kind" else f"{key} {word(one)}" for key, one in value.items())
+        return ", ".join(
+            format_value(one) if key == "kind" else f"{key} {format_value(one)}" for key, one in value.items()
+        )
     if isinstance(value, list | tuple):
-        return " + ".join(map(word, value))
+        return " + ".join(map(format_value, value))
     if isinstance(value, float):
         return f"{value:.3g}"
     return str(value).lower() if isinstance(value, bool) else str(value)

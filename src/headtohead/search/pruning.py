@@ -21,16 +21,16 @@ from dataclasses import dataclass
 
 from scipy import special
 
-from headtohead.config.search import Pruning
+from headtohead.config.search import PruningConfig
 
-LEAST_FREEDOM = 4
+MIN_DEGREES_OF_FREEDOM = 4
 """below this the spread is a guess, and nothing is given up"""
-Seeds = Sequence[float]
+SeedScores = Sequence[float]
 """a cell's scores, one for each seed; the higher the better"""
 
 
 @dataclass(frozen=True)
-class Pruned:
+class PruningDecision:
     """Why a cell was given up, on the scale of its scores."""
 
     behind: float
@@ -38,33 +38,35 @@ class Pruned:
     seeds: int
 
 
-def pooled_spread(cells: Sequence[Seeds]) -> tuple[float, int]:
+def compute_pooled_std(scores_by_point: Sequence[SeedScores]) -> tuple[float, int]:
     """The standard deviation of one seed inside a cell, over all cells with two or more, and its degrees of freedom."""
     freedom, squares = 0, 0.0
-    for cell in cells:
-        mean = _mean(cell) if cell else 0.0
+    for cell in scores_by_point:
+        mean = _compute_mean(cell) if cell else 0.0
         squares += sum((score - mean) ** 2 for score in cell)
         freedom += max(0, len(cell) - 1)
     return (math.sqrt(squares / freedom), freedom) if freedom else (math.nan, 0)
 
 
-def _mean(cell: Seeds) -> float:
-    return sum(cell) / len(cell)
+def _compute_mean(scores: SeedScores) -> float:
+    return sum(scores) / len(scores)
 
 
-def judge(cell: Seeds, others: Sequence[Seeds], rule: Pruning, seeds: int) -> Pruned | None:
+def decide_pruning(
+    scores: SeedScores, other_scores: Sequence[SeedScores], rule: PruningConfig, num_seeds: int
+) -> PruningDecision | None:
     """Is the cell so far behind one of the others, which are over, that it need not be followed? None: go on."""
-    looks = seeds - rule.after
-    if not cell or len(cell) < rule.after or len(cell) >= seeds or not others:
+    looks = num_seeds - rule.after
+    if not scores or len(scores) < rule.after or len(scores) >= num_seeds or not other_scores:
         return None
-    spread, freedom = pooled_spread([*others, cell])
-    if freedom < LEAST_FREEDOM:
+    spread, freedom = compute_pooled_std([*other_scores, scores])
+    if freedom < MIN_DEGREES_OF_FREEDOM:
         return None
-    reach = float(special.stdtrit(freedom, 1 - rule.risk / (len(others) * looks)))
-    mean = _mean(cell)
-    for other in others:
-        behind = _mean(other) - mean
-        bound = reach * spread * math.sqrt(1 / len(cell) + 1 / len(other))
+    reach = float(special.stdtrit(freedom, 1 - rule.risk / (len(other_scores) * looks)))
+    mean = _compute_mean(scores)
+    for other in other_scores:
+        behind = _compute_mean(other) - mean
+        bound = reach * spread * math.sqrt(1 / len(scores) + 1 / len(other))
         if behind > bound:
-            return Pruned(behind, bound, len(cell))
+            return PruningDecision(behind, bound, len(scores))
     return None

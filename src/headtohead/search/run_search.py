@@ -24,126 +24,151 @@ import torch
 
 from headtohead.atomic_io import read_json, write_json
 from headtohead.config import experiment as config_experiment
-from headtohead.config.loading import trial as trial_of
-from headtohead.config.overlays import TABLES, Raw
-from headtohead.config.search import FIRST_SEED, WINNER, Search, Settings, changes_for
-from headtohead.distillation.teacher import silent
+from headtohead.config.loading import build_trial as trial_of
+from headtohead.config.overlays import VARIANT_TABLES, RawConfig
+from headtohead.config.search import (
+    FIRST_SEARCH_SEED,
+    WINNER_VARIANT,
+    SearchConfig,
+    SettingValues,
+    build_variant_changes,
+)
+from headtohead.distillation.teacher import ignore_progress
 from headtohead.errors import DiskFullError, HeadToHeadError, RequestError, TrialError
-from headtohead.execution.worker_pool import Crew, Job, Watch, crew_of, environment_for, run_jobs
-from headtohead.experiment.run_folder import Run, create_runs, locked
-from headtohead.experiment.trial import begin, estimate, prepare, versions
-from headtohead.progress import Tell
+from headtohead.execution.worker_pool import (
+    Job,
+    OnJobsUpdate,
+    WorkerPool,
+    build_environment,
+    build_worker_pool,
+    run_jobs,
+)
+from headtohead.experiment.run_folder import Run, create_runs, lock_folder
+from headtohead.experiment.trial import build_training, collect_versions, estimate_seconds, prepare_dataset
+from headtohead.progress import ProgressCallback
 from headtohead.runner import run_experiment
-from headtohead.runner.run_experiment import DEFAULT_FOLDER, Outcome
+from headtohead.runner.run_experiment import DEFAULT_RUNS_FOLDER, ExperimentOutcome
 from headtohead.search import points as known
 from headtohead.search import pruning, samplers
-from headtohead.search.points import Cell, Journal
+from headtohead.search.points import SearchJournal, SearchPoint
 
 CPU = torch.device("cpu")
-LAG = 4
+DECISION_LAG = 4
 """cells that can be under way at once where decisions rest on the cells before"""
-BUILT = 32
+MAX_CHECKED_MODELS = 32
 """so many different models of a search are built, to see that they can be, before anything is trained"""
-TIMED = 3
+NUM_TIMED_POINTS = 3
 """so many cells are timed for an estimate"""
-GIVE_UP = 50
+MAX_CONSECUTIVE_FAILURES = 50
 """so many cells that fail in a row end a search"""
-LOST_TWICE = "its worker was killed twice"
+LOST_TWICE_MESSAGE = "its worker was killed twice"
 
 
-def run(
+def run_with_search(
     experiment: config_experiment.Experiment,
-    out: Path | None = None,
+    output_folder: Path | None = None,
     *,
-    workers: int | None = None,
+    num_workers: int | None = None,
     device: str = "auto",
     resume: bool = False,
-    on: str | Crew | None = None,
-    watch: Watch = lambda jobs: None,
-    tell: Tell = silent,
+    backend: str | WorkerPool | None = None,
+    on_update: OnJobsUpdate = lambda jobs: None,
+    on_progress: ProgressCallback = ignore_progress,
     command: Sequence[str] = (),
-) -> Outcome:
+) -> ExperimentOutcome:
     """Run an experiment; where it asks for a search, search first and compare the winner with the baseline."""
-    folder = out or DEFAULT_FOLDER / experiment.name
+    folder = output_folder or DEFAULT_RUNS_FOLDER / experiment.name
     asked = list(command or sys.argv)
     if experiment.search is not None:
-        settings = known.winner_of(experiment, folder)
+        settings = known.read_winner_settings(experiment, folder)
         if settings is None:
-            check_searchable(experiment)
-            settings = _searched(experiment, folder, crew_of(on, workers, device), device, resume, watch, asked)
+            check_search(experiment)
+            settings = _run_search(
+                experiment, folder, build_worker_pool(backend, num_workers, device), device, resume, on_update, asked
+            )
             resume = True
-        changes = changes_for(_raw(experiment), settings)
-        experiment = experiment.model_copy(update={"variants": {**experiment.variants, WINNER: changes}})
-    how: dict[str, Any] = {"workers": workers, "device": device, "on": on, "watch": watch, "tell": tell}
-    return run_experiment.run(experiment, folder, resume=resume, command=asked, **how)
+        changes = build_variant_changes(_dump_raw_settings(experiment), settings)
+        experiment = experiment.model_copy(update={"variants": {**experiment.variants, WINNER_VARIANT: changes}})
+    how: dict[str, Any] = {
+        "workers": num_workers,
+        "device": device,
+        "on": backend,
+        "watch": on_update,
+        "tell": on_progress,
+    }
+    return run_experiment.run_experiment(experiment, folder, resume=resume, command=asked, **how)
 
 
-def _searched(
+def _run_search(
     experiment: config_experiment.Experiment,
     folder: Path,
-    crew: Crew,
+    pool: WorkerPool,
     device: str,
     resume: bool,
-    watch: Watch,
+    on_update: OnJobsUpdate,
     command: list[str],
-) -> Settings:
+) -> SettingValues:
     """The settings of the winner."""
-    with locked(folder):
-        create_runs(folder, experiment, {"versions": versions(), "command": command}, resume=resume)
-        search = Searching(experiment, folder)
-        search.run(crew, device, watch)
-        return search.winner().settings
+    with lock_folder(folder):
+        create_runs(folder, experiment, {"versions": collect_versions(), "command": command}, resume=resume)
+        search = SearchRun(experiment, folder)
+        search.run(pool, device, on_update)
+        return search.select_winner().settings
 
 
-def check_searchable(experiment: config_experiment.Experiment) -> None:
+def check_search(experiment: config_experiment.Experiment) -> None:
     """Everything that can be wrong with the search is found before anything is written."""
     assert experiment.search is not None
-    samplers.check_optuna(experiment.search)
+    samplers.check_optuna_installed(experiment.search)
     run_experiment.check_runnable(experiment)
     trial = trial_of(experiment, config_experiment.BASELINE, 0)
-    if prepare(trial.data, trial.task).corpus.validation is None:
+    if prepare_dataset(trial.data, trial.task).corpus.validation is None:
         raise RequestError(
             "search: the winner is chosen on validation data, and there is none; give data.validation a share of "
             "train, or data.files a validation file"
         )
-    for settings, different in _different(experiment):
+    for settings, different in _list_distinct_trials(experiment):
         try:
             with tempfile.TemporaryDirectory() as scratch:
-                begin(different, prepare(different.data, different.task), Path(scratch), CPU, taught=False)
+                build_training(
+                    different, prepare_dataset(different.data, different.task), Path(scratch), CPU, use_teacher=False
+                )
         except (HeadToHeadError, ValueError) as error:
             said = ", ".join(f"{name} = {value!r}" for name, value in settings.items())
             raise RequestError(f"search.space: the cell with {said} cannot be built: {error}") from None
 
 
-def _different(experiment: config_experiment.Experiment) -> list[tuple[Settings, config_experiment.Trial]]:
+def _list_distinct_trials(
+    experiment: config_experiment.Experiment,
+) -> list[tuple[SettingValues, config_experiment.Trial]]:
     """Cells, one for each model and optimizer that the search will build."""
     assert experiment.search is not None
-    found: list[tuple[Settings, config_experiment.Trial]] = []
-    for settings in itertools.islice(experiment.search.corners(), 64 * BUILT):
-        one = _trial(experiment, "cell", settings, FIRST_SEED)
-        if len(found) < BUILT and not any(
+    found: list[tuple[SettingValues, config_experiment.Trial]] = []
+    for settings in itertools.islice(experiment.search.iter_corner_points(), 64 * MAX_CHECKED_MODELS):
+        one = _build_search_trial(experiment, "cell", settings, FIRST_SEARCH_SEED)
+        if len(found) < MAX_CHECKED_MODELS and not any(
             (one.model, one.training.optimizer) == (other.model, other.training.optimizer) for _, other in found
         ):
             found.append((settings, one))
     return found
 
 
-def _raw(experiment: config_experiment.Experiment) -> Raw:
-    return experiment.model_dump(mode="json", include={*TABLES})
+def _dump_raw_settings(experiment: config_experiment.Experiment) -> RawConfig:
+    return experiment.model_dump(mode="json", include={*VARIANT_TABLES})
 
 
-def _trial(
-    experiment: config_experiment.Experiment, name: str, settings: Settings, seed: int
+def _build_search_trial(
+    experiment: config_experiment.Experiment, variant: str, settings: SettingValues, seed: int
 ) -> config_experiment.Trial:
     """A trial of a search: the cell laid over the baseline, nothing tried on it at the end, no test text watched."""
-    changes = changes_for(_raw(experiment), settings)
-    made = trial_of(experiment.model_copy(update={"variants": {name: changes}}), name, seed)
+    changes = build_variant_changes(_dump_raw_settings(experiment), settings)
+    made = trial_of(experiment.model_copy(update={"variants": {variant: changes}}), variant, seed)
     data = made.data.model_copy(update={"watch": ()})
-    return made.model_copy(update={"data": data, "probe": config_experiment.Probe(), "choosing": True})
+    return made.model_copy(update={"data": data, "probe": config_experiment.ProbeConfig(), "choosing": True})
 
 
 @dataclass
-class Searching:
+class SearchRun:
     """A search under way."""
 
     experiment: config_experiment.Experiment
@@ -153,47 +178,47 @@ class Searching:
 
     def __post_init__(self) -> None:
         assert self.experiment.search is not None
-        self.search: Search = self.experiment.search
+        self.search: SearchConfig = self.experiment.search
         self.metric = self.experiment.primary.metric
-        self.place = known.folder_of(self.folder)
-        self.journal = Journal(self.place)
-        lines = self.journal.open(known.identity_of(self.experiment))
-        self.cells = known.cells_in(self.place, self.search, lines, self.metric)
-        self.before, self.began = known.seconds_in(lines), self.now()
+        self.place = known.get_search_folder(self.folder)
+        self.journal = SearchJournal(self.place)
+        lines = self.journal.open(known.compute_search_identity(self.experiment))
+        self.cells = known.load_points(self.place, self.search, lines, self.metric)
+        self.before, self.began = known.read_elapsed_seconds(lines), self.now()
         self.under_way: dict[tuple[int, int], Job] = {}
         self.lost: set[tuple[int, int]] = set()
-        self.exhausted = False
+        self.is_exhausted = False
 
-    def run(self, crew: Crew, device: str, watch: Watch) -> None:
+    def run(self, pool: WorkerPool, device: str, on_update: OnJobsUpdate) -> None:
         """Until nothing is left to try, or the budget is used up."""
         run_jobs(
             self.jobs,
-            crew=crew,
-            log=self.folder / "workers.log",
+            pool=pool,
+            log_path=self.folder / "workers.log",
             device=device,
-            watch=watch,
-            more=self.more,
-            environment=environment_for([trial for _, trial in _different(self.experiment)]),
+            on_update=on_update,
+            next_jobs=self.more,
+            environment=build_environment([trial for _, trial in _list_distinct_trials(self.experiment)]),
         )
 
-    def winner(self) -> Cell:
+    def select_winner(self) -> SearchPoint:
         """The best cell on validation data. Once it is in the journal it stays."""
-        found = known.best(self.cells, self.metric)
+        found = known.select_best(self.cells, self.metric)
         if found is None:
             reasons = [f"{cell.name}: {cell.failure}" for cell in self.cells if cell.failure]
             raise TrialError("no cell of the search came through:\n  " + "\n  ".join(reasons[:5]))
-        self.journal.write("winner", cell=found.number, budget=known.budget_of(self.search))
+        self.journal.write("winner", cell=found.number, budget=known.dump_budget(self.search))
         return found
 
-    def more(self, free: int) -> list[Job]:
+    def more(self, num_free_workers: int) -> list[Job]:
         """The next trials for so many free workers."""
         for key, job in list(self.under_way.items()):
             if job.is_over:
                 del self.under_way[key]
-                self._over(job, *key)
+                self._record_outcome(job, *key)
         made: list[Job] = []
-        while len(made) < free and (following := self._next()) is not None:
-            made.append(self._job(*following))
+        while len(made) < num_free_workers and (following := self._next()) is not None:
+            made.append(self._build_job(*following))
             self.under_way[following] = made[-1]
         return made
 
@@ -203,112 +228,116 @@ class Searching:
 
     def _next(self) -> tuple[int, int] | None:
         """The cell and the seed that come next."""
-        if self._is_late():
+        if self._is_out_of_time():
             return None
         for cell in self.cells:
             self._judge(cell)
             if cell.status == "open" and (seed := self._next_seed(cell)) is not None:
                 return cell.number, seed
-        opened = self._open_cell()
-        return (opened.number, FIRST_SEED) if opened is not None else None
+        opened = self._open_point()
+        return (opened.number, FIRST_SEARCH_SEED) if opened is not None else None
 
-    def _seeds_under_way(self, cell: Cell) -> list[int]:
-        return [seed for number, seed in self.under_way if number == cell.number]
+    def _list_running_seeds(self, point: SearchPoint) -> list[int]:
+        return [seed for number, seed in self.under_way if number == point.number]
 
-    def _next_seed(self, cell: Cell) -> int | None:
+    def _next_seed(self, point: SearchPoint) -> int | None:
         """The seed that the cell gets now. Where cells are given up, one seed has to be over before the next begins."""
-        under_way = self._seeds_under_way(cell)
-        for seed in range(FIRST_SEED, FIRST_SEED + cell.seeds):
-            if seed in cell.figures or seed in under_way:
+        under_way = self._list_running_seeds(point)
+        for seed in range(FIRST_SEARCH_SEED, FIRST_SEARCH_SEED + point.seeds):
+            if seed in point.figures or seed in under_way:
                 continue
             return None if under_way and self.search.prune else seed
         return None
 
-    def _open_cell(self) -> Cell | None:
+    def _open_point(self) -> SearchPoint | None:
         """A new cell, if there is one, the budget allows it, and what it rests on is known."""
-        while not self.exhausted and self._has_room() and self._is_known(len(self.cells)):
+        while not self.is_exhausted and self._has_trial_budget() and self._is_decidable(len(self.cells)):
             number = len(self.cells)
-            if number >= GIVE_UP and all(cell.failure for cell in self.cells[-GIVE_UP:]):
+            if number >= MAX_CONSECUTIVE_FAILURES and all(
+                cell.failure for cell in self.cells[-MAX_CONSECUTIVE_FAILURES:]
+            ):
                 break
             before = [cell.settings for cell in self.cells]
-            settings = samplers.propose(self.search, number, before, self._scored(number))
+            settings = samplers.suggest_settings(self.search, number, before, self._score_visible_points(number))
             if settings is None:
-                self.exhausted = True
+                self.is_exhausted = True
                 return None
-            cell = Cell(number, settings, self.search.seeds)
+            cell = SearchPoint(number, settings, self.search.seeds)
             self.journal.write("cell", cell=number, settings=settings)
             self.cells.append(cell)
-            if self._is_possible(cell):
+            if self._is_valid_point(cell):
                 return cell
         return None
 
-    def _is_possible(self, cell: Cell) -> bool:
+    def _is_valid_point(self, point: SearchPoint) -> bool:
         """Numbers from inside a range may go together badly though the range's ends do not."""
         try:
-            _trial(self.experiment, cell.name, cell.settings, FIRST_SEED)
+            _build_search_trial(self.experiment, point.name, point.settings, FIRST_SEARCH_SEED)
         except ValueError as error:
-            cell.failure = f"impossible: {error}"
-            _fail(self.place / cell.name / f"seed-{FIRST_SEED}", cell.failure, "Impossible")
-        return cell.failure is None
+            point.failure = f"impossible: {error}"
+            _write_failure(self.place / point.name / f"seed-{FIRST_SEARCH_SEED}", point.failure, "Impossible")
+        return point.failure is None
 
-    def _has_room(self) -> bool:
+    def _has_trial_budget(self) -> bool:
         """Are there trials left for all seeds of one more cell?"""
         if self.search.budget is None or self.search.budget.trials is None:
             return True
-        return sum(cell.cost for cell in self.cells) + self.search.seeds <= self.search.budget.trials
+        return sum(cell.budgeted_trials for cell in self.cells) + self.search.seeds <= self.search.budget.trials
 
-    def _is_known(self, number: int) -> bool:
+    def _is_decidable(self, index: int) -> bool:
         if self.search.method != "tpe" and self.search.prune is None:
             return True
-        return all(cell.status != "open" for cell in self._earlier(number))
+        return all(cell.status != "open" for cell in self._list_visible_points(index))
 
-    def _earlier(self, number: int) -> list[Cell]:
-        return self.cells[: max(0, number - LAG + 1)]
+    def _list_visible_points(self, index: int) -> list[SearchPoint]:
+        return self.cells[: max(0, index - DECISION_LAG + 1)]
 
-    def _scored(self, number: int) -> list[tuple[Settings, float]]:
+    def _score_visible_points(self, index: int) -> list[tuple[SettingValues, float]]:
         """What a proposal may know. A cell that failed counts as the worst of the others."""
-        earlier = self._earlier(number)
-        means = {cell.number: known.mean(cell.scores(self.metric)) for cell in earlier if cell.figures}
+        earlier = self._list_visible_points(index)
+        means = {cell.number: known.compute_mean(cell.scores(self.metric)) for cell in earlier if cell.figures}
         if not means:
             return []
         worst = min(means.values())
         return [(cell.settings, means.get(cell.number, worst)) for cell in earlier]
 
-    def _judge(self, cell: Cell) -> None:
+    def _judge(self, point: SearchPoint) -> None:
         """Give the cell up if it is certainly behind."""
-        if self.search.prune is None or cell.status != "open" or self._seeds_under_way(cell):
+        if self.search.prune is None or point.status != "open" or self._list_running_seeds(point):
             return
-        others = [one.scores(self.metric) for one in self._earlier(cell.number) if one.status == "finished"]
-        cell.pruned = pruning.judge(cell.scores(self.metric), others, self.search.prune, cell.seeds)
-        if cell.pruned is not None:
-            self.journal.write("pruned", cell=cell.number, why=known.why(cell.pruned))
+        others = [
+            one.scores(self.metric) for one in self._list_visible_points(point.number) if one.status == "finished"
+        ]
+        point.pruned = pruning.decide_pruning(point.scores(self.metric), others, self.search.prune, point.seeds)
+        if point.pruned is not None:
+            self.journal.write("pruned", cell=point.number, why=known.dump_pruning_decision(point.pruned))
 
-    def _is_late(self) -> bool:
+    def _is_out_of_time(self) -> bool:
         """Is the time used up? One cell is always brought to its end, so that there is a winner."""
         minutes = self.search.budget.minutes if self.search.budget else None
         if minutes is None or self.seconds() < 60 * minutes:
             return False
         return any(cell.status == "finished" for cell in self.cells)
 
-    def _job(self, number: int, seed: int) -> Job:
-        cell = self.cells[number]
-        trial = _trial(self.experiment, cell.name, cell.settings, seed)
+    def _build_job(self, index: int, seed: int) -> Job:
+        cell = self.cells[index]
+        trial = _build_search_trial(self.experiment, cell.name, cell.settings, seed)
         return Job(trial, self.place / cell.name / f"seed-{seed}")
 
-    def _over(self, job: Job, number: int, seed: int) -> None:
+    def _record_outcome(self, job: Job, index: int, seed: int) -> None:
         """Write down how a trial ended. One whose worker was lost is tried once more."""
         failure = job.folder / "failure.json"
-        if job.state == "lost" and (number, seed) in self.lost:
-            _fail(job.folder, f"{LOST_TWICE} ({job.message})", "Lost")
+        if job.state == "lost" and (index, seed) in self.lost:
+            _write_failure(job.folder, f"{LOST_TWICE_MESSAGE} ({job.message})", "Lost")
         elif job.state == "lost":
-            self.lost.add((number, seed))
-        if job.state == "failed" and (not failure.is_file() or read_json(failure)["kind"] in known.TRY_AGAIN):
+            self.lost.add((index, seed))
+        if job.state == "failed" and (not failure.is_file() or read_json(failure)["kind"] in known.RETRYABLE_ERRORS):
             raise (DiskFullError if job.wrong_request else TrialError)(job.message)  # no fault of the cell's
-        known.note(self.cells[number], seed, Run(job.folder), self.metric)
-        self.journal.write("trial", cell=number, seed=seed, seconds=round(self.seconds(), 1))
+        known.record_run(self.cells[index], seed, Run(job.folder), self.metric)
+        self.journal.write("trial", cell=index, seed=seed, seconds=round(self.seconds(), 1))
 
 
-def _fail(folder: Path, message: str, kind: str) -> None:
+def _write_failure(folder: Path, message: str, kind: str) -> None:
     """Say in the run's folder that it has no result, as a worker does."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "failure.json", {"message": message, "kind": kind})
@@ -327,22 +356,26 @@ class SearchPlan:
     of: int | None
     """cells that a grid has, if it has more than its budget allows"""
 
-    def as_row(self) -> dict[str, float | None]:
+    def to_dict(self) -> dict[str, float | None]:
         return dataclasses.asdict(self)
 
 
-def plan(experiment: config_experiment.Experiment) -> SearchPlan:
+def plan_search(experiment: config_experiment.Experiment) -> SearchPlan:
     """How many cells and trials, and how long one takes: from a few real steps of a few cells."""
     assert experiment.search is not None
-    check_searchable(experiment)
+    check_search(experiment)
     search = experiment.search
-    settings = [samplers.propose(search, number, [], []) for number in range(TIMED)]
+    settings = [samplers.suggest_settings(search, number, [], []) for number in range(NUM_TIMED_POINTS)]
     seconds = []
     for one in settings:
         if one is not None:
             with tempfile.TemporaryDirectory() as scratch:
-                seconds.append(estimate(_trial(experiment, "cell", one, FIRST_SEED), Path(scratch), steps=1))
-    cells, trials = search.planned()
+                seconds.append(
+                    estimate_seconds(
+                        _build_search_trial(experiment, "cell", one, FIRST_SEARCH_SEED), Path(scratch), num_steps=1
+                    )
+                )
+    cells, trials = search.compute_planned_counts()
     whole = search.cells() if search.method == "grid" else None
     minutes = search.budget.minutes if search.budget else None
     return SearchPlan(cells, trials, sum(seconds) / len(seconds), minutes, whole if whole != cells else None)

@@ -14,35 +14,35 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from headtohead.atomic_io import sha256
+from headtohead.atomic_io import compute_sha256
 from headtohead.config.experiment import BASELINE
-from headtohead.config.search import FIRST_SEED, WINNER, Search
+from headtohead.config.search import FIRST_SEARCH_SEED, WINNER_VARIANT, SearchConfig
 from headtohead.errors import RunFolderError
-from headtohead.experiment.run_folder import Run, Runs
+from headtohead.experiment.run_folder import ExperimentRuns, Run
 from headtohead.search import points as known
-from headtohead.search.effects import effects
-from headtohead.search.points import JOURNAL, VALIDATION, Cell
-from headtohead.search.pruning import pooled_spread
+from headtohead.search.effects import compute_setting_effects
+from headtohead.search.points import JOURNAL_FILE, VALIDATION_SPLIT, SearchPoint
+from headtohead.search.pruning import compute_pooled_std
 
-CONFIDENCE = 0.95
+CONFIDENCE_LEVEL = 0.95
 
 
-def read(runs: Runs, finished: Mapping[str, Mapping[int, Run]]) -> dict[str, Any] | None:
+def summarize_search(runs: ExperimentRuns, finished_runs: Mapping[str, Mapping[int, Run]]) -> dict[str, Any] | None:
     """What the search of this experiment found; nothing where there was none."""
     search = runs.experiment.search
-    folder = known.folder_of(runs.folder)
-    lines = known.read_journal(folder / JOURNAL)
-    chosen = known.winner_in(lines)
-    if search is not None and chosen is None and WINNER in runs.experiment.names:
+    folder = known.get_search_folder(runs.folder)
+    lines = known.read_journal_events(folder / JOURNAL_FILE)
+    chosen = known.find_winner_event(lines)
+    if search is not None and chosen is None and WINNER_VARIANT in runs.experiment.names:
         raise RunFolderError(
-            f"{folder / JOURNAL}: has lost its end: the winner was compared, and is not named there; h2h run --resume "
+            f"{folder / JOURNAL_FILE}: has lost its end: the winner was compared, and is not named there; h2h run --resume "
             "decides it again"
         )
     if search is None or chosen is None:
         return None
     metric = runs.experiment.primary.metric
-    cells = known.cells_in(folder, search, lines, metric)
-    spread, freedom = pooled_spread([list(cell.figures.values()) for cell in cells])
+    cells = known.load_points(folder, search, lines, metric)
+    spread, freedom = compute_pooled_std([list(cell.figures.values()) for cell in cells])
     return {
         "method": search.method,
         "space": search.model_dump(mode="json")["space"],
@@ -51,102 +51,119 @@ def read(runs: Runs, finished: Mapping[str, Mapping[int, Run]]) -> dict[str, Any
         "prune": search.model_dump(mode="json")["prune"],
         "grid": search.cells() if search.method == "grid" else None,
         "trials": sum(len(cell.figures) for cell in cells),
-        "seconds": known.seconds_in(lines),
+        "seconds": known.read_elapsed_seconds(lines),
         "spread": spread if freedom else None,
         "winner": int(chosen["cell"]),
-        "cells": [_row(cell, metric, reach_of(spread, freedom, len(cell.figures))) for cell in cells],
-        "effects": effects(search, cells, lambda figure: shown(metric, figure)),
-        "history": history(cells, metric),
-        "luck": luck(cells[chosen["cell"]], finished, metric),
-        "seals": _seals(cells, folder, search),
+        "cells": [
+            _build_point_row(cell, metric, compute_interval_half_width(spread, freedom, len(cell.figures)))
+            for cell in cells
+        ],
+        "effects": compute_setting_effects(search, cells, lambda figure: to_metric_scale(metric, figure)),
+        "history": compute_search_history(cells, metric),
+        "luck": estimate_selection_bias(cells[chosen["cell"]], finished_runs, metric),
+        "seals": _compute_checksums(cells, folder, search),
     }
 
 
-def shown(metric: str, figure: float) -> float:
+def to_metric_scale(metric: str, value: float) -> float:
     """Mean loss as perplexity; accuracy as it is."""
-    return math.exp(min(figure, 700.0)) if metric == "perplexity" else figure
+    return math.exp(min(value, 700.0)) if metric == "perplexity" else value
 
 
-def reach_of(spread: float, freedom: int, seeds: int) -> float | None:
+def compute_interval_half_width(std: float, degrees_of_freedom: int, num_seeds: int) -> float | None:
     """Half the t interval of a mean over so many seeds. Two seeds that happen to agree say nothing about their spread,
     so it is pooled over all cells."""
-    if not freedom or not seeds:
+    if not degrees_of_freedom or not num_seeds:
         return None
-    return float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * spread / math.sqrt(seeds)
+    return float(special.stdtrit(degrees_of_freedom, (1 + CONFIDENCE_LEVEL) / 2)) * std / math.sqrt(num_seeds)
 
 
-def _row(cell: Cell, metric: str, reach: float | None) -> dict[str, Any]:
-    figures = list(cell.figures.values())
+def _build_point_row(point: SearchPoint, metric: str, half_width: float | None) -> dict[str, Any]:
+    figures = list(point.figures.values())
     mean = float(np.mean(figures)) if figures else None
     return {
-        "cell": cell.number,
-        "name": cell.name,
-        "settings": cell.settings,
-        "status": "unfinished" if cell.status == "open" else cell.status,
-        "values": [[seed, shown(metric, figure)] for seed, figure in sorted(cell.figures.items())],
-        "mean": None if mean is None else shown(metric, mean),
-        "interval": None if mean is None or reach is None else [_end(metric, mean - reach), _end(metric, mean + reach)],
-        "message": cell.failure or "",
+        "cell": point.number,
+        "name": point.name,
+        "settings": point.settings,
+        "status": "unfinished" if point.status == "open" else point.status,
+        "values": [[seed, to_metric_scale(metric, figure)] for seed, figure in sorted(point.figures.items())],
+        "mean": None if mean is None else to_metric_scale(metric, mean),
+        "interval": None
+        if mean is None or half_width is None
+        else [_convert_interval_end(metric, mean - half_width), _convert_interval_end(metric, mean + half_width)],
+        "message": point.failure or "",
     }
 
 
-def _end(metric: str, figure: float) -> float:
+def _convert_interval_end(metric: str, value: float) -> float:
     """An end of an interval; no accuracy lies outside 0 to 1."""
-    return min(max(figure, 0.0), 1.0) if metric == "accuracy" else shown(metric, figure)
+    return min(max(value, 0.0), 1.0) if metric == "accuracy" else to_metric_scale(metric, value)
 
 
-def history(cells: Sequence[Cell], metric: str) -> list[dict[str, Any]]:
+def compute_search_history(points: Sequence[SearchPoint], metric: str) -> list[dict[str, Any]]:
     """Cell after cell: trials so far, its figure, and the best so far among cells with all their seeds."""
     rows, trials = [], 0
-    for at, cell in enumerate(cells):
+    for at, cell in enumerate(points):
         trials += len(cell.figures)
-        found = known.best(cells[: at + 1], metric)
+        found = known.select_best(points[: at + 1], metric)
         if cell.figures and found is not None:
             own, top = (float(np.mean(list(one.figures.values()))) for one in (cell, found))
-            rows.append({"trials": trials, "cell": cell.number, "mean": shown(metric, own), "best": shown(metric, top)})
+            rows.append(
+                {
+                    "trials": trials,
+                    "cell": cell.number,
+                    "mean": to_metric_scale(metric, own),
+                    "best": to_metric_scale(metric, top),
+                }
+            )
     return rows
 
 
-def luck(winner: Cell, finished: Mapping[str, Mapping[int, Run]], metric: str) -> dict[str, Any] | None:
+def estimate_selection_bias(
+    winner: SearchPoint, finished_runs: Mapping[str, Mapping[int, Run]], metric: str
+) -> dict[str, Any] | None:
     """How far the winner's figure in the search lay above what it gives with fresh seeds, on the same validation data.
 
     The figure of the search is what it is; what is not known is the winner's true mean, and the fresh seeds give its
     interval, with the spread of all the winner's seeds. For perplexity lead and luck are shares of the baseline's.
     """
-    fresh, base = ([_validation(run, metric) for run in finished.get(name, {}).values()] for name in (WINNER, BASELINE))
+    fresh, base = (
+        [_read_validation_metric(run, metric) for run in finished_runs.get(name, {}).values()]
+        for name in (WINNER_VARIANT, BASELINE)
+    )
     if not fresh or not base or not winner.figures:
         return None
     before, after, beside = (float(np.mean(list(one))) for one in (winner.figures.values(), fresh, base))
-    spread, freedom = pooled_spread([list(winner.figures.values()), fresh])
-    reach = reach_of(spread, freedom, len(fresh))
-    unit = shown(metric, beside) if metric == "perplexity" else 1.0
+    spread, freedom = compute_pooled_std([list(winner.figures.values()), fresh])
+    reach = compute_interval_half_width(spread, freedom, len(fresh))
+    unit = to_metric_scale(metric, beside) if metric == "perplexity" else 1.0
     sign = 1 if metric == "accuracy" else -1
 
     def lost(mean: float) -> float:
-        return sign * (shown(metric, before) - shown(metric, mean)) / unit
+        return sign * (to_metric_scale(metric, before) - to_metric_scale(metric, mean)) / unit
 
     ends = None if reach is None else sorted(lost(after + side * reach) for side in (-1, 1))
     return {
-        "search": shown(metric, before),
-        "fresh": shown(metric, after),
-        "baseline": shown(metric, beside),
-        "lead": sign * (shown(metric, before) - shown(metric, beside)) / unit,
-        "kept": sign * (shown(metric, after) - shown(metric, beside)) / unit,
+        "search": to_metric_scale(metric, before),
+        "fresh": to_metric_scale(metric, after),
+        "baseline": to_metric_scale(metric, beside),
+        "lead": sign * (to_metric_scale(metric, before) - to_metric_scale(metric, beside)) / unit,
+        "kept": sign * (to_metric_scale(metric, after) - to_metric_scale(metric, beside)) / unit,
         "luck": lost(after),
         "interval": ends,
         "seeds": [len(winner.figures), len(fresh)],
     }
 
 
-def _validation(run: Run, metric: str) -> float:
-    return float(run.result["scores"][VALIDATION]["accuracy" if metric == "accuracy" else "loss"])
+def _read_validation_metric(run: Run, metric: str) -> float:
+    return float(run.result["scores"][VALIDATION_SPLIT]["accuracy" if metric == "accuracy" else "loss"])
 
 
-def _seals(cells: Sequence[Cell], folder: Path, search: Search) -> dict[str, str]:
+def _compute_checksums(points: Sequence[SearchPoint], search_folder: Path, search: SearchConfig) -> dict[str, str]:
     """The SHA-256 of the journal, and of each run's result.json, which holds those of its other files."""
-    return {JOURNAL: sha256(folder / JOURNAL)} | {
-        f"{cell.name}/seed-{seed}": sha256(folder / cell.name / f"seed-{seed}" / "result.json")
-        for cell in cells
-        for seed in range(FIRST_SEED, FIRST_SEED + search.seeds)
+    return {JOURNAL_FILE: compute_sha256(search_folder / JOURNAL_FILE)} | {
+        f"{cell.name}/seed-{seed}": compute_sha256(search_folder / cell.name / f"seed-{seed}" / "result.json")
+        for cell in points
+        for seed in range(FIRST_SEARCH_SEED, FIRST_SEARCH_SEED + search.seeds)
         if seed in cell.figures
     }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from headtohead.presentation import number_format
-from headtohead.presentation.table import Cell, Column, Table, table, words
+from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
 from headtohead.report import findings_view
 from headtohead.report.findings_view import Findings
 from headtohead.search import phrasing
 
-FATES = {
+STATUS_LABELS = {
     "finished": "all seeds",
     "pruned": "given up early",
     "failed": "failed",
@@ -16,12 +16,12 @@ FATES = {
 }
 
 
-def search_cells(findings: Findings) -> Table:
+def build_search_points_table(findings: Findings) -> Table:
     """Every cell with its figures."""
-    metric, search = findings_view.metric(findings), phrasing.found(findings)
+    metric, search = findings_view.get_metric(findings), phrasing.get_search(findings)
     if search is None:
-        return table("search", "The search", "", [], [])
-    names = phrasing.short_names(list(search["space"]))
+        return make_table("search", "The search", "", [], [])
+    names = phrasing.shorten_setting_names(list(search["space"]))
     columns = [
         Column("cell", "cell"),
         *(Column(setting, name, True) for setting, name in names.items()),
@@ -31,25 +31,28 @@ def search_cells(findings: Findings) -> Table:
         Column("status", "ended"),
     ]
     rows = []
-    for cell in phrasing.ranked(search, metric):
+    for cell in phrasing.rank_points(search, metric):
         won = cell["cell"] == search["winner"]
-        ended = "winner" if won else FATES[cell["status"]] + (f": {cell['message']}" if cell["message"] else "")
+        ended = "winner" if won else STATUS_LABELS[cell["status"]] + (f": {cell['message']}" if cell["message"] else "")
         rows.append(
             [
-                words(cell["name"]),
-                *(Cell(number_format.plain(cell["settings"][setting]), cell["settings"][setting]) for setting in names),
-                Cell(number_format.value(metric, cell["mean"]), cell["mean"]),
-                Cell(number_format.span(metric, cell["interval"]), cell["interval"]),
+                make_text_cell(cell["name"]),
+                *(
+                    Cell(number_format.format_setting(cell["settings"][setting]), cell["settings"][setting])
+                    for setting in names
+                ),
+                Cell(number_format.format_score(metric, cell["mean"]), cell["mean"]),
+                Cell(number_format.format_score_interval(metric, cell["interval"]), cell["interval"]),
                 Cell(str(len(cell["values"])), len(cell["values"])),
                 Cell(ended, cell["status"]),
             ]
         )
     caption = "The cells of the search, the best first. Chosen on validation data; no test text was scored."
-    return table("search", "The search", caption, columns, rows)
+    return make_table("search", "The search", caption, columns, rows)
 
 
-def search_effects(findings: Findings) -> Table:
-    metric, search = findings_view.metric(findings), phrasing.found(findings) or {}
+def build_search_effects_table(findings: Findings) -> Table:
+    metric, search = findings_view.get_metric(findings), phrasing.get_search(findings) or {}
     columns = [
         Column("setting", "setting"),
         Column("value", "value", True),
@@ -59,14 +62,14 @@ def search_effects(findings: Findings) -> Table:
     ]
     rows = [
         [
-            words(setting),
-            words(row["value"]),
+            make_text_cell(setting),
+            make_text_cell(row["value"]),
             Cell(str(row["cells"]), row["cells"]),
-            Cell(number_format.value(metric, row["mean"]), row["mean"]),
-            Cell(number_format.span(metric, row["interval"]), row["interval"]),
+            Cell(number_format.format_score(metric, row["mean"]), row["mean"]),
+            Cell(number_format.format_score_interval(metric, row["interval"]), row["interval"]),
         ]
         for setting, found in (search.get("effects") or {}).items()
         for row in found
     ]
     caption = "What each value gives where the other settings take each of theirs equally often."
-    return table("search_effects", "Each setting’s effect", caption, columns, rows)
+    return make_table("search_effects", "Each setting’s effect", caption, columns, rows)

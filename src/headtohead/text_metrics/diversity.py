@@ -22,21 +22,21 @@ from typing import Any
 
 from headtohead.errors import MissingExtraError
 
-WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
-REPEATED = 4
+WORD_PATTERN = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
+REPETITION_NGRAM_SIZE = 4
 """the length of the n-grams whose repetition is counted"""
 Words = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Tally:
+class Ratio:
     """A total, and what it is a total of."""
 
     total: float
     of: float
 
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(self.total + other.total, self.of + other.of)
+    def __add__(self, other: Ratio) -> Ratio:
+        return Ratio(self.total + other.total, self.of + other.of)
 
     @property
     def figure(self) -> float | None:
@@ -44,80 +44,80 @@ class Tally:
         return self.total / self.of if self.of else None
 
 
-NOTHING = Tally(0.0, 0.0)
+EMPTY_RATIO = Ratio(0.0, 0.0)
 
 
-def words(text: str) -> Words:
+def split_words(text: str) -> Words:
     """Words and signs in lower case. Not the model's tokens: two models cut differently, and people read words."""
-    return tuple(WORD.findall(text.lower()))
+    return tuple(WORD_PATTERN.findall(text.lower()))
 
 
-def ngrams(of: Words, n: int) -> list[Words]:
-    return [of[i : i + n] for i in range(len(of) - n + 1)]
+def extract_ngrams(words: Words, n: int) -> list[Words]:
+    return [words[i : i + n] for i in range(len(words) - n + 1)]
 
 
-def distinct(texts: Iterable[str], n: int) -> Tally:
+def compute_distinct_n(texts: Iterable[str], n: int) -> Ratio:
     """How many different n-grams the samples of a prompt hold together, of all that they hold."""
-    found = [gram for text in texts for gram in ngrams(words(text), n)]
-    return Tally(len(set(found)), len(found))
+    found = [gram for text in texts for gram in extract_ngrams(split_words(text), n)]
+    return Ratio(len(set(found)), len(found))
 
 
-def repetition(texts: Iterable[str], n: int = REPEATED) -> Tally:
+def compute_repetition(texts: Iterable[str], n: int = REPETITION_NGRAM_SIZE) -> Ratio:
     """How many n-grams of a sample it already held before, summed over samples."""
-    tally = NOTHING
+    tally = EMPTY_RATIO
     for text in texts:
-        found = ngrams(words(text), n)
-        tally += Tally(len(found) - len(set(found)), len(found))
+        found = extract_ngrams(split_words(text), n)
+        tally += Ratio(len(found) - len(set(found)), len(found))
     return tally
 
 
-def self_bleu(texts: Sequence[str]) -> Tally:
+def compute_self_bleu(texts: Sequence[str]) -> Ratio:
     """BLEU of each sample with the other samples of its prompt as references: 100 where all are the same.
 
     A sample without words is neither judged nor a reference; of fewer than two nothing can be said.
     """
     written = [text.strip() for text in texts if text.strip()]
     if len(written) < 2:
-        return NOTHING
+        return EMPTY_RATIO
     if len(set(written)) == 1:
-        return Tally(100.0 * len(written), len(written))
-    score = _scorers().bleu.sentence_score
+        return Ratio(100.0 * len(written), len(written))
+    score = _load_sacrebleu_metrics().bleu.sentence_score
     total = sum(score(text, written[:i] + written[i + 1 :]).score for i, text in enumerate(written))
-    return Tally(total, len(written))
+    return Ratio(total, len(written))
 
 
-def nearness(texts: Iterable[str], people: str) -> list[float]:
+def compute_chrf(texts: Iterable[str], reference: str) -> list[float]:
     """chrF of each sample against the people's continuation, from 0 to 100."""
-    score = _scorers().chrf.sentence_score
-    return [score(text.strip(), [people.strip()]).score for text in texts]
+    score = _load_sacrebleu_metrics().chrf.sentence_score
+    return [score(text.strip(), [reference.strip()]).score for text in texts]
 
 
-def check_scorers() -> None:
+def check_sacrebleu_installed() -> None:
     """Say at once, and not after an hour of decoding, that sacrebleu is missing."""
-    _scorers()
+    _load_sacrebleu_metrics()
 
 
 @dataclass(frozen=True)
-class _Scorers:
+class _SacrebleuMetrics:
     bleu: Any
     chrf: Any
 
 
 @lru_cache(maxsize=1)
-def _scorers() -> _Scorers:
+def _load_sacrebleu_metrics() -> _SacrebleuMetrics:
     try:
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
     except ImportError:
         raise MissingExtraError("sacrebleu", "pretrained", "self-BLEU and chrF") from None
     # A sentence shorter than four words is scored by the n-grams that it has.
-    return _Scorers(BLEU(effective_order=True), CHRF())
+    return _SacrebleuMetrics(BLEU(effective_order=True), CHRF())
 
 
-def signatures() -> dict[str, str]:
+def get_sacrebleu_signatures() -> dict[str, str]:
     """How sacrebleu counted, in its own words: two figures with different signatures are not comparable."""
     made = {}
-    for name, scorer in (("self-BLEU", _scorers().bleu), ("chrF", _scorers().chrf)):
+    for name, scorer in (("self-BLEU", _load_sacrebleu_metrics().bleu), ("chrF", _load_sacrebleu_metrics().chrf)):
         scorer.sentence_score("a", ["a"])  # it signs only what it has done
         parts = str(scorer.get_signature()).split("|")
         made[name] = "|".join(part for part in parts if not part.startswith("nrefs:"))

@@ -19,83 +19,87 @@ from importlib import metadata
 from typing import Any, Literal
 
 from headtohead.errors import MissingExtraError, RequestError
-from headtohead.text_metrics.diversity import NOTHING, Tally, ngrams, words
+from headtohead.text_metrics.diversity import EMPTY_RATIO, Ratio, extract_ngrams, split_words
 
-References = Literal["best", "mean"]
-KINDS = {"rouge-1": "rouge1", "rouge-2": "rouge2", "rouge-l": "rougeL", "rouge-lsum": "rougeLsum"}
+ReferenceAggregation = Literal["best", "mean"]
+ROUGE_TYPES = {"rouge-1": "rouge1", "rouge-2": "rouge2", "rouge-l": "rougeL", "rouge-lsum": "rougeLsum"}
 """our names, and rouge-score's"""
-SPLITTER = "h2h-1"
+SENTENCE_SPLITTER_VERSION = "h2h-1"
 """the rule below; a change of it is another number"""
-COPIED = (2, 4)
+COPIED_NGRAM_SIZES = (2, 4)
 """lengths of the n-grams that are looked for in the document"""
 
 # A sentence ends at . ! or ?, with what closes after it, before white space and something that can begin one.
-_END = re.compile(r"(?<=[.!?])[\"'”’)\]]*\s+(?=[\"'“‘(\[#]*[A-Z0-9#])")
-_NO_END = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|e\.g|i\.e|al|No|Fig|Eq)|\b[A-Z])\.$")
+_SENTENCE_END_PATTERN = re.compile(r"(?<=[.!?])[\"'”’)\]]*\s+(?=[\"'“‘(\[#]*[A-Z0-9#])")
+_ABBREVIATION_PATTERN = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|e\.g|i\.e|al|No|Fig|Eq)|\b[A-Z])\.$")
 
 
-def sentences(text: str) -> list[str]:
+def split_sentences(text: str) -> list[str]:
     """The sentences of a text. A line end always ends one; an abbreviation or an initial does not."""
     found: list[str] = []
     for line in text.splitlines():
         begun = ""
         start = 0
-        for end in [*_END.finditer(line), None]:
+        for end in [*_SENTENCE_END_PATTERN.finditer(line), None]:
             piece = line[start : end.end() if end else len(line)]
             start = end.end() if end else start
             begun += piece
-            if end is None or not _NO_END.search(begun.rstrip()):
+            if end is None or not _ABBREVIATION_PATTERN.search(begun.rstrip()):
                 found += [begun.strip()] if begun.strip() else []
                 begun = ""
     return found
 
 
-def rouge(
-    text: str, references: Sequence[str], *, stemmer: bool = True, several: References = "best"
+def compute_rouge(
+    summary: str,
+    references: Sequence[str],
+    *,
+    use_stemmer: bool = True,
+    reference_aggregation: ReferenceAggregation = "best",
 ) -> dict[str, float]:
     """The F-measures of a summary, from 0 to 1, by our names."""
     if not references:
         raise RequestError("a summary is scored against at least one reference, and there is none")
-    scorer = _scorer(stemmer)
-    said = "\n".join(sentences(text))
-    scores = [scorer.score("\n".join(sentences(one)), said) for one in references]
+    scorer = _load_rouge_scorer(use_stemmer)
+    said = "\n".join(split_sentences(summary))
+    scores = [scorer.score("\n".join(split_sentences(one)), said) for one in references]
     found = {}
-    for name, theirs in KINDS.items():
+    for name, theirs in ROUGE_TYPES.items():
         values = [float(one[theirs].fmeasure) for one in scores]
-        found[name] = max(values) if several == "best" else sum(values) / len(values)
+        found[name] = max(values) if reference_aggregation == "best" else sum(values) / len(values)
     return found
 
 
-def signature(*, stemmer: bool = True, several: References = "best") -> str:
+def format_signature(*, use_stemmer: bool = True, reference_aggregation: ReferenceAggregation = "best") -> str:
     """How it was computed, in one line."""
     version = metadata.version("rouge-score")
     parts = (
         "f-measure",
-        f"stemmer:{'porter' if stemmer else 'none'}",
-        f"sentences:{SPLITTER}",
-        f"references:{several}",
+        f"stemmer:{'porter' if use_stemmer else 'none'}",
+        f"sentences:{SENTENCE_SPLITTER_VERSION}",
+        f"references:{reference_aggregation}",
     )
     return "|".join([*parts, f"rouge-score:{version}"])
 
 
-def copied(text: str, document: str, n: int) -> Tally:
+def compute_copied_ngrams(summary: str, document: str, n: int) -> Ratio:
     """How many n-grams of the summary stand in the document, of all that it has (See et al. 2017, arXiv:1704.04368)."""
-    made = ngrams(words(text), n)
+    made = extract_ngrams(split_words(summary), n)
     if not made:
-        return NOTHING
-    there = set(ngrams(words(document), n))
-    return Tally(sum(gram in there for gram in made), len(made))
+        return EMPTY_RATIO
+    there = set(extract_ngrams(split_words(document), n))
+    return Ratio(sum(gram in there for gram in made), len(made))
 
 
-def check_scorer() -> None:
+def check_rouge_installed() -> None:
     """Say at once, and not after an hour of training, that rouge-score is missing."""
-    _scorer(True)
+    _load_rouge_scorer(True)
 
 
 @lru_cache(maxsize=2)
-def _scorer(stemmer: bool) -> Any:
+def _load_rouge_scorer(use_stemmer: bool) -> Any:
     try:
         from rouge_score.rouge_scorer import RougeScorer
     except ImportError:
         raise MissingExtraError("rouge-score", "pretrained", "ROUGE") from None
-    return RougeScorer(list(KINDS.values()), use_stemmer=stemmer)
+    return RougeScorer(list(ROUGE_TYPES.values()), use_stemmer=use_stemmer)

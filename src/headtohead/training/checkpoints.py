@@ -17,22 +17,22 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from headtohead.atomic_io import (
-    SEAL,
-    disk_full_in_words,
-    is_as_written,
+    CHECKSUM_KEY,
+    compute_sha256,
+    has_valid_checksum,
     read_bytes,
-    read_table,
-    sha256,
+    read_json_object,
+    translate_disk_full_error,
     write_bytes,
     write_json,
 )
-from headtohead.errors import RunFolderError, short
+from headtohead.errors import RunFolderError, truncate_text
 
-TENSORS = ("model.safetensors", "optimizer.safetensors")
+TENSOR_FILES = ("model.safetensors", "optimizer.safetensors")
 
 
 @dataclass
-class State:
+class TrainingState:
     """Where a training stands, apart from tensors."""
 
     step: int = 0
@@ -56,7 +56,7 @@ class State:
     metrics.jsonl as belongs to it"""
 
 
-def model_tensors(model: nn.Module) -> dict[str, Tensor]:
+def collect_model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Each tensor once: a tied weight is saved under its first name."""
     seen: set[int] = set()
     found = {}
@@ -67,23 +67,23 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-def load_tensors(model: nn.Module, tensors: dict[str, Tensor], place: str) -> None:
+def load_tensors(model: nn.Module, tensors: dict[str, Tensor], source: str) -> None:
     """Put saved tensors back; what is missing must be tied to something that is there."""
     try:
         missing, unexpected = model.load_state_dict(tensors, strict=False)
     except RuntimeError as error:  # tensors of another shape
-        said = short(str(error).replace("\n", " "), 300)
-        raise RunFolderError(f"{place}: the weights do not fit the model: {said}") from None
-    untied = set(missing) & set(model_tensors(model))
+        said = truncate_text(str(error).replace("\n", " "), 300)
+        raise RunFolderError(f"{source}: the weights do not fit the model: {said}") from None
+    untied = set(missing) & set(collect_model_tensors(model))
     if untied or unexpected:
         raise RunFolderError(
-            f"{place}: the weights do not fit the model: missing {sorted(untied)[:3]}, unknown {sorted(unexpected)[:3]}"
+            f"{source}: the weights do not fit the model: missing {sorted(untied)[:3]}, unknown {sorted(unexpected)[:3]}"
         )
 
 
 def save_weights(path: Path, model: nn.Module) -> str:
     """Gives the checksum of what was written."""
-    content = st.save(model_tensors(model), metadata={"format": "pt"})
+    content = st.save(collect_model_tensors(model), metadata={"format": "pt"})
     write_bytes(path, content)
     return hashlib.sha256(content).hexdigest()
 
@@ -97,108 +97,108 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise RunFolderError(f"{path}: is damaged ({error})") from None
 
 
-def save(folder: Path, model: nn.Module, optimizer: dict[str, Tensor], state: State) -> None:
+def save(folder: Path, model: nn.Module, optimizer_tensors: dict[str, Tensor], state: TrainingState) -> None:
     """Write the checkpoint of this step and remove older ones."""
     final = folder / f"checkpoint-{state.step:06d}"
     if final.exists():  # left by a run that was killed right after writing it: the same content
         shutil.rmtree(final)
     temporary = folder / f".checkpoint.{os.getpid()}.part"
     shutil.rmtree(temporary, ignore_errors=True)
-    with disk_full_in_words(final):
+    with translate_disk_full_error(final):
         try:
             temporary.mkdir()
             parts = {
-                "model.safetensors": st.save(model_tensors(model)),
-                "optimizer.safetensors": st.save(optimizer),
+                "model.safetensors": st.save(collect_model_tensors(model)),
+                "optimizer.safetensors": st.save(optimizer_tensors),
             }
             for name, content in parts.items():
                 write_bytes(temporary / name, content)
             sums = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
-            write_json(temporary / "state.json", {**asdict(state), "sha256": sums}, sealed=True)
+            write_json(temporary / "state.json", {**asdict(state), "sha256": sums}, with_checksum=True)
             temporary.rename(final)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-    for old in checkpoints(folder)[:-1]:
+    for old in list_checkpoints(folder)[:-1]:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def checkpoints(folder: Path) -> list[Path]:
+def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("checkpoint-[0-9]*"))
 
 
-def newest(folder: Path) -> Path | None:
+def find_latest(folder: Path) -> Path | None:
     """The newest checkpoint, or None. Rests of a write that was cut off are swept away."""
     for rest in [*folder.glob(".checkpoint.*.part"), *folder.glob(".*.part")]:
         shutil.rmtree(rest, ignore_errors=True) if rest.is_dir() else rest.unlink(missing_ok=True)
-    found = checkpoints(folder)
+    found = list_checkpoints(folder)
     return found[-1] if found else None
 
 
-def restore(path: Path, model: nn.Module) -> tuple[dict[str, Tensor], State]:
+def restore(path: Path, model: nn.Module) -> tuple[dict[str, Tensor], TrainingState]:
     """Put the model back where it was; gives the optimizer's tensors and the state."""
     state, sums = read_state(path)
     for name, wanted in sums.items():
-        if sha256(path / name) != wanted:
+        if compute_sha256(path / name) != wanted:
             raise RunFolderError(f"{path / name}: the checksum does not agree; remove {path} to start the trial anew")
     load_tensors(model, read_weights(path / "model.safetensors"), str(path))
     return read_weights(path / "optimizer.safetensors"), state
 
 
-def read_state(path: Path) -> tuple[State, dict[str, str]]:
+def read_state(path: Path) -> tuple[TrainingState, dict[str, str]]:
     """Where the training of this checkpoint stands, and the checksums of its other files."""
-    raw = read_table(path / "state.json")
+    raw = read_json_object(path / "state.json")
     try:
-        if not is_as_written(raw):
+        if not has_valid_checksum(raw):
             raise ValueError("its checksum does not agree")
-        raw.pop(SEAL, None)
+        raw.pop(CHECKSUM_KEY, None)
         sums = raw.pop("sha256", None)
-        if not isinstance(sums, dict) or set(sums) != set(TENSORS):
-            raise ValueError(f"it has checksums of other files than {' and '.join(TENSORS)}")
-        return TypeAdapter(State).validate_json(json.dumps(raw), strict=True), sums
+        if not isinstance(sums, dict) or set(sums) != set(TENSOR_FILES):
+            raise ValueError(f"it has checksums of other files than {' and '.join(TENSOR_FILES)}")
+        return TypeAdapter(TrainingState).validate_json(json.dumps(raw), strict=True), sums
     except ValueError as error:
-        said = short(str(error).replace("\n", ": "), 300)
+        said = truncate_text(str(error).replace("\n", ": "), 300)
         raise RunFolderError(f"{path / 'state.json'}: is damaged ({said}); remove {path} to start anew") from None
 
 
-def check_processes(path: Path, state: State, processes: int) -> None:
+def check_world_size(path: Path, state: TrainingState, world_size: int) -> None:
     """Another number of processes sums in another order and has other streams for dropout: not the same bits."""
-    if state.processes != processes:
+    if state.processes != world_size:
         raise RunFolderError(
-            f"{path}: was saved by a training on {_processes(state.processes)}, and this is {_processes(processes)}; "
+            f"{path}: was saved by a training on {_format_process_count(state.processes)}, and this is {_format_process_count(world_size)}; "
             f"start as many again (torchrun --nproc-per-node {state.processes}), or add --reshard to go on with this "
             "number: then it ends near the same figures, but not with the same bits"
         )
 
 
-def reshard(folder: Path, processes: int) -> bool:
+def reshard(folder: Path, world_size: int) -> bool:
     """Let another number of processes go on with a run. Each holds the whole model, so nothing else is to be done."""
-    found = newest(folder)
+    found = find_latest(folder)
     if found is None:
         return False
     state, sums = read_state(found)
-    if state.processes == processes:
+    if state.processes == world_size:
         return False
-    state.processes, state.resharded = processes, [*state.resharded, state.step]
-    write_json(found / "state.json", {**asdict(state), "sha256": sums}, sealed=True)
+    state.processes, state.resharded = world_size, [*state.resharded, state.step]
+    write_json(found / "state.json", {**asdict(state), "sha256": sums}, with_checksum=True)
     return True
 
 
-def _processes(number: int) -> str:
-    return "one process" if number == 1 else f"{number} processes"
+def _format_process_count(count: int) -> str:
+    return "one process" if count == 1 else f"{count} processes"
 
 
-def cut_lines(path: Path, lines: int) -> None:
+def truncate_lines(path: Path, num_lines: int) -> None:
     """Leave the first so many lines of a JSONL file."""
     if path.is_file():
-        kept = path.read_bytes().split(b"\n")[:lines]
+        kept = path.read_bytes().split(b"\n")[:num_lines]
         write_bytes(path, b"".join(line + b"\n" for line in kept))
 
 
-def check_sums(folder: Path, wanted: dict[str, str], when: str) -> None:
+def verify_checksums(folder: Path, expected_checksums: dict[str, str], moment: str) -> None:
     """Are these files of a run what they were then?"""
-    for name, there in wanted.items():
-        if not (folder / name).is_file() or sha256(folder / name) != there:
+    for name, there in expected_checksums.items():
+        if not (folder / name).is_file() or compute_sha256(folder / name) != there:
             raise RunFolderError(
-                f"{folder / name}: is damaged, or gone: it is not what it was {when}; remove {folder} to start the "
+                f"{folder / name}: is damaged, or gone: it is not what it was {moment}; remove {folder} to start the "
                 "trial anew"
             )

@@ -31,91 +31,103 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headtohead.training.cross_entropy import CHUNK, Hidden, Labels
+from headtohead.training.cross_entropy import CHUNK_SIZE, HiddenStates, Labels
 
-Direction = Literal["forward", "reverse"]
+KLDirection = Literal["forward", "reverse"]
 Logits = Float[Tensor, "predictions vocab"]
-Each = Float[Tensor, "predictions"]
+PerPrediction = Float[Tensor, "predictions"]
 
 
 @dataclass(frozen=True)
-class Targets:
+class TeacherTargets:
     """What a teacher says of each prediction, at one temperature, as logarithms of shares."""
 
     ids: Int[Tensor, "predictions k"]
     """its likeliest words"""
     shares: Float[Tensor, "predictions k"]
-    rest: Float[Tensor, "predictions"]
+    other_log_prob: Float[Tensor, "predictions"]
     """all other words together; minus infinity where there are none"""
 
-    def to(self, device: torch.device | str) -> Targets:
-        return Targets(self.ids.to(device), self.shares.to(device), self.rest.to(device))
+    def to(self, device: torch.device | str) -> TeacherTargets:
+        return TeacherTargets(self.ids.to(device), self.shares.to(device), self.other_log_prob.to(device))
 
     def __len__(self) -> int:
-        return len(self.rest)
+        return len(self.other_log_prob)
 
-    def split(self, size: int) -> Iterator[Targets]:
-        for ids, shares, rest in zip(*(x.split(size) for x in (self.ids, self.shares, self.rest)), strict=True):
-            yield Targets(ids, shares, rest)
+    def split(self, chunk_size: int) -> Iterator[TeacherTargets]:
+        for ids, shares, rest in zip(
+            *(x.split(chunk_size) for x in (self.ids, self.shares, self.other_log_prob)), strict=True
+        ):
+            yield TeacherTargets(ids, shares, rest)
 
 
 @dataclass(frozen=True)
-class Mixture:
+class DistillationLossConfig:
     """How the teacher's word and the right word are mixed."""
 
     temperature: float = 1.0
-    direction: Direction = "forward"
+    direction: KLDirection = "forward"
     weight: float = 0.5
     """of the teacher's part, from 0 to 1"""
 
 
 @torch.no_grad()
-def targets_of(logits: Logits, k: int, temperature: float = 1.0) -> Targets:
+def compute_teacher_targets(logits: Logits, top_k: int, temperature: float = 1.0) -> TeacherTargets:
     """The teacher's k likeliest words and the mass of all others; k beyond the vocabulary is the vocabulary."""
     said = (logits.float() / temperature).log_softmax(-1)
-    shares, ids = said.topk(min(k, said.shape[1]), dim=-1)
-    return Targets(ids, shares, _others(said, ids))
+    shares, ids = said.topk(min(top_k, said.shape[1]), dim=-1)
+    return TeacherTargets(ids, shares, _compute_other_log_prob(said, ids))
 
 
-def divergence(logits: Logits, targets: Targets, temperature: float = 1.0, direction: Direction = "forward") -> Each:
+def kl_divergence(
+    logits: Logits, targets: TeacherTargets, temperature: float = 1.0, direction: KLDirection = "forward"
+) -> PerPrediction:
     """Of each prediction: how far the student's logits are from the teacher's targets, at their temperature."""
     said = (logits / temperature).log_softmax(-1)
     student, teacher = said.gather(1, targets.ids), targets.shares
     if targets.ids.shape[1] < logits.shape[1]:
-        student = torch.cat((student, _others(said, targets.ids)[:, None]), dim=1)
-        teacher = torch.cat((teacher, targets.rest[:, None]), dim=1)
+        student = torch.cat((student, _compute_other_log_prob(said, targets.ids)[:, None]), dim=1)
+        teacher = torch.cat((teacher, targets.other_log_prob[:, None]), dim=1)
     p, q = (teacher, student) if direction == "forward" else (student, teacher)
     return (p.exp() * (p - q)).sum(-1)
 
 
-def _others(said: Logits, ids: Int[Tensor, "predictions k"]) -> Each:
+def _compute_other_log_prob(log_probs: Logits, token_ids: Int[Tensor, "predictions k"]) -> PerPrediction:
     """The logarithm of what is left for the words that are not named."""
-    return said.scatter(1, ids, -torch.inf).logsumexp(-1)
+    return log_probs.scatter(1, token_ids, -torch.inf).logsumexp(-1)
 
 
-def mixed_losses(logits: Logits, labels: Labels, targets: Targets, how: Mixture) -> Each:
+def compute_distillation_losses(
+    logits: Logits, labels: Labels, targets: TeacherTargets, config: DistillationLossConfig
+) -> PerPrediction:
     """Of each prediction, from its whole logits: the right word and the teacher's word, mixed."""
     loss = torch.zeros_like(logits[:, 0])
-    if how.weight < 1:
-        loss = loss + (1 - how.weight) * F.cross_entropy(logits, labels, reduction="none")
-    if how.weight > 0:
-        soft = divergence(logits, targets, how.temperature, how.direction)
-        loss = loss + how.weight * how.temperature**2 * soft
+    if config.weight < 1:
+        loss = loss + (1 - config.weight) * F.cross_entropy(logits, labels, reduction="none")
+    if config.weight > 0:
+        soft = kl_divergence(logits, targets, config.temperature, config.direction)
+        loss = loss + config.weight * config.temperature**2 * soft
     return loss
 
 
-def distil_loss(output: nn.Linear, hidden: Hidden, labels: Labels, targets: Targets, how: Mixture) -> Float[Tensor, ""]:
+def compute_chunked_distillation_loss(
+    output_layer: nn.Linear,
+    hidden_states: HiddenStates,
+    labels: Labels,
+    targets: TeacherTargets,
+    config: DistillationLossConfig,
+) -> Float[Tensor, ""]:
     """The mean of the mixed losses of what the output layer says, without the whole logits at any time."""
 
     def losses(logits: Tensor, rows: slice) -> Tensor:
-        some = Targets(targets.ids[rows], targets.shares[rows], targets.rest[rows])
-        return mixed_losses(logits, labels[rows], some, how)
+        some = TeacherTargets(targets.ids[rows], targets.shares[rows], targets.other_log_prob[rows])
+        return compute_distillation_losses(logits, labels[rows], some, config)
 
-    loss: Tensor = _InChunks.apply(hidden, output.weight, output.bias, losses)  # type: ignore[no-untyped-call]
+    loss: Tensor = _ChunkedMeanLoss.apply(hidden_states, output_layer.weight, output_layer.bias, losses)  # type: ignore[no-untyped-call]
     return loss
 
 
-class _InChunks(torch.autograd.Function):
+class _ChunkedMeanLoss(torch.autograd.Function):
     """The mean of a loss of logits that are made a few rows at a time. Forward makes the gradients along with the loss;
     backward only scales them."""
 
@@ -128,8 +140,8 @@ class _InChunks(torch.autograd.Function):
         to_weight = torch.zeros_like(weight) if wants[1] else None
         to_bias = torch.zeros_like(bias) if bias is not None and wants[2] else None
         total = hidden.new_zeros(())
-        for start in range(0, len(hidden), CHUNK):
-            rows = slice(start, start + CHUNK)
+        for start in range(0, len(hidden), CHUNK_SIZE):
+            rows = slice(start, start + CHUNK_SIZE)
             logits = F.linear(hidden[rows], weight, bias).detach().requires_grad_()
             with torch.enable_grad():
                 loss = losses(logits, rows).sum()

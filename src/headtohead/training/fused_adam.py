@@ -17,37 +17,42 @@ from torch import Tensor
 
 from headtohead.errors import RequestError
 
-Group = dict[str, Any]
-State = dict[int, dict[str, Tensor]]
+ParamGroup = dict[str, Any]
+AdamState = dict[int, dict[str, Tensor]]
 """by the number of the tensor: step, exp_avg, exp_avg_sq"""
 
 
 @dataclass(frozen=True)
-class _Alike:
+class _FusedGroup:
     """Tensors of one group that lie on one device in one type, have taken equally many steps and have a gradient."""
 
-    group: Group
+    group: ParamGroup
     parameters: list[Tensor]
-    means: list[Tensor]
-    squares: list[Tensor]
+    exp_avgs: list[Tensor]
+    exp_avg_sqs: list[Tensor]
     counts: list[Tensor]
     """one counter of steps, once for each tensor"""
 
 
-class Adam:
+class FusedAdam:
     """What the loop steps: a rate of its own for each group, as in torch.optim."""
 
     def __init__(
-        self, groups: Iterable[Group], *, betas: tuple[float, float], eps: float, decoupled: bool = False
+        self,
+        param_groups: Iterable[ParamGroup],
+        *,
+        betas: tuple[float, float],
+        eps: float,
+        decoupled_weight_decay: bool = False,
     ) -> None:
         """With `decoupled`, weights decay beside the gradient (AdamW), and not within it."""
-        self.param_groups = list(groups)
+        self.param_groups = list(param_groups)
         self.betas, self.eps = betas, eps
         self._check()
-        self._kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
+        self._kernel = torch._fused_adamw_ if decoupled_weight_decay else torch._fused_adam_
         self._parameters: list[Tensor] = [p for group in self.param_groups for p in group["params"]]
-        self._state: State = {}
-        self._alike: list[_Alike] = []
+        self._state: AdamState = {}
+        self._fused_groups: list[_FusedGroup] = []
         """made at a step at which every tensor has a gradient, for the steps that follow"""
 
     def _check(self) -> None:
@@ -63,15 +68,15 @@ class Adam:
     @torch.no_grad()
     def step(self) -> None:
         everything = all(p.grad is not None for p in self._parameters)
-        if not everything or not self._alike:
-            self._alike = self._sorted()
-        for alike in self._alike:
+        if not everything or not self._fused_groups:
+            self._fused_groups = self._build_fused_groups()
+        for alike in self._fused_groups:
             alike.counts[0].add_(1)
             self._kernel(
                 alike.parameters,
                 [p.grad for p in alike.parameters if p.grad is not None],
-                alike.means,
-                alike.squares,
+                alike.exp_avgs,
+                alike.exp_avg_sqs,
                 [],
                 alike.counts,
                 lr=alike.group["lr"],
@@ -83,49 +88,49 @@ class Adam:
                 maximize=False,
             )
         if not everything:
-            self._alike = []
+            self._fused_groups = []
 
     def zero_grad(self) -> None:
         for parameter in self._parameters:
             parameter.grad = None
 
-    def _sorted(self) -> list[_Alike]:
+    def _build_fused_groups(self) -> list[_FusedGroup]:
         """Tensors that have a gradient, in lists for the kernel. Those of one list share a counter."""
-        found: dict[tuple[Any, ...], _Alike] = {}
+        found: dict[tuple[Any, ...], _FusedGroup] = {}
         number = 0
         for at, group in enumerate(self.param_groups):
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    state = self._state_of(number, parameter)
+                    state = self._get_or_create_state(number, parameter)
                     key = at, parameter.device, parameter.dtype, float(state["step"])
-                    alike = found.setdefault(key, _Alike(group, [], [], [], []))
+                    alike = found.setdefault(key, _FusedGroup(group, [], [], [], []))
                     count = alike.counts[0] if alike.counts else state["step"].clone()
                     state["step"] = count
                     for one, many in (
                         (parameter, alike.parameters),
-                        (state["exp_avg"], alike.means),
-                        (state["exp_avg_sq"], alike.squares),
+                        (state["exp_avg"], alike.exp_avgs),
+                        (state["exp_avg_sq"], alike.exp_avg_sqs),
                         (count, alike.counts),
                     ):
                         many.append(one)
                 number += 1
         return list(found.values())
 
-    def _state_of(self, number: int, parameter: Tensor) -> dict[str, Tensor]:
+    def _get_or_create_state(self, index: int, parameter: Tensor) -> dict[str, Tensor]:
         """Made at the first step, when the model is where it is trained."""
-        if number not in self._state:
+        if index not in self._state:
             made = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
-            self._state[number] = {"step": torch.zeros((), device=parameter.device), **made}
-        return self._state[number]
+            self._state[index] = {"step": torch.zeros((), device=parameter.device), **made}
+        return self._state[index]
 
     def state_dict(self) -> dict[str, Any]:
         """As torch.optim has it. A counter is copied: several tensors share it."""
         state = {at: {**one, "step": one["step"].clone()} for at, one in self._state.items()}
         return {"state": state}
 
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
-        self._alike = []
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._fused_groups = []
         self._state = {
             at: {name: value.clone().to(self._parameters[at].device) for name, value in one.items()}
-            for at, one in saved["state"].items()
+            for at, one in state_dict["state"].items()
         }

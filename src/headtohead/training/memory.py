@@ -7,42 +7,44 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_PROC_STATUS, _PROC_CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """as malloc.h of glibc numbers them"""
-_KEPT, _LARGE = 512 << 20, 32 << 20
+_TRIM_THRESHOLD_BYTES, _MMAP_THRESHOLD_BYTES = 512 << 20, 32 << 20
 
 
 @cache
-def _glibc() -> Any:
+def _load_glibc() -> Any:
     """The C library, where it is the one that has these two functions."""
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     return library if hasattr(library, "mallopt") and hasattr(library, "malloc_trim") else None
 
 
-def keep_freed() -> None:
+def retain_freed_memory() -> None:
     """Keep memory that is freed, for the same tensors of the next step. Otherwise the C library may give it back, and
     the system clears every page of it anew: of a step of the base decoder 1,400 pages, which is a twentieth of its
     time, and whether it does so is chance."""
-    if library := _glibc():
-        library.mallopt(_TRIM_THRESHOLD, _KEPT)
-        library.mallopt(_MMAP_THRESHOLD, _LARGE)  # what is larger comes from the system and goes back, as ever
+    if library := _load_glibc():
+        library.mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD_BYTES)
+        library.mallopt(
+            _M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES
+        )  # what is larger comes from the system and goes back, as ever
 
 
-def mark() -> None:
+def reset_peak() -> None:
     """Forget the peak so far, where the system lets us (Linux). What was kept of earlier work is given back first."""
-    if library := _glibc():
+    if library := _load_glibc():
         library.malloc_trim(0)
     try:
-        _CLEAR.write_text("5")
+        _PROC_CLEAR_REFS.write_text("5")
     except OSError:
         pass
 
 
-def peak() -> int:
+def read_peak_bytes() -> int:
     """Bytes at the highest point since the mark; where no mark can be set, since the process began."""
-    if _STATUS.is_file():
-        for line in _STATUS.read_text().splitlines():
+    if _PROC_STATUS.is_file():
+        for line in _PROC_STATUS.read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headtohead.data.batches import IGNORED, Batch
+from headtohead.data.batches import IGNORE_INDEX, Batch
 from headtohead.nn.transformer import Transformer
-from headtohead.training.cross_entropy import vocabulary_loss, vocabulary_scores
+from headtohead.training.cross_entropy import chunked_linear_cross_entropy, score_predictions
 
-Floats = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class Evaluation:
     """Scores of each example of a text, as columns: `losses` (total), `counts` (predictions), `correct`; a
     classifier's `labels` and `guessed` too."""
 
-    columns: dict[str, Floats]
+    columns: dict[str, FloatArray]
 
     @property
-    def losses(self) -> Floats:
+    def losses(self) -> FloatArray:
         return self.columns["losses"]
 
     @property
-    def counts(self) -> Floats:
+    def counts(self) -> FloatArray:
         return self.columns["counts"]
 
     @property
@@ -45,9 +45,9 @@ class Evaluation:
     def accuracy(self) -> float:
         return float(self.columns["correct"].sum() / self.counts.sum())
 
-    def pick(self, rows: NDArray[np.intp]) -> "Evaluation":
+    def pick(self, indices: NDArray[np.intp]) -> "Evaluation":
         """The scores of these examples."""
-        return Evaluation({name: column[rows] for name, column in self.columns.items()})
+        return Evaluation({name: column[indices] for name, column in self.columns.items()})
 
 
 @runtime_checkable
@@ -63,25 +63,25 @@ class Objective(Protocol):
         """The columns of an evaluation, for the rows of this batch."""
 
 
-class LanguageModel:
+class LanguageModelObjective:
     """Predict the next token."""
 
     metric = "perplexity"
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         if isinstance(model, Transformer):
-            hidden, labels = self._predictions(model, batch)
-            return vocabulary_loss(model.output, hidden, labels)
+            hidden, labels = self._select_predicted_hidden_states(model, batch)
+            return chunked_linear_cross_entropy(model.output, hidden, labels)
         logits = model(batch.input_ids, batch.attention_mask).logits
-        return F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), ignore_index=IGNORED)
+        return F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), ignore_index=IGNORE_INDEX)
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        counted = batch.labels != IGNORED
+        counted = batch.labels != IGNORE_INDEX
         losses = torch.zeros(batch.labels.shape, dtype=torch.float64, device=counted.device)
         right = torch.zeros_like(counted)
         if isinstance(model, Transformer):
-            hidden, labels = self._predictions(model, batch)
-            found, best = vocabulary_scores(model.output, hidden, labels)
+            hidden, labels = self._select_predicted_hidden_states(model, batch)
+            found, best = score_predictions(model.output, hidden, labels)
             losses[counted], right[counted] = found.double(), best
         else:
             logits = model(batch.input_ids, batch.attention_mask).logits[counted]
@@ -91,16 +91,16 @@ class LanguageModel:
         return {"losses": losses.sum(1), "counts": counted.sum(1), "correct": right.sum(1)}
 
     @staticmethod
-    def _predictions(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _select_predicted_hidden_states(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
         """The stream where something is predicted, and what; the vocabulary layer is not asked about the rest."""
         hidden, _ = model.stream(batch.input_ids, batch.attention_mask)
         if batch.attention_mask is None:
             return hidden.flatten(0, 1), batch.labels.flatten()
-        counted = batch.labels != IGNORED
+        counted = batch.labels != IGNORE_INDEX
         return hidden[counted], batch.labels[counted]
 
 
-class Classify:
+class ClassificationObjective:
     """Name the class of a text."""
 
     metric = "accuracy"
@@ -121,10 +121,10 @@ class Classify:
         }
 
 
-OBJECTIVES: dict[str, Any] = {"language-model": LanguageModel, "classify": Classify}
+OBJECTIVES: dict[str, Any] = {"language-model": LanguageModelObjective, "classify": ClassificationObjective}
 
 
-def objective_of(task: str) -> Objective:
+def build_objective(task: str) -> Objective:
     made: Objective = OBJECTIVES[task]()
     return made
 

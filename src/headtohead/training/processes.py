@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from headtohead.data.batches import Batch
 from headtohead.errors import RequestError
 from headtohead.nn.transformer import Transformer
-from headtohead.training.checkpoints import State
+from headtohead.training.checkpoints import TrainingState
 from headtohead.training.objectives import Evaluation, Objective, evaluate
 
-Tensors = dict[str, Tensor]
+NamedTensors = dict[str, Tensor]
 
 
-class Alone:
+class SingleProcess:
     """One process: nothing to share, nobody to ask."""
 
     rank, size = 0, 1
@@ -25,7 +25,7 @@ class Alone:
     """what the names of random streams have at their end, for each process to have its own"""
 
     @property
-    def is_first(self) -> bool:
+    def is_main_process(self) -> bool:
         return self.rank == 0
 
     def place(self, device: torch.device) -> torch.device:
@@ -55,23 +55,25 @@ class Alone:
         """Every example's scores, on all processes."""
         return evaluate(model, objective, batches, device)
 
-    def begin_alike(self, model: nn.Module, tensors: Tensors | None, state: State) -> tuple[Tensors | None, State]:
+    def synchronize_start(
+        self, model: nn.Module, optimizer_tensors: NamedTensors | None, state: TrainingState
+    ) -> tuple[NamedTensors | None, TrainingState]:
         """Everybody as the first: weights, the optimizer's tensors (None at the start), state."""
-        return tensors, state
+        return optimizer_tensors, state
 
-    def spread(self, model: nn.Module) -> None:
+    def broadcast_weights(self, model: nn.Module) -> None:
         """The first one's weights for everybody."""
 
-    def check_alike(self, parameters: Sequence[nn.Parameter]) -> None:
+    def check_weights_in_sync(self, parameters: Sequence[nn.Parameter]) -> None:
         """Is everybody's model the same?"""
 
 
-ALONE = Alone()
+SINGLE_PROCESS = SingleProcess()
 
 
-def check_separable(model: nn.Module) -> None:
+def check_rows_independent(model: nn.Module) -> None:
     """Rows that see each other cannot be spread over processes."""
-    sees = isinstance(model, Transformer) and "batch" in model.breaks
+    sees = isinstance(model, Transformer) and "batch" in model.violates
     if sees or any(isinstance(one, nn.modules.batchnorm._BatchNorm) for one in model.modules()):
         raise RequestError(
             "this model lets the rows of a batch see each other, so they cannot be spread over processes; train it "

@@ -3,11 +3,21 @@
 The rule and the formulas stand in docs/judging.md.
 """
 
-from headtohead.verdict.compare import compare
-from headtohead.verdict.interim import confidence_at, schedule, settled
+from headtohead.verdict.compare import compare_scores
+from headtohead.verdict.interim import compute_analysis_confidence, is_settled, plan_interim_analyses
 from headtohead.verdict.record import Verdict
-from headtohead.verdict.score_csv import judge, read_csv
+from headtohead.verdict.score_csv import judge_csv, read_csv
 from headtohead.verdict.scores import Scores
-from headtohead.verdict.statistics import mean_interval
+from headtohead.verdict.statistics import compute_mean_interval
 
-__all__ = ["Scores", "Verdict", "compare", "confidence_at", "judge", "mean_interval", "read_csv", "schedule", "settled"]
+__all__ = [
+    "Scores",
+    "Verdict",
+    "compare_scores",
+    "compute_analysis_confidence",
+    "compute_mean_interval",
+    "is_settled",
+    "judge_csv",
+    "plan_interim_analyses",
+    "read_csv",
+]

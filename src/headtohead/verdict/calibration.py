@@ -13,17 +13,31 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from headtohead.verdict.interim import confidence_at, schedule
-from headtohead.verdict.rule import HELPED, HURT, SAME, UNSURE, Word, decide
-from headtohead.verdict.simulations import Draw, World
-from headtohead.verdict.statistics import Components, components, detectable, power_to_differ, spread, spread_of_seeds
+from headtohead.verdict.interim import compute_analysis_confidence, plan_interim_analyses
+from headtohead.verdict.rule import (
+    CANNOT_TELL,
+    HELPED,
+    HURT,
+    NO_PRACTICAL_DIFFERENCE,
+    VerdictOutcome,
+    decide_outcomes,
+)
+from headtohead.verdict.simulations import SimulatedExperiments, Simulation
+from headtohead.verdict.statistics import (
+    VarianceComponents,
+    compute_detection_power,
+    compute_interval,
+    compute_min_detectable_effect,
+    compute_seed_interval,
+    estimate_variance_components,
+)
 
-CELLS = 2_000_000  # numbers held at a time
-FAR_BAND = 10.0  # standard errors: a band so wide that only one of its edges can be crossed by chance
+MAX_BATCH_CELLS = 2_000_000  # numbers held at a time
+WIDE_BAND_STANDARD_ERRORS = 10.0  # standard errors: a band so wide that only one of its edges can be crossed by chance
 
 
 @dataclass(frozen=True)
-class Row:
+class CalibrationRow:
     """One line of the calibration: a world, a number of seeds, and what came out. Shares of the experiments."""
 
     world: str
@@ -38,12 +52,12 @@ class Row:
     power: float
     theory: float
 
-    def as_row(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         return dict(vars(self))
 
 
 @dataclass(frozen=True)
-class AutoRow:
+class SequentialCalibrationRow:
     """One line of the calibration of `seeds = "auto"`: what came out at one truth, judged where it stopped.
 
     `wrong` is "helped" or "hurt" where there is no difference, the wrong one of the two, or "no practical difference"
@@ -60,19 +74,19 @@ class AutoRow:
     settled: float
     seeds_used: float
 
-    def as_row(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         return dict(vars(self))
 
 
-def calibrate(
-    world: World,
+def calibrate_fixed_seeds(
+    simulation: Simulation,
     *,
-    seeds: Sequence[int] = (3, 5, 8, 12),
-    examples: int = 200,
-    experiments: int = 2_000,
+    seed_counts: Sequence[int] = (3, 5, 8, 12),
+    num_examples: int = 200,
+    num_experiments: int = 2_000,
     confidence: float = 0.95,
-    random_seed: int = 0,
-) -> list[Row]:
+    rng_seed: int = 0,
+) -> list[CalibrationRow]:
     """A row for each number of seeds.
 
     Coverage is that of the interval that decides, for new seeds and examples; `coverage_here` that of the seeds' own
@@ -80,39 +94,49 @@ def calibrate(
     `false_agreement` is "no practical difference" at a truth just as large as `matters`. `power` is at the effect for
     which `theory` gives it.
     """
-    rng = np.random.default_rng(random_seed)
-    return [_row(world, rng, number, examples, experiments, confidence) for number in seeds]
+    rng = np.random.default_rng(rng_seed)
+    return [
+        _calibrate_seed_count(simulation, rng, number, num_examples, num_experiments, confidence)
+        for number in seed_counts
+    ]
 
 
-def _row(world: World, rng: np.random.Generator, seeds: int, examples: int, experiments: int, confidence: float) -> Row:
+def _calibrate_seed_count(
+    simulation: Simulation,
+    rng: np.random.Generator,
+    num_seeds: int,
+    num_examples: int,
+    num_experiments: int,
+    confidence: float,
+) -> CalibrationRow:
     confidence_90 = 2 * confidence - 1
-    kinds = _kinds(world, seeds, examples)
-    effect = _typical_effect(kinds, confidence)
-    edge = FAR_BAND * float(np.sqrt(max(kind.of_seeds[0] + kind.of_examples[0] for kind in kinds)))
+    kinds = _list_true_components(simulation, num_seeds, num_examples)
+    effect = _compute_median_detectable_effect(kinds, confidence)
+    edge = WIDE_BAND_STANDARD_ERRORS * float(np.sqrt(max(kind.of_seeds[0] + kind.of_examples[0] for kind in kinds)))
     counts = np.zeros(6)
-    for draw in _draws(world, rng, seeds, examples, experiments):
-        parts = components(draw.differences, draw.weights)
-        d, half = parts.difference, spread(parts, confidence).half
-        half_90 = spread(parts, confidence_90).half
-        here = spread_of_seeds(parts, confidence).half
-        null = decide(d, half, half_90, (0.0, 0.0), lower_is_better=True)
-        at_edge = decide(d + edge, half, half_90, (-edge, edge), lower_is_better=True)
+    for draw in _sample_in_batches(simulation, rng, num_seeds, num_examples, num_experiments):
+        parts = estimate_variance_components(draw.differences, draw.weights)
+        d, half = parts.difference, compute_interval(parts, confidence).half
+        half_90 = compute_interval(parts, confidence_90).half
+        here = compute_seed_interval(parts, confidence).half
+        null = decide_outcomes(d, half, half_90, (0.0, 0.0), lower_is_better=True)
+        at_edge = decide_outcomes(d + edge, half, half_90, (-edge, edge), lower_is_better=True)
         counts += (
             (np.abs(d) <= half).sum(),
             (np.abs(d) <= half_90).sum(),
-            (np.abs(d - draw.here) <= here).sum(),
+            (np.abs(d - draw.test_set_differences) <= here).sum(),
             sum(word in (HELPED, HURT) for word in null),
-            at_edge.count(SAME),
+            at_edge.count(NO_PRACTICAL_DIFFERENCE),
             (np.abs(d + effect) > half).sum(),
         )
-    shares = [float(count) / experiments for count in counts]
-    theory = float(np.mean([power_to_differ(kind, effect, confidence) for kind in kinds]))
+    shares = [float(count) / num_experiments for count in counts]
+    theory = float(np.mean([compute_detection_power(kind, effect, confidence) for kind in kinds]))
     coverage, coverage_90, coverage_here, false_verdicts, false_agreement, power = shares
-    return Row(
-        world.name,
-        seeds,
-        examples,
-        experiments,
+    return CalibrationRow(
+        simulation.name,
+        num_seeds,
+        num_examples,
+        num_experiments,
         coverage,
         coverage_90,
         coverage_here,
@@ -123,43 +147,46 @@ def _row(world: World, rng: np.random.Generator, seeds: int, examples: int, expe
     )
 
 
-def calibrate_auto(
-    world: World,
+def calibrate_sequential(
+    simulation: Simulation,
     *,
-    limit: int = 12,
-    examples: int = 200,
-    experiments: int = 2_000,
+    max_seeds: int = 12,
+    num_examples: int = 200,
+    num_experiments: int = 2_000,
     confidence: float = 0.95,
-    random_seed: int = 0,
-) -> list[AutoRow]:
+    rng_seed: int = 0,
+) -> list[SequentialCalibrationRow]:
     """The same for `seeds = "auto"`: seeds are added look by look until the verdict is settled.
 
     Three truths: no difference; one just as large as `matters`; one twice as large. `matters` is what all the seeds
     together would detect four times in five.
     """
-    rng = np.random.default_rng(random_seed)
-    looks = schedule(limit)
-    matters = _typical_effect(_kinds(world, limit, examples), confidence)
+    rng = np.random.default_rng(rng_seed)
+    looks = plan_interim_analyses(max_seeds)
+    matters = _compute_median_detectable_effect(_list_true_components(simulation, max_seeds, num_examples), confidence)
     truths = {"no difference": 0.0, "just matters": matters, "twice what matters": 2 * matters}
-    results: dict[str, list[_Stop]] = {name: [] for name in truths}
-    for draw in _draws(world, rng, limit, examples, experiments):
-        seen = [components(np.ascontiguousarray(draw.differences[:, :look]), draw.weights) for look in looks]
+    results: dict[str, list[_StoppingResults]] = {name: [] for name in truths}
+    for draw in _sample_in_batches(simulation, rng, max_seeds, num_examples, num_experiments):
+        seen = [
+            estimate_variance_components(np.ascontiguousarray(draw.differences[:, :look]), draw.weights)
+            for look in looks
+        ]
         for name, truth in truths.items():
-            results[name].append(_run(seen, looks, truth, matters, confidence))
+            results[name].append(_run_interim_analyses(seen, looks, truth, matters, confidence))
     rows = []
     for name, stops in results.items():
         words = [word for stop in stops for word in stop.words]
-        wrong = (HELPED, HURT) if name == "no difference" else (SAME, HELPED)
+        wrong = (HELPED, HURT) if name == "no difference" else (NO_PRACTICAL_DIFFERENCE, HELPED)
         rows.append(
-            AutoRow(
-                world.name,
+            SequentialCalibrationRow(
+                simulation.name,
                 name,
-                limit,
-                examples,
-                experiments,
-                coverage=float(np.concatenate([stop.covered for stop in stops]).mean()),
-                wrong=sum(word in wrong for word in words) / experiments,
-                settled=sum(word != UNSURE for word in words) / experiments,
+                max_seeds,
+                num_examples,
+                num_experiments,
+                coverage=float(np.concatenate([stop.is_covered for stop in stops]).mean()),
+                wrong=sum(word in wrong for word in words) / num_experiments,
+                settled=sum(word != CANNOT_TELL for word in words) / num_experiments,
                 seeds_used=float(np.concatenate([stop.seeds for stop in stops]).mean()),
             )
         )
@@ -167,58 +194,72 @@ def calibrate_auto(
 
 
 @dataclass(frozen=True, eq=False)
-class _Stop:
+class _StoppingResults:
     """Where each experiment stopped, what it said, and whether its interval held the truth."""
 
-    words: list[Word]
-    covered: np.ndarray
+    words: list[VerdictOutcome]
+    is_covered: np.ndarray
     seeds: Float[np.ndarray, " experiments"]
 
 
-def _run(seen: list[Components], looks: Sequence[int], truth: float, matters: float, confidence: float) -> _Stop:
-    experiments = len(seen[0].difference)
-    said: list[Word] = [UNSURE] * experiments
+def _run_interim_analyses(
+    components_by_analysis: list[VarianceComponents],
+    analyses: Sequence[int],
+    true_difference: float,
+    equivalence_margin: float,
+    confidence: float,
+) -> _StoppingResults:
+    experiments = len(components_by_analysis[0].difference)
+    said: list[VerdictOutcome] = [CANNOT_TELL] * experiments
     covered, seeds = np.zeros(experiments, bool), np.zeros(experiments)
-    for parts, look in zip(seen, looks, strict=True):
-        level = confidence_at(look, looks, confidence)
-        half, half_90 = spread(parts, level).half, spread(parts, 2 * level - 1).half
-        words = decide(parts.difference + truth, half, half_90, (-matters, matters), lower_is_better=True)
-        going = np.array([word == UNSURE for word in said])
+    for parts, look in zip(components_by_analysis, analyses, strict=True):
+        level = compute_analysis_confidence(look, analyses, confidence)
+        half, half_90 = compute_interval(parts, level).half, compute_interval(parts, 2 * level - 1).half
+        words = decide_outcomes(
+            parts.difference + true_difference,
+            half,
+            half_90,
+            (-equivalence_margin, equivalence_margin),
+            lower_is_better=True,
+        )
+        going = np.array([word == CANNOT_TELL for word in said])
         covered[going] = (np.abs(parts.difference) <= half)[going]
         seeds[going] = look
-        said = [new if old == UNSURE else old for old, new in zip(said, words, strict=True)]
-    return _Stop(said, covered, seeds)
+        said = [new if old == CANNOT_TELL else old for old, new in zip(said, words, strict=True)]
+    return _StoppingResults(said, covered, seeds)
 
 
-def _kinds(world: World, seeds: int, examples: int) -> list[Components]:
+def _list_true_components(simulation: Simulation, num_seeds: int, num_examples: int) -> list[VarianceComponents]:
     """The kinds of experiments that a world mixes, one by one."""
-    truth = world.truth(seeds, examples)
-    return [truth.only(kind) for kind in range(len(truth.difference))]
+    truth = simulation.truth(num_seeds, num_examples)
+    return [truth.select_experiment(kind) for kind in range(len(truth.difference))]
 
 
-def _typical_effect(kinds: Sequence[Components], confidence: float) -> float:
+def _compute_median_detectable_effect(true_components: Sequence[VarianceComponents], confidence: float) -> float:
     """What the middle one of a world's experiments detects four times in five."""
-    return float(np.median([detectable(kind, confidence) for kind in kinds]))
+    return float(np.median([compute_min_detectable_effect(kind, confidence) for kind in true_components]))
 
 
-def to_markdown(rows: Sequence[Row] | Sequence[AutoRow]) -> str:
+def to_markdown(rows: Sequence[CalibrationRow] | Sequence[SequentialCalibrationRow]) -> str:
     """The rows as a Markdown table, shares in per cent."""
     if not rows:
         return ""
-    table = [row.as_row() for row in rows]
+    table = [row.to_dict() for row in rows]
     lines = [[name.replace("_", " ") for name in table[0]]]
-    lines += [[_cell(name, value) for name, value in row.items()] for row in table]
+    lines += [[_format_cell(name, value) for name, value in row.items()] for row in table]
     lines.insert(1, ["---" if isinstance(value, str) else "---:" for value in table[0].values()])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def _cell(name: str, value: object) -> str:
+def _format_cell(name: str, value: object) -> str:
     if not isinstance(value, float):
         return str(value)
     return f"{value:.1f}" if name == "seeds_used" else f"{100 * value:.1f} %"
 
 
-def _draws(world: World, rng: np.random.Generator, seeds: int, examples: int, experiments: int) -> Iterator[Draw]:
-    batch = max(CELLS // (seeds * examples), 1)
-    for start in range(0, experiments, batch):
-        yield world.draw(rng, min(batch, experiments - start), seeds, examples)
+def _sample_in_batches(
+    simulation: Simulation, rng: np.random.Generator, num_seeds: int, num_examples: int, num_experiments: int
+) -> Iterator[SimulatedExperiments]:
+    batch = max(MAX_BATCH_CELLS // (num_seeds * num_examples), 1)
+    for start in range(0, num_experiments, batch):
+        yield simulation.draw(rng, min(batch, num_experiments - start), num_seeds, num_examples)

@@ -15,32 +15,32 @@ import numpy as np
 
 from headtohead.errors import ScoresError
 from headtohead.verdict import phrasing
-from headtohead.verdict.interim import confidence_at
-from headtohead.verdict.phrasing import Need
-from headtohead.verdict.record import Interval, Noise, Verdict
-from headtohead.verdict.rule import BARRED, UNSURE, Metric, MetricName, decide, metric_named
-from headtohead.verdict.scores import Pair, Scores, pair
+from headtohead.verdict.interim import compute_analysis_confidence
+from headtohead.verdict.phrasing import AdditionalData
+from headtohead.verdict.record import Interval, NoiseSource, Verdict
+from headtohead.verdict.rule import CANNOT_TELL, NOT_COMPARABLE, Metric, MetricName, decide_outcomes, get_metric
+from headtohead.verdict.scores import PairedScores, Scores, pair_scores
 from headtohead.verdict.statistics import (
-    POWER,
-    Components,
-    Spread,
-    components,
-    detectable,
-    power_to_agree,
-    power_to_differ,
-    rare,
-    spread,
-    spread_of_seeds,
+    TARGET_POWER,
+    IntervalEstimate,
+    VarianceComponents,
+    compute_detection_power,
+    compute_equivalence_power,
+    compute_interval,
+    compute_min_detectable_effect,
+    compute_rare_difference_variance,
+    compute_seed_interval,
+    estimate_variance_components,
 )
 
-NONE_FAILED: Mapping[str, str] = MappingProxyType({})
-UNKNOWN: Interval = (math.nan, math.nan)
-MOST_SEEDS = 1_000
-MOST_EXAMPLES = 10_000_000
+NO_FAILED_AUDITS: Mapping[str, str] = MappingProxyType({})
+UNKNOWN_INTERVAL: Interval = (math.nan, math.nan)
+MAX_SEEDS = 1_000
+MAX_EXAMPLES = 10_000_000
 
 
 @dataclass(frozen=True)
-class _Question:
+class _ComparisonSettings:
     """What is asked of every variant alike."""
 
     metric: Metric
@@ -48,27 +48,27 @@ class _Question:
     band: tuple[float, float]
     confidence: float
     level: float
-    final_level: float
+    final_adjusted_confidence: float
 
     @property
-    def level_90(self) -> float:
+    def equivalence_confidence(self) -> float:
         return 2 * self.level - 1
 
-    def shown(self, d: float, spread: Spread) -> Interval:
-        half = float(spread.half[0])
-        return self.metric.shown(d - half), self.metric.shown(d + half)
+    def shown(self, difference: float, interval: IntervalEstimate) -> Interval:
+        half = float(interval.half[0])
+        return self.metric.shown(difference - half), self.metric.shown(difference + half)
 
 
-def compare(
+def compare_scores(
     baseline: Scores,
     variants: Mapping[str, Scores],
     *,
     metric: MetricName,
-    matters: float,
-    failed: Mapping[str, str] = NONE_FAILED,
+    equivalence_margin: float,
+    failed_audits: Mapping[str, str] = NO_FAILED_AUDITS,
     confidence: float = 0.95,
-    looks: Sequence[int] = (),
-    look: int | None = None,
+    interim_analyses: Sequence[int] = (),
+    current_analysis: int | None = None,
 ) -> list[Verdict]:
     """One verdict for each variant, and for each that `failed` an audit: name -> reason ("reads the future").
 
@@ -77,155 +77,175 @@ def compare(
     intervals are widened to stay valid: `look` is the planned number of seeds of this one, by default the planned
     number that the seeds in common reach.
     """
-    scale = metric_named(metric)
+    scale = get_metric(metric)
     if not 0.5 <= confidence < 1:
         raise ScoresError(f"confidence = {confidence:g}; allowed: from 0.5 up to, but not including, 1")
-    band = scale.band(matters)
+    band = scale.band(equivalence_margin)
     for name, scores in {"baseline": baseline, **variants}.items():
-        _check_range(name, scores, scale)
-    pairs = {name: pair(name, baseline, scores) for name, scores in variants.items()}
-    judged = [name for name in variants if name not in failed]
+        _check_score_range(name, scores, scale)
+    pairs = {name: pair_scores(name, baseline, scores) for name, scores in variants.items()}
+    judged = [name for name in variants if name not in failed_audits]
     now, last = confidence, confidence
-    if looks:
-        most = max((len(pairs[name].seeds) for name in judged), default=looks[0])
-        now = confidence_at(_planned(most, looks) if look is None else look, looks, confidence)
-        last = confidence_at(looks[-1], looks, confidence)
+    if interim_analyses:
+        most = max((len(pairs[name].seeds) for name in judged), default=interim_analyses[0])
+        now = compute_analysis_confidence(
+            _find_planned_analysis(most, interim_analyses) if current_analysis is None else current_analysis,
+            interim_analyses,
+            confidence,
+        )
+        last = compute_analysis_confidence(interim_analyses[-1], interim_analyses, confidence)
     share = max(len(judged), 1)  # Bonferroni over the variants that are judged
-    question = _Question(scale, matters, band, confidence, 1 - (1 - now) / share, 1 - (1 - last) / share)
-    names = [*variants, *(name for name in failed if name not in variants)]
-    return [_verdict(name, pairs.get(name), question, failed.get(name)) for name in names]
+    question = _ComparisonSettings(
+        scale, equivalence_margin, band, confidence, 1 - (1 - now) / share, 1 - (1 - last) / share
+    )
+    names = [*variants, *(name for name in failed_audits if name not in variants)]
+    return [_build_verdict(name, pairs.get(name), question, failed_audits.get(name)) for name in names]
 
 
-def _planned(seeds: int, looks: Sequence[int]) -> int:
+def _find_planned_analysis(num_seeds: int, interim_analyses: Sequence[int]) -> int:
     """The look that so many seeds belong to; a few may have been lost on the way."""
-    return next((look for look in looks if look >= seeds), looks[-1])
+    return next((look for look in interim_analyses if look >= num_seeds), interim_analyses[-1])
 
 
-def _check_range(name: str, scores: Scores, metric: Metric) -> None:
+def _check_score_range(variant_name: str, scores: Scores, metric: Metric) -> None:
     if metric.name == "accuracy" and not ((scores.values >= 0) & (scores.values <= scores.weights)).all():
         worst = scores.values.flat[int(np.argmax(np.abs(scores.values - scores.weights / 2)))]
         raise ScoresError(
-            f"{name}: an accuracy of {worst:g} is outside 0 to 1; give shares of 1, not per cent, "
+            f"{variant_name}: an accuracy of {worst:g} is outside 0 to 1; give shares of 1, not per cent, "
             "or choose the metric 'score'"
         )
 
 
-def _verdict(name: str, paired: Pair | None, question: _Question, failure: str | None) -> Verdict:
-    if failure is not None or paired is None or len(paired.seeds) < 2:
-        return _without_interval(name, paired, question, failure)
-    differences, weights = paired.differences[None], paired.weights[None]
-    counts = question.metric.name == "accuracy" and bool(np.isin(differences, (-1.0, 0.0, 1.0)).all())
-    parts = components(differences, weights, rare(differences) if counts and paired.examples > 1 else None)
-    wide, wide_90 = spread(parts, question.level), spread(parts, question.level_90)
-    metric, d = question.metric, float(parts.difference[0])
-    word = decide(parts.difference, wide.half, wide_90.half, question.band, lower_is_better=metric.lower_is_better)[0]
-    need = _need(parts, question) if word == UNSURE else Need()
+def _build_verdict(
+    variant_name: str, paired_scores: PairedScores | None, settings: _ComparisonSettings, audit_failure: str | None
+) -> Verdict:
+    if audit_failure is not None or paired_scores is None or len(paired_scores.seeds) < 2:
+        return _build_verdict_without_interval(variant_name, paired_scores, settings, audit_failure)
+    differences, weights = paired_scores.differences[None], paired_scores.weights[None]
+    counts = settings.metric.name == "accuracy" and bool(np.isin(differences, (-1.0, 0.0, 1.0)).all())
+    parts = estimate_variance_components(
+        differences,
+        weights,
+        compute_rare_difference_variance(differences) if counts and paired_scores.examples > 1 else None,
+    )
+    wide, wide_90 = compute_interval(parts, settings.level), compute_interval(parts, settings.equivalence_confidence)
+    metric, d = settings.metric, float(parts.difference[0])
+    word = decide_outcomes(
+        parts.difference, wide.half, wide_90.half, settings.band, lower_is_better=metric.lower_is_better
+    )[0]
+    need = _estimate_additional_data(parts, settings) if word == CANNOT_TELL else AdditionalData()
     verdict = Verdict(
-        variant=name,
+        variant=variant_name,
         word=word,
         metric=metric.name,
-        matters=question.matters,
-        baseline_mean=metric.mean(float(paired.baseline.sum() / paired.weights.sum() / len(paired.seeds))),
-        mean=metric.mean(float(paired.variant.sum() / paired.weights.sum() / len(paired.seeds))),
+        matters=settings.matters,
+        baseline_mean=metric.mean(
+            float(paired_scores.baseline.sum() / paired_scores.weights.sum() / len(paired_scores.seeds))
+        ),
+        mean=metric.mean(float(paired_scores.variant.sum() / paired_scores.weights.sum() / len(paired_scores.seeds))),
         effect=metric.shown(d),
         better=metric.is_better(d),
-        interval=question.shown(d, wide),
-        interval_seeds=question.shown(d, spread_of_seeds(parts, question.level)),
-        interval_90=question.shown(d, wide_90),
-        confidence=question.confidence,
-        level=question.level,
-        seeds=len(paired.seeds),
-        examples=paired.examples,
-        noise=_noise(parts),
-        detectable=metric.shown(detectable(parts, question.level)),
-        more_seeds=need.seeds if need.either else None,
-        more_examples=need.examples if need.either else None,
+        interval=settings.shown(d, wide),
+        interval_seeds=settings.shown(d, compute_seed_interval(parts, settings.level)),
+        interval_90=settings.shown(d, wide_90),
+        confidence=settings.confidence,
+        level=settings.level,
+        seeds=len(paired_scores.seeds),
+        examples=paired_scores.examples,
+        noise=_find_dominant_noise_source(parts),
+        detectable=metric.shown(compute_min_detectable_effect(parts, settings.level)),
+        more_seeds=need.seeds if need.is_either_sufficient else None,
+        more_examples=need.examples if need.is_either_sufficient else None,
         sentence="",
-        reason=phrasing.remedy(need),
+        reason=phrasing.format_remedy(need),
     )
-    return replace(verdict, sentence=phrasing.sentence(verdict, need, paired.left_out))
+    return replace(verdict, sentence=phrasing.format_summary(verdict, need, paired_scores.left_out))
 
 
-def _without_interval(name: str, paired: Pair | None, question: _Question, failure: str | None) -> Verdict:
+def _build_verdict_without_interval(
+    variant_name: str, paired_scores: PairedScores | None, settings: _ComparisonSettings, audit_failure: str | None
+) -> Verdict:
     """A failed audit takes the verdict away, and from fewer than two seeds there is none to take."""
-    metric = question.metric
-    seeds = 0 if paired is None else len(paired.seeds)
+    metric = settings.metric
+    seeds = 0 if paired_scores is None else len(paired_scores.seeds)
     baseline_mean = mean = d = math.nan
-    if paired is not None and seeds:
-        total = float(paired.weights.sum()) * seeds
-        baseline_mean, mean = float(paired.baseline.sum()) / total, float(paired.variant.sum()) / total
+    if paired_scores is not None and seeds:
+        total = float(paired_scores.weights.sum()) * seeds
+        baseline_mean, mean = float(paired_scores.baseline.sum()) / total, float(paired_scores.variant.sum()) / total
         d = mean - baseline_mean
-    reason = failure or phrasing.too_few(seeds)
+    reason = audit_failure or phrasing.explain_too_few_seeds(seeds)
     return Verdict(
-        variant=name,
-        word=UNSURE if failure is None else BARRED,
+        variant=variant_name,
+        word=CANNOT_TELL if audit_failure is None else NOT_COMPARABLE,
         metric=metric.name,
-        matters=question.matters,
+        matters=settings.matters,
         baseline_mean=metric.mean(baseline_mean),
         mean=metric.mean(mean),
         effect=metric.shown(d),
         better=metric.is_better(d),
-        interval=UNKNOWN,
-        interval_seeds=UNKNOWN,
-        interval_90=UNKNOWN,
-        confidence=question.confidence,
-        level=question.level,
+        interval=UNKNOWN_INTERVAL,
+        interval_seeds=UNKNOWN_INTERVAL,
+        interval_90=UNKNOWN_INTERVAL,
+        confidence=settings.confidence,
+        level=settings.level,
         seeds=seeds,
-        examples=0 if paired is None else paired.examples,
+        examples=0 if paired_scores is None else paired_scores.examples,
         noise="unknown",
         detectable=math.nan,
-        more_seeds=2 - seeds if failure is None else None,
+        more_seeds=2 - seeds if audit_failure is None else None,
         more_examples=None,
-        sentence=phrasing.barred(name, reason) if failure is not None else phrasing.unmeasured(name, reason),
+        sentence=phrasing.format_not_comparable(variant_name, reason)
+        if audit_failure is not None
+        else phrasing.format_cannot_tell(variant_name, reason),
         reason=reason,
     )
 
 
-def _noise(parts: Components) -> Noise:
+def _find_dominant_noise_source(components: VarianceComponents) -> NoiseSource:
     """Which source is the larger: what more seeds would lessen, or what they would not."""
-    seeds, examples = float(parts.of_seeds[0]), float(parts.of_examples[0])
-    if parts.examples == 1 or seeds + examples == 0:
+    seeds, examples = float(components.of_seeds[0]), float(components.of_examples[0])
+    if components.examples == 1 or seeds + examples == 0:
         return "unknown"
     return "seeds" if seeds >= examples else "examples"
 
 
-def _need(parts: Components, question: _Question) -> Need:
+def _estimate_additional_data(components: VarianceComponents, settings: _ComparisonSettings) -> AdditionalData:
     """How many more seeds, or examples, settle it four times in five if the effect is what it now looks like.
 
     Where neither alone is enough (`either` is false), both grow together by the same factor.
     """
-    seeds, examples = parts.seeds, parts.examples
+    seeds, examples = components.seeds, components.examples
 
     def settles(seeds: int, examples: int) -> bool:
-        return _settles(parts.resized(seeds, examples), question)
+        return _has_target_power(components.extrapolate(seeds, examples), settings)
 
-    more_seeds = _fewest(lambda n: settles(n, examples), seeds, MOST_SEEDS)
+    more_seeds = _find_smallest_increase(lambda n: settles(n, examples), seeds, MAX_SEEDS)
     if examples == 1:
-        return Need(more_seeds, None)
-    more_examples = _fewest(lambda n: settles(seeds, n), examples, MOST_EXAMPLES)
+        return AdditionalData(more_seeds, None)
+    more_examples = _find_smallest_increase(lambda n: settles(seeds, n), examples, MAX_EXAMPLES)
     if more_seeds is not None or more_examples is not None:
-        return Need(more_seeds, more_examples)
-    together = _fewest(lambda n: settles(n, math.ceil(examples * n / seeds)), seeds, MOST_SEEDS)
+        return AdditionalData(more_seeds, more_examples)
+    together = _find_smallest_increase(lambda n: settles(n, math.ceil(examples * n / seeds)), seeds, MAX_SEEDS)
     if together is None:
-        return Need()
-    return Need(together, math.ceil(examples * together / seeds), either=False)
+        return AdditionalData()
+    return AdditionalData(together, math.ceil(examples * together / seeds), is_either_sufficient=False)
 
 
-def _settles(parts: Components, question: _Question) -> bool:
-    d, level = float(parts.difference[0]), question.final_level
-    if power_to_differ(parts, d, level) >= POWER:
+def _has_target_power(components: VarianceComponents, settings: _ComparisonSettings) -> bool:
+    d, level = float(components.difference[0]), settings.final_adjusted_confidence
+    if compute_detection_power(components, d, level) >= TARGET_POWER:
         return True
-    return power_to_agree(parts, d, 2 * level - 1, question.band) >= POWER
+    return compute_equivalence_power(components, d, 2 * level - 1, settings.band) >= TARGET_POWER
 
 
-def _fewest(settles: Callable[[int], bool], have: int, most: int) -> int | None:
+def _find_smallest_increase(is_sufficient: Callable[[int], bool], current: int, maximum: int) -> int | None:
     """The fewest more than `have` that settle it, to one in a hundred; None where `most` are not enough."""
-    if not settles(most):
+    if not is_sufficient(maximum):
         return None
-    too_few, enough = have, have + 1
-    while not settles(enough):
-        too_few, enough = enough, min(2 * enough, most)
+    too_few, enough = current, current + 1
+    while not is_sufficient(enough):
+        too_few, enough = enough, min(2 * enough, maximum)
     while enough - too_few > max(1, enough // 100):
         middle = (too_few + enough) // 2
-        too_few, enough = (too_few, middle) if settles(middle) else (middle, enough)
-    return enough - have
+        too_few, enough = (too_few, middle) if is_sufficient(middle) else (middle, enough)
+    return enough - current

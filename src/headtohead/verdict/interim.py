@@ -18,36 +18,42 @@ from collections.abc import Iterable, Sequence
 
 from headtohead.errors import ScoresError
 from headtohead.verdict.record import Verdict
-from headtohead.verdict.rule import UNSURE
+from headtohead.verdict.rule import CANNOT_TELL
 
-FIRST = 3
-GROWTH = 1.6
-EXPONENT = 2
+MIN_FIRST_ANALYSIS = 3
+GROWTH_FACTOR = 1.6
+SPENDING_EXPONENT = 2
 
 
-def schedule(limit: int) -> tuple[int, ...]:
+def plan_interim_analyses(max_seeds: int) -> tuple[int, ...]:
     """The numbers of seeds at which to look, up to the limit: each about 1.6 times the one before."""
-    if limit < 2:
-        raise ScoresError(f"a limit of {limit} seeds; two are the least from which noise can be estimated")
-    looks = [limit]
-    while (before := round(looks[0] / GROWTH)) >= FIRST:
+    if max_seeds < 2:
+        raise ScoresError(f"a limit of {max_seeds} seeds; two are the least from which noise can be estimated")
+    looks = [max_seeds]
+    while (before := round(looks[0] / GROWTH_FACTOR)) >= MIN_FIRST_ANALYSIS:
         looks.insert(0, before)
     return tuple(looks)
 
 
-def confidence_at(look: int, looks: Sequence[int], confidence: float = 0.95) -> float:
+def compute_analysis_confidence(
+    current_analysis: int, interim_analyses: Sequence[int], confidence: float = 0.95
+) -> float:
     """The confidence of the interval at one look, such that all looks together keep `confidence`."""
-    looks = tuple(looks)
-    if sorted(set(looks)) != list(looks) or not looks or looks[0] < 2:
-        raise ScoresError(f"looks must rise from 2 seeds or more, but are {', '.join(map(str, looks)) or 'empty'}")
-    if look not in looks:
-        raise ScoresError(f"no look at {look} seeds is planned; planned are {', '.join(map(str, looks))}")
-    at = looks.index(look)
-    spent_before = (looks[at - 1] / looks[-1]) ** EXPONENT if at else 0.0
-    share = (look / looks[-1]) ** EXPONENT - spent_before
+    interim_analyses = tuple(interim_analyses)
+    if sorted(set(interim_analyses)) != list(interim_analyses) or not interim_analyses or interim_analyses[0] < 2:
+        raise ScoresError(
+            f"looks must rise from 2 seeds or more, but are {', '.join(map(str, interim_analyses)) or 'empty'}"
+        )
+    if current_analysis not in interim_analyses:
+        raise ScoresError(
+            f"no look at {current_analysis} seeds is planned; planned are {', '.join(map(str, interim_analyses))}"
+        )
+    at = interim_analyses.index(current_analysis)
+    spent_before = (interim_analyses[at - 1] / interim_analyses[-1]) ** SPENDING_EXPONENT if at else 0.0
+    share = (current_analysis / interim_analyses[-1]) ** SPENDING_EXPONENT - spent_before
     return 1 - (1 - confidence) * share
 
 
-def settled(verdicts: Iterable[Verdict]) -> bool:
+def is_settled(verdicts: Iterable[Verdict]) -> bool:
     """Whether no verdict is left open, so that no further seed is needed."""
-    return all(verdict.word != UNSURE for verdict in verdicts)
+    return all(verdict.word != CANNOT_TELL for verdict in verdicts)

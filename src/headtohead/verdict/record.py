@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from headtohead.verdict.rule import MetricName, Word
+from headtohead.verdict.rule import MetricName, VerdictOutcome
 
 Interval = tuple[float, float]
-Noise = Literal["seeds", "examples", "unknown"]
+NoiseSource = Literal["seeds", "examples", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Verdict:
     """
 
     variant: str
-    word: Word
+    word: VerdictOutcome
     metric: MetricName
     matters: float
     baseline_mean: float
@@ -41,34 +41,34 @@ class Verdict:
     level: float
     seeds: int
     examples: int
-    noise: Noise
+    noise: NoiseSource
     detectable: float
     more_seeds: int | None
     more_examples: int | None
     sentence: str
     reason: str = ""
 
-    def as_row(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """Plain JSON values; what is not known, or has no limit, is None."""
-        return {name: _plain(value) for name, value in vars(self).items()}
+        return {name: _to_json_value(value) for name, value in vars(self).items()}
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Verdict:
+    def from_dict(cls, row: Mapping[str, Any]) -> Verdict:
         """The verdict that gave this row."""
         may_be_none = {"more_seeds", "more_examples"}
-        return cls(**{name: value if name in may_be_none else _full(value) for name, value in row.items()})
+        return cls(**{name: value if name in may_be_none else _from_json_value(value) for name, value in row.items()})
 
 
-def _full(value: Any) -> Any:
+def _from_json_value(value: Any) -> Any:
     """What `_plain` made of it, undone."""
     if isinstance(value, list):
-        return tuple(_full(item) for item in value)
+        return tuple(_from_json_value(item) for item in value)
     return math.nan if value is None else value
 
 
-def _plain(value: object) -> object:
+def _to_json_value(value: object) -> object:
     if isinstance(value, tuple):
-        return [_plain(item) for item in cast("tuple[object, ...]", value)]
+        return [_to_json_value(item) for item in cast("tuple[object, ...]", value)]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

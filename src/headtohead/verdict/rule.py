@@ -13,17 +13,17 @@ from typing import Literal, get_args
 import numpy as np
 from jaxtyping import Float
 
-from headtohead.errors import ScoresError, nearest
+from headtohead.errors import ScoresError, suggest
 
-Each = Float[np.ndarray, " experiments"]
+PerExperiment = Float[np.ndarray, " experiments"]
 MetricName = Literal["perplexity", "accuracy", "loss", "score"]
-Word = Literal["helped", "hurt", "no practical difference", "cannot tell", "not comparable"]
+VerdictOutcome = Literal["helped", "hurt", "no practical difference", "cannot tell", "not comparable"]
 
-HELPED: Word = "helped"
-HURT: Word = "hurt"
-SAME: Word = "no practical difference"
-UNSURE: Word = "cannot tell"
-BARRED: Word = "not comparable"
+HELPED: VerdictOutcome = "helped"
+HURT: VerdictOutcome = "hurt"
+NO_PRACTICAL_DIFFERENCE: VerdictOutcome = "no practical difference"
+CANNOT_TELL: VerdictOutcome = "cannot tell"
+NOT_COMPARABLE: VerdictOutcome = "not comparable"
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,14 @@ class Metric:
         with np.errstate(over="ignore"):
             return float(np.exp(mean))
 
-    def band(self, matters: float) -> tuple[float, float]:
+    def band(self, equivalence_margin: float) -> tuple[float, float]:
         """+-matters as differences of means. A relative change of +-1 % is not quite symmetric in logarithms."""
-        if not np.isfinite(matters) or matters < 0 or (self.relative and matters >= 1):
+        if not np.isfinite(equivalence_margin) or equivalence_margin < 0 or (self.relative and equivalence_margin >= 1):
             allowed = "from 0 up to, but not including, 1" if self.relative else "0 or above"
-            raise ScoresError(f"matters = {matters:g} for {self.name}; allowed: {allowed}")
+            raise ScoresError(f"matters = {equivalence_margin:g} for {self.name}; allowed: {allowed}")
         if self.relative:
-            return float(np.log1p(-matters)), float(np.log1p(matters))
-        return -matters, matters
+            return float(np.log1p(-equivalence_margin)), float(np.log1p(equivalence_margin))
+        return -equivalence_margin, equivalence_margin
 
     def is_better(self, difference: float) -> bool:
         return difference < 0 if self.lower_is_better else difference > 0
@@ -73,31 +73,42 @@ METRICS: dict[str, Metric] = {
 }
 
 
-def metric_named(name: str) -> Metric:
+def get_metric(name: str) -> Metric:
     """The metric of this name, or an error that lists them."""
     if name not in METRICS:
-        near = nearest(name, METRICS)
+        near = suggest(name, METRICS)
         hint = f"; did you mean {near!r}?" if near else ""
         raise ScoresError(f"metric {name!r} is not known; allowed: {', '.join(get_args(MetricName))}{hint}")
     return METRICS[name]
 
 
-def decide(
-    difference: Each, half: Each, half_90: Each, band: tuple[float, float], *, lower_is_better: bool
-) -> list[Word]:
+def decide_outcomes(
+    difference: PerExperiment,
+    half_width: PerExperiment,
+    equivalence_half_width: PerExperiment,
+    equivalence_band: tuple[float, float],
+    *,
+    lower_is_better: bool,
+) -> list[VerdictOutcome]:
     """The rule for many experiments: half widths of the 95 % and of the 90 % interval, and the band of +-matters."""
-    excludes_0 = np.abs(difference) > half
-    words: list[Word] = []
+    excludes_0 = np.abs(difference) > half_width
+    words: list[VerdictOutcome] = []
     for d, differs, inside, inside_90 in zip(
-        difference, excludes_0, _inside(difference, half, band), _inside(difference, half_90, band), strict=True
+        difference,
+        excludes_0,
+        _is_inside_band(difference, half_width, equivalence_band),
+        _is_inside_band(difference, equivalence_half_width, equivalence_band),
+        strict=True,
     ):
         if differs and not inside:
             words.append(HELPED if (d < 0) == lower_is_better else HURT)
         else:
-            words.append(SAME if inside_90 else UNSURE)
+            words.append(NO_PRACTICAL_DIFFERENCE if inside_90 else CANNOT_TELL)
     return words
 
 
-def _inside(difference: Each, half: Each, band: tuple[float, float]) -> np.ndarray:
-    low, high = band
-    return np.asarray((difference - half >= low) & (difference + half <= high))
+def _is_inside_band(
+    difference: PerExperiment, half_width: PerExperiment, equivalence_band: tuple[float, float]
+) -> np.ndarray:
+    low, high = equivalence_band
+    return np.asarray((difference - half_width >= low) & (difference + half_width <= high))

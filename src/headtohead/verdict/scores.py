@@ -32,9 +32,9 @@ class Scores:
     examples: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        values = _numbers("values", self.values)
-        weights = _numbers("weights", self.weights)
-        faults = _faults(self.seeds, values, weights, self.examples)
+        values = _to_float_array("values", self.values)
+        weights = _to_float_array("weights", self.weights)
+        faults = _find_errors(self.seeds, values, weights, self.examples)
         if faults:
             raise ScoresError("these scores cannot be judged: " + "; ".join(faults))
         for name, array in (("values", values), ("weights", weights)):
@@ -43,13 +43,13 @@ class Scores:
         object.__setattr__(self, "seeds", tuple(int(seed) for seed in self.seeds))
         object.__setattr__(self, "examples", tuple(str(example) for example in self.examples))
 
-    def per_seed(self) -> Float[np.ndarray, " seeds"]:
+    def compute_seed_means(self) -> Float[np.ndarray, " seeds"]:
         """Total over total, one figure a seed: the score of the whole test set."""
         return np.asarray(self.values.sum(axis=1) / self.weights.sum())
 
-    def collapsed(self) -> Scores:
+    def aggregate_per_seed(self) -> Scores:
         """The same scores with only the figure per seed left."""
-        return Scores(self.seeds, self.per_seed()[:, None], np.ones(1))
+        return Scores(self.seeds, self.compute_seed_means()[:, None], np.ones(1))
 
     def of(self, seeds: Sequence[int]) -> Scores:
         """The same scores for these seeds only, in this order."""
@@ -58,7 +58,7 @@ class Scores:
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
+class PairedScores:
     """A variant beside the baseline: variant minus baseline for each common seed and each example."""
 
     seeds: tuple[int, ...]
@@ -76,51 +76,51 @@ class Pair:
         return len(self.weights)
 
 
-def pair(name: str, baseline: Scores, variant: Scores) -> Pair:
+def pair_scores(variant_name: str, baseline: Scores, variant: Scores) -> PairedScores:
     """Pair by seed and by example; what only one of the two has is left out (seeds) or refused (examples)."""
     if 1 in (len(baseline.weights), len(variant.weights)):
-        baseline, variant = baseline.collapsed(), variant.collapsed()
-    _same_examples(name, baseline, variant)
+        baseline, variant = baseline.aggregate_per_seed(), variant.aggregate_per_seed()
+    _check_same_examples(variant_name, baseline, variant)
     common = tuple(sorted(set(baseline.seeds) & set(variant.seeds)))
     left_out = tuple(sorted(set(baseline.seeds) ^ set(variant.seeds)))
     if not common:
         empty = np.empty((0, len(baseline.weights)))
-        return Pair(common, left_out, empty, empty, baseline.weights)
-    return Pair(common, left_out, baseline.of(common).values, variant.of(common).values, baseline.weights)
+        return PairedScores(common, left_out, empty, empty, baseline.weights)
+    return PairedScores(common, left_out, baseline.of(common).values, variant.of(common).values, baseline.weights)
 
 
-def _same_examples(name: str, baseline: Scores, variant: Scores) -> None:
+def _check_same_examples(variant_name: str, baseline: Scores, variant: Scores) -> None:
     ours, theirs = len(baseline.weights), len(variant.weights)
     if ours != theirs:
         raise ScoresError(
-            f"{name}: scored on {theirs} examples, but the baseline on {ours}; both must be scored on the same ones"
+            f"{variant_name}: scored on {theirs} examples, but the baseline on {ours}; both must be scored on the same ones"
         )
     if baseline.examples and variant.examples and baseline.examples != variant.examples:
         at = next(i for i, (a, b) in enumerate(zip(baseline.examples, variant.examples, strict=True)) if a != b)
         raise ScoresError(
-            f"{name}: example {at} is {variant.examples[at]!r}, but {baseline.examples[at]!r} for the baseline; "
+            f"{variant_name}: example {at} is {variant.examples[at]!r}, but {baseline.examples[at]!r} for the baseline; "
             "both must be scored on the same examples in the same order"
         )
     if not np.array_equal(baseline.weights, variant.weights):
         at = int(np.flatnonzero(baseline.weights != variant.weights)[0])
         raise ScoresError(
-            f"{name}: example {at} weighs {variant.weights[at]:g}, but {baseline.weights[at]:g} for the baseline; "
+            f"{variant_name}: example {at} weighs {variant.weights[at]:g}, but {baseline.weights[at]:g} for the baseline; "
             "both must be scored on the same examples (where tokenizers differ, weigh by bytes)"
         )
 
 
-def _numbers(name: str, given: object) -> Float[np.ndarray, "..."]:
+def _to_float_array(name: str, array_like: object) -> Float[np.ndarray, "..."]:
     try:
-        return np.array(given, dtype=np.float64)
+        return np.array(array_like, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ScoresError(f"{name} must be a table of numbers: {error}") from error
 
 
-def _faults(
+def _find_errors(
     seeds: Sequence[int],
-    values: Float[np.ndarray, "..."],
+    totals: Float[np.ndarray, "..."],
     weights: Float[np.ndarray, "..."],
-    examples: Sequence[str],
+    example_ids: Sequence[str],
 ) -> list[str]:
     """Everything that is wrong, not only the first thing."""
     faults = []
@@ -134,15 +134,15 @@ def _faults(
     elif not (np.isfinite(weights).all() and (weights > 0).all()):
         at = int(np.flatnonzero(~(np.isfinite(weights) & (weights > 0)))[0])
         faults.append(f"weights must be numbers above 0, but example {at} weighs {weights[at]:g}")
-    if values.shape != (len(seeds), weights.size):
+    if totals.shape != (len(seeds), weights.size):
         faults.append(
-            f"values have the shape {values.shape}, but {len(seeds)} seeds and {weights.size} examples "
+            f"values have the shape {totals.shape}, but {len(seeds)} seeds and {weights.size} examples "
             f"ask for {(len(seeds), weights.size)}"
         )
-    elif not np.isfinite(values).all():
-        row, column = (int(i) for i in np.argwhere(~np.isfinite(values))[0])
-        count = int((~np.isfinite(values)).sum())
+    elif not np.isfinite(totals).all():
+        row, column = (int(i) for i in np.argwhere(~np.isfinite(totals))[0])
+        count = int((~np.isfinite(totals)).sum())
         faults.append(f"{count} of the values are not numbers, the first at seed {seeds[row]}, example {column}")
-    if examples and len(examples) != weights.size:
-        faults.append(f"{len(examples)} examples are named, but {weights.size} are weighed")
+    if example_ids and len(example_ids) != weights.size:
+        faults.append(f"{len(example_ids)} examples are named, but {weights.size} are weighed")
     return faults

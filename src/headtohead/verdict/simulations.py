@@ -24,71 +24,83 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from headtohead.errors import ScoresError
-from headtohead.verdict.statistics import Components, components
+from headtohead.verdict.statistics import VarianceComponents, estimate_variance_components
 
-Shape = Literal["gaussian", "heavy", "skewed"]
-BLEND = 0.5  # the weight of the second row; that of the first is sqrt(1 - BLEND^2)
+NoiseDistribution = Literal["gaussian", "heavy", "skewed"]
+BLEND_WEIGHT = 0.5  # the weight of the second row; that of the first is sqrt(1 - BLEND^2)
 
 
 @dataclass(frozen=True, eq=False)
-class Draw:
+class SimulatedExperiments:
     """Many experiments with the true difference 0; `here` is the truth on each experiment's own test set."""
 
     differences: Float[np.ndarray, "experiments seeds examples"]
     weights: Float[np.ndarray, "experiments examples"]
-    here: Float[np.ndarray, " experiments"]
+    test_set_differences: Float[np.ndarray, " experiments"]
 
 
 @runtime_checkable
-class World(Protocol):
+class Simulation(Protocol):
     """Where experiments come from."""
 
     @property
     def name(self) -> str: ...
 
-    def draw(self, rng: np.random.Generator, experiments: int, seeds: int, examples: int) -> Draw: ...
+    def draw(
+        self, rng: np.random.Generator, num_experiments: int, num_seeds: int, num_examples: int
+    ) -> SimulatedExperiments: ...
 
-    def truth(self, seeds: int, examples: int) -> Components:
+    def truth(self, num_seeds: int, num_examples: int) -> VarianceComponents:
         """The true parts of the variance, one entry for each kind of experiment that the world mixes."""
         ...
 
 
 @dataclass(frozen=True)
-class Synthetic:
+class SyntheticSimulation:
     """Effects of a known shape. The three sizes are standard deviations that each source gives to the final d."""
 
     name: str
     of_seeds: float = 1.0
     of_examples: float = 1.0
-    of_residual: float = 1.0
-    shape: Shape = "gaussian"
-    shape_of_seeds: Shape = "gaussian"
+    residual_std: float = 1.0
+    shape: NoiseDistribution = "gaussian"
+    seed_distribution: NoiseDistribution = "gaussian"
     lengths: bool = False
 
-    def draw(self, rng: np.random.Generator, experiments: int, seeds: int, examples: int) -> Draw:
-        a = self.of_seeds * np.sqrt(seeds) * _noise(rng, self.shape_of_seeds, (experiments, seeds, 1))
-        b = self.of_examples * np.sqrt(examples) * _noise(rng, self.shape, (experiments, 1, examples))
-        r = _noise(rng, self.shape, (experiments, seeds, examples))
-        r *= self.of_residual * np.sqrt(seeds * examples)
-        weights = np.ones((experiments, examples))
+    def draw(
+        self, rng: np.random.Generator, num_experiments: int, num_seeds: int, num_examples: int
+    ) -> SimulatedExperiments:
+        a = (
+            self.of_seeds
+            * np.sqrt(num_seeds)
+            * _sample_noise(rng, self.seed_distribution, (num_experiments, num_seeds, 1))
+        )
+        b = (
+            self.of_examples
+            * np.sqrt(num_examples)
+            * _sample_noise(rng, self.shape, (num_experiments, 1, num_examples))
+        )
+        r = _sample_noise(rng, self.shape, (num_experiments, num_seeds, num_examples))
+        r *= self.residual_std * np.sqrt(num_seeds * num_examples)
+        weights = np.ones((num_experiments, num_examples))
         if self.lengths:  # lognormal, as lengths of sentences roughly are; half as much spread as mean
-            weights = np.ceil(20 * np.exp(0.5 * rng.standard_normal((experiments, examples))))
+            weights = np.ceil(20 * np.exp(0.5 * rng.standard_normal((num_experiments, num_examples))))
         r += a + b
         r *= weights[:, None, :]
-        return Draw(r, weights, (b[:, 0] * weights).sum(axis=-1) / weights.sum(axis=-1))
+        return SimulatedExperiments(r, weights, (b[:, 0] * weights).sum(axis=-1) / weights.sum(axis=-1))
 
-    def truth(self, seeds: int, examples: int) -> Components:
+    def truth(self, num_seeds: int, num_examples: int) -> VarianceComponents:
         # Unequal lengths make fewer examples of the same number; seeds are not touched by it.
         loss = np.exp(0.25) if self.lengths else 1.0
-        residual = np.array([self.of_residual**2 * loss])
+        residual = np.array([self.residual_std**2 * loss])
         of_examples = np.array([self.of_examples**2 * loss])
         seed = self.of_seeds**2 + residual
         both = of_examples + residual
-        return Components(np.zeros(1), seed, of_examples, both, residual, np.zeros(1), seeds, examples)
+        return VarianceComponents(np.zeros(1), seed, of_examples, both, residual, np.zeros(1), num_seeds, num_examples)
 
 
 @dataclass(frozen=True, eq=False)
-class _Pool:
+class _ResidualPool:
     """One measured table, taken apart: what examples add, and what seeds add to each."""
 
     of_examples: Float[np.ndarray, " examples"]
@@ -96,42 +108,46 @@ class _Pool:
     weights: Float[np.ndarray, " examples"]
 
     @classmethod
-    def of(cls, table: Float[np.ndarray, "seeds examples"], weights: Float[np.ndarray, " examples"]) -> _Pool:
-        seeds = len(table)
-        mean = table.mean(axis=0)
-        parts = components(table[None], weights[None])
-        own = float(parts.of_examples[0] / parts.of_both[0]) if parts.of_both[0] > 0 else 0.0
+    def of(
+        cls, differences: Float[np.ndarray, "seeds examples"], weights: Float[np.ndarray, " examples"]
+    ) -> _ResidualPool:
+        seeds = len(differences)
+        mean = differences.mean(axis=0)
+        parts = estimate_variance_components(differences[None], weights[None])
+        own = float(parts.of_examples[0] / parts.example_mean_square[0]) if parts.example_mean_square[0] > 0 else 0.0
         return cls(
             np.sqrt(own) * (mean - weights * (mean.sum() / weights.sum())),
-            (table - mean) * np.sqrt(seeds / (seeds - 1)),  # centring took 1/seeds of the variance
+            (differences - mean) * np.sqrt(seeds / (seeds - 1)),  # centring took 1/seeds of the variance
             weights,
         )
 
-    def draw(self, rng: np.random.Generator, experiments: int, seeds: int, examples: int) -> Draw:
-        column = rng.integers(len(self.weights), size=(experiments, examples))
-        first, second = rng.integers(len(self.of_seeds), size=(2, experiments, seeds))
+    def draw(
+        self, rng: np.random.Generator, num_experiments: int, num_seeds: int, num_examples: int
+    ) -> SimulatedExperiments:
+        column = rng.integers(len(self.weights), size=(num_experiments, num_examples))
+        first, second = rng.integers(len(self.of_seeds), size=(2, num_experiments, num_seeds))
         weights, shared = self.weights[column], self.of_examples[column]
-        table = np.sqrt(1 - BLEND**2) * self._rows(first, column) + BLEND * self._rows(second, column)
+        table = np.sqrt(1 - BLEND_WEIGHT**2) * self._rows(first, column) + BLEND_WEIGHT * self._rows(second, column)
         table += shared[:, None, :]
-        return Draw(table, weights, shared.sum(axis=-1) / weights.sum(axis=-1))
+        return SimulatedExperiments(table, weights, shared.sum(axis=-1) / weights.sum(axis=-1))
 
     def _rows(
-        self, row: Int[np.ndarray, "experiments seeds"], column: Int[np.ndarray, "experiments examples"]
+        self, row_index: Int[np.ndarray, "experiments seeds"], column_index: Int[np.ndarray, "experiments examples"]
     ) -> Float[np.ndarray, "experiments seeds examples"]:
-        flat = row[:, :, None] * self.of_seeds.shape[1] + column[:, None, :]
+        flat = row_index[:, :, None] * self.of_seeds.shape[1] + column_index[:, None, :]
         return np.asarray(self.of_seeds.ravel()[flat])
 
-    def truth(self, seeds: int, examples: int) -> tuple[float, float, float]:
+    def truth(self, num_seeds: int, num_examples: int) -> tuple[float, float, float]:
         """What seeds (with the residual), examples and the residual alone give to the variance of d."""
         mean = self.weights.mean()
         per_seed = self.of_seeds.sum(axis=1) / self.weights.sum()
         residual = self.of_seeds - per_seed[:, None] * self.weights
-        of_residual = float((residual**2).mean() / mean**2) / (seeds * examples)
-        of_examples = float((self.of_examples**2).mean() / mean**2) / examples
-        return float((per_seed**2).mean()) / seeds + of_residual, of_examples, of_residual
+        of_residual = float((residual**2).mean() / mean**2) / (num_seeds * num_examples)
+        of_examples = float((self.of_examples**2).mean() / mean**2) / num_examples
+        return float((per_seed**2).mean()) / num_seeds + of_residual, of_examples, of_residual
 
 
-class Measured:
+class ResampledSimulation:
     """Experiments drawn from measured tables of paired differences (seeds x examples), an equal share from each."""
 
     def __init__(
@@ -149,29 +165,35 @@ class Measured:
                     f"example, but has the shape {table.shape} and {len(weight)} weights"
                 )
         self.name = name
-        self._pools = [_Pool.of(table, weight) for table, weight in zip(differences, weights, strict=True)]
+        self._pools = [_ResidualPool.of(table, weight) for table, weight in zip(differences, weights, strict=True)]
 
-    def draw(self, rng: np.random.Generator, experiments: int, seeds: int, examples: int) -> Draw:
-        shares = [len(part) for part in np.array_split(np.arange(experiments), len(self._pools))]
+    def draw(
+        self, rng: np.random.Generator, num_experiments: int, num_seeds: int, num_examples: int
+    ) -> SimulatedExperiments:
+        shares = [len(part) for part in np.array_split(np.arange(num_experiments), len(self._pools))]
         draws = [
-            pool.draw(rng, share, seeds, examples) for pool, share in zip(self._pools, shares, strict=True) if share
+            pool.draw(rng, share, num_seeds, num_examples)
+            for pool, share in zip(self._pools, shares, strict=True)
+            if share
         ]
-        return Draw(
+        return SimulatedExperiments(
             np.concatenate([draw.differences for draw in draws]),
             np.concatenate([draw.weights for draw in draws]),
-            np.concatenate([draw.here for draw in draws]),
+            np.concatenate([draw.test_set_differences for draw in draws]),
         )
 
-    def truth(self, seeds: int, examples: int) -> Components:
-        seed, shared, residual = np.array([pool.truth(seeds, examples) for pool in self._pools]).T
+    def truth(self, num_seeds: int, num_examples: int) -> VarianceComponents:
+        seed, shared, residual = np.array([pool.truth(num_seeds, num_examples) for pool in self._pools]).T
         nothing = np.zeros_like(seed)
-        return Components(nothing, seed, shared, shared + residual, residual, nothing, seeds, examples)
+        return VarianceComponents(nothing, seed, shared, shared + residual, residual, nothing, num_seeds, num_examples)
 
 
-def _noise(rng: np.random.Generator, shape: Shape, size: tuple[int, ...]) -> Float[np.ndarray, "..."]:
+def _sample_noise(
+    rng: np.random.Generator, distribution: NoiseDistribution, size: tuple[int, ...]
+) -> Float[np.ndarray, "..."]:
     """Mean 0, variance 1."""
-    if shape == "heavy":
+    if distribution == "heavy":
         return np.asarray(rng.standard_t(3, size) / np.sqrt(3))
-    if shape == "skewed":
+    if distribution == "skewed":
         return np.asarray(rng.standard_exponential(size) - 1)
     return rng.standard_normal(size)

@@ -42,78 +42,81 @@ import numpy as np
 from jaxtyping import Float
 from scipy import optimize, special
 
-Each = Float[np.ndarray, " experiments"]
+PerExperiment = Float[np.ndarray, " experiments"]
 
-POWER = 0.8
-MANY = 1e6  # degrees of freedom beyond which t is normal for every purpose here
-FAR = 1e4  # standard errors, as good as infinitely many
-NODES, HEIGHTS = np.polynomial.legendre.leggauss(64)
-QUANTILES, WEIGHTS = (NODES + 1) / 2, HEIGHTS / 2  # a quadrature over chances from 0 to 1
+TARGET_POWER = 0.8
+MAX_DEGREES_OF_FREEDOM = 1e6  # degrees of freedom beyond which t is normal for every purpose here
+MAX_STANDARD_ERRORS = 1e4  # standard errors, as good as infinitely many
+LEGENDRE_NODES, LEGENDRE_WEIGHTS = np.polynomial.legendre.leggauss(64)
+QUADRATURE_QUANTILES, QUADRATURE_WEIGHTS = (
+    (LEGENDRE_NODES + 1) / 2,
+    LEGENDRE_WEIGHTS / 2,
+)  # a quadrature over chances from 0 to 1
 
 
 @dataclass(frozen=True, eq=False)
-class Components:
+class VarianceComponents:
     """The parts of the variance of d, for each of many experiments of the same size.
 
     `of_seeds` is A, `of_examples` is B - R after choice 1, `of_both` is B, `residual` is R; see the top of the file.
     """
 
-    difference: Each
-    of_seeds: Each
-    of_examples: Each
-    of_both: Each
-    residual: Each
-    skewness: Each
+    difference: PerExperiment
+    of_seeds: PerExperiment
+    of_examples: PerExperiment
+    example_mean_square: PerExperiment
+    residual_variance: PerExperiment
+    skewness: PerExperiment
     seeds: int
     examples: int
 
-    def only(self, experiment: int) -> Components:
+    def select_experiment(self, index: int) -> VarianceComponents:
         """One of the experiments."""
-        return self.mapped(lambda array: array[[experiment]])
+        return self.map_arrays(lambda array: array[[index]])
 
-    def mapped(self, change: Callable[[Each], Each]) -> Components:
+    def map_arrays(self, transform: Callable[[PerExperiment], PerExperiment]) -> VarianceComponents:
         """The same sizes, with every array changed alike."""
-        return Components(
-            change(self.difference),
-            change(self.of_seeds),
-            change(self.of_examples),
-            change(self.of_both),
-            change(self.residual),
-            change(self.skewness),
+        return VarianceComponents(
+            transform(self.difference),
+            transform(self.of_seeds),
+            transform(self.of_examples),
+            transform(self.example_mean_square),
+            transform(self.residual_variance),
+            transform(self.skewness),
             self.seeds,
             self.examples,
         )
 
-    def resized(self, seeds: int, examples: int) -> Components:
+    def extrapolate(self, num_seeds: int, num_examples: int) -> VarianceComponents:
         """What the same noise would give with other numbers of seeds and examples."""
-        fewer, shorter = self.seeds / seeds, self.examples / examples
-        left = np.minimum(self.of_seeds, self.residual)
+        fewer, shorter = self.seeds / num_seeds, self.examples / num_examples
+        left = np.minimum(self.of_seeds, self.residual_variance)
         of_examples = self.of_examples * shorter
         return replace(
             self,
             of_seeds=(self.of_seeds - left + left * shorter) * fewer,
             of_examples=of_examples,
-            of_both=of_examples + (self.of_both - self.of_examples) * fewer * shorter,
-            residual=self.residual * fewer * shorter,
-            seeds=seeds,
-            examples=examples,
+            example_mean_square=of_examples + (self.example_mean_square - self.of_examples) * fewer * shorter,
+            residual_variance=self.residual_variance * fewer * shorter,
+            seeds=num_seeds,
+            examples=num_examples,
         )
 
 
 @dataclass(frozen=True, eq=False)
-class Spread:
+class IntervalEstimate:
     """A standard error, its degrees of freedom, and the half width of the interval they give."""
 
-    error: Each
-    freedom: Each
-    half: Each
+    error: PerExperiment
+    degrees_of_freedom: PerExperiment
+    half: PerExperiment
 
 
-def components(
+def estimate_variance_components(
     differences: Float[np.ndarray, "experiments seeds examples"],
     weights: Float[np.ndarray, "experiments examples"],
-    unseen: Each | None = None,
-) -> Components:
+    extra_example_variance: PerExperiment | None = None,
+) -> VarianceComponents:
     """Measure the parts. `unseen` is a variance to add for examples that did not happen to differ (see `rare`)."""
     _, seeds, examples = differences.shape
     total = weights.sum(axis=-1)
@@ -122,7 +125,7 @@ def components(
     of_seeds = per_seed.var(axis=-1, ddof=1) / seeds
     nothing = np.zeros_like(difference)
     if examples == 1:
-        return Components(difference, of_seeds, nothing, nothing, nothing, nothing, seeds, examples)
+        return VarianceComponents(difference, of_seeds, nothing, nothing, nothing, nothing, seeds, examples)
 
     influence = differences - per_seed[..., None] * weights[:, None, :]
     influence *= ((examples - 1) / (total[:, None] - weights))[:, None, :]
@@ -135,15 +138,15 @@ def components(
     excess = both - residual
     noise = np.sqrt(2 * both**2 / (examples - 1) + 2 * residual**2 / freedom)
     of_examples = np.where(excess > noise, excess, 0.0)
-    if unseen is not None:
-        both, of_examples = both + unseen, of_examples + unseen
+    if extra_example_variance is not None:
+        both, of_examples = both + extra_example_variance, of_examples + extra_example_variance
     # Where all examples agree there is no skewness, and 0/0 is kept out.
     cube = np.sqrt(examples) * (shared**3).sum(axis=-1)
     skewness = np.divide(cube, square**1.5, out=nothing.copy(), where=square**1.5 > 0)
-    return Components(difference, of_seeds, of_examples, both, residual, skewness, seeds, examples)
+    return VarianceComponents(difference, of_seeds, of_examples, both, residual, skewness, seeds, examples)
 
 
-def rare(differences: Float[np.ndarray, "experiments seeds examples"]) -> Each:
+def compute_rare_difference_variance(differences: Float[np.ndarray, "experiments seeds examples"]) -> PerExperiment:
     """For right and wrong answers: a variance for the rows that could have differed and did not.
 
     When no row differs between two variants every variance above is 0, yet new rows may well differ: after E equal
@@ -155,97 +158,114 @@ def rare(differences: Float[np.ndarray, "experiments seeds examples"]) -> Each:
     return np.asarray(np.maximum(2.0 - differing, 0.0) / examples**2)
 
 
-def critical(level: float, freedom: Each) -> Each:
+def compute_critical_value(confidence: float, degrees_of_freedom: PerExperiment) -> PerExperiment:
     """How many standard errors a two-sided interval of this level reaches."""
-    return np.asarray(special.stdtrit(np.minimum(freedom, MANY), (1 + level) / 2))
+    return np.asarray(special.stdtrit(np.minimum(degrees_of_freedom, MAX_DEGREES_OF_FREEDOM), (1 + confidence) / 2))
 
 
-def spread_of_seeds(parts: Components, level: float) -> Spread:
+def compute_seed_interval(components: VarianceComponents, confidence: float) -> IntervalEstimate:
     """For "on this test set": the t interval of the paired differences, one for each seed."""
-    error = np.sqrt(parts.of_seeds)
-    freedom = np.full_like(error, parts.seeds - 1)
-    return Spread(error, freedom, critical(level, freedom[:1]) * error)  # the same for all: worked out once
+    error = np.sqrt(components.of_seeds)
+    freedom = np.full_like(error, components.seeds - 1)
+    return IntervalEstimate(
+        error, freedom, compute_critical_value(confidence, freedom[:1]) * error
+    )  # the same for all: worked out once
 
 
-def spread(parts: Components, level: float) -> Spread:
+def compute_interval(components: VarianceComponents, confidence: float) -> IntervalEstimate:
     """For "on new text of this kind": the variances of seeds and examples added, never narrower than the seeds'."""
-    alone = spread_of_seeds(parts, level)
-    if parts.examples == 1:
+    alone = compute_seed_interval(components, confidence)
+    if components.examples == 1:
         return alone
-    error, freedom = satterthwaite(parts)
-    half = critical(level, freedom) * error
+    error, freedom = compute_satterthwaite_error(components)
+    half = compute_critical_value(confidence, freedom) * error
     wider = half > alone.half
-    return Spread(
+    return IntervalEstimate(
         np.where(wider, error, alone.error),
-        np.where(wider, freedom, alone.freedom),
+        np.where(wider, freedom, alone.degrees_of_freedom),
         np.where(wider, half, alone.half),
     )
 
 
-def satterthwaite(parts: Components) -> tuple[Each, Each]:
+def compute_satterthwaite_error(components: VarianceComponents) -> tuple[PerExperiment, PerExperiment]:
     """The standard error of d for new seeds and examples, and its degrees of freedom (choices 2 and 4)."""
-    variance = parts.of_seeds + parts.of_examples
-    own = np.divide(parts.of_examples, parts.of_both, out=np.zeros_like(variance), where=parts.of_both > 0)
-    freedom_of_examples = (parts.examples - 1) / (1 + parts.skewness**2 * own**3)
-    freedom_of_residual = (parts.seeds - 1) * (parts.examples - 1)
-    from_examples = parts.of_both**2 / freedom_of_examples + parts.residual**2 / freedom_of_residual
-    wobble = parts.of_seeds**2 / (parts.seeds - 1) + np.where(parts.of_examples > 0, from_examples, 0.0)
-    freedom = np.divide(variance**2, wobble, out=np.full_like(variance, parts.seeds - 1.0), where=wobble > 0)
+    variance = components.of_seeds + components.of_examples
+    own = np.divide(
+        components.of_examples,
+        components.example_mean_square,
+        out=np.zeros_like(variance),
+        where=components.example_mean_square > 0,
+    )
+    freedom_of_examples = (components.examples - 1) / (1 + components.skewness**2 * own**3)
+    freedom_of_residual = (components.seeds - 1) * (components.examples - 1)
+    from_examples = (
+        components.example_mean_square**2 / freedom_of_examples + components.residual_variance**2 / freedom_of_residual
+    )
+    wobble = components.of_seeds**2 / (components.seeds - 1) + np.where(components.of_examples > 0, from_examples, 0.0)
+    freedom = np.divide(variance**2, wobble, out=np.full_like(variance, components.seeds - 1.0), where=wobble > 0)
     return np.sqrt(variance), np.maximum(freedom, 1.0)
 
 
-def power_to_differ(parts: Components, effect: float, level: float) -> float:
+def compute_detection_power(components: VarianceComponents, effect: float, confidence: float) -> float:
     """How often the interval of such an experiment excludes 0 when the true difference is `effect`.
 
     `parts` is one experiment and is taken for the truth. d is normal, the seeds' variance a chi-square with S - 1
     degrees of freedom and independent of d, the examples' variance as good as known: the chance is an integral over
     the chi-square. Where examples add nothing this is the noncentral t distribution.
     """
-    possible, error = _possible(parts)
-    half = spread(possible, level).half
-    chance = special.ndtr(_in_errors(-half - effect, error)) + special.ndtr(_in_errors(effect - half, error))
-    return float(WEIGHTS @ chance)
+    possible, error = _expand_over_seed_variance(components)
+    half = compute_interval(possible, confidence).half
+    chance = special.ndtr(_to_standard_errors(-half - effect, error)) + special.ndtr(
+        _to_standard_errors(effect - half, error)
+    )
+    return float(QUADRATURE_WEIGHTS @ chance)
 
 
-def power_to_agree(parts: Components, effect: float, level: float, band: tuple[float, float]) -> float:
+def compute_equivalence_power(
+    components: VarianceComponents, effect: float, confidence: float, equivalence_band: tuple[float, float]
+) -> float:
     """How often the interval lies inside the band when the true difference is `effect`."""
-    possible, error = _possible(parts)
-    half = spread(possible, level).half
-    low, high = band
-    above = special.ndtr(_in_errors(low + half - effect, error))
-    below = special.ndtr(_in_errors(high - half - effect, error))
-    return float(WEIGHTS @ np.maximum(below - above, 0.0))
+    possible, error = _expand_over_seed_variance(components)
+    half = compute_interval(possible, confidence).half
+    low, high = equivalence_band
+    above = special.ndtr(_to_standard_errors(low + half - effect, error))
+    below = special.ndtr(_to_standard_errors(high - half - effect, error))
+    return float(QUADRATURE_WEIGHTS @ np.maximum(below - above, 0.0))
 
 
-def detectable(parts: Components, level: float) -> float:
+def compute_min_detectable_effect(components: VarianceComponents, confidence: float) -> float:
     """The smallest true difference that an interval of this level tells from 0 four times in five."""
-    unit = float(np.sqrt(parts.of_seeds[0] + parts.of_examples[0]))
+    unit = float(np.sqrt(components.of_seeds[0] + components.of_examples[0]))
     if unit == 0:
         return 0.0
     high = 4.0
-    while power_to_differ(parts, high * unit, level) < POWER:
+    while compute_detection_power(components, high * unit, confidence) < TARGET_POWER:
         high *= 2
     return unit * float(
-        optimize.brentq(lambda x: power_to_differ(parts, x * unit, level) - POWER, 0.0, high, xtol=1e-6)
+        optimize.brentq(
+            lambda x: compute_detection_power(components, x * unit, confidence) - TARGET_POWER, 0.0, high, xtol=1e-6
+        )
     )
 
 
-def _possible(parts: Components) -> tuple[Components, Each]:
+def _expand_over_seed_variance(components: VarianceComponents) -> tuple[VarianceComponents, PerExperiment]:
     """The experiments that could come out where `parts` is the truth, one for each quantile of the chi-square."""
-    assert parts.difference.size == 1
-    freedom = parts.seeds - 1
-    luck = special.chdtri(freedom, 1 - QUANTILES) / freedom
-    truth = parts.mapped(lambda array: np.full_like(luck, array[0]))
+    assert components.difference.size == 1
+    freedom = components.seeds - 1
+    luck = special.chdtri(freedom, 1 - QUADRATURE_QUANTILES) / freedom
+    truth = components.map_arrays(lambda array: np.full_like(luck, array[0]))
     return replace(truth, of_seeds=truth.of_seeds * luck), np.sqrt(truth.of_seeds + truth.of_examples)
 
 
-def _in_errors(effect: Each, error: Each) -> Each:
+def _to_standard_errors(effect: PerExperiment, standard_error: PerExperiment) -> PerExperiment:
     """In standard errors; with no error at all the sign alone counts."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return np.asarray(np.nan_to_num(effect / error, nan=0.0, posinf=FAR, neginf=-FAR))
+        return np.asarray(
+            np.nan_to_num(effect / standard_error, nan=0.0, posinf=MAX_STANDARD_ERRORS, neginf=-MAX_STANDARD_ERRORS)
+        )
 
 
-def mean_interval(values: Sequence[float], confidence: float = 0.95) -> list[float] | None:
+def compute_mean_interval(values: Sequence[float], confidence: float = 0.95) -> list[float] | None:
     """The t interval of a mean; none from fewer than two values."""
     if len(values) < 2:
         return None

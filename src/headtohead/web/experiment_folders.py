@@ -9,40 +9,46 @@ from pathlib import Path
 
 from headtohead.errors import RequestError
 
-MOST = 2000
+MAX_EXPERIMENTS = 2000
 """experiments in one listing"""
-LARGEST = 64 << 20
+MAX_FILE_BYTES = 64 << 20
 """bytes of a file that is read for a page"""
 
 
-class UnknownNameError(RequestError):
+class NameNotFoundError(RequestError):
     """A name that is not in the listing."""
 
 
 @dataclass(frozen=True)
-class Folders:
+class ExperimentFolders:
     """The folder RUNS, as it lies on the disk right now."""
 
     root: Path
 
     @classmethod
-    def at(cls, runs: Path) -> Folders:
+    def at(cls, runs_folder: Path) -> ExperimentFolders:
         """RUNS, whole; one experiment's folder is not what is meant."""
-        if (runs / "experiment.json").is_file():
-            raise RequestError(f"{runs}: is one experiment; give the folder that it lies in, {runs.resolve().parent}")
-        if runs.exists() and not runs.is_dir():
-            raise RequestError(f"{runs}: is not a folder")
-        runs.mkdir(parents=True, exist_ok=True)
-        return cls(runs.resolve())
+        if (runs_folder / "experiment.json").is_file():
+            raise RequestError(
+                f"{runs_folder}: is one experiment; give the folder that it lies in, {runs_folder.resolve().parent}"
+            )
+        if runs_folder.exists() and not runs_folder.is_dir():
+            raise RequestError(f"{runs_folder}: is not a folder")
+        runs_folder.mkdir(parents=True, exist_ok=True)
+        return cls(runs_folder.resolve())
 
     def experiments(self) -> dict[str, Path]:
         """name: folder, by name."""
         found: dict[str, Path] = {}
         with os.scandir(self.root) as entries:
             for entry in entries:
-                if len(found) >= MOST:
+                if len(found) >= MAX_EXPERIMENTS:
                     break
-                if not entry.name.startswith(".") and _is_text(entry.name) and self._is_experiment(Path(entry.path)):
+                if (
+                    not entry.name.startswith(".")
+                    and _is_valid_unicode(entry.name)
+                    and self._is_experiment_folder(Path(entry.path))
+                ):
                     found[entry.name] = Path(entry.path).resolve()
         return dict(sorted(found.items()))
 
@@ -50,15 +56,15 @@ class Folders:
         """The folder of the experiment of that name."""
         folder = self.experiments().get(name)
         if folder is None:
-            raise UnknownNameError("there is no experiment of that name")
+            raise NameNotFoundError("there is no experiment of that name")
         return folder
 
-    def _is_experiment(self, folder: Path) -> bool:
+    def _is_experiment_folder(self, folder: Path) -> bool:
         # What leads out of RUNS is not followed, be it the folder or its file.
-        return inside(folder, self.root) and file_in(folder.resolve(), "experiment.json") is not None
+        return is_inside(folder, self.root) and find_readable_file(folder.resolve(), "experiment.json") is not None
 
 
-def inside(path: Path, root: Path) -> bool:
+def is_inside(path: Path, root: Path) -> bool:
     """Whether a path, with all its links followed, lies below a folder."""
     try:
         there = path.resolve()
@@ -67,18 +73,18 @@ def inside(path: Path, root: Path) -> bool:
         return False
 
 
-def file_in(folder: Path, name: str) -> Path | None:
+def find_readable_file(folder: Path, relative_path: str) -> Path | None:
     """A file of an experiment that may be read: there, not outside by way of a link, and of a size to be shown."""
-    path = folder / name
+    path = folder / relative_path
     try:
-        if path.is_file() and inside(path, folder) and path.stat().st_size <= LARGEST:
+        if path.is_file() and is_inside(path, folder) and path.stat().st_size <= MAX_FILE_BYTES:
             return path
     except OSError:
         pass
     return None
 
 
-def _is_text(name: str) -> bool:
+def _is_valid_unicode(name: str) -> bool:
     """Names that are no Unicode cannot stand in an address."""
     try:
         name.encode()

@@ -26,27 +26,27 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-MOST_BODY = 256 << 10
-TOO_LARGE = f"the body is larger than {MOST_BODY >> 10} kB"
-CLOSE = {"connection": "close"}
-MOST_ADDRESS = 2048
-BODY_SECONDS = 20.0
-MOST_AT_ONCE = {"read": 200, "change": 8, "watch": 200, "models": 16}
+MAX_BODY_BYTES = 256 << 10
+BODY_TOO_LARGE_MESSAGE = f"the body is larger than {MAX_BODY_BYTES >> 10} kB"
+CLOSE_CONNECTION_HEADERS = {"connection": "close"}
+MAX_URL_LENGTH = 2048
+BODY_TIMEOUT_SECONDS = 20.0
+MAX_CONCURRENT_REQUESTS = {"read": 200, "change": 8, "watch": 200, "models": 16}
 """of each kind; a class that opens a page at the same moment asks for its style and scripts at the same moment too"""
-MODELS = ("/api/attention", "/api/playground/")
+MODEL_PATH_PREFIXES = ("/api/attention", "/api/playground/")
 """these change nothing, but they ask long questions and take long to be answered"""
-SAFE = ("GET", "HEAD", "OPTIONS")
-COOKIE = "h2h"
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+SESSION_COOKIE = "h2h"
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 
-POLICY = (
+CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-HEADERS = {
-    "content-security-policy": POLICY,
+SECURITY_HEADERS = {
+    "content-security-policy": CONTENT_SECURITY_POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "same-origin",  # without any, a browser would not say where its own POST comes from
@@ -57,7 +57,7 @@ HEADERS = {
 
 
 @dataclass
-class Refusal:
+class Rejection:
     """An answer that is given here and goes no further."""
 
     status: int
@@ -66,32 +66,32 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Hosts:
+class AllowedHosts:
     """The names by which this server may be called. An address is never another site's name; a word may be."""
 
     names: frozenset[str]
-    any_address: bool = False
+    allows_any_ip: bool = False
 
     @classmethod
-    def of(cls, address: str, *more: str) -> Hosts:
+    def of(cls, address: str, *more: str) -> AllowedHosts:
         """For a server that listens at this address."""
         everywhere = address in ("0.0.0.0", "::", "")
-        return cls(frozenset(name.lower() for name in (*LOOPBACK, address, *more) if name), everywhere)
+        return cls(frozenset(name.lower() for name in (*LOOPBACK_HOSTS, address, *more) if name), everywhere)
 
-    def allow(self, host: str) -> bool:
+    def is_allowed(self, host: str) -> bool:
         name = urlsplit(f"//{host}").hostname if _is_authority(host) else None
         if name is None:
             return False
-        return name in self.names or (self.any_address and _is_address(name))
+        return name in self.names or (self.allows_any_ip and _is_ip_address(name))
 
 
 def is_loopback(address: str) -> bool:
     if address == "localhost":
         return True
-    return _is_address(address) and ipaddress.ip_address(address).is_loopback
+    return _is_ip_address(address) and ipaddress.ip_address(address).is_loopback
 
 
-def _is_address(name: str) -> bool:
+def _is_ip_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -110,12 +110,12 @@ def _is_authority(host: str) -> bool:
         return False
 
 
-class Guard:
+class RequestGuard:
     """Stands before the application."""
 
-    def __init__(self, app: App, *, hosts: Hosts, token: str | None = None) -> None:
-        self.app, self.hosts, self.token = app, hosts, token
-        self.at_once = dict.fromkeys(MOST_AT_ONCE, 0)
+    def __init__(self, app: ASGIApp, *, allowed_hosts: AllowedHosts, token: str | None = None) -> None:
+        self.app, self.allowed_hosts, self.token = app, allowed_hosts, token
+        self.active_requests = dict.fromkeys(MAX_CONCURRENT_REQUESTS, 0)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -124,64 +124,64 @@ class Guard:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        headers = _headers(scope)
-        refusal = self._refusal(scope, headers)
+        headers = _read_headers(scope)
+        refusal = self._check_request(scope, headers)
         if refusal is not None:
-            await _answer(scope, send, refusal)
+            await _send_rejection(scope, send, refusal)
             return
         await self._pass(scope, receive, send)
 
-    def _refusal(self, scope: Scope, headers: dict[str, str]) -> Refusal | None:
+    def _check_request(self, scope: Scope, headers: dict[str, str]) -> Rejection | None:
         """Why this goes no further, if so."""
-        if not self.hosts.allow(headers.get("host", "")):
-            return Refusal(421, "this server does not go by that name; open it by its address or as localhost")
-        if len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"") > MOST_ADDRESS:
-            return Refusal(414, "the address is too long")
-        if self.token is not None and (refusal := self._without_token(scope, headers, self.token)):
+        if not self.allowed_hosts.is_allowed(headers.get("host", "")):
+            return Rejection(421, "this server does not go by that name; open it by its address or as localhost")
+        if len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"") > MAX_URL_LENGTH:
+            return Rejection(414, "the address is too long")
+        if self.token is not None and (refusal := self._check_token(scope, headers, self.token)):
             return refusal
-        if scope["method"] not in SAFE and not _is_own(headers):
-            return Refusal(403, "asked for by another site")
+        if scope["method"] not in SAFE_METHODS and not _is_same_origin(headers):
+            return Rejection(403, "asked for by another site")
         length = headers.get("content-length", "0")
-        if not length.isascii() or not length.isdigit() or int(length) > MOST_BODY:
-            return Refusal(413, TOO_LARGE, CLOSE)
+        if not length.isascii() or not length.isdigit() or int(length) > MAX_BODY_BYTES:
+            return Rejection(413, BODY_TOO_LARGE_MESSAGE, CLOSE_CONNECTION_HEADERS)
         return None
 
-    def _without_token(self, scope: Scope, headers: dict[str, str], token: str) -> Refusal | None:
+    def _check_token(self, scope: Scope, headers: dict[str, str], token: str) -> Rejection | None:
         kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and _same(given.strip(), token):
+        if kind.lower() == "bearer" and _equals_constant_time(given.strip(), token):
             return None
-        if _same(_cookie(headers), _session(token)):
+        if _equals_constant_time(_read_session_cookie(headers), _derive_session_id(token)):
             return None
         asked = parse_qs(bytes(scope.get("query_string") or b"").decode("latin-1")).get("token", [""])[0]
-        if scope["method"] == "GET" and _same(asked, token):
+        if scope["method"] == "GET" and _equals_constant_time(asked, token):
             # The token leaves the address bar at once; the cookie holds a hash that is worth something only here.
-            cookie = f"{COOKIE}={_session(token)}; HttpOnly; SameSite=Strict; Path=/"
+            cookie = f"{SESSION_COOKIE}={_derive_session_id(token)}; HttpOnly; SameSite=Strict; Path=/"
             there = "/" + quote(scope["path"].lstrip("/\\"))
-            return Refusal(303, "welcome", {"location": there, "set-cookie": cookie})
-        return Refusal(401, "this server asks for a token: open the link that h2h serve printed")
+            return Rejection(303, "welcome", {"location": there, "set-cookie": cookie})
+        return Rejection(401, "this server asks for a token: open the link that h2h serve printed")
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
-        kind = _kind(scope)
-        if self.at_once[kind] >= MOST_AT_ONCE[kind]:
-            await _answer(scope, send, Refusal(503, "too many requests at once", {"retry-after": "2"}))
+        kind = _classify_request(scope)
+        if self.active_requests[kind] >= MAX_CONCURRENT_REQUESTS[kind]:
+            await _send_rejection(scope, send, Rejection(503, "too many requests at once", {"retry-after": "2"}))
             return
-        self.at_once[kind] += 1
+        self.active_requests[kind] += 1
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message = {**message, "headers": _with_ours(message.get("headers", []))}
+                message = {**message, "headers": _add_security_headers(message.get("headers", []))}
             await send(message)
 
         try:
-            await self.app(scope, _limited(receive), sending)
+            await self.app(scope, _limit_body(receive), sending)
         finally:
-            self.at_once[kind] -= 1
+            self.active_requests[kind] -= 1
 
 
-def _limited(receive: Receive) -> Receive:
+def _limit_body(receive: Receive) -> Receive:
     """The same body, with an end to its size and to the wait for it."""
     seen, done = 0, False
-    until = asyncio.get_running_loop().time() + BODY_SECONDS
+    until = asyncio.get_running_loop().time() + BODY_TIMEOUT_SECONDS
 
     async def limited() -> Message:
         nonlocal seen, done
@@ -191,23 +191,23 @@ def _limited(receive: Receive) -> Receive:
             async with asyncio.timeout_at(until):
                 message = await receive()
         except TimeoutError:
-            raise HTTPException(408, "the body took too long", CLOSE) from None
+            raise HTTPException(408, "the body took too long", CLOSE_CONNECTION_HEADERS) from None
         seen += len(message.get("body", b""))
-        if seen > MOST_BODY:
-            raise HTTPException(413, TOO_LARGE, CLOSE)
+        if seen > MAX_BODY_BYTES:
+            raise HTTPException(413, BODY_TOO_LARGE_MESSAGE, CLOSE_CONNECTION_HEADERS)
         done = not message.get("more_body", False)
         return message
 
     return limited
 
 
-def _kind(scope: Scope) -> str:
-    if scope["method"] not in SAFE:
-        return "models" if scope["path"].startswith(MODELS) else "change"
+def _classify_request(scope: Scope) -> str:
+    if scope["method"] not in SAFE_METHODS:
+        return "models" if scope["path"].startswith(MODEL_PATH_PREFIXES) else "change"
     return "watch" if scope["path"].endswith("/events") else "read"
 
 
-def _headers(scope: Scope) -> dict[str, str]:
+def _read_headers(scope: Scope) -> dict[str, str]:
     """By name; a header that comes twice and may not is no header."""
     found: dict[str, str] = {}
     for name, value in scope["headers"]:
@@ -216,7 +216,7 @@ def _headers(scope: Scope) -> dict[str, str]:
     return found
 
 
-def _is_own(headers: dict[str, str]) -> bool:
+def _is_same_origin(headers: dict[str, str]) -> bool:
     """A browser says where a request comes from; what is no browser says nothing, and is no foreign site either."""
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is not None and site != "same-origin":
@@ -226,34 +226,34 @@ def _is_own(headers: dict[str, str]) -> bool:
     return origin in (f"http://{headers['host']}", f"https://{headers['host']}")
 
 
-def _cookie(headers: dict[str, str]) -> str:
+def _read_session_cookie(headers: dict[str, str]) -> str:
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        found = SimpleCookie(headers.get("cookie", "")).get(SESSION_COOKIE)
     except CookieError:
         return ""
     return found.value if found else ""
 
 
-def _session(token: str) -> str:
+def _derive_session_id(token: str) -> str:
     return hmac.new(token.encode(), b"headtohead session", hashlib.sha256).hexdigest()
 
 
-def _same(given: str, wanted: str) -> bool:
+def _equals_constant_time(given: str, expected: str) -> bool:
     """In a time that does not tell how much of it was right."""
-    return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
+    return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
 
 
-def _with_ours(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+def _add_security_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     there = {bytes(name).lower() for name, _ in headers}
-    ours = [(name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in there]
+    ours = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items() if name.encode() not in there]
     return [*headers, *ours]
 
 
-async def _answer(scope: Scope, send: Send, refusal: Refusal) -> None:
+async def _send_rejection(scope: Scope, send: Send, rejection: Rejection) -> None:
     is_api = scope["path"].startswith("/api")
     kind = "application/json" if is_api else "text/plain; charset=utf-8"
-    body = json.dumps({"detail": refusal.reason}).encode() if is_api else refusal.reason.encode() + b"\n"
-    given = {"content-type": kind, "content-length": str(len(body)), **refusal.headers}
+    body = json.dumps({"detail": rejection.reason}).encode() if is_api else rejection.reason.encode() + b"\n"
+    given = {"content-type": kind, "content-length": str(len(body)), **rejection.headers}
     headers = [(name.encode(), value.encode("latin-1")) for name, value in given.items()]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": _with_ours(headers)})
+    await send({"type": "http.response.start", "status": rejection.status, "headers": _add_security_headers(headers)})
     await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

@@ -12,24 +12,24 @@ from pathlib import Path
 from headtohead.errors import HeadToHeadError, TrialError
 
 
-def main(folder: Path, seeds: int | None) -> None:
+def main(experiment_folder: Path, num_seeds: int | None) -> None:
     from headtohead.experiment.run_folder import open_runs
     from headtohead.nn.parts import registry
     from headtohead.report import write
     from headtohead.search import run_search
 
-    runs = open_runs(folder)
+    runs = open_runs(experiment_folder)
     experiment, command = runs.experiment, list(runs.about["command"])
     for file in experiment.use:
-        registry.use(file)
-    if seeds is not None:
-        experiment = experiment.model_copy(update={"seeds": seeds})
-        command += ["--seeds", str(seeds)]
-    outcome = run_search.run(experiment, folder, resume=True, command=command)
+        registry.load_part_file(file)
+    if num_seeds is not None:
+        experiment = experiment.model_copy(update={"seeds": num_seeds})
+        command += ["--seeds", str(num_seeds)]
+    outcome = run_search.run_with_search(experiment, experiment_folder, resume=True, command=command)
     if outcome.findings is not None:
-        write(folder, ["html"])
-    if outcome.failures:
-        raise TrialError("; ".join(f"{j.trial.variant}, seed {j.trial.seed}: {j.message}" for j in outcome.failures))
+        write(experiment_folder, ["html"])
+    if outcome.failed_jobs:
+        raise TrialError("; ".join(f"{j.trial.variant}, seed {j.trial.seed}: {j.message}" for j in outcome.failed_jobs))
 
 
 if __name__ == "__main__":

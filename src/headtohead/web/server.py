@@ -13,26 +13,26 @@ from types import FrameType
 import uvicorn
 
 from headtohead.errors import RequestError
-from headtohead.web.app import create
-from headtohead.web.request_guard import Hosts, is_loopback
-from headtohead.web.timeout_protocol import Patient
+from headtohead.web.app import create_app
+from headtohead.web.request_guard import AllowedHosts, is_loopback
+from headtohead.web.timeout_protocol import TimeoutProtocol
 
-SHORTEST_TOKEN = 16
+MIN_TOKEN_LENGTH = 16
 
 
-class Server(uvicorn.Server):
+class WebServer(uvicorn.Server):
     """uvicorn's, which lets go of those who watch before it waits for them."""
 
-    def __init__(self, config: uvicorn.Config, let_go: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, close_event_streams: Callable[[], None]) -> None:
         super().__init__(config)
-        self.let_go = let_go
+        self.let_go = close_event_streams
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.let_go()
         super().handle_exit(sig, frame)
 
 
-def listen(host: str, port: int) -> socket.socket:
+def bind_socket(host: str, port: int) -> socket.socket:
     """A socket at this address; a port that is taken is said in plain words."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -51,36 +51,43 @@ def listen(host: str, port: int) -> socket.socket:
     return made
 
 
-def token_for(host: str, file: Path | None) -> str | None:
+def resolve_token(host: str, token_file: Path | None) -> str | None:
     """The token: that of the file, or a new one where others than this machine can ask."""
-    if file is not None:
+    if token_file is not None:
         try:
-            token = file.read_text(encoding="utf-8").strip()
+            token = token_file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise RequestError(f"--token-file {file}: cannot be read ({error})") from None
-        if len(token) < SHORTEST_TOKEN or not token.isascii() or any(c.isspace() for c in token):
-            raise RequestError(f"--token-file {file}: at least {SHORTEST_TOKEN} letters and digits without a space")
+            raise RequestError(f"--token-file {token_file}: cannot be read ({error})") from None
+        if len(token) < MIN_TOKEN_LENGTH or not token.isascii() or any(c.isspace() for c in token):
+            raise RequestError(
+                f"--token-file {token_file}: at least {MIN_TOKEN_LENGTH} letters and digits without a space"
+            )
         return token
     return None if is_loopback(host) else secrets.token_urlsafe(24)
 
 
 def serve(
-    runs: Path,
+    runs_folder: Path,
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
     token_file: Path | None = None,
-    models: Sequence[str] = (),
-    ready: Callable[[str], None] = lambda address: None,
+    pretrained_models: Sequence[str] = (),
+    on_ready: Callable[[str], None] = lambda address: None,
 ) -> None:
     """Serve the experiments below RUNS until Ctrl-C. `ready` is called with the address once it listens."""
-    token = token_for(host, token_file)
-    with listen(host, port) as made:
+    token = resolve_token(host, token_file)
+    with bind_socket(host, port) as made:
         named = made.getsockname()
-        app = create(runs, token=token, hosts=Hosts.of(host, socket.gethostname() if token else ""), models=models)
+        app = create_app(
+            runs_folder,
+            token=token,
+            allowed_hosts=AllowedHosts.of(host, socket.gethostname() if token else ""),
+            pretrained_models=pretrained_models,
+        )
         config = uvicorn.Config(
             app,
-            http=Patient,
+            http=TimeoutProtocol,
             ws="none",
             loop="asyncio",
             log_level="warning",
@@ -90,6 +97,6 @@ def serve(
             server_header=False,
         )
         shown = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
-        ready(f"http://{shown}:{named[1]}/" + (f"?token={token}" if token else ""))
+        on_ready(f"http://{shown}:{named[1]}/" + (f"?token={token}" if token else ""))
         with contextlib.suppress(KeyboardInterrupt):
-            Server(config, app.state.site.watchers.end).run(sockets=[made])
+            WebServer(config, app.state.site.watchers.end).run(sockets=[made])

@@ -17,24 +17,24 @@ from typing import Any, Literal
 
 from headtohead.config import loading, overlays
 from headtohead.config import loading as config_loading
-from headtohead.errors import Fault, RequestError, SpecError
+from headtohead.errors import ConfigError, RequestError, ValidationIssue
 
-Kind = Literal["number", "text", "word", "choice", "toml"]
-Json = dict[str, Any]
-FORBIDDEN = ("use", "model.module", "model.options")
-LONGEST = 2000
-GROUPS = (("Experiment", ""), ("Training", "training"), ("Data", "data"), ("Model", "model"))
-ROOT_FIELDS = ("seeds", "matters")
+FieldKind = Literal["number", "text", "word", "choice", "toml"]
+JsonDict = dict[str, Any]
+FORBIDDEN_SETTINGS = ("use", "model.module", "model.options")
+MAX_SETTING_LENGTH = 2000
+FIELD_GROUPS = (("Experiment", ""), ("Training", "training"), ("Data", "data"), ("Model", "model"))
+TOP_LEVEL_SETTINGS = ("seeds", "matters")
 
 
 @dataclass(frozen=True)
-class Field:
+class FormField:
     """One setting."""
 
     name: str
     """dotted, as in --set"""
     label: str
-    kind: Kind
+    kind: FieldKind
     value: str
     help: str = ""
     options: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Asked:
+class TrainingRequest:
     """What a person asks to be trained."""
 
     recipe: str
@@ -57,21 +57,21 @@ class Asked:
     quick: bool = False
     full: bool = False
 
-    def arguments(self, files: Path) -> list[str]:
+    def build_cli_arguments(self, experiment_files_folder: Path) -> list[str]:
         """As they are typed after `h2h run`."""
-        found = [source(self.recipe, files)]
+        found = [resolve_recipe(self.recipe, experiment_files_folder)]
         found += ["--data", self.data] if self.data else []
         found += ["--full"] if self.full else []
         found += ["--quick"] if self.quick else []
         return [*found, *(word for setting in self.settings for word in ("--set", setting))]
 
 
-def choices(files: Path) -> dict[str, Json]:
+def list_recipes(experiment_files_folder: Path) -> dict[str, JsonDict]:
     """name: question, task and where it comes from, of every recipe and of the experiment files in the folder."""
-    found: dict[str, Json] = {}
-    for name in [*loading.recipe_names(), *_own_files(files)]:
+    found: dict[str, JsonDict] = {}
+    for name in [*loading.list_recipes(), *_list_experiment_files(experiment_files_folder)]:
         try:
-            raw = loading.read(source(name, files)).raw
+            raw = loading.read_raw_experiment(resolve_recipe(name, experiment_files_folder)).raw
         except RequestError:
             continue
         if isinstance(raw.get("question"), str) and isinstance(raw.get("task"), str):
@@ -86,66 +86,70 @@ def choices(files: Path) -> dict[str, Json]:
     return found
 
 
-def _own_files(files: Path) -> list[str]:
-    return sorted(path.name for path in files.glob("*.toml") if path.is_file() and path.name != "pyproject.toml")
+def _list_experiment_files(experiment_files_folder: Path) -> list[str]:
+    return sorted(
+        path.name for path in experiment_files_folder.glob("*.toml") if path.is_file() and path.name != "pyproject.toml"
+    )
 
 
-def source(name: str, files: Path) -> str:
+def resolve_recipe(recipe: str, experiment_files_folder: Path) -> str:
     """What `h2h run` is given for one of the choices; any other name is refused."""
-    if name in loading.recipe_names():
-        return name
-    if name in _own_files(files):
-        return str(files / name)
+    if recipe in loading.list_recipes():
+        return recipe
+    if recipe in _list_experiment_files(experiment_files_folder):
+        return str(experiment_files_folder / recipe)
     raise RequestError("recipe: there is no recipe and no experiment file of that name here")
 
 
-def text_of(name: str, files: Path) -> str:
+def read_recipe_text(recipe: str, experiment_files_folder: Path) -> str:
     """The file as it is written."""
-    given = source(name, files)
-    path = Path(given) if given.endswith(".toml") else loading.recipe_path(given)
+    given = resolve_recipe(recipe, experiment_files_folder)
+    path = Path(given) if given.endswith(".toml") else loading.find_recipe(given)
     return path.read_text(encoding="utf-8")
 
 
-def fields(name: str, files: Path, schema: Json, *, full: bool = False) -> dict[str, list[Field]]:
+def build_fields(
+    recipe: str, experiment_files_folder: Path, schema: JsonDict, *, full: bool = False
+) -> dict[str, list[FormField]]:
     """The fields of each group, with the values of the recipe (of its [full] setting, if so asked) or the schema's
     defaults."""
-    draft = loading.read(source(name, files))
-    raw = (overlays.with_full(draft) if full else draft).raw
-    found: dict[str, list[Field]] = {}
-    for title, table in GROUPS:
-        properties = schema["properties"] if not table else _table(schema, table, raw)
-        wanted = ROOT_FIELDS if not table else tuple(properties)
+    draft = loading.read_raw_experiment(resolve_recipe(recipe, experiment_files_folder))
+    raw = (overlays.apply_full_table(draft) if full else draft).raw
+    found: dict[str, list[FormField]] = {}
+    for title, table in FIELD_GROUPS:
+        properties = schema["properties"] if not table else _get_table_properties(schema, table, raw)
+        wanted = TOP_LEVEL_SETTINGS if not table else tuple(properties)
         values = raw if not table else raw.get(table, {})
         prefix = f"{table}." if table else ""
         found[title] = [
-            _field(f"{prefix}{key}", properties[key], values, schema)
+            _build_field(f"{prefix}{key}", properties[key], values, schema)
             for key in wanted
-            if f"{prefix}{key}" not in FORBIDDEN and key in properties
+            if f"{prefix}{key}" not in FORBIDDEN_SETTINGS and key in properties
         ]
     return found
 
 
-def _table(schema: Json, table: str, raw: Json) -> Json:
+def _get_table_properties(schema: JsonDict, table_name: str, raw_experiment: JsonDict) -> JsonDict:
     names = {"data": "Data", "training": "Training"}
-    model = raw.get("model", {})
-    if table == "model":
+    model = raw_experiment.get("model", {})
+    if table_name == "model":
         kind = "Pretrained" if "pretrained" in model else "OwnModel" if "module" in model else "Transformer"
         names["model"] = kind
-    found: Json = schema["$defs"][names[table]]["properties"]
+    found: JsonDict = schema["$defs"][names[table_name]]["properties"]
     return found
 
 
-def _field(name: str, about: Json, values: Mapping[str, Any], schema: Json) -> Field:
+def _build_field(name: str, property_schema: JsonDict, values: Mapping[str, Any], schema: JsonDict) -> FormField:
     key = name.rpartition(".")[2]
-    given = values.get(key, about.get("default"))
-    kind, options = _kind(about, schema)
+    given = values.get(key, property_schema.get("default"))
+    kind, options = _infer_field_kind(property_schema, schema)
     label = key.replace("_", " ")
-    text = _toml(given) if kind == "toml" else _plain(given)
-    return Field(name, label, kind, text, " ".join(str(about.get("description", "")).split()), options)
+    text = _format_toml_value(given) if kind == "toml" else _format_field_value(given)
+    return FormField(name, label, kind, text, " ".join(str(property_schema.get("description", "")).split()), options)
 
 
-def _kind(about: Json, schema: Json) -> tuple[Kind, tuple[str, ...]]:
-    shapes = [one for one in about.get("anyOf", [about]) if one.get("type") != "null"]
+def _infer_field_kind(property_schema: JsonDict, schema: JsonDict) -> tuple[FieldKind, tuple[str, ...]]:
+    shapes = [one for one in property_schema.get("anyOf", [property_schema]) if one.get("type") != "null"]
     if any("$ref" in one and "anyOf" not in one for one in shapes):
         return "toml", ()
     words = [tuple(map(str, one["enum"])) for one in shapes if "enum" in one]
@@ -163,13 +167,13 @@ def _kind(about: Json, schema: Json) -> tuple[Kind, tuple[str, ...]]:
     return "toml", tuple(f'"{word}"' for group in words for word in group)
 
 
-def _plain(value: Any) -> str:
+def _format_field_value(value: Any) -> str:
     if value is None:
         return ""
-    return _toml(value) if not isinstance(value, str) else value
+    return _format_toml_value(value) if not isinstance(value, str) else value
 
 
-def _toml(value: Any) -> str:
+def _format_toml_value(value: Any) -> str:
     """A value as TOML writes it, on one line."""
     if value is None:
         return ""
@@ -178,134 +182,152 @@ def _toml(value: Any) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, dict):
-        inner = ", ".join(f"{_key(key)} = {_toml(one)}" for key, one in value.items() if one is not None)
+        inner = ", ".join(
+            f"{_format_toml_key(key)} = {_format_toml_value(one)}" for key, one in value.items() if one is not None
+        )
         return f"{{ {inner} }}" if inner else "{}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
+        return "[" + ", ".join(map(_format_toml_value, value)) + "]"
     return repr(value)
 
 
-def _key(key: str) -> str:
+def _format_toml_key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
 
 
-def is_ticked(given: Mapping[str, str], box: str) -> bool:
-    return given.get(box) == "true"
+def is_checked(form_data: Mapping[str, str], checkbox: str) -> bool:
+    return form_data.get(checkbox) == "true"
 
 
-def changed(given: Mapping[str, str], files: Path, schema: Json) -> dict[str, Field]:
+def find_changed_fields(
+    form_data: Mapping[str, str], experiment_files_folder: Path, schema: JsonDict
+) -> dict[str, FormField]:
     """The fields whose text differs from what the form showed, by name, with that text. What it showed were the values
     of the full setting or those of the file (`shown`); which of them is wanted now (`full`) may have been changed."""
-    recipe = given.get("recipe", "")
-    before = _by_name(fields(recipe, files, schema, full=given.get("shown") == "full"))
-    after = _by_name(fields(recipe, files, schema, full=is_ticked(given, "full")))
+    recipe = form_data.get("recipe", "")
+    before = _index_fields_by_name(
+        build_fields(recipe, experiment_files_folder, schema, full=form_data.get("shown") == "full")
+    )
+    after = _index_fields_by_name(
+        build_fields(recipe, experiment_files_folder, schema, full=is_checked(form_data, "full"))
+    )
     found = {}
     for name, field in (before | after).items():
         untouched = {one[name].value.strip() for one in (before, after) if name in one}
-        if name in given and given[name].strip() not in untouched:
-            found[name] = replace(field, value=given[name].strip())
+        if name in form_data and form_data[name].strip() not in untouched:
+            found[name] = replace(field, value=form_data[name].strip())
     return found
 
 
-def _by_name(groups: dict[str, list[Field]]) -> dict[str, Field]:
+def _index_fields_by_name(groups: dict[str, list[FormField]]) -> dict[str, FormField]:
     return {field.name: field for group in groups.values() for field in group}
 
 
-def asked(given: Mapping[str, str], files: Path, schema: Json) -> Asked:
+def parse_training_request(
+    form_data: Mapping[str, str], experiment_files_folder: Path, schema: JsonDict
+) -> TrainingRequest:
     """What a filled-in form asks for: only what was changed becomes a setting."""
     settings, data, faults = [], None, []
-    for field in changed(given, files, schema).values():
+    for field in find_changed_fields(form_data, experiment_files_folder, schema).values():
         text = field.value
         if not text:
-            faults.append(Fault(field.name, "cannot be left empty: the file gives it a value"))
+            faults.append(ValidationIssue(field.name, "cannot be left empty: the file gives it a value"))
         elif field.name == "data.source":
             data = text
         else:
             settings.append(f"{field.name}={json.dumps(text, ensure_ascii=False) if field.kind == 'text' else text}")
     if faults:
-        raise SpecError("form", faults)
-    name, quick, full = given.get("name", "").strip(), is_ticked(given, "quick"), is_ticked(given, "full")
-    return Asked(given.get("recipe", ""), name, tuple(settings), data, quick, full)
+        raise ConfigError("form", faults)
+    name, quick, full = form_data.get("name", "").strip(), is_checked(form_data, "quick"), is_checked(form_data, "full")
+    return TrainingRequest(form_data.get("recipe", ""), name, tuple(settings), data, quick, full)
 
 
-def checked(asked: Asked, files: Path) -> Asked:
+def validate_training_request(request: TrainingRequest, experiment_files_folder: Path) -> TrainingRequest:
     """The same with paths made whole, after everything that can be known without torch has been held against it."""
-    found = source(asked.recipe, files)
-    faults: list[Fault] = []
+    found = resolve_recipe(request.recipe, experiment_files_folder)
+    faults: list[ValidationIssue] = []
     settings = []
-    for setting in asked.settings:
+    for setting in request.settings:
         key, equals, text = setting.partition("=")
         key = key.strip()
-        if not equals or not key or len(setting) > LONGEST or any(ord(c) < 32 for c in setting):
-            faults.append(Fault(key[:80] or "settings", "has the form name=value, on one line"))
-        elif any(key == one or key.startswith(f"{one}.") for one in FORBIDDEN):
-            faults.append(Fault(key, "names code to be run, which is done from an experiment file only"))
+        if not equals or not key or len(setting) > MAX_SETTING_LENGTH or any(ord(c) < 32 for c in setting):
+            faults.append(ValidationIssue(key[:80] or "settings", "has the form name=value, on one line"))
+        elif any(key == one or key.startswith(f"{one}.") for one in FORBIDDEN_SETTINGS):
+            faults.append(ValidationIssue(key, "names code to be run, which is done from an experiment file only"))
         else:
-            _path_faults(key, _value(text), files, faults)
+            _collect_path_errors(key, _parse_toml_value(text), experiment_files_folder, faults)
             settings.append(f"{key}={text}")
-    data = asked.data
+    data = request.data
     if data is not None and data != "sotu" and not data.startswith("hub:"):
-        _path_faults("data.source", data, files, faults)
-        data = str((files / data).resolve())
+        _collect_path_errors("data.source", data, experiment_files_folder, faults)
+        data = str((experiment_files_folder / data).resolve())
     if faults:
-        raise SpecError("form", faults)
+        raise ConfigError("form", faults)
     given = [*settings, *([f"data.source={json.dumps(data)}"] if data else [])]
-    config_loading.parse(found, given, full=asked.full, quick=asked.quick)
-    return replace(asked, settings=tuple(settings), data=data)
+    config_loading.parse_experiment(found, given, full=request.full, quick=request.quick)
+    return replace(request, settings=tuple(settings), data=data)
 
 
-def _value(text: str) -> Any:
+def _parse_toml_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
         return text
 
 
-def _path_faults(key: str, value: Any, files: Path, faults: list[Fault]) -> None:
+def _collect_path_errors(
+    setting: str, value: Any, experiment_files_folder: Path, errors: list[ValidationIssue]
+) -> None:
     """Every text that leads out of the folder, wherever in the value it stands."""
     if isinstance(value, dict):
         for inner in value.values():
-            _path_faults(key, inner, files, faults)
+            _collect_path_errors(setting, inner, experiment_files_folder, errors)
     elif isinstance(value, list):
         for inner in value:
-            _path_faults(key, inner, files, faults)
+            _collect_path_errors(setting, inner, experiment_files_folder, errors)
     elif isinstance(value, str) and not value.startswith("hub:") and re.search(r"[/\\~]|^\.\.", value):
         try:
-            there = (files / Path(value).expanduser()).resolve()
+            there = (experiment_files_folder / Path(value).expanduser()).resolve()
         except (OSError, RuntimeError, ValueError):
             there = Path("/")
-        if not there.is_relative_to(files):
-            faults.append(Fault(key, f"leads out of the folder that h2h serve was started in ({files.name})"))
+        if not there.is_relative_to(experiment_files_folder):
+            errors.append(
+                ValidationIssue(
+                    setting, f"leads out of the folder that h2h serve was started in ({experiment_files_folder.name})"
+                )
+            )
 
 
-PLACE = re.compile(r"^\s*(?:--set )?(?P<place>[A-Za-z_][\w.+-]*)(?: \(line \d+\))?: (?P<message>.*)$")
+ERROR_LINE_PATTERN = re.compile(r"^\s*(?:--set )?(?P<place>[A-Za-z_][\w.+-]*)(?: \(line \d+\))?: (?P<message>.*)$")
 
 
-def faults_in(text: str) -> list[Fault]:
+def parse_error_output(error_output: str) -> list[ValidationIssue]:
     """The faults in what `h2h run` said, each with its place; for what was found by another process."""
-    found: list[Fault] = []
-    for line in text.splitlines():
-        if match := PLACE.match(line):
+    found: list[ValidationIssue] = []
+    for line in error_output.splitlines():
+        if match := ERROR_LINE_PATTERN.match(line):
             if match["place"] != "h2h":
-                found.append(Fault(match["place"], match["message"]))
+                found.append(ValidationIssue(match["place"], match["message"]))
         elif found and line.startswith("    "):
             last = found.pop()
-            found.append(Fault(last.place, f"{last.message}; {line.strip()}"))
+            found.append(ValidationIssue(last.place, f"{last.message}; {line.strip()}"))
     return found
 
 
-def places(faults: Iterable[Fault], names: Iterable[str]) -> tuple[dict[str, list[str]], list[str]]:
+def assign_errors_to_fields(
+    errors: Iterable[ValidationIssue], field_names: Iterable[str]
+) -> tuple[dict[str, list[str]], list[str]]:
     """Messages by the field that they belong to, and those that belong to none."""
-    known = set(names)
+    known = set(field_names)
     by_field: dict[str, list[str]] = {}
     others = []
-    for fault in faults:
+    for fault in errors:
         place = re.sub(r" \(line \d+\)$", "", fault.place.removeprefix("--set "))
         keys = place.split(".")
         field = next((name for end in range(len(keys), 0, -1) if (name := ".".join(keys[:end])) in known), None)
         said = fault.message + (f" (allowed: {', '.join(fault.allowed)})" if fault.allowed else "")
-        if fault.nearest:
-            said += f"; did you mean {fault.nearest}?"
+        if fault.suggestion:
+            said += f"; did you mean {fault.suggestion}?"
         if field is None:
             others.append(f"{place}: {said}")
         else:

@@ -18,9 +18,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from headtohead.presentation import number_format, style
-from headtohead.progress import duration
-from headtohead.web.experiment_folders import Folders
-from headtohead.web.live.watchers import Watchers
+from headtohead.progress import format_duration
+from headtohead.web.experiment_folders import ExperimentFolders
+from headtohead.web.live.watchers import WatcherRegistry
 
 NAVIGATION = (
     ("/", "Experiments"),
@@ -31,69 +31,71 @@ NAVIGATION = (
 )
 """address and title of each page, in order"""
 
-HERE = Path(__file__).parent
-REPORT = HERE.parent / "report" / "templates"
+WEB_FOLDER = Path(__file__).parent
+REPORT_TEMPLATES_FOLDER = WEB_FOLDER.parent / "report" / "templates"
 
 
 @dataclass(frozen=True)
-class Site:
+class AppContext:
     """The server's own things, at hand in every request."""
 
-    folders: Folders
-    watchers: Watchers
+    folders: ExperimentFolders
+    watchers: WatcherRegistry
     files: Path
     """the folder whose experiment files can be started, and whose data can be trained on"""
 
 
-def site_of(request: Request) -> Site:
-    found: Site = request.app.state.site
+def get_app_context(request: Request) -> AppContext:
+    found: AppContext = request.app.state.site
     return found
 
 
 @lru_cache(maxsize=1)
-def _environment() -> Environment:
+def _create_jinja_environment() -> Environment:
     made = Environment(
-        loader=FileSystemLoader([HERE / "templates", REPORT]),
+        loader=FileSystemLoader([WEB_FOLDER / "templates", REPORT_TEMPLATES_FOLDER]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals.update(figures=number_format, signs=style.WORD_SIGNS, navigation=NAVIGATION, address=address)
+    made.globals.update(
+        figures=number_format, signs=style.VERDICT_SYMBOLS, navigation=NAVIGATION, address=build_url_path
+    )
     made.tests["endswith"] = lambda text, ending: str(text).endswith(ending)
-    made.filters.update(drawn=Markup, duration=duration)  # drawn: an SVG of our own making
+    made.filters.update(drawn=Markup, duration=format_duration)  # drawn: an SVG of our own making
     return made
 
 
-def address(*parts: str) -> str:
+def build_url_path(*parts: str) -> str:
     """A path of which every part is quoted: /experiments/NAME/stop."""
     return "/" + "/".join(quote(part, safe="") for part in parts)
 
 
-def region(name: str, view: dict[str, Any]) -> str:
+def render_region(name: str, variables: dict[str, Any]) -> str:
     """A piece of a page that is sent again when it changes."""
-    return _environment().get_template(f"regions/{name}.html").render(**view)
+    return _create_jinja_environment().get_template(f"regions/{name}.html").render(**variables)
 
 
-def page(request: Request, template: str, status: int = 200, **view: Any) -> HTMLResponse:
+def render_page(request: Request, template: str, status: int = 200, **view: Any) -> HTMLResponse:
     """A whole page."""
-    text = _environment().get_template(template).render(here=request.url.path, **view)
+    text = _create_jinja_environment().get_template(template).render(here=request.url.path, **view)
     return HTMLResponse(text, status_code=status)
 
 
 @lru_cache(maxsize=1)
-def style_sheet() -> str:
+def build_stylesheet() -> str:
     """The report's look, ours beside it, and the colours of charts after dark."""
     dark = [
         f'.h2h svg [{what}="{light}"] {{ {what}: {after}; }}'
-        for light, after in style.AFTER_DARK.items()
+        for light, after in style.DARK_MODE_COLORS.items()
         for what in ("fill", "stroke")
     ]
-    ours = HERE / "static"
+    ours = WEB_FOLDER / "static"
     files = (
-        REPORT / "report.css",
+        REPORT_TEMPLATES_FOLDER / "report.css",
         ours / "site.css",
-        REPORT / "attention.css",
+        REPORT_TEMPLATES_FOLDER / "attention.css",
         ours / "models.css",
         ours / "design.css",
     )

@@ -26,20 +26,20 @@ import psutil
 from headtohead.atomic_io import read_json, write_json
 from headtohead.errors import HeadToHeadError, RequestError
 
-MOST_AT_ONCE = 2
-PATIENCE = 10.0
+MAX_CONCURRENT_TRAININGS = 2
+INTERRUPT_GRACE_SECONDS = 10.0
 """seconds after which a training that was asked to stop is told to"""
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
-LAST_WORDS = 2000
-_starting = threading.Lock()
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
+LOG_TAIL_BYTES = 2000
+_start_lock = threading.Lock()
 
 
-class BusyError(RequestError):
+class ConflictError(RequestError):
     """It cannot be done now, and can be later."""
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingProcess:
     """A process that trains."""
 
     name: str
@@ -53,32 +53,32 @@ class Training:
         except (psutil.Error, ValueError, OverflowError):  # gone, or no number that a process can have
             return False
 
-    def signal(self, number: signal.Signals) -> None:
+    def signal(self, signal_number: signal.Signals) -> None:
         if self.is_alive():
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
+                os.kill(self.pid, signal_number)
 
 
-def check_name(name: str) -> str:
-    if not NAME.fullmatch(name):
+def validate_name(name: str) -> str:
+    if not NAME_PATTERN.fullmatch(name):
         raise RequestError("name: letters, digits and . _ + - inside, at most 64 of them, and a letter or digit first")
     return name
 
 
-def started(root: Path) -> list[str]:
+def list_started_names(root: Path) -> list[str]:
     """The names of all that servers have started here."""
     ending = ".training.json"
     found = [entry.name for entry in os.scandir(root) if entry.name.endswith(ending) and entry.name.startswith(".")]
-    return sorted(name for one in found if NAME.fullmatch(name := one[1 : -len(ending)]))
+    return sorted(name for one in found if NAME_PATTERN.fullmatch(name := one[1 : -len(ending)]))
 
 
-def find(root: Path, name: str) -> Training | None:
+def find_training_process(root: Path, name: str) -> TrainingProcess | None:
     """The process that trains this experiment, if a server started it and it is alive."""
-    if not NAME.fullmatch(name):
+    if not NAME_PATTERN.fullmatch(name):
         return None
     try:
-        found = read_json(_record(root, name))
-        training = Training(name, int(found["pid"]), float(found["began"]))
+        found = read_json(_get_record_path(root, name))
+        training = TrainingProcess(name, int(found["pid"]), float(found["began"]))
     except (HeadToHeadError, OSError, KeyError, TypeError, ValueError):
         return None
     return training if training.is_alive() else None
@@ -89,7 +89,7 @@ def is_locked(folder: Path) -> bool:
     lock = folder.parent / f".{folder.name}.lock"
     try:
         number = lock.stat().st_ino
-        if number not in _locked_numbers():
+        if number not in _read_locked_inodes():
             return False
         with lock.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -100,103 +100,103 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
-def _locked_numbers() -> _Anything | set[int]:
+def _read_locked_inodes() -> _UniversalSet | set[int]:
     """The numbers of the files that are locked on this machine, where the system tells."""
     try:
         lines = Path("/proc/locks").read_text().splitlines()
     except OSError:
-        return _Anything()
+        return _UniversalSet()
     places = [word for line in lines for word in line.split() if word.count(":") == 2]
     return {int(place.rpartition(":")[2]) for place in places}
 
 
-class _Anything:
+class _UniversalSet:
     """Where the system does not tell, every file may be locked."""
 
     def __contains__(self, number: object) -> bool:
         return True
 
 
-def start(root: Path, name: str, arguments: Sequence[str]) -> Training:
+def start(root: Path, name: str, arguments: Sequence[str]) -> TrainingProcess:
     """`h2h run ARGUMENTS --out RUNS/NAME` in a new experiment's folder."""
-    folder = root / check_name(name)
-    with _starting:
-        if folder.exists() or find(root, name):
+    folder = root / validate_name(name)
+    with _start_lock:
+        if folder.exists() or find_training_process(root, name):
             raise RequestError(f"name: there is an experiment {name!r} already; give another name")
-        _check_number(root)
-        return _launch(root, name, [*_h2h(), "run", *arguments, "--out", str(folder)])
+        _check_concurrency_limit(root)
+        return _launch_process(root, name, [*_get_h2h_command(), "run", *arguments, "--out", str(folder)])
 
 
-def resume(root: Path, name: str, seeds: int | None = None) -> Training:
+def resume(root: Path, name: str, num_seeds: int | None = None) -> TrainingProcess:
     """Go on with what is there; with `seeds`, until every variant has so many."""
-    check_name(name)
-    with _starting:
-        if find(root, name) or is_locked(root / name):
-            raise BusyError("it is being trained right now")
-        _check_number(root)
-        more = [] if seeds is None else [str(seeds)]
-        return _launch(root, name, [sys.executable, "-m", "headtohead.web.resume", str(root / name), *more])
+    validate_name(name)
+    with _start_lock:
+        if find_training_process(root, name) or is_locked(root / name):
+            raise ConflictError("it is being trained right now")
+        _check_concurrency_limit(root)
+        more = [] if num_seeds is None else [str(num_seeds)]
+        return _launch_process(root, name, [sys.executable, "-m", "headtohead.web.resume", str(root / name), *more])
 
 
 def stop(root: Path, name: str) -> None:
     """Ask it to stop, as Ctrl-C does; if it does not, tell it. Checkpoints are kept either way."""
-    training = find(root, name)
+    training = find_training_process(root, name)
     if training is None:
-        if NAME.fullmatch(name) and is_locked(root / name):
-            raise BusyError("it was not started from here: press Ctrl-C where it was")
-        raise BusyError("it is not being trained")
+        if NAME_PATTERN.fullmatch(name) and is_locked(root / name):
+            raise ConflictError("it was not started from here: press Ctrl-C where it was")
+        raise ConflictError("it is not being trained")
     training.signal(signal.SIGINT)
-    threading.Thread(target=_insist, args=(training,), daemon=True).start()
+    threading.Thread(target=_terminate_after_grace, args=(training,), daemon=True).start()
 
 
-def _insist(training: Training) -> None:
-    until = time.monotonic() + PATIENCE
+def _terminate_after_grace(training: TrainingProcess) -> None:
+    until = time.monotonic() + INTERRUPT_GRACE_SECONDS
     while training.is_alive() and time.monotonic() < until:
         time.sleep(0.2)
     training.signal(signal.SIGTERM)
 
 
-def last_words(root: Path, name: str) -> str:
+def read_log_tail(root: Path, name: str) -> str:
     """The end of what a training said."""
-    if not NAME.fullmatch(name):
+    if not NAME_PATTERN.fullmatch(name):
         return ""
-    path = _log(root, name)
+    path = _get_log_path(root, name)
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - LAST_WORDS))
+            file.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
             return file.read().decode(errors="replace").strip()
     except OSError:
         return ""
 
 
-def _check_number(root: Path) -> None:
-    alive = [name for name in started(root) if find(root, name)]
-    if len(alive) >= MOST_AT_ONCE:
-        raise BusyError(f"{len(alive)} trainings are running ({', '.join(alive)}); wait for one, or stop one")
+def _check_concurrency_limit(root: Path) -> None:
+    alive = [name for name in list_started_names(root) if find_training_process(root, name)]
+    if len(alive) >= MAX_CONCURRENT_TRAININGS:
+        raise ConflictError(f"{len(alive)} trainings are running ({', '.join(alive)}); wait for one, or stop one")
 
 
-def _launch(root: Path, name: str, command: list[str]) -> Training:
+def _launch_process(root: Path, name: str, command: list[str]) -> TrainingProcess:
     """In a session of its own, so that what ends the server does not end it."""
-    with _log(root, name).open("wb") as log:
+    with _get_log_path(root, name).open("wb") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=Path.cwd()
         )
-    training = Training(name, process.pid, psutil.Process(process.pid).create_time())
-    write_json(_record(root, name), {"pid": training.pid, "began": training.began, "command": command})
+    training = TrainingProcess(name, process.pid, psutil.Process(process.pid).create_time())
+    write_json(_get_record_path(root, name), {"pid": training.pid, "began": training.began, "command": command})
     # Somebody has to wait for it, or its number stays taken until the server ends.
     threading.Thread(target=process.wait, daemon=True).start()
     return training
 
 
-def _h2h() -> list[str]:
+def _get_h2h_command() -> list[str]:
     """The command as a person types it, where it is installed beside this Python."""
     script = Path(sys.executable).with_name("h2h")
     return [str(script)] if script.is_file() else [sys.executable, "-m", "headtohead.cli"]
 
 
-def _record(root: Path, name: str) -> Path:
+def _get_record_path(root: Path, name: str) -> Path:
     return root / f".{name}.training.json"
 
 
-def _log(root: Path, name: str) -> Path:
+def _get_log_path(root: Path, name: str) -> Path:
     return root / f".{name}.training.log"

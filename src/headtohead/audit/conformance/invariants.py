@@ -13,116 +13,144 @@ from torch import Tensor
 
 from headtohead.audit.conformance import harness
 from headtohead.audit.conformance.harness import (
-    Evidence,
-    Subject,
-    apart,
-    input_gradient,
-    logits,
-    others,
-    padded,
-    tokens,
-    worst,
+    DifferenceMeasurement,
+    PartFixture,
+    build_padding_mask,
+    compute_input_gradient,
+    compute_logits,
+    draw_input_ids,
+    max_relative_difference,
+    replace_tokens,
+    select_worst,
 )
-from headtohead.nn.kv_cache import Cache
-from headtohead.nn.parts.base import Law
+from headtohead.nn.kv_cache import KVCache
+from headtohead.nn.parts.base import Invariant
 from headtohead.nn.transformer import Transformer
 
-Measured = Iterator[tuple[float, str]]
+LabelledDifferences = Iterator[tuple[float, str]]
 
 
-def causal(subject: Subject, model: Transformer) -> Evidence:
+def check_causality(fixture: PartFixture, model: Transformer) -> DifferenceMeasurement:
     """By value, by cutting the text off, and by gradient."""
 
-    def measured() -> Measured:
-        for length in subject.lengths:
-            ids, half = tokens(harness.ROWS, length), length // 2
-            whole = logits(model, ids)
+    def measured() -> LabelledDifferences:
+        for length in fixture.lengths:
+            ids, half = draw_input_ids(harness.NUM_ROWS, length), length // 2
+            whole = compute_logits(model, ids)
             for cut in (half, length - 1):
-                changed = torch.cat((ids[:, :cut], others(ids[:, cut:])), dim=1)
-                seen = logits(model, changed)[:, :cut]
-                yield apart(seen, whole[:, :cut]), f"length {length}, tokens from {cut} on changed"
-            yield apart(logits(model, ids[:, :half]), whole[:, :half]), f"length {length}, cut off at {half}"
-            yield _future_gradient(model, ids), f"length {length}, gradient of the first half by the second"
+                changed = torch.cat((ids[:, :cut], replace_tokens(ids[:, cut:])), dim=1)
+                seen = compute_logits(model, changed)[:, :cut]
+                yield max_relative_difference(seen, whole[:, :cut]), f"length {length}, tokens from {cut} on changed"
+            yield (
+                max_relative_difference(compute_logits(model, ids[:, :half]), whole[:, :half]),
+                f"length {length}, cut off at {half}",
+            )
+            yield _measure_future_gradient(model, ids), f"length {length}, gradient of the first half by the second"
 
-    return worst("later tokens changed, later tokens cut off, gradients by later tokens", measured())
+    return select_worst("later tokens changed, later tokens cut off, gradients by later tokens", measured())
 
 
-def _future_gradient(model: Transformer, ids: Tensor) -> float:
+def _measure_future_gradient(model: Transformer, ids: Tensor) -> float:
     half = ids.shape[1] // 2
     keep = torch.zeros(ids.shape, dtype=torch.bool)
     keep[:, :half] = True
-    _, gradient = input_gradient(model, ids, None, keep)
+    _, gradient = compute_input_gradient(model, ids, None, keep)
     future = gradient[:, half:]
-    return apart(future, torch.zeros_like(future)) / max(1e-6, float(gradient.abs().max()))
+    return max_relative_difference(future, torch.zeros_like(future)) / max(1e-6, float(gradient.abs().max()))
 
 
-def cache(subject: Subject, model: Transformer) -> Evidence:
+def check_kv_cache(fixture: PartFixture, model: Transformer) -> DifferenceMeasurement:
     """One token at a time, in chunks, after a long prompt, and with rows of different length padded."""
-    return worst(
+    return select_worst(
         "decoding with a cache against one full pass: token by token, in chunks, after a long text, with padding",
-        _cached(subject, model),
+        _compare_cached_with_full(fixture, model),
     )
 
 
-def _cached(subject: Subject, model: Transformer) -> Measured:
-    for length in subject.lengths:
-        ids, valid = tokens(harness.ROWS, length), padded(length)
-        is_long = length > harness.SHORT
+def _compare_cached_with_full(fixture: PartFixture, model: Transformer) -> LabelledDifferences:
+    for length in fixture.lengths:
+        ids, valid = draw_input_ids(harness.NUM_ROWS, length), build_padding_mask(length)
+        is_long = length > harness.SHORT_LENGTH
         chunks = [length - 4, 1, 1, 2] if is_long else [1] * length
-        yield apart(in_chunks(model, ids, chunks), logits(model, ids)), f"chunks of {_said(chunks)}"
+        yield (
+            max_relative_difference(compute_logits_in_chunks(model, ids, chunks), compute_logits(model, ids)),
+            f"chunks of {_format_chunk_sizes(chunks)}",
+        )
         chunks = [5, length - 5] if is_long else [2, 1, length - 3]
-        mixed = in_chunks(model, ids, chunks, valid)[valid]
-        yield apart(mixed, logits(model, ids, valid)[valid]), f"with padding, chunks of {_said(chunks)}"
+        mixed = compute_logits_in_chunks(model, ids, chunks, valid)[valid]
+        yield (
+            max_relative_difference(mixed, compute_logits(model, ids, valid)[valid]),
+            f"with padding, chunks of {_format_chunk_sizes(chunks)}",
+        )
 
 
-def in_chunks(model: Transformer, ids: Tensor, chunks: Sequence[int], valid: Tensor | None = None) -> Tensor:
+def compute_logits_in_chunks(
+    model: Transformer, input_ids: Tensor, chunk_sizes: Sequence[int], attention_mask: Tensor | None = None
+) -> Tensor:
     """The logits, computed chunk by chunk with a cache."""
-    assert sum(chunks) == ids.shape[1]
-    store, start, pieces = Cache(model.sizes.layers), 0, []
-    for size in chunks:
+    assert sum(chunk_sizes) == input_ids.shape[1]
+    store, start, pieces = KVCache(model.sizes.layers), 0, []
+    for size in chunk_sizes:
         part = slice(start, start + size)
-        pieces.append(logits(model, ids[:, part], None if valid is None else valid[:, part], cache=store))
+        pieces.append(
+            compute_logits(
+                model, input_ids[:, part], None if attention_mask is None else attention_mask[:, part], cache=store
+            )
+        )
         start += size
     return torch.cat(pieces, dim=1)
 
 
-def _said(chunks: Sequence[int]) -> str:
-    return "1 token" if set(chunks) == {1} else ", ".join(map(str, chunks))
+def _format_chunk_sizes(chunk_sizes: Sequence[int]) -> str:
+    return "1 token" if set(chunk_sizes) == {1} else ", ".join(map(str, chunk_sizes))
 
 
-def batch(subject: Subject, model: Transformer) -> Evidence:
+def check_batch_independence(fixture: PartFixture, model: Transformer) -> DifferenceMeasurement:
     """A row among other neighbours, and (outside training, where shapes may decide what is drawn) alone."""
 
-    def measured() -> Measured:
-        for length in subject.lengths:
-            ids = tokens(harness.ROWS, length)
-            whole = logits(model, ids)
-            changed = torch.cat((ids[:1], others(ids[1:])))
-            yield apart(logits(model, changed)[:1], whole[:1]), f"neighbours changed, length {length}"
+    def measured() -> LabelledDifferences:
+        for length in fixture.lengths:
+            ids = draw_input_ids(harness.NUM_ROWS, length)
+            whole = compute_logits(model, ids)
+            changed = torch.cat((ids[:1], replace_tokens(ids[1:])))
+            yield (
+                max_relative_difference(compute_logits(model, changed)[:1], whole[:1]),
+                f"neighbours changed, length {length}",
+            )
             if not model.training:
-                yield apart(logits(model, ids[1:2]), whole[1:2]), f"alone, length {length}"
+                yield max_relative_difference(compute_logits(model, ids[1:2]), whole[1:2]), f"alone, length {length}"
 
-    return worst("a row with other neighbours, and alone", measured())
+    return select_worst("a row with other neighbours, and alone", measured())
 
 
-def repeatable(subject: Subject, model: Transformer) -> Evidence:
+def check_determinism(fixture: PartFixture, model: Transformer) -> DifferenceMeasurement:
     """The same again, from the same and from other random states."""
 
-    def measured() -> Measured:
-        ids = tokens(harness.ROWS, harness.SHORT)
-        first = logits(model, ids)
-        yield apart(logits(model, ids), first), "a second time"
+    def measured() -> LabelledDifferences:
+        ids = draw_input_ids(harness.NUM_ROWS, harness.SHORT_LENGTH)
+        first = compute_logits(model, ids)
+        yield max_relative_difference(compute_logits(model, ids), first), "a second time"
         for draw in range(1, 4):
-            yield apart(logits(model, ids, draw=draw), first), f"from random state {draw}"
+            yield (
+                max_relative_difference(compute_logits(model, ids, draw_index=draw), first),
+                f"from random state {draw}",
+            )
 
-    return worst("the same pass again, from the same and from other random states", measured())
+    return select_worst("the same pass again, from the same and from other random states", measured())
 
 
-LAWS: dict[Law, Callable[[Subject, Transformer], Evidence]] = {
-    "causal": causal,
-    "cache": cache,
-    "batch": batch,
-    "repeatable": repeatable,
+INVARIANT_CHECKS: dict[Invariant, Callable[[PartFixture, Transformer], DifferenceMeasurement]] = {
+    "causal": check_causality,
+    "cache": check_kv_cache,
+    "batch": check_batch_independence,
+    "repeatable": check_determinism,
 }
 
-__all__ = ["LAWS", "batch", "cache", "causal", "in_chunks", "repeatable"]
+__all__ = [
+    "INVARIANT_CHECKS",
+    "check_batch_independence",
+    "check_causality",
+    "check_determinism",
+    "check_kv_cache",
+    "compute_logits_in_chunks",
+]

@@ -10,33 +10,37 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from headtohead.audit.probe import Subject
-from headtohead.audit.result import Finding, cannot_be_told, does_not_apply
-from headtohead.audit.tolerance import Difference, apart, largest, worst
-from headtohead.nn.parts.base import Road
+from headtohead.audit.probe import AuditedModel
+from headtohead.audit.result import CheckResult, build_inconclusive, build_not_applicable
+from headtohead.audit.tolerance import Difference, max_abs_finite, measure_difference, select_worst
+from headtohead.nn.parts.base import AttentionImplementation
 from headtohead.nn.transformer import Transformer
 
-NAME = "roads"
+CHECK_NAME = "roads"
 
 
-def audit_roads(subject: Subject) -> Finding:
+def audit_attention_implementations(audited_model: AuditedModel) -> CheckResult:
     """Outputs and the gradients of all weights, with and without padding."""
-    model = subject.model
+    model = audited_model.model
     if not isinstance(model, Transformer):
-        return does_not_apply(NAME, "the model has one road only")
-    if model.roads != {"explicit", "fused"}:
-        return does_not_apply(NAME, f"the model's parts allow one road only: {', '.join(model.roads)}")
-    if subject.noise == "hidden":
-        return cannot_be_told(NAME)
-    tried = f"both roads on whole and padded texts of {subject.length}: outputs and gradients; {subject.how}"
-    found = worst(_measured(subject))
+        return build_not_applicable(CHECK_NAME, "the model has one road only")
+    if model.attn_implementations != {"explicit", "fused"}:
+        return build_not_applicable(
+            CHECK_NAME, f"the model's parts allow one road only: {', '.join(model.attn_implementations)}"
+        )
+    if audited_model.noise == "hidden":
+        return build_inconclusive(CHECK_NAME)
+    tried = (
+        f"both roads on whole and padded texts of {audited_model.length}: outputs and gradients; {audited_model.how}"
+    )
+    found = select_worst(_compare_implementations(audited_model))
     if found.equal:
         meaning = "What is trained and scored is what the maps show."
-        return Finding(NAME, True, tried, f"the same: {found}", meaning, serious=True)
-    if subject.noise == "drawn":
-        return cannot_be_told(NAME)
-    return Finding(
-        NAME,
+        return CheckResult(CHECK_NAME, True, tried, f"the same: {found}", meaning, serious=True)
+    if audited_model.noise == "drawn":
+        return build_inconclusive(CHECK_NAME)
+    return CheckResult(
+        CHECK_NAME,
         False,
         tried,
         f"the fused road differs from the explicit one: {found}",
@@ -46,25 +50,32 @@ def audit_roads(subject: Subject) -> Finding:
     )
 
 
-def _measured(subject: Subject) -> Iterator[Difference]:
+def _compare_implementations(audited_model: AuditedModel) -> Iterator[Difference]:
     for padded in (False, True):
-        ids, mask = subject.ids[:2], None
+        ids, mask = audited_model.ids[:2], None
         if padded:
             mask = torch.ones_like(ids, dtype=torch.bool)
-            mask[1, -max(1, subject.length // 3) :] = False
+            mask[1, -max(1, audited_model.length // 3) :] = False
         place = "padded texts" if padded else "whole texts"
-        slow, slow_gradients = _taken(subject, ids, mask, "explicit")
-        fast, fast_gradients = _taken(subject, ids, mask, "fused")
-        yield apart(fast, slow, f"outputs, {place}", subject.alike)
+        slow, slow_gradients = _compute_logits_and_gradients(audited_model, ids, mask, "explicit")
+        fast, fast_gradients = _compute_logits_and_gradients(audited_model, ids, mask, "fused")
+        yield measure_difference(fast, slow, f"outputs, {place}", audited_model.rounding_tolerance)
         # Against the largest gradient of all: that of a bias which the softmax swallows is rounding and nothing else.
-        scale = max(map(largest, slow_gradients.values()), default=0.0)
+        scale = max(map(max_abs_finite, slow_gradients.values()), default=0.0)
         for name, gradient in slow_gradients.items():
             other = fast_gradients.get(name, torch.zeros_like(gradient))
-            yield apart(other, gradient, f"gradient of {name}, {place}", subject.alike, scale=scale)
+            yield measure_difference(
+                other, gradient, f"gradient of {name}, {place}", audited_model.rounding_tolerance, scale=scale
+            )
 
 
-def _taken(subject: Subject, ids: Tensor, mask: Tensor | None, road: Road) -> tuple[Tensor, dict[str, Tensor]]:
+def _compute_logits_and_gradients(
+    audited_model: AuditedModel,
+    input_ids: Tensor,
+    attention_mask: Tensor | None,
+    attn_implementation: AttentionImplementation,
+) -> tuple[Tensor, dict[str, Tensor]]:
     """What is said about the text, not about padding, and how each weight moves it."""
-    logits = subject.run(ids, mask, road=road).logits
-    kept = logits[mask] if mask is not None and subject.decoder else logits
-    return kept.detach(), subject.weight_gradients(kept)
+    logits = audited_model.run(input_ids, attention_mask, road=attn_implementation).logits
+    kept = logits[attention_mask] if attention_mask is not None and audited_model.decoder else logits
+    return kept.detach(), audited_model.compute_weight_gradients(kept)

@@ -13,45 +13,47 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from headtohead.audit.probe import Refused, Subject
-from headtohead.audit.result import Finding, does_not_apply
+from headtohead.audit.probe import AuditedModel, UnsupportedInputError
+from headtohead.audit.result import CheckResult, build_not_applicable
 from headtohead.nn.parts.pattern import Pattern
 from headtohead.nn.transformer import Transformer
 
-NAME = "attention rows"
-SUM, NOTHING = 1e-5, 1e-9
+CHECK_NAME = "attention rows"
+SUM_TOLERANCE, ZERO_WEIGHT_TOLERANCE = 1e-5, 1e-9
 """how far a sum may be from 1, and how much weight is none"""
-Reach = tuple[int | None, int | None]
+AttentionReach = tuple[int | None, int | None]
 
 
-def audit_maps(subject: Subject) -> Finding:
+def audit_attentions(audited_model: AuditedModel) -> CheckResult:
     """The maps of whole and of padded texts, every layer, head and row."""
-    if "maps" not in subject.takes:
-        return does_not_apply(NAME, "the model shows no attention maps")
-    ids, mask = subject.ids, torch.ones_like(subject.ids, dtype=torch.bool)
+    if "maps" not in audited_model.takes:
+        return build_not_applicable(CHECK_NAME, "the model shows no attention maps")
+    ids, mask = audited_model.ids, torch.ones_like(audited_model.ids, dtype=torch.bool)
     for row in range(1, len(ids)):
-        mask[row, max(1, subject.length - row * subject.length // 5) :] = False
+        mask[row, max(1, audited_model.length - row * audited_model.length // 5) :] = False
     try:
         with torch.no_grad():
-            maps = subject.run(ids, mask, maps=True).maps
-    except Refused as refusal:
-        return does_not_apply(NAME, f"the model shows no attention maps ({refusal})")
+            maps = audited_model.run(ids, mask, maps=True).maps
+    except UnsupportedInputError as refusal:
+        return build_not_applicable(CHECK_NAME, f"the model shows no attention maps ({refusal})")
     if not maps:
-        return does_not_apply(NAME, "the model's attention shows no maps")
+        return build_not_applicable(CHECK_NAME, "the model's attention shows no maps")
     faults = [
-        f"layer {layer}: {rule.fault}"
+        f"layer {layer}: {rule.error}"
         for layer, one in enumerate(maps)
-        for rule in rules(one, mask, reach_of(subject.model, layer, decoder=subject.decoder))
-        if rule.fault
+        for rule in check_attention_rules(
+            one, mask, find_layer_reach(audited_model.model, layer, is_decoder=audited_model.decoder)
+        )
+        if rule.error
     ]
-    shape = "triangle, " if subject.decoder else ""
-    tried = f"sums, padding, {shape}reach of {len(maps)} layers x {maps[0].shape[1]} heads, padded texts; {subject.how}"
+    shape = "triangle, " if audited_model.decoder else ""
+    tried = f"sums, padding, {shape}reach of {len(maps)} layers x {maps[0].shape[1]} heads, padded texts; {audited_model.how}"
     if not faults:
         found = "every row sums to 1, and no weight lies where none may be"
-        return Finding(NAME, True, tried, found, "The maps are what they seem.")
+        return CheckResult(CHECK_NAME, True, tried, found, "The maps are what they seem.")
     more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
-    return Finding(
-        NAME,
+    return CheckResult(
+        CHECK_NAME,
         False,
         tried,
         "; ".join(faults[:3]) + more,
@@ -61,27 +63,31 @@ def audit_maps(subject: Subject) -> Finding:
 
 
 @dataclass(frozen=True)
-class Rule:
+class AttentionRuleResult:
     """One rule that a layer's maps must keep, and how far they are from keeping it."""
 
     name: Literal["sums", "padding", "ahead", "behind"]
     off: float
     """how far a sum is from 1, or the largest weight where none may be"""
-    fault: str
+    error: str
     """what is wrong, in words; empty when the rule is kept"""
 
 
-def rules(weights: Tensor, real: Tensor, reach: Reach) -> Iterator[Rule]:
+def check_attention_rules(
+    attentions: Tensor, attention_mask: Tensor, reach: AttentionReach
+) -> Iterator[AttentionRuleResult]:
     """The rules for one layer's maps (batch, heads, query, key) of texts that are padded on the right, if at all.
 
     `real` (batch, length) is False on padding; `reach` is how far (behind, ahead) a place may look.
     """
-    query, key = real[:, None, :, None], real[:, None, None, :]
-    sums = weights.sum(-1)[real[:, None].expand(-1, weights.shape[1], -1)]
+    query, key = attention_mask[:, None, :, None], attention_mask[:, None, None, :]
+    sums = attentions.sum(-1)[attention_mask[:, None].expand(-1, attentions.shape[1], -1)]
     off = float((sums - 1).abs().nan_to_num(torch.inf).max())
-    yield Rule("sums", off, f"a row sums to {float(sums[(sums - 1).abs().argmax()]):.4f}" if off > SUM else "")
+    yield AttentionRuleResult(
+        "sums", off, f"a row sums to {float(sums[(sums - 1).abs().argmax()]):.4f}" if off > SUM_TOLERANCE else ""
+    )
     # Padding stands on the right: a place's index is its position.
-    at = torch.arange(weights.shape[-1], device=weights.device)
+    at = torch.arange(attentions.shape[-1], device=attentions.device)
     behind = at[:, None] - at[None, :]
     back, ahead = reach
     forbidden: list[tuple[Literal["padding", "ahead", "behind"], str, Tensor]] = [("padding", "padding", query & ~key)]
@@ -91,13 +97,15 @@ def rules(weights: Tensor, real: Tensor, reach: Reach) -> Iterator[Rule]:
     if back is not None:
         forbidden.append(("behind", f"places more than {back} behind", query & key & (behind > back)))
     for name, words, where in forbidden:
-        weight = float((weights.abs() * where).nan_to_num(torch.inf).max())
-        yield Rule(name, weight, f"a weight of {weight:.2g} on {words}" if weight > NOTHING else "")
+        weight = float((attentions.abs() * where).nan_to_num(torch.inf).max())
+        yield AttentionRuleResult(
+            name, weight, f"a weight of {weight:.2g} on {words}" if weight > ZERO_WEIGHT_TOLERANCE else ""
+        )
 
 
-def reach_of(model: nn.Module, layer: int, *, decoder: bool) -> Reach:
+def find_layer_reach(model: nn.Module, layer_index: int, *, is_decoder: bool) -> AttentionReach:
     """How far (behind, ahead) a layer may look: what its pattern says, and never ahead in a decoder."""
     layers: Sequence[nn.Module] = list(model.layers) if isinstance(model, Transformer) else ()
-    patterns = [m for m in layers[layer].modules() if isinstance(m, Pattern)] if layer < len(layers) else []
+    patterns = [m for m in layers[layer_index].modules() if isinstance(m, Pattern)] if layer_index < len(layers) else []
     back, ahead = patterns[0].reach if patterns else (None, None)  # the outermost comes first
-    return back, 0 if decoder else ahead
+    return back, 0 if is_decoder else ahead

@@ -10,24 +10,24 @@ from collections.abc import Iterator
 
 import torch
 
-from headtohead.audit.probe import Refused, Subject
-from headtohead.audit.result import Finding, cannot_be_told
-from headtohead.audit.tolerance import Difference, apart, worst
+from headtohead.audit.probe import AuditedModel, UnsupportedInputError
+from headtohead.audit.result import CheckResult, build_inconclusive
+from headtohead.audit.tolerance import Difference, measure_difference, select_worst
 
-NAME = "batch"
+CHECK_NAME = "batch"
 
 
-def audit_batch(subject: Subject) -> Finding:
+def audit_batch_independence(audited_model: AuditedModel) -> CheckResult:
     """A row among other neighbours, in another order, beside padded ones, and alone."""
-    if subject.noise == "hidden":
-        return cannot_be_told(NAME)
-    scored = worst(_scored(subject))
-    trained = _trained(subject) if subject.training else None
+    if audited_model.noise == "hidden":
+        return build_inconclusive(CHECK_NAME)
+    scored = select_worst(_compare_in_eval_mode(audited_model))
+    trained = _compare_in_training_mode(audited_model) if audited_model.training else None
     modes = "evaluation and training mode" if trained is not None else "evaluation mode"
-    tried = f"a row beside other rows, in another order, beside padded rows, and alone; {modes}, {subject.how}"
+    tried = f"a row beside other rows, in another order, beside padded rows, and alone; {modes}, {audited_model.how}"
     if not scored.equal:
-        return Finding(
-            NAME,
+        return CheckResult(
+            CHECK_NAME,
             False,
             tried,
             f"the answer to a row moves with its neighbours: {scored}",
@@ -36,16 +36,16 @@ def audit_batch(subject: Subject) -> Finding:
             reason="depends on its neighbours",
         )
     if trained is not None and not trained.equal:
-        return Finding(
-            NAME,
+        return CheckResult(
+            CHECK_NAME,
             False,
             tried,
             f"in training mode, the answer to a row moves with its neighbours: {trained}; not in evaluation mode",
             "As with batch normalisation, training depends on the size of the batch. Scores do not.",
             reason="depends on its neighbours while training",
         )
-    return Finding(
-        NAME,
+    return CheckResult(
+        CHECK_NAME,
         True,
         tried,
         f"the same answer: {scored}",
@@ -54,27 +54,31 @@ def audit_batch(subject: Subject) -> Finding:
     )
 
 
-def _scored(subject: Subject) -> Iterator[Difference]:
-    ids = subject.ids
-    whole = subject.logits(ids)
-    beside = torch.cat((ids[:1], subject.others(ids[1:])))
-    yield apart(subject.logits(beside)[:1], whole[:1], "other neighbours", subject.exact)
-    if "attention_mask" in subject.takes:
+def _compare_in_eval_mode(audited_model: AuditedModel) -> Iterator[Difference]:
+    ids = audited_model.ids
+    whole = audited_model.logits(ids)
+    beside = torch.cat((ids[:1], audited_model.others(ids[1:])))
+    yield measure_difference(audited_model.logits(beside)[:1], whole[:1], "other neighbours", audited_model.exact)
+    if "attention_mask" in audited_model.takes:
         mask = torch.ones_like(ids, dtype=torch.bool)
-        base = subject.logits(ids, mask)[:1]
-        mask[1:, subject.length // 2 + 1 :] = False
-        yield apart(subject.logits(beside, mask)[:1], base, "padded neighbours", subject.exact)
-    if subject.noise == "none":  # what is drawn may depend on the place in the batch
-        turned = subject.logits(ids.flip(0)).flip(0)
-        yield apart(turned, whole, "another order", subject.alike)
+        base = audited_model.logits(ids, mask)[:1]
+        mask[1:, audited_model.length // 2 + 1 :] = False
+        yield measure_difference(audited_model.logits(beside, mask)[:1], base, "padded neighbours", audited_model.exact)
+    if audited_model.noise == "none":  # what is drawn may depend on the place in the batch
+        turned = audited_model.logits(ids.flip(0)).flip(0)
+        yield measure_difference(turned, whole, "another order", audited_model.rounding_tolerance)
         try:
-            yield apart(subject.logits(ids[1:2]), whole[1:2], "alone", subject.alike)
-        except Refused:
+            yield measure_difference(
+                audited_model.logits(ids[1:2]), whole[1:2], "alone", audited_model.rounding_tolerance
+            )
+        except UnsupportedInputError:
             return  # batches of one size only: nothing else to try
 
 
-def _trained(subject: Subject) -> Difference:
-    ids = subject.ids
-    whole = subject.logits(ids, training=True)
-    beside = torch.cat((ids[:1], subject.others(ids[1:])))
-    return apart(subject.logits(beside, training=True)[:1], whole[:1], "other neighbours", subject.exact)
+def _compare_in_training_mode(audited_model: AuditedModel) -> Difference:
+    ids = audited_model.ids
+    whole = audited_model.logits(ids, training=True)
+    beside = torch.cat((ids[:1], audited_model.others(ids[1:])))
+    return measure_difference(
+        audited_model.logits(beside, training=True)[:1], whole[:1], "other neighbours", audited_model.exact
+    )

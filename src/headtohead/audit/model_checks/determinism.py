@@ -7,22 +7,24 @@ the same random state cannot be audited at all, and nothing that it scores can b
 
 from __future__ import annotations
 
-from headtohead.audit.probe import Subject
-from headtohead.audit.result import Finding
-from headtohead.audit.tolerance import worst
+from headtohead.audit.probe import AuditedModel
+from headtohead.audit.result import CheckResult
+from headtohead.audit.tolerance import select_worst
 
-NAME = "repeatable"
+CHECK_NAME = "repeatable"
 
 
-def audit_repeatable(subject: Subject) -> Finding:
+def audit_determinism(audited_model: AuditedModel) -> CheckResult:
     """The same text twice from one random state, and from three others."""
-    tried = f"the same texts again, from the same and from 3 other random states; evaluation mode, {subject.how}"
-    again = worst(subject.repeated(draw=draw) for draw in range(4))
-    if subject.noise == "none":
-        return Finding(NAME, True, tried, f"the same answer: {again}", "A score can be taken again and is the same.")
-    if subject.noise == "drawn":
-        return Finding(
-            NAME,
+    tried = f"the same texts again, from the same and from 3 other random states; evaluation mode, {audited_model.how}"
+    again = select_worst(audited_model.measure_repeat(draw_index=draw) for draw in range(4))
+    if audited_model.noise == "none":
+        return CheckResult(
+            CHECK_NAME, True, tried, f"the same answer: {again}", "A score can be taken again and is the same."
+        )
+    if audited_model.noise == "drawn":
+        return CheckResult(
+            CHECK_NAME,
             False,
             tried,
             f"another answer each time, by up to {again}; the same one when the same numbers are drawn",
@@ -30,8 +32,8 @@ def audit_repeatable(subject: Subject) -> Finding:
             "holds that noise, so that the verdict stands.",
             reason="gives another answer each time",
         )
-    return Finding(
-        NAME,
+    return CheckResult(
+        CHECK_NAME,
         False,
         tried,
         f"another answer each time, by up to {again}, even when the same numbers are drawn",

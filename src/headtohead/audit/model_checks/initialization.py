@@ -7,39 +7,47 @@ import math
 from torch import nn
 from torch.nn import functional as F
 
-from headtohead.audit.probe import Subject
-from headtohead.audit.result import Finding, does_not_apply
-from headtohead.data.batches import IGNORED, Batch
+from headtohead.audit.probe import AuditedModel
+from headtohead.audit.result import CheckResult, build_not_applicable
+from headtohead.data.batches import IGNORE_INDEX, Batch
 
-LOSS, GRADIENTS = "initial loss", "gradients"
-FAR = 0.5
+LOSS_CHECK_NAME, GRADIENT_CHECK_NAME = "initial loss", "gradients"
+MAX_LOSS_DEVIATION = 0.5
 """how far the first loss may be from chance, in nats: logits of standard deviation 1 cost as much"""
 
 
-def audit_start(
-    model: nn.Module, batch: Batch, *, task: str, vocab: int, classes: int | None = None, seed: int = 0
-) -> list[Finding]:
+def audit_untrained_model(
+    model: nn.Module, batch: Batch, *, task: str, vocab_size: int, num_classes: int | None = None, seed: int = 0
+) -> list[CheckResult]:
     """Audits that make sense for an untrained model only, on one batch of real text with its labels."""
     context = batch.input_ids.shape[1]
-    subject = Subject(model, task=task, vocab=vocab, context=context, classes=classes, seed=seed, wake=False)
-    return [audit_initial_loss(subject, batch, vocab if classes is None else classes)]
+    subject = AuditedModel(
+        model,
+        task=task,
+        vocab_size=vocab_size,
+        context=context,
+        num_classes=num_classes,
+        seed=seed,
+        perturb_if_insensitive=False,
+    )
+    return [audit_initial_loss(subject, batch, vocab_size if num_classes is None else num_classes)]
 
 
-def audit_initial_loss(subject: Subject, batch: Batch, choices: int) -> Finding:
+def audit_initial_loss(audited_model: AuditedModel, batch: Batch, num_choices: int) -> CheckResult:
     """Near ln(number of choices), the loss of an even guess."""
-    logits = subject.logits(batch.input_ids, batch.attention_mask)
+    logits = audited_model.logits(batch.input_ids, batch.attention_mask)
     labels = batch.labels.to(logits.device)
-    loss = float(F.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED))
-    chance = math.log(choices)
-    tried = f"the loss of {labels.numel()} predictions before any training, against ln({choices:,}) = {chance:.3f}"
+    loss = float(F.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORE_INDEX))
+    chance = math.log(num_choices)
+    tried = f"the loss of {labels.numel()} predictions before any training, against ln({num_choices:,}) = {chance:.3f}"
     found = f"{loss:.3f}, {loss - chance:+.3f} from chance"
-    if abs(loss - chance) <= FAR:
-        return Finding(LOSS, True, tried, found, "The model starts from an even guess, knowing nothing.")
+    if abs(loss - chance) <= MAX_LOSS_DEVIATION:
+        return CheckResult(LOSS_CHECK_NAME, True, tried, found, "The model starts from an even guess, knowing nothing.")
     if loss < chance:
         meaning = "The model knows something before it has seen anything: weights are not new, or labels leak."
-        return Finding(LOSS, False, tried, found, meaning, reason="starts below chance")
-    return Finding(
-        LOSS,
+        return CheckResult(LOSS_CHECK_NAME, False, tried, found, meaning, reason="starts below chance")
+    return CheckResult(
+        LOSS_CHECK_NAME,
         False,
         tried,
         found,
@@ -49,35 +57,35 @@ def audit_initial_loss(subject: Subject, batch: Batch, choices: int) -> Finding:
     )
 
 
-def audit_gradients(subject: Subject) -> Finding:
+def audit_gradients(audited_model: AuditedModel) -> CheckResult:
     """Every weight that is to be trained moves the output, in training mode."""
-    named = {name: p for name, p in subject.model.named_parameters() if p.requires_grad}
-    frozen = sum(1 for p in subject.model.parameters() if not p.requires_grad)
+    named = {name: p for name, p in audited_model.model.named_parameters() if p.requires_grad}
+    frozen = sum(1 for p in audited_model.model.parameters() if not p.requires_grad)
     if not named:
-        return does_not_apply(GRADIENTS, "the model has no weights to train")
-    dead = _unreached(subject)
+        return build_not_applicable(GRADIENT_CHECK_NAME, "the model has no weights to train")
+    dead = _find_parameters_without_gradient(audited_model)
     if dead:
         # A gate that starts at 0 stops the gradient of what lies behind it for a step; that is no fault.
-        still_dead = set(_unreached(subject.nudged()))
+        still_dead = set(_find_parameters_without_gradient(audited_model.copy_with_perturbed_weights()))
         dead = [name for name in dead if name in still_dead]
     still = f"; {frozen} more are frozen" if frozen else ""
-    tried = f"one backward pass from all logits of {len(subject.ids)} texts, training mode, {subject.how}"
+    tried = f"one backward pass from all logits of {len(audited_model.ids)} texts, training mode, {audited_model.how}"
     if not dead:
         found = f"all {len(named)} tensors have a gradient that is not 0{still}"
-        return Finding(GRADIENTS, True, tried, found, "Every weight takes part in training.")
+        return CheckResult(GRADIENT_CHECK_NAME, True, tried, found, "Every weight takes part in training.")
     shown = ", ".join(dead[:4]) + (f" and {len(dead) - 4} more" if len(dead) > 4 else "")
     size = sum(named[name].numel() for name in dead)
-    return Finding(
-        GRADIENTS,
+    return CheckResult(
+        GRADIENT_CHECK_NAME,
         False,
         tried,
-        f"{len(dead)} of {len(named)} tensors ({size:,} of {subject.parameters:,} weights) have none: {shown}{still}",
+        f"{len(dead)} of {len(named)} tensors ({size:,} of {audited_model.parameters:,} weights) have none: {shown}{still}",
         "These weights are never trained: the model is smaller than its count of parameters says.",
         reason="weights that are never trained",
     )
 
 
-def _unreached(subject: Subject) -> list[str]:
-    reached = subject.weight_gradients(subject.run(subject.ids, training=True).logits)
-    wanted = [name for name, p in subject.model.named_parameters() if p.requires_grad]
+def _find_parameters_without_gradient(audited_model: AuditedModel) -> list[str]:
+    reached = audited_model.compute_weight_gradients(audited_model.run(audited_model.ids, training=True).logits)
+    wanted = [name for name, p in audited_model.model.named_parameters() if p.requires_grad]
     return [name for name in wanted if name not in reached or not bool(reached[name].any())]

@@ -10,66 +10,94 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from headtohead.audit.probe import Mask, Refused, Subject
-from headtohead.audit.result import Finding, cannot_be_told, does_not_apply
-from headtohead.audit.tolerance import Difference, apart, largest, worst
-from headtohead.nn.kv_cache import Cache
+from headtohead.audit.probe import AuditedModel, PaddingMask, UnsupportedInputError
+from headtohead.audit.result import CheckResult, build_inconclusive, build_not_applicable
+from headtohead.audit.tolerance import Difference, max_abs_finite, measure_difference, select_worst
+from headtohead.nn.kv_cache import KVCache
 from headtohead.nn.transformer import Transformer
 
-NAME = "cache"
-STEPS = 8
+CHECK_NAME = "cache"
+DECODE_STEPS = 8
 """so many tokens are decoded one by one"""
 
 
-def audit_cache(subject: Subject) -> Finding:
+def audit_kv_cache(audited_model: AuditedModel) -> CheckResult:
     """Token by token, in pieces, and with prompts of different length padded on the left."""
-    model = subject.model
-    if not subject.decoder or not isinstance(model, Transformer):
-        return does_not_apply(NAME, "the model has no cache" if subject.decoder else "a classifier does not decode")
-    if subject.length < 3:
-        return does_not_apply(NAME, f"a text of {subject.length} leaves nothing to decode")
-    if subject.noise == "hidden":
-        return cannot_be_told(NAME)
-    tried = f"a prompt and {STEPS} tokens one by one, a text in two pieces, prompts padded on the left; {subject.how}"
+    model = audited_model.model
+    if not audited_model.decoder or not isinstance(model, Transformer):
+        return build_not_applicable(
+            CHECK_NAME, "the model has no cache" if audited_model.decoder else "a classifier does not decode"
+        )
+    if audited_model.length < 3:
+        return build_not_applicable(CHECK_NAME, f"a text of {audited_model.length} leaves nothing to decode")
+    if audited_model.noise == "hidden":
+        return build_inconclusive(CHECK_NAME)
+    tried = f"a prompt and {DECODE_STEPS} tokens one by one, a text in two pieces, prompts padded on the left; {audited_model.how}"
     try:
-        found = worst(_measured(subject, len(model.layers)))
-    except Refused as refusal:
-        return Finding(NAME, False, tried, f"a pass with a cache fails: {refusal}", _MEANING, reason="its cache fails")
+        found = select_worst(_compare_cached_with_full(audited_model, len(model.layers)))
+    except UnsupportedInputError as refusal:
+        return CheckResult(
+            CHECK_NAME,
+            False,
+            tried,
+            f"a pass with a cache fails: {refusal}",
+            _FAILURE_INTERPRETATION,
+            reason="its cache fails",
+        )
     if found.equal:
         meaning = "Samples are written by the model that is scored."
-        return Finding(NAME, True, tried, f"as in a full pass: {found}", meaning)
-    if subject.noise == "drawn":
-        return cannot_be_told(NAME)
+        return CheckResult(CHECK_NAME, True, tried, f"as in a full pass: {found}", meaning)
+    if audited_model.noise == "drawn":
+        return build_inconclusive(CHECK_NAME)
     said = f"decoding with a cache differs from a full pass: {found}"
-    return Finding(NAME, False, tried, said, _MEANING, reason="its cache differs")
+    return CheckResult(CHECK_NAME, False, tried, said, _FAILURE_INTERPRETATION, reason="its cache differs")
 
 
-_MEANING = "Samples written with the cache are not what the model says. Scores, taken in full passes, are not affected."
+_FAILURE_INTERPRETATION = (
+    "Samples written with the cache are not what the model says. Scores, taken in full passes, are not affected."
+)
 
 
-def _measured(subject: Subject, layers: int) -> Iterator[Difference]:
-    ids = subject.ids[:2]
+def _compare_cached_with_full(audited_model: AuditedModel, num_layers: int) -> Iterator[Difference]:
+    ids = audited_model.ids[:2]
     length = ids.shape[1]
-    whole = subject.logits(ids)
-    steps = min(STEPS, length - 1)
+    whole = audited_model.logits(ids)
+    steps = min(DECODE_STEPS, length - 1)
     for pieces in ([length - steps] + [1] * steps, [length // 2, length - length // 2]):
         said = f"a prompt of {pieces[0]}, then {len(pieces) - 1} {'pieces' if len(pieces) > 2 else 'piece'}"
-        yield apart(in_pieces(subject, ids, pieces, layers), whole, said, subject.alike)
+        yield measure_difference(
+            compute_logits_in_chunks(audited_model, ids, pieces, num_layers),
+            whole,
+            said,
+            audited_model.rounding_tolerance,
+        )
     mask = torch.ones_like(ids, dtype=torch.bool)
     mask[1, : length // 3] = False
-    padded = subject.logits(ids, mask)
+    padded = audited_model.logits(ids, mask)
     pieces = [length - 2, 1, 1]
-    scale = largest(padded[mask])
-    cached = in_pieces(subject, ids, pieces, layers, mask)
-    yield apart(cached[mask], padded[mask], "prompts padded on the left", subject.alike, scale=scale)
+    scale = max_abs_finite(padded[mask])
+    cached = compute_logits_in_chunks(audited_model, ids, pieces, num_layers, mask)
+    yield measure_difference(
+        cached[mask], padded[mask], "prompts padded on the left", audited_model.rounding_tolerance, scale=scale
+    )
 
 
-def in_pieces(subject: Subject, ids: Tensor, pieces: Sequence[int], layers: int, mask: Mask | None = None) -> Tensor:
+def compute_logits_in_chunks(
+    audited_model: AuditedModel,
+    input_ids: Tensor,
+    chunk_sizes: Sequence[int],
+    num_layers: int,
+    attention_mask: PaddingMask | None = None,
+) -> Tensor:
     """The logits, computed piece by piece with a cache."""
-    assert sum(pieces) == ids.shape[1]
-    store, start, said = Cache(layers), 0, []
-    for size in pieces:
+    assert sum(chunk_sizes) == input_ids.shape[1]
+    store, start, said = KVCache(num_layers), 0, []
+    for size in chunk_sizes:
         part = slice(start, start + size)
-        said.append(subject.logits(ids[:, part], None if mask is None else mask[:, part], cache=store))
+        said.append(
+            audited_model.logits(
+                input_ids[:, part], None if attention_mask is None else attention_mask[:, part], cache=store
+            )
+        )
         start += size
     return torch.cat(said, dim=1)

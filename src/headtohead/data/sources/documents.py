@@ -15,14 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from headtohead import rng
-from headtohead.data.file_errors import listed, missing, names_in, refusal
-from headtohead.data.sources.readers import NoJson, has_half, read_json_text, read_text
-from headtohead.errors import CorpusError, Fault, nearest
+from headtohead.data.file_errors import (
+    build_file_error,
+    build_missing_path_error,
+    format_name_list,
+    list_folder_entries,
+)
+from headtohead.data.sources.readers import InvalidJson, has_lone_surrogate, parse_json, read_text
+from headtohead.errors import DataError, ValidationIssue, suggest
 
-STEMS = {"train": ("train",), "validation": ("validation", "valid", "dev"), "test": ("test",)}
-SUFFIXES = (".jsonl", ".json")
-KEYS = ("document", "summary", "summaries")
-HELD = {"test": 0.1, "validation": 0.1}
+SPLIT_FILE_STEMS = {"train": ("train",), "validation": ("validation", "valid", "dev"), "test": ("test",)}
+DOCUMENT_SUFFIXES = (".jsonl", ".json")
+ENTRY_KEYS = ("document", "summary", "summaries")
+HELD_OUT_FRACTIONS = {"test": 0.1, "validation": 0.1}
 
 
 @dataclass(frozen=True)
@@ -34,14 +39,14 @@ class Document:
     id: str = ""
 
 
-Split = tuple[Document, ...]
+DocumentSplit = tuple[Document, ...]
 
 
 @dataclass(frozen=True)
-class Documents:
+class SummarizationCorpus:
     """Splits of documents with summaries."""
 
-    splits: Mapping[str, Split]
+    splits: Mapping[str, DocumentSplit]
     origin: str
     digest: str
     """SHA-256 of every document and summary"""
@@ -55,104 +60,106 @@ def read_documents(path: Path) -> list[Document]:
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
-        entry = read_json_text(line)
-        if isinstance(entry, NoJson):
-            faults.append(Fault(f"line {number}", str(entry)))
+        entry = parse_json(line)
+        if isinstance(entry, InvalidJson):
+            faults.append(ValidationIssue(f"line {number}", str(entry)))
             continue
-        wrong = list(_wrong(entry))
-        faults += [Fault(f"line {number}", message, nearest=near) for message, near in wrong]
+        wrong = list(_find_entry_errors(entry))
+        faults += [ValidationIssue(f"line {number}", message, suggestion=near) for message, near in wrong]
         if not wrong:
-            found.append(Document(entry["document"], _summaries(entry), str(entry.get("id", number))))
+            found.append(Document(entry["document"], _get_summaries(entry), str(entry.get("id", number))))
     if faults:
-        raise refusal(path, faults)
+        raise build_file_error(path, faults)
     return found
 
 
-def _wrong(entry: Any) -> Iterator[tuple[str, str | None]]:
+def _find_entry_errors(entry: Any) -> Iterator[tuple[str, str | None]]:
     """What keeps an entry from being a document with its summaries, and a key that may have been meant."""
     if not isinstance(entry, dict):
         yield f"is a {type(entry).__name__}; an object with document and summary was expected", None
         return
     has = ", ".join(entry) or "nothing"
     if "document" not in entry:
-        yield f"has no 'document'; it has {has}", nearest("document", entry)
+        yield f"has no 'document'; it has {has}", suggest("document", entry)
     elif not isinstance(entry["document"], str) or not entry["document"].strip():
         yield "has an empty document", None
-    elif has_half(entry["document"]) or has_half(str(entry.get("id"))):
+    elif has_lone_surrogate(entry["document"]) or has_lone_surrogate(str(entry.get("id"))):
         yield "holds half of a character (a lone surrogate)", None
     if "summary" not in entry and "summaries" not in entry:
-        yield f"has no 'summary' and no 'summaries'; it has {has}", nearest("summary", entry)
+        yield f"has no 'summary' and no 'summaries'; it has {has}", suggest("summary", entry)
         return
-    given = _summaries(entry)
+    given = _get_summaries(entry)
     if not given:
         yield "has an empty list of summaries", None
     for at, one in enumerate(given, start=1):
         if not isinstance(one, str):
             yield f"summary {at} is a {type(one).__name__}, not text", None
-        elif has_half(one):
+        elif has_lone_surrogate(one):
             yield f"summary {at} holds half of a character (a lone surrogate)", None
         elif not one.strip():
             yield f"has an empty summary{f' (number {at} of {len(given)})' if len(given) > 1 else ''}", None
 
 
-def _summaries(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+def _get_summaries(entry: Mapping[str, Any]) -> tuple[Any, ...]:
     given = entry["summaries"] if "summaries" in entry else entry["summary"]
     return tuple(given) if isinstance(given, list) else (given,)
 
 
-def load_documents(source: str | Path, *, test_rows: int | None = None) -> Documents:
+def load_summarization_corpus(source: str | Path, *, max_test_rows: int | None = None) -> SummarizationCorpus:
     """The splits of a folder or a file. `test_rows` reads no more than so many documents of each held-out split."""
     path = Path(source).expanduser()
     if path.is_dir():
-        splits, origin = _folder(path), f"folder {source}"
+        splits, origin = _read_folder(path), f"folder {source}"
     elif path.is_file():
         splits, origin = {"train": read_documents(path)}, f"file {source}"
     else:
-        raise missing(path)
-    for name, share in HELD.items():
+        raise build_missing_path_error(path)
+    for name, share in HELD_OUT_FRACTIONS.items():
         if name not in splits:
-            splits["train"], splits[name] = _held_back(splits["train"], share, name, path)
+            splits["train"], splits[name] = _hold_out_fraction(splits["train"], share, name, path)
             origin += f"; no {name} split: {share:.0%} of the documents by hash of the text"
     known = {document.text for document in splits["train"]}
     left_out = {}
     for name in ("validation", "test"):
         kept = [document for document in splits[name] if document.text not in known]
         left_out[name] = len(splits[name]) - len(kept)
-        splits[name] = kept[:test_rows]
+        splits[name] = kept[:max_test_rows]
         if not kept:
-            raise CorpusError(f"{path}: every document of {name} also stands in train; nothing is left to test on")
+            raise DataError(f"{path}: every document of {name} also stands in train; nothing is left to test on")
     made = {name: tuple(splits[name]) for name in ("train", "validation", "test")}
-    return Documents(made, origin, _digest(made), left_out)
+    return SummarizationCorpus(made, origin, _compute_digest(made), left_out)
 
 
-def _folder(folder: Path) -> dict[str, list[Document]]:
+def _read_folder(folder: Path) -> dict[str, list[Document]]:
     splits = {}
-    for name, stems in STEMS.items():
-        there = [p for stem in stems for suffix in SUFFIXES if (p := folder / f"{stem}{suffix}").is_file()]
+    for name, stems in SPLIT_FILE_STEMS.items():
+        there = [p for stem in stems for suffix in DOCUMENT_SUFFIXES if (p := folder / f"{stem}{suffix}").is_file()]
         if len(there) > 1:
-            raise CorpusError(f"{folder}: more than one file could be {name}: {listed([p.name for p in there])}")
+            raise DataError(
+                f"{folder}: more than one file could be {name}: {format_name_list([p.name for p in there])}"
+            )
         if there:
             splits[name] = read_documents(there[0])
     if "train" not in splits:
-        raise CorpusError(
+        raise DataError(
             f"{folder}: expected train.jsonl (JSON lines with document and summary, or summaries), "
-            f"found {listed(names_in(folder))}"
+            f"found {format_name_list(list_folder_entries(folder))}"
         )
     return splits
 
 
-def _held_back(
-    documents: Sequence[Document], share: float, purpose: str, path: Path
+def _hold_out_fraction(
+    documents: Sequence[Document], fraction: float, purpose: str, path: Path
 ) -> tuple[list[Document], list[Document]]:
     """What is left, and the share that was taken, by hash of the text: at least one document each."""
-    keys = {document.text: rng.key("split", purpose, document.text) for document in documents}
-    limit = max(int(share * 2**63), min(keys.values()) + 1)
+    keys = {document.text: rng.derive_seed("split", purpose, document.text) for document in documents}
+    limit = max(int(fraction * 2**63), min(keys.values()) + 1)
     left = [one for one in documents if keys[one.text] >= limit]
     if not left:
-        raise CorpusError(f"{path}: {len(documents)} documents cannot be split into train and {purpose}; give more")
+        raise DataError(f"{path}: {len(documents)} documents cannot be split into train and {purpose}; give more")
     return left, [one for one in documents if keys[one.text] < limit]
 
 
-def _digest(splits: Mapping[str, Split]) -> str:
+def _compute_digest(splits: Mapping[str, DocumentSplit]) -> str:
     text = json.dumps({name: [[d.text, d.summaries] for d in rows] for name, rows in splits.items()})
     return hashlib.sha256(text.encode()).hexdigest()

@@ -9,19 +9,19 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from headtohead.errors import CorpusError
+from headtohead.errors import DataError
 
-PREFIX = "hub:"
-SUFFIXES = (".parquet", ".jsonl", ".json", ".csv", ".tsv", ".txt")
+SOURCE_PREFIX = "hub:"
+DATA_SUFFIXES = (".parquet", ".jsonl", ".json", ".csv", ".tsv", ".txt")
 # Files that describe a data set are not part of it.
-NOT_DATA = ("dataset_infos.json", "dataset_info.json", "requirements.txt", "LICENSE.txt", "license.txt")
+METADATA_FILES = ("dataset_infos.json", "dataset_info.json", "requirements.txt", "LICENSE.txt", "license.txt")
 
 
-def fetch(source: str) -> Path:
+def download_dataset(source: str) -> Path:
     """The folder with the data set's files on this machine."""
-    name, _, revision = source.removeprefix(PREFIX).partition("@")
+    name, _, revision = source.removeprefix(SOURCE_PREFIX).partition("@")
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
-        raise CorpusError(f"{source}: a data set of the hub is written hub:owner/name, or hub:owner/name@revision")
+        raise DataError(f"{source}: a data set of the hub is written hub:owner/name, or hub:owner/name@revision")
     import huggingface_hub
 
     try:
@@ -29,17 +29,17 @@ def fetch(source: str) -> Path:
             name,
             repo_type="dataset",
             revision=revision or None,
-            allow_patterns=[f"*{suffix}" for suffix in SUFFIXES],
-            ignore_patterns=list(NOT_DATA),
+            allow_patterns=[f"*{suffix}" for suffix in DATA_SUFFIXES],
+            ignore_patterns=list(METADATA_FILES),
         )
     except (OSError, ValueError, RuntimeError) as error:
         reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-        raise CorpusError(
+        raise DataError(
             f"{source}: cannot be had from the hub, and is not in its cache on this machine ({type(error).__name__}: "
             f'{reason}). A folder with the files works without the hub: source = "path/to/folder"'
         ) from error
     return Path(folder)
 
 
-def is_data(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES and path.name not in NOT_DATA
+def is_data_file(path: Path) -> bool:
+    return path.suffix.lower() in DATA_SUFFIXES and path.name not in METADATA_FILES

@@ -15,81 +15,86 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from headtohead.config.data import Columns
-from headtohead.data.file_errors import SHOWN, missing, refusal
-from headtohead.data.sources.streaming import LARGE, PARAGRAPH_SHARE, Passages, TextFile
-from headtohead.data.splits import Table
-from headtohead.errors import CorpusError, Fault, nearest
+from headtohead.config.data import ColumnsConfig
+from headtohead.data.file_errors import MAX_ITEMS_SHOWN, build_file_error, build_missing_path_error
+from headtohead.data.sources.streaming import (
+    PARAGRAPH_BLANK_LINE_FRACTION,
+    STREAMING_THRESHOLD_BYTES,
+    StreamedRows,
+    StreamedTextFile,
+)
+from headtohead.data.splits import RawSplit
+from headtohead.errors import DataError, ValidationIssue, suggest
 
-MOST_FAULTS = 1000
+MAX_COUNTED_ERRORS = 1000
 """of one file that are counted"""
-PARQUET_ROWS = 256
-UNPACKED = 100
+PARQUET_BATCH_ROWS = 256
+MAX_PARQUET_EXPANSION = 100
 """times its size that a Parquet file may be unpacked to"""
-TABLES = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
+TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
 
-Cells = Sequence[Any]
-Numbered = tuple[int, Cells]
+CellValues = Sequence[Any]
+NumberedRow = tuple[int, CellValues]
 
 
-def is_table(path: Path) -> bool:
-    return path.suffix.lower() in TABLES
+def is_table_file(path: Path) -> bool:
+    return path.suffix.lower() in TABLE_SUFFIXES
 
 
 def read_text(path: Path) -> str:
     """The whole file with plain line ends; refused when it is not there, empty, or not UTF-8."""
     if not path.is_file():
-        raise missing(path)
+        raise build_missing_path_error(path)
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise CorpusError(f"{path}: cannot be read: {error.strerror}") from None
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise refusal(path, _bad_bytes(raw)) from None
+        raise build_file_error(path, _find_invalid_utf8(raw)) from None
     if not text.strip():
-        raise refusal(path, [Fault("file", "is empty; text was expected")])
+        raise build_file_error(path, [ValidationIssue("file", "is empty; text was expected")])
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _bad_bytes(raw: bytes) -> list[Fault]:
+def _find_invalid_utf8(raw: bytes) -> list[ValidationIssue]:
     """Where the bytes are not UTF-8. Each run of bad bytes counts once."""
     faults = []
     offset, line, before = 0, 1, 0
     text = raw.decode("utf-8", "surrogateescape")
-    for bad in islice(re.finditer("[\udc80-\udcff]+", text), MOST_FAULTS):  # a picture would have millions
+    for bad in islice(re.finditer("[\udc80-\udcff]+", text), MAX_COUNTED_ERRORS):  # a picture would have millions
         between = text[before : bad.start()]
         offset, line = offset + len(between.encode()), line + between.count("\n")
         found = raw[offset : offset + min(len(bad.group()), 4)].hex(" ")
-        faults.append(Fault(f"byte {offset} (line {line})", f"{found} is not UTF-8; save the file as UTF-8"))
+        faults.append(ValidationIssue(f"byte {offset} (line {line})", f"{found} is not UTF-8; save the file as UTF-8"))
         offset, before = offset + len(bad.group()), bad.end()
     return faults
 
 
-def read_passages(path: Path, *, paragraphs: bool | None = None) -> Table:
+def read_plain_text(path: Path, *, has_paragraphs: bool | None = None) -> RawSplit:
     """Plain text: a row is a line, or a paragraph where blank lines stand between them.
 
     `paragraphs` says which; None looks at the text itself. The rows of a large file are not held in memory.
     """
-    if path.is_file() and path.stat().st_size > LARGE:
-        large = TextFile(path, paragraphs)
-        return Table(Passages(large), None, (), str(path), "\n\n" if large.paragraphs else "\n")
+    if path.is_file() and path.stat().st_size > STREAMING_THRESHOLD_BYTES:
+        large = StreamedTextFile(path, has_paragraphs)
+        return RawSplit(StreamedRows(large), None, (), str(path), "\n\n" if large.has_paragraphs else "\n")
     lines = read_text(path).rstrip("\n").split("\n")
-    if paragraphs is None:
-        paragraphs = in_paragraphs(lines)
+    if has_paragraphs is None:
+        has_paragraphs = is_split_into_paragraphs(lines)
     numbered = [(number, line.rstrip()) for number, line in enumerate(lines, start=1)]
-    blocks = _blocks(numbered) if paragraphs else [[one] for one in numbered if one[1]]
+    blocks = _group_paragraphs(numbered) if has_paragraphs else [[one] for one in numbered if one[1]]
     rows = tuple("\n".join(text for _, text in block) for block in blocks)
-    joint = "\n\n" if paragraphs else "\n"
-    return Table(rows, None, tuple(block[0][0] for block in blocks), str(path), joint)
+    joint = "\n\n" if has_paragraphs else "\n"
+    return RawSplit(rows, None, tuple(block[0][0] for block in blocks), str(path), joint)
 
 
-def in_paragraphs(lines: Sequence[str]) -> bool:
-    return sum(not line.strip() for line in lines) >= max(1, PARAGRAPH_SHARE * len(lines))
+def is_split_into_paragraphs(lines: Sequence[str]) -> bool:
+    return sum(not line.strip() for line in lines) >= max(1, PARAGRAPH_BLANK_LINE_FRACTION * len(lines))
 
 
-def _blocks(numbered: Sequence[tuple[int, str]]) -> list[list[tuple[int, str]]]:
+def _group_paragraphs(numbered: Sequence[tuple[int, str]]) -> list[list[tuple[int, str]]]:
     blocks: list[list[tuple[int, str]]] = [[]]
     for number, line in numbered:
         if line:
@@ -99,108 +104,115 @@ def _blocks(numbered: Sequence[tuple[int, str]]) -> list[list[tuple[int, str]]]:
     return [block for block in blocks if block]
 
 
-def read_table(path: Path, columns: Columns, *, labels: bool) -> Table:
+def read_table(path: Path, columns: ColumnsConfig, *, has_labels: bool) -> RawSplit:
     """The text column and, if asked for, the label column of a TSV, CSV, JSONL or Parquet file."""
-    named = {"text": columns.text, "label": columns.label} if labels else {"text": columns.text}
+    named = {"text": columns.text, "label": columns.label} if has_labels else {"text": columns.text}
     kind = path.suffix.lower()
     if kind in (".jsonl", ".json"):
-        found = _json_rows(path, named)
+        found = _read_json_rows(path, named)
     elif kind == ".parquet":
-        found = _parquet_rows(path, named)
+        found = _read_parquet_rows(path, named)
     else:
-        found = _delimited_rows(path, named)
-    return _table(path, found, labels)
+        found = _read_delimited_rows(path, named)
+    return _build_raw_split(path, found, has_labels)
 
 
-def _table(path: Path, found: Sequence[Numbered], labels: bool) -> Table:
-    if not found:
-        raise refusal(path, [Fault("file", "has a header and no rows; rows of text were expected")])
-    faults = [fault for number, cells in found for fault in _cell_faults(number, cells)]
+def _build_raw_split(path: Path, numbered_rows: Sequence[NumberedRow], has_labels: bool) -> RawSplit:
+    if not numbered_rows:
+        raise build_file_error(path, [ValidationIssue("file", "has a header and no rows; rows of text were expected")])
+    faults = [fault for number, cells in numbered_rows for fault in _find_cell_errors(number, cells)]
     if faults:
-        raise refusal(path, faults)
-    rows = tuple(str(cells[0]).strip() for _, cells in found)
-    words = tuple(str(cells[1]).strip() for _, cells in found) if labels else None
-    return Table(rows, words, tuple(number for number, _ in found), str(path))
+        raise build_file_error(path, faults)
+    rows = tuple(str(cells[0]).strip() for _, cells in numbered_rows)
+    words = tuple(str(cells[1]).strip() for _, cells in numbered_rows) if has_labels else None
+    return RawSplit(rows, words, tuple(number for number, _ in numbered_rows), str(path))
 
 
-def _cell_faults(number: int, cells: Cells) -> Iterator[Fault]:
+def _find_cell_errors(number: int, cells: CellValues) -> Iterator[ValidationIssue]:
     text, *label = cells
     if not isinstance(text, str):
-        yield Fault(f"line {number}", f"the text is {_short(text)}; words were expected")
+        yield ValidationIssue(f"line {number}", f"the text is {_format_short_repr(text)}; words were expected")
     elif not text.strip():
-        yield Fault(f"line {number}", "the text is empty")
-    elif has_half(text):
-        yield Fault(f"line {number}", "the text holds half of a character (a lone surrogate)")
+        yield ValidationIssue(f"line {number}", "the text is empty")
+    elif has_lone_surrogate(text):
+        yield ValidationIssue(f"line {number}", "the text holds half of a character (a lone surrogate)")
     for one in label:
-        if not isinstance(one, str | int) or not str(one).strip() or has_half(str(one)):
-            yield Fault(f"line {number}", f"the label is {_short(one)}; a word or a whole number was expected")
+        if not isinstance(one, str | int) or not str(one).strip() or has_lone_surrogate(str(one)):
+            yield ValidationIssue(
+                f"line {number}", f"the label is {_format_short_repr(one)}; a word or a whole number was expected"
+            )
 
 
-def has_half(text: str) -> bool:
+def has_lone_surrogate(text: str) -> bool:
     return any("\ud800" <= c <= "\udfff" for c in text)
 
 
-def _delimited_rows(path: Path, named: dict[str, str | int]) -> list[Numbered]:
-    lines = _tsv_lines(path) if path.suffix.lower() == ".tsv" else _csv_lines(path)
+def _read_delimited_rows(path: Path, columns_by_role: dict[str, str | int]) -> list[NumberedRow]:
+    lines = _read_tsv_rows(path) if path.suffix.lower() == ".tsv" else _read_csv_rows(path)
     if not lines:
-        raise refusal(path, [Fault("file", "has only empty cells; rows of text were expected")])
-    numbers = {name: column for name, column in named.items() if isinstance(column, int)}
-    if numbers and len(numbers) < len(named):
-        raise CorpusError(
-            f"{path}: data.columns mixes names and numbers ({_said(named)}): names need a header, numbers mean that "
+        raise build_file_error(path, [ValidationIssue("file", "has only empty cells; rows of text were expected")])
+    numbers = {name: column for name, column in columns_by_role.items() if isinstance(column, int)}
+    if numbers and len(numbers) < len(columns_by_role):
+        raise DataError(
+            f"{path}: data.columns mixes names and numbers ({_format_columns(columns_by_role)}): names need a header, numbers mean that "
             "there is none"
         )
     if numbers:
         at = list(numbers.values())
     else:
-        at = _columns_of_header(path, *lines[0], {name: str(column) for name, column in named.items()})
-    faults = _width_faults(lines, at, "the header" if not numbers else f"line {lines[0][0]}")
+        at = _find_column_indices(path, *lines[0], {name: str(column) for name, column in columns_by_role.items()})
+    faults = _find_width_errors(lines, at, "the header" if not numbers else f"line {lines[0][0]}")
     if faults:
-        raise refusal(path, faults)
+        raise build_file_error(path, faults)
     return [(number, [cells[i] for i in at]) for number, cells in (lines if numbers else lines[1:])]
 
 
-def _columns_of_header(path: Path, number: int, header: Cells, named: dict[str, str]) -> list[int]:
+def _find_column_indices(path: Path, number: int, header: CellValues, columns_by_role: dict[str, str]) -> list[int]:
     names = [str(one).strip() for one in header]
     faults = []
-    for purpose, column in named.items():
+    for purpose, column in columns_by_role.items():
         if column not in names:
-            numbered = ", ".join(f"{one} = {i}" for i, one in enumerate(reversed(list(named))))
+            numbered = ", ".join(f"{one} = {i}" for i, one in enumerate(reversed(list(columns_by_role))))
             message = (
-                f"the header has no column {column!r} for the {purpose}: it reads {_short(' | '.join(names))}. "
+                f"the header has no column {column!r} for the {purpose}: it reads {_format_short_repr(' | '.join(names))}. "
                 f"A file without a header needs numbers: columns = {{ {numbered} }}"
             )
-            near = nearest(column, names)
-            faults.append(Fault(f"line {number}", message, nearest=near))
+            near = suggest(column, names)
+            faults.append(ValidationIssue(f"line {number}", message, suggestion=near))
     if faults:
-        raise refusal(path, faults)
-    return [names.index(column) for column in named.values()]
+        raise build_file_error(path, faults)
+    return [names.index(column) for column in columns_by_role.values()]
 
 
-def _width_faults(lines: Sequence[Numbered], at: Sequence[int], source: str) -> list[Fault]:
+def _find_width_errors(
+    lines: Sequence[NumberedRow], column_indices: Sequence[int], source: str
+) -> list[ValidationIssue]:
     """Every line must have as many columns as the first, and those that are asked for."""
     width = len(lines[0][1])
     faults = [
-        Fault(f"line {number}", f"has {_columns(len(cells))}, {source} has {width}: {_short(' | '.join(cells))}")
+        ValidationIssue(
+            f"line {number}",
+            f"has {_format_column_count(len(cells))}, {source} has {width}: {_format_short_repr(' | '.join(cells))}",
+        )
         for number, cells in lines
         if len(cells) != width
     ]
-    if max(at) >= width or min(at) < 0:
-        wanted = max(at) if max(at) >= width else min(at)
-        message = f"has {_columns(width)} (counted from 0), and column {wanted} was asked for: "
-        faults.insert(0, Fault(f"line {lines[0][0]}", message + _short(" | ".join(lines[0][1]))))
+    if max(column_indices) >= width or min(column_indices) < 0:
+        wanted = max(column_indices) if max(column_indices) >= width else min(column_indices)
+        message = f"has {_format_column_count(width)} (counted from 0), and column {wanted} was asked for: "
+        faults.insert(0, ValidationIssue(f"line {lines[0][0]}", message + _format_short_repr(" | ".join(lines[0][1]))))
     return faults
 
 
-def _tsv_lines(path: Path) -> list[Numbered]:
+def _read_tsv_rows(path: Path) -> list[NumberedRow]:
     # No quoting: a quotation mark in a TSV is a quotation mark.
     lines = enumerate(read_text(path).split("\n"), start=1)
     return [(number, line.split("\t")) for number, line in lines if line.strip()]
 
 
-def _csv_lines(path: Path) -> list[Numbered]:
+def _read_csv_rows(path: Path) -> list[NumberedRow]:
     reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
-    lines: list[Numbered] = []
+    lines: list[NumberedRow] = []
     try:
         start = 1
         for cells in reader:
@@ -208,102 +220,115 @@ def _csv_lines(path: Path) -> list[Numbered]:
                 lines.append((start, cells))
             start = reader.line_num + 1
     except csv.Error as error:
-        raise refusal(path, [Fault(f"line {reader.line_num}", f"is not CSV: {error}")]) from None
+        raise build_file_error(path, [ValidationIssue(f"line {reader.line_num}", f"is not CSV: {error}")]) from None
     return lines
 
 
-def _json_rows(path: Path, named: dict[str, str | int]) -> list[Numbered]:
+def _read_json_rows(path: Path, columns_by_role: dict[str, str | int]) -> list[NumberedRow]:
     """JSON lines, or one JSON list; the number of a list's entry stands for its line."""
-    names = _named_only(path, named)
+    names = _require_column_names(path, columns_by_role)
     text = read_text(path)
-    found: list[Numbered] = []
+    found: list[NumberedRow] = []
     faults = []
-    for number, entry in _json_entries(text):
-        if isinstance(entry, NoJson):
-            faults.append(Fault(f"line {number}", str(entry)))
+    for number, entry in _iter_json_entries(text):
+        if isinstance(entry, InvalidJson):
+            faults.append(ValidationIssue(f"line {number}", str(entry)))
         elif not isinstance(entry, dict):
-            faults.append(Fault(f"line {number}", f"is {_short(entry)}; an object with {_said(named)} was expected"))
+            faults.append(
+                ValidationIssue(
+                    f"line {number}",
+                    f"is {_format_short_repr(entry)}; an object with {_format_columns(columns_by_role)} was expected",
+                )
+            )
         elif absent := [name for name in names if name not in entry]:
-            near = nearest(absent[0], entry) if len(faults) < SHOWN else None
-            faults.append(Fault(f"line {number}", f"has no {absent[0]!r}; it has {', '.join(entry)}", nearest=near))
+            near = suggest(absent[0], entry) if len(faults) < MAX_ITEMS_SHOWN else None
+            faults.append(
+                ValidationIssue(f"line {number}", f"has no {absent[0]!r}; it has {', '.join(entry)}", suggestion=near)
+            )
         else:
             found.append((number, [entry[name] for name in names]))
     if faults:
-        raise refusal(path, faults)
+        raise build_file_error(path, faults)
     return found
 
 
-def _json_entries(text: str) -> Iterator[tuple[int, Any]]:
+def _iter_json_entries(text: str) -> Iterator[tuple[int, Any]]:
     if text.lstrip().startswith("["):
-        found = read_json_text(text)
-        yield from [(found.line, found)] if isinstance(found, NoJson) else enumerate(found, start=1)
+        found = parse_json(text)
+        yield from [(found.line, found)] if isinstance(found, InvalidJson) else enumerate(found, start=1)
         return
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
-            yield number, read_json_text(line)
+            yield number, parse_json(line)
 
 
-class NoJson(str):
+class InvalidJson(str):
     """Why a text is not JSON, and in which of its lines."""
 
     line = 1
 
 
-def read_json_text(text: str) -> Any:
+def parse_json(text: str) -> Any:
     """What the text holds, or a `NoJson`."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        made = NoJson(f"is not JSON: {error.msg} at column {error.colno}")
+        made = InvalidJson(f"is not JSON: {error.msg} at column {error.colno}")
         made.line = error.lineno
         return made
     except RecursionError:
-        return NoJson("is not JSON that can be read: lists are nested too deep")
+        return InvalidJson("is not JSON that can be read: lists are nested too deep")
     except ValueError as error:  # a number of too many digits
-        return NoJson(f"is not JSON that can be read: {error}")
+        return InvalidJson(f"is not JSON that can be read: {error}")
 
 
-def _parquet_rows(path: Path, named: dict[str, str | int]) -> list[Numbered]:
+def _read_parquet_rows(path: Path, columns_by_role: dict[str, str | int]) -> list[NumberedRow]:
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError:
-        raise CorpusError(f"{path}: Parquet files need pyarrow; install it with: pip install pyarrow") from None
-    names = _named_only(path, named)
+        raise DataError(f"{path}: Parquet files need pyarrow; install it with: pip install pyarrow") from None
+    names = _require_column_names(path, columns_by_role)
     if not path.is_file():
-        raise missing(path)
-    room = UNPACKED * path.stat().st_size + 2**24
+        raise build_missing_path_error(path)
+    room = MAX_PARQUET_EXPANSION * path.stat().st_size + 2**24
     try:
         opened = parquet.ParquetFile(path)
         known = tuple(opened.schema_arrow.names)
         if absent := [name for name in names if name not in known]:
-            raise refusal(path, [Fault("columns", f"no column {one!r}", known, nearest(one, known)) for one in absent])
+            raise build_file_error(
+                path, [ValidationIssue("columns", f"no column {one!r}", known, suggest(one, known)) for one in absent]
+            )
         columns: dict[str, list[Any]] = {name: [] for name in names}
-        for batch in opened.iter_batches(batch_size=PARQUET_ROWS, columns=names):
+        for batch in opened.iter_batches(batch_size=PARQUET_BATCH_ROWS, columns=names):
             for name in names:
                 found = batch.column(name).to_pylist()
                 columns[name] += found
                 room -= sum(len(one) for one in found if isinstance(one, str))
             if room < 0:  # one value, said a million times, takes no room while it is packed
-                raise refusal(path, [Fault("file", f"unpacks to more than {UNPACKED} times its size")])
+                raise build_file_error(
+                    path, [ValidationIssue("file", f"unpacks to more than {MAX_PARQUET_EXPANSION} times its size")]
+                )
     except (OSError, ValueError, KeyError, TypeError, NotImplementedError, MemoryError) as error:
-        raise refusal(path, [Fault("file", f"is not Parquet that can be read: {error}")]) from None
+        raise build_file_error(path, [ValidationIssue("file", f"is not Parquet that can be read: {error}")]) from None
     return list(enumerate(zip(*(columns[name] for name in names), strict=True), start=1))
 
 
-def _named_only(path: Path, named: dict[str, str | int]) -> list[str]:
-    if numbers := [name for name, column in named.items() if isinstance(column, int)]:
-        raise CorpusError(f"{path}: its columns have names, and data.columns.{numbers[0]} is {named[numbers[0]]}")
-    return [str(column) for column in named.values()]
+def _require_column_names(path: Path, columns_by_role: dict[str, str | int]) -> list[str]:
+    if numbers := [name for name, column in columns_by_role.items() if isinstance(column, int)]:
+        raise DataError(
+            f"{path}: its columns have names, and data.columns.{numbers[0]} is {columns_by_role[numbers[0]]}"
+        )
+    return [str(column) for column in columns_by_role.values()]
 
 
-def _said(named: dict[str, str | int]) -> str:
-    return ", ".join(f"{name} = {column!r}" for name, column in named.items())
+def _format_columns(columns_by_role: dict[str, str | int]) -> str:
+    return ", ".join(f"{name} = {column!r}" for name, column in columns_by_role.items())
 
 
-def _columns(count: int) -> str:
+def _format_column_count(count: int) -> str:
     return f"{count} column{'s' if count != 1 else ''}"
 
 
-def _short(value: object) -> str:
+def _format_short_repr(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:56]} ...{text[-1]}"

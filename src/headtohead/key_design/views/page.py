@@ -12,66 +12,76 @@ from markupsafe import Markup
 
 from headtohead.atomic_io import write_bytes
 from headtohead.errors import RequestError
-from headtohead.key_design.views.facts import Row, facts, figure, heading, keys_table, legend, outcome
-from headtohead.key_design.views.picture import picture
+from headtohead.key_design.views.facts import (
+    ResultDict,
+    build_keys_table,
+    build_summary,
+    format_heading,
+    format_legend,
+    format_outcome,
+    format_weight,
+)
+from headtohead.key_design.views.picture import build_chart
 from headtohead.presentation import style
-from headtohead.report.page import _chart, _environment, _file, embedded
+from headtohead.report.page import _create_jinja_environment, _read_template_file, encode_script_json, render_chart
 
-SUFFIXES = (".html", ".svg", ".pdf", ".png")
+SUPPORTED_SUFFIXES = (".html", ".svg", ".pdf", ".png")
 
 
-def check(path: Path) -> None:
+def check_output_path(path: Path) -> None:
     """Before any work is done: can this be written?"""
-    if path.suffix.lower() not in SUFFIXES:
-        raise RequestError(f"{path}: the ending {path.suffix!r} is not known; allowed: {', '.join(SUFFIXES)}")
+    if path.suffix.lower() not in SUPPORTED_SUFFIXES:
+        raise RequestError(f"{path}: the ending {path.suffix!r} is not known; allowed: {', '.join(SUPPORTED_SUFFIXES)}")
     if not path.parent.is_dir():
         raise RequestError(f"{path}: there is no folder {path.parent}")
 
 
-def save(row: Row, path: Path) -> None:
+def save_result(result: ResultDict, path: Path) -> None:
     """An answer, or the tour, as a page (.html) or a picture (.svg, .pdf, .png)."""
-    check(path)
+    check_output_path(path)
     makers: dict[str, Callable[[], bytes]] = {
-        ".html": lambda: render(row).encode(),
-        ".svg": lambda: picture(row).svg(background="white").encode(),
-        ".pdf": lambda: picture(row).pdf(),
-        ".png": lambda: picture(row).png(),
+        ".html": lambda: render_page(result).encode(),
+        ".svg": lambda: build_chart(result).svg(background="white").encode(),
+        ".pdf": lambda: build_chart(result).to_pdf(),
+        ".png": lambda: build_chart(result).to_png(),
     }
     write_bytes(path, makers[path.suffix.lower()]())
 
 
-def render(row: Row) -> str:
+def render_page(result: ResultDict) -> str:
     """The page."""
-    script = _file("report.js")
+    script = _read_template_file("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    steps = row["steps"] if row["kind"] == "tour" else [{"asks": None, "ours": row, "theirs": None, "short": []}]
+    steps = (
+        result["steps"] if result["kind"] == "tour" else [{"asks": None, "ours": result, "theirs": None, "short": []}]
+    )
     return (
-        _environment()
+        _create_jinja_environment()
         .get_template("design.html")
         .render(
-            title="The questions of report C, part 1" if row["kind"] == "tour" else heading(row),
-            lead=row["reason"],
-            steps=[_section(step) for step in steps],
-            style=Markup(_file("report.css")),  # our own file
+            title="The questions of report C, part 1" if result["kind"] == "tour" else format_heading(result),
+            lead=result["reason"],
+            steps=[_build_section(step) for step in steps],
+            style=Markup(_read_template_file("report.css")),  # our own file
             script=Markup(script),
             script_hash=digest,
-            dark=list(style.AFTER_DARK.items()),
-            data=Markup(embedded(row)),
+            dark=list(style.DARK_MODE_COLORS.items()),
+            data=Markup(encode_script_json(result)),
         )
     )
 
 
-def _section(step: dict[str, Any]) -> dict[str, Any]:
+def _build_section(step: dict[str, Any]) -> dict[str, Any]:
     ours, theirs = step["ours"], step["theirs"]
-    drawn = picture(ours, titled=False, theirs=theirs and theirs["weights"])
+    drawn = build_chart(ours, has_title=False, published_weights=theirs and theirs["weights"])
     return {
         "asks": step["asks"],
-        "outcome": outcome(ours),
+        "outcome": format_outcome(ours),
         "reason": ours["reason"],
-        "chart": _chart(drawn),
-        "legend": legend(ours) + (" Orange rings: the report's weights." if theirs else ""),
-        "table": keys_table(ours, theirs),
-        "facts": facts(ours),
-        "theirs": theirs and f"{theirs['said']} Precision {figure(theirs['precision'])}.",
+        "chart": render_chart(drawn),
+        "legend": format_legend(ours) + (" Orange rings: the report's weights." if theirs else ""),
+        "table": build_keys_table(ours, theirs),
+        "facts": build_summary(ours),
+        "theirs": theirs and f"{theirs['said']} Precision {format_weight(theirs['precision'])}.",
         "short": step["short"],
     }

@@ -12,128 +12,141 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from headtohead.key_design.views.facts import Row, figure, heading, legend, outcome, words
-from headtohead.key_design.views.geometry import Edge, View, by_score, view
+from headtohead.key_design.views.facts import (
+    ResultDict,
+    format_alt_text,
+    format_heading,
+    format_legend,
+    format_outcome,
+    format_weight,
+)
+from headtohead.key_design.views.geometry import KeyProjection, LineSegment, project_by_score, project_keys
 from headtohead.presentation import style
-from headtohead.presentation.chart import Built, Chart, Layout, Sheets
+from headtohead.presentation.chart import AltairChart, Chart, ChartDatasets, Layout
 
-PLANE = {"wide": 300, "narrow": 280}
-BARS = {"wide": 190, "narrow": 210}
-MOST_BARS = 11
-MOST_LABELS = 40
-MOST_NAMES = 8
-NEAR = 0.06
+PLANE_SIZE = {"wide": 300, "narrow": 280}
+BARS_WIDTH = {"wide": 190, "narrow": 210}
+MAX_BARS = 11
+MAX_KEY_LABELS = 40
+MAX_QUERY_LABELS = 8
+LABEL_MERGE_DISTANCE = 0.06
 """keys nearer on paper than this part of the picture share a name"""
-Panel = alt.LayerChart | alt.FacetChart
-WANTED, OTHER, QUERY = style.HUES[0], style.BASELINE_HUE, style.HUES[5]
+PanelChart = alt.LayerChart | alt.FacetChart
+TARGET_COLOR, OTHER_COLOR, QUERY_COLOR = style.VARIANT_COLORS[0], style.BASELINE_COLOR, style.VARIANT_COLORS[5]
 
 
-def picture(row: Row, *, titled: bool = True, theirs: Sequence[float] | None = None) -> Chart:
+def build_chart(
+    result: ResultDict, *, has_title: bool = True, published_weights: Sequence[float] | None = None
+) -> Chart:
     """The picture of an answer, with its question and outcome as a title; `theirs` are another's weights beside."""
-    if row["kind"] == "tour":
-        return _tour(row)
-    name = "".join(letter if letter.isalnum() else "-" for letter in row["question"]).strip("-")
+    if result["kind"] == "tour":
+        return _build_walkthrough_chart(result)
+    name = "".join(letter if letter.isalnum() else "-" for letter in result["question"]).strip("-")
 
-    def build(layout: Layout, sheets: Sheets) -> Built:
-        built = _panels(row, layout, sheets, theirs)
-        return built.properties(title=_title(row, layout)) if titled else built
+    def build(layout: Layout, sheets: ChartDatasets) -> AltairChart:
+        built = _build_panels(result, layout, sheets, published_weights)
+        return built.properties(title=_build_title(result, layout)) if has_title else built
 
-    return Chart(name, heading(row), words(row), build)
+    return Chart(name, format_heading(result), format_alt_text(result), build)
 
 
-def _title(row: Row, layout: Layout) -> alt.TitleParams:
+def _build_title(result: ResultDict, layout: Layout) -> alt.TitleParams:
     width = 104 if layout == "wide" else 52
-    lines = [line for text in (row["reason"], legend(row)) for line in textwrap.wrap(text, width)]
-    return alt.TitleParams(heading(row), subtitle=lines, subtitleFontSize=11, offset=14)
+    lines = [line for text in (result["reason"], format_legend(result)) for line in textwrap.wrap(text, width)]
+    return alt.TitleParams(format_heading(result), subtitle=lines, subtitleFontSize=11, offset=14)
 
 
-def _tour(row: Row) -> Chart:
+def _build_walkthrough_chart(walkthrough: ResultDict) -> Chart:
     """All steps below one another."""
 
-    def build(layout: Layout, sheets: Sheets) -> Built:
+    def build(layout: Layout, sheets: ChartDatasets) -> AltairChart:
         steps = []
-        for step in row["steps"]:
+        for step in walkthrough["steps"]:
             theirs = step["theirs"] and step["theirs"]["weights"]
-            ours = _panels(step["ours"], layout, sheets, theirs)
-            subtitle = f"{outcome(step['ours']).capitalize()}; precision {figure(step['ours']['precision'])}"
+            ours = _build_panels(step["ours"], layout, sheets, theirs)
+            subtitle = (
+                f"{format_outcome(step['ours']).capitalize()}; precision {format_weight(step['ours']['precision'])}"
+            )
             if theirs:
-                subtitle += f" (report: {figure(step['theirs']['precision'])})"
+                subtitle += f" (report: {format_weight(step['theirs']['precision'])})"
             steps.append(ours.properties(title=alt.TitleParams(step["asks"], subtitle=subtitle, offset=10)))
         return alt.vconcat(*steps, spacing=44)
 
-    said = " ".join(f"{step['asks']}: {words(step['ours'])}" for step in row["steps"])
+    said = " ".join(f"{step['asks']}: {format_alt_text(step['ours'])}" for step in walkthrough["steps"])
     return Chart("tour", "The questions of report C, part 1", said, build)
 
 
-def _panels(
-    row: Row, layout: Layout, sheets: Sheets, theirs: Sequence[float] | None = None
+def _build_panels(
+    result: ResultDict, layout: Layout, sheets: ChartDatasets, published_weights: Sequence[float] | None = None
 ) -> alt.HConcatChart | alt.VConcatChart:
-    keys = np.array(row["keys"])
-    old = np.array([row["old"][row["at"]]]) if row["kind"] == "replacement" else None
-    query = np.array(row["query"])
-    seen = view(keys, np.atleast_2d(query), old)
-    panels: list[Any] = [] if seen is None else [_plane(row, seen, layout, sheets)]
-    if row["kind"] == "identity":
-        panels.append(_matrix(row, layout, sheets))
+    keys = np.array(result["keys"])
+    old = np.array([result["old"][result["at"]]]) if result["kind"] == "replacement" else None
+    query = np.array(result["query"])
+    seen = project_keys(keys, np.atleast_2d(query), old)
+    panels: list[Any] = [] if seen is None else [_build_plane_panel(result, seen, layout, sheets)]
+    if result["kind"] == "identity":
+        panels.append(_build_matrix_panel(result, layout, sheets))
     else:
         if keys.shape[1] != 2 and query.any():
-            panels.append(_heights(row, layout, sheets))
-        panels.append(_bars(row, layout, sheets, theirs))
+            panels.append(_build_score_panel(result, layout, sheets))
+        panels.append(_build_weights_panel(result, layout, sheets, published_weights))
     return alt.hconcat(*panels, spacing=34) if layout == "wide" else alt.vconcat(*panels, spacing=34)
 
 
-def _plane(row: Row, seen: View, layout: Layout, sheets: Sheets) -> Panel:
+def _build_plane_panel(
+    result: ResultDict, projection: KeyProjection, layout: Layout, sheets: ChartDatasets
+) -> PanelChart:
     """Keys and hull as they lie, and the query's direction."""
-    is_flat = not seen.axes
-    x, y = (_axis(at, seen.limits[at], "xy"[at] if is_flat else None) for at in (0, 1))
-    layers = [_lines(seen.edges, sheets, x, y, style.BASELINE_HUE, 1, [1, 0])]
-    if seen.axes:
-        layers += _axes(seen, sheets, x, y)
-    if row["kind"] == "replacement":
-        layers += _old_key(row, seen, sheets, x, y)
-    elif row["kind"] == "answer" and is_flat:
-        layers += _level(row, seen, sheets, x, y)
-    layers += _dots(row, seen.keys, sheets, x, y)
-    layers += _arrows(_directions(row, seen), sheets, x, y)
-    size = PLANE[layout]
+    is_flat = not projection.axis_segments
+    x, y = (_build_axis(at, projection.axis_limits[at], "xy"[at] if is_flat else None) for at in (0, 1))
+    layers = [_draw_segments(projection.hull_segments, sheets, x, y, style.BASELINE_COLOR, 1, [1, 0])]
+    if projection.axis_segments:
+        layers += _draw_axes(projection, sheets, x, y)
+    if result["kind"] == "replacement":
+        layers += _draw_original_key(result, projection, sheets, x, y)
+    elif result["kind"] == "answer" and is_flat:
+        layers += _draw_level_line(result, projection, sheets, x, y)
+    layers += _draw_keys(result, projection.keys, sheets, x, y)
+    layers += _draw_arrows(_compute_query_arrows(result, projection), sheets, x, y)
+    size = PLANE_SIZE[layout]
     return alt.layer(*layers).properties(width=size, height=size)
 
 
-def _axis(at: int, limits: tuple[float, float], title: str | None) -> Any:
-    make = alt.X if at == 0 else alt.Y
+def _build_axis(axis_index: int, limits: tuple[float, float], title: str | None) -> Any:
+    make = alt.X if axis_index == 0 else alt.Y
     axis = None if title is None else alt.Axis(title=title, tickCount=5, grid=True)
-    return make(f"{'xy'[at]}:Q", scale=alt.Scale(domain=list(limits), nice=False, zero=False), axis=axis)
+    return make(f"{'xy'[axis_index]}:Q", scale=alt.Scale(domain=list(limits), nice=False, zero=False), axis=axis)
 
 
-def _lines(
-    edges: Sequence[Edge], sheets: Sheets, x: Any, y: Any, colour: str, width: float, dash: list[int]
+def _draw_segments(
+    segments: Sequence[LineSegment], sheets: ChartDatasets, x: Any, y: Any, color: str, width: float, dash: list[int]
 ) -> alt.Chart:
     rows = [
         {"x": point[0], "y": point[1], "line": at, "end": end}
-        for at, edge in enumerate(edges)
+        for at, edge in enumerate(segments)
         for end, point in enumerate(edge)
     ]
-    mark = sheets.chart(rows).mark_line(aria=False, color=colour, strokeWidth=width, strokeDash=dash, opacity=0.7)
+    mark = sheets.chart(rows).mark_line(aria=False, color=color, strokeWidth=width, strokeDash=dash, opacity=0.7)
     made: alt.Chart = mark.encode(x=x, y=y, detail="line:N", order="end:Q")
     return made
 
 
-def _axes(seen: View, sheets: Sheets, x: Any, y: Any) -> list[alt.Chart]:
+def _draw_axes(projection: KeyProjection, sheets: ChartDatasets, x: Any, y: Any) -> list[alt.Chart]:
     ends = [
         {"x": x1 + 0.09 * (x1 - x0), "y": y1 + 0.09 * (y1 - y0), "name": name}
-        for name, ((x0, y0), (x1, y1)) in seen.axes
+        for name, ((x0, y0), (x1, y1)) in projection.axis_segments
     ]
     return [
-        _lines([edge for _, edge in seen.axes], sheets, x, y, style.SOFT, 1, [2, 3]),
+        _draw_segments([edge for _, edge in projection.axis_segments], sheets, x, y, style.MUTED_TEXT_COLOR, 1, [2, 3]),
         sheets.chart(ends)
-        .mark_text(aria=False, color=style.SOFT, fill=style.SOFT, fontSize=11)
+        .mark_text(aria=False, color=style.MUTED_TEXT_COLOR, fill=style.MUTED_TEXT_COLOR, fontSize=11)
         .encode(x=x, y=y, text="name:N"),
     ]
 
 
-def _dots(row: Row, places: Any, sheets: Sheets, x: Any, y: Any) -> list[alt.Chart]:
+def _draw_keys(result: ResultDict, points: Any, sheets: ChartDatasets, x: Any, y: Any) -> list[alt.Chart]:
     """Each key: the more weight, the larger; wanted ones in colour."""
-    weights = _own_weights(row)
+    weights = _get_key_weights(result)
     rows = [
         {
             "x": float(place[0]),
@@ -141,30 +154,34 @@ def _dots(row: Row, places: Any, sheets: Sheets, x: Any, y: Any) -> list[alt.Cha
             "key": str(at),
             "wanted": is_wanted,
             "size": 40 + 420 * weight,
-            "tip": _tip(row, at, weight),
+            "tip": _format_tooltip(result, at, weight),
         }
-        for at, (place, weight, is_wanted) in enumerate(zip(places, weights, _wanted(row), strict=True))
+        for at, (place, weight, is_wanted) in enumerate(zip(points, weights, _get_target_flags(result), strict=True))
     ]
     data = sheets.chart(rows)
-    colour = alt.Color("wanted:N", scale=alt.Scale(domain=[True, False], range=[WANTED, OTHER]), legend=None)
+    colour = alt.Color(
+        "wanted:N", scale=alt.Scale(domain=[True, False], range=[TARGET_COLOR, OTHER_COLOR]), legend=None
+    )
     shape = alt.Shape("wanted:N", scale=alt.Scale(domain=[True, False], range=["circle", "square"]), legend=None)
     size = alt.Size("size:Q", scale=None, legend=None)
     dots = data.mark_point(filled=True, opacity=1).encode(
         x=x, y=y, color=colour, shape=shape, size=size, description="tip:N"
     )
-    if len(rows) > MOST_LABELS:
+    if len(rows) > MAX_KEY_LABELS:
         return [dots]
-    names = sheets.chart(_names(np.asarray(places)))
+    names = sheets.chart(_merge_key_labels(np.asarray(points)))
     labels = names.mark_text(aria=False, align="left", dx=13, dy=-9, fontSize=12, fontWeight=600)
     return [dots, labels.encode(x=x, y=y, text="name:N")]
 
 
-def _names(places: Any) -> list[dict[str, Any]]:
+def _merge_key_labels(points: Any) -> list[dict[str, Any]]:
     """One name for each place: keys that lie on one another on paper share it."""
-    size = np.maximum(places.max(axis=0) - places.min(axis=0), 1e-300)
+    size = np.maximum(points.max(axis=0) - points.min(axis=0), 1e-300)
     named: list[tuple[Any, list[int]]] = []
-    for at, place in enumerate(places):
-        near = next((keys for first, keys in named if np.abs((place - first) / size).max() < NEAR), None)
+    for at, place in enumerate(points):
+        near = next(
+            (keys for first, keys in named if np.abs((place - first) / size).max() < LABEL_MERGE_DISTANCE), None
+        )
         if near is None:
             named.append((place, [at]))
         else:
@@ -172,55 +189,61 @@ def _names(places: Any) -> list[dict[str, Any]]:
     return [{"x": float(at[0]), "y": float(at[1]), "name": ", ".join(map(str, keys))} for at, keys in named]
 
 
-def _tip(row: Row, at: int, weight: float) -> str:
-    place = ", ".join(f"{number:.4g}" for number in row["keys"][at])
-    return f"key {at} ({place}): weight {figure(weight)}"
+def _format_tooltip(result: ResultDict, key_index: int, weight: float) -> str:
+    place = ", ".join(f"{number:.4g}" for number in result["keys"][key_index])
+    return f"key {key_index} ({place}): weight {format_weight(weight)}"
 
 
-def _own_weights(row: Row) -> list[float]:
-    return [line[at] for at, line in enumerate(row["weights"])] if row["kind"] == "identity" else row["weights"]
+def _get_key_weights(result: ResultDict) -> list[float]:
+    return (
+        [line[at] for at, line in enumerate(result["weights"])] if result["kind"] == "identity" else result["weights"]
+    )
 
 
-def _wanted(row: Row) -> list[bool]:
-    if row["kind"] == "identity":
-        return [bool(one["exact"]) for one in row["rows"]]
-    return [weight > 0 for weight in row["target"]]
+def _get_target_flags(result: ResultDict) -> list[bool]:
+    if result["kind"] == "identity":
+        return [bool(one["exact"]) for one in result["rows"]]
+    return [weight > 0 for weight in result["target"]]
 
 
-def _old_key(row: Row, seen: View, sheets: Sheets, x: Any, y: Any) -> list[alt.Chart]:
+def _draw_original_key(
+    result: ResultDict, projection: KeyProjection, sheets: ChartDatasets, x: Any, y: Any
+) -> list[alt.Chart]:
     """Where the key was, and its way to where it is."""
-    place = np.array(row["old"][row["at"]]) @ seen.turn
+    place = np.array(result["old"][result["at"]]) @ projection.turn
     old = (float(place[0]), float(place[1]))
-    new = (float(seen.keys[row["at"]][0]), float(seen.keys[row["at"]][1]))
-    tip = f"the old key {row['at']}, moved by {row['moved']:.4g}"
+    new = (float(projection.keys[result["at"]][0]), float(projection.keys[result["at"]][1]))
+    tip = f"the old key {result['at']}, moved by {result['moved']:.4g}"
     hollow = sheets.chart([{"x": old[0], "y": old[1], "tip": tip}]).mark_point(
-        filled=False, size=90, stroke=style.SOFT, strokeWidth=1.5
+        filled=False, size=90, stroke=style.MUTED_TEXT_COLOR, strokeWidth=1.5
     )
     return [
-        _lines([(old, new)], sheets, x, y, style.SOFT, 1.5, [3, 3]),
+        _draw_segments([(old, new)], sheets, x, y, style.MUTED_TEXT_COLOR, 1.5, [3, 3]),
         hollow.encode(x=x, y=y, description="tip:N"),
     ]
 
 
-def _level(row: Row, seen: View, sheets: Sheets, x: Any, y: Any) -> list[alt.Chart]:
+def _draw_level_line(
+    result: ResultDict, projection: KeyProjection, sheets: ChartDatasets, x: Any, y: Any
+) -> list[alt.Chart]:
     """The line on which every point has the highest score that a key has."""
-    query = np.array(row["query"])
+    query = np.array(result["query"])
     if not query.any():
         return []
-    top = seen.keys[int(np.argmax(seen.keys @ query))]
-    along = np.array([-query[1], query[0]]) / np.linalg.norm(query) * 4 * seen.reach
+    top = projection.keys[int(np.argmax(projection.keys @ query))]
+    along = np.array([-query[1], query[0]]) / np.linalg.norm(query) * 4 * projection.reach
     ends = ((float(top[0] - along[0]), float(top[1] - along[1])), (float(top[0] + along[0]), float(top[1] + along[1])))
-    lines = _lines([ends], sheets, x, y, QUERY, 1.2, [5, 4])
-    return [lines.mark_line(aria=False, color=QUERY, strokeWidth=1.2, strokeDash=[5, 4], opacity=0.7, clip=True)]
+    lines = _draw_segments([ends], sheets, x, y, QUERY_COLOR, 1.2, [5, 4])
+    return [lines.mark_line(aria=False, color=QUERY_COLOR, strokeWidth=1.2, strokeDash=[5, 4], opacity=0.7, clip=True)]
 
 
-def _directions(row: Row, seen: View) -> list[dict[str, Any]]:
+def _compute_query_arrows(result: ResultDict, projection: KeyProjection) -> list[dict[str, Any]]:
     """The query, or each row of a query matrix. Drawn with one length: that of a query is a matter of precision."""
-    matrix = row["kind"] == "identity"
-    queries = [np.array(one) for one in (row["query"] if matrix else [row["query"]])]
+    matrix = result["kind"] == "identity"
+    queries = [np.array(one) for one in (result["query"] if matrix else [result["query"]])]
     made = []
     for at, query in enumerate(queries):
-        if edge := seen.arrow(query):
+        if edge := projection.compute_arrow(query):
             (left, low), (right, high) = edge
             name = f"q{at}" if matrix else "query"
             tip = f"{name} ({', '.join(f'{number:.4g}' for number in query)}), length {np.linalg.norm(query):.4g}"
@@ -229,22 +252,22 @@ def _directions(row: Row, seen: View) -> list[dict[str, Any]]:
     return made
 
 
-def _arrows(arrows: Sequence[dict[str, Any]], sheets: Sheets, x: Any, y: Any) -> list[alt.Chart]:
+def _draw_arrows(arrows: Sequence[dict[str, Any]], sheets: ChartDatasets, x: Any, y: Any) -> list[alt.Chart]:
     if not arrows:
         return []
     rows = [{name: value for name, value in arrow.items() if name != "edge"} for arrow in arrows]
-    heads = sheets.chart(rows).mark_point(shape="triangle", filled=True, size=110, color=QUERY, opacity=1)
+    heads = sheets.chart(rows).mark_point(shape="triangle", filled=True, size=110, color=QUERY_COLOR, opacity=1)
     layers = [
-        _lines([arrow["edge"] for arrow in arrows], sheets, x, y, QUERY, 2, [1, 0]),
+        _draw_segments([arrow["edge"] for arrow in arrows], sheets, x, y, QUERY_COLOR, 2, [1, 0]),
         heads.encode(x=x, y=y, angle=alt.Angle("angle:Q", scale=None), description="tip:N"),
     ]
     for right in (True, False):  # a name stands on the side to which its arrow points
         own = [row for row in rows if (math.sin(math.radians(row["angle"])) >= 0) == right]
-        if own and len(arrows) <= MOST_NAMES:
+        if own and len(arrows) <= MAX_QUERY_LABELS:
             names = sheets.chart(own).mark_text(
                 aria=False,
-                color=QUERY,
-                fill=QUERY,
+                color=QUERY_COLOR,
+                fill=QUERY_COLOR,
                 align="left" if right else "right",
                 dx=9 if right else -9,
                 dy=-4,
@@ -254,9 +277,9 @@ def _arrows(arrows: Sequence[dict[str, Any]], sheets: Sheets, x: Any, y: Any) ->
     return layers
 
 
-def _heights(row: Row, layout: Layout, sheets: Sheets) -> Panel:
+def _build_score_panel(result: ResultDict, layout: Layout, sheets: ChartDatasets) -> PanelChart:
     """The keys seen so that the query points up: the height of a key is its score."""
-    places = by_score(np.array(row["keys"]), np.array(row["query"]))
+    places = project_by_score(np.array(result["keys"]), np.array(result["query"]))
     low, high = places.min(axis=0), places.max(axis=0)
     room = np.maximum(0.14 * (high - low), [0.1, 0.1])
     x = alt.X("x:Q", scale=alt.Scale(domain=[low[0] - room[0], high[0] + room[0]], nice=False, zero=False), axis=None)
@@ -265,82 +288,92 @@ def _heights(row: Row, layout: Layout, sheets: Sheets) -> Panel:
         scale=alt.Scale(domain=[low[1] - room[1], high[1] + room[1]], nice=False, zero=False),
         axis=alt.Axis(title="score (the query points up)", tickCount=5),
     )
-    alone = len(row["keys"][0]) != 3
-    width = 150 if layout == "wide" and not alone else PLANE[layout]
-    height = PLANE[layout] if layout == "wide" else 200
-    return alt.layer(*_dots(row, places, sheets, x, y)).properties(width=width, height=height)
+    alone = len(result["keys"][0]) != 3
+    width = 150 if layout == "wide" and not alone else PLANE_SIZE[layout]
+    height = PLANE_SIZE[layout] if layout == "wide" else 200
+    return alt.layer(*_draw_keys(result, places, sheets, x, y)).properties(width=width, height=height)
 
 
-def _bars(row: Row, layout: Layout, sheets: Sheets, theirs: Sequence[float] | None) -> Panel:
+def _build_weights_panel(
+    result: ResultDict, layout: Layout, sheets: ChartDatasets, published_weights: Sequence[float] | None
+) -> PanelChart:
     """The weights, with a mark where the target is, and a ring for another's answer."""
     rows = [
         {
             "key": f"key {at}",
-            "weight": row["weights"][at],
-            "target": row["target"][at],
-            "wanted": row["target"][at] > 0,
-            "label": figure(row["weights"][at]),
-            "tip": f"key {at}: weight {figure(row['weights'][at])}, target {row['target'][at]:.4g}",
-            **({} if theirs is None else {"theirs": theirs[at], "said": f"report: key {at} {theirs[at]:.4g}"}),
+            "weight": result["weights"][at],
+            "target": result["target"][at],
+            "wanted": result["target"][at] > 0,
+            "label": format_weight(result["weights"][at]),
+            "tip": f"key {at}: weight {format_weight(result['weights'][at])}, target {result['target'][at]:.4g}",
+            **(
+                {}
+                if published_weights is None
+                else {"theirs": published_weights[at], "said": f"report: key {at} {published_weights[at]:.4g}"}
+            ),
         }
-        for at in _shown(row)
+        for at in _choose_bar_indices(result)
     ]
-    if others := sorted(set(range(len(row["weights"]))) - set(_shown(row))):
-        weight, target = (float(sum(row[field][at] for at in others)) for field in ("weights", "target"))
+    if others := sorted(set(range(len(result["weights"]))) - set(_choose_bar_indices(result))):
+        weight, target = (float(sum(result[field][at] for at in others)) for field in ("weights", "target"))
         said = f"{len(others)} others"
-        tip = f"{said}: weight {figure(weight)} together, target {target:.4g}"
+        tip = f"{said}: weight {format_weight(weight)} together, target {target:.4g}"
         rows.append({"key": said, "weight": weight, "target": target, "wanted": target > 0, "tip": tip})
-        rows[-1]["label"] = figure(weight)
+        rows[-1]["label"] = format_weight(weight)
     data = sheets.chart(rows)
     y = alt.Y(
         "key:N", sort=None, title=None, axis=alt.Axis(ticks=False, domain=False, labelFontSize=12, labelPadding=6)
     )
-    title = "weight (line: target" + (", ring: report)" if theirs else ")")
+    title = "weight (line: target" + (", ring: report)" if published_weights else ")")
     axis = alt.Axis(title=title, values=[0, 0.5, 1], format="~r")
     x = alt.X("weight:Q", scale=alt.Scale(domain=[0, 1]), axis=axis)
-    colour = alt.Color("wanted:N", scale=alt.Scale(domain=[True, False], range=[WANTED, OTHER]), legend=None)
+    colour = alt.Color(
+        "wanted:N", scale=alt.Scale(domain=[True, False], range=[TARGET_COLOR, OTHER_COLOR]), legend=None
+    )
     layers = [
         data.mark_bar(height=11).encode(x=x, y=y, color=colour, description="tip:N"),
-        data.mark_tick(aria=False, color=style.ZERO, thickness=2, size=19).encode(x=alt.X("target:Q", axis=axis), y=y),
+        data.mark_tick(aria=False, color=style.ZERO_LINE_COLOR, thickness=2, size=19).encode(
+            x=alt.X("target:Q", axis=axis), y=y
+        ),
     ]
-    if theirs is not None:
+    if published_weights is not None:
         layers.append(
-            data.mark_point(size=55, filled=False, stroke=QUERY, strokeWidth=2).encode(
+            data.mark_point(size=55, filled=False, stroke=QUERY_COLOR, strokeWidth=2).encode(
                 x=alt.X("theirs:Q", axis=axis), y=y, description="said:N"
             )
         )
     labels = data.mark_text(aria=False, align="left", dx=8, fontSize=11)
-    layers.append(labels.encode(x=alt.value(BARS[layout]), y=y, text="label:N"))
-    return alt.layer(*layers).properties(width=BARS[layout], height=alt.Step(26))
+    layers.append(labels.encode(x=alt.value(BARS_WIDTH[layout]), y=y, text="label:N"))
+    return alt.layer(*layers).properties(width=BARS_WIDTH[layout], height=alt.Step(26))
 
 
-def _shown(row: Row) -> list[int]:
+def _choose_bar_indices(result: ResultDict) -> list[int]:
     """The keys with a bar of their own: all, or those that matter most."""
-    count = len(row["weights"])
-    if count <= MOST_BARS + 1:
+    count = len(result["weights"])
+    if count <= MAX_BARS + 1:
         return list(range(count))
-    by_weight = sorted(range(count), key=lambda at: (-row["target"][at], -row["weights"][at], at))
-    return sorted(by_weight[:MOST_BARS])
+    by_weight = sorted(range(count), key=lambda at: (-result["target"][at], -result["weights"][at], at))
+    return sorted(by_weight[:MAX_BARS])
 
 
-def _matrix(row: Row, layout: Layout, sheets: Sheets) -> Panel:
+def _build_matrix_panel(result: ResultDict, layout: Layout, sheets: ChartDatasets) -> PanelChart:
     """All weights of a query matrix."""
-    count = len(row["weights"])
+    count = len(result["weights"])
     rows = [
         {
             "query": f"query {i}",
             "key": str(j),
             "weight": weight,
-            "label": figure(weight) if weight >= 5e-5 else "0",
-            "tip": f"query {i}, key {j}: weight {figure(weight)}",
+            "label": format_weight(weight) if weight >= 5e-5 else "0",
+            "tip": f"query {i}, key {j}: weight {format_weight(weight)}",
         }
-        for i, line in enumerate(row["weights"])
+        for i, line in enumerate(result["weights"])
         for j, weight in enumerate(line)
     ]
     data = sheets.chart(rows)
     x = alt.X("key:N", sort=None, title="key", axis=alt.Axis(labelAngle=0, orient="top", ticks=False, domain=False))
     y = alt.Y("query:N", sort=None, title=None, axis=alt.Axis(ticks=False, domain=False))
-    cells = data.mark_rect(color=WANTED, stroke=style.GRID).encode(
+    cells = data.mark_rect(color=TARGET_COLOR, stroke=style.GRID_COLOR).encode(
         x=x,
         y=y,
         opacity=alt.Opacity("weight:Q", scale=alt.Scale(domain=[0, 1], range=[0.03, 0.55]), legend=None),

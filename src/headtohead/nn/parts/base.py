@@ -5,15 +5,15 @@ from typing import ClassVar, Literal
 
 from torch import nn
 
-Law = Literal["causal", "batch", "repeatable", "cache"]
+Invariant = Literal["causal", "batch", "repeatable", "cache"]
 """causal: no look into the future. batch: a row does not depend on its neighbours. repeatable: the same input gives the
 same output. cache: decoding with a cache equals a full pass."""
 
-Road = Literal["explicit", "fused"]
+AttentionImplementation = Literal["explicit", "fused"]
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ModelSizes:
     """The sizes of the model that a part is built into."""
 
     width: int
@@ -22,7 +22,7 @@ class Sizes:
     layers: int
     context: int
     vocab: int
-    causal: bool
+    is_causal: bool
     """a decoder: no position may look ahead"""
     dropout: float = 0.0
 
@@ -32,14 +32,14 @@ class Part(nn.Module):
 
     slot: ClassVar[str] = ""
     kind: ClassVar[str] = ""
-    roads: ClassVar[frozenset[Road]] = frozenset({"explicit", "fused"})
+    attn_implementations: ClassVar[frozenset[AttentionImplementation]] = frozenset({"explicit", "fused"})
     """the roads on which the part can be used; a model's are the intersection"""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: ModelSizes) -> None:
         super().__init__()
         self.sizes = sizes
 
     @property
-    def breaks(self) -> frozenset[Law]:
+    def violates(self) -> frozenset[Invariant]:
         """The laws that this part breaks on purpose."""
         return frozenset()

@@ -10,52 +10,52 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from headtohead.nn.parts.base import Law, Part, Sizes
-from headtohead.nn.parts.registry import part
+from headtohead.nn.parts.base import Invariant, ModelSizes, Part
+from headtohead.nn.parts.registry import register_part
 
-Heads = Float[Tensor, "batch heads length head_dim"]
-Valid = Bool[Tensor, "batch length"]
+HeadOutputs = Float[Tensor, "batch heads length head_dim"]
+AttentionMask = Bool[Tensor, "batch length"]
 
 
 class Merge(Part):
     """The contract."""
 
     def forward(
-        self, heads: Heads, valid: Valid | None = None, past: Tensor | None = None
-    ) -> tuple[Heads, Tensor | None]:
+        self, head_outputs: HeadOutputs, attention_mask: AttentionMask | None = None, past_state: Tensor | None = None
+    ) -> tuple[HeadOutputs, Tensor | None]:
         """The heads, changed; and what the next step of decoding must know."""
         raise NotImplementedError
 
 
-@part("merge", "concat")
-class Concat(Merge):
+@register_part("merge", "concat")
+class ConcatHeads(Merge):
     """The heads side by side, as they are."""
 
     def forward(
-        self, heads: Heads, valid: Valid | None = None, past: Tensor | None = None
-    ) -> tuple[Heads, Tensor | None]:
-        return heads, None
+        self, head_outputs: HeadOutputs, attention_mask: AttentionMask | None = None, past_state: Tensor | None = None
+    ) -> tuple[HeadOutputs, Tensor | None]:
+        return head_outputs, None
 
 
-@part("merge", "shift")
-class Shift(Merge):
+@register_part("merge", "shift")
+class ShiftHeads(Merge):
     """The heads moved on by so many places (report C). The output projection absorbs it: a null change by algebra."""
 
-    def __init__(self, sizes: Sizes, *, by: int = 1) -> None:
+    def __init__(self, sizes: ModelSizes, *, by: int = 1) -> None:
         super().__init__(sizes)
         self.by = by
 
     def forward(
-        self, heads: Heads, valid: Valid | None = None, past: Tensor | None = None
-    ) -> tuple[Heads, Tensor | None]:
-        return heads.roll(self.by, dims=1), None
+        self, head_outputs: HeadOutputs, attention_mask: AttentionMask | None = None, past_state: Tensor | None = None
+    ) -> tuple[HeadOutputs, Tensor | None]:
+        return head_outputs.roll(self.by, dims=1), None
 
 
-@part("merge", "shuffle")
-class Shuffle(Merge):
+@register_part("merge", "shuffle")
+class ShuffleHeads(Merge):
     """The heads in random order (report C): drawn once for each layer, or anew at every pass."""
 
-    def __init__(self, sizes: Sizes, *, draw: Literal["once", "every-pass"] = "once") -> None:
+    def __init__(self, sizes: ModelSizes, *, draw: Literal["once", "every-pass"] = "once") -> None:
         super().__init__(sizes)
         self.draw = draw
         # A buffer and not a constant: it is drawn with the model's other initial values and saved with them.
@@ -67,42 +67,44 @@ class Shuffle(Merge):
             self.order.copy_(torch.randperm(self.sizes.heads))
 
     @property
-    def breaks(self) -> frozenset[Law]:
+    def violates(self) -> frozenset[Invariant]:
         # One head has one order only.
         anew = self.draw == "every-pass" and self.sizes.heads > 1
         return frozenset({"repeatable"}) if anew else frozenset()
 
     def forward(
-        self, heads: Heads, valid: Valid | None = None, past: Tensor | None = None
-    ) -> tuple[Heads, Tensor | None]:
-        order = self.order if self.draw == "once" else torch.randperm(self.sizes.heads, device=heads.device)
-        return heads[:, order], None
+        self, head_outputs: HeadOutputs, attention_mask: AttentionMask | None = None, past_state: Tensor | None = None
+    ) -> tuple[HeadOutputs, Tensor | None]:
+        order = self.order if self.draw == "once" else torch.randperm(self.sizes.heads, device=head_outputs.device)
+        return head_outputs[:, order], None
 
 
-def masked(heads: Tensor, valid: Tensor | None) -> Tensor:
+def zero_padding(head_outputs: Tensor, attention_mask: Tensor | None) -> Tensor:
     """Zero where there is padding."""
-    return heads if valid is None else heads * valid[:, None, :, None]
+    return head_outputs if attention_mask is None else head_outputs * attention_mask[:, None, :, None]
 
 
-def root(energy: Tensor) -> Tensor:
+def safe_sqrt(squared_norm: Tensor) -> Tensor:
     """The square root, which has no slope at 0: where a row is padding so far, none is asked for."""
-    return energy.clamp_min(torch.finfo(energy.dtype).tiny).sqrt()
+    return squared_norm.clamp_min(torch.finfo(squared_norm.dtype).tiny).sqrt()
 
 
-def shares(norm: Tensor, normalise: bool) -> Tensor:
+def compute_head_weights(head_norms: Tensor, normalise: bool) -> Tensor:
     """Norms (heads on axis 1) as weights: raw, or so that they sum to the number of heads."""
     if not normalise:
-        return norm
-    return norm * norm.shape[1] / norm.sum(1, keepdim=True).clamp_min(torch.finfo(norm.dtype).tiny)
+        return head_norms
+    return (
+        head_norms * head_norms.shape[1] / head_norms.sum(1, keepdim=True).clamp_min(torch.finfo(head_norms.dtype).tiny)
+    )
 
 
-@part("merge", "reweight")
-class Reweight(Merge):
+@register_part("merge", "reweight")
+class ReweightHeads(Merge):
     """Each head times the norm of its whole output (a reconstruction of report C). Reads the future."""
 
     def __init__(
         self,
-        sizes: Sizes,
+        sizes: ModelSizes,
         *,
         over: Literal["sequence", "batch"] = "sequence",
         normalise: bool = False,
@@ -112,11 +114,11 @@ class Reweight(Merge):
         self.over, self.normalise, self.at_inference = over, normalise, at_inference
 
     @property
-    def breaks(self) -> frozenset[Law]:
+    def violates(self) -> frozenset[Invariant]:
         if not self.at_inference and not self.training:
             return frozenset()
-        laws: set[Law] = {"cache"}
-        if self.sizes.causal:
+        laws: set[Invariant] = {"cache"}
+        if self.sizes.is_causal:
             laws.add("causal")
         if self.over == "batch":
             laws.add("batch")
@@ -124,31 +126,31 @@ class Reweight(Merge):
         return frozenset() if self.normalise and self.sizes.heads == 1 else frozenset(laws)
 
     def forward(
-        self, heads: Heads, valid: Valid | None = None, past: Tensor | None = None
-    ) -> tuple[Heads, Tensor | None]:
+        self, head_outputs: HeadOutputs, attention_mask: AttentionMask | None = None, past_state: Tensor | None = None
+    ) -> tuple[HeadOutputs, Tensor | None]:
         if not self.at_inference and not self.training:
-            return heads, None
+            return head_outputs, None
         axes = (2, 3) if self.over == "sequence" else (0, 2, 3)
-        energy = masked(heads, valid).square().sum(axes, keepdim=True)
-        return heads * shares(root(energy), self.normalise), None
+        energy = zero_padding(head_outputs, attention_mask).square().sum(axes, keepdim=True)
+        return head_outputs * compute_head_weights(safe_sqrt(energy), self.normalise), None
 
 
-@part("merge", "causal-reweight")
-class CausalReweight(Merge):
+@register_part("merge", "causal-reweight")
+class CausalReweightHeads(Merge):
     """Each head times the norm of its output so far: the re-weighting of report C without its look ahead."""
 
-    def __init__(self, sizes: Sizes, *, normalise: bool = True) -> None:
+    def __init__(self, sizes: ModelSizes, *, normalise: bool = True) -> None:
         super().__init__(sizes)
         self.normalise = normalise
 
     @property
-    def breaks(self) -> frozenset[Law]:
+    def violates(self) -> frozenset[Invariant]:
         return frozenset()
 
     def forward(
-        self, heads: Heads, valid: Valid | None = None, past: Tensor | None = None
-    ) -> tuple[Heads, Tensor | None]:
-        energy = masked(heads, valid).square().sum(3, keepdim=True).cumsum(2)
-        if past is not None:
-            energy = energy + past
-        return heads * shares(root(energy), self.normalise), energy[:, :, -1:]
+        self, head_outputs: HeadOutputs, attention_mask: AttentionMask | None = None, past_state: Tensor | None = None
+    ) -> tuple[HeadOutputs, Tensor | None]:
+        energy = zero_padding(head_outputs, attention_mask).square().sum(3, keepdim=True).cumsum(2)
+        if past_state is not None:
+            energy = energy + past_state
+        return head_outputs * compute_head_weights(safe_sqrt(energy), self.normalise), energy[:, :, -1:]

@@ -3,40 +3,40 @@
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headtohead.nn.parts.base import Part, Sizes
-from headtohead.nn.parts.registry import part
+from headtohead.nn.parts.base import ModelSizes, Part
+from headtohead.nn.parts.registry import register_part
 
-Stream = Float[Tensor, "*batch width"]
+HiddenStates = Float[Tensor, "*batch width"]
 
 
 class Norm(Part):
     """The contract."""
 
-    def forward(self, x: Stream) -> Stream:
+    def forward(self, x: HiddenStates) -> HiddenStates:
         raise NotImplementedError
 
 
-@part("norm", "layer")
-class Layer(Norm):
+@register_part("norm", "layer")
+class LayerNorm(Norm):
     """Mean 0 and variance 1 for each position, then scale and shift. After Ba et al. 2016, arXiv:1607.06450."""
 
-    def __init__(self, sizes: Sizes, *, eps: float = 1e-5, bias: bool = True) -> None:
+    def __init__(self, sizes: ModelSizes, *, eps: float = 1e-5, bias: bool = True) -> None:
         super().__init__(sizes)
         self.inner = nn.LayerNorm(sizes.width, eps=eps, bias=bias)
 
-    def forward(self, x: Stream) -> Stream:
+    def forward(self, x: HiddenStates) -> HiddenStates:
         out: Tensor = self.inner(x)
         return out
 
 
-@part("norm", "rms")
-class RMS(Norm):
+@register_part("norm", "rms")
+class RMSNorm(Norm):
     """Root mean square 1 for each position, then scale. After Zhang and Sennrich 2019, arXiv:1910.07467."""
 
-    def __init__(self, sizes: Sizes, *, eps: float = 1e-6) -> None:
+    def __init__(self, sizes: ModelSizes, *, eps: float = 1e-6) -> None:
         super().__init__(sizes)
         self.inner = nn.RMSNorm(sizes.width, eps=eps)
 
-    def forward(self, x: Stream) -> Stream:
+    def forward(self, x: HiddenStates) -> HiddenStates:
         out: Tensor = self.inner(x)
         return out

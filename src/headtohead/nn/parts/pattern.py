@@ -5,10 +5,10 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from headtohead.errors import ModelError
-from headtohead.nn.parts.base import Law, Part, Sizes
-from headtohead.nn.parts.registry import part
+from headtohead.nn.parts.base import Invariant, ModelSizes, Part
+from headtohead.nn.parts.registry import register_part
 
-Reach = tuple[int | None, int | None]
+WindowSize = tuple[int | None, int | None]
 """how far (behind, ahead) a query may look; None: any distance"""
 
 
@@ -19,88 +19,98 @@ class Pattern(Part):
     """does it ask for nothing but the distance of query and key? The fast road then asks it once for all places"""
 
     @property
-    def reach(self) -> Reach:
+    def reach(self) -> WindowSize:
         """Tells the fast road how far it must look."""
         return (None, None)
 
-    def allows(self, query_at: Int[Tensor, "*b query"], key_at: Int[Tensor, "*b key"]) -> Bool[Tensor, "*b query key"]:
+    def allows(
+        self, query_positions: Int[Tensor, "*b query"], key_positions: Int[Tensor, "*b key"]
+    ) -> Bool[Tensor, "*b query key"]:
         """True where the query may look at the key."""
         raise NotImplementedError
 
     @property
-    def breaks(self) -> frozenset[Law]:
+    def violates(self) -> frozenset[Invariant]:
         ahead = self.reach[1]
-        return frozenset({"causal", "cache"}) if self.sizes.causal and ahead != 0 else frozenset()
+        return frozenset({"causal", "cache"}) if self.sizes.is_causal and ahead != 0 else frozenset()
 
     def __and__(self, other: "Pattern") -> "Pattern":
-        return Both(self, other)
+        return IntersectionPattern(self, other)
 
 
-def behind(query_at: Tensor, key_at: Tensor) -> Tensor:
+def compute_distances(query_positions: Tensor, key_positions: Tensor) -> Tensor:
     """How far the key lies behind the query."""
-    return query_at[..., :, None] - key_at[..., None, :]
+    return query_positions[..., :, None] - key_positions[..., None, :]
 
 
-@part("pattern", "full")
-class Full(Pattern):
+@register_part("pattern", "full")
+class FullPattern(Pattern):
     """Every position looks at every other."""
 
     relative = True
 
-    def allows(self, query_at: Int[Tensor, "*b query"], key_at: Int[Tensor, "*b key"]) -> Bool[Tensor, "*b query key"]:
-        return torch.ones_like(behind(query_at, key_at), dtype=torch.bool)
+    def allows(
+        self, query_positions: Int[Tensor, "*b query"], key_positions: Int[Tensor, "*b key"]
+    ) -> Bool[Tensor, "*b query key"]:
+        return torch.ones_like(compute_distances(query_positions, key_positions), dtype=torch.bool)
 
 
-@part("pattern", "causal")
-class Causal(Pattern):
+@register_part("pattern", "causal")
+class CausalPattern(Pattern):
     """A position looks at itself and at what came before."""
 
     relative = True
 
     @property
-    def reach(self) -> Reach:
+    def reach(self) -> WindowSize:
         return (None, 0)
 
-    def allows(self, query_at: Int[Tensor, "*b query"], key_at: Int[Tensor, "*b key"]) -> Bool[Tensor, "*b query key"]:
-        return behind(query_at, key_at) >= 0
+    def allows(
+        self, query_positions: Int[Tensor, "*b query"], key_positions: Int[Tensor, "*b key"]
+    ) -> Bool[Tensor, "*b query key"]:
+        return compute_distances(query_positions, key_positions) >= 0
 
 
-@part("pattern", "window")
-class Window(Pattern):
+@register_part("pattern", "window")
+class SlidingWindowPattern(Pattern):
     """A position looks at the `size` nearest: itself and those behind it; in an encoder on both sides."""
 
     relative = True
 
-    def __init__(self, sizes: Sizes, *, size: int) -> None:
+    def __init__(self, sizes: ModelSizes, *, size: int) -> None:
         super().__init__(sizes)
         if size < 1:
             raise ModelError(f"window: size counts the token itself and is at least 1, not {size}")
         self.size = size
 
     @property
-    def reach(self) -> Reach:
-        return (self.size - 1, 0 if self.sizes.causal else self.size - 1)
+    def reach(self) -> WindowSize:
+        return (self.size - 1, 0 if self.sizes.is_causal else self.size - 1)
 
-    def allows(self, query_at: Int[Tensor, "*b query"], key_at: Int[Tensor, "*b key"]) -> Bool[Tensor, "*b query key"]:
-        distance = behind(query_at, key_at)
+    def allows(
+        self, query_positions: Int[Tensor, "*b query"], key_positions: Int[Tensor, "*b key"]
+    ) -> Bool[Tensor, "*b query key"]:
+        distance = compute_distances(query_positions, key_positions)
         ahead = self.reach[1]
         assert ahead is not None
         return (distance < self.size) & (distance >= -ahead)
 
 
-class Both(Pattern):
+class IntersectionPattern(Pattern):
     """What two patterns both allow."""
 
-    def __init__(self, one: Pattern, other: Pattern) -> None:
-        super().__init__(one.sizes)
-        self.one, self.other = one, other
-        self.relative = one.relative and other.relative
+    def __init__(self, first: Pattern, second: Pattern) -> None:
+        super().__init__(first.sizes)
+        self.one, self.other = first, second
+        self.relative = first.relative and second.relative
 
     @property
-    def reach(self) -> Reach:
+    def reach(self) -> WindowSize:
         pairs = zip(self.one.reach, self.other.reach, strict=True)
         back, ahead = (min((r for r in pair if r is not None), default=None) for pair in pairs)
         return (back, ahead)
 
-    def allows(self, query_at: Int[Tensor, "*b query"], key_at: Int[Tensor, "*b key"]) -> Bool[Tensor, "*b query key"]:
-        return self.one.allows(query_at, key_at) & self.other.allows(query_at, key_at)
+    def allows(
+        self, query_positions: Int[Tensor, "*b query"], key_positions: Int[Tensor, "*b key"]
+    ) -> Bool[Tensor, "*b query key"]:
+        return self.one.allows(query_positions, key_positions) & self.other.allows(query_positions, key_positions)

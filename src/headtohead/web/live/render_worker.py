@@ -16,36 +16,36 @@ from typing import Any
 
 from headtohead.errors import HeadToHeadError
 
-IDLE = 120.0
-LONGEST = 300.0
+IDLE_TIMEOUT_SECONDS = 120.0
+RESPONSE_TIMEOUT_SECONDS = 300.0
 """seconds for an answer: beside trainings on every core it computes for seconds, and waits for most of the time"""
-LARGEST_ANSWER = 64 << 20
-Json = dict[str, Any]
+MAX_RESPONSE_BYTES = 64 << 20
+JsonDict = dict[str, Any]
 
 
-class Helper:
+class RenderWorker:
     """The server's side: one child, started when it is needed, one question at a time."""
 
     def __init__(self) -> None:
         self._child: asyncio.subprocess.Process | None = None
-        self._one = asyncio.Lock()
-        self._idle: asyncio.TimerHandle | None = None
+        self._lock = asyncio.Lock()
+        self._idle_timer: asyncio.TimerHandle | None = None
 
-    async def ask(self, question: Json) -> Json:
+    async def ask(self, request: JsonDict) -> JsonDict:
         """The answer; empty when there is none in time."""
-        async with self._one:
-            if self._idle is not None:
-                self._idle.cancel()
+        async with self._lock:
+            if self._idle_timer is not None:
+                self._idle_timer.cancel()
             try:
-                async with asyncio.timeout(LONGEST):
-                    answer = await self._answer(question)
+                async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
+                    answer = await self._exchange(request)
             except (TimeoutError, OSError, ValueError, asyncio.IncompleteReadError):
                 await self.end()
                 return {}
-            self._idle = asyncio.get_running_loop().call_later(IDLE, self._send_home)
+            self._idle_timer = asyncio.get_running_loop().call_later(IDLE_TIMEOUT_SECONDS, self._close_idle_process)
             return answer
 
-    async def _answer(self, question: Json) -> Json:
+    async def _exchange(self, request: JsonDict) -> JsonDict:
         if self._child is None or self._child.returncode is not None:
             self._child = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -54,23 +54,23 @@ class Helper:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
-                limit=LARGEST_ANSWER,
+                limit=MAX_RESPONSE_BYTES,
             )
         assert self._child.stdin is not None and self._child.stdout is not None
-        self._child.stdin.write(json.dumps(question).encode() + b"\n")
+        self._child.stdin.write(json.dumps(request).encode() + b"\n")
         await self._child.stdin.drain()
-        found: Json = json.loads(await self._child.stdout.readuntil(b"\n"))
+        found: JsonDict = json.loads(await self._child.stdout.readuntil(b"\n"))
         return found
 
-    def _send_home(self) -> None:
+    def _close_idle_process(self) -> None:
         if self._child is not None and self._child.stdin is not None:
             self._child.stdin.close()  # it reads the end, and ends
         self._child = None
 
     async def end(self) -> None:
         child, self._child = self._child, None
-        if self._idle is not None:
-            self._idle.cancel()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         if child is not None and child.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
@@ -84,44 +84,52 @@ def main() -> None:
     os.dup2(2, 1)  # whatever prints must not disturb the line to the parent
     for asked in sys.stdin:
         try:
-            answer = _work(json.loads(asked))
+            answer = _handle_request(json.loads(asked))
         except (HeadToHeadError, ArithmeticError, LookupError, TypeError, ValueError, OSError) as error:
             answer = {"error": str(error)}
         line.write(json.dumps(answer) + "\n")
 
 
-def _work(asked: Json) -> Json:
-    if asked["what"] == "curves":
-        return {"chart": _curves(asked["findings"])}
-    found = _judged(Path(asked["folder"])) if asked["what"] == "judge" else asked["findings"]
+def _handle_request(request: JsonDict) -> JsonDict:
+    if request["what"] == "curves":
+        return {"chart": _render_learning_curves(request["findings"])}
+    found = _compute_interim_findings(Path(request["folder"])) if request["what"] == "judge" else request["findings"]
     rows = found.get("verdicts") or []
-    return {"verdicts": rows, "metric": found.get("metric"), "chart": _forest(found) if rows else None}
+    return {"verdicts": rows, "metric": found.get("metric"), "chart": _render_forest_plot(found) if rows else None}
 
 
-def _judged(folder: Path) -> Json:
+def _compute_interim_findings(experiment_folder: Path) -> JsonDict:
     """What can be said from the trials that are finished."""
     from headtohead.experiment import findings
     from headtohead.experiment.run_folder import open_runs
 
-    runs = open_runs(folder)
-    return findings.find(runs, looks=findings.looks_of(runs))
+    runs = open_runs(experiment_folder)
+    return findings.compute_findings(runs, interim_analyses=findings.list_interim_analyses(runs))
 
 
-def _curves(found: Json) -> Json | None:
+def _render_learning_curves(findings: JsonDict) -> JsonDict | None:
     from headtohead.report import charts, findings_view
-    from headtohead.report.page import _chart
+    from headtohead.report.page import render_chart
 
-    splits = [split for split in findings_view.splits_of(found, "curves") if findings_view.curves(found, split)]
-    return _chart(charts.learning_curves(found, splits)) if splits else None
+    splits = [
+        split
+        for split in findings_view.list_splits(findings, "curves")
+        if findings_view.compute_learning_curves(findings, split)
+    ]
+    return render_chart(charts.build_learning_curves(findings, splits)) if splits else None
 
 
-def _forest(found: Json) -> Json:
+def _render_forest_plot(findings: JsonDict) -> JsonDict:
     from headtohead.report import findings_view
-    from headtohead.report.forest import forest
-    from headtohead.report.page import _chart
+    from headtohead.report.forest import build_forest_plot
+    from headtohead.report.page import render_chart
 
-    drawn = forest(findings_view.verdicts(found), findings_view.metric(found), findings_view.matters(found))
-    return _chart(drawn)
+    drawn = build_forest_plot(
+        findings_view.get_verdicts(findings),
+        findings_view.get_metric(findings),
+        findings_view.get_equivalence_margin(findings),
+    )
+    return render_chart(drawn)
 
 
 if __name__ == "__main__":

@@ -16,19 +16,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from headtohead.web.experiment_folders import Folders, UnknownNameError, inside
-from headtohead.web.live.experiment_state import Reader
+from headtohead.web.experiment_folders import ExperimentFolders, NameNotFoundError, is_inside
+from headtohead.web.live.experiment_state import ExperimentReader
 
-BEFORE, AFTER = "before", "after"
-WRITING = ("language-model", "distil")
+INITIAL_CHECKPOINT, FINAL_CHECKPOINT = "before", "after"
+GENERATIVE_TASKS = ("language-model", "distil")
 """tasks whose models write text"""
-MOST_RUNS = 1000
+MAX_LISTED_RUNS = 1000
 """in one list"""
-WEIGHTS = (".gguf", ".safetensors")
+WEIGHT_FILE_SUFFIXES = (".gguf", ".safetensors")
 
 
 @dataclass(frozen=True)
-class Named:
+class CatalogEntry:
     """A model that can be asked for."""
 
     key: str
@@ -37,8 +37,8 @@ class Named:
     place: str
     """for the model process alone: a folder, a file, a package or a name of the hub"""
     is_run: bool
-    writes: bool
-    moments: tuple[tuple[str, str], ...] = ()
+    can_generate: bool
+    checkpoints: tuple[tuple[str, str], ...] = ()
     """of a run: when it can be looked at, from before its training to after it, and what that is called"""
 
     @property
@@ -46,101 +46,119 @@ class Named:
         """What it is called where others stand beside it."""
         return f"{self.group}: {self.label}" if self.is_run else self.label
 
-    def at(self, moment: str) -> dict[str, Any]:
+    def at(self, checkpoint: str) -> dict[str, Any]:
         """As the model process is told of it."""
-        if self.is_run and moment not in dict(self.moments):
-            raise UnknownNameError("this run has no such checkpoint")
-        called = f"{self.name}, {dict(self.moments)[moment]}" if self.is_run and moment != AFTER else self.name
-        return {"place": self.place, "run": self.is_run, "at": moment if self.is_run else AFTER, "label": called}
+        if self.is_run and checkpoint not in dict(self.checkpoints):
+            raise NameNotFoundError("this run has no such checkpoint")
+        called = (
+            f"{self.name}, {dict(self.checkpoints)[checkpoint]}"
+            if self.is_run and checkpoint != FINAL_CHECKPOINT
+            else self.name
+        )
+        return {
+            "place": self.place,
+            "run": self.is_run,
+            "at": checkpoint if self.is_run else FINAL_CHECKPOINT,
+            "label": called,
+        }
 
 
-class Catalog:
+class ModelCatalog:
     """All models, as they are on the disk right now."""
 
-    def __init__(self, folders: Folders, named: Sequence[str] = ()) -> None:
+    def __init__(self, folders: ExperimentFolders, pretrained_models: Sequence[str] = ()) -> None:
         self.folders = folders
-        self._named = {f"pretrained/{_title(one)}": one for one in named}
+        self._pretrained_locations = {f"pretrained/{_derive_model_title(one)}": one for one in pretrained_models}
 
-    def every(self, *, writing: bool = False) -> dict[str, list[Named]]:
+    def list_by_group(self, *, generative_only: bool = False) -> dict[str, list[CatalogEntry]]:
         """group: models, for a list to choose from; only those that write, if so asked."""
-        found: dict[str, list[Named]] = {}
-        for one in self._all():
-            if one.writes or not writing:
+        found: dict[str, list[CatalogEntry]] = {}
+        for one in self._iterate_entries():
+            if one.can_generate or not generative_only:
                 found.setdefault(one.group, []).append(one)
         return found
 
-    def _all(self) -> Iterator[Named]:
+    def _iterate_entries(self) -> Iterator[CatalogEntry]:
         count = 0
         for name, folder in self.folders.experiments().items():
-            for variant, seed in self._runs(folder):
-                if count >= MOST_RUNS:
+            for variant, seed in self._list_saved_runs(folder):
+                if count >= MAX_LISTED_RUNS:
                     break
                 count += 1
                 yield self._run(name, folder, variant, seed)
-        yield from self._pretrained().values()
+        yield from self._list_pretrained_entries().values()
 
-    def find(self, key: str) -> Named:
+    def find(self, key: str) -> CatalogEntry:
         """The model that goes by this key."""
         kind, _, rest = key.partition("/")
         pieces = rest.split("/")
         if kind == "run" and len(pieces) == 3:
             folder = self.folders.find(pieces[0])
-            if (pieces[1], pieces[2]) in ((variant, str(seed)) for variant, seed in self._runs(folder)):
+            if (pieces[1], pieces[2]) in ((variant, str(seed)) for variant, seed in self._list_saved_runs(folder)):
                 return self._run(pieces[0], folder, pieces[1], int(pieces[2]))
-        elif (found := self._pretrained().get(key)) is not None:
+        elif (found := self._list_pretrained_entries().get(key)) is not None:
             return found
-        raise UnknownNameError("there is no model of that name")
+        raise NameNotFoundError("there is no model of that name")
 
-    def _runs(self, folder: Path) -> list[tuple[str, int]]:
+    def _list_saved_runs(self, folder: Path) -> list[tuple[str, int]]:
         """(variant, seed) of every run that has a saved model."""
         found = []
-        for variant in _folders_in(folder):
-            for seed in _folders_in(folder / variant):
+        for variant in _list_subfolder_names(folder):
+            for seed in _list_subfolder_names(folder / variant):
                 number = seed.removeprefix("seed-")
                 if (
                     seed.startswith("seed-")
                     and re.fullmatch("0|[1-9][0-9]{0,5}", number)
-                    and self._is_model(folder / variant / seed)
+                    and self._has_saved_model(folder / variant / seed)
                 ):
                     found.append((variant, int(number)))
         return sorted(found, key=lambda one: (one[0] != "baseline", one))
 
-    def _is_model(self, run: Path) -> bool:
+    def _has_saved_model(self, run_folder: Path) -> bool:
         root = self.folders.root
-        return all((run / name).is_file() and inside(run / name, root) for name in ("config.json", "model.safetensors"))
+        return all(
+            (run_folder / name).is_file() and is_inside(run_folder / name, root)
+            for name in ("config.json", "model.safetensors")
+        )
 
-    def _run(self, name: str, folder: Path, variant: str, seed: int) -> Named:
+    def _run(self, experiment_name: str, folder: Path, variant: str, seed: int) -> CatalogEntry:
         run = folder / variant / f"seed-{seed}"
-        task = Reader(self.folders.root, name).about().get("task")
-        key, label = f"run/{name}/{variant}/{seed}", f"{variant}, seed {seed}"
-        return Named(key, name, label, str(run), True, task in WRITING, self._moments(run))
+        task = ExperimentReader(self.folders.root, experiment_name).about().get("task")
+        key, label = f"run/{experiment_name}/{variant}/{seed}", f"{variant}, seed {seed}"
+        return CatalogEntry(
+            key, experiment_name, label, str(run), True, task in GENERATIVE_TASKS, self._list_checkpoints(run)
+        )
 
-    def _moments(self, run: Path) -> tuple[tuple[str, str], ...]:
+    def _list_checkpoints(self, run_folder: Path) -> tuple[tuple[str, str], ...]:
         between = []
-        for name in sorted(_folders_in(run)):
+        for name in sorted(_list_subfolder_names(run_folder)):
             step = re.fullmatch("checkpoint-([0-9]{1,12})", name)
-            if step and inside(run / name / "model.safetensors", self.folders.root):
+            if step and is_inside(run_folder / name / "model.safetensors", self.folders.root):
                 between.append((name, f"at step {int(step[1]):,}"))
-        return ((BEFORE, "before training"), *between, (AFTER, "after training"))
+        return ((INITIAL_CHECKPOINT, "before training"), *between, (FINAL_CHECKPOINT, "after training"))
 
-    def _pretrained(self) -> dict[str, Named]:
+    def _list_pretrained_entries(self) -> dict[str, CatalogEntry]:
         given = {
-            key: Named(key, "Pretrained", _title(place), place, False, _writes(Path(place)))
-            for key, place in self._named.items()
+            key: CatalogEntry(
+                key, "Pretrained", _derive_model_title(place), place, False, _is_language_model(Path(place))
+            )
+            for key, place in self._pretrained_locations.items()
         }
-        return given | {f"pretrained/{one}": _package(one, writes) for one, writes in packages().items()}
+        return given | {
+            f"pretrained/{one}": _build_package_entry(one, writes) for one, writes in find_weight_packages().items()
+        }
 
 
-def _package(name: str, writes: bool) -> Named:
-    return Named(f"pretrained/{name}", "Pretrained", name, name, False, writes)
+def _build_package_entry(name: str, can_generate: bool) -> CatalogEntry:
+    return CatalogEntry(f"pretrained/{name}", "Pretrained", name, name, False, can_generate)
 
 
-def _title(place: str) -> str:
+def _derive_model_title(location: str) -> str:
     """What a pretrained model is called: the last part of where it lies."""
-    return place.rstrip("/").rpartition("/")[2] or place
+    return location.rstrip("/").rpartition("/")[2] or location
 
 
-def _folders_in(folder: Path) -> list[str]:
+def _list_subfolder_names(folder: Path) -> list[str]:
     """Names of the folders inside, links left out."""
     try:
         with os.scandir(folder) as entries:
@@ -150,26 +168,26 @@ def _folders_in(folder: Path) -> list[str]:
 
 
 @lru_cache(maxsize=1)
-def packages() -> dict[str, bool]:
+def find_weight_packages() -> dict[str, bool]:
     """Installed packages that carry weights, and whether they write text. Their lists of files are looked at; nothing
     of theirs is imported."""
     found = {}
     for package in importlib.metadata.distributions():
         record = package.read_text("RECORD") or ""
-        if not any(f"{ending}," in record for ending in WEIGHTS):
+        if not any(f"{ending}," in record for ending in WEIGHT_FILE_SUFFIXES):
             continue
         files = [line.partition(",")[0] for line in record.splitlines()]
-        places = [Path(str(package.locate_file(file))) for file in files if file.endswith(WEIGHTS)]
+        places = [Path(str(package.locate_file(file))) for file in files if file.endswith(WEIGHT_FILE_SUFFIXES)]
         if places and package.metadata["Name"]:
-            found[package.metadata["Name"]] = any(map(_writes, places))
+            found[package.metadata["Name"]] = any(map(_is_language_model, places))
     return dict(sorted(found.items()))
 
 
-def _writes(place: Path) -> bool:
+def _is_language_model(location: Path) -> bool:
     """Whether a folder or file of weights is a language model's, as far as can be told without opening it."""
-    config = (place if place.is_dir() else place.parent) / "config.json"
-    if place.suffix == ".gguf" or not config.is_file():
-        return place.suffix != ".safetensors"
+    config = (location if location.is_dir() else location.parent) / "config.json"
+    if location.suffix == ".gguf" or not config.is_file():
+        return location.suffix != ".safetensors"
     try:
         kinds = json.loads(config.read_text(encoding="utf-8")).get("architectures") or []
     except (OSError, ValueError, AttributeError):

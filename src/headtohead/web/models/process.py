@@ -25,39 +25,44 @@ from typing import Any
 
 from headtohead.errors import HeadToHeadError
 
-NICE = 5
+NICENESS = 5
 """trainings go first, but somebody is waiting"""
-TOO_LONG = "this takes too long; take a shorter text, fewer tokens, or a smaller model"
-Json = dict[str, Any]
+COMPUTE_LIMIT_MESSAGE = "this takes too long; take a shorter text, fewer tokens, or a smaller model"
+JsonDict = dict[str, Any]
 
 
-class StoppedError(Exception):
+class RequestCancelledError(Exception):
     """Nobody waits for this request any more."""
 
 
-class TooLongError(Exception):
+class ComputeLimitError(Exception):
     """A request that computes for too long. Not one of our errors: no other request's words may swallow it."""
 
 
 @dataclass
-class Request:
+class ActiveRequest:
     """A request under way."""
 
     number: int
-    answers: Iterator[Json]
-    spent: float = 0.0
+    responses: Iterator[JsonDict]
+    cpu_seconds: float = 0.0
 
 
-class Turns:
+class RequestScheduler:
     """Requests, one step of each in turn. No step and no request computes for longer than so many seconds."""
 
     def __init__(
-        self, begin: Callable[[Json], Iterator[Json]], say: Callable[[Json], None], *, step: float, request: float
+        self,
+        handle_request: Callable[[JsonDict], Iterator[JsonDict]],
+        send_response: Callable[[JsonDict], None],
+        *,
+        step_limit_seconds: float,
+        request_limit_seconds: float,
     ) -> None:
-        self.begin, self.say = begin, say
-        self.longest_step, self.longest_request = step, request
-        self.inbox: SimpleQueue[Json] = SimpleQueue()
-        self.under_way: deque[Request] = deque()
+        self.begin, self.say = handle_request, send_response
+        self.step_limit_seconds, self.request_limit_seconds = step_limit_seconds, request_limit_seconds
+        self.inbox: SimpleQueue[JsonDict] = SimpleQueue()
+        self.under_way: deque[ActiveRequest] = deque()
         self.stopped: set[int] = set()
         self.now: int | None = None
 
@@ -65,80 +70,80 @@ class Turns:
         while True:
             while not self.under_way or not self.inbox.empty():
                 asked = self.inbox.get()
-                self.under_way.append(Request(asked["request"], self.begin(asked)))
-            self._advance(self.under_way.popleft())
+                self.under_way.append(ActiveRequest(asked["request"], self.begin(asked)))
+            self._advance_request(self.under_way.popleft())
 
-    def stop(self, number: int) -> None:
+    def stop(self, request_id: int) -> None:
         """From the thread that listens."""
-        self.stopped.add(number)
-        if self.now == number:
+        self.stopped.add(request_id)
+        if self.now == request_id:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
-    def interrupt(self, *_: object) -> None:
+    def on_cancel_signal(self, *_: object) -> None:
         """A signal came: to the request that is worked on, if it is meant."""
         if self.now is not None and self.now in self.stopped:
-            raise StoppedError
+            raise RequestCancelledError
 
-    def time_out(self, signal_number: int, frame: FrameType | None) -> None:
+    def on_cpu_timer(self, signal_number: int, frame: FrameType | None) -> None:
         if self.now is not None:
-            raise TooLongError
+            raise ComputeLimitError
 
-    def _advance(self, request: Request) -> None:
+    def _advance_request(self, request: ActiveRequest) -> None:
         try:
             answer = None if request.number in self.stopped else self._step(request)
-        except StoppedError:
+        except RequestCancelledError:
             answer = None
         except Exception as error:  # noqa: BLE001  # whatever it is, it must cost this one request only
-            self.say({"request": request.number, "event": "failed", "message": _words(error)})
+            self.say({"request": request.number, "event": "failed", "message": _format_error(error)})
             return
         if request.number in self.stopped:
             self.stopped.discard(request.number)
-            _close(request.answers)
+            _close_responses(request.responses)
         elif answer is None:
             self.say({"request": request.number, "event": "done"})
         else:
             self.say({**answer, "request": request.number})
             self.under_way.append(request)
 
-    def _step(self, request: Request) -> Json | None:
+    def _step(self, request: ActiveRequest) -> JsonDict | None:
         began = time.process_time()
-        signal.setitimer(signal.ITIMER_PROF, self.longest_step, 1.0)  # again, should the first exception get lost
+        signal.setitimer(signal.ITIMER_PROF, self.step_limit_seconds, 1.0)  # again, should the first exception get lost
         self.now = request.number
         try:
-            answer = next(request.answers, None)
+            answer = next(request.responses, None)
         finally:
             self.now = None
             signal.setitimer(signal.ITIMER_PROF, 0)
-        request.spent += time.process_time() - began
-        if answer is not None and request.spent > self.longest_request:
-            _close(request.answers)
-            raise TooLongError
+        request.cpu_seconds += time.process_time() - began
+        if answer is not None and request.cpu_seconds > self.request_limit_seconds:
+            _close_responses(request.responses)
+            raise ComputeLimitError
         return answer
 
 
-def _words(error: Exception) -> str:
-    if isinstance(error, TooLongError):
-        return TOO_LONG
+def _format_error(error: Exception) -> str:
+    if isinstance(error, ComputeLimitError):
+        return COMPUTE_LIMIT_MESSAGE
     return str(error) if isinstance(error, HeadToHeadError) else f"the model failed: {type(error).__name__}: {error}"
 
 
-def _close(answers: Iterator[Json]) -> None:
+def _close_responses(responses: Iterator[JsonDict]) -> None:
     """Let go of what a request holds."""
-    answers.close()  # type: ignore[attr-defined]
+    responses.close()  # type: ignore[attr-defined]
 
 
-def _listen(turns: Turns) -> None:
+def _read_requests(scheduler: RequestScheduler) -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         if "stop" in asked:
-            turns.stop(asked["stop"])
+            scheduler.stop(asked["stop"])
         else:
-            turns.inbox.put(asked)
+            scheduler.inbox.put(asked)
     os._exit(0)  # the server has gone, or wants nothing more
 
 
-def main(step: float, request: float) -> None:
-    os.nice(NICE)
+def main(step_limit_seconds: float, request_limit_seconds: float) -> None:
+    os.nice(NICENESS)
     line = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever prints must not disturb the line to the parent
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the server's terminal: the server decides
@@ -146,18 +151,20 @@ def main(step: float, request: float) -> None:
     import torch
 
     torch.set_num_threads(1)
-    from headtohead.web.models.requests import begin
+    from headtohead.web.models.requests import dispatch_request
 
-    def say(answer: Json) -> None:
+    def say(answer: JsonDict) -> None:
         try:
             line.write(json.dumps(answer) + "\n")
         except BrokenPipeError:
             os._exit(1)
 
-    turns = Turns(begin, say, step=step, request=request)
-    signal.signal(signal.SIGUSR1, turns.interrupt)
-    signal.signal(signal.SIGPROF, turns.time_out)
-    threading.Thread(target=_listen, args=(turns,), daemon=True).start()
+    turns = RequestScheduler(
+        dispatch_request, say, step_limit_seconds=step_limit_seconds, request_limit_seconds=request_limit_seconds
+    )
+    signal.signal(signal.SIGUSR1, turns.on_cancel_signal)
+    signal.signal(signal.SIGPROF, turns.on_cpu_timer)
+    threading.Thread(target=_read_requests, args=(turns,), daemon=True).start()
     turns.run()
 
 

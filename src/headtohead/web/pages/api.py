@@ -13,8 +13,8 @@ from starlette.concurrency import run_in_threadpool
 from headtohead.web import settings_form as forms
 from headtohead.web import training_process
 from headtohead.web.pages import experiments, start
-from headtohead.web.settings_form import Asked
-from headtohead.web.site import Site, site_of
+from headtohead.web.settings_form import TrainingRequest
+from headtohead.web.site import AppContext, get_app_context
 
 router = APIRouter(
     prefix="/api",
@@ -36,11 +36,11 @@ router = APIRouter(
         )
     },
 )
-Here = Annotated[Site, Depends(site_of)]
-Name = Annotated[str, Path(max_length=255, description="an experiment's name, as the list gives it")]
+AppContextDep = Annotated[AppContext, Depends(get_app_context)]
+ExperimentName = Annotated[str, Path(max_length=255, description="an experiment's name, as the list gives it")]
 
 
-class Wanted(BaseModel):
+class ExperimentRequest(BaseModel):
     """What is to be trained."""
 
     model_config = ConfigDict(extra="forbid")
@@ -52,25 +52,25 @@ class Wanted(BaseModel):
     quick: bool = False
     full: bool = Field(default=False, description="the file's [full] setting, where it has one")
 
-    def asked(self, name: str = "") -> Asked:
+    def asked(self, name: str = "") -> TrainingRequest:
         settings = tuple(f"{key}={value}" for key, value in self.settings.items())
-        return Asked(self.recipe, name, settings, self.data or None, self.quick, self.full)
+        return TrainingRequest(self.recipe, name, settings, self.data or None, self.quick, self.full)
 
 
-class NewExperiment(Wanted):
+class NewExperimentRequest(ExperimentRequest):
     """What is to be trained, and what it is to be called."""
 
     name: str = Field(max_length=64)
 
 
-class MoreSeeds(BaseModel):
+class AddSeedsRequest(BaseModel):
     """How many seeds more for each variant."""
 
     model_config = ConfigDict(extra="forbid")
-    add: int = Field(ge=1, le=experiments.MOST_SEEDS)
+    add: int = Field(ge=1, le=experiments.MAX_ADDITIONAL_SEEDS)
 
 
-class Done(BaseModel):
+class ActionResult(BaseModel):
     """What was done, and to which experiment."""
 
     name: str
@@ -78,20 +78,20 @@ class Done(BaseModel):
 
 
 @router.get("/experiments")
-def list_experiments(site: Here) -> list[dict[str, Any]]:
+def list_experiments(context: AppContextDep) -> list[dict[str, Any]]:
     """Every experiment: question, state, verdicts."""
-    return experiments.listed(site)
+    return experiments.list_experiment_summaries(context)
 
 
 @router.get("/experiments/{name}")
-def get_experiment(name: Name, site: Here) -> dict[str, Any]:
+def get_experiment(name: ExperimentName, context: AppContextDep) -> dict[str, Any]:
     """The state of one: every trial, the curves so far, the verdicts if there are any."""
-    reader, live = experiments.read(site, name)
-    found: dict[str, Any] = _plain(
+    reader, live = experiments.read_experiment_state(context, name)
+    found: dict[str, Any] = _replace_non_finite(
         {
             **asdict(live),
             "summary": live.summary,
-            "settings": experiments.settings_of(reader.about()),
+            "settings": experiments.list_changed_settings(reader.about()),
             "verdicts": reader.findings().get("verdicts", []),
             "audits": reader.audits(),
         }
@@ -99,50 +99,54 @@ def get_experiment(name: Name, site: Here) -> dict[str, Any]:
     return found
 
 
-def _plain(value: Any) -> Any:
+def _replace_non_finite(value: Any) -> Any:
     """Without the figures that JSON does not have."""
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: _replace_non_finite(one) for key, one in value.items()}
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_replace_non_finite(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @router.get("/recipes")
-def list_recipes(site: Here) -> dict[str, dict[str, Any]]:
+def list_recipes(context: AppContextDep) -> dict[str, dict[str, Any]]:
     """What can be started."""
-    return forms.choices(site.files)
+    return forms.list_recipes(context.files)
 
 
 @router.post("/estimates")
-async def estimate(wanted: Wanted, site: Here, costs: start.Costs) -> dict[str, Any]:
+async def estimate_cost(
+    body: ExperimentRequest, context: AppContextDep, estimator: start.EstimatorDep
+) -> dict[str, Any]:
     """What a training would cost; nothing is trained and nothing is kept."""
-    return await start.cost(site, costs, wanted.asked())
+    return await start.estimate_cost(context, estimator, body.asked())
 
 
 @router.post("/experiments", status_code=201)
-async def start_experiment(wanted: NewExperiment, site: Here) -> Done:
+async def start_experiment(body: NewExperimentRequest, context: AppContextDep) -> ActionResult:
     """Start one."""
-    return Done(name=await run_in_threadpool(start.begin, site, wanted.asked(wanted.name)), did="started")
+    return ActionResult(
+        name=await run_in_threadpool(start.start_experiment, context, body.asked(body.name)), did="started"
+    )
 
 
 @router.post("/experiments/{name}/stop")
-def stop_experiment(name: Name, site: Here) -> Done:
+def stop_experiment(name: ExperimentName, context: AppContextDep) -> ActionResult:
     """Stop it; what was trained is kept."""
-    training_process.stop(site.folders.root, experiments.exists(site, name))
-    return Done(name=name, did="asked to stop")
+    training_process.stop(context.folders.root, experiments.validate_experiment_name(context, name))
+    return ActionResult(name=name, did="asked to stop")
 
 
 @router.post("/experiments/{name}/resume")
-def resume_experiment(name: Name, site: Here) -> Done:
+def resume_experiment(name: ExperimentName, context: AppContextDep) -> ActionResult:
     """Go on with it."""
-    site.folders.find(name)
-    training_process.resume(site.folders.root, name)
-    return Done(name=name, did="resumed")
+    context.folders.find(name)
+    training_process.resume(context.folders.root, name)
+    return ActionResult(name=name, did="resumed")
 
 
 @router.post("/experiments/{name}/seeds")
-def add_seeds(name: Name, more: MoreSeeds, site: Here) -> Done:
+def add_seeds(name: ExperimentName, body: AddSeedsRequest, context: AppContextDep) -> ActionResult:
     """Train more seeds of every variant."""
-    seeds = experiments.more_seeds(site, name, more.add)
-    return Done(name=name, did=f"training until there are {seeds} seeds")
+    seeds = experiments.train_additional_seeds(context, name, body.add)
+    return ActionResult(name=name, did=f"training until there are {seeds} seeds")

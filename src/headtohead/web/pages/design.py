@@ -15,18 +15,18 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from headtohead.key_design.views import facts as words
 from headtohead.web.pages.api import router as common
-from headtohead.web.site import page
+from headtohead.web.site import render_page
 
 if TYPE_CHECKING:
-    from headtohead.key_design.solutions import Shown
+    from headtohead.key_design.solutions import DesignResult
 
-MOST_KEYS = 16
-LARGEST = 1000.0
-SMALLEST = 1e-6
-REACH = 3.0
+MAX_KEYS = 16
+MAX_COORDINATE = 1000.0
+MIN_NONZERO_COORDINATE = 1e-6
+PLANE_HALF_WIDTH = 3.0
 """the plane of the page, to each side"""
 
-EXAMPLES: dict[str, list[list[float]]] = {
+EXAMPLE_KEYS: dict[str, list[list[float]]] = {
     "a triangle and a key inside": [[0, 2], [-2, -1], [2, -1], [0.5, 0]],
     "a square": [[-1.5, 1.5], [1.5, 1.5], [1.5, -1.5], [-1.5, -1.5]],
     "three on a line": [[-2, -1], [0, 0], [2, 1], [0, 2]],
@@ -35,29 +35,33 @@ EXAMPLES: dict[str, list[list[float]]] = {
 }
 
 router = APIRouter(include_in_schema=False)
-api = APIRouter(prefix="/api/design", tags=["design"], responses=common.responses)
+api_router = APIRouter(prefix="/api/design", tags=["design"], responses=common.responses)
 
 
-def _not_too_small(number: float) -> float:
+def _validate_magnitude(number: float) -> float:
     """Keys that hardly differ need a query so long that its length has no number."""
-    if 0 < abs(number) < SMALLEST:
-        raise ValueError(f"0, or at least {SMALLEST:g} in size")
+    if 0 < abs(number) < MIN_NONZERO_COORDINATE:
+        raise ValueError(f"0, or at least {MIN_NONZERO_COORDINATE:g} in size")
     return number
 
 
-Number = Annotated[
-    float, Field(strict=True, allow_inf_nan=False, ge=-LARGEST, le=LARGEST), AfterValidator(_not_too_small)
+Coordinate = Annotated[
+    float,
+    Field(strict=True, allow_inf_nan=False, ge=-MAX_COORDINATE, le=MAX_COORDINATE),
+    AfterValidator(_validate_magnitude),
 ]
-Place = Annotated[int, Field(strict=True, ge=0, lt=MOST_KEYS, description="a key's place, counted from 0")]
+KeyIndex = Annotated[int, Field(strict=True, ge=0, lt=MAX_KEYS, description="a key's place, counted from 0")]
 
 
-class Question(BaseModel):
+class DesignRequest(BaseModel):
     """The keys, and how near an answer should come."""
 
     model_config = ConfigDict(extra="forbid")
-    keys: list[tuple[Number, Number]] = Field(min_length=1, max_length=MOST_KEYS, description="x and y of each key")
-    values: list[Number] | None = Field(
-        default=None, max_length=MOST_KEYS, description="what each key stands for: the output is their weighted mean"
+    keys: list[tuple[Coordinate, Coordinate]] = Field(
+        min_length=1, max_length=MAX_KEYS, description="x and y of each key"
+    )
+    values: list[Coordinate] | None = Field(
+        default=None, max_length=MAX_KEYS, description="what each key stands for: the output is their weighted mean"
     )
     precision: float | None = Field(
         default=None,
@@ -69,12 +73,12 @@ class Question(BaseModel):
     )
 
     @model_validator(mode="after")
-    def _a_value_for_each_key(self) -> Question:
+    def _check_value_count(self) -> DesignRequest:
         if self.values is not None and len(self.values) != len(self.keys):
             raise ValueError(f"{len(self.values)} values for {len(self.keys)} keys; each key has one")
         return self
 
-    def given(self) -> dict[str, Any]:
+    def to_arguments(self) -> dict[str, Any]:
         """The arguments that every question of design by hand takes."""
         return {
             "keys": [list(key) for key in self.keys],
@@ -83,49 +87,51 @@ class Question(BaseModel):
         }
 
 
-class OneKey(Question):
+class SelectRequest(DesignRequest):
     """Which key should get the weight."""
 
-    key: Place
+    key: KeyIndex
 
 
-class SomeKeys(Question):
+class AverageRequest(DesignRequest):
     """Which keys should share the weight."""
 
-    indices: list[Place] = Field(min_length=1, max_length=MOST_KEYS)
+    indices: list[KeyIndex] = Field(min_length=1, max_length=MAX_KEYS)
 
 
 @router.get("/design")
-def show(request: Request) -> HTMLResponse:
-    return page(request, "design.html", examples=EXAMPLES, most=MOST_KEYS, reach=REACH, largest=LARGEST)
+def show_design_page(request: Request) -> HTMLResponse:
+    return render_page(
+        request, "design.html", examples=EXAMPLE_KEYS, most=MAX_KEYS, reach=PLANE_HALF_WIDTH, largest=MAX_COORDINATE
+    )
 
 
-@api.post("/select")
-def select(asked: OneKey) -> dict[str, Any]:
+@api_router.post("/select")
+def design_select(body: SelectRequest) -> dict[str, Any]:
     """A query that puts the weight on one key, or the nearest to it and a proof."""
-    return _answered("select", asked, i=asked.key)
+    return _compute_design("select", body, i=body.key)
 
 
-@api.post("/average")
-def average(asked: SomeKeys) -> dict[str, Any]:
+@api_router.post("/average")
+def design_average(body: AverageRequest) -> dict[str, Any]:
     """A query with equal weights on some keys, or the nearest to it and a proof."""
-    return _answered("average", asked, indices=asked.indices)
+    return _compute_design("average", body, indices=body.indices)
 
 
-@api.post("/identity")
-def identity(asked: Question) -> dict[str, Any]:
+@api_router.post("/identity")
+def design_identity(body: DesignRequest) -> dict[str, Any]:
     """A query for each key, that selects it."""
-    return _answered("identity", asked)
+    return _compute_design("identity", body)
 
 
-def _answered(verb: str, asked: Question, **more: Any) -> dict[str, Any]:
+def _compute_design(operation: str, body: DesignRequest, **more: Any) -> dict[str, Any]:
     """The library's answer as plain data, with its heading and its figures in words."""
     from headtohead.key_design import solve  # numpy: not before somebody asks
 
-    ask: dict[str, Callable[..., Shown]] = {
-        "select": solve.select,
-        "average": solve.average,
-        "identity": solve.identity,
+    ask: dict[str, Callable[..., DesignResult]] = {
+        "select": solve.find_selecting_query,
+        "average": solve.find_averaging_query,
+        "identity": solve.find_identity_queries,
     }
-    row = ask[verb](**asked.given(), **more).as_row()
-    return {**row, "heading": words.heading(row), "facts": words.facts(row)}
+    row = ask[operation](**body.to_arguments(), **more).to_dict()
+    return {**row, "heading": words.format_heading(row), "facts": words.build_summary(row)}

@@ -14,20 +14,20 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from headtohead.errors import RequestError
-from headtohead.web.models.catalog import AFTER, Catalog
-from headtohead.web.models.client import unless_gone
+from headtohead.web.models.catalog import FINAL_CHECKPOINT, ModelCatalog
+from headtohead.web.models.client import await_unless_disconnected
 from headtohead.web.pages.api import router as common
-from headtohead.web.pages.attention import Asked, Key, Known, Text
-from headtohead.web.site import page
+from headtohead.web.pages.attention import CatalogDep, ModelClientDep, ModelKey, UnicodeText
+from headtohead.web.site import render_page
 
-MOST_PROMPT = 4000
-MOST_TOKENS = 200
-MOST_MODELS = 3
-MOST_STRATEGIES = 6
-MOST_SEED = 2**31 - 1
-EXAMPLE = "the people will"
+MAX_PROMPT_LENGTH = 4000
+MAX_NEW_TOKENS = 200
+MAX_MODELS = 3
+MAX_STRATEGIES = 6
+MAX_SEED = 2**31 - 1
+EXAMPLE_PROMPT = "the people will"
 
-STRATEGIES: tuple[tuple[str, str | None, float, float, float, float], ...] = (
+STRATEGY_OPTIONS: tuple[tuple[str, str | None, float, float, float, float], ...] = (
     ("greedy", None, 0, 0, 0, 0),
     ("sample", None, 0, 0, 0, 0),
     ("temperature", "temperature", 0.7, 0.05, 2, 0.05),
@@ -39,100 +39,108 @@ STRATEGIES: tuple[tuple[str, str | None, float, float, float, float], ...] = (
     ("contrastive", "k", 4, 1, 16, 1),
 )
 """name, its option, the value to begin with, the least, the most, and the step between"""
-CHOSEN = ("greedy", "top-p")
+DEFAULT_STRATEGIES = ("greedy", "top-p")
 
 router = APIRouter(include_in_schema=False)
-api = APIRouter(prefix="/api/playground", tags=["models"], responses=common.responses)
+api_router = APIRouter(prefix="/api/playground", tags=["models"], responses=common.responses)
 
 
-class Prompted(BaseModel):
+class PromptRequest(BaseModel):
     """A prompt."""
 
     model_config = ConfigDict(extra="forbid")
-    prompt: Text = Field(max_length=MOST_PROMPT)
+    prompt: UnicodeText = Field(max_length=MAX_PROMPT_LENGTH)
     chat: bool = Field(default=False, description="as a turn of a chat, for models that were trained for it")
 
 
-class Wanted(Prompted):
+class GenerationRequest(PromptRequest):
     """What is to be written: every model with every strategy."""
 
-    models: list[Key] = Field(min_length=1, max_length=MOST_MODELS)
-    strategies: list[Annotated[Text, Field(min_length=1, max_length=200)]] = Field(
-        min_length=1, max_length=MOST_STRATEGIES, description="as on the command line: top-p=0.9"
+    models: list[ModelKey] = Field(min_length=1, max_length=MAX_MODELS)
+    strategies: list[Annotated[UnicodeText, Field(min_length=1, max_length=200)]] = Field(
+        min_length=1, max_length=MAX_STRATEGIES, description="as on the command line: top-p=0.9"
     )
-    tokens: int = Field(default=40, ge=1, le=MOST_TOKENS)
-    seed: int = Field(default=0, ge=0, le=MOST_SEED)
+    tokens: int = Field(default=40, ge=1, le=MAX_NEW_TOKENS)
+    seed: int = Field(default=0, ge=0, le=MAX_SEED)
 
 
-class Next(Prompted):
+class NextTokenRequest(PromptRequest):
     """A place in a text."""
 
-    model: Key
+    model: ModelKey
     made: list[Annotated[int, Field(strict=True, ge=0, lt=2**31)]] = Field(
-        default=[], max_length=MOST_TOKENS, description="tokens that were written after the prompt"
+        default=[], max_length=MAX_NEW_TOKENS, description="tokens that were written after the prompt"
     )
 
 
 @router.get("/playground")
-def show(request: Request, known: Known, model: str = "") -> HTMLResponse:
-    return page(
+def show_playground_page(request: Request, catalog: CatalogDep, model: str = "") -> HTMLResponse:
+    return render_page(
         request,
         "playground.html",
-        groups=known.every(writing=True),
+        groups=catalog.list_by_group(generative_only=True),
         chosen=model,
-        strategies=STRATEGIES,
-        checked=CHOSEN,
-        prompt=EXAMPLE,
-        longest=MOST_PROMPT,
-        most_tokens=MOST_TOKENS,
-        most_seed=MOST_SEED,
-        most_models=MOST_MODELS,
+        strategies=STRATEGY_OPTIONS,
+        checked=DEFAULT_STRATEGIES,
+        prompt=EXAMPLE_PROMPT,
+        longest=MAX_PROMPT_LENGTH,
+        most_tokens=MAX_NEW_TOKENS,
+        most_seed=MAX_SEED,
+        most_models=MAX_MODELS,
     )
 
 
-@api.post("/next")
-async def next_token(request: Request, asked: Next, known: Known, models: Asked) -> dict[str, Any]:
+@api_router.post("/next")
+async def predict_next_token(
+    request: Request, body: NextTokenRequest, catalog: CatalogDep, model_client: ModelClientDep
+) -> dict[str, Any]:
     """The likeliest tokens that may come next, with their logits, and all others as one heap: the logarithm of their
     weight at each of `temperatures`."""
-    named = await run_in_threadpool(_writer, known, asked.model)
-    question = {"what": "next", "model": named, "prompt": asked.prompt, "chat": asked.chat, "made": asked.made}
-    answer = await models.answer(request, question)
+    named = await run_in_threadpool(_get_generative_model, catalog, body.model)
+    question = {"what": "next", "model": named, "prompt": body.prompt, "chat": body.chat, "made": body.made}
+    answer = await model_client.answer(request, question)
     return {key: value for key, value in answer.items() if key != "event"}
 
 
-@api.post("/write")
-async def write(request: Request, asked: Wanted, known: Known, models: Asked) -> StreamingResponse:
+@api_router.post("/write")
+async def generate_texts(
+    request: Request, body: GenerationRequest, catalog: CatalogDep, model_client: ModelClientDep
+) -> StreamingResponse:
     """Texts as they are written, a line of JSON for each token. Whoever goes away stops the writing."""
-    if len(set(asked.models)) < len(asked.models):
+    if len(set(body.models)) < len(body.models):
         raise RequestError("models: one is given twice")
-    named = [await run_in_threadpool(_writer, known, key) for key in asked.models]
-    answers = models.ask({"what": "write", **asked.model_dump(exclude={"models"}), "models": named})
+    named = [await run_in_threadpool(_get_generative_model, catalog, key) for key in body.models]
+    answers = model_client.ask({"what": "write", **body.model_dump(exclude={"models"}), "models": named})
     try:
-        first = await unless_gone(request, anext(answers))  # what is wrong is said before anything is sent
+        first = await await_unless_disconnected(
+            request, anext(answers)
+        )  # what is wrong is said before anything is sent
     except BaseException:
         await answers.aclose()
         raise
-    return StreamingResponse(_lines(first, answers), media_type="application/x-ndjson")
+    return StreamingResponse(_stream_json_lines(first, answers), media_type="application/x-ndjson")
 
 
-def _writer(known: Catalog, key: str) -> dict[str, Any]:
-    found = known.find(key)
-    if not found.writes:
+def _get_generative_model(catalog: ModelCatalog, key: str) -> dict[str, Any]:
+    found = catalog.find(key)
+    if not found.can_generate:
         raise RequestError(f"{found.name}: writes no text; take a language model")
-    return found.at(AFTER)
+    return found.at(FINAL_CHECKPOINT)
 
 
-async def _lines(first: dict[str, Any], answers: AsyncGenerator[dict[str, Any]]) -> AsyncIterator[bytes]:
-    async with aclosing(answers):
+async def _stream_json_lines(
+    first_response: dict[str, Any], responses: AsyncGenerator[dict[str, Any]]
+) -> AsyncIterator[bytes]:
+    async with aclosing(responses):
         try:
-            yield _line(first)
-            async for answer in answers:
-                yield _line(answer)
-            yield _line({"event": "done"})
+            yield _encode_json_line(first_response)
+            async for answer in responses:
+                yield _encode_json_line(answer)
+            yield _encode_json_line({"event": "done"})
         except (RequestError, HTTPException) as error:  # too late for a status
             words = error.detail if isinstance(error, HTTPException) else str(error)
-            yield _line({"event": "failed", "message": words})
+            yield _encode_json_line({"event": "failed", "message": words})
 
 
-def _line(answer: dict[str, Any]) -> bytes:
-    return json.dumps(answer).encode() + b"\n"
+def _encode_json_line(response: dict[str, Any]) -> bytes:
+    return json.dumps(response).encode() + b"\n"

@@ -12,100 +12,110 @@ from fastapi.responses import HTMLResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from headtohead.config import loading
-from headtohead.errors import Fault, RequestError, SpecError
+from headtohead.errors import ConfigError, RequestError, ValidationIssue
 from headtohead.web import settings_form as forms
 from headtohead.web import training_process
-from headtohead.web.estimates import Estimates, total
-from headtohead.web.pages.experiments import back_to, filled_in
-from headtohead.web.settings_form import Asked
-from headtohead.web.site import Site, page, site_of
+from headtohead.web.estimates import CostEstimator, compute_total_cost
+from headtohead.web.pages.experiments import parse_form, redirect_to_experiment
+from headtohead.web.settings_form import TrainingRequest
+from headtohead.web.site import AppContext, get_app_context, render_page
 
 router = APIRouter(include_in_schema=False)
-Here = Annotated[Site, Depends(site_of)]
-Filled = Annotated[dict[str, str], Depends(filled_in)]
+AppContextDep = Annotated[AppContext, Depends(get_app_context)]
+FormDataDep = Annotated[dict[str, str], Depends(parse_form)]
 
 
-def estimates_of(request: Request) -> Estimates:
-    found: Estimates = request.app.state.estimates
+def get_estimator(request: Request) -> CostEstimator:
+    found: CostEstimator = request.app.state.estimates
     return found
 
 
-Costs = Annotated[Estimates, Depends(estimates_of)]
+EstimatorDep = Annotated[CostEstimator, Depends(get_estimator)]
 
 
-def begin(site: Site, asked: Asked) -> str:
+def start_experiment(context: AppContext, request: TrainingRequest) -> str:
     """Start it; its name."""
-    training_process.check_name(asked.name)
-    checked = forms.checked(asked, site.files)
-    training_process.start(site.folders.root, checked.name, checked.arguments(site.files))
+    training_process.validate_name(request.name)
+    checked = forms.validate_training_request(request, context.files)
+    training_process.start(context.folders.root, checked.name, checked.build_cli_arguments(context.files))
     return checked.name
 
 
-async def cost(site: Site, costs: Estimates, asked: Asked) -> dict[str, Any]:
+async def estimate_cost(context: AppContext, estimator: CostEstimator, request: TrainingRequest) -> dict[str, Any]:
     """What it would cost: each variant, and all of it on this machine."""
-    checked = await run_in_threadpool(forms.checked, asked, site.files)
-    plan = await costs.estimate(checked.arguments(site.files))
-    recipe = forms.source(checked.recipe, site.files)
-    experiment = loading.parse(recipe, checked.settings, full=checked.full, quick=checked.quick)
-    return {**plan, "total": total(plan, experiment.most_seeds, _workers())}
+    checked = await run_in_threadpool(forms.validate_training_request, request, context.files)
+    plan = await estimator.estimate_cost(checked.build_cli_arguments(context.files))
+    recipe = forms.resolve_recipe(checked.recipe, context.files)
+    experiment = loading.parse_experiment(recipe, checked.settings, full=checked.full, quick=checked.quick)
+    return {**plan, "total": compute_total_cost(plan, experiment.max_seeds, _count_workers())}
 
 
-def _workers() -> int:
+def _count_workers() -> int:
     """Trials at once, as `h2h run` chooses them."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(cores, int(psutil.virtual_memory().available >> 30)))
 
 
 @router.get("/start")
-def choose(request: Request, site: Here) -> HTMLResponse:
-    return page(request, "choose.html", choices=forms.choices(site.files), folder=site.files.name)
+def show_recipe_list(request: Request, context: AppContextDep) -> HTMLResponse:
+    return render_page(request, "choose.html", choices=forms.list_recipes(context.files), folder=context.files.name)
 
 
 @router.get("/start/{recipe}")
-async def show_form(request: Request, recipe: str, site: Here, costs: Costs) -> Response:
-    return await _form(request, site, costs, {"recipe": recipe, "name": _free_name(site.folders.root, recipe)})
+async def show_form(request: Request, recipe: str, context: AppContextDep, estimator: EstimatorDep) -> Response:
+    return await _render_form(
+        request, context, estimator, {"recipe": recipe, "name": _suggest_free_name(context.folders.root, recipe)}
+    )
 
 
 @router.post("/start/{recipe}")
-async def send_form(request: Request, recipe: str, site: Here, costs: Costs, filled: Filled) -> Response:
+async def submit_form(
+    request: Request, recipe: str, context: AppContextDep, estimator: EstimatorDep, form_data: FormDataDep
+) -> Response:
     """Estimate or start, whichever button was pressed, or show the values of the other setting; with an error, the form
     again with what was filled in."""
-    given = {**filled, "recipe": recipe}
-    if filled.get("do") == "show":
-        return await _form(request, site, costs, given)
+    given = {**form_data, "recipe": recipe}
+    if form_data.get("do") == "show":
+        return await _render_form(request, context, estimator, given)
     try:
-        asked = forms.asked(given, site.files, costs.schema())
-        if filled.get("do") != "start":
-            found = await cost(site, costs, asked)
-            return await _form(request, site, costs, given, estimate=found)
-        return back_to(await run_in_threadpool(begin, site, asked))
-    except SpecError as error:
-        return await _form(request, site, costs, given, error.faults)
+        asked = forms.parse_training_request(given, context.files, estimator.schema())
+        if form_data.get("do") != "start":
+            found = await estimate_cost(context, estimator, asked)
+            return await _render_form(request, context, estimator, given, estimate=found)
+        return redirect_to_experiment(await run_in_threadpool(start_experiment, context, asked))
+    except ConfigError as error:
+        return await _render_form(request, context, estimator, given, error.faults)
     except RequestError as error:
-        return await _form(request, site, costs, given, forms.faults_in(str(error)) or [Fault("form", str(error))])
+        return await _render_form(
+            request,
+            context,
+            estimator,
+            given,
+            forms.parse_error_output(str(error)) or [ValidationIssue("form", str(error))],
+        )
 
 
-async def _form(
+async def _render_form(
     request: Request,
-    site: Site,
-    costs: Estimates,
-    given: dict[str, str],
-    faults: Any = (),
+    context: AppContext,
+    estimator: CostEstimator,
+    form_data: dict[str, str],
+    errors: Any = (),
     estimate: dict[str, Any] | None = None,
 ) -> HTMLResponse:
-    recipe, schema, full = given["recipe"], costs.schema(), forms.is_ticked(given, "full")
-    groups = await run_in_threadpool(forms.fields, recipe, site.files, schema, full=full)
-    changed = await run_in_threadpool(forms.changed, given, site.files, schema)
+    recipe, schema, full = form_data["recipe"], estimator.schema(), forms.is_checked(form_data, "full")
+    groups = await run_in_threadpool(forms.build_fields, recipe, context.files, schema, full=full)
+    changed = await run_in_threadpool(forms.find_changed_fields, form_data, context.files, schema)
     names = ["name", *(field.name for group in groups.values() for field in group)]
-    by_field, others = forms.places(faults, names)
-    return page(
+    by_field, others = forms.assign_errors_to_fields(errors, names)
+    return render_page(
         request,
         "form.html",
         recipe=recipe,
-        about=forms.choices(site.files).get(recipe, {}),
-        text=forms.text_of(recipe, site.files),
+        about=forms.list_recipes(context.files).get(recipe, {}),
+        text=forms.read_recipe_text(recipe, context.files),
         groups=groups,
-        given=given,
+        given=form_data,
         changed=changed,
         full=full,
         by_field=by_field,
@@ -114,7 +124,7 @@ async def _form(
     )
 
 
-def _free_name(root: Path, recipe: str) -> str:
+def _suggest_free_name(root: Path, recipe: str) -> str:
     """The recipe's name, or the first of name-2, name-3, ... that is not taken."""
     base = recipe.removesuffix(".toml")
     taken = {entry.name for entry in os.scandir(root)}

@@ -1,0 +1,234 @@
+"""Experiment files: strict, every fault at once, each with its place, what is allowed and the nearest match."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from headtohead.config import loading as config_loading
+from headtohead.config import model
+from headtohead.errors import ConfigError, RequestError
+from headtohead.experiment import loading
+
+GOOD = """
+question = "Does ALiBi beat learned positions?"
+task = "language-model"
+seeds = 8
+[data]
+source = "sotu"
+[model]
+width = 64
+heads = 2
+position = "learned"
+[training]
+steps = 500
+optimizer = { kind = "adamw", rate = 1e-3 }
+[variants.alibi]
+model.position = "alibi"
+[variants.both]
+model.position = ["alibi", "rope"]
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(text: str, name: str = "mine.toml") -> Path:
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def faults_of(path: Path, *settings: str) -> dict[str, object]:
+    with pytest.raises(ConfigError, match="error") as caught:
+        loading.load_experiment(path, settings)
+    return {fault.place: fault for fault in caught.value.faults}
+
+
+def test_a_good_file_becomes_frozen_data(file):
+    experiment = loading.load_experiment(file(GOOD))
+    assert experiment.name == "mine"
+    assert experiment.names == ("baseline", "alibi", "both")
+    assert experiment.primary.metric == "perplexity"
+    assert [c.kind for c in config_loading.build_trial(experiment, "both", 3).model.position] == ["alibi", "rope"]
+    with pytest.raises(ValueError, match="frozen"):
+        experiment.seeds = 3
+
+
+def test_every_fault_is_reported_at_once_with_place_and_nearest_match(file):
+    text = (
+        GOOD.replace("width = 64", 'width = "64"')
+        .replace('source = "sotu"', 'sorce = "sotu"')
+        .replace('kind = "adamw", rate', 'kind = "adamww", rate')
+        .replace('model.position = "alibi"\n', 'model.position = "alibbi"\n')
+        .replace("steps = 500", "steps = 500\nclip = -1")
+    )
+    found = faults_of(file(text))
+    assert set(found) == {
+        "data.sorce (line 6)",
+        "model.width (line 8)",
+        "training.clip (line 13)",
+        "training.optimizer (line 14)",
+        "variants.alibi.model.position (line 16)",
+    }
+    assert found["data.sorce (line 6)"].suggestion == "source"
+    assert found["training.optimizer (line 14)"].suggestion == "adamw"
+    assert found["variants.alibi.model.position (line 16)"].suggestion == "alibi"
+    assert "sinusoidal" in found["variants.alibi.model.position (line 16)"].allowed
+
+
+def test_options_of_a_part_are_held_against_its_signature(file):
+    found = faults_of(file(GOOD.replace('model.position = "alibi"\n', 'model.position = {kind="alibi", slop=1}\n')))
+    (fault,) = found.values()
+    assert fault.suggestion == "slope"
+    assert "alibi has no option 'slop'" in fault.message
+    found = faults_of(file(GOOD.replace("heads = 2", 'heads = 2\npattern = {kind="window", size="8"}')))
+    assert "must be a whole number" in found["model.pattern.size (line 10)"].message
+    found = faults_of(file(GOOD.replace("heads = 2", 'heads = 2\npattern = "window"')))
+    assert "needs the option 'size'" in found["model.pattern (line 10)"].message
+
+
+def test_heads_that_do_not_divide_width_are_an_error_only_without_head_dim(file):
+    found = faults_of(file(GOOD), "model.heads=3")
+    assert "cannot be divided among 3 heads" in found["model (line 7)"].message
+    assert loading.load_experiment(file(GOOD), ["model.heads=3", "model.head_dim=16"]).model.heads == 3
+
+
+def test_two_absolute_positions_are_an_error(file):
+    found = faults_of(file(GOOD), 'model.position=["learned", "sinusoidal"]')
+    assert "two absolute position signals" in found["--set model.position"].message
+
+
+def test_set_follows_the_same_rules(file):
+    assert loading.load_experiment(file(GOOD), ["model.layers=2"]).model.layers == 2
+    assert loading.load_experiment(file(GOOD), ["data.source=sotu"]).data.source == "sotu"
+    found = faults_of(file(GOOD), "model.layrs=2", "model.width=x")
+    assert found["--set model.layrs"].suggestion == "layers"
+    assert "whole number" in found["--set model.width"].message
+    with pytest.raises(ConfigError, match="name=value"):
+        loading.load_experiment(file(GOOD), ["model.layers"])
+
+
+def test_a_variant_replaces_what_it_names_and_never_merges(file):
+    text = GOOD.replace('position = "learned"', 'feedforward = { kind = "mlp", hidden = 100 }', 1).replace(
+        'model.position = "alibi"\n', 'model.feedforward = { kind = "mlp", activation = "gelu" }\n'
+    )
+    experiment = loading.load_experiment(file(text))
+    assert config_loading.build_trial(experiment, "alibi", 0).model.feedforward.options == {"activation": "gelu"}
+    assert config_loading.diff_from_baseline(experiment, "alibi") == {
+        "model.feedforward": {"kind": "mlp", "activation": "gelu"}
+    }
+
+
+def test_what_a_variant_repeats_is_no_change(file):
+    layers = loading.load_experiment(file(GOOD)).model.layers
+    same = f'model.position = "alibi"\nmodel.layers = {layers}\n'
+    experiment = loading.load_experiment(file(GOOD.replace('model.position = "alibi"\n', same)))
+    assert experiment.variants["alibi"]["model"]["layers"] == layers
+    assert config_loading.diff_from_baseline(experiment, "alibi") == {"model.position": "alibi"}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("[variants.baseline]\nmodel.width = 3", "is the name of the original"),
+        ("[variants.empty]", "changes nothing"),
+        ("[variants.odd]\nmodle.width = 3", "a variant changes settings of data, model or training"),
+        ('[variants."a/b"]\nmodel.width = 3', "is used as a folder name"),
+    ],
+)
+def test_a_variant_that_cannot_be_one_is_an_error(file, change, words):
+    with pytest.raises(ConfigError, match=words):
+        loading.load_experiment(file(GOOD + change))
+
+
+def test_choices_need_validation_data(file):
+    found = faults_of(file(GOOD), "data.validation=0.0", "training.keep=best")
+    assert "choices need validation data" in found["--set training.keep"].message
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"", "is empty"), (b"question = ", "TOML"), (b"question = '\xff'", "is not UTF-8")],
+)
+def test_a_file_that_is_no_toml_says_so(tmp_path, content, words):
+    path = tmp_path / "bad.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=words):
+        loading.load_experiment(path)
+
+
+def test_a_recipe_that_does_not_exist_gives_the_nearest(tmp_path):
+    with pytest.raises(RequestError, match="did you mean 'speeches-decoder'"):
+        loading.load_experiment("speeches-decoders")
+    with pytest.raises(RequestError, match="no such file"):
+        loading.load_experiment(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("name", config_loading.list_recipes())
+def test_every_recipe_loads_and_its_published_figures_belong_to_it(name):
+    experiment = loading.load_experiment(name)
+    for figure in experiment.published:
+        assert figure.variant in (*experiment.names, *(["winner"] if experiment.search else []))
+        assert figure.metric == experiment.primary.metric
+
+
+def test_the_schema_accepts_recipes_and_refuses_what_loading_refuses():
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema comes with altair")
+    schema = json.loads(json.dumps(loading.build_json_schema()))
+    validator = jsonschema.Draft202012Validator(schema)
+    for name in config_loading.list_recipes():
+        raw = tomllib.loads(config_loading.find_recipe(name).read_text())
+        assert [e.message for e in validator.iter_errors(raw)] == []
+    raw = tomllib.loads(GOOD)
+    assert validator.is_valid(raw)
+    raw["model"]["position"] = "alibbi"
+    assert not validator.is_valid(raw)
+    raw["model"] = {"widht": 3}
+    assert not validator.is_valid(raw)
+
+
+def test_identity_depends_on_what_numbers_depend_on(file):
+    one = loading.load_experiment(file(GOOD))
+    assert one.identity() == loading.load_experiment(file(GOOD), ["seeds=3", "question=Other?"]).identity()
+    assert one.identity() != loading.load_experiment(file(GOOD), ["model.layers=3"]).identity()
+
+
+def test_a_user_network_takes_the_place_of_the_parts(file, tmp_path):
+    (tmp_path / "my_gpt.py").write_text("")
+    text = GOOD + '\n[variants.mine]\nmodel.module = "my_gpt.py:GPT"\n'
+    trial = config_loading.build_trial(loading.load_experiment(file(text), ["model.context=16"]), "mine", 0)
+    assert isinstance(trial.model, model.CustomModelConfig)
+    assert trial.model.context == 16
+    assert Path(trial.model.module.rpartition(":")[0]) == tmp_path / "my_gpt.py"
+
+
+FULL = """
+[full]
+seeds = 20
+model.layers = 12
+[full.variants.alibi]
+model.position = { kind = "alibi", slope = 1.0 }
+"""
+
+
+def test_the_full_setting_replaces_what_it_names_and_is_left_out_otherwise(file):
+    path = file(GOOD + FULL)
+    usual, full = loading.load_experiment(path), loading.load_experiment(path, use_full_setting=True)
+    assert usual == loading.load_experiment(file(GOOD))
+    assert (full.name, full.seeds, full.model.layers, full.model.width) == ("mine-full", 20, 12, 64)
+    assert full.variants["alibi"] == {"model": {"position": {"kind": "alibi", "slope": 1.0}}}
+    assert full.variants["both"] == usual.variants["both"]
+
+
+def test_a_full_setting_is_held_against_the_same_rules_and_set_wins_over_it(file):
+    with pytest.raises(ConfigError, match="layerz"):
+        loading.load_experiment(file(GOOD + "[full]\nmodel.layerz = 3\n"), use_full_setting=True)
+    assert loading.load_experiment(file(GOOD + FULL), ["seeds=2"], use_full_setting=True).seeds == 2
+
+
+def test_a_file_without_a_full_setting_says_so(file):
+    with pytest.raises(RequestError, match=r"mine has no \[full\] table"):
+        loading.load_experiment(file(GOOD), use_full_setting=True)

@@ -1,0 +1,135 @@
+"""The [search] table: strict, every fault at once, and what a cell changes."""
+
+from typing import Any
+
+import pytest
+
+from headtohead.config import experiment
+from headtohead.config import loading as config_loading
+from headtohead.config.search import SearchConfig, build_variant_changes
+from headtohead.errors import ConfigError
+from headtohead.experiment import loading
+
+FILE = """
+question = "Which is best?"
+task = "language-model"
+[model]
+width = 24
+[training]
+optimizer = { kind = "sgd", rate = 0.1, momentum = 0.9 }
+[search]
+prune = true
+[search.space]
+training.optimizer.rate = [0.1, 0.01]
+training.batch = { low = 8, high = 24, step = 8 }
+"model.position" = ["alibi", ["alibi", "rope"]]
+"""
+
+
+def loaded(tmp_path, text: str = FILE, *settings: str, quick: bool = False) -> experiment.Experiment:
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    return loading.load_experiment(file, settings, use_quick_setting=quick)
+
+
+def test_a_space_is_written_as_settings_are(tmp_path):
+    search = loaded(tmp_path).search
+    assert search is not None
+    assert list(search.space) == ["training.optimizer.rate", "training.batch", "model.position"]
+    assert search.values("training.batch") == (8, 16, 24)
+    assert (search.cells(), search.compute_planned_counts(), search.seeds) == (12, (12, 24), 2)
+    assert search.prune is not None and search.prune.risk == 0.05
+    assert SearchConfig.model_validate(search.model_dump(mode="json")) == search
+
+
+def test_a_search_does_not_change_who_an_experiment_is(tmp_path):
+    with_search = loaded(tmp_path)
+    without = loaded(tmp_path, FILE.partition("[search]")[0])
+    assert with_search.identity() == without.identity()
+    trial = config_loading.build_trial(without, experiment.BASELINE, 0)
+    assert "choosing" not in trial.settings()
+
+
+def test_an_option_inside_a_part_keeps_the_others():
+    raw = {"training": {"optimizer": {"kind": "sgd", "rate": 0.1, "momentum": 0.9}}}
+    assert build_variant_changes(raw, {"training.optimizer.rate": 1.0, "training.batch": 4}) == {
+        "training": {"optimizer": {"kind": "sgd", "rate": 1.0, "momentum": 0.9}, "batch": 4}
+    }
+    by_name = build_variant_changes({"model": {"position": ["rope"]}}, {"model.position.base": 500})
+    assert by_name == {"model": {"position": {"kind": "rope", "base": 500}}}
+    unset = build_variant_changes({}, {"training.optimizer.rate": 1.0})
+    assert unset == {"training": {"optimizer": {"kind": "adamw", "rate": 1.0}}}
+    both = build_variant_changes(raw, {"training.optimizer.rate": 1.0, "training.optimizer": "adagrad"})
+    assert both == {"training": {"optimizer": {"kind": "adagrad", "rate": 1.0}}}
+
+
+def test_every_fault_of_a_space_is_reported_at_once_with_its_line(tmp_path):
+    text = FILE.replace("[0.1, 0.01]", '[0.1, "fast"]').replace("low = 8", "low = 0")
+    text += "training.bach = [1]\nmodel.heads = [2, 0]\n"
+    with pytest.raises(ConfigError, match="4 errors") as caught:
+        loaded(tmp_path, text)
+    said = str(caught.value)
+    assert "search.space.training.optimizer.rate (line 11): must be a number, not 'fast'" in said
+    assert "search.space.training.batch (line 12): must be >= 1, not 0" in said
+    assert "did you mean 'batch'?" in said
+    assert "search.space.model.heads (line 15): must be >= 1, not 0" in said
+
+
+@pytest.mark.parametrize(
+    ("search", "said"),
+    [
+        (
+            {"space": {"model.width": [16, 24], "model.heads": [2, 3]}},
+            "model.width = 16, model.heads = 3 is impossible",
+        ),
+        ({"space": {"training.batch": [4, 4]}}, "names the same value twice"),
+        ({"space": {"training.batch": {"low": 4, "high": 8}}}, "a grid needs a list of values, or a range with a step"),
+        ({"space": {"training.batch": {"low": 8, "high": 4}}}, "low must be below high"),
+        ({"space": {"training.clip": {"low": 0, "high": 4, "log": True}}}, "log needs a low end above 0"),
+        ({"space": {"data.tokens": ["words", "bytes"]}}, "could not be compared"),
+        ({"space": {"seeds": [1, 2]}}, "a search changes settings of data, model or training"),
+        ({"space": {"training.batch": 4}}, "must be a list, not the number 4"),
+        ({"space": {"training.batch": [4, 8]}, "method": "random"}, "random goes on until it is told to end"),
+        ({"space": {"training.batch": [4, 8]}, "budget": {}}, "give trials, minutes, or both"),
+        ({"space": {"training.batch": [4, 8]}, "budget": {"trials": 1}}, "are not even one cell of 2 seeds"),
+        ({"space": {"training.batch": [4, 8]}, "method": "bayes"}, "allowed: grid, random, tpe"),
+        ({"space": {"training.batch": [4, 8]}, "seeds": 0}, "search.seeds: must be >= 1"),
+        ({"space": {"training.batch": [4, 8]}, "prune": {"risk": 0.9}}, "search.prune.risk: must be <= 0.5"),
+    ],
+)
+def test_what_cannot_be_searched_is_said(search: dict[str, Any], said: str):
+    with pytest.raises(ConfigError, match="error") as caught:
+        loading.build_experiment({"question": "?", "task": "language-model", "search": search})
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["winner", "search"])
+def test_names_that_the_search_needs_are_kept_free(name):
+    raw = {
+        "question": "?",
+        "task": "language-model",
+        "variants": {name: {"model": {"position": "alibi"}}},
+        "search": {"space": {"training.batch": [4, 8]}},
+    }
+    with pytest.raises(ConfigError, match="a name that the search needs"):
+        loading.build_experiment(raw)
+
+
+def test_figures_can_be_published_about_the_winner():
+    row = {"source": "C", "variant": "winner", "split": "test", "metric": "perplexity", "value": 1.0}
+    raw: dict[str, Any] = {"question": "?", "task": "language-model", "published": [row]}
+    raw["search"] = {"space": {"training.batch": [4, 8]}}
+    assert loading.build_experiment(raw).published[0].variant == "winner"
+
+
+def test_a_quick_look_tries_four_cells_and_no_long_ones(tmp_path):
+    text = FILE + "training.steps = [200, 1000, 5000]\n"
+    search = loaded(tmp_path, text, quick=True).search
+    assert search is not None
+    assert search.compute_planned_counts() == (4, 8)
+    assert search.values("training.steps") == (20, 100, 500)
+
+
+def test_the_schema_knows_the_table():
+    table = loading.build_json_schema()["$defs"]["Search"]["properties"]
+    assert set(table) == {"method", "space", "seeds", "budget", "prune", "seed"}

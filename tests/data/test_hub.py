@@ -1,0 +1,71 @@
+"""Data sets of the hub: read from its cache without a network, and refused in plain words when they are not there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headtohead.config.data import DataConfig
+from headtohead.data.sources.loading import load_corpus, read_folder
+from headtohead.errors import DataError
+
+Write = Callable[..., Path]
+
+
+def test_pieces_of_a_split_are_joined_in_order(write: Write, tmp_path: Path) -> None:
+    write("data/train-00001-of-00002.jsonl", '{"text": "two"}\n')
+    write("data/train-00000-of-00002.jsonl", '{"text": "one"}\n')
+    write("data/validation-00000-of-00001.jsonl", '{"text": "held"}\n')
+    write("data/test-00000-of-00001-abc.jsonl", '{"text": "out"}\n')
+    write("README.md", "about")
+    write("dataset_infos.json", "{}")
+    found = read_folder(
+        tmp_path, DataConfig(source="hub:a/b"), "language-model", display_name="hub:a/b", is_recursive=True
+    )
+    assert found.train.rows == ("one", "two")
+    assert found.validation is not None
+    assert found.validation.rows == ("held",)
+    assert found.tests["test"].rows == ("out",)
+
+
+def test_two_configurations_need_a_choice(write: Write, tmp_path: Path) -> None:
+    write("en/train.csv", "text\none\n")
+    write("fr/train.csv", "text\nun\n")
+    with pytest.raises(DataError, match=r"more than one file could be train: en/train.csv, fr/train.csv"):
+        read_folder(tmp_path, DataConfig(source="hub:a/b"), "language-model", display_name="hub:a/b", is_recursive=True)
+
+
+LOAD = """
+from headtohead.data import load
+from headtohead.errors import CorpusError
+from headtohead.config import Data
+for name in ("owner/name", "owner/other"):
+    try:
+        print(load(Data(source="hub:" + name, validation=0.0), "language-model").train.rows)
+    except CorpusError as error:
+        print("refused:", error)
+"""
+
+
+def test_without_a_network_the_cache_is_enough_and_what_it_lacks_is_refused(write: Write, tmp_path: Path) -> None:
+    repository, commit = "hub/datasets--owner--name", "0123456789abcdef0123456789abcdef01234567"
+    write(f"{repository}/refs/main", commit)
+    write(f"{repository}/snapshots/{commit}/train.txt", "one\ntwo\n")
+    write(f"{repository}/snapshots/{commit}/test.txt", "three\n")
+    # A process of its own: the hub's settings are read once, at import.
+    env = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", LOAD], env=env, capture_output=True, text=True, check=True)
+    there, absent = done.stdout.splitlines()
+    assert there == "('one', 'two')"
+    assert absent.startswith("refused: hub:owner/other: cannot be had from the hub")
+    assert "A folder with the files works without the hub" in absent
+
+
+def test_a_name_that_is_none_is_refused() -> None:
+    with pytest.raises(DataError, match=r"is written hub:owner/name"):
+        load_corpus(DataConfig(source="hub:a b/c"), "language-model")

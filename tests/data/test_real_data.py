@@ -1,0 +1,118 @@
+"""The real data sets: counts as their READMEs give them, and the course's vocabulary to the word."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from nltk.tokenize import NLTKWordTokenizer
+
+from headtohead.config.data import DataConfig
+from headtohead.data.batches import encode_split
+from headtohead.data.examples import build_evaluation_examples
+from headtohead.data.sources.loading import load_corpus
+from headtohead.data.splits import Corpus
+from headtohead.data.tokenizers import CorpusTokenizer, train_tokenizer
+
+Shared = Callable[[str], Path]
+COURSE_VOCABULARY = 5755
+
+
+@cache
+def speeches(folder: Path, task: str) -> tuple[DataConfig, Corpus, CorpusTokenizer]:
+    data = DataConfig(source=str(folder), vocabulary="course", validation=0.0)
+    corpus = load_corpus(data, task)  # type: ignore[arg-type]
+    return data, corpus, train_tokenizer(data, corpus)
+
+
+def test_speeches_have_the_rows_of_their_readme(shared: Shared) -> None:
+    folder = shared("speeches/speechesdataset")
+    _, classified, _ = speeches(folder, "classify")
+    assert Counter(classified.train.labels) == {0: 934, 1: 539, 2: 619}
+    assert Counter(classified.splits["test"].labels) == {0: 250, 1: 250, 2: 250}
+    _, language, _ = speeches(folder, "language-model")
+    assert {split.name: len(split.rows) for split in language.splits.values()} == {
+        "train": 1553,
+        "hbush": 250,
+        "obama": 250,
+        "wbush": 250,
+    }
+
+
+@pytest.mark.parametrize("task", ["classify", "language-model"])
+def test_vocabulary_of_the_course_is_hit_exactly(shared: Shared, task: str) -> None:
+    _, _, tokenizer = speeches(shared("speeches/speechesdataset"), task)
+    assert tokenizer.vocab_size == COURSE_VOCABULARY
+
+
+def test_every_row_of_the_speeches_is_cut_as_nltk_cuts_it(shared: Shared) -> None:
+    """But for the period of letters at a row's end: the course's text ran on, and punkt saw no end in "U.S." there."""
+    _, corpus, tokenizer = speeches(shared("speeches/speechesdataset"), "language-model")
+    rows = [row for split in corpus.splits.values() for row in split.rows if "—" not in row]
+    nltk = NLTKWordTokenizer()
+    normalizer = tokenizer.backend.normalizer
+    assert normalizer is not None
+    different = [row for row in rows if normalizer.normalize_str(row).split() != nltk.tokenize(row)]
+    assert len(rows) > 2000
+    assert {row.split()[-1] for row in different} == {"D.", "U.S."}
+    assert len(different) == 2
+
+
+def test_about_two_words_in_a_hundred_are_unknown(shared: Shared) -> None:
+    data, corpus, tokenizer = speeches(shared("speeches/speechesdataset"), "language-model")
+    for split in corpus.get_test_splits():
+        tokens = encode_split(split, tokenizer, "language-model", data).tokens
+        assert 0.01 < (tokens == tokenizer.unk_id).float().mean() < 0.04
+    train = encode_split(corpus.train, tokenizer, "language-model", data).tokens
+    assert (train != tokenizer.unk_id).all()
+    assert 25_000 < len(train) < 35_000
+
+
+def test_held_out_speeches_are_scored_to_the_last_word(shared: Shared) -> None:
+    data, corpus, tokenizer = speeches(shared("speeches/speechesdataset"), "language-model")
+    for split in corpus.get_test_splits():
+        encoded = encode_split(split, tokenizer, "language-model", data)
+        assert int(build_evaluation_examples(encoded, "language-model", 32, tokenizer).tokens.sum()) == len(encoded) - 1
+
+
+def test_sst2_is_read_by_numbered_columns(shared: Shared) -> None:
+    spec = {"source": str(shared("sst2")), "columns": {"label": 0, "text": 1}}
+    corpus = load_corpus(DataConfig.model_validate(spec), "classify")
+    assert {name: len(split.rows) for name, split in corpus.splits.items()} == {
+        "train": 6920,
+        "validation": 872,
+        "test": 1457,
+    }
+    assert Counter(corpus.train.labels) == {1: 3610, 0: 3310}
+
+
+def test_shakespeare_is_read_speech_by_speech(shared: Shared) -> None:
+    corpus = load_corpus(DataConfig(source=str(shared("shakespeare-words"))), "language-model")
+    assert {name: len(split.rows) for name, split in corpus.splits.items()} == {
+        "train": 5534,
+        "validation": 745,
+        "test": 943,
+    }
+    text = (shared("shakespeare-words") / "dev.txt").read_text(encoding="utf-8").strip()
+    held = corpus.splits["validation"]
+    assert held.separator.join(held.rows) == re.sub(r"\n{3,}", "\n\n", text)
+
+
+def test_one_billion_words_sample_is_read_by_data_files(shared: Shared) -> None:
+    files = {"train": "1b_benchmark.test.tokens", "test": {"dev": "1b_benchmark.dev.tokens"}}
+    data = DataConfig.model_validate({"source": str(shared("1b-benchmark")), "files": files, "validation": 0.0})
+    corpus = load_corpus(data, "language-model")
+    assert {name: len(split.rows) for name, split in corpus.splits.items()} == {"train": 12105, "dev": 12216}
+
+
+def test_summaries_and_stories_are_read_by_named_columns(shared: Shared) -> None:
+    for folder, column, rows in (("summaries/dialogsum", "document", 3000), ("summaries/scitldr", "document", 1992)):
+        spec = {"source": str(shared(folder)), "columns": {"text": column}}
+        assert len(load_corpus(DataConfig.model_validate(spec), "language-model").train.rows) == rows
+    spec = {"source": str(shared("rocstories") / "stories.jsonl"), "columns": {"text": "prompt"}, "validation": 0.0}
+    corpus = load_corpus(DataConfig.model_validate(spec), "language-model")
+    assert sum(len(split.rows) for split in corpus.splits.values()) == 3742

@@ -1,0 +1,219 @@
+"""Sources: every layout gives its rows, and what a source lacks is held back by hash."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headtohead.config.data import DataConfig
+from headtohead.data.sources.loading import load_corpus
+from headtohead.data.splits import Corpus, RawSplit, hold_out
+from headtohead.errors import DataError
+
+Write = Callable[..., Path]
+MANY = "".join(f"{i % 2}\trow number {i}\n" for i in range(200))
+
+
+def corpus(source: Path | str, task: str = "language-model", base: Path | None = None, **data: object) -> Corpus:
+    spec = DataConfig.model_validate({"source": str(source), **data})
+    return load_corpus(spec, task, base_folder=base or Path())  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def speeches(write: Write, tmp_path: Path) -> Path:
+    write("train_CLS.tsv", MANY)
+    write("test_CLS.tsv", "0\ta test\n1\tanother\n")
+    write("train_LM.txt", "".join(f"line {i}\n" for i in range(100)))
+    write("test_LM_obama.txt", "one\ntwo\n")
+    write("test_LM_wbush.txt", "three\n")
+    return tmp_path
+
+
+def test_speeches_folder_gives_the_classifier_its_tsv(speeches: Path) -> None:
+    found = corpus(speeches, "classify", validation=0.0)
+    assert [(s.name, s.role, len(s.rows)) for s in found.splits.values()] == [
+        ("train", "train", 200),
+        ("test", "test", 2),
+    ]
+    assert found.label_names == ("0", "1")
+    assert (found.splits["test"].rows, found.splits["test"].labels) == (("a test", "another"), (0, 1))
+
+
+def test_speeches_folder_names_held_out_texts_by_their_files(speeches: Path) -> None:
+    found = corpus(speeches, validation=0.0)
+    assert {s.name: s.rows for s in found.get_test_splits()} == {"obama": ("one", "two"), "wbush": ("three",)}
+    assert found.train.rows[:2] == ("line 0", "line 1")
+
+
+def test_vocabulary_is_of_train_alone_or_of_every_training_file(speeches: Path) -> None:
+    alone = corpus(speeches, "classify")
+    assert alone.vocabulary_rows == alone.train.rows
+    assert len(alone.vocabulary_rows) < 200
+    course = corpus(speeches, "classify", vocabulary="course")
+    assert len(course.vocabulary_rows) == 300
+    assert course.vocabulary_rows[0] == "0\trow number 0"
+
+
+def test_folder_of_train_dev_and_test(write: Write, tmp_path: Path) -> None:
+    for name in ("train", "dev", "test"):
+        write(f"{name}.txt", f"{name} a\n{name} b\n")
+    found = corpus(tmp_path)
+    assert {s.name: (s.role, s.rows[0]) for s in found.splits.values()} == {
+        "train": ("train", "train a"),
+        "validation": ("validation", "dev a"),
+        "test": ("test", "test a"),
+    }
+
+
+def test_folder_may_have_many_named_tests(write: Write, tmp_path: Path) -> None:
+    for name in ("train", "test_near", "test_far"):
+        write(f"{name}.txt", "some\ntext\n" * 5)
+    assert [s.name for s in corpus(tmp_path, validation=0.0).get_test_splits()] == ["far", "near"]
+
+
+def test_a_relative_source_is_taken_from_base(write: Write, tmp_path: Path) -> None:
+    write("inner/train.txt", "a\nb\n" * 20)
+    write("inner/test.txt", "c\n")
+    assert corpus("inner", base=tmp_path).splits["test"].rows == ("c",)
+
+
+def test_plain_file_is_split_by_hash(write: Write) -> None:
+    found = corpus(write("text.txt", "".join(f"line {i}\n" for i in range(1000))))
+    sizes = {name: len(split.rows) for name, split in found.splits.items()}
+    assert sum(sizes.values()) == 1000
+    assert 70 < sizes["test"] < 130
+    assert 60 < sizes["validation"] < 120
+    assert "by hash of the text" in found.origin
+
+
+def test_blank_lines_make_paragraphs(write: Write) -> None:
+    text = "".join(f"FIRST {i}:\nspeaks\n\n" for i in range(50))
+    found = corpus(write("play.txt", text), validation=0.0)
+    assert sum(len(s.rows) for s in found.splits.values()) == 50
+    assert found.train.rows[0].endswith(":\nspeaks")
+    assert found.train.separator == "\n\n"
+
+
+def test_a_stray_blank_line_makes_no_paragraphs(write: Write) -> None:
+    found = corpus(write("text.txt", "line\n" * 50 + "\n" + "other\n" * 50), validation=0.0)
+    assert sum(len(s.rows) for s in found.splits.values()) == 100
+    assert found.train.separator == "\n"
+
+
+def test_held_out_text_is_cut_into_rows_as_train_is(write: Write, tmp_path: Path) -> None:
+    write("train.txt", "a\nb\n\n" * 20)
+    write("test.txt", "c\nd\ne\nf\n")
+    assert corpus(tmp_path, validation=0.0).splits["test"].rows == ("c\nd\ne\nf",)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "columns"),
+    [
+        ("t.tsv", 'label\ttext\npos\tgood "one\ncold\tbad, one\n', None),
+        ("t.tsv", 'pos\tgood "one\ncold\tbad, one\n', {"label": 0, "text": 1}),
+        ("t.csv", 'said,id,who\n"good ""one",1,pos\n"bad, one",2,cold\n', {"text": "said", "label": "who"}),
+        ("t.csv", '"good ""one",pos\r\n"bad, one",cold\r\n', {"text": 0, "label": 1}),
+        ("t.jsonl", '{"label":"pos","text":"good \\"one"}\n\n{"text":"bad, one","label":"cold"}\n', None),
+        ("t.json", '[{"label":"pos","text":"good \\"one"},{"text":"bad, one","label":"cold"}]', None),
+    ],
+)
+def test_tables_with_names_and_with_numbers(
+    write: Write, tmp_path: Path, name: str, text: str, columns: object
+) -> None:
+    write(name, text)
+    files = {"train": name, "test": {"same": name}}
+    found = corpus(tmp_path, "classify", files=files, validation=0.0, **({"columns": columns} if columns else {}))
+    assert found.train.rows == ('good "one', "bad, one")
+    assert found.label_names == ("cold", "pos")
+    assert found.splits["same"].labels == (1, 0)
+
+
+def test_labels_that_are_numbers_are_ordered_as_numbers(write: Write, tmp_path: Path) -> None:
+    write("train.jsonl", "".join(json.dumps({"text": f"t{i}", "label": i}) + "\n" for i in (10, 9, 2)))
+    write("test.jsonl", '{"text": "t", "label": "9"}\n')
+    found = corpus(tmp_path, "classify", validation=0.0)
+    assert found.label_names == ("2", "9", "10")
+    assert found.splits["test"].labels == (1,)
+
+
+def test_a_language_model_reads_the_text_column_only(write: Write, tmp_path: Path) -> None:
+    write("train.tsv", MANY)
+    found = corpus(tmp_path, columns={"text": 1})
+    assert all(row.startswith("row number") for row in found.train.rows)
+
+
+def test_files_of_any_name_are_read_as_text(write: Write, tmp_path: Path) -> None:
+    write("b.dev.tokens", "a b\nc d\n")
+    write("b.test.tokens", "e f\n" * 3)
+    found = corpus(
+        tmp_path, files={"train": "b.test.tokens", "validation": "b.dev.tokens", "test": {"x": "b.dev.tokens"}}
+    )
+    assert found.train.rows == ("e f",) * 3
+    assert found.validation is not None
+    assert found.validation.rows == found.splits["x"].rows == ("a b", "c d")
+
+
+def test_equal_rows_fall_on_the_same_side() -> None:
+    left, taken = hold_out(RawSplit(tuple(f"row {i % 40}" for i in range(400))), 0.2, "validation")
+    assert not set(left.rows) & set(taken.rows)
+    assert len(left.rows) + len(taken.rows) == 400
+
+
+def test_a_row_keeps_its_side_when_others_come_and_go() -> None:
+    rows = tuple(f"row {i}" for i in range(300))
+    _, all_taken = hold_out(RawSplit(rows), 0.2, "validation")
+    _, some_taken = hold_out(RawSplit(rows[100:][::-1]), 0.2, "validation")
+    assert set(some_taken.rows) == set(all_taken.rows) & set(rows[100:])
+
+
+def test_some_text_is_always_held_back() -> None:
+    left, taken = hold_out(RawSplit(("a", "b", "c")), 1e-9, "validation")
+    assert (len(left.rows), len(taken.rows)) == (2, 1)
+
+
+def test_no_validation_when_its_share_is_zero(write: Write) -> None:
+    assert corpus(write("a.txt", "a\nb\nc\nd\n"), validation=0.0).validation is None
+
+
+def test_digest_depends_on_content_and_splits(write: Write) -> None:
+    path = write("a.txt", "".join(f"line {i}\n" for i in range(100)))
+    one = corpus(path)
+    assert one.digest == corpus(path).digest
+    assert one.digest != corpus(path, validation=0.3).digest
+    write("a.txt", "".join(f"line {i}\n" for i in range(99)) + "line!\n")
+    assert one.digest != corpus(path).digest
+
+
+def test_byte_order_mark_and_foreign_line_ends_are_not_text(write: Write, tmp_path: Path) -> None:
+    write("train.txt", b"\xef\xbb\xbfone\r\ntwo\rthree")
+    write("test.txt", "x")
+    assert corpus(tmp_path, validation=0.0).train.rows == ("one", "two", "three")
+
+
+def test_a_line_end_of_unicode_does_not_end_a_row(write: Write, tmp_path: Path) -> None:
+    write("train.txt", "one\u2028still one\ntwo")
+    write("test.txt", "x")
+    assert len(corpus(tmp_path, validation=0.0).train.rows) == 2
+
+
+def test_a_test_text_cannot_take_the_name_of_a_split(write: Write, tmp_path: Path) -> None:
+    write("a.txt", "a\nb\nc\n")
+    with pytest.raises(DataError, match="cannot be named 'train'"):
+        corpus(tmp_path, files={"train": "a.txt", "test": {"train": "a.txt"}})
+
+
+def test_parquet_is_read_by_named_columns(write: Write, tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    parquet.write_table(pa.table({"said": ["one", "two"], "who": [1, 0]}), tmp_path / "a.parquet")
+    write("b.parquet", b"PAR1")
+    files = {"train": "a.parquet", "test": {"same": "a.parquet"}}
+    found = corpus(tmp_path, "classify", files=files, columns={"text": "said", "label": "who"}, validation=0.0)
+    assert (found.train.rows, found.train.labels) == (("one", "two"), (1, 0))
+    with pytest.raises(DataError, match=r"a.parquet: 2 errors\n  columns: no column 'text'"):
+        corpus(tmp_path, "classify", files=files)
+    with pytest.raises(DataError, match=r"b.parquet: 1 error\n  file: is not Parquet"):
+        corpus(tmp_path, "classify", files={"train": "b.parquet"})

@@ -1,0 +1,177 @@
+"""What each head does: left by a trial, gathered over seeds, shown in the report."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headtohead.atomic_io import read_json, write_json
+from headtohead.attention_analysis import head_chart, head_tables, trial_metrics
+from headtohead.config import experiment
+from headtohead.config.loading import build_trial as trial_of
+from headtohead.data import examples as data_examples
+from headtohead.experiment.run_folder import Run
+from headtohead.experiment.trial import prepare_dataset, run_trial
+from headtohead.nn.init import build_model
+from headtohead.presentation.exports import render_csv
+from headtohead.report import charts, tables
+
+
+def test_a_trial_leaves_what_each_head_does(small: Any, tmp_path: Path) -> None:
+    run_trial(trial_of(small(), "baseline", 1), tmp_path / "run", device="cpu")
+    found = read_json(tmp_path / "run" / trial_metrics.FILE_NAME)
+    assert (found["split"], found["schema"]) == ("validation", 1)
+    assert 8 <= found["rows"] <= trial_metrics.MAX_ROWS + trial_metrics.MAX_BATCH_SIZE
+    assert [(row["layer"], row["head"]) for row in found["heads"]] == [(1, 1), (1, 2)]
+    for row in found["heads"]:
+        assert set(trial_metrics.MEASURE_NAMES) <= set(row)
+        low, high = row["rise_interval"]
+        assert low <= row["rise"] <= high
+    result = read_json(tmp_path / "run" / "result.json")
+    assert trial_metrics.FILE_NAME in result["sha256"], "it is sealed with the rest"
+
+
+def test_a_network_of_the_users_own_is_left_alone(small: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self, vocab_size, context):\n"
+        "        super().__init__()\n"
+        "        self.table = nn.Embedding(vocab_size, vocab_size)\n"
+        "    def forward(self, input_ids):\n"
+        "        return self.table(input_ids)\n"
+    )
+    own = {"own": {"model": {"module": f"{tmp_path / 'mine.py'}:Net", "context": 8}}}
+    experiment = small(variants=own, probe={"prompts": []})
+    run_trial(trial_of(experiment, "own", 1), tmp_path / "run", device="cpu")
+    assert (tmp_path / "run" / "result.json").is_file()
+    assert not (tmp_path / "run" / trial_metrics.FILE_NAME).exists()
+
+
+def test_an_attention_without_maps_costs_no_trial(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from headtohead.nn.parts.attention import MultiHeadAttention
+
+    shows = MultiHeadAttention.forward
+    monkeypatch.setattr(MultiHeadAttention, "forward", lambda *given: (shows(*given)[0], None))
+    trial = trial_of(small(), "baseline", 1)
+    prepared = prepare_dataset(trial.data, trial.task)
+    model = build_model(trial.model, prepared.tokenizer.vocab_size, seed=1)
+    examples = data_examples.build_evaluation_examples(
+        prepared.encoded["validation"], trial.task, 8, prepared.tokenizer
+    )
+    trial_metrics.write_head_measures(tmp_path, model, examples, prepared.tokenizer, "validation")
+    assert not (tmp_path / trial_metrics.FILE_NAME).exists()
+
+
+def test_large_models_are_measured_on_fewer_rows(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = trial_of(small(), "baseline", 1)
+    prepared = prepare_dataset(trial.data, trial.task)
+    model = build_model(trial.model, prepared.tokenizer.vocab_size, seed=1)
+    examples = data_examples.build_evaluation_examples(
+        prepared.encoded["validation"], trial.task, 8, prepared.tokenizer
+    )
+    usual = trial_metrics.compute_head_measures(model, examples, prepared.tokenizer)
+    monkeypatch.setattr(trial_metrics, "TARGET_ABLATION_COST", 1.0)
+    fewer = trial_metrics.compute_head_measures(model, examples, prepared.tokenizer)
+    assert fewer["rows"] < usual["rows"]
+    monkeypatch.setattr(trial_metrics, "MAX_ABLATION_COST", 1.0)
+    assert "rise" not in trial_metrics.compute_head_measures(model, examples, prepared.tokenizer)["heads"][0]
+
+
+def test_the_rise_is_per_token_and_its_rows_spread_like_a_ratio() -> None:
+    totals, counts = np.array([1.0, 4.0, 1.0]), np.array([1.0, 2.0, 3.0])
+    each = trial_metrics.linearize_ratio(totals, counts)
+    assert each.mean() == pytest.approx(6 / 6)
+    assert each.tolist() == pytest.approx([1.0, 2.0, 0.0])
+
+
+def row(layer: int, head: int, **figures: Any) -> dict[str, Any]:
+    whole = dict.fromkeys(trial_metrics.MEASURE_NAMES, 0.25) | {
+        "rise_interval": [0.0, 0.02],
+        "copies": False,
+        "idle": True,
+    }
+    return {"layer": layer, "head": head, **whole, **figures}
+
+
+def runs(folder: Path, *heads: list[dict[str, Any]]) -> dict[int, Run]:
+    found = {}
+    for seed, rows in enumerate(heads):
+        place = folder / f"seed-{seed}"
+        place.mkdir(parents=True)
+        write_json(place / trial_metrics.FILE_NAME, {"schema": 1, "split": "validation", "rows": 48, "heads": rows})
+        found[seed] = Run(place)
+    return found
+
+
+@pytest.fixture
+def findings(tmp_path: Path) -> dict[str, Any]:
+    finished = {
+        "baseline": runs(
+            tmp_path / "b",
+            [row(1, 1, entropy=1.0, induction=None), row(1, 2, idle=False, copies=True)],
+            [row(1, 1, entropy=2.0, induction=None), row(1, 2, rise=-0.0004)],
+            [row(1, 1, entropy=3.0, induction=None), row(1, 2)],
+        ),
+        "alibi": runs(tmp_path / "a", [row(1, 1), row(1, 2)]),
+        "own": {0: Run(tmp_path)},
+    }
+    return {"attention": trial_metrics.summarize_over_seeds(finished), "audits": {name: [] for name in finished}}
+
+
+def test_seeds_become_a_mean_with_a_t_interval(findings: dict[str, Any]) -> None:
+    found = findings["attention"]
+    assert set(found["variants"]) == {"baseline", "alibi"}
+    first, second = found["variants"]["baseline"]
+    assert first["entropy"]["mean"] == 2.0
+    # The 97.5 % point of t with 2 degrees of freedom is 4.302653; the standard error is 1 / sqrt(3).
+    assert first["entropy"]["interval"] == pytest.approx([2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5], rel=1e-6)
+    assert first["induction"] is None
+    assert (second["copies"], second["idle"], second["seeds"]) == (1, 2, 3)
+    assert found["variants"]["alibi"][0]["entropy"]["interval"] is None, "one seed has no interval"
+    assert trial_metrics.summarize_over_seeds({"baseline": {}}) is None
+
+
+def test_the_report_has_a_table_and_a_picture_of_it(findings: dict[str, Any]) -> None:
+    made = next(table for table in tables.build_tables(findings) if table.name == "heads")
+    assert len(made.rows) == 4
+    assert made.caption == "Means over seeds ± half the 95 % t interval, on 48 rows of validation."
+    cells = {column.name: cell.text for column, cell in zip(made.columns, made.rows[1], strict=True)}
+    assert cells["copies"] == "1 of 3 seeds"
+    assert cells["idle"] == "2 of 3 seeds"
+    assert cells["first"].replace("\u00a0", " ") == "25.0 ± 0.0"
+    chart = next(chart for chart in charts.build_charts(findings) if chart.name == "heads")
+    assert "layer" not in chart.title
+    assert chart.words.startswith("What each head does")
+    drawn = chart.svg("narrow")
+    assert "baseline, head 1.2: on the first, % 25.0" in drawn.replace("\u00a0", " ")
+
+
+def test_a_figure_that_rounds_to_nothing_has_no_sign(findings: dict[str, Any]) -> None:
+    assert head_tables.build_measure_cell("rise", {"mean": -0.0004, "interval": None}).text == "0.000"
+    assert head_tables.build_measure_cell("rise", {"mean": -0.004, "interval": None}).text == "−0.004"
+
+
+def test_programs_get_a_row_for_each_figure(findings: dict[str, Any]) -> None:
+    lines = render_csv(head_tables.build_long_heads_table(findings)).splitlines()
+    assert lines[0] == "variant,layer,head,measure,seeds,mean,interval_low,interval_high"
+    assert lines[1].startswith("baseline,1,1,entropy,3,2.0,-0.48")
+    assert any(line.startswith("alibi,1,2,control,1,0.25,,") for line in lines)
+
+
+def test_without_measures_there_is_neither(findings: dict[str, Any]) -> None:
+    assert head_tables.build_heads_table({"attention": None}).rows == ()
+    assert head_chart.build_heads_chart({}) is None
+
+
+def test_very_many_heads_are_in_the_table_only(findings: dict[str, Any]) -> None:
+    own = findings["attention"]["variants"]
+    own["baseline"] = [{**own["baseline"][0], "head": head} for head in range(1, 40)]
+    assert head_chart.build_heads_chart(findings) is None
+    assert len(head_tables.build_heads_table(findings).rows) == 41
+
+
+def test_spec_knows_nothing_of_it() -> None:
+    """Measuring is no setting: it changes no identity of a run."""
+    assert "attention" not in experiment.Experiment.model_fields

@@ -1,0 +1,281 @@
+"""What `make faults` found, each kept as a test of its own. The harness itself runs in tests/tools/test_faults.py."""
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headtohead.atomic_io import has_valid_checksum, lock_run_folder, read_json, verify_checksum, write_json
+from headtohead.config import loading as config_loading
+from headtohead.errors import RunFolderError, TrialError
+from headtohead.execution import artifacts
+from headtohead.execution.worker_pool import Job
+from headtohead.experiment import findings, loading, model_io
+from headtohead.experiment.run_folder import Run, create_runs, lock_folder, open_runs
+from headtohead.experiment.trial import run_trial
+from headtohead.report import findings_view
+from headtohead.runner import run_experiment
+from headtohead.runner.verify import verify_experiment
+from headtohead.search import run_search
+
+from .conftest import write_text
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one finished run of each variant, made without workers."""
+    root = tmp_path_factory.mktemp("made")
+    raw = {
+        "question": "Does it help?",
+        "task": "language-model",
+        "seeds": 1,
+        "data": {"source": str(write_text(root / "text"))},
+        "model": {"width": 16, "layers": 1, "heads": 2, "context": 8},
+        "training": {"steps": 20, "batch": 8},
+        "variants": {"alibi": {"model": {"position": "alibi"}}},
+    }
+    experiment, folder = loading.build_experiment(raw, "made"), root / "runs"
+    runs = create_runs(folder, experiment, {"versions": {}, "command": []}, resume=False)
+    write_json(folder / "corpus.json", run_experiment.describe_corpus(experiment), with_checksum=True)
+    for name in experiment.names:
+        run_trial(config_loading.build_trial(experiment, name, 0), folder / name / "seed-0", device="cpu")
+    findings.write_findings(runs)
+    return folder
+
+
+@pytest.fixture
+def finished(made: Path, tmp_path: Path) -> Path:
+    """The same, to be damaged."""
+    return Path(shutil.copytree(made, tmp_path / "runs"))
+
+
+def flip(path: Path, old: bytes, new: bytes) -> None:
+    content = path.read_bytes()
+    assert old in content
+    path.write_bytes(content.replace(old, new, 1))
+
+
+@pytest.mark.timeout(600)  # to import torch takes a busy machine minutes
+def test_a_worker_ends_with_its_parent_in_the_middle_of_a_trial(small: Any, tmp_path: Path):
+    """It used to go on until its next word; whoever resumed at once had two workers in one run folder."""
+    trial = config_loading.build_trial(
+        small(training={"steps": 10**6, "checkpoint": 10, "evaluate": 10**6}), "baseline", 0
+    )
+    folder = tmp_path / "runs" / "baseline" / "seed-0"
+    folder.mkdir(parents=True)
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "headtohead.execution.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    asked = {"trial": trial.model_dump(mode="json"), "folder": str(folder), "device": "cpu", "texts": None}
+    worker.stdin.write(json.dumps(asked) + "\n")
+    worker.stdin.flush()
+    deadline = time.monotonic() + 500
+    while not list(folder.glob("checkpoint-*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    worker.stdin.close()  # as the death of the parent does; its other pipe stays open
+    assert worker.wait(timeout=20) == 0
+    worker.stdout.close()
+
+
+def test_a_second_worker_in_a_run_folder_waits(tmp_path: Path):
+    order = []
+
+    def second() -> None:
+        with lock_run_folder(tmp_path / "run"):
+            order.append("second")
+
+    with lock_run_folder(tmp_path / "run"):
+        thread = threading.Thread(target=second)
+        thread.start()
+        time.sleep(0.2)
+        order.append("first")
+    thread.join(timeout=10)
+    assert order == ["first", "second"]
+
+
+def test_a_folder_is_locked_by_whatever_way_it_is_named(tmp_path: Path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "runs")
+    with (
+        lock_folder(tmp_path / "runs"),
+        pytest.raises(RunFolderError, match="being run right now"),
+        lock_folder(tmp_path / "link"),
+    ):
+        pass
+
+
+def test_half_a_file_of_a_kill_does_not_keep_an_experiment_from_beginning(small: Any, tmp_path: Path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / ".experiment.json.77.part").write_text("{")
+    create_runs(tmp_path / "runs", small(), {"versions": {}, "command": []}, resume=True)
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["experiment.json"]
+
+
+def test_what_a_kill_left_of_a_finished_run_is_swept_away(finished: Path):
+    (finished / "alibi" / "seed-0" / "checkpoint-000020").mkdir()
+    runs = open_runs(finished)
+    jobs = run_experiment._build_jobs(runs, runs.experiment, range(1), {})
+    assert {job.state for job in jobs} == {"kept"}
+    assert not list(finished.rglob("checkpoint-*"))
+
+
+def test_a_verdict_is_not_made_from_damaged_files(finished: Path):
+    path = finished / "baseline" / "seed-0" / "scores.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(RunFolderError, match=r"baseline/seed-0/scores\.safetensors: is damaged"):
+        findings.write_findings(open_runs(finished))
+
+
+def test_a_result_vouches_for_itself(finished: Path):
+    path = finished / "baseline" / "seed-0" / "result.json"
+    flip(path, b'"trial_seconds": ', b'"trial_seconds": 1')
+    assert not Run(path.parent).has_valid_checksum
+    with pytest.raises(RunFolderError, match=r"result\.json: is damaged"):
+        findings.write_findings(open_runs(finished))
+    assert "baseline/seed-0/result.json" in {check.place for check in verify_experiment(finished) if not check.passed}
+
+
+def test_a_result_that_cannot_be_read_is_named_with_all_others(finished: Path):
+    (finished / "baseline" / "seed-0" / "result.json").write_text("{")
+    (finished / "alibi" / "seed-0" / "metrics.jsonl").write_text("")
+    failed = {check.place for check in verify_experiment(finished) if not check.passed}
+    assert {"baseline/seed-0/result.json", "alibi/seed-0/metrics.jsonl"} <= failed
+
+
+@pytest.mark.parametrize("name", ["corpus.json", "experiment.json", "findings.json"])
+def test_files_of_the_experiment_vouch_for_themselves(finished: Path, name: str):
+    assert all(check.passed for check in verify_experiment(finished))
+    flip(finished / name, b'"schema": 1', b'"schema": 1, "more": 0')
+    assert name in {check.place for check in verify_experiment(finished) if not check.passed}
+
+
+def test_a_report_is_not_made_from_damaged_findings(finished: Path):
+    flip(finished / "findings.json", b'"verdicts": [', b'"verdicts": [ ')
+    findings_view.read_findings(finished)  # another blank says nothing else
+    flip(finished / "findings.json", b'"metric": "perplexity"', b'"metric": "accuracy"')
+    with pytest.raises(RunFolderError, match=r"findings\.json: is damaged .* makes it anew"):
+        findings_view.read_findings(finished)
+
+
+def test_damaged_weights_are_not_loaded(finished: Path):
+    path = finished / "baseline" / "seed-0" / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 4
+    path.write_bytes(bytes(content))
+    with pytest.raises(RunFolderError, match=r"model\.safetensors: is damaged"):
+        model_io.load(path.parent)
+
+
+def test_a_seal_is_of_what_is_said_and_not_of_how(tmp_path: Path):
+    path = tmp_path / "file.json"
+    write_json(path, {"a": 1.5, "b": ["x"]}, with_checksum=True)
+    there = read_json(path)
+    assert has_valid_checksum(there)
+    path.write_text(json.dumps(dict(reversed(there.items()))))
+    verify_checksum(path, "do something")
+    path.write_text(json.dumps({**there, "a": 1.25}))
+    with pytest.raises(RunFolderError, match=r"checksum does not agree.*; do something"):
+        verify_checksum(path, "do something")
+
+
+def test_a_seal_whose_name_is_damaged_is_no_seal(tmp_path: Path):
+    path = tmp_path / "file.json"
+    write_json(path, {"a": 1.5}, with_checksum=True)
+    flip(path, b'"seal"', b'"sual"')
+    with pytest.raises(RunFolderError, match="checksum does not agree"):
+        verify_checksum(path, "do something")
+    assert has_valid_checksum({})
+    assert has_valid_checksum({"sha256": "0" * 64})
+
+
+def test_an_archive_never_holds_half_a_checkpoint_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The next one was written and this one removed while the folder was packed."""
+    run, home = tmp_path / "run", tmp_path / "home"
+    for folder in (run / "checkpoint-000010", home):
+        folder.mkdir(parents=True)
+    for name in ("model", "state"):
+        (run / "checkpoint-000010" / name).write_text("10")
+    plain = artifacts._add_run_folder
+
+    def meanwhile(tar: Any, folder: Path) -> None:
+        old = folder / "checkpoint-000010"
+        if old.is_dir():
+            (old / "state").unlink()  # the training has begun to remove it
+            plain(tar, folder)
+            (old / "model").unlink()
+            old.rmdir()
+            (folder / "checkpoint-000020").mkdir()
+            for name in ("model", "state"):
+                (folder / "checkpoint-000020" / name).write_text("20")
+        else:
+            plain(tar, folder)
+
+    monkeypatch.setattr(artifacts, "_add_run_folder", meanwhile)
+    artifacts.unpack_run_folder(artifacts.pack_run_folder(run), home)
+    assert sorted(str(path.relative_to(home)) for path in home.rglob("*")) == [
+        "checkpoint-000020",
+        "checkpoint-000020/model",
+        "checkpoint-000020/state",
+    ]
+
+
+def test_what_has_travelled_is_fetched_again_when_it_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    source = tmp_path / "home" / "text"
+    (source / "__pycache__").mkdir(parents=True)
+    (source / "train.txt").write_text("the people\n")
+    (source / "__pycache__" / "x.pyc").write_text("")
+    parcel = artifacts.Artifact(artifacts.compute_digest(source), source.name, artifacts.pack_path(source))
+    fetched: list[str] = []
+
+    def fetch(box: bytes) -> bytes:
+        fetched.append("once more")
+        return box
+
+    for damage in (None, None, "the peeple\n"):
+        monkeypatch.setattr(artifacts, "_verified_paths", set())  # a new process
+        if damage:
+            (place / "train.txt").write_text(damage)
+        place = artifacts.unpack_cached(parcel, tmp_path / "there", fetch)
+        assert (place / "train.txt").read_text() == "the people\n"
+    assert len(fetched) == 2
+
+
+def test_best_weights_of_earlier_steps_do_not_stay_at_home(tmp_path: Path):
+    there, here = tmp_path / "there", tmp_path / "here"
+    for folder, step in ((there, 40), (here, 20)):
+        folder.mkdir()
+        (folder / f"best-{step:06d}.safetensors").write_text(str(step))
+    artifacts.unpack_run_folder(artifacts.pack_run_folder(there), here)
+    assert [path.name for path in here.iterdir()] == ["best-000040.safetensors"]
+
+
+def test_files_that_come_home_are_sealed_anew(finished: Path):
+    run = finished / "baseline" / "seed-0"
+    source = read_json(run / "trial.json")["trial"]["data"]["source"]
+    artifacts.restore_original_paths(run, {source: "/at/home"})
+    assert read_json(run / "trial.json")["trial"]["data"]["source"] == "/at/home"
+    assert has_valid_checksum(read_json(run / "trial.json"))
+    assert Run(run).has_valid_checksum
+    assert Run(run).find_damaged_files() == []
+
+
+def test_a_search_ends_where_a_trial_cannot_even_say_why_it_failed(small: Any, tmp_path: Path):
+    """Without a failure.json the cell stayed open, and was tried for ever."""
+    asked = small(seeds=1, search={"space": {"training.optimizer.rate": [1e-3, 1e-2]}, "seeds": 1})
+    search = run_search.SearchRun(asked, tmp_path)
+    (job,) = search.more(1)
+    assert isinstance(job, Job)
+    job.state, job.message = "failed", "/runs/x: Read-only file system"
+    with pytest.raises(TrialError, match="Read-only file system"):
+        search.more(1)

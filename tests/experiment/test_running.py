@@ -1,0 +1,137 @@
+"""An experiment survives its workers: one that is killed costs one trial, and --resume brings the same numbers."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from headtohead.atomic_io import read_json
+from headtohead.config.loading import build_trial as trial_of
+from headtohead.errors import RunFolderError
+from headtohead.execution.worker_pool import Job
+from headtohead.experiment.run_folder import lock_folder, open_runs
+from headtohead.experiment.trial import compute_model_size, prepare_dataset
+from headtohead.runner import run_experiment
+
+
+def scores(folder: Path) -> dict[str, object]:
+    runs = open_runs(folder)
+    return {
+        f"{variant}/{seed}": run.result["scores"]
+        for variant in runs.experiment.names
+        for seed, run in runs.finished(variant).items()
+    }
+
+
+def worker_pids() -> list[int]:
+    children = subprocess.run(
+        ["pgrep", "-P", str(os.getpid()), "-f", "headtohead.execution.worker"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return [int(pid) for pid in children.stdout.split()]
+
+
+def test_a_killed_worker_costs_one_trial_and_resume_completes_it_with_the_same_numbers(small, tmp_path):
+    experiment = small(training={"steps": 120})
+    killed: list[int] = []
+
+    def kill_one(jobs: list[Job]) -> None:
+        if not killed and any(job.state == "running" and job.step >= 20 for job in jobs):
+            killed.append(worker_pids()[0])
+            os.kill(killed[0], signal.SIGKILL)
+
+    outcome = run_experiment.run_experiment(experiment, tmp_path / "killed", num_workers=2, on_update=kill_one)
+    assert killed
+    (lost,) = outcome.failed_jobs
+    assert lost.state == "lost"
+    assert "killed by signal 9" in lost.message
+    assert sum(job.state == "finished" for job in outcome.jobs) == 3
+    kept = {p: p.stat().st_mtime_ns for p in (tmp_path / "killed").rglob("result.json")}
+    again = run_experiment.run_experiment(experiment, tmp_path / "killed", num_workers=2, resume=True)
+    assert not again.failed_jobs
+    assert all(path.stat().st_mtime_ns == when for path, when in kept.items())
+    whole = run_experiment.run_experiment(experiment, tmp_path / "whole", num_workers=2)
+    assert scores(tmp_path / "killed") == scores(tmp_path / "whole")
+    assert again.findings is not None
+    assert whole.findings is not None
+    assert again.findings["verdicts"] == whole.findings["verdicts"]
+
+
+def test_a_trial_that_fails_does_not_take_the_others_along(small, tmp_path):
+    experiment = small(seeds=1, variants={"wild": {"training": {"optimizer": {"kind": "sgd", "rate": 1e30}}}})
+    outcome = run_experiment.run_experiment(experiment, tmp_path / "runs", num_workers=1)
+    (failed,) = outcome.failed_jobs
+    assert failed.trial.variant == "wild"
+    assert "try a lower rate" in failed.message
+    assert outcome.findings is not None
+    assert outcome.findings["failures"][0]["message"] == failed.message
+    assert read_json(tmp_path / "runs" / "wild" / "seed-0" / "failure.json")["kind"] == "DivergedError"
+
+
+def test_ctrl_c_leaves_everything_resumable(small, tmp_path, text_folder):
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        f'question = "?"\ntask = "language-model"\nseeds = 1\n[data]\nsource = "{text_folder}"\n'
+        "[model]\nwidth = 16\nlayers = 1\ncontext = 8\n[training]\nsteps = 3000\ncheckpoint = 20\nevaluate = 1000\n"
+    )
+    # Tests that a shell started in the background inherit a Ctrl-C that is switched off.
+    start = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import headtohead.cli as c; c.main()"
+    )
+    command = [sys.executable, "-c", start, "run", str(file), "--out", str(tmp_path / "runs")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "runs").glob("baseline/seed-0/checkpoint-0000[2-9]*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "--resume" in err
+    assert "Traceback" not in err
+    assert list((tmp_path / "runs").glob("baseline/seed-0/checkpoint-*"))
+    assert not (tmp_path / "runs" / "baseline" / "seed-0" / "result.json").exists()
+
+
+def test_the_same_folder_is_not_used_by_two_at_once(small, tmp_path):
+    with lock_folder(tmp_path / "runs"), pytest.raises(RunFolderError, match="being run right now"):
+        run_experiment.run_experiment(small(), tmp_path / "runs", num_workers=1)
+    assert not worker_pids(), "those that were started early have nothing to do"
+
+
+def test_sizes_are_counted_once_and_told_to_the_workers(small, tmp_path):
+    experiment = small(seeds=1, training={"steps": 4})
+    run_experiment.run_experiment(experiment, tmp_path / "runs", num_workers=2)
+    for name in experiment.names:
+        trial = trial_of(experiment, name, 0)
+        counted = compute_model_size(trial, prepare_dataset(trial.data, trial.task))
+        start = read_json(tmp_path / "runs" / name / "seed-0" / "start.json")
+        assert {key: start[key] for key in asdict(counted)} == asdict(counted)
+
+
+def test_more_seeds_can_be_added(small, tmp_path):
+    run_experiment.run_experiment(small(seeds=1), tmp_path / "runs", num_workers=2)
+    outcome = run_experiment.run_experiment(small(seeds=2), tmp_path / "runs", num_workers=2, resume=True)
+    assert [job.state for job in outcome.jobs] == ["kept", "kept", "finished", "finished"]
+
+
+def test_auto_seeds_stop_when_it_is_settled(small, tmp_path):
+    # A network that cannot learn against one that can: three seeds are plenty.
+    experiment = small(
+        seeds="auto up to 8",
+        training={"optimizer": {"kind": "adamw", "rate": 0.01}, "steps": 60},
+        variants={"still": {"training": {"optimizer": {"kind": "adamw", "rate": 1e-9}}}},
+    )
+    outcome = run_experiment.run_experiment(experiment, tmp_path / "runs", num_workers=2)
+    assert outcome.findings is not None
+    (verdict,) = outcome.findings["verdicts"]
+    assert verdict["word"] == "hurt"
+    assert verdict["seeds"] < 8
+    assert outcome.findings["looks"] == [3, 5, 8]

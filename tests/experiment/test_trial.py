@@ -1,0 +1,206 @@
+"""A trial is a pure function from (settings, seed, corpus) to a run folder, however often it is killed on the way."""
+
+import json
+import multiprocessing
+import random
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from headtohead.atomic_io import read_json, read_jsonl
+from headtohead.config import loading as config_loading
+from headtohead.errors import DivergedError, RunFolderError
+from headtohead.experiment import inference, model_io
+from headtohead.experiment.run_folder import Run
+from headtohead.experiment.trial import run_trial
+
+
+def without_times(path: Path) -> list[str]:
+    lines = read_jsonl(path / "metrics.jsonl")
+    return [json.dumps({key: value for key, value in line.items() if key != "seconds"}) for line in lines]
+
+
+def same_outcome(one: Path, other: Path) -> None:
+    assert without_times(one) == without_times(other)
+    for name in ("model.safetensors", "scores.safetensors", "probes.json", "maps.safetensors", "start.json"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    scores = [read_json(folder / "result.json")["scores"] for folder in (one, other)]
+    assert scores[0] == scores[1]
+
+
+def test_a_run_folder_holds_what_its_contract_says(small, tmp_path):
+    run_trial(config_loading.build_trial(small(), "baseline", 0), tmp_path / "run")
+    run = Run(tmp_path / "run")
+    assert run.is_finished
+    assert run.find_damaged_files() == []
+    assert not list(run.folder.glob("checkpoint-*"))
+    assert {line["split"] for line in run.metrics} == {"train", "validation", "batches"}
+    assert [line["step"] for line in run.metrics if line["split"] == "validation"] == [0, 10, 20, 30, 40]
+    scores = run.result["scores"]["test"]
+    losses, counts = run.scores["test.losses"], run.scores["test.counts"]
+    assert scores["loss"] == pytest.approx(losses.sum() / counts.sum())
+    assert run.probes["samples"][0]["text"]
+    (run.folder / "metrics.jsonl").write_text("")
+    assert Run(run.folder).find_damaged_files() == ["metrics.jsonl"]
+
+
+def test_training_learns(small, tmp_path):
+    result = run_trial(
+        config_loading.build_trial(
+            small(training={"steps": 150, "optimizer": {"kind": "adamw", "rate": 0.01}}), "baseline", 0
+        ),
+        tmp_path / "run",
+    )
+    first = read_jsonl(tmp_path / "run" / "metrics.jsonl")[0]
+    assert first["perplexity"] > 20  # of 32 words, before training
+    assert result["scores"]["test"]["perplexity"] < 8
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(small, tmp_path):
+    experiment = small(model={"dropout": 0.1})
+    for name, seed in (("one", 0), ("two", 0), ("three", 1)):
+        run_trial(config_loading.build_trial(experiment, "baseline", seed), tmp_path / name)
+    same_outcome(tmp_path / "one", tmp_path / "two")
+    assert (tmp_path / "one" / "model.safetensors").read_bytes() != (
+        tmp_path / "three" / "model.safetensors"
+    ).read_bytes()
+
+
+def test_what_two_variants_share_starts_equal_and_sees_the_same_batches(small, tmp_path):
+    experiment = small()
+    starts = []
+    for variant in experiment.names:
+        run_trial(config_loading.build_trial(experiment, variant, 0), tmp_path / variant)
+        starts.append(Run(tmp_path / variant).start)
+    shared = set(starts[0]["tensors"]) & set(starts[1]["tensors"])
+    assert len(shared) == len(starts[1]["tensors"])
+    assert all(starts[0]["tensors"][name] == starts[1]["tensors"][name] for name in shared)
+    assert starts[0]["schedule"] == starts[1]["schedule"]
+
+
+KILLS = 10
+HARD = {
+    "model": {"dropout": 0.1},
+    "data": {"unknown": 0.05},
+    "training": {
+        "steps": 60,
+        "keep": "best",
+        "clip": 1.0,
+        "schedule": {"kind": "cosine", "warmup": 5},
+        "optimizer": {"kind": "adamw", "rate": 0.01},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "optimizer", ["adamw", pytest.param("sgd", marks=pytest.mark.slow), pytest.param("adagrad", marks=pytest.mark.slow)]
+)
+def test_a_run_killed_at_random_moments_ends_with_the_same_bits(small, tmp_path, optimizer):
+    changes = json.loads(json.dumps(HARD))
+    changes["training"]["optimizer"]["kind"] = optimizer
+    trial = config_loading.build_trial(small(**changes), "baseline", 0)
+    began = time.perf_counter()
+    run_trial(trial, tmp_path / "whole")
+    whole = time.perf_counter() - began
+    context = multiprocessing.get_context("fork")
+    draw = random.Random(optimizer)
+    killed, folders = 0, [tmp_path / "killed-0"]
+    while killed < KILLS:
+        child = context.Process(target=run_trial, args=(trial, folders[-1]))
+        child.start()
+        child.join(draw.uniform(0, 0.4 * whole))
+        killed += child.is_alive()
+        child.kill()
+        child.join()
+        if (folders[-1] / "result.json").is_file():  # it came through between two kills: take another
+            folders.append(tmp_path / f"killed-{len(folders)}")
+    run_trial(trial, folders[-1])
+    for folder in folders:
+        same_outcome(tmp_path / "whole", folder)
+        assert not list(folder.glob(".*part*"))
+
+
+def test_best_weights_are_chosen_by_validation_data_only(small, tmp_path):
+    trial = config_loading.build_trial(small(**HARD), "baseline", 0)
+    result = run_trial(trial, tmp_path / "run")
+    lines = [line for line in read_jsonl(tmp_path / "run" / "metrics.jsonl") if line["split"] == "validation"]
+    best = min(lines, key=lambda line: line["loss"])
+    assert result["trained"]["chosen_step"] == best["step"]
+    assert result["scores"]["validation"]["loss"] == pytest.approx(best["loss"], rel=1e-6)
+
+
+def test_early_stop_stops(small, tmp_path):
+    changes = {**HARD, "training": {**HARD["training"], "steps": 400, "stop": {"patience": 2}}}
+    result = run_trial(config_loading.build_trial(small(**changes), "baseline", 0), tmp_path / "run")
+    assert result["trained"]["stopped_early"]
+    assert result["trained"]["steps"] < 400
+
+
+def test_divergence_ends_with_a_plain_statement_and_what_to_try(small, tmp_path):
+    trial = config_loading.build_trial(small(training={"optimizer": {"kind": "sgd", "rate": 1e30}}), "baseline", 0)
+    with pytest.raises(DivergedError, match=r"not a number at step \d+: try a lower rate than 1e\+30 for sgd"):
+        run_trial(trial, tmp_path / "run")
+
+
+def test_a_folder_of_another_trial_is_refused(small, tmp_path):
+    run_trial(config_loading.build_trial(small(), "baseline", 0), tmp_path / "run")
+    with pytest.raises(RunFolderError, match="a different trial"):
+        run_trial(config_loading.build_trial(small(), "alibi", 0), tmp_path / "run")
+
+
+def test_a_damaged_checkpoint_is_named_and_not_used(small, tmp_path):
+    trial = config_loading.build_trial(small(), "baseline", 0)
+    run_trial(trial, tmp_path / "run")
+    from headtohead.experiment.trial import build_training, prepare_dataset
+
+    folder = tmp_path / "other"
+    _, training = build_training(trial, prepare_dataset(trial.data, trial.task), folder, torch.device("cpu"))
+    training._save_checkpoint()
+    (file,) = folder.glob("checkpoint-*/model.safetensors")
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(RunFolderError, match="the checksum does not agree"):
+        run_trial(trial, folder)
+
+
+def test_a_saved_model_gives_the_scores_of_its_run(small, tmp_path):
+    run_trial(config_loading.build_trial(small(), "alibi", 0), tmp_path / "run")
+    loaded = model_io.load(tmp_path / "run")
+    answer = inference.score_text(loaded, "the people will defend the peace .")
+    assert answer["perplexity"] == pytest.approx(Run(tmp_path / "run").probes["sentences"]["normal"]["perplexity"])
+    assert len(answer["tokens"]) == 6
+    before = model_io.load(tmp_path / "run", use_initial_weights=True)
+    assert inference.score_text(before, "the people will defend the peace .")["perplexity"] > answer["perplexity"]
+
+
+@pytest.mark.parametrize("pool", ["mean", "first", "max", "attention"])
+def test_a_classifier_learns_and_predicts(rows_folder, tmp_path, pool):
+    from headtohead.experiment import loading
+
+    raw = {
+        "question": "?",
+        "task": "classify",
+        "data": {"source": str(rows_folder)},
+        "model": {"width": 16, "layers": 1, "heads": 2, "context": 12, "pool": pool},
+        "training": {"steps": "12 epochs", "evaluate": "4 epochs", "optimizer": {"kind": "adam", "rate": 3e-3}},
+    }
+    result = run_trial(config_loading.build_trial(loading.build_experiment(raw), "baseline", 0), tmp_path / "run")
+    assert result["scores"]["test"]["accuracy"] > 0.9
+    answer = inference.predict_class(model_io.load(tmp_path / "run"), "the congress must build new schools .")
+    assert answer["class"] == "builder"
+    assert sum(answer["classes"].values()) == pytest.approx(1)
+
+
+def test_muon_trains_where_bfloat16_works_and_refuses_where_it_kills(small, tmp_path):
+    from headtohead.errors import DeviceError
+    from headtohead.training.devices import is_bfloat16_usable
+
+    trial = config_loading.build_trial(small(training={"optimizer": {"kind": "muon"}}), "baseline", 0)
+    if is_bfloat16_usable():
+        assert run_trial(trial, tmp_path / "run")["scores"]["test"]["perplexity"] < 30
+    else:
+        with pytest.raises(DeviceError, match="kills the process"):
+            run_trial(trial, tmp_path / "run")

@@ -1,0 +1,173 @@
+"""Keys as people give them, and what they are told when something is wrong with them."""
+
+import json
+
+import numpy as np
+import pytest
+
+from headtohead.errors import RequestError
+from headtohead.key_design import inputs, solve
+from headtohead.key_design.guided_tour import build_walkthrough
+from headtohead.key_design.key_replacement import replace_key
+
+KEYS = [[1, 0], [0, 1], [-1, -1]]
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ([], "keys: there are no rows of numbers"),
+        ([[]], "row 0 is empty"),
+        ([[1, 2], [3]], "row 1 has 1 number, row 0 has 2"),
+        ([[1, 2], [3, float("nan")]], "row 1, number 1: nan is not a finite number"),
+        ([[1, 2], [3, float("inf")]], "row 1, number 1: inf is not a finite number"),
+        ([[1, 2], [3, "4"]], "row 1, number 1: '4' is not a finite number"),
+        ([[1, 2], [3, None]], "row 1, number 1: None is not a finite number"),
+        ([[1, 2], [3, True]], "row 1, number 1: True is not a finite number"),
+        ([1, 2], "each row is a list of numbers, as in"),
+        (7, "rows of numbers are wanted, as"),
+        ("1 2; 3 4", "rows of numbers are wanted, not text"),
+        (np.zeros((2, 2, 2)), r"row 0, number 0: \[0.0, 0.0\] is not a finite number"),
+        (np.array([[1, 2j]]), "is not a finite number"),
+        ([[10**400, 1]], "is not a finite number"),
+    ],
+)
+@pytest.mark.parametrize(
+    "call", [lambda k: solve.find_selecting_query(k, 0), solve.find_averaging_query, solve.find_identity_queries]
+)
+def test_bad_keys_are_named(keys, words, call):
+    with pytest.raises(RequestError, match=words):
+        call(keys)
+
+
+def test_everything_that_is_wrong_is_said_at_once():
+    with pytest.raises(RequestError, match=r"3 errors\n  row 1 has 3 numbers, row 0 has 2\n  .*\n  row 2, number 0"):
+        solve.find_selecting_query([[1, 2], [1, 2, 3], [float("nan"), 2], [1]], 0)
+    with pytest.raises(RequestError, match="and 5 more"):
+        solve.find_selecting_query([[1, 2], *([[1]] * 15)], 0)
+
+
+@pytest.mark.parametrize("i", [3, -1])
+def test_an_index_out_of_range(i):
+    with pytest.raises(RequestError, match=rf"there is no key {i}; there are 3 keys, counted from 0 to 2"):
+        solve.find_selecting_query(KEYS, i)
+    with pytest.raises(RequestError, match=rf"there is no key {i}"):
+        solve.find_averaging_query(KEYS, [0, i])
+    with pytest.raises(RequestError, match=rf"there is no key {i}"):
+        replace_key.replace_key(KEYS, [1, 1], i, select=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: solve.find_selecting_query(KEYS, 0.5), "a whole number from 0 to 2 is wanted, not 0.5"),
+        (lambda: solve.find_selecting_query(KEYS, "0"), "a whole number from 0 to 2 is wanted, not '0'"),
+        (lambda: solve.find_averaging_query(KEYS, []), "no keys given"),
+        (lambda: solve.find_averaging_query(KEYS, [0, 0]), "key 0 is given twice"),
+        (lambda: solve.find_averaging_query(KEYS, 1), r"a list of keys' places is wanted, as \[0, 1\]"),
+        (lambda: solve.find_query_for_weights(KEYS, [0.5, 0.5]), "target: 2 numbers for 3 keys"),
+        (lambda: solve.find_query_for_weights(KEYS, [0.5, 0.7, -0.2]), "weight 2 is -0.2; a weight is at least 0"),
+        (lambda: solve.find_query_for_weights(KEYS, [0.5, 0.2, 0.2]), "the weights sum to 0.9; they must sum to 1"),
+        (lambda: solve.find_query_for_weights(KEYS, [0, 0, 0]), "the weights sum to 0"),
+        (lambda: solve.find_query_for_weights(KEYS, [0.5, float("nan"), 0.5]), "number 1: nan is not a finite number"),
+        (lambda: solve.find_query_for_weights(KEYS, 3), "target: a list of numbers is wanted, not 3"),
+        (lambda: solve.find_selecting_query(KEYS, 0, precision=1), "precision: 1 given; it must lie between 0 and 1"),
+        (lambda: solve.find_selecting_query(KEYS, 0, precision=0), "precision: 0 given"),
+        (lambda: solve.find_selecting_query(KEYS, 0, precision="high"), "precision: 'high' given"),
+        (
+            lambda: solve.find_selecting_query(KEYS, 0, tolerance=1),
+            "tolerance: 1 given; it must lie between 1e-13 and 0.01",
+        ),
+        (lambda: solve.find_selecting_query(KEYS, 0, values=[[1], [2]]), "values: 2 rows for 3 keys; each key has one"),
+        (lambda: replace_key.replace_key(KEYS, [1], 0, select=True), "query: 1 number for 2 numbers of a key"),
+        (
+            lambda: replace_key.replace_key(KEYS, [1, 1], 0),
+            "say one of average, select and weights; none of them given",
+        ),
+        (
+            lambda: replace_key.replace_key(KEYS, [1, 1], 0, select=True, average=[0]),
+            "say one of average, select and weights; average and select given",
+        ),
+        (
+            lambda: replace_key.replace_key(KEYS, [1, 1], 0, select=True, length=-1),
+            "length: -1 given; it must be a number of at least 0",
+        ),
+    ],
+)
+def test_a_request_that_makes_no_sense(call, words):
+    with pytest.raises(RequestError, match=words):
+        call()
+
+
+def test_arrays_lists_tuples_and_tensors_are_all_keys():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    one = solve.find_selecting_query(KEYS, 0).query
+    for keys in (np.array(KEYS), tuple(map(tuple, KEYS)), torch.tensor(KEYS), [np.array(key) for key in KEYS]):
+        assert np.array_equal(solve.find_selecting_query(keys, np.int64(0)).query, one)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("keys.csv", "1,0\n0,1\n-1,-1\n"),
+        ("keys.csv", "\ufeff# the keys\n1, 0\n\n0, 1  # the second\n-1, -1"),
+        ("keys.tsv", "1\t0\n0\t1\n-1\t-1\n"),
+        ("keys.txt", "1 0\n0 1\n-1 -1"),
+        ("keys.json", "[[1, 0], [0, 1], [-1, -1]]"),
+        ("keys.json", '{"keys": [[1, 0], [0, 1], [-1, -1]], "values": [[1], [2], [3]]}'),
+    ],
+)
+def test_files_are_read(tmp_path, name, text):
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    assert inputs.read_matrix(tmp_path / name).tolist() == KEYS
+    assert inputs.read_matrix(str(tmp_path / name)).tolist() == KEYS
+
+
+@pytest.mark.parametrize("text", ["1 0; 0 1; -1 -1", "1,0;0,1;-1,-1;", "[[1, 0], [0, 1], [-1, -1]]", "1 0\n0 1\n-1 -1"])
+def test_text_is_read(text):
+    assert inputs.read_matrix(text).tolist() == KEYS
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("keys.csv", "", r"keys: .*keys.csv: there are no rows of numbers"),
+        ("keys.csv", "# nothing\n", "there are no rows of numbers"),
+        ("keys.csv", "1,2\n3,\n", r"keys.csv \(rows and numbers count from 0\): row 1, number 1: ''"),
+        ("keys.csv", "x,y\n1,2\n", "2 errors\n  row 0, number 0: 'x' is not a finite number"),
+        ("keys.json", "[[1, 2], [3", r"keys.json: is no JSON \(line 1"),
+        ("keys.json", '{"queries": []}', "an object with 'keys', is wanted; it has queries"),
+        ("keys.json", '{"keys": 3}', "rows of numbers are wanted"),
+        ("keys.json", "[[1, 2], 3]", "each row is a list of numbers"),
+    ],
+)
+def test_a_bad_file_is_named_with_what_is_wrong(tmp_path, name, text, words):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(RequestError, match=words):
+        inputs.read_matrix(tmp_path / name)
+
+
+def test_a_file_that_is_not_there_or_no_text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "keys.csv").write_bytes(b"\xff\xfe1,2")
+    with pytest.raises(RequestError, match="is not text in UTF-8"):
+        inputs.read_matrix("keys.csv")
+    with pytest.raises(RequestError, match=r"kyes.csv: no such file; did you mean 'keys.csv'\?"):
+        inputs.read_matrix("kyes.csv")
+    with pytest.raises(RequestError, match="cannot be read"):
+        inputs.read_matrix(tmp_path)
+
+
+def test_answers_are_frozen_and_become_json():
+    found = replace_key.replace_key(KEYS, [1, 1], 2, select=True, values=KEYS)
+    with pytest.raises(AttributeError, match="cannot assign"):
+        found.exact = True
+    for answer in (
+        found,
+        solve.find_selecting_query(KEYS, 0),
+        solve.find_identity_queries(KEYS, values=KEYS),
+        build_walkthrough.tour(),
+    ):
+        row = json.loads(json.dumps(answer.to_dict(), allow_nan=False))
+        assert {"kind", "question", "exact", "reason", "precision"} <= set(row)
+        assert answer.question in repr(answer)

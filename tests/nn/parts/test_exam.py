@@ -1,0 +1,510 @@
+"""The exam catches what it is there to catch: each broken part below fails the check that it should, and says why."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from headtohead.errors import ModelError, PartError
+from headtohead.nn.parts import registry
+from headtohead.nn.parts import registry as parts_registry
+from headtohead.nn.parts.attention import Attention
+from headtohead.nn.parts.base import Invariant, ModelSizes, Part
+from headtohead.nn.parts.merge import Merge
+from headtohead.nn.parts.norm import Norm
+from headtohead.nn.parts.pattern import Pattern
+from headtohead.nn.parts.position import Position
+from headtohead.nn.parts.registry import register_part
+from headtohead.testing import (
+    CHECK_NAMES,
+    CheckResult,
+    PartConformanceSuite,
+    check_part,
+    check_part_file,
+    list_option_sets,
+)
+
+MY_PARTS = Path(__file__).with_name("my_parts.py")
+
+
+@pytest.mark.usefixtures("unchecked")
+class TestSqrtAlibi(PartConformanceSuite):
+    """The exam as a user inherits it."""
+
+    use = MY_PARTS
+    slot = "position"
+    name = "sqrt-alibi"
+    options = ({}, {"strength": 2.0})
+
+
+@pytest.mark.usefixtures("unchecked")
+class TestEveryOther(PartConformanceSuite):
+    use = MY_PARTS
+    slot = "pattern"
+    name = "every-other"
+    options = ({"step": 3},)
+
+
+@pytest.fixture
+def enter(monkeypatch: pytest.MonkeyPatch, unchecked: None) -> Callable[[str, type[Part]], None]:
+    """Enter a class as the part "broken" of a slot, for this test only."""
+    parts_registry.list_part_classes()
+    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
+
+    def entered(slot: str, made: type[Part]) -> None:
+        register_part(slot, "broken")(made)
+
+    return entered
+
+
+def failed(slot: str, *checks: str) -> dict[str, CheckResult]:
+    """The findings that did not pass, one for each check."""
+    findings = check_part(slot, "broken", checks=checks or CHECK_NAMES)
+    return {finding.check: finding for finding in reversed(findings) if not finding.passed}
+
+
+class Changed(Merge):
+    """A merge that only has to say what it does to the heads."""
+
+    def change(self, heads: Tensor, valid: Tensor | None) -> Tensor:
+        raise NotImplementedError
+
+    def forward(
+        self, heads: Tensor, valid: Tensor | None = None, past: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        return self.change(heads, valid), None
+
+
+def test_a_look_into_the_future_is_caught(enter: Any) -> None:
+    class Broken(Changed):
+        def change(self, heads: Tensor, valid: Tensor | None) -> Tensor:
+            kept = heads if valid is None else heads * valid[:, None, :, None]
+            return heads + 0.1 * kept.sum(2, keepdim=True)
+
+    enter("merge", Broken)
+    found = failed("merge")
+    assert set(found) == {"causal", "cache"}
+    assert "merge broken, in a decoder" in str(found["causal"])
+    assert "broken and not declared: largest difference" in found["causal"].found
+    assert "declare 'causal' in breaks" in found["causal"].found
+
+
+def test_a_look_into_the_future_by_value_only_is_caught(enter: Any) -> None:
+    class Broken(Changed):
+        def change(self, heads: Tensor, valid: Tensor | None) -> Tensor:
+            return heads + 0.1 * heads.detach().roll(-1, dims=2)
+
+    enter("merge", Broken)
+    assert "gradient" not in failed("merge", "causal")["causal"].found
+
+
+def test_a_look_into_the_future_by_gradient_only_is_caught(enter: Any) -> None:
+    class Broken(Changed):
+        def change(self, heads: Tensor, valid: Tensor | None) -> Tensor:
+            ahead = heads.roll(-1, dims=2)
+            return heads + ahead - ahead.detach()
+
+    enter("merge", Broken)
+    assert "gradient of the first half by the second" in failed("merge", "causal")["causal"].found
+
+
+def test_dependence_on_the_length_is_caught(enter: Any) -> None:
+    class Broken(Changed):
+        def change(self, heads: Tensor, valid: Tensor | None) -> Tensor:
+            return heads / heads.shape[2]
+
+    enter("merge", Broken)
+    found = failed("merge", "causal", "cache")
+    assert set(found) == {"causal", "cache"}
+    assert "cut off at" in found["causal"].found
+
+
+def test_a_leak_in_training_only_is_caught(enter: Any) -> None:
+    class Broken(Changed):
+        def change(self, heads: Tensor, valid: Tensor | None) -> Tensor:
+            return heads + heads.mean(2, keepdim=True) if self.training else heads
+
+    enter("merge", Broken)
+    findings = [finding for finding in check_part("merge", "broken", checks=("causal",)) if not finding.passed]
+    assert [finding.tried.endswith("(in training)") for finding in findings] == [True]
+
+
+def test_a_law_declared_and_kept_is_caught(enter: Any) -> None:
+    class Broken(Changed):
+        @property
+        def violates(self) -> frozenset[Invariant]:
+            return frozenset({"causal", "batch", "repeatable", "cache"})
+
+        def change(self, heads: Tensor, valid: Tensor | None) -> Tensor:
+            return heads * 2
+
+    enter("merge", Broken)
+    found = failed("merge")
+    assert set(found) == {"causal", "batch", "repeatable", "cache"}
+    assert all("declared as broken, and kept" in finding.found for finding in found.values())
+
+
+def test_a_pattern_that_forgets_to_say_how_far_it_reaches_is_told_so(enter: Any) -> None:
+    class Broken(Pattern):
+        def allows(self, query_at: Tensor, key_at: Tensor) -> Tensor:
+            return query_at[..., :, None] >= key_at[..., None, :]
+
+    enter("pattern", Broken)
+    assert "says so with a reach of (.., 0)" in failed("pattern", "causal")["causal"].found
+
+
+def test_a_reach_that_is_too_short_is_caught(enter: Any) -> None:
+    class Broken(Pattern):
+        @property
+        def reach(self) -> tuple[int | None, int | None]:
+            return (2, 0)
+
+        def allows(self, query_at: Tensor, key_at: Tensor) -> Tensor:
+            return query_at[..., :, None] >= key_at[..., None, :]
+
+    enter("pattern", Broken)
+    found = failed("pattern", "contract", "roads")
+    assert "reach says 2 behind, and allows looks 11 behind" in found["contract"].found
+    assert "roads" in found
+
+
+def test_neighbours_that_matter_are_caught(enter: Any) -> None:
+    class Broken(Changed):
+        def change(self, heads: Tensor, valid: Tensor | None) -> Tensor:
+            return heads - 0.5 * heads.flip(0)
+
+    enter("merge", Broken)
+    assert "neighbours changed" in failed("merge", "batch")["batch"].found
+
+
+def test_the_size_of_the_batch_that_matters_is_caught(enter: Any) -> None:
+    class Broken(Changed):
+        def change(self, heads: Tensor, valid: Tensor | None) -> Tensor:
+            return heads * len(heads)
+
+    enter("merge", Broken)
+    assert "alone" in failed("merge", "batch")["batch"].found
+
+
+def test_state_that_is_parked_is_caught(enter: Any) -> None:
+    class Broken(Changed):
+        passes = 0
+
+        def change(self, heads: Tensor, valid: Tensor | None) -> Tensor:
+            self.passes += 1
+            return heads * self.passes
+
+    enter("merge", Broken)
+    assert "repeatable" in failed("merge", "repeatable")
+
+
+def test_chance_breaks_one_law_only(enter: Any) -> None:
+    class Broken(Changed):
+        def change(self, heads: Tensor, valid: Tensor | None) -> Tensor:
+            return heads * torch.rand(()).to(heads.dtype)
+
+    enter("merge", Broken)
+    found = failed("merge")
+    assert set(found) == {"repeatable"}
+    assert "from random state" in found["repeatable"].found
+
+
+def test_padding_that_matters_is_caught(enter: Any) -> None:
+    class Broken(Changed):
+        @property
+        def violates(self) -> frozenset[Invariant]:
+            return frozenset({"causal", "cache"})
+
+        def change(self, heads: Tensor, valid: Tensor | None) -> Tensor:
+            return heads + 0.1 * heads.sum(2, keepdim=True)
+
+    enter("merge", Broken)
+    assert set(failed("merge")) == {"padding"}
+
+
+def test_a_cache_that_is_ignored_is_caught_unless_declared(enter: Any) -> None:
+    class Broken(Attention):
+        """Each position by the mean of what came before."""
+
+        def __init__(self, sizes: ModelSizes, projection: Any, pattern: Any, merge: Any, positions: Any) -> None:
+            super().__init__(sizes, projection, pattern, merge, positions)
+            if not sizes.is_causal:
+                raise ModelError("looks back only")
+
+        def forward(self, x: Tensor, sight: Any, layer: int) -> tuple[Tensor, None]:
+            seen = x if sight.attention_mask is None else x * sight.attention_mask[:, -x.shape[1] :, None]
+            return seen.cumsum(1), None
+
+    enter("attention", Broken)
+    assert set(failed("attention")) == {"cache"}
+
+    class Declared(Broken):
+        @property
+        def violates(self) -> frozenset[Invariant]:
+            return frozenset({"cache"})
+
+    enter("attention", Declared)
+    assert failed("attention") == {}
+
+
+def test_roads_that_differ_are_caught(enter: Any) -> None:
+    """The fast road asks for the bias block by block: one that depends on how many are asked for is not a bias."""
+
+    class Broken(Position):
+        def bias(self, query_at: Tensor, key_at: Tensor) -> Tensor:
+            far = (query_at[..., :, None] - key_at[..., None, :]).abs()[..., None, :, :]
+            return -far * (0.1 if query_at.shape[-1] > 20 else 0.2)
+
+    enter("position", Broken)
+    found = failed("position", "roads")["roads"]
+    assert found.setting == "decoder with a window"
+    assert "largest difference" in found.found
+
+
+def test_a_parameter_without_a_gradient_is_named(enter: Any) -> None:
+    class Broken(Changed):
+        def __init__(self, sizes: ModelSizes) -> None:
+            super().__init__(sizes)
+            self.idle = nn.Parameter(torch.ones(sizes.heads))
+
+        def change(self, heads: Tensor, valid: Tensor | None) -> Tensor:
+            return heads
+
+    enter("merge", Broken)
+    assert "no gradient: layers.0.attention.merge.idle" in failed("merge")["gradients"].found
+
+
+def test_a_gradient_that_is_no_number_is_named(enter: Any) -> None:
+    class Broken(Changed):
+        def __init__(self, sizes: ModelSizes) -> None:
+            super().__init__(sizes)
+            self.power = nn.Parameter(torch.ones(()))
+
+        def change(self, heads: Tensor, valid: Tensor | None) -> Tensor:
+            return heads + (heads * 0).abs() ** self.power.clamp(0.1, 0.2)
+
+    enter("merge", Broken)
+    assert "not finite: " in failed("merge", "gradients")["gradients"].found
+
+
+def test_what_starts_at_zero_hides_nothing(enter: Any) -> None:
+    """A gate that starts at 0 would keep the leak behind it out of sight, and its own weights without a gradient."""
+
+    class Broken(Changed):
+        def __init__(self, sizes: ModelSizes) -> None:
+            super().__init__(sizes)
+            self.gate = nn.Parameter(torch.zeros(()))
+            self.inner = nn.Linear(sizes.head_dim, sizes.head_dim)
+
+        def change(self, heads: Tensor, valid: Tensor | None) -> Tensor:
+            return heads + self.gate * self.inner(heads).flip(2)
+
+    enter("merge", Broken)
+    assert set(failed("merge", "gradients", "causal")) == {"causal"}
+
+
+def test_a_parameter_drawn_in_the_constructor_only_is_named(enter: Any) -> None:
+    class Broken(Changed):
+        def __init__(self, sizes: ModelSizes) -> None:
+            super().__init__(sizes)
+            self.raw = nn.Parameter(torch.randn(sizes.heads))
+
+        def change(self, heads: Tensor, valid: Tensor | None) -> Tensor:
+            return heads * self.raw[:, None, None]
+
+    enter("merge", Broken)
+    found = failed("merge")
+    assert set(found) == {"initial"}
+    assert "layers.0.attention.merge.raw, layers.1.attention.merge.raw" in found["initial"].found
+    assert "draws it in reset_parameters(self)" in found["initial"].found
+
+
+def test_a_buffer_drawn_by_numpy_is_caught(enter: Any) -> None:
+    import numpy as np
+
+    class Broken(Changed):
+        def __init__(self, sizes: ModelSizes) -> None:
+            super().__init__(sizes)
+            self.register_buffer("drawn", torch.tensor(np.random.rand(sizes.heads)).float())  # noqa: NPY002
+
+        def change(self, heads: Tensor, valid: Tensor | None) -> Tensor:
+            return heads * self.get_buffer("drawn")[:, None, None]
+
+    enter("merge", Broken)
+    assert "merge.drawn" in failed("merge", "initial")["initial"].found
+
+
+def test_a_part_that_sets_the_random_state_is_caught(enter: Any) -> None:
+    class Broken(Changed):
+        def __init__(self, sizes: ModelSizes) -> None:
+            super().__init__(sizes)
+            self.raw = nn.Parameter(torch.empty(sizes.heads))
+            self.reset_parameters()
+
+        def reset_parameters(self) -> None:
+            torch.manual_seed(0)
+            nn.init.normal_(self.raw)
+
+        def change(self, heads: Tensor, valid: Tensor | None) -> Tensor:
+            return heads * self.raw[:, None, None]
+
+    enter("merge", Broken)
+    assert "the same for every seed: layers.0.attention.merge.raw" in failed("merge", "initial")["initial"].found
+
+
+def test_state_outside_state_dict_is_caught(enter: Any) -> None:
+    class Broken(Changed):
+        def __init__(self, sizes: ModelSizes) -> None:
+            super().__init__(sizes)
+            self.order = torch.rand(sizes.heads)
+
+        def change(self, heads: Tensor, valid: Tensor | None) -> Tensor:
+            return heads * self.order[:, None, None]
+
+    enter("merge", Broken)
+    assert "has to be a parameter or a buffer" in failed("merge", "state")["state"].found
+
+
+def test_another_precision_inside_is_caught(enter: Any) -> None:
+    class Broken(Norm):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.float()
+
+    enter("norm", Broken)
+    assert "gives torch.float32 for torch.float64" in failed("norm", "contract")["contract"].found
+
+
+def test_another_shape_is_caught(enter: Any) -> None:
+    class Broken(Changed):
+        def change(self, heads: Tensor, valid: Tensor | None) -> Tensor:
+            return heads[:, :, :-1]
+
+    enter("merge", Broken)
+    found = failed("merge", "contract", "shapes")
+    assert "the merge gives the shape (3, 4, 6, 8), not (3, 4, 7, 8)" in found["contract"].found
+    assert "shapes" in found
+
+
+def test_an_absolute_signal_that_is_not_owned_up_to_is_caught(enter: Any) -> None:
+    class Broken(Position):
+        def embed(self, x: Tensor, at: Tensor) -> Tensor:
+            return x + at[..., None].to(x.dtype) / 10
+
+    enter("position", Broken)
+    assert "say so with absolute = True" in failed("position", "contract")["contract"].found
+
+
+def test_a_bias_for_one_text_only_is_caught(enter: Any) -> None:
+    class Broken(Position):
+        def bias(self, query_at: Tensor, key_at: Tensor) -> Tensor:
+            far = query_at[:, None] - key_at[None, :]
+            return -far.abs().expand(self.sizes.heads, *far.shape)
+
+    enter("position", Broken)
+    assert "contract" in failed("position", "contract")
+
+
+def test_a_part_of_another_family_is_caught(enter: Any) -> None:
+    class Broken(Norm):
+        def forward(self, x: Tensor, *more: Any) -> Any:
+            return x, None
+
+    enter("merge", Broken)
+    assert "does not inherit parts.Merge" in failed("merge", "contract")["contract"].found
+
+
+def test_a_part_that_raises_is_a_finding(enter: Any) -> None:
+    class Broken(Changed):
+        def change(self, heads: Tensor, valid: Tensor | None) -> Tensor:
+            raise KeyError("no such head")
+
+    enter("merge", Broken)
+    found = failed("merge")
+    assert set(found) == set(CHECK_NAMES) - {"initial"}
+    assert "KeyError: 'no such head'" in found["shapes"].found
+
+
+def test_a_constructor_that_raises_is_a_finding(enter: Any) -> None:
+    class Broken(Changed):
+        def __init__(self, sizes: ModelSizes) -> None:
+            raise ZeroDivisionError("on purpose")
+
+    enter("merge", Broken)
+    assert "ZeroDivisionError: on purpose" in failed("merge")["contract"].found
+
+
+def test_a_part_for_decoders_only_is_examined_as_a_decoder_only() -> None:
+    parts_registry.load_part_file(MY_PARTS)
+    findings = check_part("pattern", "every-other", {"step": 2}, checks=("contract", "causal"))
+    assert {finding.setting for finding in findings} == {"decoder"}
+    assert all(finding.passed for finding in findings)
+
+
+def test_a_part_that_refuses_every_model_is_an_error(enter: Any) -> None:
+    class Broken(Changed):
+        def __init__(self, sizes: ModelSizes) -> None:
+            raise ModelError("not today")
+
+    enter("merge", Broken)
+    with pytest.raises(PartError, match=r"merge broken can be built into no model .*decoder: not today"):
+        check_part("merge", "broken")
+
+
+def test_requests_that_make_no_sense_are_errors() -> None:
+    with pytest.raises(PartError, match="there is no check 'casual'"):
+        check_part("merge", "concat", checks=("casual",))
+    with pytest.raises(PartError, match="shift has no option 'bye'"):
+        check_part("merge", "shift", {"bye": 1})
+    with pytest.raises(PartError, match="there is no merge 'concatenate', did you mean 'concat'"):
+        check_part("merge", "concatenate")
+
+
+def test_exam_raises_with_the_part_the_check_and_the_numbers(enter: Any) -> None:
+    class Broken(Changed):
+        def change(self, heads: Tensor, valid: Tensor | None) -> Tensor:
+            return heads.flip(2)
+
+    enter("merge", Broken)
+
+    class Exam(PartConformanceSuite):
+        slot, name = "merge", "broken"
+
+    with pytest.raises(AssertionError, match=r"FAILED causal: merge broken, in a decoder\n  tried: .*\n  found: .*\d"):
+        Exam().test_causality()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_file_of_parts_is_examined_part_by_part() -> None:
+    findings = check_part_file(MY_PARTS)
+    assert {finding.part for finding in findings} == {
+        "position sqrt-alibi",
+        "pattern every-other (step = 4)",
+        "merge noisy-gates",
+    }
+    assert not [str(finding) for finding in findings if not finding.passed]
+    assert set(findings[0].to_dict()) == {"part", "setting", "check", "passed", "tried", "found"}
+
+
+def test_a_file_without_parts_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "empty.py").write_text("x = 1\n")
+    with pytest.raises(PartError, match=r"empty\.py: defines no part; enter a class with @part"):
+        check_part_file("empty.py", tmp_path)
+
+
+def test_options_to_try_are_the_defaults_and_each_other_choice() -> None:
+    assert list_option_sets(parts_registry.get_part_class("merge", "shuffle")) == [{}, {"draw": "every-pass"}]
+    assert list_option_sets(parts_registry.get_part_class("pattern", "window")) == [{"size": 4}]
+    assert list_option_sets(parts_registry.get_part_class("norm", "layer")) == [{}, {"bias": False}]
+
+
+def test_an_option_that_cannot_be_guessed_is_an_error(enter: Any) -> None:
+    class Broken(Changed):
+        def __init__(self, sizes: ModelSizes, *, words: str) -> None:
+            super().__init__(sizes)
+
+    enter("merge", Broken)
+    with pytest.raises(PartError, match="merge 'broken' needs the option 'words', and what to try cannot be guessed"):
+        list_option_sets(Broken)

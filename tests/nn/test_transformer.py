@@ -1,0 +1,345 @@
+"""The model as a whole: what it shows, how it starts, what it refuses, what a window costs, and what it decodes."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from headtohead.audit.conformance import invariants
+from headtohead.config import model as config_model
+from headtohead.errors import ModelError
+from headtohead.nn.init import build_model, compute_tensor_hashes
+from headtohead.nn.kv_cache import KVCache
+from headtohead.nn.parts import registry
+from headtohead.nn.parts.base import ModelSizes
+from headtohead.nn.parts.merge import Merge
+from headtohead.nn.parts.registry import register_part
+from headtohead.nn.torch_rng import fork_seeded_rng
+from headtohead.nn.transformer import Transformer
+
+VOCAB = 19
+
+
+def build(classes: int | None = None, seed: int = 0, **settings: Any) -> Transformer:
+    model = config_model.TransformerConfig.model_validate(
+        {"width": 16, "layers": 2, "heads": 2, "context": 24, **settings}
+    )
+    made = build_model(model, VOCAB, classes, seed=seed)
+    assert isinstance(made, Transformer)
+    return made.eval()
+
+
+def texts(rows: int, length: int, seed: int = 0) -> Tensor:
+    return torch.randint(VOCAB, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+# Maps
+
+
+@pytest.mark.parametrize("settings", [{}, {"position": ["alibi", "rope"]}, {"pattern": {"kind": "window", "size": 3}}])
+@pytest.mark.parametrize("classes", [None, 3])
+def test_rows_of_maps_sum_to_one(settings: dict[str, Any], classes: int | None) -> None:
+    maps = build(classes, **settings)(texts(3, 9), maps=True).maps
+    assert maps is not None
+    assert [tuple(m.shape) for m in maps] == [(3, 2, 9, 9)] * 2
+    for layer in maps:
+        assert torch.allclose(layer.sum(-1), torch.ones(3, 2, 9), atol=1e-6)
+        assert (layer >= 0).all()
+
+
+def test_causal_maps_are_triangular_and_windowed_ones_banded() -> None:
+    ids = texts(2, 9)
+    (causal, _) = build()(ids, maps=True).maps or ()
+    assert (causal.triu(1) == 0).all()
+    assert (causal.tril() > 0).sum() == 2 * 2 * 45
+    (banded, _) = build(pattern={"kind": "window", "size": 3})(ids, maps=True).maps or ()
+    assert (banded.triu(1) == 0).all()
+    assert (banded.tril(-3) == 0).all()
+
+
+def test_padding_gets_no_weight_in_maps() -> None:
+    mask = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
+    (first, _) = build(3)(texts(2, 9), mask, maps=True).maps or ()
+    assert (first[1, :, :, 5:] == 0).all()
+    assert torch.allclose(first[1, :, :5].sum(-1), torch.tensor(1.0))
+
+
+def test_maps_are_given_only_when_asked_for() -> None:
+    assert build()(texts(1, 4)).maps is None
+    assert build()(texts(1, 4), road="explicit").maps is None
+
+
+def test_maps_with_a_cache_show_all_keys() -> None:
+    model, cache, ids = build(), KVCache(2), texts(2, 7)
+    model(ids[:, :6], cache=cache)
+    last = model(ids[:, 6:], cache=cache, maps=True).maps
+    whole = model(ids, maps=True).maps
+    assert last is not None
+    assert whole is not None
+    assert all(torch.allclose(one, other[:, :, 6:], atol=1e-6) for one, other in zip(last, whole, strict=True))
+
+
+# How it starts
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "alibi": {"position": "alibi"},
+    "none": {"position": "none"},
+    "alibi and rope": {"position": ["alibi", "rope"]},
+    "post": {"block": "post"},
+    "parallel": {"block": "parallel"},
+    "more layers": {"layers": 4},
+    "window": {"pattern": {"kind": "window", "size": 3}},
+    "swiglu": {"feedforward": {"kind": "swiglu", "hidden": 64}},
+    "mlp projection": {"projection": "mlp"},
+    "biases": {"projection": {"kind": "linear", "bias": True}},
+    "shuffle": {"merge": "shuffle"},
+    "rms": {"norm": "rms"},
+    "no output bias": {"output_bias": False},
+    "longer context": {"context": 48, "position": "alibi"},
+    "dropout": {"dropout": 0.1},
+}
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_what_two_variants_share_starts_equal(variant: str) -> None:
+    one, other = build(), build(**VARIANTS[variant])
+    baseline, changed = one.state_dict(), other.state_dict()
+    shared = {name for name in baseline.keys() & changed.keys() if baseline[name].shape == changed[name].shape}
+    assert {"embedding.weight", "output.weight", "layers.1.attention.output.weight"} <= shared
+    assert [name for name in shared if not torch.equal(baseline[name], changed[name])] == []
+    hashes = compute_tensor_hashes(one), compute_tensor_hashes(other)
+    assert [name for name in shared if hashes[0][name] != hashes[1][name]] == []
+
+
+def test_the_words_vectors_start_as_large_as_asked() -> None:
+    as_torch, small = build(classes=3), build(classes=3, embedding_start=0.02)
+    assert torch.equal(small.embedding.weight, as_torch.embedding.weight * 0.02)
+    rest = [name for name in as_torch.state_dict() if name != "embedding.weight"]
+    assert all(torch.equal(as_torch.state_dict()[name], small.state_dict()[name]) for name in rest)
+
+
+def test_learned_positions_start_as_large_as_asked() -> None:
+    as_torch, small = build(), build(position={"kind": "learned", "start": 0.02})
+    tables = [model.state_dict()["positions.0.table.weight"] for model in (as_torch, small)]
+    assert torch.allclose(tables[1], tables[0] * 0.02)
+    with pytest.raises(ModelError, match="above 0, not 0"):
+        build(position={"kind": "learned", "start": 0})
+
+
+def test_a_classifier_and_a_language_model_share_their_start() -> None:
+    decoder, encoder = build().state_dict(), build(3).state_dict()
+    shared = decoder.keys() & encoder.keys()
+    assert len(shared) > 20
+    assert all(torch.equal(decoder[name], encoder[name]) for name in shared)
+
+
+def test_tensors_of_one_shape_are_not_drawn_alike() -> None:
+    state = build().state_dict()
+    drawn = [t for t in state.values() if t.dim() == 2 and t.std() > 0]
+    assert len({t.sum().item() for t in drawn}) == len(drawn)
+
+
+def test_another_seed_starts_elsewhere() -> None:
+    one, other = compute_tensor_hashes(build(seed=0)), compute_tensor_hashes(build(seed=1))
+    moved = {name for name in one if one[name] != other[name]}
+    assert {name for name in one if "norm" not in name} == moved
+
+
+def test_creating_a_model_leaves_the_random_state_alone() -> None:
+    before = torch.get_rng_state()
+    build()
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_drawing_is_a_stream_of_its_own() -> None:
+    before = torch.get_rng_state()
+    with fork_seeded_rng(0, "dropout", 5):
+        one = torch.rand(3)
+    torch.rand(7)
+    torch.set_rng_state(before)
+    with fork_seeded_rng(0, "dropout", 5):
+        assert torch.equal(torch.rand(3), one)
+    with fork_seeded_rng(0, "dropout", 6):
+        assert not torch.equal(torch.rand(3), one)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_tied_weights_are_one_tensor() -> None:
+    tied = build(tied=True)
+    assert tied.output.weight is tied.embedding.weight
+    assert torch.equal(tied.output.weight, build().output.weight)  # drawn as the output layer that it also is
+
+
+# What it refuses
+
+
+def test_learned_positions_end_with_the_context() -> None:
+    model = build()
+    assert model.limit == 24
+    assert model(texts(1, 24)).logits.shape == (1, 24, VOCAB)
+    words = r"25 positions are more than the 24 that the model's position part knows \(learned\); take a position that"
+    with pytest.raises(ModelError, match=words):
+        model(texts(1, 25))
+
+
+def test_learned_positions_end_with_the_context_when_decoding() -> None:
+    model, cache = build(), KVCache(2)
+    model(texts(1, 24), cache=cache)
+    with pytest.raises(ModelError, match="25 positions are more than the 24"):
+        model(texts(1, 1), cache=cache)
+
+
+def test_padding_does_not_count_as_a_position() -> None:
+    mask = torch.ones(1, 30, dtype=torch.long)
+    mask[0, :6] = 0
+    assert build()(texts(1, 30), mask).logits.shape == (1, 30, VOCAB)
+    with pytest.raises(ModelError, match="25 positions"):
+        build()(texts(1, 31), torch.cat((mask, torch.ones(1, 1, dtype=torch.long)), dim=1))
+
+
+@pytest.mark.parametrize("position", ["none", "sinusoidal", "alibi", "rope"])
+def test_other_positions_go_on(position: str) -> None:
+    model = build(position=position)
+    assert model.limit is None
+    assert model(texts(1, 60)).logits.isfinite().all()
+
+
+def test_a_closed_road_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
+
+    @register_part("merge", "in-plain-sight")
+    class InPlainSight(Merge):
+        attn_implementations = frozenset({"explicit"})
+
+        def __init__(self, sizes: ModelSizes) -> None:
+            super().__init__(sizes)
+
+        def forward(
+            self, heads: Tensor, valid: Tensor | None = None, past: Tensor | None = None
+        ) -> tuple[Tensor, Tensor | None]:
+            return heads, None
+
+    model = build(merge="in-plain-sight")
+    assert model.attn_implementations == {"explicit"}
+    assert torch.allclose(model(texts(1, 5)).logits, build()(texts(1, 5)).logits, atol=1e-6)
+    with pytest.raises(ModelError, match="the fused road is closed: a part of this model allows explicit only"):
+        model(texts(1, 5), road="fused")
+
+
+# Padding
+
+
+def test_a_row_that_is_all_padding_harms_nothing() -> None:
+    for classes in (None, 3):
+        model = build(classes).train()
+        mask = torch.tensor([[1] * 6, [0] * 6])
+        for road in ("explicit", "fused"):
+            model.zero_grad()
+            out = model(texts(2, 6), mask, road=road).logits
+            out[0].square().sum().backward()
+            assert out.isfinite().all()
+            assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_padding_can_be_left_in_as_some_reports_did() -> None:
+    mask = torch.tensor([[1] * 4 + [0] * 5])
+    ids, others = texts(1, 9), torch.cat((texts(1, 9)[:, :4], texts(1, 5, seed=1)), dim=1)
+    masked, unmasked = build(3), build(3, mask_padding=False)
+    assert torch.allclose(masked(ids, mask).logits, masked(others, mask).logits, atol=1e-6)
+    assert not torch.allclose(unmasked(ids, mask).logits, unmasked(others, mask).logits, atol=1e-3)
+    assert torch.allclose(unmasked(ids, mask).logits, unmasked(ids).logits)
+
+
+# Dropout
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("road", ["explicit", "fused"])
+def test_dropout_of_weights_keeps_the_mean(road: str) -> None:
+    """Attention alone, without feed-forward: what is dropped is made up for by what is left, on both roads."""
+    model = build(layers=1, feedforward="none", dropout=0.3, position="none", final_norm=False)
+    model.drop.p = model.layers[0].block.drop.p = 0.0  # only the weights of attention are dropped
+    ids = texts(1, 6)
+    expected = model(ids, road=road).logits
+    model.train()
+    with torch.no_grad(), fork_seeded_rng(0, "test", road):
+        drawn = torch.stack([model(ids, road=road).logits for _ in range(600)])
+    assert drawn.std(0).mean() > 0.01
+    error = (drawn.mean(0) - expected).abs() / (drawn.std(0) / 600**0.5 + 1e-6)
+    assert error.mean() < 1.5
+
+
+# Decoding
+
+
+@torch.no_grad()
+def test_a_cache_grows_without_losing_anything() -> None:
+    """Past the room that it starts with, twice."""
+    model = build(position=["alibi", "rope"], pattern={"layers": ["causal", {"kind": "window", "size": 5}]})
+    ids = texts(2, 150)
+    stepwise = invariants.compute_logits_in_chunks(model, ids, [60, *[1] * 90])
+    assert torch.allclose(stepwise, model(ids).logits, atol=1e-5)
+
+
+@torch.no_grad()
+def test_caches_belong_to_their_callers() -> None:
+    """Two texts decoded in turns by one model do not meet."""
+    model, (one, other) = build(), (texts(1, 8, seed=1), texts(1, 8, seed=2))
+    caches = [KVCache(2), KVCache(2)]
+    steps: list[list[Tensor]] = [[], []]
+    for i in range(8):
+        for which, ids in enumerate((one, other)):
+            steps[which].append(model(ids[:, i : i + 1], cache=caches[which]).logits)
+    for which, ids in enumerate((one, other)):
+        assert torch.allclose(torch.cat(steps[which], dim=1), model(ids).logits, atol=1e-5)
+    assert [cache.length for cache in caches] == [8, 8]
+
+
+@torch.no_grad()
+def test_padding_may_begin_after_a_cache_without_any() -> None:
+    """A prompt of one length for all, then rows of which some have ended."""
+    model, ids = build(), texts(2, 8)
+    valid = torch.ones(2, 8, dtype=torch.bool)
+    valid[1, 6:] = False
+    cache = KVCache(2)
+    first = model(ids[:, :5], cache=cache).logits
+    second = model(ids[:, 5:], valid[:, 5:], cache=cache).logits
+    whole = model(ids, valid).logits
+    assert torch.allclose(torch.cat((first, second), dim=1)[valid], whole[valid], atol=1e-5)
+
+
+# What a window costs
+
+
+class Largest(TorchDispatchMode):
+    """Notes the largest tensor that is made."""
+
+    size = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for one in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(one, Tensor):
+                self.size = max(self.size, one.untyped_storage().nbytes())
+        return out
+
+
+def largest(length: int, **settings: Any) -> int:
+    model = build(layers=1, **settings)
+    with Largest() as noted:
+        hidden, _ = model.stream(texts(1, length))
+        hidden.sum().backward()
+    return noted.size
+
+
+@pytest.mark.parametrize("classes", [None, 3], ids=["decoder", "encoder"])
+def test_memory_of_a_window_is_linear_in_the_context(classes: int | None) -> None:
+    windowed = {"position": "alibi", "pattern": {"kind": "window", "size": 9}, "classes": classes}
+    full = {"position": "alibi", "classes": classes}
+    short, long = largest(256, **windowed), largest(1024, **windowed)
+    assert long <= 4 * short
+    assert largest(1024, **full) >= 15 * largest(256, **full)
+    assert 10 * long < largest(1024, **full)

@@ -1,0 +1,242 @@
+"""A folder of experiments without any training, a client that speaks to the application, and a real server."""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra serve is not installed")
+from starlette.testclient import TestClient
+
+from headtohead.atomic_io import append_jsonl, write_json
+from headtohead.web import training_process
+from headtohead.web.app import create_app
+
+HOSTILE = "<script>alert(1)</script>&\"'"
+SERVER = """
+import pathlib, sys
+from headtohead.web import connections
+from headtohead.web.server import serve
+runs, host, *patience = sys.argv[1:]
+if patience:
+    connections.HEADER_SECONDS = connections.WRITE_SECONDS = float(patience[0])
+serve(pathlib.Path(runs), host=host, port=0, ready=lambda address: print(address, flush=True))
+"""
+"""a server at an address; the last argument is how long it waits for clients, if not as long as ever"""
+
+TEXT = """question = "Does ALiBi help here?"
+task = "language-model"
+seeds = 1
+[data]
+source = "text"
+[model]
+width = 16
+layers = 1
+heads = 2
+context = 8
+[training]
+steps = 8
+batch = 4
+evaluate = 4
+checkpoint = 4
+[variants.alibi]
+model.position = "alibi"
+"""
+
+
+def write_experiment(folder: Path, *, question: str = "Does it help?", seeds: int = 2, finished: int = 2) -> Path:
+    """An experiment's folder as a training leaves it: some trials finished, the next one begun."""
+    variants = {"alibi": {"model": {"position": "alibi"}}}
+    about = {
+        "name": folder.name,
+        "question": question,
+        "seeds": seeds,
+        "task": "language-model",
+        "primary": {"metric": "perplexity", "split": "test"},
+        "model": {"position": ["learned"]},
+        "variants": variants,
+    }
+    write_json(folder_made(folder) / "experiment.json", {"schema": 1, "identity": "x", "experiment": about})
+    wanted = [(name, seed) for seed in range(seeds) for name in ("baseline", "alibi")]
+    for at, (name, seed) in enumerate(wanted[: finished + 1]):
+        run = folder_made(folder / name / f"seed-{seed}")
+        write_json(run / "trial.json", {})
+        write_json(run / "start.json", {"steps": 20})
+        for step in (0, 10):
+            append_jsonl(run / "metrics.jsonl", {"step": step, "split": "validation", "perplexity": 30.0 - step})
+        if at < finished:
+            write_json(run / "result.json", {})
+    return folder
+
+
+def folder_made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def write_verdict(folder: Path, sentence: str = "alibi helped: perplexity 5 % lower.") -> None:
+    row = {"variant": "alibi", "word": "helped", "sentence": sentence, "metric": "perplexity", "matters": 0.01}
+    row |= {"effect": -0.05, "interval": [-0.06, -0.04], "interval_seeds": [-0.055, -0.045], "seeds": 2}
+    write_json(folder / "findings.json", {"schema": 1, "metric": "perplexity", "verdicts": [row]})
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """RUNS with an experiment that is finished and one that was stopped."""
+    made = tmp_path / "runs"
+    write_verdict(write_experiment(made / "done", finished=4))
+    write_experiment(made / "stopped")
+    return made
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """The folder that the server is started in: an experiment file and its text."""
+    return write_files(tmp_path)
+
+
+def write_files(place: Path) -> Path:
+    """An experiment file and its text."""
+    text = folder_made(place / "text")
+    for name in ("train", "validation", "test"):
+        (text / f"{name}.txt").write_text("\n".join(f"word{i % 7} is {name} line {i} ." for i in range(40)))
+    (place / "mine.toml").write_text(TEXT)
+    return place
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a real experiment, trained to its verdict by `h2h run` in a terminal."""
+    place = write_files(tmp_path_factory.mktemp("finished"))
+    command = [sys.executable, "-m", "headtohead.cli", "run", "mine.toml", "--seeds", "2", "--workers", "1"]
+    subprocess.run([*command, "--out", "runs/real"], cwd=place, check=True, capture_output=True)
+    return place / "runs" / "real"
+
+
+@pytest.fixture
+def client(runs: Path, files: Path) -> Iterator[TestClient]:
+    with TestClient(
+        create_app(runs, experiment_files_folder=files), base_url="http://127.0.0.1:8000", follow_redirects=False
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def server(runs: Path, files: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[str], int]]]:
+    """Starts a real server in a process of its own: (process, port). All are ended, and so is what they started."""
+    started = []
+
+    def start(host: str = "127.0.0.1", *patience: str) -> tuple[subprocess.Popen[str], int]:
+        command = [sys.executable, "-c", SERVER, str(runs), host, *patience]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=files)
+        started.append(process)
+        assert process.stdout is not None
+        address = urlsplit(process.stdout.readline().strip())
+        assert address.port is not None and ("token=" in address.query) == (host != "127.0.0.1")
+        return process, address.port
+
+    yield start
+    for process in started:
+        process.terminate()
+        process.wait(timeout=20)
+        assert process.stdout is not None
+        process.stdout.close()
+    for name in training_process.list_started_names(runs):
+        if (left := training_process.find_training_process(runs, name)) is not None:
+            left.signal(signal.SIGKILL)
+
+
+def ask(port: int, text: str, *, seconds: float = 60) -> str:
+    """A request as it is written, and the whole answer."""
+    with socket.create_connection(("127.0.0.1", port), timeout=seconds) as line:
+        line.sendall(text.encode())
+        found = b""
+        while piece := line.recv(65536):
+            found += piece
+        return found.decode(errors="replace")
+
+
+def wait_until(true: Callable[[], Any], seconds: float = 150) -> Any:
+    until = time.monotonic() + seconds
+    while not (found := true()):
+        assert time.monotonic() < until, "it took too long"
+        time.sleep(0.1)
+    return found
+
+
+MARKUP = "<img/src=x/onerror=alert(1)>"
+"""a token that would be an element, were it not escaped"""
+SPOKEN = ["the", "people", "will", "build", "schools", "and", "honor", "law", "peace", "jobs", MARKUP]
+
+
+def _write_tokenizer(path: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    vocabulary = {token: i for i, token in enumerate(["<pad>", "<unk>", "<s>", "</s>", *SPOKEN])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.save(str(path))
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """RUNS with one experiment of two small language models, trained in a second; the baseline kept a checkpoint."""
+    import random
+    import shutil
+
+    import torch
+
+    from headtohead.config.loading import build_trial as trial_of
+    from headtohead.experiment import loading, model_io
+    from headtohead.experiment.trial import build_training, prepare_dataset
+
+    place = tmp_path_factory.mktemp("trained")
+    draw = random.Random(0)
+    for name, count in (("train", 60), ("validation", 20), ("test", 20)):
+        rows = [" ".join(draw.choices(SPOKEN, k=8)) for _ in range(count)]
+        (folder_made(place / "data") / f"{name}.txt").write_text("\n".join(rows) + "\n")
+    _write_tokenizer(place / "tokenizer.json")
+    raw: dict[str, Any] = {
+        "question": "Where does it look?",
+        "task": "language-model",
+        "seeds": 1,
+        "data": {"source": str(place / "data"), "tokens": {"kind": "file", "path": str(place / "tokenizer.json")}},
+        "model": {"width": 16, "layers": 2, "heads": 2, "context": 24},
+        "training": {"steps": 12, "batch": 8, "checkpoint": 6},
+        "variants": {"alibi": {"model": {"position": "alibi"}}},
+    }
+    experiment = loading.build_experiment(raw, "tiny")
+    runs = folder_made(place / "runs")
+    write_json(
+        folder_made(runs / "tiny") / "experiment.json",
+        {"schema": 1, "experiment": {**experiment.model_dump(mode="json"), "name": "tiny"}},
+    )
+    for name in experiment.names:
+        run = runs / "tiny" / name / "seed-0"
+        trial = trial_of(experiment, name, 0)
+        prepared = prepare_dataset(trial.data, trial.task)
+        model, training = build_training(trial, prepared, run, torch.device("cpu"))
+        training.run()
+        model_io.save(run, model, prepared.tokenizer, trial, prepared.corpus.label_names)
+        for rest in run.glob("checkpoint-*"):
+            shutil.rmtree(rest)
+    halfway = folder_made(runs / "tiny" / "baseline" / "seed-0" / "checkpoint-000006")
+    untrained = model_io.load(runs / "tiny" / "baseline" / "seed-0", use_initial_weights=True)
+    model_io.save_weights(halfway / "model.safetensors", untrained.model)
+    return runs
+
+
+@pytest.fixture(scope="session")
+def looking(trained: Path) -> Iterator[TestClient]:
+    """An application with models to look at; its model process lives as long as the tests."""
+    with TestClient(
+        create_app(trained, experiment_files_folder=trained.parent), base_url="http://127.0.0.1:8000"
+    ) as made:
+        yield made

@@ -1,0 +1,127 @@
+"""Design by hand over HTTP: the library's own answers, and a reason for whatever it cannot take."""
+
+import json
+import math
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from headtohead.key_design import solve
+from headtohead.web.pages.design import EXAMPLE_KEYS, MAX_COORDINATE, MAX_KEYS
+
+TRIANGLE = [[0.0, 2.0], [-2.0, -1.0], [2.0, -1.0], [0.5, 0.0]]
+VALUES = [1.0, 2.0, 3.0, 4.0]
+
+
+def test_select_and_average_give_what_the_library_gives(client: TestClient) -> None:
+    found = client.post("/api/design/select", json={"keys": TRIANGLE, "values": VALUES, "key": 0}).json()
+    ours = solve.find_selecting_query(TRIANGLE, 0, values=[[value] for value in VALUES])
+    assert {name: found[name] for name in ours.to_dict()} == ours.to_dict()
+    assert found["weights"][0] >= 0.999
+    assert found["heading"] == "Select key 0: exact in the limit"
+    assert found["facts"]["length of the query"] == f"{ours.norm:.4g}"
+    asked = {"keys": TRIANGLE, "indices": [1, 2], "precision": 0.9}
+    found = client.post("/api/design/average", json=asked).json()
+    assert found["query"] == solve.find_averaging_query(TRIANGLE, [1, 2], precision=0.9).query.tolist()
+    assert found["weights"][1] == pytest.approx(0.45, abs=1e-6)
+
+
+def test_where_no_query_does_it_the_answer_says_why_and_how_near(client: TestClient) -> None:
+    found = client.post("/api/design/select", json={"keys": TRIANGLE, "key": 3}).json()
+    assert not found["exact"]
+    assert "Key 3 is no corner of the keys" in found["reason"]
+    assert f"with weight {found['weights'][3]:.4g}" in found["reason"]
+    assert sum(c * x for c, (x, _) in zip(found["certificate"], TRIANGLE, strict=True)) == pytest.approx(0, abs=1e-12)
+    square = {"keys": EXAMPLE_KEYS["a square"], "indices": [0, 2]}
+    assert "no face of the keys" in client.post("/api/design/average", json=square).json()["reason"]
+
+
+def test_identity_gives_a_query_for_each_key(client: TestClient) -> None:
+    found = client.post("/api/design/identity", json={"keys": EXAMPLE_KEYS["a square"]}).json()
+    assert found["exact"]
+    assert len(found["query"]) == 4
+    assert all(found["weights"][at][at] >= 0.999 for at in range(4))
+    assert not client.post("/api/design/identity", json={"keys": TRIANGLE}).json()["exact"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "words"),
+    [
+        ("select", '{"keys": [[NaN, 0]], "key": 0}', "body.keys.0.0: Input should be a finite number"),
+        ("select", '{"keys": [[1e400, 0]], "key": 0}', "body.keys.0.0: Input should be a finite number"),
+        ("select", f'{{"keys": [[{MAX_COORDINATE + 1}, 0]], "key": 0}}', "less than or equal to 1000"),
+        ("select", f'{{"keys": [[1{"0" * 400}, 0]], "key": 0}}', "body.keys.0.0"),
+        ("select", '{"keys": [[1e-200, 0], [0, 0]], "key": 0}', "0, or at least 1e-06 in size"),
+        ("select", '{"keys": [["1", 0]], "key": 0}', "body.keys.0.0: Input should be a valid number"),
+        ("select", '{"keys": [[true, 0]], "key": 0}', "body.keys.0.0: Input should be a valid number"),
+        ("select", '{"keys": [[1, 2, 3]], "key": 0}', "body.keys.0"),
+        ("select", '{"keys": [], "key": 0}', "at least 1 item"),
+        ("select", json.dumps({"keys": [[1, at] for at in range(MAX_KEYS + 1)], "key": 0}), "at most 16 items"),
+        ("select", '{"keys": [[1, 2]], "key": 1}', "there is no key 1; there is 1 key"),
+        ("select", '{"keys": [[1, 2]], "key": -1}', "body.key: Input should be greater than or equal to 0"),
+        ("select", '{"keys": [[1, 2]]}', "body.key: Field required"),
+        ("select", '{"keys": [[1, 2]], "key": 0, "values": [1, 2]}', "2 values for 1 keys"),
+        ("select", '{"keys": [[1, 2]], "key": 0, "precision": 1}', "body.precision"),
+        ("select", '{"keys": [[1, 2]], "key": 0, "other": 1}', "body.other: Extra inputs are not permitted"),
+        ("average", '{"keys": [[1, 2]], "indices": []}', "body.indices: List should have at least 1 item"),
+        ("average", '{"keys": [[1, 2], [2, 1]], "indices": [1, 1]}', "average: key 1 is given twice"),
+        ("identity", '{"keys": 5}', "body.keys: Input should be a valid list"),
+        ("identity", "[", "body"),
+    ],
+)
+def test_what_cannot_be_taken_is_said(client: TestClient, verb: str, body: str, words: str) -> None:
+    answer = client.post(f"/api/design/{verb}", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 422
+    assert words in answer.json()["detail"]
+
+
+COORDINATE = st.one_of(
+    st.sampled_from(
+        [
+            0.0,
+            1.0,
+            -1.0,
+            1e-6,
+            -1e-6,
+            1e-6 + 1e-20,
+            MAX_COORDINATE,
+            -MAX_COORDINATE,
+            math.nextafter(MAX_COORDINATE, 0),
+            1 / 3,
+        ]
+    ),
+    st.floats(-3, 3).filter(lambda x: x == 0 or abs(x) >= 1e-6),
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+@given(
+    keys=st.lists(st.tuples(COORDINATE, COORDINATE), min_size=1, max_size=MAX_KEYS),
+    precision=st.sampled_from([None, 0.01, 0.5, 0.999, 1 - 1e-9]),
+)
+@example(keys=[(math.cos(at), math.sin(at)) for at in range(MAX_KEYS)], precision=1 - 1e-9)
+def test_every_question_within_the_bounds_has_an_answer(
+    client: TestClient, keys: list[tuple[float, float]], precision: float | None
+) -> None:
+    """Points that coincide, lie on a line, or are as far apart as may be."""
+    body = {"keys": keys, "precision": precision}
+    for verb, more in (("identity", {}), ("average", {"indices": list(range(0, len(keys), 2))})):
+        answer = client.post(f"/api/design/{verb}", json={**body, **more})
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["reason"]
+
+
+def test_nothing_is_asked_by_get_or_from_elsewhere(client: TestClient) -> None:
+    for verb in ("select", "average", "identity"):
+        assert client.get(f"/api/design/{verb}").status_code == 405
+    foreign = {"origin": "http://example.org", "sec-fetch-site": "cross-site"}
+    assert client.post("/api/design/identity", json={"keys": TRIANGLE}, headers=foreign).status_code == 403
+
+
+def test_the_page_is_there(client: TestClient) -> None:
+    text = client.get("/design").text
+    assert '<a href="/design" aria-current="page">Design</a>' in text
+    assert "/static/design.js" in text
+    assert client.get("/static/design.js").headers["content-type"].startswith("text/javascript")

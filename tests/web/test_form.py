@@ -1,0 +1,189 @@
+"""The form: from the schema, with the recipe's values; only what is changed becomes a setting, errors stand at it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from headtohead.config import loading as config_loading
+from headtohead.config.loading import list_recipes
+from headtohead.errors import ConfigError, RequestError, ValidationIssue
+from headtohead.experiment import loading
+from headtohead.web import settings_form
+from headtohead.web.estimates import _merge_part_names
+
+from .conftest import HOSTILE, TEXT
+
+FULL = _merge_part_names(config_loading.build_json_schema(), loading.build_json_schema())
+
+
+def shown(name: str, files: Path, schema: dict[str, Any] | None = None) -> dict[str, settings_form.FormField]:
+    groups = settings_form.build_fields(name, files, schema or config_loading.build_json_schema())
+    return {field.name: field for group in groups.values() for field in group}
+
+
+def test_fields_have_the_files_values_and_the_schemas_kinds(files: Path) -> None:
+    found = shown("mine.toml", files, FULL)
+    assert (found["training.steps"].value, found["training.steps"].kind) == ("8", "word")
+    assert (found["seeds"].value, found["matters"].value) == ("1", "0.01")
+    assert (found["training.sampling"].kind, found["training.sampling"].options) == ("choice", ("random", "shuffled"))
+    assert (found["model.tied"].value, found["model.tied"].options) == ("false", ("true", "false"))
+    assert found["training.optimizer"].value == '{ kind = "adamw", rate = 0.001 }'
+    assert '"rope"' in found["model.position"].options
+    assert "use" not in found and "model.module" not in found
+
+
+def test_every_recipe_has_a_form_and_sent_back_as_it_is_it_changes_nothing(files: Path) -> None:
+    for name in list_recipes():
+        at_once, later = shown(name, files), shown(name, files, FULL)
+        assert {n: (f.kind, f.value) for n, f in at_once.items()} == {n: (f.kind, f.value) for n, f in later.items()}
+        given = {"recipe": name, "name": "x", **{field.name: field.value for field in at_once.values()}}
+        asked = settings_form.parse_training_request(given, files, FULL)
+        assert (asked.settings, asked.data) == ((), None), name
+        settings_form.validate_training_request(asked, files)
+        if settings_form.list_recipes(files)[name]["full"]:
+            full = settings_form.parse_training_request({**given, "shown": "file", "full": "true"}, files, FULL)
+            assert (full.settings, full.data, full.full) == ((), None, True), name
+            settings_form.validate_training_request(full, files)
+
+
+def test_only_what_is_changed_becomes_a_setting(files: Path) -> None:
+    given = {
+        "recipe": "mine.toml",
+        "name": " new ",
+        "training.steps": "2 epochs",
+        "model.position": "rope",
+        "quick": "true",
+    }
+    given |= {"training.batch": "4", "data.source": "other", "model.heads": " 2 "}
+    asked = settings_form.parse_training_request(given, files, FULL)
+    assert asked == settings_form.TrainingRequest(
+        "mine.toml", "new", ("training.steps=2 epochs", "model.position=rope"), "other", True
+    )
+    whole = settings_form.validate_training_request(asked, files)
+    assert whole.data == str((files / "other").resolve())
+    assert whole.build_cli_arguments(files) == [
+        *(str(files / "mine.toml"), "--data", whole.data, "--quick"),
+        *("--set", "training.steps=2 epochs", "--set", "model.position=rope"),
+    ]
+
+
+LARGE = f"{TEXT}\n[full]\nquestion = 'And on a larger machine?'\ntraining = {{ steps = 16, batch = 2 }}\n"
+
+
+def test_the_full_setting_replaces_what_was_not_changed(files: Path) -> None:
+    (files / "large.toml").write_text(LARGE)
+    assert [one["full"] for one in map(settings_form.list_recipes(files).get, ("mine.toml", "large.toml"))] == [
+        False,
+        True,
+    ]
+
+    def asked(**given: str) -> settings_form.TrainingRequest:
+        names = {"steps": "training.steps", "batch": "training.batch"}
+        return settings_form.parse_training_request(
+            {"recipe": "large.toml", "name": "x", **{names.get(k, k): v for k, v in given.items()}}, files, FULL
+        )
+
+    ticked = asked(shown="file", full="true", steps="8", batch="4")
+    assert (ticked.full, ticked.settings) == (True, ())
+    assert settings_form.validate_training_request(ticked, files).build_cli_arguments(files) == [
+        str(files / "large.toml"),
+        "--full",
+    ]
+    assert asked(shown="file", full="true", steps="9", batch="4").settings == ("training.steps=9",)
+    assert asked(shown="full", full="true", steps="16", batch="4").settings == ("training.batch=4",)
+    assert asked(shown="full", steps="16", batch="3") == settings_form.TrainingRequest(
+        "large.toml", "x", ("training.batch=3",)
+    )
+    with pytest.raises(RequestError, match=r"mine has no \[full\] table"):
+        settings_form.validate_training_request(settings_form.TrainingRequest("mine.toml", "x", full=True), files)
+
+
+def test_the_form_shows_the_values_of_the_setting_that_is_ticked(client: TestClient, files: Path, runs: Path) -> None:
+    (files / "large.toml").write_text(LARGE)
+    assert 'name="full"' not in client.get("/start/mine.toml").text
+    assert 'name="full" value="true" id="full">' in client.get("/start/large.toml").text
+    sent = {"do": "show", "shown": "file", "full": "true", "name": "new", "training.steps": "8", "training.batch": "5"}
+    shown = client.post("/start/large.toml", data=sent).text
+    assert 'id="full" checked' in shown and 'name="shown" value="full"' in shown
+    assert 'name="training.steps" value="16"' in shown and 'name="training.batch" value="5"' in shown
+    assert not (runs / "new").exists()
+    cost = client.post("/api/estimates", json={"recipe": "large.toml", "full": True, "settings": {"seeds": "3"}})
+    assert {row["steps"] for row in cost.json()["plan"]} == {16} and cost.json()["total"]["trials"] == 6
+    refused = client.post("/api/experiments", json={"recipe": "mine.toml", "name": "new", "full": True})
+    assert refused.status_code == 422 and "has no [full] table" in refused.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "data", "words"),
+    [
+        (('use=["evil.py"]',), None, "use: names code to be run"),
+        (('model.module="evil.py:Net"',), None, "model.module: names code to be run"),
+        (("model.options.x=1",), None, "names code to be run"),
+        ((), "/etc", "data.source: leads out of the folder"),
+        ((), "../..", "data.source: leads out of the folder"),
+        ((), "~root/x", "data.source: leads out of the folder"),
+        (('data.tokens={kind="file",path="../../t.json"}',), None, "data.tokens: leads out of the folder"),
+        (('data.files={train="/etc/passwd"}',), None, "data.files: leads out of the folder"),
+        (('model.pretrained="/root/model"',), None, "leads out of the folder"),
+        (("nothing",), None, "has the form name=value"),
+        (("a=b\nc=d",), None, "on one line"),
+        (("model.heads=0",), None, "must be >= 1"),
+        (("training.stepz=5",), None, "unknown key"),
+    ],
+)
+def test_code_and_paths_outside_cannot_be_named_from_a_page(
+    files: Path, settings: tuple[str, ...], data: str | None, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        settings_form.validate_training_request(settings_form.TrainingRequest("mine.toml", "x", settings, data), files)
+
+
+@pytest.mark.parametrize("name", ["", "nothing", "../mine.toml", "/etc/passwd", "mine", HOSTILE, "pyproject.toml"])
+def test_only_recipes_and_files_of_the_folder_can_be_started(client: TestClient, files: Path, name: str) -> None:
+    (files / "pyproject.toml").write_text("")
+    with pytest.raises(RequestError, match="no recipe and no experiment file of that name"):
+        settings_form.resolve_recipe(name, files)
+    assert client.post("/api/experiments", json={"recipe": name, "name": "x"}).status_code == 422
+
+
+def test_errors_stand_at_their_field(client: TestClient) -> None:
+    sent = {"name": "new", "training.batch": "none", "model.heads": "0", "do": "start"}
+    answer = client.post("/start/mine.toml", data=sent)
+    assert "Nothing was started." in answer.text
+    assert 'id="field-training-batch-error-1"' in answer.text and "must be a whole number" in answer.text
+    assert 'id="field-model-heads-error-1"' in answer.text and "must be &gt;= 1" in answer.text
+    assert 'value="none"' in answer.text, "what was filled in is still there"
+    hostile = client.post("/start/mine.toml", data={**sent, "training.batch": HOSTILE, "name": HOSTILE})
+    assert "<script>alert" not in hostile.text and "&lt;script&gt;" in hostile.text
+    taken = client.post("/start/mine.toml", data={"name": "done", "do": "start"})
+    assert 'id="field-name-error-1"' in taken.text
+
+
+def test_faults_that_another_process_found_are_read_back_with_their_places() -> None:
+    said = "h2h: error: mine.toml: 2 errors\n  --set model.position: no part 'alib'\n      did you mean 'alibi'?\n"
+    said += "  training.optimizer (line 12): has no option 'ratte'\n"
+    found = settings_form.parse_error_output(said)
+    assert found == [
+        ValidationIssue("model.position", "no part 'alib'; did you mean 'alibi'?"),
+        ValidationIssue("training.optimizer", "has no option 'ratte'"),
+    ]
+    by_field, others = settings_form.assign_errors_to_fields(
+        [*found, ValidationIssue("variants.x", "bad")], ["model.position", "training.optimizer"]
+    )
+    assert set(by_field) == {"model.position", "training.optimizer"}
+    assert others == ["variants.x: bad"]
+
+
+def test_the_cost_is_told_and_nothing_is_started(client: TestClient, runs: Path) -> None:
+    answer = client.post("/start/mine.toml", data={"name": "new", "seeds": "3", "do": "estimate"})
+    assert answer.status_code == 200
+    assert "6 trials" in answer.text and "What it would cost" in answer.text
+    assert not (runs / "new").exists()
+
+
+def test_a_part_that_does_not_exist_is_told_at_its_field(client: TestClient) -> None:
+    answer = client.post("/start/mine.toml", data={"name": "new", "model.position": "alibii", "do": "estimate"})
+    assert 'id="field-model-position-error-1"' in answer.text
+    assert "alibi" in answer.text

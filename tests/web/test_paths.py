@@ -1,0 +1,155 @@
+"""Nothing outside the runs folder can be reached, and every name and text is shown as text."""
+
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from headtohead.atomic_io import write_json
+from headtohead.errors import RequestError
+from headtohead.web.experiment_folders import ExperimentFolders, NameNotFoundError
+from headtohead.web.live.experiment_state import ExperimentReader
+
+from .conftest import HOSTILE, write_experiment, write_verdict
+
+SECRET = "the secret of the neighbour"
+
+WAYS_OUT = [
+    "..",
+    "../outside",
+    "..%2foutside",
+    "%2e%2e%2foutside",
+    "%2e%2e/outside",
+    "..%252foutside",
+    "%252e%252e%252foutside",
+    "..%5coutside",
+    "..%c0%afoutside",
+    "%c0%ae%c0%ae%c0%afoutside",
+    "....//outside",
+    ".%00./outside",
+    "done%00",
+    "done/../../outside",
+    "done%2f..%2f..%2foutside",
+    "%2fetc%2fpasswd",
+    "/etc/passwd",
+    "file:%2f%2f%2fetc%2fpasswd",
+    "~",
+    "%EF%BC%8E%EF%BC%8E%2foutside",
+    "..;/outside",
+    ".",
+    ".done.lock",
+    "done\\..\\..\\outside",
+]
+
+
+@pytest.fixture
+def outside(runs: Path) -> Path:
+    """An experiment beside RUNS, and links to it from inside."""
+    there = write_experiment(runs.parent / "outside", question=SECRET)
+    (there / "report.html").write_text(SECRET)
+    (runs / "leaving").symlink_to(there, target_is_directory=True)
+    (runs / "around").symlink_to(runs / "around")
+    inner = write_experiment(runs / "hollow", finished=0)
+    (inner / "report.html").symlink_to(there / "report.html")
+    (inner / "findings.json").symlink_to(there / "experiment.json")
+    (inner / "alibi").symlink_to(there / "alibi", target_is_directory=True)
+    only_the_file = runs / "borrowed"
+    only_the_file.mkdir()
+    (only_the_file / "experiment.json").symlink_to(there / "experiment.json")
+    return there
+
+
+@pytest.mark.parametrize("way", WAYS_OUT)
+def test_no_spelling_leads_out(client: TestClient, outside: Path, way: str) -> None:
+    asked = [f"/experiments/{way}{after}" for after in ("", "/report", "/events")]
+    for address in (*asked, f"/static/{way}", f"/start/{way}", f"/{way}"):
+        answer = client.get(address)
+        assert answer.status_code in (200, 404, 405, 422), (address, answer.status_code)
+        assert SECRET not in answer.text and "root:" not in answer.text
+    for verb in ("stop", "resume"):
+        assert client.post(f"/api/experiments/{way}/{verb}").status_code in (404, 405, 422)
+
+
+def test_links_that_leave_are_not_followed(client: TestClient, outside: Path, runs: Path) -> None:
+    assert set(ExperimentFolders(runs.resolve()).experiments()) == {"done", "stopped", "hollow"}
+    for name in ("leaving", "around", "borrowed"):
+        assert client.get(f"/experiments/{name}").status_code == 404
+    assert client.get("/experiments/hollow/report").status_code == 404
+    page = client.get("/experiments/hollow")
+    assert page.status_code == 200
+    assert SECRET not in page.text and SECRET not in client.get("/").text
+    trials = {
+        trial.variant: trial.state
+        for trial in ExperimentReader(runs.resolve(), "hollow").read().trials
+        if trial.seed == 0
+    }
+    assert trials["alibi"] == "waiting", "a run that lies outside is none"
+
+
+def test_a_link_inside_the_runs_is_an_experiment_like_any_other(runs: Path) -> None:
+    (runs / "again").symlink_to(runs / "done", target_is_directory=True)
+    assert ExperimentFolders(runs.resolve()).find("again") == (runs / "done").resolve()
+    with pytest.raises(NameNotFoundError, match="no experiment of that name"):
+        ExperimentFolders(runs.resolve()).find("../runs/done")
+
+
+def test_an_experiment_or_a_file_in_the_place_of_the_runs_is_said(runs: Path) -> None:
+    with pytest.raises(RequestError, match="is one experiment; give the folder that it lies in"):
+        ExperimentFolders.at(runs / "done")
+    with pytest.raises(RequestError, match="is not a folder"):
+        ExperimentFolders.at(runs / "done" / "experiment.json")
+    assert ExperimentFolders.at(runs / "new").experiments() == {}
+
+
+def test_scripts_in_names_questions_verdicts_and_messages_are_text(client: TestClient, runs: Path) -> None:
+    name = HOSTILE.replace("/", "")
+    folder = write_experiment(runs / name, question=HOSTILE, finished=2)
+    write_json(folder / "baseline" / "seed-1" / "failure.json", {"message": HOSTILE})
+    write_verdict(folder, sentence=HOSTILE)
+    audit = dict.fromkeys(("name", "tried", "found", "meaning", "reason"), HOSTILE) | {"passed": False, "serious": True}
+    write_json(folder / "alibi" / "seed-0" / "audits.json", {"audits": [audit]})
+    for path in ("/", client.get("/").text.partition('<a href="/experiments/%3C')[2].partition('"')[0]):
+        text = client.get(path if path == "/" else f"/experiments/%3C{path}").text
+        assert "&lt;script&gt;alert(1)" in text
+        assert "<script>alert" not in text
+    assert client.get("/api/experiments").json()[0]["question"] == HOSTILE
+
+
+def test_damaged_and_strange_files_are_no_server_error(client: TestClient, runs: Path) -> None:
+    strange = [
+        "",
+        "{",
+        "[]",
+        "null",
+        '"text"',
+        "{}",
+        '{"experiment": []}',
+        '{"experiment": {"variants": 7, "seeds": "auto"}}',
+        '{"experiment": {"question": 5, "variants": {"a": 1, "../..": {}, "": {}}, "seeds": -3, "primary": []}}',
+        '{"experiment": {"seeds": 1000000000000}}',
+        "[" * 100_000,
+    ]
+    for at, text in enumerate(strange):
+        folder = runs / f"strange-{at}"
+        folder.mkdir()
+        for file in ("experiment.json", "findings.json", "corpus.json"):
+            (folder / file).write_text(text)
+        assert client.get(f"/experiments/strange-{at}").status_code == 200, text[:50]
+        assert client.get(f"/api/experiments/strange-{at}").status_code == 200, text[:50]
+    run = runs / "done" / "alibi" / "seed-0"
+    (run / "metrics.jsonl").write_bytes(
+        b'\xff\n{"step": 1}\n[]\n{"step": 5, "split": "test", "perplexity": NaN}\n{"cut of'
+    )
+    (run / "start.json").write_text('{"steps": "many"}')
+    assert client.get("/api/experiments/done").status_code == 200
+    assert client.get("/experiments/done").status_code == 200
+    assert client.get("/").status_code == 200
+
+
+def test_a_report_runs_no_script_but_ours(client: TestClient, runs: Path) -> None:
+    (runs / "done" / "report.html").write_text("<p>report</p>")
+    answer = client.get("/experiments/done/report")
+    assert answer.text == "<p>report</p>"
+    policy = answer.headers["content-security-policy"]
+    assert "sandbox allow-scripts" in policy and "script-src 'sha256-" in policy and "default-src 'none'" in policy
+    assert client.get("/experiments/stopped/report").status_code == 404
