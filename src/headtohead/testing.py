@@ -224,7 +224,7 @@ def _guess_option_value(part_class: type[Part], option_name: str, annotation: An
     plain = {int: 4, float: 0.5, bool: True}
     if annotation not in plain:
         raise PartError(
-            f"{part_class.slot} {part_class.kind!r} needs the option {option_name!r}, and what to try cannot be guessed; "
+            f"{part_class.slot} {part_class.kind!r} needs the option {option_name!r}, and what to try cannot be guessed; "  # noqa: E501
             "examine it with a PartExam that names its options"
         )
     return plain[annotation]

@@ -73,7 +73,7 @@ def _build_panels(
                         "mean": scale * row[name]["mean"],
                         "low": scale * low,
                         "high": scale * high,
-                        "tip": f"{variant}, head {row['layer']}.{row['head']}: {title} {build_measure_cell(name, row[name]).text}",
+                        "tip": f"{variant}, head {row['layer']}.{row['head']}: {title} {build_measure_cell(name, row[name]).text}",  # noqa: E501
                     }
                 )
         data = sheets.chart(rows)

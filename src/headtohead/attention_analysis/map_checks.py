@@ -47,7 +47,7 @@ def check_attention_maps(maps: AttentionMaps) -> list[AttentionCheck]:
 
 
 def _check_row_sums(kept: Sequence[tuple[int, AttentionRuleResult]], maps: AttentionMaps) -> AttentionCheck:
-    words = f"Every row of {maps.shape} sums to 1: the largest error is {_compute_max_deviation(kept):.1g}, {SUM_TOLERANCE:g} is allowed."
+    words = f"Every row of {maps.shape} sums to 1: the largest error is {_compute_max_deviation(kept):.1g}, {SUM_TOLERANCE:g} is allowed."  # noqa: E501
     return _build_check("sums", kept, words)
 
 

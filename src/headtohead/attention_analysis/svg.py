@@ -61,7 +61,7 @@ class SvgCanvas:
     def add_image(self, x: float, y: float, side: float, png_bytes: bytes, alt_text: str) -> None:
         self.parts.append(
             f'<image x="{x:.1f}" y="{y:.1f}" width="{side:.1f}" height="{side:.1f}" preserveAspectRatio="none" '
-            f'style="image-rendering: pixelated" href="{build_data_uri(png_bytes)}"><title>{escape(alt_text)}</title></image>'
+            f'style="image-rendering: pixelated" href="{build_data_uri(png_bytes)}"><title>{escape(alt_text)}</title></image>'  # noqa: E501
         )
 
     def grow(self, x: float, y: float) -> None:

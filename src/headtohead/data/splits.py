@@ -158,7 +158,7 @@ def hold_out(raw_split: RawSplit, fraction: float, purpose: str) -> tuple[RawSpl
     left, taken = raw_split.pick(key >= limit for key in keys), raw_split.pick(key < limit for key in keys)
     if not left.rows:
         raise DataError(
-            f"{raw_split.path}: {_format_count(len(raw_split.rows), 'row')} (equal ones count once) cannot be split into train and "
+            f"{raw_split.path}: {_format_count(len(raw_split.rows), 'row')} (equal ones count once) cannot be split into train and "  # noqa: E501
             f"{purpose}; give more text, or files of their own for each split (data.files)"
         )
     return left, taken

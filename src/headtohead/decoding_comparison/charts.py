@@ -270,7 +270,7 @@ def build_trace_chart(strategy_trace: DecodingResults) -> Chart:
 
 def describe_step(step: DecodingResults) -> str:
     """What happened at a step, in words."""
-    drawn = f"drew {say.format_token(step['token'])}, rank {step['rank']:,}, {say.format_percent(step['probability'])} of the model's"
+    drawn = f"drew {say.format_token(step['token'])}, rank {step['rank']:,}, {say.format_percent(step['probability'])} of the model's"  # noqa: E501
     if step["kept"] is None:
         return drawn
     tokens = "token" if step["kept"] == 1 else "tokens"
@@ -337,7 +337,7 @@ def _build_bar_segments(step: DecodingResults, character_width: float) -> list[D
                 "middle": at + one["probability"] / 2,
                 "fate": fate,
                 "shown": text if one["probability"] >= character_width * (len(text) + 1) else "",
-                "tip": f"step {step['at']}, {text}: {say.format_percent(one['probability'])} of the model’s, {fate}{after}",
+                "tip": f"step {step['at']}, {text}: {say.format_percent(one['probability'])} of the model’s, {fate}{after}",  # noqa: E501
             }
         )
         at += one["probability"]

@@ -62,7 +62,7 @@ def describe_change_interval(kind: str, interval: Sequence[Any]) -> str:
     if (low < 0) == (high < 0):
         near, far = sorted((abs(low), abs(high)))
         said = number_format.format_effect(metric, far, places).lstrip("+")
-        return f"{number_format.format_signed_effect(metric, near, places).lstrip('+')} to {said} {'lower' if high < 0 else 'higher'}"
+        return f"{number_format.format_signed_effect(metric, near, places).lstrip('+')} to {said} {'lower' if high < 0 else 'higher'}"  # noqa: E501
     return f"{describe_change(kind, low, places)} to {describe_change(kind, high, places)}"
 
 

@@ -112,7 +112,7 @@ def _encode_rows(
     cut = sum(was_cut for _, was_cut in asked)
     if cut == len(split):
         raise DataError(
-            f"model.max_length: {summary_prompt.limit} tokens for the question cut every one of the {cut:,} documents of {name}"
+            f"model.max_length: {summary_prompt.limit} tokens for the question cut every one of the {cut:,} documents of {name}"  # noqa: E501
             "; take a larger one"
         )
     rows = [

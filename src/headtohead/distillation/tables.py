@@ -74,7 +74,7 @@ def _format_verdict_sentence(pair: Mapping[str, Any]) -> str:
     if pair["effect"] is None:
         return f"{both} There are {rests}."
     size = f"ROUGE-1 {abs(pair['effect']):.{ROUGE_DECIMALS}f} {'lower' if pair['effect'] < 0 else 'higher'}"
-    return f"{both} {size} (95{number_format.NO_BREAK_SPACE}% interval {_make_interval_cell(pair['interval']).text}; {rests})."
+    return f"{both} {size} (95{number_format.NO_BREAK_SPACE}% interval {_make_interval_cell(pair['interval']).text}; {rests})."  # noqa: E501
 
 
 def build_rouge_table(findings: Findings) -> Table:
@@ -159,7 +159,7 @@ def build_pairwise_verdict_table(findings: Findings) -> Table:
     ]
     said = (
         "Helped: the first of the two has the higher score. The interval decides: over new documents and new seeds, "
-        f"simultaneous for all pairs of a measure; a difference within {MIN_RELEVANT_EFFECT} does not matter. Beside it the paired "
+        f"simultaneous for all pairs of a measure; a difference within {MIN_RELEVANT_EFFECT} does not matter. Beside it the paired "  # noqa: E501
         "bootstrap over documents alone, at 95 %."
     )
     return make_table("distilled_pairs", "Each pair with a verdict", said, columns, rows)

@@ -196,7 +196,7 @@ class TeacherCache:
         rows = self._blocks[start // self._bytes_per_position : start // self._bytes_per_position + there]
         if key in self.sums and hashlib.sha256(np.ascontiguousarray(rows).tobytes()).hexdigest() != self.sums[key]:
             raise RunFolderError(
-                f"{self.folder / LOGITS_FILE}: is damaged (the block of {key!r} is not what was written); remove the folder "
+                f"{self.folder / LOGITS_FILE}: is damaged (the block of {key!r} is not what was written); remove the folder "  # noqa: E501
                 "to have the work done anew"
             )
         self._sound.add(key)

@@ -324,7 +324,7 @@ def report_inconsistent_data(path: Path) -> Iterator[None]:
         yield
     except INCONSISTENT_DATA_ERRORS as error:
         raise RunFolderError(
-            f"{path}: what is in it does not agree with itself ({type(error).__name__}: {truncate_text(str(error), 200)}); "
+            f"{path}: what is in it does not agree with itself ({type(error).__name__}: {truncate_text(str(error), 200)}); "  # noqa: E501
             "`h2h verify` names the files that were changed"
         ) from error
 

@@ -41,7 +41,7 @@ def check_trusted(run_folder: Path, files: Sequence[Path]) -> None:
     strange = [file for file in files if not is_trusted(file)]
     if strange:
         raise ModelError(
-            f"{run_folder}: brings code of its own, which using it would run: {', '.join(map(str, strange))}. If you have "
+            f"{run_folder}: brings code of its own, which using it would run: {', '.join(map(str, strange))}. If you have "  # noqa: E501
             f"read it and trust it: h2h allow {run_folder}"
         )
 

@@ -111,7 +111,7 @@ def _solve_single_selection(keys: KeyMatrix, precision: float | None) -> Walkthr
     worst = _compute_min_weight(ours)
     short = (
         _describe_leftover_weight(ours),
-        f"With keys known to two digits, the true weight of this query may be as low as {words.format_precision(worst)}.",
+        f"With keys known to two digits, the true weight of this query may be as low as {words.format_precision(worst)}.",  # noqa: E501
     )
     return WalkthroughStep("A query that returns one value, here the first", ours, None, short)
 
@@ -122,7 +122,7 @@ def _solve_identity(keys: KeyMatrix, precision: float | None) -> WalkthroughStep
     rest = 1 - float(np.diagonal(ours.weights).min())
     short = (
         f"The matrix of weights is the identity only in the limit: its rows leave up to {rest:.2g} to other keys.",
-        f"With keys known to two digits, the lowest weight on the diagonal may be as low as {words.format_precision(worst)}.",
+        f"With keys known to two digits, the lowest weight on the diagonal may be as low as {words.format_precision(worst)}.",  # noqa: E501
     )
     return WalkthroughStep("A query matrix that is an identity mapping", ours, None, short)
 

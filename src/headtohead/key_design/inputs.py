@@ -35,7 +35,7 @@ def validate_matrix(value: Any, name: str = "keys", expected_rows: int | None = 
     """Rows of numbers, all of one length, at least one of each."""
     if isinstance(value, str):
         raise RequestError(
-            f"{name}: rows of numbers are wanted, not text; headtohead.key_design.inputs.read_matrix reads text and files"
+            f"{name}: rows of numbers are wanted, not text; headtohead.key_design.inputs.read_matrix reads text and files"  # noqa: E501
         )
     found = _convert_to_rows(value, name)
     if not found:

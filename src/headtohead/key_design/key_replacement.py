@@ -316,7 +316,7 @@ def _explain_obstacles(problem: _ReplacementProblem, score: float) -> list[str]:
 def _describe_best_precision(score: float, best_precision: float, precision: float) -> str:
     if math.isfinite(score):
         return f"No key does better than this one, with precision {words.format_precision(best_precision)}."
-    return f"Longer keys come near to precision {words.format_precision(best_precision)}; this one reaches {words.format_precision(precision)}."
+    return f"Longer keys come near to precision {words.format_precision(best_precision)}; this one reaches {words.format_precision(precision)}."  # noqa: E501
 
 
 def _describe_query_scale(query_scale: float | None, precision: float) -> str:

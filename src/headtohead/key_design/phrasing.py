@@ -58,12 +58,12 @@ def explain_not_a_face(target_indices: tuple[int, ...], face: HullFace, scale: f
         said = f"Keys {target_indices[0]} and {others[0]} are equal, so every query gives them the same weight."
     elif len(target_indices) == 1:
         said = (
-            f"Key {target_indices[0]} is no corner of the keys: it equals {format_combination(outside)}, so its score is that mean of "
+            f"Key {target_indices[0]} is no corner of the keys: it equals {format_combination(outside)}, so its score is that mean of "  # noqa: E501
             "theirs and never the highest."
         )
     else:
         said = (
-            f"{format_key_list(target_indices).capitalize()} are no face of the keys: {format_combination(inside)} equals "
+            f"{format_key_list(target_indices).capitalize()} are no face of the keys: {format_combination(inside)} equals "  # noqa: E501
             f"{format_combination(outside)}, so a query that lifts the first lifts some of the others with them."
         )
     return said + _explain_tolerance(face.residual, scale, tolerance)
@@ -73,7 +73,7 @@ def _explain_tolerance(residual: float, scale: float, tolerance: float) -> str:
     if residual <= ROUNDING_THRESHOLD:
         return ""
     return (
-        f" (Equal to within {residual * scale:.2g}, which is counted as equal: the tolerance is {tolerance * scale:.2g}. "
+        f" (Equal to within {residual * scale:.2g}, which is counted as equal: the tolerance is {tolerance * scale:.2g}. "  # noqa: E501
         f"To use so small a difference a query would need a length of about {1 / (residual * scale):.1g} or more.)"
     )
 
@@ -82,11 +82,11 @@ def explain_face(target_indices: tuple[int, ...], margin: float) -> str:
     """The wanted keys can have the weight to themselves."""
     if len(target_indices) == 1:
         return (
-            f"Key {target_indices[0]} is a corner of the keys, {margin:.4g} away from the hull of the others: the longer the "
+            f"Key {target_indices[0]} is a corner of the keys, {margin:.4g} away from the hull of the others: the longer the "  # noqa: E501
             "query, the more weight it gets, as near to 1 as one likes."
         )
     return (
-        f"{format_key_list(target_indices).capitalize()} are a face of the keys, {margin:.4g} away from the hull of the others: the "
+        f"{format_key_list(target_indices).capitalize()} are a face of the keys, {margin:.4g} away from the hull of the others: the "  # noqa: E501
         "longer the query, the more weight they get together, as near to 1 as one likes, in the wanted shares."
     )
 
@@ -97,7 +97,7 @@ def explain_not_log_linear(affine_dependence: PerKeyVector, target: PerKeyVector
     used = np.abs(biggest) > ROUNDING_THRESHOLD
     off = float(biggest[used] @ np.log(target[used]))
     return (
-        f"The keys are tied: {format_combination(biggest)} = 0, so the same sum of the weights' logarithms is 0 for every "
+        f"The keys are tied: {format_combination(biggest)} = 0, so the same sum of the weights' logarithms is 0 for every "  # noqa: E501
         f"query, and for the target it is {off:.4g}."
     )
 
@@ -111,9 +111,9 @@ def describe_best_approximation(
     if is_attained:
         if abs(precision - best_precision) <= 1e-9:
             return f"{none} query does better than this one, with {word} {format_precision(best_precision)}."
-        return f" The best {word} is {format_precision(best_precision)}; this is the shortest query that reaches {format_precision(precision)}."
+        return f" The best {word} is {format_precision(best_precision)}; this is the shortest query that reaches {format_precision(precision)}."  # noqa: E501
     return (
-        f"{none} query has a {word} of {format_precision(best_precision)} or more; longer ones come as near as one likes, and this one "
+        f"{none} query has a {word} of {format_precision(best_precision)} or more; longer ones come as near as one likes, and this one "  # noqa: E501
         f"reaches {format_precision(precision)}."
     )
 

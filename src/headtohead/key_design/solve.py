@@ -317,5 +317,5 @@ def _explain_solution(
     if norm == 0:
         return "The query 0 gives every key the same score, and so the same weight."
     if precision < 1 - 1e-9:
-        return f"A finite query yields the target itself; this is the shortest that reaches {words.format_precision(precision)}."
+        return f"A finite query yields the target itself; this is the shortest that reaches {words.format_precision(precision)}."  # noqa: E501
     return "The logarithms of the target are a linear function of the keys: this query yields it, to rounding."

@@ -77,7 +77,7 @@ class CustomModel(nn.Module):
             self.inner = made(**{**_select_constructor_arguments(made, offered), **model_config.options})
         except TypeError as error:
             raise ModelError(
-                f"{model_config.module}: {error} (given: options {model_config.options or '{}'}, and vocab_size, context and "
+                f"{model_config.module}: {error} (given: options {model_config.options or '{}'}, and vocab_size, context and "  # noqa: E501
                 "classes where the constructor takes them; name the rest in model.options)"
             ) from error
         except Exception as error:

@@ -60,7 +60,7 @@ def _check_memory(model: config_model.TransformerConfig | config_model.CustomMod
     free = psutil.virtual_memory().available
     if needed > free:
         raise ModelError(
-            f"no room for a model of width {model.width:,}, {model.layers:,} layers and {vocab_size:,} words in memory: it "
+            f"no room for a model of width {model.width:,}, {model.layers:,} layers and {vocab_size:,} words in memory: it "  # noqa: E501
             f"needs at least {needed / 2**30:.1f} GB, and {free / 2**30:.1f} GB are free"
         )
 

@@ -272,7 +272,7 @@ class Transformer(nn.Module):
             attn_implementation = "explicit"
         if (attn_implementation or "fused") not in self.attn_implementations:
             raise ModelError(
-                f"the {attn_implementation} road is closed: a part of this model allows {', '.join(self.attn_implementations)} only"
+                f"the {attn_implementation} road is closed: a part of this model allows {', '.join(self.attn_implementations)} only"  # noqa: E501
             )
         return attn_implementation or "fused"
 

@@ -84,7 +84,7 @@ def format_effect_interval(metric: str, bounds: Sequence[Any] | None, decimals: 
         return f"all beyond +1,000{NO_BREAK_SPACE}%"
     if metric == "perplexity" and high >= MAX_SHOWN_RELATIVE_CHANGE:
         return f"{format_effect(metric, low, decimals)} to {format_effect(metric, high, decimals)}"
-    return f"{format_signed_effect(metric, low, decimals)} to {format_signed_effect(metric, high, decimals)}{get_effect_unit(metric)}"
+    return f"{format_signed_effect(metric, low, decimals)} to {format_signed_effect(metric, high, decimals)}{get_effect_unit(metric)}"  # noqa: E501
 
 
 def format_score_interval(metric: str, bounds: Sequence[Any] | None) -> str:

@@ -32,7 +32,7 @@ def select_layers(total_layers: int, num_layers: int, selection: LayerSelection 
     """Which layers are kept: the first so many, or so many spread evenly, the first and the last among them."""
     if not 1 <= num_layers <= total_layers:
         raise ModelError(
-            f"a student with {num_layers} layers cannot be made of a model with {total_layers}; from 1 to {total_layers} can"
+            f"a student with {num_layers} layers cannot be made of a model with {total_layers}; from 1 to {total_layers} can"  # noqa: E501
         )
     if selection == "first" or num_layers == 1:
         return tuple(range(num_layers))

@@ -113,7 +113,7 @@ def build_context_cost_table(findings: Findings) -> Table:
 def _make_context_cost_cell(row: dict[str, Any] | None) -> Cell:
     if row is None:
         return Cell(number_format.MISSING_VALUE)
-    said = f"{number_format.format_seconds(row['seconds_per_1000_tokens'])}, {number_format.format_bytes(row['bytes_per_token'])}"
+    said = f"{number_format.format_seconds(row['seconds_per_1000_tokens'])}, {number_format.format_bytes(row['bytes_per_token'])}"  # noqa: E501
     return Cell(said, [row["seconds_per_1000_tokens"], row["bytes_per_token"]])
 
 

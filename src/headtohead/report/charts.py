@@ -315,7 +315,7 @@ def _classify_pair(pair: PairedScore, metric: str) -> str:
 def _make_slope_rows(pair: PairedScore, metric: str) -> list[dict[str, Any]]:
     outcome = _classify_pair(pair, metric)
     first, second = number_format.format_score(metric, pair.baseline), number_format.format_score(metric, pair.value)
-    tip = f"seed {pair.seed}: baseline {first}, {pair.variant} {second} ({number_format.format_effect(metric, pair.effect)})"
+    tip = f"seed {pair.seed}: baseline {first}, {pair.variant} {second} ({number_format.format_effect(metric, pair.effect)})"  # noqa: E501
     row = {"seed": pair.seed, "outcome": outcome, "tip": tip}
     return [{**row, "side": "baseline", "value": pair.baseline}, {**row, "side": "variant", "value": pair.value}]
 

@@ -85,7 +85,7 @@ def build_verdicts_table(findings: Findings) -> Table:
         Column("to_settle", "to settle it"),
     ]
     caption = (
-        f"Judged by {describe_primary_metric(findings)}. The 95 % interval, for all variants at once, decides: it is meant for new seeds "
+        f"Judged by {describe_primary_metric(findings)}. The 95 % interval, for all variants at once, decides: it is meant for new seeds "  # noqa: E501
         "and new text of this kind. “On this test set” counts the noise of seeds alone."
     )
     rows = [_make_verdict_row(row, metric) for row in findings_view.get_verdicts(findings)]

@@ -71,7 +71,7 @@ def _format_tooltip(search: JsonDict, point: JsonDict, metric: str) -> str:
     seeds = len(point["values"])
     return (
         said
-        + f"{number_format.format_score(metric, point['mean'])}, {seeds} seed{'s' if seeds != 1 else ''}, {point['status']}"
+        + f"{number_format.format_score(metric, point['mean'])}, {seeds} seed{'s' if seeds != 1 else ''}, {point['status']}"  # noqa: E501
     )
 
 

@@ -74,14 +74,14 @@ def describe_selection_bias(findings: Findings) -> str:
     places = number_format.choose_decimals(metric, ends)
     wide = f" (95{number_format.NO_BREAK_SPACE}% interval {_format_interval(metric, ends, places)})" if ends else ""
     side = _choose_direction_word(metric, lead)
-    said = f"In the search it reached {metric} {before} on validation data, {_format_magnitude_with_unit(metric, lead, places)} {side} the "
-    said += f"baseline with fresh seeds; with {_format_seed_count(found_luck['seeds'][1])} that the search never used, {after}. "
+    said = f"In the search it reached {metric} {before} on validation data, {_format_magnitude_with_unit(metric, lead, places)} {side} the "  # noqa: E501
+    said += f"baseline with fresh seeds; with {_format_seed_count(found_luck['seeds'][1])} that the search never used, {after}. "  # noqa: E501
     if lead <= 0:
         return said + "So it did not even lead in the search, and there is no lead that could be luck."
     if lucky <= 0:
         return (
             said
-            + f"The fresh seeds bear its lead of {_format_magnitude_with_unit(metric, lead, places)} out: none of it was luck{wide}."
+            + f"The fresh seeds bear its lead of {_format_magnitude_with_unit(metric, lead, places)} out: none of it was luck{wide}."  # noqa: E501
         )
     share = _format_magnitude(metric, lucky, places)
     return said + f"Of the lead of {_format_magnitude_with_unit(metric, lead, places)}, {share} were luck{wide}."

@@ -35,7 +35,7 @@ def summarize_search(runs: ExperimentRuns, finished_runs: Mapping[str, Mapping[i
     chosen = known.find_winner_event(lines)
     if search is not None and chosen is None and WINNER_VARIANT in runs.experiment.names:
         raise RunFolderError(
-            f"{folder / JOURNAL_FILE}: has lost its end: the winner was compared, and is not named there; h2h run --resume "
+            f"{folder / JOURNAL_FILE}: has lost its end: the winner was compared, and is not named there; h2h run --resume "  # noqa: E501
             "decides it again"
         )
     if search is None or chosen is None:

@@ -103,7 +103,7 @@ def print_search_plan(experiment: experiment.Experiment, plan: Any, num_workers:
     console, search = get_stdout_console(), experiment.search
     if plan.cells is None:
         console.print(
-            f"Search first: {search.method}, for {plan.minutes:g} minutes, about {format_duration(plan.seconds)} a trial."
+            f"Search first: {search.method}, for {plan.minutes:g} minutes, about {format_duration(plan.seconds)} a trial."  # noqa: E501
         )
         return
     of = f" (of {plan.of:,} in the grid)" if plan.of else ""

@@ -77,7 +77,7 @@ def load_tensors(model: nn.Module, tensors: dict[str, Tensor], source: str) -> N
     untied = set(missing) & set(collect_model_tensors(model))
     if untied or unexpected:
         raise RunFolderError(
-            f"{source}: the weights do not fit the model: missing {sorted(untied)[:3]}, unknown {sorted(unexpected)[:3]}"
+            f"{source}: the weights do not fit the model: missing {sorted(untied)[:3]}, unknown {sorted(unexpected)[:3]}"  # noqa: E501
         )
 
 
@@ -164,7 +164,7 @@ def check_world_size(path: Path, state: TrainingState, world_size: int) -> None:
     """Another number of processes sums in another order and has other streams for dropout: not the same bits."""
     if state.processes != world_size:
         raise RunFolderError(
-            f"{path}: was saved by a training on {_format_process_count(state.processes)}, and this is {_format_process_count(world_size)}; "
+            f"{path}: was saved by a training on {_format_process_count(state.processes)}, and this is {_format_process_count(world_size)}; "  # noqa: E501
             f"start as many again (torchrun --nproc-per-node {state.processes}), or add --reshard to go on with this "
             "number: then it ends near the same figures, but not with the same bits"
         )

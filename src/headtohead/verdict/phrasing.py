@@ -31,7 +31,7 @@ def format_summary(verdict: Verdict, additional_data: AdditionalData, unpaired_s
     if verdict.word in (HELPED, HURT):
         said = f"{name} {verdict.word}: {found} ({wide}; {rests})."
     elif verdict.word == NO_PRACTICAL_DIFFERENCE:
-        narrow = f"{_format_percentage(2 * verdict.confidence - 1)} interval {_format_interval(metric, verdict.interval_90, digits)}"
+        narrow = f"{_format_percentage(2 * verdict.confidence - 1)} interval {_format_interval(metric, verdict.interval_90, digits)}"  # noqa: E501
         inside = f"inside ±{_format_with_unit(metric, verdict.matters)}"
         said = f"{name} makes no practical difference: {found} ({narrow}, {inside}; {rests})."
     else:
@@ -139,7 +139,7 @@ def _format_interval(metric: Metric, interval: Interval, decimals: int) -> str:
         return "also beyond that"
     if (low < 0) == (high < 0) and max(abs(low), abs(high)) < MAX_SHOWN_CHANGE:
         near, far = sorted((abs(low), abs(high)))
-        return f"{_format_number(metric, near, decimals)} to {_format_with_unit(metric, far, decimals)} {_format_direction(high)}"
+        return f"{_format_number(metric, near, decimals)} to {_format_with_unit(metric, far, decimals)} {_format_direction(high)}"  # noqa: E501
     return f"runs from {_format_change(metric, low, decimals)} to {_format_change(metric, high, decimals)}"
 
 

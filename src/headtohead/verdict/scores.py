@@ -93,18 +93,18 @@ def _check_same_examples(variant_name: str, baseline: Scores, variant: Scores) -
     ours, theirs = len(baseline.weights), len(variant.weights)
     if ours != theirs:
         raise ScoresError(
-            f"{variant_name}: scored on {theirs} examples, but the baseline on {ours}; both must be scored on the same ones"
+            f"{variant_name}: scored on {theirs} examples, but the baseline on {ours}; both must be scored on the same ones"  # noqa: E501
         )
     if baseline.examples and variant.examples and baseline.examples != variant.examples:
         at = next(i for i, (a, b) in enumerate(zip(baseline.examples, variant.examples, strict=True)) if a != b)
         raise ScoresError(
-            f"{variant_name}: example {at} is {variant.examples[at]!r}, but {baseline.examples[at]!r} for the baseline; "
+            f"{variant_name}: example {at} is {variant.examples[at]!r}, but {baseline.examples[at]!r} for the baseline; "  # noqa: E501
             "both must be scored on the same examples in the same order"
         )
     if not np.array_equal(baseline.weights, variant.weights):
         at = int(np.flatnonzero(baseline.weights != variant.weights)[0])
         raise ScoresError(
-            f"{variant_name}: example {at} weighs {variant.weights[at]:g}, but {baseline.weights[at]:g} for the baseline; "
+            f"{variant_name}: example {at} weighs {variant.weights[at]:g}, but {baseline.weights[at]:g} for the baseline; "  # noqa: E501
             "both must be scored on the same examples (where tokenizers differ, weigh by bytes)"
         )
 

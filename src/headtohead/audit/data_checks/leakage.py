@@ -68,7 +68,7 @@ def audit_train_overlap(corpus: Corpus, split: Split) -> CheckResult:
     seen = sum(normalize_text(row) in near for row in held)
     name = f"{noun} of {split.name} in train"
     tried = (
-        f"{_format_sample_size(total, len(split.rows))} {noun} of {split.name} looked up in the {len(corpus.train.rows):,} of train: "
+        f"{_format_sample_size(total, len(split.rows))} {noun} of {split.name} looked up in the {len(corpus.train.rows):,} of train: "  # noqa: E501
         "word for word, and but for case, punctuation and spaces"
     )
     if not seen:

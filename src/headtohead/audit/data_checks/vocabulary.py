@@ -94,7 +94,7 @@ def _describe_coverage(coverage: _SplitCoverage, noun: str) -> str:
     said = f"{coverage.name}: {known} are known only through text outside train"
     if coverage.num_leaked_rows:
         said += (
-            f", which holds {coverage.num_leaked_rows} of its {coverage.rows} {noun} ({_format_percentage(coverage.tokens_in_held_out_rows, coverage.tokens)} stand there in "
+            f", which holds {coverage.num_leaked_rows} of its {coverage.rows} {noun} ({_format_percentage(coverage.tokens_in_held_out_rows, coverage.tokens)} stand there in "  # noqa: E501
             f"held-out {noun} alone)"
         )
     if coverage.tokens_in_no_text:

@@ -47,7 +47,7 @@ def audit_attentions(audited_model: AuditedModel) -> CheckResult:
         if rule.error
     ]
     shape = "triangle, " if audited_model.decoder else ""
-    tried = f"sums, padding, {shape}reach of {len(maps)} layers x {maps[0].shape[1]} heads, padded texts; {audited_model.how}"
+    tried = f"sums, padding, {shape}reach of {len(maps)} layers x {maps[0].shape[1]} heads, padded texts; {audited_model.how}"  # noqa: E501
     if not faults:
         found = "every row sums to 1, and no weight lies where none may be"
         return CheckResult(CHECK_NAME, True, tried, found, "The maps are what they seem.")

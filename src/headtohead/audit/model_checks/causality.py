@@ -53,7 +53,7 @@ def audit_causality(audited_model: AuditedModel) -> CheckResult:
             CHECK_NAME,
             False,
             tried,
-            f"earlier logits move with later tokens: {scored}; places up to {notes.max_lookahead} before the change move",
+            f"earlier logits move with later tokens: {scored}; places up to {notes.max_lookahead} before the change move",  # noqa: E501
             "The model is shown what it is asked to predict: its perplexity measures copying, not prediction.",
             serious=True,
             reason="reads the future",
@@ -83,7 +83,7 @@ def _describe_procedure(audited_model: AuditedModel, notes: _CausalityNotes, has
     modes = "evaluation and training mode" if has_training_mode else "evaluation mode"
     left = f"; left out: {', '.join(notes.left_out)}" if notes.left_out else ""
     return (
-        f"later tokens changed at {places} places of a text of {audited_model.length}, shorter texts, texts cut off, padded "
+        f"later tokens changed at {places} places of a text of {audited_model.length}, shorter texts, texts cut off, padded "  # noqa: E501
         f"texts, gradients by later tokens; {modes}, {audited_model.how}{left}"
     )
 

@@ -79,7 +79,7 @@ def audit_gradients(audited_model: AuditedModel) -> CheckResult:
         GRADIENT_CHECK_NAME,
         False,
         tried,
-        f"{len(dead)} of {len(named)} tensors ({size:,} of {audited_model.parameters:,} weights) have none: {shown}{still}",
+        f"{len(dead)} of {len(named)} tensors ({size:,} of {audited_model.parameters:,} weights) have none: {shown}{still}",  # noqa: E501
         "These weights are never trained: the model is smaller than its count of parameters says.",
         reason="weights that are never trained",
     )

@@ -32,7 +32,7 @@ def audit_kv_cache(audited_model: AuditedModel) -> CheckResult:
         return build_not_applicable(CHECK_NAME, f"a text of {audited_model.length} leaves nothing to decode")
     if audited_model.noise == "hidden":
         return build_inconclusive(CHECK_NAME)
-    tried = f"a prompt and {DECODE_STEPS} tokens one by one, a text in two pieces, prompts padded on the left; {audited_model.how}"
+    tried = f"a prompt and {DECODE_STEPS} tokens one by one, a text in two pieces, prompts padded on the left; {audited_model.how}"  # noqa: E501
     try:
         found = select_worst(_compare_cached_with_full(audited_model, len(model.layers)))
     except UnsupportedInputError as refusal:

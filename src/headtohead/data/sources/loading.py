@@ -145,7 +145,7 @@ def _build_missing_files_error(folder: Path, expected: str) -> DataError:
     ]
     hint = f"; the folder {inside[0]!r} inside looks like it" if inside else ""
     return DataError(
-        f"{folder}: expected {expected}, found {format_name_list(list_folder_entries(folder))}{hint}. Any other layout works with "
+        f"{folder}: expected {expected}, found {format_name_list(list_folder_entries(folder))}{hint}. Any other layout works with "  # noqa: E501
         'data.files, as in files = { train = "a.txt", test = { name = "b.txt" } }'
     )
 

@@ -154,7 +154,7 @@ def _read_delimited_rows(path: Path, columns_by_role: dict[str, str | int]) -> l
     numbers = {name: column for name, column in columns_by_role.items() if isinstance(column, int)}
     if numbers and len(numbers) < len(columns_by_role):
         raise DataError(
-            f"{path}: data.columns mixes names and numbers ({_format_columns(columns_by_role)}): names need a header, numbers mean that "
+            f"{path}: data.columns mixes names and numbers ({_format_columns(columns_by_role)}): names need a header, numbers mean that "  # noqa: E501
             "there is none"
         )
     if numbers:
@@ -174,7 +174,7 @@ def _find_column_indices(path: Path, number: int, header: CellValues, columns_by
         if column not in names:
             numbered = ", ".join(f"{one} = {i}" for i, one in enumerate(reversed(list(columns_by_role))))
             message = (
-                f"the header has no column {column!r} for the {purpose}: it reads {_format_short_repr(' | '.join(names))}. "
+                f"the header has no column {column!r} for the {purpose}: it reads {_format_short_repr(' | '.join(names))}. "  # noqa: E501
                 f"A file without a header needs numbers: columns = {{ {numbered} }}"
             )
             near = suggest(column, names)

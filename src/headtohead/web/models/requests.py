@@ -196,7 +196,7 @@ def generate_side_by_side(request: JsonDict) -> Iterator[JsonDict]:
         _check_strategy_limits(one)
     if len(request["models"]) * len(strategies) > MAX_PARALLEL_GENERATIONS:
         raise RequestError(
-            f"{len(request['models'])} models with {len(strategies)} strategies are more than {MAX_PARALLEL_GENERATIONS} texts"
+            f"{len(request['models'])} models with {len(strategies)} strategies are more than {MAX_PARALLEL_GENERATIONS} texts"  # noqa: E501
         )
     with ExitStack() as used:
         models = [(named["label"], used.enter_context(MODEL_CACHE.take(named))) for named in request["models"]]
