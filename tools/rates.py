@@ -30,7 +30,7 @@ GRIDS: dict[str, tuple[dict[str, Any], tuple[float, ...]]] = {
     "sgd-own": ({"kind": "sgd"}, (0.02, 0.05, 0.1, 0.2)),
     "momentum-own": ({"kind": "sgd", "momentum": 0.9}, (0.002, 0.005, 0.01, 0.02, 0.04)),
     "adagrad-own": ({"kind": "adagrad"}, (3e-4, 5e-4, 1e-3, 2e-3, 4e-3)),
-    "muon-own": ({"kind": "muon", "adamw_rate": 2e-4}, (3e-4, 1e-3, 3e-3, 1e-2)),
+    "muon-own": ({"kind": "muon", "adamw_lr": 2e-4}, (3e-4, 1e-3, 3e-3, 1e-2)),
 }
 SEED = 1000
 """the first one; none of the recipe's, whose runs begin elsewhere"""

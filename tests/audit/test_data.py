@@ -164,7 +164,7 @@ def test_word_inside_a_longer_word_does_not_count() -> None:
     assert contains_word("``", "anything", match_whole_word=True)
 
 
-@pytest.mark.parametrize("tokens", ["bytes", "characters", {"kind": "bpe", "size": 300}])
+@pytest.mark.parametrize("tokens", ["bytes", "characters", {"kind": "bpe", "vocab_size": 300}])
 def test_other_kinds_of_tokens_are_audited_too(tokens: Any) -> None:
     found = audited(corpus(("The cat sat.", "The zebra")), tokens=tokens)
     assert found["vocabulary"].passed is (None if tokens == "bytes" else True)
@@ -173,9 +173,9 @@ def test_other_kinds_of_tokens_are_audited_too(tokens: Any) -> None:
 
 def test_piece_of_a_word_from_a_file_that_holds_test_rows_is_measured() -> None:
     texts = corpus(("quagga quagga quagga",), more=("quagga quagga quagga", "quagga"))
-    assert audited(texts, tokens={"kind": "bpe", "size": 300})["vocabulary"].passed is True
+    assert audited(texts, tokens={"kind": "bpe", "vocab_size": 300})["vocabulary"].passed is True
     texts = corpus(("quagga quagga quagga",), more=("quagga quagga quagga",))
-    assert audited(texts, tokens={"kind": "bpe", "size": 300})["vocabulary"].passed is False
+    assert audited(texts, tokens={"kind": "bpe", "vocab_size": 300})["vocabulary"].passed is False
 
 
 def test_unknown_words_that_training_never_shows_are_told() -> None:

@@ -9,7 +9,7 @@ SEARCH = """
 seeds = 2
 [search.space]
 training.batch = [2, 4, 8]
-training.optimizer.rate = [0.1, 0.01]
+training.optimizer.lr = [0.1, 0.01]
 """
 
 

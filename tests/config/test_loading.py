@@ -23,7 +23,7 @@ heads = 2
 position = "learned"
 [training]
 steps = 500
-optimizer = { kind = "adamw", rate = 1e-3 }
+optimizer = { kind = "adamw", lr = 1e-3 }
 [variants.alibi]
 model.position = "alibi"
 [variants.both]

@@ -16,11 +16,11 @@ task = "language-model"
 [model]
 width = 24
 [training]
-optimizer = { kind = "sgd", rate = 0.1, momentum = 0.9 }
+optimizer = { kind = "sgd", lr = 0.1, momentum = 0.9 }
 [search]
 prune = true
 [search.space]
-training.optimizer.rate = [0.1, 0.01]
+training.optimizer.lr = [0.1, 0.01]
 training.batch = { low = 8, high = 24, step = 8 }
 "model.position" = ["alibi", ["alibi", "rope"]]
 """
@@ -35,7 +35,7 @@ def loaded(tmp_path, text: str = FILE, *settings: str, quick: bool = False) -> e
 def test_a_space_is_written_as_settings_are(tmp_path):
     search = loaded(tmp_path).search
     assert search is not None
-    assert list(search.space) == ["training.optimizer.rate", "training.batch", "model.position"]
+    assert list(search.space) == ["training.optimizer.lr", "training.batch", "model.position"]
     assert search.values("training.batch") == (8, 16, 24)
     assert (search.cells(), search.compute_planned_counts(), search.seeds) == (12, (12, 24), 2)
     assert search.prune is not None and search.prune.risk == 0.05
@@ -51,16 +51,16 @@ def test_a_search_does_not_change_who_an_experiment_is(tmp_path):
 
 
 def test_an_option_inside_a_part_keeps_the_others():
-    raw = {"training": {"optimizer": {"kind": "sgd", "rate": 0.1, "momentum": 0.9}}}
-    assert build_variant_changes(raw, {"training.optimizer.rate": 1.0, "training.batch": 4}) == {
-        "training": {"optimizer": {"kind": "sgd", "rate": 1.0, "momentum": 0.9}, "batch": 4}
+    raw = {"training": {"optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9}}}
+    assert build_variant_changes(raw, {"training.optimizer.lr": 1.0, "training.batch": 4}) == {
+        "training": {"optimizer": {"kind": "sgd", "lr": 1.0, "momentum": 0.9}, "batch": 4}
     }
     by_name = build_variant_changes({"model": {"position": ["rope"]}}, {"model.position.base": 500})
     assert by_name == {"model": {"position": {"kind": "rope", "base": 500}}}
-    unset = build_variant_changes({}, {"training.optimizer.rate": 1.0})
-    assert unset == {"training": {"optimizer": {"kind": "adamw", "rate": 1.0}}}
-    both = build_variant_changes(raw, {"training.optimizer.rate": 1.0, "training.optimizer": "adagrad"})
-    assert both == {"training": {"optimizer": {"kind": "adagrad", "rate": 1.0}}}
+    unset = build_variant_changes({}, {"training.optimizer.lr": 1.0})
+    assert unset == {"training": {"optimizer": {"kind": "adamw", "lr": 1.0}}}
+    both = build_variant_changes(raw, {"training.optimizer.lr": 1.0, "training.optimizer": "adagrad"})
+    assert both == {"training": {"optimizer": {"kind": "adagrad", "lr": 1.0}}}
 
 
 def test_every_fault_of_a_space_is_reported_at_once_with_its_line(tmp_path):
@@ -69,7 +69,7 @@ def test_every_fault_of_a_space_is_reported_at_once_with_its_line(tmp_path):
     with pytest.raises(ConfigError, match="4 errors") as caught:
         loaded(tmp_path, text)
     said = str(caught.value)
-    assert "search.space.training.optimizer.rate (line 11): must be a number, not 'fast'" in said
+    assert "search.space.training.optimizer.lr (line 11): must be a number, not 'fast'" in said
     assert "search.space.training.batch (line 12): must be >= 1, not 0" in said
     assert "did you mean 'batch'?" in said
     assert "search.space.model.heads (line 15): must be >= 1, not 0" in said

@@ -84,7 +84,7 @@ def same(one: TokenizedCorpus, other: TokenizedCorpus) -> None:
 CASES: dict[str, dict[str, Any]] = {
     "words": {},
     "sentences": {"rows": "sentences"},
-    "bpe": {"tokens": {"kind": "bpe", "size": 300}},
+    "bpe": {"tokens": {"kind": "bpe", "vocab_size": 300}},
     "characters": {"tokens": "characters", "validation": 0.0},
     "bytes": {"tokens": "bytes", "test_rows": 5},
 }

@@ -22,7 +22,7 @@ CHOICES: dict[str, str | dict[str, object]] = {
     "words": "words",
     "characters": "characters",
     "bytes": "bytes",
-    "bpe": {"kind": "bpe", "size": 300},
+    "bpe": {"kind": "bpe", "vocab_size": 300},
 }
 
 
@@ -87,7 +87,7 @@ def test_words_have_two_specials_and_the_most_frequent_first() -> None:
 
 def test_sentences_and_the_option_ends_add_start_and_stop() -> None:
     plain = made("words")
-    for tokenizer in (made("words", rows="sentences"), made({"kind": "words", "ends": True})):
+    for tokenizer in (made("words", rows="sentences"), made({"kind": "words", "add_bos_eos": True})):
         assert (tokenizer.bos_id, tokenizer.eos_id) == (2, 3)
         assert tokenizer.vocab_size == plain.vocab_size + 2
 
@@ -102,7 +102,7 @@ def test_a_text_that_spells_a_special_token_is_not_one(kind: str) -> None:
 def test_min_count_and_size_leave_out_rare_words() -> None:
     often = made({"kind": "words", "min_count": 2})
     assert {often.token(i) for i in range(2, often.vocab_size)} == {"know", "We", "it", "."}
-    assert made({"kind": "words", "size": 3}).vocab_size == 3
+    assert made({"kind": "words", "vocab_size": 3}).vocab_size == 3
 
 
 def test_lower_case_words_are_one() -> None:
@@ -111,7 +111,7 @@ def test_lower_case_words_are_one() -> None:
 
 
 def test_bpe_learns_from_the_vocabulary_rows_up_to_its_size() -> None:
-    tokenizer = made({"kind": "bpe", "size": 280}, ("the cat the dog " * 20,))
+    tokenizer = made({"kind": "bpe", "vocab_size": 280}, ("the cat the dog " * 20,))
     assert tokenizer.vocab_size <= 280
     assert len(tokenizer.encode("the")) == 1
     assert len(tokenizer.encode("qzx")) == 3
@@ -161,8 +161,8 @@ def test_a_file_that_is_no_tokenizer_is_refused(write: Callable[..., Path]) -> N
             {"kind": "bpe", "siz": 9},
             r"data.tokens.siz: unknown option of bpe\n    did you mean 'size'\?\n    allowed: size",
         ),
-        ({"kind": "bpe", "size": "9"}, r"data.tokens.size: must be a whole number, not '9'"),
-        ({"kind": "bpe", "size": 100}, r"data.tokens.size: must be at least 260, not 100"),
+        ({"kind": "bpe", "vocab_size": "9"}, r"data.tokens.vocab_size: must be a whole number, not '9'"),
+        ({"kind": "bpe", "vocab_size": 100}, r"data.tokens.vocab_size: must be at least 260, not 100"),
         ({"kind": "words", "min_count": True}, r"data.tokens.min_count: must be a whole number, not True"),
         ({"kind": "words", "lowercase": 1}, r"data.tokens.lowercase: must be true or false, not 1"),
         ({"kind": "file"}, r"data.tokens.path: is missing: file needs it"),

@@ -107,7 +107,7 @@ def test_the_code_that_runs_there_is_the_code_that_was_sent(small: Small, machin
 
 
 def test_a_search_runs_on_a_cluster_too(small: Small, machines: Machines, tmp_path: Path):
-    asked = small(seeds=1, search={"space": {"training.optimizer.rate": [1e-3, 1e-2]}, "seeds": 1})
+    asked = small(seeds=1, search={"space": {"training.optimizer.lr": [1e-3, 1e-2]}, "seeds": 1})
     here = run_search.run_with_search(asked, tmp_path / "here", num_workers=2)
     there = run_search.run_with_search(asked, tmp_path / "there", backend=machines.on)
     assert not here.failed_jobs

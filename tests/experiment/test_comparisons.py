@@ -6,8 +6,8 @@ from headtohead.errors import ConfigError
 from headtohead.runner import run_experiment
 
 VARIANTS = {
-    "slow": {"training": {"optimizer": {"kind": "adamw", "rate": 1e-6}}},
-    "fast": {"training": {"optimizer": {"kind": "adamw", "rate": 1e-2}}},
+    "slow": {"training": {"optimizer": {"kind": "adamw", "lr": 1e-6}}},
+    "fast": {"training": {"optimizer": {"kind": "adamw", "lr": 1e-2}}},
 }
 COMPARISON = {"title": "Among rates", "says": "A rate matters.", "baseline": "slow", "variants": ["fast"]}
 CLAIM = {"source": "X", "says": "fast is better", "variant": "fast", "against": "slow", "expects": "helped"}

@@ -56,7 +56,7 @@ def test_a_range_is_cut_into_pieces_with_as_many_cells():
 
 
 def test_values_have_short_words():
-    assert format_value({"kind": "sgd", "rate": 0.1}) == "sgd, rate 0.1"
+    assert format_value({"kind": "sgd", "lr": 0.1}) == "sgd, lr 0.1"
     assert format_value(["alibi", "rope"]) == "alibi + rope"
     assert (format_value(True), format_value(1e-05), format_value("2 epochs")) == ("true", "1e-05", "2 epochs")
 

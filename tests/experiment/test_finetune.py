@@ -53,7 +53,7 @@ def experiment(reviews: Path, tiny_roberta: Path) -> Any:
                 "steps": 6,
                 "batch": 8,
                 "batching": "by length",
-                "optimizer": {"kind": "adamw", "rate": 1e-3},
+                "optimizer": {"kind": "adamw", "lr": 1e-3},
                 "evaluate": 3,
                 "checkpoint": 2,
                 "keep": "best",
@@ -192,7 +192,7 @@ def test_more_labels_than_the_kept_head_has_are_an_error_before_anything_is_writ
     asked = experiment(
         data={"source": str(three)},
         model={"pretrained": str(tmp_path / "two"), "head": "kept"},
-        variants={"slow": {"training": {"optimizer": {"kind": "sgd", "rate": 0.1}}}},
+        variants={"slow": {"training": {"optimizer": {"kind": "sgd", "lr": 0.1}}}},
     )
     with pytest.raises(ModelError, match="the data have 3 labels, more than the 2 of its head"):
         run_experiment.run_experiment(asked, tmp_path / "runs", num_workers=1)

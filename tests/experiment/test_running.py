@@ -65,7 +65,7 @@ def test_a_killed_worker_costs_one_trial_and_resume_completes_it_with_the_same_n
 
 
 def test_a_trial_that_fails_does_not_take_the_others_along(small, tmp_path):
-    experiment = small(seeds=1, variants={"wild": {"training": {"optimizer": {"kind": "sgd", "rate": 1e30}}}})
+    experiment = small(seeds=1, variants={"wild": {"training": {"optimizer": {"kind": "sgd", "lr": 1e30}}}})
     outcome = run_experiment.run_experiment(experiment, tmp_path / "runs", num_workers=1)
     (failed,) = outcome.failed_jobs
     assert failed.trial.variant == "wild"
@@ -126,8 +126,8 @@ def test_auto_seeds_stop_when_it_is_settled(small, tmp_path):
     # A network that cannot learn against one that can: three seeds are plenty.
     experiment = small(
         seeds="auto up to 8",
-        training={"optimizer": {"kind": "adamw", "rate": 0.01}, "steps": 60},
-        variants={"still": {"training": {"optimizer": {"kind": "adamw", "rate": 1e-9}}}},
+        training={"optimizer": {"kind": "adamw", "lr": 0.01}, "steps": 60},
+        variants={"still": {"training": {"optimizer": {"kind": "adamw", "lr": 1e-9}}}},
     )
     outcome = run_experiment.run_experiment(experiment, tmp_path / "runs", num_workers=2)
     assert outcome.findings is not None

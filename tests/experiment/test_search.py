@@ -31,7 +31,7 @@ data = {{ source = "{source}" }}
 model = {{ width = 16, layers = 1, heads = 2, context = 8 }}
 training = {{ steps = 8, evaluate = 8, checkpoint = 4, batch = 4 }}
 [search.space]
-training.optimizer.rate = [0.02, 0.003, 0.0003]
+training.optimizer.lr = [0.02, 0.003, 0.0003]
 training.batch = [4, 8]
 model.layers = [1, 2]
 """
@@ -132,7 +132,7 @@ def test_the_winner_is_the_best_on_validation_data_and_is_judged_by_fresh_seeds(
     searched = {int(p.name.removeprefix("seed-")) for p in (killed.folder / "search").glob("cell-*/seed-*")}
     assert searched == {FIRST_SEARCH_SEED, FIRST_SEARCH_SEED + 1}
     chosen, settings = runs.run("winner", 0).trial, killed.search["cells"][winner]["settings"]
-    assert chosen.training.optimizer.options["rate"] == settings["training.optimizer.rate"]
+    assert chosen.training.optimizer.options["rate"] == settings["training.optimizer.lr"]
     assert (chosen.training.batch, chosen.model.layers) == (settings["training.batch"], settings["model.layers"])
     assert chosen.training.steps == 8, "what the cell does not name stays as the file has it"
     (verdict,) = killed.outcome.findings["verdicts"]
@@ -207,7 +207,7 @@ def test_the_folder_is_verified_with_its_search(killed, tmp_path):
         ({"training.batch": [4, 0]}, "search.space.training.batch: must be >= 1, not 0"),
         ({"model.heads": [2, 3]}, "width 16 cannot be divided among 3 heads"),
         ({"model.position": ["alibi", "alibbi"]}, "did you mean 'alibi'"),
-        ({"training.optimizer.rate": [0.1, "fast"]}, "must be a number, not 'fast'"),
+        ({"training.optimizer.lr": [0.1, "fast"]}, "must be a number, not 'fast'"),
     ],
 )
 def test_an_impossible_value_fails_before_anything_is_trained(small, space, said):
@@ -217,8 +217,8 @@ def test_an_impossible_value_fails_before_anything_is_trained(small, space, said
 
 
 def test_what_only_building_shows_is_found_before_anything_is_written(small, tmp_path):
-    experiment = small(search={"space": {"training.optimizer.rate": [0.1, -1.0]}}, variants={})
-    with pytest.raises(RequestError, match=r"training.optimizer.rate = -1.0 cannot be built"):
+    experiment = small(search={"space": {"training.optimizer.lr": [0.1, -1.0]}}, variants={})
+    with pytest.raises(RequestError, match=r"training.optimizer.lr = -1.0 cannot be built"):
         run_search.run_with_search(experiment, tmp_path / "runs", num_workers=1)
     assert not (tmp_path / "runs").exists()
 
@@ -230,7 +230,7 @@ def test_without_validation_data_there_is_no_search(small):
 
 def test_a_cell_that_runs_away_is_out_and_the_others_go_on(small, tmp_path):
     tiny = {"steps": 20, "evaluate": 20, "checkpoint": 20, "batch": 4}
-    space = {"training.optimizer": [{"kind": "sgd", "rate": 1e30}, {"kind": "adamw", "rate": 0.01}]}
+    space = {"training.optimizer": [{"kind": "sgd", "lr": 1e30}, {"kind": "adamw", "lr": 0.01}]}
     experiment = small(search={"space": space, "seeds": 1}, training=tiny, variants={}, probe={}, seeds=1)
     outcome = run_search.run_with_search(experiment, tmp_path / "runs", num_workers=1)
     cells = {cell["status"]: cell for cell in outcome.findings["search"]["cells"]}

@@ -18,7 +18,7 @@ from headtohead.execution.worker_pool import Job
 from headtohead.search import run_search, samplers
 from headtohead.search.run_search import DECISION_LAG, SearchRun
 
-RATES = {"training.optimizer.rate": {"low": 1e-5, "high": 1e-1, "log": True}}
+RATES = {"training.optimizer.lr": {"low": 1e-5, "high": 1e-1, "log": True}}
 MIXED = {**RATES, "training.batch": {"low": 4, "high": 32, "step": 4}, "model.position": ["learned", "alibi", "rope"]}
 GRID = {"training.batch": [2, 4, 8, 16], "model.layers": [1, 2, 3]}
 
@@ -26,7 +26,7 @@ GRID = {"training.batch": [2, 4, 8, 16], "model.layers": [1, 2, 3]}
 def figure(settings: dict[str, Any], seed: int, spread: float = 0.05) -> float:
     """A made-up loss: best near a rate of 0.003 or a batch of 8, with some noise."""
     noise = random.Random(f"{sorted(settings.items(), key=str)}{seed}").gauss(0, spread)
-    rate, batch = settings.get("training.optimizer.rate", 3e-3), settings.get("training.batch", 8)
+    rate, batch = settings.get("training.optimizer.lr", 3e-3), settings.get("training.batch", 8)
     return 3 + abs(math.log10(rate / 3e-3)) + 0.5 * abs(math.log2(batch / 8)) + noise
 
 
@@ -112,7 +112,7 @@ def test_proposals_are_drawn_by_the_seed(begun):
         one, same, other = (samplers.suggest_settings(search, 9, [], known) for search in made)
         assert one == same != other
         for settings in (one, other):
-            assert 1e-5 <= settings["training.optimizer.rate"] <= 0.1
+            assert 1e-5 <= settings["training.optimizer.lr"] <= 0.1
             assert settings["training.batch"] in range(4, 33, 4)
 
 
@@ -122,7 +122,7 @@ def test_tpe_goes_where_it_went_well(begun):
 
     def distance(search: SearchRun) -> float:
         play(search)
-        late = [cell.settings["training.optimizer.rate"] for cell in search.cells[20:]]
+        late = [cell.settings["training.optimizer.lr"] for cell in search.cells[20:]]
         return sum(abs(math.log10(rate / 3e-3)) for rate in late) / len(late)
 
     assert distance(begun("tpe", method="tpe", **asked)) < 0.6 * distance(begun("random", method="random", **asked))

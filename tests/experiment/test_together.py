@@ -65,7 +65,7 @@ def cases(text: Path, rows: Path, roberta: Path) -> dict[str, dict[str, Any]]:
             model={"context": 12},
             training={
                 "evaluate": 5,
-                "optimizer": {"kind": "sgd", "rate": 1e-3},
+                "optimizer": {"kind": "sgd", "lr": 1e-3},
                 "keep": "best",
                 "best_by": "accuracy",
                 "stop": {"patience": 2},

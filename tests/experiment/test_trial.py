@@ -49,7 +49,7 @@ def test_a_run_folder_holds_what_its_contract_says(small, tmp_path):
 def test_training_learns(small, tmp_path):
     result = run_trial(
         config_loading.build_trial(
-            small(training={"steps": 150, "optimizer": {"kind": "adamw", "rate": 0.01}}), "baseline", 0
+            small(training={"steps": 150, "optimizer": {"kind": "adamw", "lr": 0.01}}), "baseline", 0
         ),
         tmp_path / "run",
     )
@@ -89,7 +89,7 @@ HARD = {
         "keep": "best",
         "clip": 1.0,
         "schedule": {"kind": "cosine", "warmup": 5},
-        "optimizer": {"kind": "adamw", "rate": 0.01},
+        "optimizer": {"kind": "adamw", "lr": 0.01},
     },
 }
 
@@ -139,7 +139,7 @@ def test_early_stop_stops(small, tmp_path):
 
 
 def test_divergence_ends_with_a_plain_statement_and_what_to_try(small, tmp_path):
-    trial = config_loading.build_trial(small(training={"optimizer": {"kind": "sgd", "rate": 1e30}}), "baseline", 0)
+    trial = config_loading.build_trial(small(training={"optimizer": {"kind": "sgd", "lr": 1e30}}), "baseline", 0)
     with pytest.raises(DivergedError, match=r"not a number at step \d+: try a lower rate than 1e\+30 for sgd"):
         run_trial(trial, tmp_path / "run")
 
@@ -185,7 +185,7 @@ def test_a_classifier_learns_and_predicts(rows_folder, tmp_path, pool):
         "task": "classify",
         "data": {"source": str(rows_folder)},
         "model": {"width": 16, "layers": 1, "heads": 2, "context": 12, "pool": pool},
-        "training": {"steps": "12 epochs", "evaluate": "4 epochs", "optimizer": {"kind": "adam", "rate": 3e-3}},
+        "training": {"steps": "12 epochs", "evaluate": "4 epochs", "optimizer": {"kind": "adam", "lr": 3e-3}},
     }
     result = run_trial(config_loading.build_trial(loading.build_experiment(raw), "baseline", 0), tmp_path / "run")
     assert result["scores"]["test"]["accuracy"] > 0.9

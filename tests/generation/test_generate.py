@@ -274,7 +274,7 @@ ROWS = ("the cat sat on the mat .", "a dog and a cat ran home , did n't they ?",
 
 
 def words(*, ends: bool = False) -> CorpusTokenizer:
-    return CorpusTokenizer(tokenizers.train_word_tokenizer(ROWS, has_bos_eos=ends))
+    return CorpusTokenizer(tokenizers.train_word_tokenizer(ROWS, add_bos_eos=ends))
 
 
 class Parrot(torch.nn.Module):

@@ -19,7 +19,7 @@ SMALL = b"""question = "Does it help?"
 task = "language-model"
 seeds = 2
 [data]
-tokens = { kind = "bpe", size = 300 }
+tokens = { kind = "bpe", vocab_size = 300 }
 [model]
 width = 16
 heads = 2
@@ -34,7 +34,7 @@ says = "it helps"
 variant = "alibi"
 expects = "helped"
 [search]
-space = { "training.batch" = [4, 8], "training.optimizer.rate" = { low = 1e-4, high = 1e-2, log = true } }
+space = { "training.batch" = [4, 8], "training.optimizer.lr" = { low = 1e-4, high = 1e-2, log = true } }
 method = "random"
 budget = { trials = 4 }
 [full]

@@ -48,7 +48,7 @@ def losses_of_ours(model: EncoderClassifier, steps: int, rate: float, **batch_of
 
     ids, mask, labels = batch(**batch_of)
     training = config_training.TrainingConfig(
-        optimizer=base.ComponentConfig.model_validate({"kind": "adamw", "rate": rate})
+        optimizer=base.ComponentConfig.model_validate({"kind": "adamw", "lr": rate})
     )
     descent, found = ScheduledOptimizer(model, training, steps), []
     model.train()
@@ -173,9 +173,9 @@ def test_layer_wise_rates_reach_every_optimizer(tiny_roberta: Path, kind: str) -
         pytest.skip("this torch has no Muon")
     model = built(tiny_roberta, layer_decay=0.5)
     names = {id(p): name for name, p in model.named_parameters()}
-    extra = {"adamw_rate": 1.0} if kind == "muon" else {}
+    extra = {"adamw_lr": 1.0} if kind == "muon" else {}
     found = {}
-    for optimizer in OPTIMIZERS[kind](model.named_parameters(), model.shares(), rate=1.0, **extra):
+    for optimizer in OPTIMIZERS[kind](model.named_parameters(), model.shares(), lr=1.0, **extra):
         for group in optimizer.param_groups:
             found |= {names[id(p)]: group["lr"] for p in group["params"]}
     assert set(found) == set(names.values())

@@ -23,7 +23,7 @@ def cell(number: int, rate: float, kind: str, mean: float | None, status: str = 
     return {
         "cell": number,
         "name": f"cell-{number + 1:03d}",
-        "settings": {"training.optimizer.rate": rate, "model.position": kind},
+        "settings": {"training.optimizer.lr": rate, "model.position": kind},
         "status": status,
         "values": values,
         "mean": mean,
@@ -41,7 +41,7 @@ def build(metric: str = "accuracy", **luck: Any) -> Findings:
         cell(3, 1.0, "alibi", None, "failed"),
     ]
     effects = {
-        "training.optimizer.rate": [
+        "training.optimizer.lr": [
             {"value": "0.001", "cells": 1, "mean": 0.88 * scale, "interval": [0.8 * scale, 0.9 * scale]},
             {"value": "0.01", "cells": 2, "mean": 0.85 * scale, "interval": None},
         ]
@@ -52,7 +52,7 @@ def build(metric: str = "accuracy", **luck: Any) -> Findings:
         "metric": metric,
         "search": {
             "method": "grid",
-            "space": {"training.optimizer.rate": [1.0, 0.01, 0.001, 0.0001], "model.position": ["alibi", HOSTILE]},
+            "space": {"training.optimizer.lr": [1.0, 0.01, 0.001, 0.0001], "model.position": ["alibi", HOSTILE]},
             "seeds": 2,
             "budget": None,
             "prune": {"risk": 0.05, "after": 1},
@@ -87,8 +87,8 @@ def test_luck_is_said_in_words():
 
 
 def test_names_are_as_short_as_they_can_be_told_apart():
-    names = phrasing.shorten_setting_names(["training.optimizer.rate", "training.schedule.rate", "model.width"])
-    assert list(names.values()) == ["optimizer.rate", "schedule.rate", "width"]
+    names = phrasing.shorten_setting_names(["training.optimizer.lr", "training.schedule.rate", "model.width"])
+    assert list(names.values()) == ["optimizer.lr", "schedule.rate", "width"]
 
 
 @pytest.mark.parametrize("metric", ["perplexity", "accuracy"])

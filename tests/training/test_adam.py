@@ -125,7 +125,7 @@ def test_a_descent_goes_on_from_its_checkpoint_to_the_same_bits(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"rate": -1.0}, "rate must be 0 or more, not -1"),
+        ({"lr": -1.0}, "lr must be 0 or more, not -1"),
         ({"eps": float("nan")}, "eps must be 0 or more, not nan"),
         (
             {"weight_decay": -0.1, "betas": (0.9, 1.0)},

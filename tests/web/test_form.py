@@ -29,7 +29,7 @@ def test_fields_have_the_files_values_and_the_schemas_kinds(files: Path) -> None
     assert (found["seeds"].value, found["matters"].value) == ("1", "0.01")
     assert (found["training.sampling"].kind, found["training.sampling"].options) == ("choice", ("random", "shuffled"))
     assert (found["model.tied"].value, found["model.tied"].options) == ("false", ("true", "false"))
-    assert found["training.optimizer"].value == '{ kind = "adamw", rate = 0.001 }'
+    assert found["training.optimizer"].value == '{ kind = "adamw", lr = 0.001 }'
     assert '"rope"' in found["model.position"].options
     assert "use" not in found and "model.module" not in found
 

@@ -53,7 +53,7 @@ def loss_step(kind: str, vocab: int, tokens: int, context: int) -> dict[str, flo
     sizes = lessons.decoder("sotu", seeds=1, steps=1, evaluate=1)["model"] | {"context": context}
     model = build_model(config_model.TransformerConfig.model_validate(sizes), vocab)
     assert isinstance(model, Transformer)
-    training = config_training.TrainingConfig.model_validate({"steps": 2, "optimizer": {"kind": "adam", "rate": 1e-3}})
+    training = config_training.TrainingConfig.model_validate({"steps": 2, "optimizer": {"kind": "adam", "lr": 1e-3}})
     descent = ScheduledOptimizer(model, training, 2)
     objective = LanguageModelObjective()
 

@@ -79,7 +79,7 @@ def _sizes() -> dict[str, Any]:
 
 
 def _training() -> dict[str, Any]:
-    return {"batch": 16, "optimizer": {"kind": "adam", "rate": 1e-3}}
+    return {"batch": 16, "optimizer": {"kind": "adam", "lr": 1e-3}}
 
 
 def experiment(raw: dict[str, Any]) -> config_experiment.Experiment:
@@ -102,7 +102,7 @@ def shape_of(raw: dict[str, Any], model: Any, training: Trainer) -> Shape:
         heads=sizes.heads,
         hidden=raw["model"]["feedforward"].get("hidden", 4 * sizes.width),
         context=sizes.context,
-        rate=raw["training"]["optimizer"]["rate"],
+        rate=raw["training"]["optimizer"]["lr"],
         steps=training.steps,
         evaluate_every=training.evaluate_every,
     )

@@ -18,7 +18,7 @@ def _tokenizers(scratch: Path) -> list[bytes]:
     from headtohead.data.sources import loading
 
     texts, made = write_corpus(scratch / "texts"), []
-    for tokens in ("words", "characters", "bytes", {"kind": "bpe", "size": 280}):
+    for tokens in ("words", "characters", "bytes", {"kind": "bpe", "vocab_size": 280}):
         data = config_data.DataConfig.model_validate({"source": str(texts), "tokens": tokens})
         made.append(
             tokenizers.train_tokenizer(data, loading.load_corpus(data, "language-model")).save(scratch).read_bytes()

@@ -204,7 +204,7 @@ def _write_journal(folder: Path) -> None:
     journal = SearchJournal(folder)
     journal.open("identity")
     for cell in range(4):
-        journal.write("cell", cell=cell, settings={"training.optimizer.rate": 0.01 / (cell + 1)})
+        journal.write("cell", cell=cell, settings={"training.optimizer.lr": 0.01 / (cell + 1)})
         journal.write("trial", cell=cell, seed=1000, seconds=1.5 * cell)
     journal.write("winner", cell=2, budget=None)
 

@@ -42,7 +42,7 @@ training = {{ steps = {steps}, batch = 8, evaluate = {evaluate}, checkpoint = {c
 [search]
 seeds = 1
 [search.space]
-training.optimizer.rate = [0.01, 0.001]
+training.optimizer.lr = [0.01, 0.001]
 training.batch = [4, 8]
 """
 TAUGHT = """\

@@ -48,7 +48,7 @@ class DataConfig(BaseConfig):
     """for a folder that does not have the layout of the speeches set"""
     columns: ColumnsConfig = ColumnsConfig()
     tokens: ComponentConfig = ComponentConfig(kind="words")
-    """words, characters, bytes, { kind = "bpe", size = 2000 }, or { kind = "file", path = "tokenizer.json" }"""
+    """words, characters, bytes, { kind = "bpe", vocab_size = 2000 }, or { kind = "file", path = "tokenizer.json" }"""
     vocabulary: Literal["train", "course"] = "train"
     """where the vocabulary comes from: the training split alone, or, as the course had it, every training file of the
     folder, the other task's too"""

@@ -186,7 +186,7 @@ def _flatten_space(space: Mapping[str, Any], prefix: str = "") -> Iterator[tuple
 
 
 def build_variant_changes(raw_config: RawConfig, settings: SettingValues) -> RawConfig:
-    """The settings of a cell as a variant's changes. A name inside a part, as training.optimizer.rate, changes that
+    """The settings of a cell as a variant's changes. A name inside a part, as training.optimizer.lr, changes that
     option and keeps the others."""
     changes: RawConfig = {}
     for setting in sorted(settings, key=lambda name: name.count(".")):

@@ -28,7 +28,7 @@ class TrainingConfig(BaseConfig):
     """language model on a stream: blocks from anywhere, or every block once before any comes again"""
     batching: Literal["shuffled", "by length"] = "shuffled"
     """rows in a random order, or, of a random order, rows of like length together: less padding to compute"""
-    optimizer: ComponentConfig = ComponentConfig.model_validate({"kind": "adamw", "rate": 1e-3})
+    optimizer: ComponentConfig = ComponentConfig.model_validate({"kind": "adamw", "lr": 1e-3})
     schedule: ComponentConfig = ComponentConfig(kind="constant")
     """constant, { kind = "cosine", warmup = 50, final = 0.1 }, { kind = "linear", ... }"""
     clip: Annotated[float, Field(gt=0)] | None = None

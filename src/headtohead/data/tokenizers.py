@@ -160,7 +160,7 @@ def train_tokenizer(data: DataConfig, corpus: Corpus, *, base_folder: Path = Pat
     if data.tokens.kind == "file":
         options["path"] = str(base_folder / Path(options["path"]).expanduser())
     elif language and data.rows == "sentences":
-        options["ends"] = True
+        options["add_bos_eos"] = True
     rows: Iterable[str] = corpus.vocabulary_rows
     if language and data.rows == "stream" and data.tokens.kind != "words":
         # What stands between two rows of a stream is text as well.
@@ -174,7 +174,7 @@ def train_word_tokenizer(
     min_count: PositiveCount = 1,
     vocab_size: PositiveCount | None = None,
     lowercase: bool = False,
-    has_bos_eos: bool = False,
+    add_bos_eos: bool = False,
 ) -> Backend:
     """Words after the Penn Treebank; the most frequent come first, equal ones in the order of the alphabet."""
     normalizer, splitter = treebank.build_normalizer(lowercase=lowercase), pre_tokenizers.WhitespaceSplit()
@@ -186,20 +186,20 @@ def train_word_tokenizer(
     numbers = backend.get_vocab()
     ranked = sorted(numbers, key=numbers.__getitem__)
     backend.model = _build_word_level_model(
-        ranked, _list_special_tokens(has_unk=True, has_bos_eos=has_bos_eos), vocab_size
+        ranked, _list_special_tokens(has_unk=True, add_bos_eos=add_bos_eos), vocab_size
     )
     backend.decoder = treebank.build_decoder()
     return backend
 
 
-def train_character_tokenizer(rows: Iterable[str], *, lowercase: bool = False, has_bos_eos: bool = False) -> Backend:
+def train_character_tokenizer(rows: Iterable[str], *, lowercase: bool = False, add_bos_eos: bool = False) -> Backend:
     """Every character a token, line ends among them."""
     counts: Counter[str] = Counter()
     for row in rows:
         counts.update(row.lower() if lowercase else row)
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
     backend = Backend(
-        _build_word_level_model(ranked, _list_special_tokens(has_unk=True, has_bos_eos=has_bos_eos), None)
+        _build_word_level_model(ranked, _list_special_tokens(has_unk=True, add_bos_eos=add_bos_eos), None)
     )
     if lowercase:
         backend.normalizer = normalizers.Lowercase()
@@ -208,9 +208,9 @@ def train_character_tokenizer(rows: Iterable[str], *, lowercase: bool = False, h
     return backend
 
 
-def build_byte_tokenizer(rows: Iterable[str], *, has_bos_eos: bool = False) -> Backend:
+def build_byte_tokenizer(rows: Iterable[str], *, add_bos_eos: bool = False) -> Backend:
     """The 256 bytes of UTF-8: nothing is unknown."""
-    vocabulary = _list_special_tokens(has_unk=False, has_bos_eos=has_bos_eos) + sorted(
+    vocabulary = _list_special_tokens(has_unk=False, add_bos_eos=add_bos_eos) + sorted(
         pre_tokenizers.ByteLevel.alphabet()
     )
     backend = Backend(models.BPE({token: i for i, token in enumerate(vocabulary)}, []))
@@ -219,11 +219,11 @@ def build_byte_tokenizer(rows: Iterable[str], *, has_bos_eos: bool = False) -> B
     return backend
 
 
-def train_bpe_tokenizer(rows: Iterable[str], *, vocab_size: BpeVocabSize = 2000, has_bos_eos: bool = False) -> Backend:
+def train_bpe_tokenizer(rows: Iterable[str], *, vocab_size: BpeVocabSize = 2000, add_bos_eos: bool = False) -> Backend:
     """Byte pairs merged by how often they occur, after Sennrich et al. 2016, arXiv:1508.07909, on bytes as in GPT-2."""
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    specials = _list_special_tokens(has_unk=False, has_bos_eos=has_bos_eos)
+    specials = _list_special_tokens(has_unk=False, add_bos_eos=add_bos_eos)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size, special_tokens=specials, initial_alphabet=alphabet, show_progress=False
@@ -292,8 +292,8 @@ def _find_option_error(hint: Any, value: object) -> str | None:
     return None
 
 
-def _list_special_tokens(*, has_unk: bool, has_bos_eos: bool) -> list[str]:
-    return [PAD_TOKEN, *([UNK_TOKEN] if has_unk else []), *([BOS_TOKEN, EOS_TOKEN] if has_bos_eos else [])]
+def _list_special_tokens(*, has_unk: bool, add_bos_eos: bool) -> list[str]:
+    return [PAD_TOKEN, *([UNK_TOKEN] if has_unk else []), *([BOS_TOKEN, EOS_TOKEN] if add_bos_eos else [])]
 
 
 def _build_word_level_model(

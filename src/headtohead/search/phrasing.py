@@ -21,7 +21,7 @@ def get_search(findings: Findings) -> JsonDict | None:
 
 
 def shorten_setting_names(settings: Sequence[str]) -> dict[str, str]:
-    """rate for training.optimizer.rate, as long as no other setting ends alike."""
+    """rate for training.optimizer.lr, as long as no other setting ends alike."""
     names = {}
     for setting in settings:
         parts = setting.split(".")

@@ -89,14 +89,17 @@ def run_with_search(
             resume = True
         changes = build_variant_changes(_dump_raw_settings(experiment), settings)
         experiment = experiment.model_copy(update={"variants": {**experiment.variants, WINNER_VARIANT: changes}})
-    how: dict[str, Any] = {
-        "workers": num_workers,
-        "device": device,
-        "on": backend,
-        "watch": on_update,
-        "tell": on_progress,
-    }
-    return run_experiment.run_experiment(experiment, folder, resume=resume, command=asked, **how)
+    return run_experiment.run_experiment(
+        experiment,
+        folder,
+        num_workers=num_workers,
+        device=device,
+        resume=resume,
+        backend=backend,
+        on_update=on_update,
+        on_progress=on_progress,
+        command=asked,
+    )
 
 
 def _run_search(

@@ -59,7 +59,7 @@ class FusedAdam:
         """What torch would refuse is refused, in words."""
         given = [("eps", self.eps)]
         for group in self.param_groups:
-            given += [("rate", group["lr"]), ("weight_decay", group["weight_decay"])]
+            given += [("lr", group["lr"]), ("weight_decay", group["weight_decay"])]
         wrong = [f"{name} must be 0 or more, not {value:g}" for name, value in given if not value >= 0]
         wrong += [f"betas must lie from 0 to below 1, not {beta:g}" for beta in self.betas if not 0 <= beta < 1]
         if wrong:

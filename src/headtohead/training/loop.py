@@ -147,7 +147,7 @@ class Trainer:
 
     def _format_divergence_message(self, problem: str) -> str:
         optimizer = self.settings.optimizer
-        rate = optimizer.options.get("rate", "its default")
+        rate = optimizer.options.get("lr", "its default")
         clip = "" if self.settings.clip else ", or clip gradients (training.clip = 1.0)"
         return f"{problem}: try a lower rate than {rate} for {optimizer.kind}, a longer warm-up{clip}"
 
