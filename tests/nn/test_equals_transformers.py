@@ -320,8 +320,8 @@ def test_decoder_gives_the_logits_of_transformers(name: str, seed: int) -> None:
         ids = texts(3, length, seed)
         expected = theirs(input_ids=ids, use_cache=False).logits
         assert expected.std() > 0.3  # something is said
-        for road in ("explicit", "fused"):
-            assert furthest(ours(ids, road=road).logits, expected) < TOLERANCE, (length, road)
+        for road in ("eager", "sdpa"):
+            assert furthest(ours(ids, attn_implementation=road).logits, expected) < TOLERANCE, (length, road)
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -366,8 +366,8 @@ def test_encoder_gives_the_hidden_states_of_bert(seed: int) -> None:
         ids = texts(3, length, seed)
         mask = padding(3, length, "right") if length > 6 else torch.ones_like(ids)
         expected = theirs(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states[-1]
-        for road in ("explicit", "fused"):
-            hidden = ours(ids, mask, road=road).hidden
+        for road in ("eager", "sdpa"):
+            hidden = ours(ids, mask, attn_implementation=road).hidden
             assert furthest(hidden[mask.bool()], expected[mask.bool()]) < TOLERANCE, (length, road)
 
 
@@ -389,6 +389,6 @@ def test_attention_maps_are_those_of_transformers() -> None:
     theirs, ours = pair(LLAMA, seed=5)
     ids = texts(2, 12, seed=5)
     expected = theirs(input_ids=ids, output_attentions=True, use_cache=False).attentions
-    maps = ours(ids, maps=True).maps
+    maps = ours(ids, output_attentions=True).maps
     assert len(maps) == len(expected) == LAYERS
     assert max(furthest(one, other) for one, other in zip(maps, expected, strict=True)) < TOLERANCE

@@ -204,7 +204,7 @@ def test_an_answer_without_logits_is_an_error(own: Any) -> None:
 
 def test_maps_and_cache_are_refused(own: Any) -> None:
     with pytest.raises(ModelError, match=r"nets\.py:Plain: a network of your own shows no attention maps"):
-        own("Plain")(IDS, maps=True)
+        own("Plain")(IDS, output_attentions=True)
     with pytest.raises(ModelError, match=r"nets\.py:Plain: a network of your own has no cache"):
         own("Plain")(IDS, cache=KVCache(1))
 

@@ -41,7 +41,7 @@ def texts(rows: int, length: int, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize("settings", [{}, {"position": ["alibi", "rope"]}, {"pattern": {"kind": "window", "size": 3}}])
 @pytest.mark.parametrize("classes", [None, 3])
 def test_rows_of_maps_sum_to_one(settings: dict[str, Any], classes: int | None) -> None:
-    maps = build(classes, **settings)(texts(3, 9), maps=True).maps
+    maps = build(classes, **settings)(texts(3, 9), output_attentions=True).maps
     assert maps is not None
     assert [tuple(m.shape) for m in maps] == [(3, 2, 9, 9)] * 2
     for layer in maps:
@@ -51,31 +51,31 @@ def test_rows_of_maps_sum_to_one(settings: dict[str, Any], classes: int | None) 
 
 def test_causal_maps_are_triangular_and_windowed_ones_banded() -> None:
     ids = texts(2, 9)
-    (causal, _) = build()(ids, maps=True).maps or ()
+    (causal, _) = build()(ids, output_attentions=True).maps or ()
     assert (causal.triu(1) == 0).all()
     assert (causal.tril() > 0).sum() == 2 * 2 * 45
-    (banded, _) = build(pattern={"kind": "window", "size": 3})(ids, maps=True).maps or ()
+    (banded, _) = build(pattern={"kind": "window", "size": 3})(ids, output_attentions=True).maps or ()
     assert (banded.triu(1) == 0).all()
     assert (banded.tril(-3) == 0).all()
 
 
 def test_padding_gets_no_weight_in_maps() -> None:
     mask = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
-    (first, _) = build(3)(texts(2, 9), mask, maps=True).maps or ()
+    (first, _) = build(3)(texts(2, 9), mask, output_attentions=True).maps or ()
     assert (first[1, :, :, 5:] == 0).all()
     assert torch.allclose(first[1, :, :5].sum(-1), torch.tensor(1.0))
 
 
 def test_maps_are_given_only_when_asked_for() -> None:
     assert build()(texts(1, 4)).maps is None
-    assert build()(texts(1, 4), road="explicit").maps is None
+    assert build()(texts(1, 4), road="eager").maps is None
 
 
 def test_maps_with_a_cache_show_all_keys() -> None:
     model, cache, ids = build(), KVCache(2), texts(2, 7)
     model(ids[:, :6], cache=cache)
-    last = model(ids[:, 6:], cache=cache, maps=True).maps
-    whole = model(ids, maps=True).maps
+    last = model(ids[:, 6:], cache=cache, output_attentions=True).maps
+    whole = model(ids, output_attentions=True).maps
     assert last is not None
     assert whole is not None
     assert all(torch.allclose(one, other[:, :, 6:], atol=1e-6) for one, other in zip(last, whole, strict=True))
@@ -212,7 +212,7 @@ def test_a_closed_road_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
     @register_part("merge", "in-plain-sight")
     class InPlainSight(Merge):
-        attn_implementations = frozenset({"explicit"})
+        attn_implementations = frozenset({"eager"})
 
         def __init__(self, sizes: ModelSizes) -> None:
             super().__init__(sizes)
@@ -223,10 +223,10 @@ def test_a_closed_road_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
             return heads, None
 
     model = build(merge="in-plain-sight")
-    assert model.attn_implementations == {"explicit"}
+    assert model.attn_implementations == {"eager"}
     assert torch.allclose(model(texts(1, 5)).logits, build()(texts(1, 5)).logits, atol=1e-6)
     with pytest.raises(ModelError, match="the fused road is closed: a part of this model allows explicit only"):
-        model(texts(1, 5), road="fused")
+        model(texts(1, 5), road="sdpa")
 
 
 # Padding
@@ -236,9 +236,9 @@ def test_a_row_that_is_all_padding_harms_nothing() -> None:
     for classes in (None, 3):
         model = build(classes).train()
         mask = torch.tensor([[1] * 6, [0] * 6])
-        for road in ("explicit", "fused"):
+        for road in ("eager", "sdpa"):
             model.zero_grad()
-            out = model(texts(2, 6), mask, road=road).logits
+            out = model(texts(2, 6), mask, attn_implementation=road).logits
             out[0].square().sum().backward()
             assert out.isfinite().all()
             assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
@@ -257,16 +257,16 @@ def test_padding_can_be_left_in_as_some_reports_did() -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("road", ["explicit", "fused"])
+@pytest.mark.parametrize("road", ["eager", "sdpa"])
 def test_dropout_of_weights_keeps_the_mean(road: str) -> None:
     """Attention alone, without feed-forward: what is dropped is made up for by what is left, on both roads."""
     model = build(layers=1, feedforward="none", dropout=0.3, position="none", final_norm=False)
     model.drop.p = model.layers[0].block.drop.p = 0.0  # only the weights of attention are dropped
     ids = texts(1, 6)
-    expected = model(ids, road=road).logits
+    expected = model(ids, attn_implementation=road).logits
     model.train()
     with torch.no_grad(), fork_seeded_rng(0, "test", road):
-        drawn = torch.stack([model(ids, road=road).logits for _ in range(600)])
+        drawn = torch.stack([model(ids, attn_implementation=road).logits for _ in range(600)])
     assert drawn.std(0).mean() > 0.01
     error = (drawn.mean(0) - expected).abs() / (drawn.std(0) / 600**0.5 + 1e-6)
     assert error.mean() < 1.5

@@ -138,7 +138,7 @@ def test_the_mean_is_over_the_text_only(tiny_roberta: Path) -> None:
 def test_maps_are_shown_and_rows_sum_to_one(tiny_roberta: Path) -> None:
     ids, mask, _ = batch()
     with torch.no_grad():
-        maps = built(tiny_roberta).eval()(ids, mask, maps=True).maps
+        maps = built(tiny_roberta).eval()(ids, mask, output_attentions=True).maps
     assert maps is not None and len(maps) == 2
     assert torch.allclose(maps[0].sum(-1), torch.ones(4, 2, 9), atol=1e-5)
 

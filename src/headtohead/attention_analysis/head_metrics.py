@@ -93,7 +93,7 @@ def measure_heads(model: nn.Module, batches: Iterable[BatchLike]) -> list[HeadMe
 @torch.no_grad()
 def compute_attentions(model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, ...]:
     """The maps of a batch, a tensor for each layer."""
-    output: ModelOutput = model(input_ids, attention_mask, maps=True)
+    output: ModelOutput = model(input_ids, attention_mask, output_attentions=True)
     if not output.maps:
         raise ModelError("the model shows no attention maps")
     return output.maps

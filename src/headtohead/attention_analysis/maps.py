@@ -1,6 +1,6 @@
 """Attention maps of a model on a text, as arrays: every layer and head, with the tokens, the padding and what was cut.
 
-The maps come from the model itself, on the road that computes them in plain sight (`maps=True` of the protocol). A
+The maps come from the model itself, on the road that computes them in plain sight (`output_attentions=True` of the protocol). A
 model that gives none is an error and never an empty picture.
 """
 
@@ -159,7 +159,7 @@ def _compute_layer_weights(
     model.eval()  # dropout would leave holes in the maps
     try:
         with torch.no_grad():
-            output: ModelOutput = model(input_ids, attention_mask, maps=True)
+            output: ModelOutput = model(input_ids, attention_mask, output_attentions=True)
     finally:
         model.train(was_training)
     maps = output.maps or ()

@@ -169,7 +169,7 @@ class AuditedModel:
         **how: Any,
     ) -> Tensor:
         with torch.no_grad():
-            return self.run(input_ids, attention_mask, training=training, draw=draw_index, **how).logits
+            return self.run(input_ids, attention_mask, training=training, draw_index=draw_index, **how).logits
 
     def compute_input_gradient(
         self,
@@ -277,7 +277,7 @@ class AuditedModel:
         """The same text once more, from this random state."""
         if (draw_index, training) not in self._repeat_differences:
             first = self.logits(self.ids[:2], training=training)
-            again = self.logits(self.ids[:2], training=training, draw=draw_index)
+            again = self.logits(self.ids[:2], training=training, draw_index=draw_index)
             where = "the same again" if draw_index == 0 else f"from random state {draw_index}"
             self._repeat_differences[draw_index, training] = measure_difference(again, first, where, self.exact)
         return self._repeat_differences[draw_index, training]

@@ -87,7 +87,7 @@ class Transformer(nn.Module):
         else:
             self.pool = registry.build_part("pool", model_config.pool, sizes)
             self.classifier = _build_classifier(model_config.width, model_config.classifier_hidden, num_classes)
-        self._attn_implementations = frozenset[AttentionImplementation]({"explicit", "fused"})
+        self._attn_implementations = frozenset[AttentionImplementation]({"eager", "sdpa"})
         for module in self.modules():  # walked once: every pass asks
             if isinstance(module, Part):
                 self._attn_implementations &= module.attn_implementations
@@ -268,13 +268,13 @@ class Transformer(nn.Module):
     def _select_attn_implementation(
         self, output_attentions: bool, attn_implementation: AttentionImplementation | None
     ) -> AttentionImplementation:
-        if output_attentions or (attn_implementation is None and "fused" not in self.attn_implementations):
-            attn_implementation = "explicit"
-        if (attn_implementation or "fused") not in self.attn_implementations:
+        if output_attentions or (attn_implementation is None and "sdpa" not in self.attn_implementations):
+            attn_implementation = "eager"
+        if (attn_implementation or "sdpa") not in self.attn_implementations:
             raise ModelError(
                 f"the {attn_implementation} road is closed: a part of this model allows {', '.join(self.attn_implementations)} only"  # noqa: E501
             )
-        return attn_implementation or "fused"
+        return attn_implementation or "sdpa"
 
 
 def _build_classifier(width: int, hidden_width: int | None, num_classes: int) -> nn.Module:

@@ -201,7 +201,7 @@ def test_parts_keep_to_their_annotations(encoder: bool) -> None:
         )
         harness.compute_logits(subject.single, ids)
         harness.compute_logits(subject.single, ids, valid)
-        harness.compute_logits(subject.single, ids[:, :5], valid[:, :5], maps=True)
+        harness.compute_logits(subject.single, ids[:, :5], valid[:, :5], output_attentions=True)
         if not encoder:
             invariants.compute_logits_in_chunks(subject.single, ids[:, :5], [3, 1, 1], valid[:, :5])
 

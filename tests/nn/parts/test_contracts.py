@@ -181,7 +181,7 @@ def test_each_layer_may_have_its_own_pattern() -> None:
     model = config_model.TransformerConfig.model_validate(
         {"layers": 3, "pattern": {"layers": ["causal", {"kind": "window", "size": 2}]}, "context": 8}
     )
-    maps = build_model(model, 7).eval()(torch.arange(6)[None], maps=True).maps
+    maps = build_model(model, 7).eval()(torch.arange(6)[None], output_attentions=True).maps
     reach = [int((m[0, 0, 5] > 0).sum()) for m in maps]
     assert reach == [6, 2, 6]  # a list shorter than the model is repeated
 

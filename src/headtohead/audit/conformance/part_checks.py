@@ -43,7 +43,7 @@ def check_shapes(fixture: PartFixture) -> str:
         wanted = (rows, length, harness.VOCAB_SIZE) if fixture.classes is None else (rows, fixture.classes)
         for road in sorted(model.attn_implementations):
             with torch.no_grad():
-                out = run_forward(model, ids, road=road, maps=road == "explicit")
+                out = run_forward(model, ids, attn_implementation=road, output_attentions=road == "eager")
             _check_tensor(out.logits, wanted, dtype, f"logits on the {road} road")
             assert out.hidden is not None
             _check_tensor(out.hidden, (rows, length, model.sizes.width), dtype, f"the stream on the {road} road")
@@ -81,9 +81,9 @@ def check_attention_implementations(fixture: PartFixture) -> DifferenceMeasureme
     """Outputs and the gradients of all parameters; short and long; whole and padded texts; both precisions."""
     tried = "fast road against the explicit one: outputs and gradients, float64 with padding and float32 without"
     model = fixture.plain
-    if "explicit" not in model.attn_implementations:
+    if "eager" not in model.attn_implementations:
         raise CheckFailedError("the explicit road is closed: a fast road needs its slow twin to be held against")
-    if "fused" not in model.attn_implementations:
+    if "sdpa" not in model.attn_implementations:
         return select_worst(tried, [(0.0, "the part allows the explicit road only: nothing to compare")])
     double = select_worst(tried, _compare_implementations(fixture, model, with_padding=True))
     if not double.equal:
@@ -95,8 +95,8 @@ def _compare_implementations(fixture: PartFixture, model: Transformer, *, with_p
     for length in fixture.lengths:
         ids, mask = draw_input_ids(harness.NUM_ROWS, length), build_padding_mask(length) if with_padding else None
         place = f"length {length}, {'with' if with_padding else 'no'} padding"
-        slow, slow_gradients = _compute_logits_and_gradients(model, ids, mask, "explicit")
-        fast, fast_gradients = _compute_logits_and_gradients(model, ids, mask, "fused")
+        slow, slow_gradients = _compute_logits_and_gradients(model, ids, mask, "eager")
+        fast, fast_gradients = _compute_logits_and_gradients(model, ids, mask, "sdpa")
         yield max_relative_difference(fast, slow), f"outputs, {place}"
         for name, gradient in slow_gradients.items():
             yield max_relative_difference(fast_gradients[name], gradient), f"gradient of {name}, {place}"
@@ -106,7 +106,7 @@ def _compute_logits_and_gradients(
     model: Transformer, input_ids: Tensor, attention_mask: Tensor | None, attn_implementation: str
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """What is said about the text and how it moves; what is said about padding does not count."""
-    out = run_forward(model, input_ids, attention_mask, road=attn_implementation).logits
+    out = run_forward(model, input_ids, attention_mask, attn_implementation=attn_implementation).logits
     keep = attention_mask if model.classes is None else None
     return _select_positions(out, keep).detach(), _compute_gradients(
         compute_weighted_sum(out, keep), dict(model.named_parameters())
@@ -164,7 +164,7 @@ def _pad_both_sides(x: Tensor) -> Tensor:
 def _compute_max_weight_on_padding(model: Transformer, ids: Tensor, attention_mask: Tensor) -> float:
     """The largest weight that a token of the text gives to padding."""
     with torch.no_grad():
-        maps = run_forward(model, ids, attention_mask, maps=True).maps or ()
+        maps = run_forward(model, ids, attention_mask, output_attentions=True).maps or ()
     unseen = attention_mask[:, None, :, None] & ~attention_mask[:, None, None, :]
     return max((float((m * unseen).abs().max()) for m in maps), default=0.0)
 

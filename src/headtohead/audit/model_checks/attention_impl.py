@@ -24,7 +24,7 @@ def audit_attention_implementations(audited_model: AuditedModel) -> CheckResult:
     model = audited_model.model
     if not isinstance(model, Transformer):
         return build_not_applicable(CHECK_NAME, "the model has one road only")
-    if model.attn_implementations != {"explicit", "fused"}:
+    if model.attn_implementations != {"eager", "sdpa"}:
         return build_not_applicable(
             CHECK_NAME, f"the model's parts allow one road only: {', '.join(model.attn_implementations)}"
         )
@@ -57,8 +57,8 @@ def _compare_implementations(audited_model: AuditedModel) -> Iterator[Difference
             mask = torch.ones_like(ids, dtype=torch.bool)
             mask[1, -max(1, audited_model.length // 3) :] = False
         place = "padded texts" if padded else "whole texts"
-        slow, slow_gradients = _compute_logits_and_gradients(audited_model, ids, mask, "explicit")
-        fast, fast_gradients = _compute_logits_and_gradients(audited_model, ids, mask, "fused")
+        slow, slow_gradients = _compute_logits_and_gradients(audited_model, ids, mask, "eager")
+        fast, fast_gradients = _compute_logits_and_gradients(audited_model, ids, mask, "sdpa")
         yield measure_difference(fast, slow, f"outputs, {place}", audited_model.rounding_tolerance)
         # Against the largest gradient of all: that of a bias which the softmax swallows is rounding and nothing else.
         scale = max(map(max_abs_finite, slow_gradients.values()), default=0.0)
@@ -76,6 +76,6 @@ def _compute_logits_and_gradients(
     attn_implementation: AttentionImplementation,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """What is said about the text, not about padding, and how each weight moves it."""
-    logits = audited_model.run(input_ids, attention_mask, road=attn_implementation).logits
+    logits = audited_model.run(input_ids, attention_mask, attn_implementation=attn_implementation).logits
     kept = logits[attention_mask] if attention_mask is not None and audited_model.decoder else logits
     return kept.detach(), audited_model.compute_weight_gradients(kept)

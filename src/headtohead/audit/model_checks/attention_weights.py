@@ -33,7 +33,7 @@ def audit_attentions(audited_model: AuditedModel) -> CheckResult:
         mask[row, max(1, audited_model.length - row * audited_model.length // 5) :] = False
     try:
         with torch.no_grad():
-            maps = audited_model.run(ids, mask, maps=True).maps
+            maps = audited_model.run(ids, mask, output_attentions=True).maps
     except UnsupportedInputError as refusal:
         return build_not_applicable(CHECK_NAME, f"the model shows no attention maps ({refusal})")
     if not maps:

@@ -68,7 +68,7 @@ class AttentionContext:
     positions: Sequence[Position]
     attention_mask: Bool[Tensor, "batch key"] | None = None
     """False on padding"""
-    attn_implementation: AttentionImplementation = "fused"
+    attn_implementation: AttentionImplementation = "sdpa"
     maps: bool = False
     layer_caches: Sequence[LayerKVCache] | None = None
     _mask_cache: dict[int, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
@@ -191,7 +191,7 @@ class MultiHeadAttention(Attention):
         self, q: Tensor, k: Tensor, v: Tensor, attention_context: AttentionContext
     ) -> tuple[Tensor, Tensor | None]:
         dropout = self.sizes.dropout if self.training else 0.0
-        if attention_context.attn_implementation == "explicit" or attention_context.maps:
+        if attention_context.attn_implementation == "eager" or attention_context.maps:
             heads, maps = attention_functions.eager_attention(
                 q, k, v, *attention_context.get_mask_and_bias(self.pattern), dropout
             )

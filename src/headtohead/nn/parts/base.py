@@ -9,7 +9,7 @@ Invariant = Literal["causal", "batch", "repeatable", "cache"]
 """causal: no look into the future. batch: a row does not depend on its neighbours. repeatable: the same input gives the
 same output. cache: decoding with a cache equals a full pass."""
 
-AttentionImplementation = Literal["explicit", "fused"]
+AttentionImplementation = Literal["eager", "sdpa"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Part(nn.Module):
 
     slot: ClassVar[str] = ""
     kind: ClassVar[str] = ""
-    attn_implementations: ClassVar[frozenset[AttentionImplementation]] = frozenset({"explicit", "fused"})
+    attn_implementations: ClassVar[frozenset[AttentionImplementation]] = frozenset({"eager", "sdpa"})
     """the roads on which the part can be used; a model's are the intersection"""
 
     def __init__(self, sizes: ModelSizes) -> None:
