@@ -12,10 +12,11 @@ import torch
 from headtohead.config import experiment as config_experiment
 from headtohead.config import loading as config_loading
 from headtohead.experiment import loading
-from headtohead.experiment.trial import build_training, prepare_dataset, run_trial
 from headtohead.replication import claims
 from headtohead.replication.published import build_long_published_table, build_published_table
 from headtohead.training.devices import is_bfloat16_usable
+from headtohead.trials.dataset import prepare_dataset
+from headtohead.trials.trial import build_training, run_trial
 
 PUBLISHED = Path(__file__).parents[2] / "shared" / "published.md"
 NAMES = config_loading.list_recipes()

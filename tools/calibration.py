@@ -67,10 +67,10 @@ def train(job: tuple[str, str, list[int]]) -> tuple[np.ndarray, np.ndarray]:
     from headtohead.data.batches import BatchSchedule
     from headtohead.data.examples import build_evaluation_examples
     from headtohead.experiment import loading
-    from headtohead.experiment.trial import prepare_dataset
-    from headtohead.nn.init import build_model
+    from headtohead.model_factory import build_model
     from headtohead.training.loop import Trainer
     from headtohead.training.objectives import build_objective, evaluate
+    from headtohead.trials.dataset import prepare_dataset
 
     task, variant, seeds = job
     experiment = loading.build_experiment(TASKS[task], "calibration")

@@ -19,11 +19,12 @@ from typing import Any
 from headtohead.config import experiment
 from headtohead.config import loading as config_loading
 from headtohead.distillation import tables as distillation_tables
-from headtohead.experiment import findings, loading, run_folder
+from headtohead.experiment import findings_view, loading, run_folder
+from headtohead.findings import findings
 from headtohead.presentation import number_format
 from headtohead.presentation.table import Table
 from headtohead.replication import published, tables
-from headtohead.report import comparisons, findings_view
+from headtohead.report import comparisons
 from headtohead.search import phrasing
 from headtohead.search import tables as search_tables
 

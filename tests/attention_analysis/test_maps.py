@@ -12,7 +12,7 @@ from headtohead.attention_analysis import api, maps
 from headtohead.config import model as config_model
 from headtohead.errors import HeadToHeadError, ModelError
 from headtohead.experiment import model_io
-from headtohead.nn.init import build_model
+from headtohead.model_factory import build_model
 from headtohead.nn.protocol import ModelOutput
 
 TEXT = "the people will build new schools ."

@@ -13,7 +13,7 @@ from headtohead.attention_analysis import api, head_metrics
 from headtohead.config import model as config_model
 from headtohead.data.batches import Batch
 from headtohead.errors import ModelError
-from headtohead.nn.init import build_model
+from headtohead.model_factory import build_model
 from headtohead.nn.protocol import ModelOutput
 from headtohead.pretrained.loading import PretrainedModel
 

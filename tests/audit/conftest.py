@@ -12,7 +12,7 @@ from headtohead.audit.model_audit import MODEL_AUDITS, audit_model
 from headtohead.audit.probe import AuditedModel
 from headtohead.audit.result import CheckResult
 from headtohead.config import model as config_model
-from headtohead.nn.init import build_model
+from headtohead.model_factory import build_model
 from headtohead.nn.transformer import Transformer
 
 VOCAB, CONTEXT, CLASSES, PAD = 23, 12, 3, 0

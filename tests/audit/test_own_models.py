@@ -13,8 +13,8 @@ from headtohead.audit.model_audit import audit_model
 from headtohead.audit.result import format_blocking_reasons
 from headtohead.config import model as config_model
 from headtohead.errors import ModelError
+from headtohead.model_factory import build_model
 from headtohead.nn.custom_model import CustomModel
-from headtohead.nn.init import build_model
 
 SOURCE = '''
 import torch

@@ -180,7 +180,7 @@ def test_a_disk_that_fills_up_on_the_way_leaves_whole_files_and_can_be_resumed(h
     from headtohead.config import loading as config_loading
     from headtohead.errors import DiskFullError
     from headtohead.experiment import loading
-    from headtohead.experiment.trial import run_trial
+    from headtohead.trials.trial import run_trial
 
     trial = config_loading.build_trial(loading.load_experiment(world()), "baseline", 0)
     filler = small_disk / "filler"

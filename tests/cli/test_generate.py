@@ -13,8 +13,9 @@ from .test_bad_input import h2h, world  # noqa: F401
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder of a tiny trained model."""
-    from headtohead.experiment import run_folder, trial
+    from headtohead.experiment import run_folder
     from headtohead.experiment.loading import build_experiment as experiment
+    from headtohead.trials import trial
 
     folder = tmp_path_factory.mktemp("generate")
     text = folder / "text"

@@ -7,9 +7,9 @@ import subprocess
 import sys
 import termios
 
+from headtohead.execution.progress_display import estimate_time_left
 from headtohead.execution.worker_pool import Job
 from headtohead.progress import ProgressUpdate, StderrProgress
-from headtohead.report.terminal import estimate_time_left
 
 from .test_bad_input import h2h, world  # noqa: F401
 from .test_search import SEARCH

@@ -33,8 +33,9 @@ from headtohead.data.sources.loading import load_corpus
 from headtohead.data.text_store import DiskTextRows, write_text_rows
 from headtohead.data.token_cache import TokenizedCorpus, load_tokenized_corpus
 from headtohead.errors import DataError
-from headtohead.experiment import loading, trial
+from headtohead.experiment import loading
 from headtohead.progress import ProgressUpdate
+from headtohead.trials import trial
 
 WORDS = "peace people law work nation war bank union state congress année Łódź don't can't (half) U.S. “so”".split()
 

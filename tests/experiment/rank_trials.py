@@ -7,9 +7,9 @@ from pathlib import Path
 
 from headtohead.config import experiment
 from headtohead.execution import torchrun
-from headtohead.experiment.trial import run_trial
 from headtohead.training.distributed import join_process_group, leave_process_group
 from headtohead.training.loop import TrainingProgress
+from headtohead.trials.trial import run_trial
 
 
 class HaltError(Exception):

@@ -12,10 +12,11 @@ from headtohead.config import experiment
 from headtohead.config.loading import build_trial as trial_of
 from headtohead.data import examples as data_examples
 from headtohead.experiment.run_folder import Run
-from headtohead.experiment.trial import prepare_dataset, run_trial
-from headtohead.nn.init import build_model
+from headtohead.model_factory import build_model
 from headtohead.presentation.exports import render_csv
 from headtohead.report import charts, tables
+from headtohead.trials.dataset import prepare_dataset
+from headtohead.trials.trial import run_trial
 
 
 def test_a_trial_leaves_what_each_head_does(small: Any, tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from headtohead.errors import RequestError
 from headtohead.execution import artifacts
 from headtohead.execution.worker_pool import Job
 from headtohead.experiment.run_folder import Run
-from headtohead.runner import run_experiment
-from headtohead.search import run_search
+from headtohead.runner import run_experiment, run_search
 
 ray = pytest.importorskip("ray")
 

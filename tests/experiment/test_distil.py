@@ -14,10 +14,11 @@ from headtohead.distillation.teacher_cache import get_cache_root
 from headtohead.distillation.terminal import print_distillation
 from headtohead.errors import ConfigError, ModelError, RequestError
 from headtohead.experiment import loading
-from headtohead.experiment.trial import build_training, prepare_dataset, run_trial
 from headtohead.report import write
 from headtohead.runner import run_experiment
 from headtohead.training.distillation_batches import DistillationBatch
+from headtohead.trials.dataset import prepare_dataset
+from headtohead.trials.trial import build_training, run_trial
 
 CPU = torch.device("cpu")
 TAUGHT = {

@@ -16,13 +16,12 @@ from headtohead.config import loading as config_loading
 from headtohead.errors import RunFolderError, TrialError
 from headtohead.execution import artifacts
 from headtohead.execution.worker_pool import Job
-from headtohead.experiment import findings, loading, model_io
+from headtohead.experiment import findings_view, loading, model_io
 from headtohead.experiment.run_folder import Run, create_runs, lock_folder, open_runs
-from headtohead.experiment.trial import run_trial
-from headtohead.report import findings_view
-from headtohead.runner import run_experiment
+from headtohead.findings import findings
+from headtohead.runner import run_experiment, run_search
 from headtohead.runner.verify import verify_experiment
-from headtohead.search import run_search
+from headtohead.trials.trial import run_trial
 
 from .conftest import write_text
 

@@ -8,8 +8,8 @@ import pytest
 
 import headtohead as h2h
 from headtohead.errors import RequestError
-from headtohead.experiment import findings
 from headtohead.experiment.run_folder import open_runs
+from headtohead.findings import findings
 from headtohead.runner import run_experiment, verify
 
 

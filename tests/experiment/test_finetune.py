@@ -15,9 +15,10 @@ from headtohead.config import experiment as config_experiment
 from headtohead.config import loading as config_loading
 from headtohead.errors import ConfigError, DataError, ModelError
 from headtohead.experiment import encoder_inputs, inference, loading, model_io
-from headtohead.experiment.inspect_batch import summarize_first_batch
-from headtohead.experiment.trial import build_training, prepare_dataset, run_trial
 from headtohead.runner import run_experiment
+from headtohead.trials.dataset import prepare_dataset
+from headtohead.trials.inspect_batch import summarize_first_batch
+from headtohead.trials.trial import build_training, run_trial
 
 GOOD, BAD = ("a warm and funny film", "what a joy"), ("a dull film", "it never comes to life at all , sadly")
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from headtohead.config.search import PruningConfig
+from headtohead.runner.run_search import DECISION_LAG
 from headtohead.search.pruning import PruningDecision, compute_pooled_std, decide_pruning
-from headtohead.search.run_search import DECISION_LAG
 
 CELLS, WORLDS = 18, 600
 

@@ -15,8 +15,9 @@ from headtohead.config.loading import build_trial as trial_of
 from headtohead.errors import RunFolderError
 from headtohead.execution.worker_pool import Job
 from headtohead.experiment.run_folder import lock_folder, open_runs
-from headtohead.experiment.trial import compute_model_size, prepare_dataset
 from headtohead.runner import run_experiment
+from headtohead.trials.dataset import prepare_dataset
+from headtohead.trials.trial import compute_model_size
 
 
 def scores(folder: Path) -> dict[str, object]:

@@ -16,11 +16,12 @@ from scipy import stats
 from headtohead.atomic_io import read_json, read_jsonl
 from headtohead.config.search import FIRST_SEARCH_SEED
 from headtohead.errors import ConfigError, RequestError, RunFolderError
-from headtohead.experiment import findings, loading
+from headtohead.experiment import loading
 from headtohead.experiment.run_folder import Run, open_runs
-from headtohead.experiment.trial import run_trial
+from headtohead.findings import findings
+from headtohead.runner import run_search
 from headtohead.runner.verify import verify_experiment
-from headtohead.search import run_search
+from headtohead.trials.trial import run_trial
 from headtohead.verdict.statistics import compute_mean_interval
 
 FILE = """

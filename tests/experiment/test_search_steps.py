@@ -15,8 +15,9 @@ from headtohead.atomic_io import read_jsonl, write_json
 from headtohead.config.search import SearchConfig
 from headtohead.errors import MissingExtraError, TrialError
 from headtohead.execution.worker_pool import Job
-from headtohead.search import run_search, samplers
-from headtohead.search.run_search import DECISION_LAG, SearchRun
+from headtohead.runner import run_search
+from headtohead.runner.run_search import DECISION_LAG, SearchRun
+from headtohead.search import samplers
 
 RATES = {"training.optimizer.lr": {"low": 1e-5, "high": 1e-1, "log": True}}
 MIXED = {**RATES, "training.batch": {"low": 4, "high": 32, "step": 4}, "model.position": ["learned", "alibi", "rope"]}

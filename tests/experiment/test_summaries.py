@@ -22,11 +22,11 @@ from headtohead.errors import ConfigError, DataError, RequestError
 from headtohead.execution.worker_pool import WorkerPool
 from headtohead.experiment import loading
 from headtohead.experiment.open_model import open_model
-from headtohead.experiment.trial import prepare_dataset
 from headtohead.pretrained.layer_dropping import StudentModel
 from headtohead.report import write
 from headtohead.runner import run_experiment
 from headtohead.training.distillation_batches import DistillationBatch
+from headtohead.trials.dataset import prepare_dataset
 
 transformers = pytest.importorskip("transformers")
 NAMES, VERBS, THINGS = ["Ann", "Bob", "Eve"], ["likes", "sells", "wants"], ["a car", "the house", "some tea"]
@@ -152,7 +152,7 @@ def test_the_loss_of_a_learner_is_that_of_whole_logits(distil):
     trial, prepared = _prepared(distil())
     lesson = distillation_teacher.build_distillation_data(trial, prepared)
     batch = lesson.schedule(trial, prepared.tokenizer).batch(0)
-    from headtohead.experiment.trial import build_initial_model
+    from headtohead.trials.trial import build_initial_model
 
     model = build_initial_model(trial, prepared).eval()
     assert isinstance(model, StudentModel)

@@ -21,10 +21,10 @@ from headtohead.errors import RequestError, RunFolderError
 from headtohead.execution import torchrun
 from headtohead.experiment import loading
 from headtohead.experiment.run_folder import Run
-from headtohead.experiment.trial import run_trial
 from headtohead.runner import verify
 from headtohead.training import checkpoints
 from headtohead.training.processes import check_rows_independent
+from headtohead.trials.trial import run_trial
 
 from .conftest import write_rows, write_text
 from .test_trial import without_times

@@ -14,7 +14,7 @@ from headtohead.config import loading as config_loading
 from headtohead.errors import DivergedError, RunFolderError
 from headtohead.experiment import inference, model_io
 from headtohead.experiment.run_folder import Run
-from headtohead.experiment.trial import run_trial
+from headtohead.trials.trial import run_trial
 
 
 def without_times(path: Path) -> list[str]:
@@ -153,7 +153,8 @@ def test_a_folder_of_another_trial_is_refused(small, tmp_path):
 def test_a_damaged_checkpoint_is_named_and_not_used(small, tmp_path):
     trial = config_loading.build_trial(small(), "baseline", 0)
     run_trial(trial, tmp_path / "run")
-    from headtohead.experiment.trial import build_training, prepare_dataset
+    from headtohead.trials.dataset import prepare_dataset
+    from headtohead.trials.trial import build_training
 
     folder = tmp_path / "other"
     _, training = build_training(trial, prepare_dataset(trial.data, trial.task), folder, torch.device("cpu"))

@@ -9,7 +9,7 @@ import transformers
 from torch import nn
 
 from headtohead.config import model
-from headtohead.nn.init import build_model
+from headtohead.model_factory import build_model
 from headtohead.nn.transformer import Transformer
 from headtohead.pretrained.loading import PretrainedModel
 

@@ -16,8 +16,8 @@ from headtohead.errors import ModelError, RequestError, StrategyError
 from headtohead.generation import generate, logits_processors, strategies
 from headtohead.generation.generate import ContextOverflowWarning, Continuation
 from headtohead.generation.session import DecodingSession, left_pad
+from headtohead.model_factory import build_model
 from headtohead.nn.custom_model import CustomModel
-from headtohead.nn.init import build_model
 from headtohead.nn.parts import block, norm, registry
 from headtohead.nn.transformer import Transformer
 from headtohead.pretrained.loading import PretrainedModel

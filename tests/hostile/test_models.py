@@ -17,10 +17,10 @@ from headtohead.data.tokenizers import CorpusTokenizer
 from headtohead.errors import ModelError
 from headtohead.experiment import loading, model_io, trust
 from headtohead.experiment.open_model import open_model
-from headtohead.experiment.trial import run_trial
-from headtohead.nn.init import build_model
+from headtohead.model_factory import build_model
 from headtohead.pretrained import weights
 from headtohead.runner.verify import verify_experiment
+from headtohead.trials.trial import run_trial
 
 from .odd import other_values, spoiled, tried
 

@@ -15,7 +15,8 @@ from tools.doors.world import instead, unsealed, vouched, world
 
 from headtohead.atomic_io import append_jsonl, read_json, read_jsonl, truncate_file
 from headtohead.errors import HeadToHeadError, RunFolderError
-from headtohead.experiment import findings, run_folder
+from headtohead.experiment import run_folder
+from headtohead.findings import findings
 from headtohead.report import write
 from headtohead.runner.verify import verify_experiment
 

@@ -11,7 +11,7 @@ import transformers
 from torch import Tensor, nn
 
 from headtohead.config import model as config_model
-from headtohead.nn.init import build_model
+from headtohead.model_factory import build_model
 from headtohead.nn.transformer import Transformer
 
 VOCAB, WIDTH, HEADS, LAYERS, CONTEXT, HIDDEN = 37, 32, 4, 3, 48, 44

@@ -10,9 +10,9 @@ import torch
 
 from headtohead.config import model as config_model
 from headtohead.errors import ModelError
+from headtohead.model_cost import compute_model_cost
+from headtohead.model_factory import build_model
 from headtohead.nn.custom_model import CustomModel
-from headtohead.nn.flops import compute_model_cost
-from headtohead.nn.init import build_model
 from headtohead.nn.kv_cache import KVCache
 
 NETWORKS = """

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from headtohead.config import model
-from headtohead.nn.flops import compute_model_cost
-from headtohead.nn.init import build_model
+from headtohead.model_cost import compute_model_cost
+from headtohead.model_factory import build_model
 
 VOCAB = 5755
 DECODER = {"feedforward": {"kind": "mlp", "hidden": 100}}

@@ -10,7 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from headtohead.audit.conformance import invariants
 from headtohead.config import model as config_model
 from headtohead.errors import ModelError
-from headtohead.nn.init import build_model, compute_tensor_hashes
+from headtohead.model_factory import build_model
+from headtohead.nn.init import compute_tensor_hashes
 from headtohead.nn.kv_cache import KVCache
 from headtohead.nn.parts import registry
 from headtohead.nn.parts.base import ModelSizes

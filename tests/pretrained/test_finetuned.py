@@ -15,8 +15,9 @@ from torch import nn
 from headtohead.config import base, pretrained
 from headtohead.config import training as config_training
 from headtohead.errors import ModelError
-from headtohead.nn.flops import compute_model_cost
-from headtohead.nn.init import build_model, compute_tensor_hashes
+from headtohead.model_cost import compute_model_cost
+from headtohead.model_factory import build_model
+from headtohead.nn.init import compute_tensor_hashes
 from headtohead.pretrained import classifier, lora
 from headtohead.pretrained.classifier import EncoderClassifier
 from headtohead.training.fused_adam import FusedAdam

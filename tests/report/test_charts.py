@@ -8,10 +8,10 @@ import altair as alt
 import pytest
 
 from headtohead.errors import RequestError
+from headtohead.experiment.findings_view import CurvePoint
 from headtohead.presentation import chart as presentation_chart
 from headtohead.presentation import style
 from headtohead.report import charts
-from headtohead.report.findings_view import CurvePoint
 from headtohead.report.forest import build_forest_plot
 
 Findings = dict[str, Any]

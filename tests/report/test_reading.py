@@ -7,7 +7,7 @@ import pytest
 
 from headtohead.atomic_io import write_json
 from headtohead.errors import RunFolderError
-from headtohead.report import findings_view
+from headtohead.experiment import findings_view
 
 Findings = dict[str, Any]
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from headtohead.presentation import chart as presentation_chart
-from headtohead.presentation.exports import render_markdown_report
 from headtohead.report import charts, page, tables
+from headtohead.report.markdown import render_markdown_report
 from headtohead.search import charts as search_charts
 from headtohead.search import phrasing
 from headtohead.search.terminal import print_search

@@ -25,13 +25,13 @@ from headtohead.config import experiment, loading
 from headtohead.config import model as config_model
 from headtohead.config import training as config_training
 from headtohead.data.batches import Batch
-from headtohead.experiment import trial as lab_trial
-from headtohead.nn.init import build_model
+from headtohead.model_factory import build_model
 from headtohead.nn.transformer import Transformer
 from headtohead.training import memory
 from headtohead.training.loop import Trainer
 from headtohead.training.objectives import LanguageModelObjective
 from headtohead.training.optimizers import ScheduledOptimizer
+from headtohead.trials import trial as lab_trial
 
 from . import children, lessons
 from .roads import attention_work

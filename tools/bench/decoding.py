@@ -27,7 +27,7 @@ def decoding(how: How) -> Found:
 
 def ours_of(context: int) -> Any:
     from headtohead.config import model
-    from headtohead.nn.init import build_model
+    from headtohead.model_factory import build_model
 
     made = {"kind": "mlp", "hidden": HIDDEN, "activation": "relu"}
     sizes = {"width": WIDTH, "layers": LAYERS, "heads": HEADS, "context": context, "feedforward": made}

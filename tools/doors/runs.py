@@ -45,7 +45,8 @@ def _run_files(scratch: Path) -> list[bytes]:
 
 @door("run", _run_files)
 def _run(data: bytes, scratch: Path) -> None:
-    from headtohead.experiment import findings, run_folder
+    from headtohead.experiment import run_folder
+    from headtohead.findings import findings
     from headtohead.report import write
 
     name, content = file_of(data, RUN_FILES)
@@ -93,8 +94,9 @@ def _checkpoint(data: bytes, scratch: Path) -> None:
     import hashlib
 
     from headtohead.experiment.run_folder import Run
-    from headtohead.experiment.trial import build_initial_model, prepare_dataset
     from headtohead.training.checkpoints import restore
+    from headtohead.trials.dataset import prepare_dataset
+    from headtohead.trials.trial import build_initial_model
 
     run = world(scratch) / "baseline" / "seed-0"
     trial = Run(run).trial

@@ -47,10 +47,12 @@ def world(place: Path, *, labels: bool = False) -> Path:
         return folder
     from headtohead.atomic_io import write_json
     from headtohead.config.loading import build_trial
-    from headtohead.experiment import findings, loading, run_folder
-    from headtohead.experiment.trial import build_training, prepare_dataset, run_trial
+    from headtohead.experiment import loading, run_folder
+    from headtohead.findings import findings
     from headtohead.runner import run_experiment
     from headtohead.training import devices
+    from headtohead.trials.dataset import prepare_dataset
+    from headtohead.trials.trial import build_training, run_trial
 
     os.environ["XDG_CACHE_HOME"] = str(place / "cache")
     texts = write_corpus(place / f"corpus-{labels}", labels=labels)

@@ -19,8 +19,9 @@ from headtohead.atomic_io import read_json
 from headtohead.data.token_cache import TokenizedCorpus, load_tokenized_corpus
 from headtohead.distillation import teacher_cache
 from headtohead.errors import HeadToHeadError, RunFolderError
-from headtohead.experiment import findings, model_io
+from headtohead.experiment import model_io
 from headtohead.experiment.run_folder import open_runs
+from headtohead.findings import findings
 from headtohead.report import write
 from headtohead.runner.verify import find_differences, verify_experiment
 from headtohead.search.points import SearchJournal, read_journal_events

@@ -14,8 +14,8 @@ from headtohead.config import loading as config_loading
 from headtohead.errors import HeadToHeadError
 from headtohead.execution.worker import format_error
 from headtohead.experiment import loading
-from headtohead.experiment.trial import run_trial
 from headtohead.training.loop import TrainingProgress
+from headtohead.trials.trial import run_trial
 
 from .world import World
 

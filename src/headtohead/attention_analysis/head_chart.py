@@ -13,9 +13,9 @@ from headtohead.attention_analysis.head_tables import (
     get_heads_by_variant,
     select_measures,
 )
+from headtohead.experiment.findings_view import Findings
 from headtohead.presentation import style
 from headtohead.presentation.chart import AltairChart, Chart, ChartDatasets, Layout, PanelGrid
-from headtohead.report.findings_view import Findings
 
 MAX_HEADS = 32
 """more are not drawn; the table has them all"""

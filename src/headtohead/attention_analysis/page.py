@@ -25,8 +25,8 @@ from headtohead.attention_analysis.pictures import (
     truncate_label,
 )
 from headtohead.presentation import style
+from headtohead.presentation.html import _create_jinja_environment, _read_template_file, encode_script_json
 from headtohead.presentation.png import build_data_uri
-from headtohead.report.page import _create_jinja_environment, _read_template_file, encode_script_json
 
 CHECK_STATES = {True: "passed", False: "failed", None: "does not apply"}
 MEASURE_COLUMNS = {

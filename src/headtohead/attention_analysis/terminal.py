@@ -9,7 +9,7 @@ from typing import Any
 from rich.markup import escape
 
 from headtohead.attention_analysis.page import MEASURE_COLUMNS, format_measure, select_columns
-from headtohead.report.terminal import get_stdout_console, make_rich_table
+from headtohead.presentation.terminal import get_stdout_console, make_rich_table
 
 MAX_ROWS = 48
 CHECK_MARKS = {True: "[green]✓[/]", False: "[red]✕[/]", None: "[dim]–[/]"}

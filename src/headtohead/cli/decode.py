@@ -51,7 +51,7 @@ def decode(
     """Compare strategies of decoding side by side: likelihood, variety, repetition, nearness to people's text."""
     from headtohead.decoding_comparison import page as pages
     from headtohead.decoding_comparison import run_comparison, terminal
-    from headtohead.report.export import check_formats
+    from headtohead.presentation.files import check_formats
 
     check_formats(formats or ["html"])
     where = out or Path("decodings") / (Path(model).name.removeprefix("hub:").replace("/", "-") or "model")

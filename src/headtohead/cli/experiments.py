@@ -56,11 +56,10 @@ def run(
 ) -> None:
     """Train a change beside its baseline, and say whether it helped."""
     from headtohead.distillation import terminal as distillation_terminal
-    from headtohead.execution import torchrun, trackers
+    from headtohead.execution import progress_display, search_progress, torchrun, trackers
     from headtohead.experiment import loading
     from headtohead.report import terminal
-    from headtohead.runner import run_experiment
-    from headtohead.search import run_search
+    from headtohead.runner import run_experiment, run_search
     from headtohead.search import terminal as search_terminal
 
     rank, processes, _ = torchrun.read_ranks(os.environ)
@@ -75,8 +74,8 @@ def run(
         recipe, changes, part_files=use or (), data_source=data, use_full_setting=full, use_quick_setting=quick
     )
     if show_batch:
-        from headtohead.experiment.inspect_batch import summarize_first_batch
         from headtohead.report import batch_terminal
+        from headtohead.trials.inspect_batch import summarize_first_batch
 
         batch = summarize_first_batch(experiment)
         print_json(batch.to_dict()) if as_json else batch_terminal.print_batch(batch)
@@ -90,7 +89,9 @@ def run(
         torchrun.reshard_runs(where, processes)
     with ExitStack() as stack:
         live = stack.enter_context(
-            (search_terminal.SearchProgressDisplay if experiment.search else terminal.TrialProgressDisplay)(experiment)
+            (search_progress.SearchProgressDisplay if experiment.search else progress_display.TrialProgressDisplay)(
+                experiment
+            )
         )
         if processes > 1:
             torchrun.check_torchrun_options(on, workers)
@@ -141,8 +142,7 @@ def _rerun_in_safe_environment(experiment: Experiment) -> None:
 
 def _show_plan(experiment: Experiment, workers: int, as_json: bool) -> None:
     from headtohead.report import terminal
-    from headtohead.runner import run_experiment
-    from headtohead.search import run_search
+    from headtohead.runner import run_experiment, run_search
     from headtohead.search import terminal as search_terminal
 
     search = run_search.plan_search(experiment) if experiment.search else None
@@ -166,7 +166,8 @@ def report(
     as_json: JsonOption = False,
 ) -> None:
     """Make the report of an experiment again from its run folders, in any format."""
-    from headtohead.experiment import findings, run_folder
+    from headtohead.experiment import run_folder
+    from headtohead.findings import findings
     from headtohead.report import write
 
     opened = run_folder.open_runs(runs)
@@ -205,10 +206,11 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Recompute every figure of a report from its run folders, and name every file that was edited."""
+    from headtohead.presentation.terminal import StatusLine
     from headtohead.report import terminal, write
     from headtohead.runner.verify import verify_experiment as check
 
-    with terminal.StatusLine() as status:
+    with StatusLine() as status:
         checks = check(runs, rescore=rescore, num_retrained=retrain, render_report=write, on_progress=status.tell)
     print_json([one.to_dict() for one in checks]) if as_json else terminal.print_verification_checks(checks)
     if not all(one.passed for one in checks):

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from headtohead.report.terminal import get_stderr_console, get_stdout_console
+from headtohead.presentation.terminal import get_stderr_console, get_stdout_console
 
 
 def print_stream(chunks: Iterable[Any], prompts: Sequence[str], num_samples: int, *, with_prompt: bool = True) -> None:

@@ -11,8 +11,7 @@ import altair as alt
 
 from headtohead.decoding_comparison import phrasing as say
 from headtohead.presentation import style
-from headtohead.presentation.chart import AltairChart, Chart, ChartDatasets, Layout, PanelGrid
-from headtohead.report.charts import _choose_log_ticks
+from headtohead.presentation.chart import AltairChart, Chart, ChartDatasets, Layout, PanelGrid, _choose_log_ticks
 
 DecodingResults = dict[str, Any]
 Panel = alt.LayerChart | alt.FacetChart

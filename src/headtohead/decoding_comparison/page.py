@@ -25,8 +25,8 @@ from headtohead.decoding_comparison.tables import build_tables
 from headtohead.errors import RunFolderError
 from headtohead.presentation import style
 from headtohead.presentation.exports import escape_markdown, render_csv, render_latex_table, render_markdown_table
-from headtohead.report.export import DOCUMENT_SUFFIXES, _render_chart_image, _sanitize_file_name, check_formats
-from headtohead.report.page import (
+from headtohead.presentation.files import DOCUMENT_SUFFIXES, _render_chart_image, _sanitize_file_name, check_formats
+from headtohead.presentation.html import (
     CLOSING_PUNCTUATION,
     _create_jinja_environment,
     _default_to_none,

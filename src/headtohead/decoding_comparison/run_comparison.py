@@ -23,10 +23,10 @@ from headtohead.decoding_comparison.request import DecodingRequest, load_fingerp
 from headtohead.decoding_comparison.sampling_job import SAMPLES_FILE, DecodingComparison, PhaseProgressCallback
 from headtohead.errors import RequestError, RunFolderError
 from headtohead.experiment.run_folder import lock_folder
-from headtohead.experiment.trial import collect_versions
 from headtohead.generation.detokenizer import encode_prompt
 from headtohead.generation.strategy_parsing import DEFAULT_STRATEGIES, parse_strategies
 from headtohead.text_metrics import diversity
+from headtohead.trials.trial import collect_versions
 
 RESULTS_FILE = "decoding.json"
 

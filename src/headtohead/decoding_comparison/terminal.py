@@ -10,13 +10,13 @@ from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from headtohead.decoding_comparison import phrasing as say
-from headtohead.progress import ProgressUpdate, StderrProgress
-from headtohead.report.terminal import (
+from headtohead.presentation.terminal import (
     VERDICT_TERMINAL_COLORS,
     get_stderr_console,
     get_stdout_console,
     make_rich_table,
 )
+from headtohead.progress import ProgressUpdate, StderrProgress
 
 DecodingResults = dict[str, Any]
 SUMMARY_METRICS = ("perplexity", "second", "distinct-2", "self-bleu", "repetition", "nearness")

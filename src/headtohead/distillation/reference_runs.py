@@ -11,7 +11,7 @@ from headtohead.config import experiment
 from headtohead.decoding_comparison.request import FingerprintedModel, compute_weights_digest
 from headtohead.distillation import summarization, teacher
 from headtohead.distillation.evaluation import REFERENCE_FOLDER, TEACHER, UNTRAINED_STUDENT
-from headtohead.nn.init import build_model
+from headtohead.model_factory import build_model
 from headtohead.pretrained.layer_dropping import StudentModel
 from headtohead.pretrained.loading import LoadedPretrained
 from headtohead.progress import ProgressCallback, ProgressUpdate

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from headtohead.distillation.evaluation import MIN_RELEVANT_EFFECT
+from headtohead.experiment.findings_view import Findings
 from headtohead.presentation import number_format, style
 from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
-from headtohead.report.findings_view import Findings
 
 SYSTEM_TITLES = {"teacher": "teacher", "before": "student before training", "baseline": "student on people’s summaries"}
 ROUGE_TITLES = {"rouge-1": "R-1", "rouge-2": "R-2", "rouge-l": "R-L", "rouge-lsum": "R-Lsum"}

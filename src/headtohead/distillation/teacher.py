@@ -117,7 +117,7 @@ def run_teacher(
     pool: WorkerPool | None = None,
 ) -> dict[str, Any]:
     """Do the teacher's work for every variant, and say who it is: plain data for the experiment's folder."""
-    from headtohead.experiment.trial import prepare_dataset  # which knows this file
+    from headtohead.trials.dataset import prepare_dataset  # which knows this file
 
     trials = [loading.build_trial(experiment, variant, 0) for variant in experiment.names]
     for trial in trials:
@@ -197,7 +197,7 @@ def open_teacher(
 
 def train_teacher(trial: experiment.Trial, dataset: Any, on_progress: ProgressCallback = ignore_progress) -> Path:
     """The run folder of a teacher of parts, which lies in the cache by what it is made of."""
-    from headtohead.experiment.trial import run_trial  # which knows this file
+    from headtohead.trials.trial import run_trial  # which knows this file
 
     own = build_teacher_trial(trial)
     folder = get_cache_root() / TRAINED_TEACHERS_FOLDER / compute_run_identity(own, dataset.corpus.digest)
@@ -335,7 +335,7 @@ def generate_batches(
     trial: experiment.Trial, prompt_batches: Sequence[list[list[int]]], max_new_tokens: int
 ) -> Iterator[dict[str, Any]]:
     """A worker's part of the writing: shares of prompts, each written side by side as they would be by one process."""
-    from headtohead.experiment.trial import prepare_dataset  # which knows this file
+    from headtohead.trials.dataset import prepare_dataset  # which knows this file
 
     assert trial.teacher is not None
     writer = open_teacher(trial, prepare_dataset(trial.data, trial.task))

@@ -9,9 +9,10 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 
 from headtohead.distillation import tables
+from headtohead.experiment.findings_view import Findings
 from headtohead.presentation.table import Table
-from headtohead.report.findings_view import Findings
-from headtohead.report.terminal import VERDICT_TERMINAL_COLORS, get_stdout_console, make_rich_table, print_claims
+from headtohead.presentation.terminal import VERDICT_TERMINAL_COLORS, get_stdout_console, make_rich_table
+from headtohead.replication.terminal import print_claims
 
 UNLIMITED_WIDTH = 1000
 MAX_DOCUMENT_CHARACTERS = 400

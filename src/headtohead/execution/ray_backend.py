@@ -151,7 +151,7 @@ def list_teacher_caches(trial: experiment.Trial) -> list[Path]:
     if trial.teacher is None:
         return []
     from headtohead.distillation.teacher import list_cache_folders
-    from headtohead.experiment.trial import prepare_dataset
+    from headtohead.trials.dataset import prepare_dataset
 
     return list_cache_folders(trial, prepare_dataset(trial.data, trial.task))
 

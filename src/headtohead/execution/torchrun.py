@@ -21,10 +21,10 @@ from headtohead.errors import DivergedError, HeadToHeadError, PeerLostError, Req
 from headtohead.execution.worker import PROGRESS_INTERVAL_SECONDS
 from headtohead.execution.worker_pool import Job, MessageQueue, WorkerPool
 from headtohead.experiment.run_folder import lock_folder
-from headtohead.experiment.trial import run_trial
 from headtohead.training import checkpoints
 from headtohead.training.distributed import DataParallelProcess, join_process_group, leave_process_group
 from headtohead.training.loop import TrainingProgress
+from headtohead.trials.trial import run_trial
 
 BACKEND_NAME = "torchrun"
 RESUME_HINT = "what was saved is whole: start it again with --resume"

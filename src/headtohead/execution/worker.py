@@ -38,8 +38,8 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    from headtohead.experiment import trial  # noqa: F401  # imported before the first job comes
     from headtohead.training import memory
+    from headtohead.trials import trial  # noqa: F401  # imported before the first job comes
 
     memory.retain_freed_memory()
 
@@ -64,8 +64,8 @@ def main() -> None:
 def _run_job(request: dict[str, Any], folder: Path, send: Callable[..., None]) -> dict[str, Any]:
     """Run a trial, or write a share of a teacher's texts; gives what the parent wants to know of the result."""
     from headtohead.distillation import teacher
-    from headtohead.experiment.trial import run_trial
-    from headtohead.nn.flops import ModelCost
+    from headtohead.model_cost import ModelCost
+    from headtohead.trials.trial import run_trial
 
     trial = experiment.Trial.model_validate(request["trial"])
     if request["texts"]:

@@ -23,7 +23,7 @@ from typing import Any, Literal, Protocol
 import psutil
 
 from headtohead.config import experiment
-from headtohead.nn.flops import ModelCost
+from headtohead.model_cost import ModelCost
 from headtohead.training import devices
 
 SINGLE_THREAD_ENVIRONMENT = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")

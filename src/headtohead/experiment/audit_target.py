@@ -12,7 +12,7 @@ from headtohead.audit.result import CheckResult
 from headtohead.config import model as config_model
 from headtohead.errors import RequestError
 from headtohead.experiment import model_io
-from headtohead.nn.init import build_model
+from headtohead.model_factory import build_model
 
 
 def audit_target(

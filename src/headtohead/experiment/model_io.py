@@ -15,8 +15,8 @@ from headtohead.data import tokenizers
 from headtohead.data.tokenizers import CorpusTokenizer
 from headtohead.errors import ModelError, RunFolderError
 from headtohead.experiment import schemas, trust
+from headtohead.model_factory import build_model
 from headtohead.nn.custom_model import CustomModel
-from headtohead.nn.init import build_model
 from headtohead.nn.parts import registry
 from headtohead.nn.transformer import Transformer
 from headtohead.pretrained import classifier, layer_dropping

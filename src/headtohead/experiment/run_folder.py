@@ -248,10 +248,7 @@ def compute_run_identity(trial: config_experiment.Trial, corpus_digest: str) -> 
         file, _, name = trial.model.module.rpartition(":")
         kept["model"]["module"] = f"{compute_sha256(Path(file))}:{name}"
     if isinstance(trial.model, pretrained.PretrainedModelConfig):
-        from headtohead.pretrained.weights import (  # readers of runs need neither weights nor torch
-            compute_digest,
-            locate_weights,
-        )
+        from headtohead.pretrained.weights import compute_digest, locate_weights
 
         kept["model"]["pretrained"] = compute_digest(locate_weights(trial.model.pretrained))
         del kept["data"]["tokens"]

@@ -27,7 +27,7 @@ from headtohead.key_design.solve import (
 )
 
 if TYPE_CHECKING:
-    from headtohead.report.notebook import NotebookChart
+    from headtohead.presentation.notebook import NotebookChart
 
 __all__ = [
     "DEFAULT_PRECISION",
@@ -51,7 +51,7 @@ def draw_result(result: DesignResult, path: str | Path | None = None) -> Noteboo
     """A picture of an answer, which a notebook shows; with a path it is written there too (.html, .svg, .pdf, .png)."""
     from headtohead.key_design.views.page import save_result  # altair takes a second to import
     from headtohead.key_design.views.picture import build_chart
-    from headtohead.report.notebook import NotebookChart
+    from headtohead.presentation.notebook import NotebookChart
 
     row = result.to_dict()
     if path is not None:

@@ -98,3 +98,25 @@ def build_effect_label_expression(metric: str) -> str:
 def build_score_label_expression(metric: str) -> str:
     """How an axis of scores is labelled: 85 %, 1,200."""
     return "format(datum.value * 100, ',~r') + '\u00a0%'" if metric == "accuracy" else "format(datum.value, ',~r')"
+
+
+def _choose_log_ticks(low: float, high: float) -> list[float]:
+    """Round numbers between the ends, as many as there is room for."""
+    for digits in LOG_TICK_DIGITS:
+        ticks = [digit * 10.0**power for power in range(-1, 12) for digit in digits]
+        ticks = [tick for tick in ticks if 0.95 * low <= tick <= 1.05 * high]
+        if len(ticks) <= MAX_TICKS:
+            break
+    return ticks
+
+
+LOG_TICK_DIGITS = (
+    (1, 1.2, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9),
+    (1, 1.5, 2, 3, 4, 5, 6, 8),
+    (1, 2, 3, 5, 7),
+    (1, 2, 5),
+    (1,),
+)
+
+
+MAX_TICKS = 6

@@ -6,15 +6,10 @@ import csv
 import io
 import json
 import re
-from collections.abc import Sequence
 from typing import Any
 
-from headtohead.distillation import tables as distillation_tables
 from headtohead.presentation import number_format
 from headtohead.presentation.table import Table
-from headtohead.report import findings_view
-from headtohead.report.findings_view import Findings
-from headtohead.search import phrasing
 
 MAX_UNWRAPPED_LENGTH = 24
 MAX_NORMAL_SIZE_COLUMNS = 6
@@ -57,18 +52,6 @@ def render_markdown_table(table: Table) -> str:
     rows = [[escape_markdown(cell.text) for cell in row] for row in table.rows]
     lines = ["| " + " | ".join(line) + " |" for line in (head, rule, *rows)]
     return "\n".join([escape_markdown(table.caption), "", *lines, ""])
-
-
-def render_markdown_report(findings: Findings, tables: Sequence[Table]) -> str:
-    """The question, the verdicts, and every table."""
-    lines = [f"# {escape_markdown(findings_view.get_question(findings))}", ""]
-    for row in (*distillation_tables.build_headline_verdicts(findings), *findings_view.get_verdicts(findings)):
-        lines += [f"- **{escape_markdown(row['word'])}**: {escape_markdown(row['sentence'])}"]
-    if said := phrasing.describe_search(findings):
-        lines += ["", *(f"- {escape_markdown(sentence)}" for sentence in said)]
-    for table in tables:
-        lines += ["", f"## {escape_markdown(table.title)}", "", render_markdown_table(table).rstrip()]
-    return "\n".join(lines) + "\n"
 
 
 def render_csv(table: Table) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from headtohead.experiment import findings_view
+from headtohead.experiment.findings_view import Findings
 from headtohead.presentation import number_format
 from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
-from headtohead.report import findings_view
-from headtohead.report.findings_view import Findings
 
 
 def build_published_table(findings: Findings) -> Table:

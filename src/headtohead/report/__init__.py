@@ -20,9 +20,7 @@ from pathlib import Path
 
 def write(folder: Path, formats: Sequence[str] = ("html",), out: Path | None = None) -> list[Path]:
     """Write the report of an experiment's folder in these formats; see `report.writing.write`."""
-    from headtohead.report.export import (
-        write_report,  # altair takes a second to import, and a terminal needs none of it
-    )
+    from headtohead.report.export import write_report
 
     return write_report(folder, formats, out)
 

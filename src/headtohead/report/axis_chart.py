@@ -6,10 +6,10 @@ from typing import Any
 
 import altair as alt
 
+from headtohead.experiment import findings_view
+from headtohead.experiment.findings_view import Findings
 from headtohead.presentation import number_format, style
 from headtohead.presentation.chart import AltairChart, Chart, ChartDatasets, Layout, PanelGrid
-from headtohead.report import findings_view
-from headtohead.report.findings_view import Findings
 
 PanelRow = dict[str, Any]
 

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from headtohead.report.terminal import get_stdout_console
+from headtohead.presentation.terminal import get_stdout_console
 
 
 def print_batch(batch: Any) -> None:

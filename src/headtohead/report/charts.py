@@ -16,34 +16,28 @@ import altair as alt
 from headtohead.atomic_io import write_bytes
 from headtohead.attention_analysis.head_chart import build_heads_chart
 from headtohead.errors import RequestError
+from headtohead.experiment import findings_view
+from headtohead.experiment.findings_view import CurvePoint, Findings, PairedScore
 from headtohead.presentation import number_format, style
 from headtohead.presentation.chart import (
+    MAX_TICKS,
     AltairChart,
     Chart,
     ChartDatasets,
     Layout,
     PanelGrid,
+    _choose_log_ticks,
     build_effect_label_expression,
     build_score_label_expression,
 )
-from headtohead.report import findings_view
 from headtohead.report.axis_chart import build_axis_chart
 from headtohead.report.comparisons import build_comparison_charts
-from headtohead.report.findings_view import CurvePoint, Findings, PairedScore
 from headtohead.report.fit_chart import build_fit_chart
 from headtohead.report.forest import OUTLIER_FACTOR, build_forest_plot
 from headtohead.search.charts import build_search_charts
 
 STEEP_START_RATIO = 3
 """a first point so many times above the second would press the rest of a curve flat: it is left out of the picture"""
-LOG_TICK_DIGITS = (
-    (1, 1.2, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9),
-    (1, 1.5, 2, 3, 4, 5, 6, 8),
-    (1, 2, 3, 5, 7),
-    (1, 2, 5),
-    (1,),
-)
-MAX_TICKS = 6
 MAX_PANELS = 24
 
 
@@ -162,16 +156,6 @@ def _build_curve_y_axis(metric: str) -> Callable[[str, list[CurvePoint]], alt.Y]
         return alt.Y(field, scale=scale, axis=alt.Axis(title=None, values=_choose_log_ticks(low, high), format=",~r"))
 
     return y
-
-
-def _choose_log_ticks(low: float, high: float) -> list[float]:
-    """Round numbers between the ends, as many as there is room for."""
-    for digits in LOG_TICK_DIGITS:
-        ticks = [digit * 10.0**power for power in range(-1, 12) for digit in digits]
-        ticks = [tick for tick in ticks if 0.95 * low <= tick <= 1.05 * high]
-        if len(ticks) <= MAX_TICKS:
-            break
-    return ticks
 
 
 def _draw_curve_panels(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from headtohead.experiment import findings_view
+from headtohead.experiment.findings_view import Findings
 from headtohead.presentation import number_format
 from headtohead.presentation.chart import Chart
 from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
-from headtohead.report import findings_view
-from headtohead.report.findings_view import Findings
 from headtohead.report.forest import build_forest_plot
 
 

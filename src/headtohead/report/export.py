@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
 
 from headtohead.atomic_io import translate_disk_full_error, write_bytes, write_text
-from headtohead.errors import RequestError, suggest
-from headtohead.experiment import schemas
-from headtohead.presentation.chart import Chart
-from headtohead.presentation.exports import render_csv, render_latex_table, render_markdown_report
-from headtohead.report import charts, findings_view, page, tables
-from headtohead.report.findings_view import Findings
-
-ReportFormat = Literal["html", "md", "csv", "latex", "svg", "pdf", "png"]
-REPORT_FORMATS: tuple[str, ...] = get_args(ReportFormat)
-DOCUMENT_SUFFIXES = {"html": ".html", "md": ".md"}
+from headtohead.experiment import findings_view, schemas
+from headtohead.experiment.findings_view import Findings
+from headtohead.presentation.exports import render_csv, render_latex_table
+from headtohead.presentation.files import DOCUMENT_SUFFIXES, _render_chart_image, _sanitize_file_name, check_formats
+from headtohead.report import charts, page, tables
+from headtohead.report.markdown import render_markdown_report
 
 
 def write_report(
@@ -54,16 +48,6 @@ def _write_formats(
     return written
 
 
-def check_formats(formats: Sequence[str]) -> None:
-    """Every format that does not exist, at once."""
-    unknown = [one for one in formats if one not in REPORT_FORMATS]
-    if unknown or not formats:
-        given = ", ".join(map(repr, unknown)) or "none"
-        near = suggest(unknown[0], REPORT_FORMATS) if unknown else None
-        hint = f"; did you mean {near!r}?" if near else ""
-        raise RequestError(f"format: {given} given{hint}; allowed: {', '.join(REPORT_FORMATS)}")
-
-
 def _render_document(document_format: str, findings: Findings, experiment_folder: Path) -> str:
     if document_format == "html":
         return page.render_page(findings, None, experiment_folder)
@@ -89,14 +73,3 @@ def _write_charts(image_format: str, findings: Findings, output_folder: Path) ->
         write_bytes(path, _render_chart_image(chart, image_format))
         written.append(path)
     return written
-
-
-def _render_chart_image(chart: Chart, image_format: str) -> bytes:
-    if image_format == "svg":
-        return chart.svg(background="white").encode()
-    return chart.to_pdf() if image_format == "pdf" else chart.to_png()
-
-
-def _sanitize_file_name(name: str) -> str:
-    """A name that every file system takes: a confusion table is called after its variant."""
-    return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "table"

@@ -9,6 +9,8 @@ from typing import Any
 
 import altair as alt
 
+from headtohead.experiment import findings_view
+from headtohead.experiment.findings_view import CurvePoint, Findings
 from headtohead.presentation import number_format, style
 from headtohead.presentation.chart import (
     AltairChart,
@@ -18,8 +20,6 @@ from headtohead.presentation.chart import (
     PanelGrid,
     build_score_label_expression,
 )
-from headtohead.report import findings_view
-from headtohead.report.findings_view import CurvePoint, Findings
 
 SHOWN_SPLITS = ("train", "validation")
 MAX_VARIANTS = 12

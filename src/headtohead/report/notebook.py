@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from headtohead.attention_analysis import thumbnails
-from headtohead.presentation import chart, exports
-from headtohead.report import charts, findings_view, page
-from headtohead.report.findings_view import Findings
+from headtohead.experiment import findings_view
+from headtohead.experiment.findings_view import Findings
+from headtohead.presentation.notebook import NotebookChart
+from headtohead.report import charts, markdown, page
 
 
 def render_html(
@@ -26,7 +27,7 @@ def render_text(findings: Findings) -> str:
 
 
 def render_markdown(findings: Findings) -> str:
-    return exports.render_markdown_report(findings, [])
+    return markdown.render_markdown_report(findings, [])
 
 
 def build_notebook_charts(findings: Findings) -> dict[str, NotebookChart]:
@@ -54,16 +55,3 @@ class NotebookReportMixin:
             "text/markdown": render_markdown(findings),
             "text/plain": render_text(findings),
         }
-
-
-class NotebookChart:
-    """A chart that a notebook draws as SVG, in its own words where it cannot."""
-
-    def __init__(self, chart: chart.Chart) -> None:
-        self.chart = chart
-
-    def __repr__(self) -> str:
-        return f"{self.chart.title}. {self.chart.words}"
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return {"image/svg+xml": self.chart.svg(background="white"), "text/plain": repr(self)}

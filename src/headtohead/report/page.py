@@ -13,29 +13,33 @@ import hashlib
 import json
 import re
 import shlex
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from headtohead.attention_analysis import thumbnails
 from headtohead.distillation import tables as distillation_tables
-from headtohead.presentation import chart, number_format, style
+from headtohead.experiment import findings_view
+from headtohead.experiment.findings_view import Findings
+from headtohead.presentation import number_format, style
 from headtohead.presentation import table as presentation_table
-from headtohead.report import charts, comparisons, findings_view, tables
-from headtohead.report.findings_view import Findings
+from headtohead.presentation.html import (
+    CLOSING_PUNCTUATION,
+    _create_jinja_environment,
+    _default_to_none,
+    _read_template_file,
+    encode_script_json,
+    render_chart,
+)
+from headtohead.report import charts, comparisons, tables
 from headtohead.search import phrasing
 
-TEMPLATES_FOLDER = Path(__file__).parent / "templates"
 AUDIT_STATUS_ORDER = ("failed", "note", "passed", "does not apply")
-CLOSING_PUNCTUATION = tuple(".,;:!?)]}’'\"")
 MAX_LABELLED_TOKENS = 10
 """so many tokens can be written beside a map"""
-CLIP_PATH_PATTERN = re.compile(r'(<clipPath id="|clip-path="url\(#)(clip\d+)')
 
 
 def render_page(
@@ -60,24 +64,6 @@ def render_fragment(
         .get_template("fragment.html")
         .render(**_build_template_variables(findings, attention_maps, folder))
     )
-
-
-@lru_cache(maxsize=1)
-def _create_jinja_environment() -> Environment:
-    made = Environment(
-        loader=FileSystemLoader(TEMPLATES_FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.globals.update(figures=number_format, signs=style.VERDICT_SYMBOLS)
-    return made
-
-
-@lru_cache(maxsize=8)
-def _read_template_file(name: str) -> str:
-    return (TEMPLATES_FOLDER / name).read_text(encoding="utf-8")
 
 
 def _build_template_variables(
@@ -133,17 +119,6 @@ def _build_template_variables(
     }
 
 
-def _default_to_none(mapping: dict[str, Any]) -> dict[str, Any]:
-    """What is not there is None, so that a template can ask for it."""
-    return defaultdict(lambda: None, mapping)
-
-
-def encode_script_json(value: Any) -> str:
-    """JSON that can stand inside a script element: nothing in it can end the element."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
 def summarize_verdicts(findings: Findings) -> str:
     """1 helped, 2 hurt."""
     counts = Counter(row["word"] for row in findings_view.get_verdicts(findings))
@@ -181,26 +156,6 @@ def _prepare_comparisons(findings: Findings, metric: str) -> list[dict[str, Any]
         }
         for at, one in enumerate(comparisons.list_judged_comparisons(findings))
     ]
-
-
-def render_chart(chart: chart.Chart) -> dict[str, Any]:
-    """Both layouts as SVG."""
-    wide, narrow = (
-        _rename_clip_paths(chart.svg("wide"), f"{chart.name}-wide"),
-        _rename_clip_paths(chart.svg("narrow"), chart.name),
-    )
-    return {"wide": Markup(wide), "narrow": Markup(narrow), "title": chart.title, "words": chart.words}
-
-
-def _rename_clip_paths(svg: str, prefix: str) -> str:
-    """Clip paths are counted through all that a process draws; here they are named by the chart that they belong to."""
-    seen: dict[str, str] = {}
-
-    def renamed(match: re.Match[str]) -> str:
-        name = seen.setdefault(match[2], f"{prefix}-{len(seen)}")
-        return match[1] + name
-
-    return CLIP_PATH_PATTERN.sub(renamed, svg)
 
 
 def _prepare_confusion_matrix(name: str, table: presentation_table.Table) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from typing import Any
 
 from headtohead.attention_analysis.head_tables import build_heads_table, build_long_heads_table
 from headtohead.distillation import tables as distillation_tables
+from headtohead.experiment import findings_view
+from headtohead.experiment.findings_view import Findings
 from headtohead.presentation import number_format
 from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
 from headtohead.replication.published import build_long_published_table, build_published_table
@@ -18,9 +20,7 @@ from headtohead.replication.tables import (
     build_context_length_table,
     build_simple_baselines_table,
 )
-from headtohead.report import findings_view
 from headtohead.report.comparisons import build_comparison_table
-from headtohead.report.findings_view import Findings
 from headtohead.search.tables import build_search_effects_table, build_search_points_table
 
 COST_FORMATTERS: dict[str, tuple[str, Callable[[Any], str]]] = {

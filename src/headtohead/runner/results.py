@@ -12,14 +12,15 @@ from headtohead.config import experiment as config_experiment
 from headtohead.errors import RequestError, TrialError, suggest
 from headtohead.execution.trackers import TrackerGroup
 from headtohead.execution.worker_pool import Job
-from headtohead.experiment import findings, run_folder
+from headtohead.experiment import run_folder
 from headtohead.experiment.loading import load_experiment
 from headtohead.experiment.model_io import SavedModel
 from headtohead.experiment.model_io import load as load_model
 from headtohead.experiment.run_folder import ExperimentRuns
+from headtohead.findings import findings
 from headtohead.report import notebook
+from headtohead.runner import run_search
 from headtohead.runner.run_experiment import DEFAULT_RUNS_FOLDER
-from headtohead.search import run_search
 from headtohead.verdict.record import Verdict
 
 

@@ -37,18 +37,18 @@ from headtohead.execution.worker_pool import (
     prestart_workers,
     run_jobs,
 )
-from headtohead.experiment import encoder_inputs, findings
+from headtohead.experiment import encoder_inputs
 from headtohead.experiment.run_folder import SCHEMA_VERSION, ExperimentRuns, build_trials, create_runs, lock_folder
-from headtohead.experiment.trial import (
-    Dataset,
+from headtohead.findings import findings
+from headtohead.model_cost import ModelCost
+from headtohead.trials.dataset import Dataset, prepare_dataset
+from headtohead.trials.trial import (
     build_training,
     collect_versions,
     compute_model_size,
     estimate_seconds,
-    prepare_dataset,
     remove_checkpoints,
 )
-from headtohead.nn.flops import ModelCost
 
 DEFAULT_RUNS_FOLDER = Path("runs")
 

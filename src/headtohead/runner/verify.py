@@ -20,10 +20,12 @@ import torch
 from headtohead.atomic_io import CHECKSUM_KEY, has_valid_checksum, read_json_object, read_jsonl
 from headtohead.config.search import SEARCH_FOLDER as SEARCH
 from headtohead.errors import HeadToHeadError
-from headtohead.experiment import findings, model_io, run_folder, schemas, trust
+from headtohead.experiment import model_io, run_folder, schemas, trust
 from headtohead.experiment.run_folder import ExperimentRuns, Run
-from headtohead.experiment.trial import evaluate_splits, prepare_dataset, run_trial
+from headtohead.findings import findings
 from headtohead.search import points
+from headtohead.trials.dataset import prepare_dataset
+from headtohead.trials.trial import evaluate_splits, run_trial
 
 MISMATCH_MESSAGE = "is not what the runs give"
 JOURNAL_SEAL_KEY = f"search.seals.{points.JOURNAL_FILE}"

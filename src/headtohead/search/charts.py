@@ -8,6 +8,8 @@ from typing import Any
 
 import altair as alt
 
+from headtohead.experiment import findings_view
+from headtohead.experiment.findings_view import Findings
 from headtohead.presentation import number_format, style
 from headtohead.presentation.chart import (
     AltairChart,
@@ -17,8 +19,6 @@ from headtohead.presentation.chart import (
     PanelGrid,
     build_score_label_expression,
 )
-from headtohead.report import findings_view
-from headtohead.report.findings_view import Findings
 from headtohead.search import phrasing
 from headtohead.search.phrasing import JsonDict
 

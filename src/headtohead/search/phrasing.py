@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from headtohead.experiment import findings_view
+from headtohead.experiment.findings_view import Findings
 from headtohead.presentation import number_format
-from headtohead.report import findings_view
-from headtohead.report.findings_view import Findings
 
 OUTLIER_FACTOR = 4
 """cells that are so many times further behind the best than the middle one are drawn at the edge"""

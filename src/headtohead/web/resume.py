@@ -16,7 +16,7 @@ def main(experiment_folder: Path, num_seeds: int | None) -> None:
     from headtohead.experiment.run_folder import open_runs
     from headtohead.nn.parts import registry
     from headtohead.report import write
-    from headtohead.search import run_search
+    from headtohead.runner import run_search
 
     runs = open_runs(experiment_folder)
     experiment, command = runs.experiment, list(runs.about["command"])

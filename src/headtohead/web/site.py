@@ -32,7 +32,7 @@ NAVIGATION = (
 """address and title of each page, in order"""
 
 WEB_FOLDER = Path(__file__).parent
-REPORT_TEMPLATES_FOLDER = WEB_FOLDER.parent / "report" / "templates"
+REPORT_TEMPLATES_FOLDER = WEB_FOLDER.parent / "presentation" / "templates"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from headtohead.audit.conformance import harness
 from headtohead.config import base
 from headtohead.config import model as config_model
 from headtohead.errors import ModelError
-from headtohead.nn.init import build_model
+from headtohead.model_factory import build_model
 from headtohead.nn.parts import registry
 from headtohead.nn.parts.base import ModelSizes, Part
 from headtohead.nn.parts.pattern import Pattern

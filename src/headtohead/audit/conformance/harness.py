@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headtohead.config import model as config_model
-from headtohead.nn.init import build_model
+from headtohead.model_factory import build_model
 from headtohead.nn.parts.base import Invariant
 from headtohead.nn.parts.pattern import Pattern
 from headtohead.nn.protocol import ModelOutput

@@ -23,7 +23,12 @@ from headtohead.key_design.views.facts import (
 )
 from headtohead.key_design.views.picture import build_chart
 from headtohead.presentation import style
-from headtohead.report.page import _create_jinja_environment, _read_template_file, encode_script_json, render_chart
+from headtohead.presentation.html import (
+    _create_jinja_environment,
+    _read_template_file,
+    encode_script_json,
+    render_chart,
+)
 
 SUPPORTED_SUFFIXES = (".html", ".svg", ".pdf", ".png")
 

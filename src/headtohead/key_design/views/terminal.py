@@ -18,7 +18,7 @@ from headtohead.key_design.views.facts import (
     format_outcome,
     format_weight,
 )
-from headtohead.report.terminal import get_stdout_console, make_rich_table
+from headtohead.presentation.terminal import get_stdout_console, make_rich_table
 
 OUTCOME_COLORS = {"exact": "green", "exact in the limit": "green", "not exact": "yellow"}
 MAX_MATRIX_COLUMNS = 8

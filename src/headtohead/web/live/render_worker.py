@@ -100,16 +100,17 @@ def _handle_request(request: JsonDict) -> JsonDict:
 
 def _compute_interim_findings(experiment_folder: Path) -> JsonDict:
     """What can be said from the trials that are finished."""
-    from headtohead.experiment import findings
     from headtohead.experiment.run_folder import open_runs
+    from headtohead.findings import findings
 
     runs = open_runs(experiment_folder)
     return findings.compute_findings(runs, interim_analyses=findings.list_interim_analyses(runs))
 
 
 def _render_learning_curves(findings: JsonDict) -> JsonDict | None:
-    from headtohead.report import charts, findings_view
-    from headtohead.report.page import render_chart
+    from headtohead.experiment import findings_view
+    from headtohead.presentation.html import render_chart
+    from headtohead.report import charts
 
     splits = [
         split
@@ -120,9 +121,9 @@ def _render_learning_curves(findings: JsonDict) -> JsonDict | None:
 
 
 def _render_forest_plot(findings: JsonDict) -> JsonDict:
-    from headtohead.report import findings_view
+    from headtohead.experiment import findings_view
+    from headtohead.presentation.html import render_chart
     from headtohead.report.forest import build_forest_plot
-    from headtohead.report.page import render_chart
 
     drawn = build_forest_plot(
         findings_view.get_verdicts(findings),

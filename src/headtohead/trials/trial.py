@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
@@ -32,29 +30,24 @@ from headtohead.attention_analysis import trial_metrics
 from headtohead.audit import model_audit
 from headtohead.audit.data_checks import leakage
 from headtohead.audit.model_checks import initialization
-from headtohead.config import data as config_data
 from headtohead.config import experiment, pretrained
-from headtohead.data import batches, examples, splits, token_cache
+from headtohead.data import batches, examples
 from headtohead.data.batches import BatchSchedule
 from headtohead.data.examples import EvaluationExamples
 from headtohead.data.sft import PromptedRows, build_prompted_examples
-from headtohead.data.sources import loading
-from headtohead.data.sources.documents import SummarizationCorpus
-from headtohead.data.splits import Corpus
-from headtohead.data.tokenizers import CorpusTokenizer
 from headtohead.distillation import summarization, teacher
 from headtohead.errors import RunFolderError
-from headtohead.experiment import encoder_inputs, inference, length_generalization, model_io
+from headtohead.experiment import inference, model_io
 from headtohead.experiment.run_folder import SCHEMA_VERSION, compute_run_identity
 from headtohead.generation.generate import sample_continuation_ids
+from headtohead.model_cost import ModelCost, compute_model_cost
+from headtohead.model_factory import build_model
 from headtohead.nn.custom_model import CustomModel
-from headtohead.nn.flops import ModelCost, compute_model_cost
-from headtohead.nn.init import build_model, compute_tensor_hashes
+from headtohead.nn.init import compute_tensor_hashes
 from headtohead.nn.parts import registry
 from headtohead.nn.transformer import Transformer
 from headtohead.pretrained.classifier import EncoderClassifier
 from headtohead.pretrained.layer_dropping import StudentModel
-from headtohead.pretrained.tokenizer import PretrainedTokenizer
 from headtohead.training import devices
 from headtohead.training.distillation_batches import DistillationObjective
 from headtohead.training.loop import (
@@ -66,45 +59,13 @@ from headtohead.training.loop import (
 )
 from headtohead.training.objectives import Evaluation, Objective, build_objective
 from headtohead.training.processes import SINGLE_PROCESS, SingleProcess, check_rows_independent
+from headtohead.trials import length_generalization
+from headtohead.trials.dataset import Dataset, prepare_dataset
 
 NUM_TRAIN_EVAL_EXAMPLES = 256
 """how many rows or blocks of the training text are scored along the way"""
 SAMPLE_MAX_NEW_TOKENS = 30
 AUDIT_BATCH_SIZE = 8
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """A corpus as tokens: what all trials with the same data share."""
-
-    corpus: Corpus
-    tokenizer: CorpusTokenizer | PretrainedTokenizer
-    encoded: dict[str, Any]
-    documents: SummarizationCorpus | None = None
-    """with people's summaries, where that is what the texts are"""
-
-    @property
-    def classes(self) -> int | None:
-        return len(self.corpus.label_names) if self.corpus.task == "classify" else None
-
-
-def prepare_dataset(data: config_data.DataConfig, task: experiment.TaskName) -> Dataset:
-    """Read, split and tokenise, or map what was tokenised before; once a process for the same data."""
-    return _prepare_dataset_cached(data.model_dump_json(), task)
-
-
-@lru_cache(maxsize=4)
-def _prepare_dataset_cached(data_json: str, task: experiment.TaskName) -> Dataset:
-    data = config_data.DataConfig.model_validate(json.loads(data_json))
-    if task == "finetune":
-        texts = loading.load_corpus(data, "classify")
-        pretrained = encoder_inputs.load_tokenizer(data.tokens)
-        return Dataset(texts, pretrained, encoder_inputs.encode_splits(texts, pretrained, data.tokens))
-    if task == "distil" and data.tokens.kind == "pretrained":
-        return Dataset(*summarization.prepare_documents(data))
-    kind: splits.TaskName = "classify" if task == "classify" else "language-model"
-    found = token_cache.load_tokenized_corpus(data, kind)
-    return Dataset(found.corpus, found.tokenizer, found.encoded)
 
 
 def build_initial_model(

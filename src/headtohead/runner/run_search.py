@@ -43,13 +43,14 @@ from headtohead.execution.worker_pool import (
     run_jobs,
 )
 from headtohead.experiment.run_folder import Run, create_runs, lock_folder
-from headtohead.experiment.trial import build_training, collect_versions, estimate_seconds, prepare_dataset
 from headtohead.progress import ProgressCallback
 from headtohead.runner import run_experiment
 from headtohead.runner.run_experiment import DEFAULT_RUNS_FOLDER, ExperimentOutcome
 from headtohead.search import points as known
 from headtohead.search import pruning, samplers
 from headtohead.search.points import SearchJournal, SearchPoint
+from headtohead.trials.dataset import prepare_dataset
+from headtohead.trials.trial import build_training, collect_versions, estimate_seconds
 
 CPU = torch.device("cpu")
 DECISION_LAG = 4

@@ -1,4 +1,4 @@
-"""Sizes before training: parameters, multiplications and memory, without making the weights."""
+"""Parameters, FLOPs and memory of a model, counted on the meta device without allocating its weights."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,10 +8,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from headtohead.config import model, pretrained
-from headtohead.nn.init import build_model
+from headtohead.model_factory import BYTES_PER_PARAMETER, build_model
 from headtohead.pretrained import classifier, layer_dropping
-
-BYTES_PER_PARAMETER = 4
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from headtohead.config import experiment
 from headtohead.config.experiment import BASELINE
 from headtohead.config.loading import build_trial as trial_of
 from headtohead.data.batches import IGNORE_INDEX, Batch, TokenRows
-from headtohead.experiment.trial import Dataset, build_batches_and_objective, prepare_dataset
+from headtohead.trials.dataset import Dataset, prepare_dataset
+from headtohead.trials.trial import build_batches_and_objective
 
 TENSOR_DESCRIPTIONS = {
     "language-model": {

@@ -14,8 +14,8 @@ from headtohead.data import examples as data_examples
 from headtohead.data.batches import TokenRows
 from headtohead.data.tokenizers import TokenizerProtocol
 from headtohead.errors import ModelError
+from headtohead.model_factory import build_model
 from headtohead.nn.custom_model import CustomModel
-from headtohead.nn.init import build_model
 from headtohead.nn.transformer import Transformer
 from headtohead.training.loop import summarize_evaluation
 from headtohead.training.objectives import build_objective, evaluate

@@ -1,0 +1,1 @@
+"""Findings: what an experiment showed, assembled from its run folders. Imports no torch."""

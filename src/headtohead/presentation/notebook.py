@@ -1,0 +1,20 @@
+"""Charts that display themselves in a notebook."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headtohead.presentation import chart
+
+
+class NotebookChart:
+    """A chart that a notebook draws as SVG, in its own words where it cannot."""
+
+    def __init__(self, chart: chart.Chart) -> None:
+        self.chart = chart
+
+    def __repr__(self) -> str:
+        return f"{self.chart.title}. {self.chart.words}"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {"image/svg+xml": self.chart.svg(background="white"), "text/plain": repr(self)}
