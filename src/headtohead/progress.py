@@ -37,6 +37,10 @@ class ProgressUpdate:
 ProgressCallback = Callable[[ProgressUpdate], None]
 
 
+def ignore_progress(update: ProgressUpdate) -> None:
+    """Do nothing: the default progress callback."""
+
+
 class ProgressReporter:
     """Tells how far work has come and how long the rest will take, from the pace of what was done since it began."""
 
@@ -79,4 +83,11 @@ class StderrProgress:
         return self.TERMINAL if is_terminal else self.ELSEWHERE
 
 
-__all__ = ["ProgressCallback", "ProgressReporter", "ProgressUpdate", "StderrProgress", "format_duration"]
+__all__ = [
+    "ProgressCallback",
+    "ProgressReporter",
+    "ProgressUpdate",
+    "StderrProgress",
+    "format_duration",
+    "ignore_progress",
+]

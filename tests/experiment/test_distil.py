@@ -9,6 +9,7 @@ import torch
 from headtohead.atomic_io import read_json
 from headtohead.config import experiment
 from headtohead.config import loading as config_loading
+from headtohead.distillation import distillation_data, teacher_targets, teacher_texts
 from headtohead.distillation import teacher as distillation_teacher
 from headtohead.distillation.teacher_cache import get_cache_root
 from headtohead.distillation.terminal import print_distillation
@@ -72,16 +73,16 @@ def distil(text_folder) -> Any:
 
 def _lesson(
     experiment: experiment.Experiment, variant: str, seed: int = 0
-) -> tuple[experiment.Trial, Any, distillation_teacher.DistillationData]:
+) -> tuple[experiment.Trial, Any, distillation_data.DistillationData]:
     trial = config_loading.build_trial(experiment, variant, seed)
     prepared = prepare_dataset(trial.data, trial.task)
-    return trial, prepared, distillation_teacher.build_distillation_data(trial, prepared)
+    return trial, prepared, distillation_data.build_distillation_data(trial, prepared, run_trial)
 
 
 @pytest.mark.parametrize("variant", ["logits", "reverse", "both"])
 def test_a_student_equal_to_its_teacher_has_nothing_to_learn(distil, variant, tmp_path):
     trial, prepared, lesson = _lesson(distil(), variant)
-    teacher = distillation_teacher.open_teacher(trial, prepared).model
+    teacher = distillation_teacher.open_teacher(trial, prepared, run_trial).model
     schedule = lesson.schedule(trial, prepared.tokenizer)
     for step in range(4):
         batch = schedule.batch(step)
@@ -120,7 +121,7 @@ def test_work_is_done_once_and_told(distil, empty_cache, monkeypatch):
     told: list[Any] = []
     trial = config_loading.build_trial(distil(), "both", 0)
     prepared = prepare_dataset(trial.data, trial.task)
-    first = distillation_teacher.build_distillation_data(trial, prepared, told.append)
+    first = distillation_data.build_distillation_data(trial, prepared, run_trial, told.append)
     assert {pace.what for pace in told} == {"the teacher is trained", "the teacher writes", "the teacher reads"}
     assert [pace for pace in told if pace.what == "the teacher writes"][-1].done == 60
     assert told[-1].seconds_left == 0
@@ -128,9 +129,11 @@ def test_work_is_done_once_and_told(distil, empty_cache, monkeypatch):
     def never(*given: Any, **named: Any) -> Any:
         raise AssertionError("the teacher was asked again")
 
-    monkeypatch.setattr(distillation_teacher, "generate", never)
-    monkeypatch.setattr(distillation_teacher, "_compute_targets", never)
-    again = distillation_teacher.build_distillation_data(config_loading.build_trial(distil(), "both", 5), prepared)
+    monkeypatch.setattr(teacher_texts, "generate", never)
+    monkeypatch.setattr(teacher_targets, "_compute_targets", never)
+    again = distillation_data.build_distillation_data(
+        config_loading.build_trial(distil(), "both", 5), prepared, run_trial
+    )
     assert torch.equal(again.rows.tokens, first.rows.tokens)
 
 
@@ -138,9 +141,9 @@ def test_other_settings_are_other_work_and_other_documents_are_added(distil, emp
     _lesson(distil(teacher={"documents": 40}), "logits")
     folders = set(get_cache_root().iterdir())
     asked: list[int] = []
-    targets = distillation_teacher._compute_targets
+    targets = teacher_targets._compute_targets
     monkeypatch.setattr(
-        distillation_teacher,
+        teacher_targets,
         "_compute_targets",
         lambda model, rows, *rest: asked.append(len(rows)) or targets(model, rows, *rest),
     )
@@ -153,12 +156,12 @@ def test_other_settings_are_other_work_and_other_documents_are_added(distil, emp
 
 def test_tokens_that_differ_are_refused_for_logits_only(distil):
     trial, prepared, _ = _lesson(distil(), "logits")
-    writer = distillation_teacher.open_teacher(trial, prepared)
+    writer = distillation_teacher.open_teacher(trial, prepared, run_trial)
     other = distil(data={"tokens": "characters"})
     strange = prepare_dataset(config_loading.build_trial(other, "baseline", 0).data, "distil").tokenizer
     with pytest.raises(ModelError, match=r"its tokens are not the student's .*taught\.by = .texts. works"):
         distillation_teacher.check_same_vocabulary(writer, strange)
-    folder = distillation_teacher.train_teacher(trial, prepared)
+    folder = distillation_teacher.train_teacher(trial, prepared, run_trial)
     named = distil(teacher={"model": str(folder), "training": None}, data={"tokens": "characters"})
     _, crossed, lesson = _lesson(named, "texts")
     assert lesson.rows.tokens.max() < crossed.tokenizer.vocab_size

@@ -13,12 +13,13 @@ from headtohead.atomic_io import read_json, read_jsonl
 from headtohead.config import distillation, experiment
 from headtohead.config import loading as config_loading
 from headtohead.data.sources.documents import Document
-from headtohead.distillation import evaluation
+from headtohead.distillation import distillation_data, evaluation, teacher_texts
 from headtohead.distillation import teacher as distillation_teacher
 from headtohead.distillation.evaluation import SystemOutputs
 from headtohead.distillation.summarization import SummaryPrompt, score_summary
 from headtohead.distillation.terminal import print_distillation
 from headtohead.errors import ConfigError, DataError, RequestError
+from headtohead.execution.teacher_workers import build_teacher_workers
 from headtohead.execution.worker_pool import WorkerPool
 from headtohead.experiment import loading
 from headtohead.experiment.open_model import open_model
@@ -27,6 +28,7 @@ from headtohead.report import write
 from headtohead.runner import run_experiment
 from headtohead.training.distillation_batches import DistillationBatch
 from headtohead.trials.dataset import prepare_dataset
+from headtohead.trials.trial import run_trial
 
 transformers = pytest.importorskip("transformers")
 NAMES, VERBS, THINGS = ["Ann", "Bob", "Eve"], ["likes", "sells", "wants"], ["a car", "the house", "some tea"]
@@ -122,7 +124,7 @@ def _prepared(experiment: experiment.Experiment, variant: str = "baseline") -> t
 def test_only_the_summary_is_learned_and_scored(distil):
     trial, prepared = _prepared(distil())
     tokenizer = prepared.tokenizer
-    lesson = distillation_teacher.build_distillation_data(trial, prepared)
+    lesson = distillation_data.build_distillation_data(trial, prepared, run_trial)
     assert len(lesson.rows) == 16
     schedule = lesson.schedule(trial, tokenizer)
     batch = schedule.batch(0)
@@ -139,7 +141,9 @@ def test_batches_by_length_hold_the_same_documents_whoever_teaches(distil):
     lessons = []
     for variant in ("baseline", "taught"):
         trial, prepared = _prepared(experiment, variant)
-        lessons.append((distillation_teacher.build_distillation_data(trial, prepared), trial, prepared.tokenizer))
+        lessons.append(
+            (distillation_data.build_distillation_data(trial, prepared, run_trial), trial, prepared.tokenizer)
+        )
     people, taught = (lesson.rows.lengths.argsort(stable=True).tolist() for lesson, _, _ in lessons)
     assert people != taught, "by their own lengths the two would be put side by side in other orders"
     first, second = (lesson.schedule(trial, tokenizer).digest(4) for lesson, trial, tokenizer in lessons)
@@ -150,7 +154,7 @@ def test_the_loss_of_a_learner_is_that_of_whole_logits(distil):
     from torch.nn import functional as F
 
     trial, prepared = _prepared(distil())
-    lesson = distillation_teacher.build_distillation_data(trial, prepared)
+    lesson = distillation_data.build_distillation_data(trial, prepared, run_trial)
     batch = lesson.schedule(trial, prepared.tokenizer).batch(0)
     from headtohead.trials.trial import build_initial_model
 
@@ -164,10 +168,10 @@ def test_the_loss_of_a_learner_is_that_of_whole_logits(distil):
 
 def test_a_pretrained_student_equal_to_its_teacher_has_nothing_to_learn(distil):
     trial, prepared = _prepared(distil(), "logits")
-    lesson = distillation_teacher.build_distillation_data(trial, prepared)
+    lesson = distillation_data.build_distillation_data(trial, prepared, run_trial)
     batch = lesson.schedule(trial, prepared.tokenizer).batch(0)
     assert isinstance(batch, DistillationBatch)
-    same = StudentModel(distillation_teacher.open_teacher(trial, prepared).model.inner)
+    same = StudentModel(distillation_teacher.open_teacher(trial, prepared, run_trial).model.inner)
     with torch.no_grad():
         assert abs(lesson.objective.loss(same, batch).item()) < 1e-6
 
@@ -222,7 +226,7 @@ def test_an_experiment_leaves_the_whole_table(distil, tmp_path, capsys):
     assert "summaries.jsonl" in read_json(folder / "result.json")["sha256"]
     opened = open_model(folder)
     trial, prepared = _prepared(distil(), "taught")
-    prompts = distillation_teacher.build_summary_prompts(trial.data, prepared, opened.tokenizer, "test")
+    prompts = teacher_texts.build_summary_prompts(trial.data, prepared, opened.tokenizer, "test")
     from headtohead.generation.generate import generate
 
     (again,) = generate(opened, [prompts[2]], "greedy", max_new_tokens=8)
@@ -310,15 +314,16 @@ def test_workers_share_the_teachers_writing_and_write_the_same(distil, tmp_path,
     lines = {}
     for cache, workers in ((alone, 1), (shared, 2)):
         monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-        distillation_teacher._open_cached.cache_clear()
+        distillation_teacher._load_teacher.cache_clear()
         trial, prepared = _prepared(distil(), "taught")
         crew = None if workers == 1 else WorkerPool(workers, can_teach=True)
         told: list[Any] = []
-        distillation_teacher.build_distillation_data(
+        distillation_data.build_distillation_data(
             trial,
             prepared,
+            run_trial,
             told.append,
-            teacher_workers=distillation_teacher.build_teacher_workers(crew, trial, tmp_path),
+            generators=build_teacher_workers(crew, trial, tmp_path),
         )
         (file,) = cache.rglob("texts.jsonl")
         lines[workers] = {line["key"]: (line["ids"], line["text"], line["ended"]) for line in read_jsonl(file)}

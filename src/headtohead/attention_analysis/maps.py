@@ -1,6 +1,6 @@
 """Attention maps of a model on a text, as arrays: every layer and head, with the tokens, the padding and what was cut.
 
-The maps come from the model itself, on the road that computes them in plain sight (`output_attentions=True` of the protocol). A
+The maps come from the model itself, called with `output_attentions=True`, which selects the eager implementation. A
 model that gives none is an error and never an empty picture.
 """
 

@@ -29,6 +29,10 @@ class PromptedRows(TokenRows):
         """By their prompts: what is learned differs from student to student, and all must see the same documents."""
         return self.lengths if self.prompt_lengths is None else self.prompt_lengths
 
+    def to_lists(self) -> list[list[int]]:
+        """Return the token ids of each row."""
+        return [part.tolist() for part in self.tokens.tensor_split(self.offsets[1:-1])]
+
     def masked(self, batch: Batch, row_indices: Int64[Tensor, "batch"]) -> Batch:
         """The batch of these rows, with the prompts outside the loss."""
         if self.prompt_lengths is None:

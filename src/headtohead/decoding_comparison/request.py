@@ -1,4 +1,4 @@
-"""What a comparison of strategies is made of: the settings, and a language model that is known by its weights."""
+"""The settings of a comparison of decoding strategies."""
 
 from __future__ import annotations
 
@@ -7,11 +7,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-
 from headtohead.decoding_comparison.compare import Prompt
-from headtohead.experiment.open_model import ModelBundle, open_model
-from headtohead.generation.request import resolve_decoder
 from headtohead.generation.strategies import Strategy, build_strategy
 from headtohead.generation.strategy_parsing import SWEEP_SAMPLES_PER_PROMPT
 
@@ -51,34 +47,3 @@ class DecodingRequest:
             "prompts": len(self.prompts),
             "digest": hashlib.sha256(texts.encode()).hexdigest()[:16],
         }
-
-
-@dataclass(frozen=True)
-class FingerprintedModel:
-    """A language model at work, known by the hash of its weights."""
-
-    opened: ModelBundle
-    model: Any
-    tokenizer: Any
-    name: str
-    digest: str
-
-    def to_dict(self) -> dict[str, Any]:
-        parameters = sum(one.numel() for one in self.model.parameters())
-        return {"name": self.name, "digest": self.digest, "parameters": parameters, "context": self.model.context}
-
-
-def load_fingerprinted_model(source: str) -> FingerprintedModel:
-    opened = open_model(source)
-    model, tokenizer = resolve_decoder(opened)
-    assert isinstance(model, torch.nn.Module)
-    return FingerprintedModel(opened, model.eval(), tokenizer, opened.name, compute_weights_digest(model))
-
-
-def compute_weights_digest(model: torch.nn.Module) -> str:
-    """A hash of every tensor and its name."""
-    found = hashlib.blake2b(digest_size=8)
-    for name, tensor in sorted(model.state_dict().items()):
-        found.update(name.encode())
-        found.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy())
-    return found.hexdigest()

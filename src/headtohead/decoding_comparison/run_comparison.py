@@ -19,14 +19,15 @@ from typing import Any
 
 from headtohead.atomic_io import write_json
 from headtohead.decoding_comparison.prompts import read_prompts
-from headtohead.decoding_comparison.request import DecodingRequest, load_fingerprinted_model
+from headtohead.decoding_comparison.request import DecodingRequest
 from headtohead.decoding_comparison.sampling_job import SAMPLES_FILE, DecodingComparison, PhaseProgressCallback
 from headtohead.errors import RequestError, RunFolderError
+from headtohead.experiment.open_model import load_fingerprinted_model
 from headtohead.experiment.run_folder import lock_folder
+from headtohead.experiment.versions import collect_versions
 from headtohead.generation.detokenizer import encode_prompt
 from headtohead.generation.strategy_parsing import DEFAULT_STRATEGIES, parse_strategies
 from headtohead.text_metrics import diversity
-from headtohead.trials.trial import collect_versions
 
 RESULTS_FILE = "decoding.json"
 

@@ -25,8 +25,9 @@ from headtohead.decoding_comparison.compare import (
     estimate_metric,
 )
 from headtohead.decoding_comparison.limit_checks import check_limit_invariants
-from headtohead.decoding_comparison.request import DecodingRequest, FingerprintedModel
+from headtohead.decoding_comparison.request import DecodingRequest
 from headtohead.errors import RunFolderError
+from headtohead.experiment.open_model import FingerprintedModel
 from headtohead.generation import strategy_parsing
 from headtohead.generation.detokenizer import decode_continuation, encode_prompt
 from headtohead.generation.generate import ContextOverflowWarning, generate

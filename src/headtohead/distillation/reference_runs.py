@@ -8,13 +8,15 @@ from typing import Any
 
 from headtohead.atomic_io import write_text
 from headtohead.config import experiment
-from headtohead.decoding_comparison.request import FingerprintedModel, compute_weights_digest
-from headtohead.distillation import summarization, teacher
+from headtohead.distillation import summarization
 from headtohead.distillation.evaluation import REFERENCE_FOLDER, TEACHER, UNTRAINED_STUDENT
+from headtohead.distillation.teacher import RunTrial, build_teacher_strategy, open_teacher
+from headtohead.distillation.teacher_texts import TextGenerators, build_summary_prompts, generate_texts
+from headtohead.experiment.open_model import FingerprintedModel, compute_weights_digest
 from headtohead.model_factory import build_model
 from headtohead.pretrained.layer_dropping import StudentModel
 from headtohead.pretrained.loading import LoadedPretrained
-from headtohead.progress import ProgressCallback, ProgressUpdate
+from headtohead.progress import ProgressCallback, ProgressUpdate, ignore_progress
 from headtohead.text_metrics import rouge
 
 
@@ -22,8 +24,9 @@ def evaluate_references(
     trial: experiment.Trial,
     dataset: Any,
     folder: Path,
-    on_progress: ProgressCallback = teacher.ignore_progress,
-    teacher_workers: teacher.TeacherWorkers | None = None,
+    run_trial: RunTrial,
+    on_progress: ProgressCallback = ignore_progress,
+    generators: TextGenerators | None = None,
 ) -> dict[str, Any]:
     """What the teacher, and the student before any training, write about the held-out documents; sizes and times."""
     assert trial.teacher is not None
@@ -32,13 +35,13 @@ def evaluate_references(
     assert isinstance(student, StudentModel)
     before = LoadedPretrained(student, dataset.tokenizer, "language-model", f"{student.name}, before training", Path())
     writers = {
-        TEACHER: teacher.open_teacher(trial, dataset, on_progress),
+        TEACHER: open_teacher(trial, dataset, run_trial, on_progress),
         UNTRAINED_STUDENT: FingerprintedModel(
             before, student, dataset.tokenizer, before.name, compute_weights_digest(student)
         ),
     }
     documents = dataset.documents.splits["test"]
-    how, longest = teacher.build_teacher_strategy(trial.teacher), trial.teacher.max_new_tokens
+    how, longest = build_teacher_strategy(trial.teacher), trial.teacher.max_new_tokens
     row: dict[str, Any] = {
         "signature": rouge.format_signature(),
         "documents": [{"id": one.id, "document": one.text, "people": list(one.summaries)} for one in documents],
@@ -48,14 +51,12 @@ def evaluate_references(
     }
     (folder / REFERENCE_FOLDER).mkdir(exist_ok=True)
     for name, writer in writers.items():
-        prompts = teacher.build_summary_prompts(trial.data, dataset, writer.tokenizer, "test")
+        prompts = build_summary_prompts(trial.data, dataset, writer.tokenizer, "test")
         what = (
             "the teacher writes about held-out documents" if name == TEACHER else "the student before training writes"
         )
-        size, hands = (None, teacher_workers) if name == TEACHER else (summarization.GENERATION_BATCH_SIZE, None)
-        lines = teacher.generate_texts(
-            writer, prompts, how, longest, trial.teacher.seed, on_progress, what, size, hands
-        )
+        size, hands = (None, generators) if name == TEACHER else (summarization.GENERATION_BATCH_SIZE, None)
+        lines = generate_texts(writer, prompts, how, longest, trial.teacher.seed, on_progress, what, size, hands)
         scored = [
             summarization.score_summary(one, line["text"], line["ended"])
             for one, line in zip(documents, lines, strict=True)

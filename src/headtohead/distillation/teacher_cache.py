@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -71,6 +71,12 @@ class CacheKey:
 
 def compute_hash(*parts: object) -> str:
     return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=12).hexdigest()
+
+
+def find_missing(keys: Sequence[str], cached: Container[str]) -> list[int]:
+    """Return the index of the first occurrence of every key that is not cached, in increasing order."""
+    first_index = {key: i for i, key in reversed(list(enumerate(keys)))}
+    return sorted(i for key, i in first_index.items() if key not in cached)
 
 
 def get_cache_root() -> Path:

@@ -152,8 +152,9 @@ def list_teacher_caches(trial: experiment.Trial) -> list[Path]:
         return []
     from headtohead.distillation.teacher import list_cache_folders
     from headtohead.trials.dataset import prepare_dataset
+    from headtohead.trials.trial import run_trial
 
-    return list_cache_folders(trial, prepare_dataset(trial.data, trial.task))
+    return list_cache_folders(trial, prepare_dataset(trial.data, trial.task), run_trial)
 
 
 def connect_to_cluster(on: str, device: str) -> RayCluster:

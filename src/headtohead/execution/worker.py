@@ -63,13 +63,15 @@ def main() -> None:
 
 def _run_job(request: dict[str, Any], folder: Path, send: Callable[..., None]) -> dict[str, Any]:
     """Run a trial, or write a share of a teacher's texts; gives what the parent wants to know of the result."""
-    from headtohead.distillation import teacher
+    from headtohead.distillation.teacher_texts import generate_batches
     from headtohead.model_cost import ModelCost
+    from headtohead.trials.dataset import prepare_dataset
     from headtohead.trials.trial import run_trial
 
     trial = experiment.Trial.model_validate(request["trial"])
     if request["texts"]:
-        for text in teacher.generate_batches(trial, **request["texts"]):
+        dataset = prepare_dataset(trial.data, trial.task)
+        for text in generate_batches(trial, dataset, run_trial, **request["texts"]):
             send(event="text", line=text)
         return {}
     last = 0.0

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from headtohead.atomic_io import read_json_object
 from headtohead.errors import RunFolderError
 from headtohead.experiment import model_io
 from headtohead.experiment.model_io import SavedModel
+from headtohead.generation.request import resolve_decoder
 from headtohead.pretrained.loading import LoadedPretrained, load_pretrained
 
 ModelBundle = SavedModel | LoadedPretrained
@@ -38,3 +44,35 @@ def _has_weights(folder: Path) -> bool:
     return (folder / "config.json").is_file() or any(
         p.suffix in (".gguf", ".safetensors", ".bin") for p in folder.iterdir()
     )
+
+
+@dataclass(frozen=True)
+class FingerprintedModel:
+    """A causal language model with its tokenizer, identified by a hash of its weights."""
+
+    opened: ModelBundle
+    model: Any
+    tokenizer: Any
+    name: str
+    digest: str
+
+    def to_dict(self) -> dict[str, Any]:
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        return {"name": self.name, "digest": self.digest, "parameters": parameters, "context": self.model.context}
+
+
+def load_fingerprinted_model(source: str) -> FingerprintedModel:
+    """Open a causal language model in evaluation mode and hash its weights."""
+    opened = open_model(source)
+    model, tokenizer = resolve_decoder(opened)
+    assert isinstance(model, torch.nn.Module)
+    return FingerprintedModel(opened, model.eval(), tokenizer, opened.name, compute_weights_digest(model))
+
+
+def compute_weights_digest(model: torch.nn.Module) -> str:
+    """Return a hash of the names and values of all tensors in the state dict."""
+    digest = hashlib.blake2b(digest_size=8)
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy())
+    return digest.hexdigest()

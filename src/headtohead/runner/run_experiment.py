@@ -24,8 +24,8 @@ from headtohead.config.loading import build_trial as trial_of
 from headtohead.data import batches
 from headtohead.data.sources import loading
 from headtohead.data.splits import Corpus
-from headtohead.distillation import teacher
 from headtohead.errors import DataError, DiskFullError, RequestError
+from headtohead.execution.teacher_workers import run_teacher
 from headtohead.execution.worker_pool import (
     Job,
     JobState,
@@ -39,12 +39,13 @@ from headtohead.execution.worker_pool import (
 )
 from headtohead.experiment import encoder_inputs
 from headtohead.experiment.run_folder import SCHEMA_VERSION, ExperimentRuns, build_trials, create_runs, lock_folder
+from headtohead.experiment.versions import collect_versions
 from headtohead.findings import findings
 from headtohead.model_cost import ModelCost
+from headtohead.progress import ProgressCallback, ignore_progress
 from headtohead.trials.dataset import Dataset, prepare_dataset
 from headtohead.trials.trial import (
     build_training,
-    collect_versions,
     compute_model_size,
     estimate_seconds,
     remove_checkpoints,
@@ -75,7 +76,7 @@ def run_experiment(
     resume: bool = False,
     backend: str | WorkerPool | None = None,
     on_update: OnJobsUpdate = lambda jobs: None,
-    on_progress: teacher.ProgressCallback = teacher.ignore_progress,
+    on_progress: ProgressCallback = ignore_progress,
     command: Sequence[str] = (),
 ) -> ExperimentOutcome:
     """Run every trial of the experiment that is not there yet; `on` names a cluster to run them on."""
@@ -101,9 +102,7 @@ def run_experiment(
             raise
         write_json(folder / "corpus.json", describe_corpus(experiment), with_checksum=True)
         if experiment.task == "distil":
-            write_json(
-                folder / "teacher.json", teacher.run_teacher(experiment, folder, on_progress, crew), with_checksum=True
-            )
+            write_json(folder / "teacher.json", run_teacher(experiment, folder, on_progress, crew), with_checksum=True)
         looks = findings.list_interim_analyses(runs)
         jobs: list[Job] = []
         found: dict[str, Any] | None = None

@@ -32,7 +32,6 @@ from headtohead.config.search import (
     SettingValues,
     build_variant_changes,
 )
-from headtohead.distillation.teacher import ignore_progress
 from headtohead.errors import DiskFullError, HeadToHeadError, RequestError, TrialError
 from headtohead.execution.worker_pool import (
     Job,
@@ -43,14 +42,15 @@ from headtohead.execution.worker_pool import (
     run_jobs,
 )
 from headtohead.experiment.run_folder import Run, create_runs, lock_folder
-from headtohead.progress import ProgressCallback
+from headtohead.experiment.versions import collect_versions
+from headtohead.progress import ProgressCallback, ignore_progress
 from headtohead.runner import run_experiment
 from headtohead.runner.run_experiment import DEFAULT_RUNS_FOLDER, ExperimentOutcome
 from headtohead.search import points as known
 from headtohead.search import pruning, samplers
 from headtohead.search.points import SearchJournal, SearchPoint
 from headtohead.trials.dataset import prepare_dataset
-from headtohead.trials.trial import build_training, collect_versions, estimate_seconds
+from headtohead.trials.trial import build_training, estimate_seconds
 
 CPU = torch.device("cpu")
 DECISION_LAG = 4

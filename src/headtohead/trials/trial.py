@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import platform
 import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -35,10 +33,14 @@ from headtohead.data import batches, examples
 from headtohead.data.batches import BatchSchedule
 from headtohead.data.examples import EvaluationExamples
 from headtohead.data.sft import PromptedRows, build_prompted_examples
-from headtohead.distillation import summarization, teacher
+from headtohead.distillation import summarization
+from headtohead.distillation.distillation_data import build_distillation_data
+from headtohead.distillation.teacher import build_teacher_strategy
+from headtohead.distillation.teacher_texts import build_summary_prompts
 from headtohead.errors import RunFolderError
 from headtohead.experiment import inference, model_io
 from headtohead.experiment.run_folder import SCHEMA_VERSION, compute_run_identity
+from headtohead.experiment.versions import collect_versions
 from headtohead.generation.generate import sample_continuation_ids
 from headtohead.model_cost import ModelCost, compute_model_cost
 from headtohead.model_factory import build_model
@@ -187,7 +189,7 @@ def build_batches_and_objective(
 ) -> tuple[BatchSchedule, Objective]:
     """What is learned from: batches, and what is minimised."""
     if trial.task == "distil":
-        found = teacher.build_distillation_data(trial, dataset, use_teacher=use_teacher)
+        found = build_distillation_data(trial, dataset, run_trial, use_teacher=use_teacher)
         return found.schedule(trial, dataset.tokenizer), found.objective
     context, tokenizer = trial.model.context, dataset.tokenizer
     schedule = BatchSchedule(
@@ -323,8 +325,8 @@ def _write_summaries(trial: experiment.Trial, dataset: Dataset, model: Any, fold
     if dataset.documents is None or trial.teacher is None or trial.choosing:
         return {}
     model.eval().cpu()
-    how, longest = teacher.build_teacher_strategy(trial.teacher), trial.teacher.max_new_tokens
-    prompts = teacher.build_summary_prompts(trial.data, dataset, dataset.tokenizer, "test")
+    how, longest = build_teacher_strategy(trial.teacher), trial.teacher.max_new_tokens
+    prompts = build_summary_prompts(trial.data, dataset, dataset.tokenizer, "test")
     made = summarization.generate_summaries(model, dataset.tokenizer, prompts, how, longest)
     (folder / summarization.SUMMARIES_FILE).unlink(missing_ok=True)
     for document, one in zip(dataset.documents.splits["test"], made, strict=True):
@@ -414,16 +416,6 @@ def remove_checkpoints(folder: Path) -> None:
         shutil.rmtree(rest, ignore_errors=True)
     for weights in folder.glob("best-*.safetensors"):
         weights.unlink(missing_ok=True)
-
-
-def collect_versions() -> dict[str, str]:
-    return {
-        "headtohead": metadata.version("headtohead"),
-        "torch": str(torch.__version__),
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-    }
 
 
 def estimate_seconds(trial: experiment.Trial, folder: Path, *, num_steps: int = 3) -> float:

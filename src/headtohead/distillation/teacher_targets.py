@@ -1,0 +1,71 @@
+"""Teacher targets: the top-k log-probabilities of the teacher at every predicted position, computed once and cached."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from headtohead.atomic_io import lock_cache_folder
+from headtohead.config import distillation_targets
+from headtohead.data.sft import PromptedRows
+from headtohead.distillation.teacher import choose_batch_size
+from headtohead.distillation.teacher_cache import CacheKey, TeacherCache, compute_hash, find_missing
+from headtohead.errors import ModelError
+from headtohead.experiment.open_model import FingerprintedModel
+from headtohead.progress import ProgressCallback, ProgressReporter, ignore_progress
+from headtohead.training.distillation_loss import TeacherTargets, compute_teacher_targets
+
+
+def compute_cached_targets(
+    teacher: FingerprintedModel,
+    rows: PromptedRows,
+    settings: distillation_targets.DistillationConfig,
+    on_progress: ProgressCallback = ignore_progress,
+) -> tuple[TeacherCache, list[str]]:
+    """Return a cache with targets for every row, and the cache key of each row."""
+    top_k = min(settings.top, int(teacher.tokenizer.vocab_size))
+    cache_settings = {"kind": "logits", "top": top_k, "temperature": settings.temperature}
+    cache_key = CacheKey(teacher.name, teacher.digest, cache_settings)
+    token_rows = rows.to_lists()
+    target_starts = [1] * len(rows) if rows.prompt_lengths is None else rows.prompt_lengths.tolist()
+    longest = max(map(len, token_rows)) - 1
+    if longest > teacher.model.context:
+        raise ModelError(
+            f"{teacher.name}: its context length is {teacher.model.context}, and the student's rows have "
+            f"{longest} tokens"
+        )
+    keys = [compute_hash(row, start) for row, start in zip(token_rows, target_starts, strict=True)]
+    cache = TeacherCache.open(cache_key)
+    if find_missing(keys, cache.places):
+        with lock_cache_folder(cache.folder):
+            cache = TeacherCache.open(cache_key, is_writable=True)
+            missing = find_missing(keys, cache.places)
+            completed = len(keys) - len(missing)
+            progress = ProgressReporter("computing teacher logits", len(keys), on_progress, completed=completed)
+            size = choose_batch_size(teacher)
+            for start in range(0, len(missing), size):
+                batch = missing[start : start + size]
+                targets = _compute_targets(
+                    teacher.model, [token_rows[i] for i in batch], [target_starts[i] for i in batch], settings
+                )
+                for i, row_targets in zip(batch, targets, strict=True):
+                    cache.add_targets(keys[i], row_targets)
+                progress.step(len(batch))
+    return cache, keys
+
+
+@torch.inference_mode()
+def _compute_targets(
+    model: Any, rows: list[list[int]], target_starts: list[int], settings: distillation_targets.DistillationConfig
+) -> list[TeacherTargets]:
+    """Return the targets of each row from one forward pass over the batch, padded on the right."""
+    width = max(map(len, rows)) - 1
+    input_ids = torch.tensor([[*row[:-1], *[0] * (width + 1 - len(row))] for row in rows])
+    lengths = torch.tensor([len(row) - 1 for row in rows])
+    mask = torch.arange(width) < lengths[:, None]
+    logits = model(input_ids, None if bool(mask.all()) else mask).logits
+    return [
+        compute_teacher_targets(logits[i, start - 1 : len(row) - 1], settings.top, settings.temperature)
+        for i, (row, start) in enumerate(zip(rows, target_starts, strict=True))
+    ]

@@ -1,0 +1,20 @@
+"""Versions of everything that can change a result."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+
+import numpy as np
+import torch
+
+
+def collect_versions() -> dict[str, str]:
+    """Return the versions of the package, its numerical libraries, Python and the operating system."""
+    return {
+        "headtohead": metadata.version("headtohead"),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
