@@ -66,8 +66,8 @@ class Visit:
         self.page.goto(path.as_uri())
 
     def _watch(self, route: Any) -> None:
-        self.asked.append(route.request_cpu_seconds.url)
-        route.continue_() if route.request_cpu_seconds.url == self.path.as_uri() else route.abort()
+        self.asked.append(route.request.url)
+        route.continue_() if route.request.url == self.path.as_uri() else route.abort()
 
     def point(self, row: int, column: int, panel: int = 0) -> str:
         """Point at a cell of the large map; gives what is said."""

@@ -18,8 +18,8 @@ def test_the_page_stands_on_its_own_in_a_browser(browser: Any, written: Path) ->
     complaints: list[str] = []
 
     def watch(route: Any) -> None:
-        asked.append(route.request_cpu_seconds.url)
-        route.continue_() if route.request_cpu_seconds.url == written.as_uri() else route.abort()
+        asked.append(route.request.url)
+        route.continue_() if route.request.url == written.as_uri() else route.abort()
 
     for width, scheme in ((360, "dark"), (1280, "light")):
         context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
@@ -65,7 +65,7 @@ def test_paper_shows_what_is_folded_away_on_the_screen(
     assert table.is_visible()
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert not table.is_visible()
-    assert page.to_pdf(path=tmp_path / "page.pdf").startswith(b"%PDF")
+    assert page.pdf(path=tmp_path / "page.pdf").startswith(b"%PDF")
     page.close()
 
 

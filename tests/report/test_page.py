@@ -204,5 +204,5 @@ def test_charts_display_by_themselves(findings: Callable[..., Findings]) -> None
 
 
 def test_something_without_findings_says_so() -> None:
-    with pytest.raises(NotImplementedError, match="Shown does not say what its findings are"):
+    with pytest.raises(NotImplementedError, match="NotebookReportMixin does not say what its findings are"):
         notebook.NotebookReportMixin()._repr_html_()

@@ -8,7 +8,7 @@ import pytest
 
 from headtohead.presentation import exports
 from headtohead.presentation.table import Cell, Column, Table
-from headtohead.report import tables, terminal
+from headtohead.report import markdown, tables, terminal
 
 Findings = dict[str, Any]
 NASTY = "a|b_c\n`d` <b> & 50 % \\x {y} ~ ^ # $"
@@ -164,6 +164,6 @@ def test_latex_has_no_letter_left_that_plain_latex_does_not_know(findings: Calla
 
 def test_the_markdown_report_opens_with_question_and_verdicts(findings: Callable[..., Findings]) -> None:
     found = findings({"v": -0.1})
-    text = exports.render_markdown_report(found, tables.build_tables(found))
+    text = markdown.render_markdown_report(found, tables.build_tables(found))
     assert text.startswith("# Does ALiBi help \\<here\\>?\n\n- **helped**: v helped: perplexity")
     assert "## Published figures beside ours" in text

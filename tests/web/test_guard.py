@@ -129,11 +129,11 @@ def test_no_state_is_changed_by_get(client: TestClient, runs: Path) -> None:
     for path in ("stop", "resume", "seeds", "seeds?add=3", "report", "events?x"):
         for method in ("GET", "HEAD", "OPTIONS", "DELETE", "PUT", "PATCH"):
             if not path.startswith("events"):
-                assert client.request_cpu_seconds(method, f"/experiments/done/{path}").status_code in (404, 405), (
+                assert client.request(method, f"/experiments/done/{path}").status_code in (404, 405), (
                     method,
                     path,
                 )
-                assert client.request_cpu_seconds(method, f"/api/experiments/done/{path}").status_code in (404, 405)
+                assert client.request(method, f"/api/experiments/done/{path}").status_code in (404, 405)
     client.get("/start/mine.toml?do=start&name=new")
     assert sorted((path, path.stat().st_mtime_ns) for path in runs.rglob("*")) == before
     assert training_process.list_started_names(runs) == []

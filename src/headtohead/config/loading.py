@@ -314,10 +314,10 @@ def build_json_schema() -> dict[str, Any]:
         "type": "object",
         "description": "what --full replaces: the setting of a larger machine",
     }
-    search = made["$defs"]["Search"]["properties"]
+    search = made["$defs"]["SearchConfig"]["properties"]
     search["space"] = {"type": "object", "description": search["space"]["description"]}
     search["prune"]["anyOf"].append({"type": "boolean"})
-    made["$defs"]["Choice"] = {
+    made["$defs"]["ComponentConfig"] = {
         "description": "a name, or a table with the name as kind and its options",
         "anyOf": [
             {"type": "string"},

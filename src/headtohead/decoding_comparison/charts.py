@@ -302,7 +302,7 @@ def _build_trace_layers(steps: Sequence[DecodingResults], layout: Layout, sheets
     # Half see-through, so that dark words stand on light colours by day and light words on dark ones by night.
     opacity = alt.Opacity(
         "fate:N", scale=alt.Scale(domain=fates, range=[{"drawn": 0.75, "kept": 0.4}.get(f, 0.18) for f in fates])
-    ).legend_columns(None)
+    ).legend(None)
     layers = [
         data.mark_bar(height=17, stroke=style.GRID_COLOR, strokeWidth=0.7).encode(
             x=x, x2="to:Q", y=y, color=hue, opacity=opacity, description="tip:N"

@@ -168,7 +168,7 @@ def _check_absolute_positions(positions: list[Any]) -> list[ValidationIssue]:
 def build_json_schema() -> dict[str, Any]:
     """The JSON schema of experiment files, with the names and options of every part that is known here."""
     made = loading.build_json_schema()
-    model = made["$defs"]["Transformer"]["properties"]
+    model = made["$defs"]["TransformerConfig"]["properties"]
     for slot in SINGLE_SLOTS:
         model[slot] = {**model[slot], **_build_part_schema(slot)}
     one, pattern = _build_part_schema("position"), _build_part_schema("pattern")
@@ -180,7 +180,7 @@ def build_json_schema() -> dict[str, Any]:
         "required": ["layers"],
     }
     model["pattern"] = {"anyOf": [*several["anyOf"], layers]}
-    training = made["$defs"]["Training"]["properties"]
+    training = made["$defs"]["TrainingConfig"]["properties"]
     training["optimizer"] = _build_choice_schema(optimizers.OPTIMIZERS)
     training["schedule"] = _build_choice_schema(optimizers.LR_SCHEDULES)
     return made

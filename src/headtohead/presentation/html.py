@@ -32,7 +32,7 @@ def _create_jinja_environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals.update(figures=number_format, signs=style.VERDICT_SYMBOLS)
+    made.globals.update(number_format=number_format, verdict_symbols=style.VERDICT_SYMBOLS)
     return made
 
 

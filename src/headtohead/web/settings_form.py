@@ -130,11 +130,11 @@ def build_fields(
 
 
 def _get_table_properties(schema: JsonDict, table_name: str, raw_experiment: JsonDict) -> JsonDict:
-    names = {"data": "Data", "training": "Training"}
-    model = raw_experiment.get("model", {})
-    if table_name == "model":
-        kind = "Pretrained" if "pretrained" in model else "OwnModel" if "module" in model else "Transformer"
-        names["model"] = kind
+    names = {"data": "DataConfig", "training": "TrainingConfig", "model": "TransformerConfig"}
+    if "pretrained" in raw_experiment.get("model", {}):
+        names["model"] = "PretrainedModelConfig"
+    elif "module" in raw_experiment.get("model", {}):
+        names["model"] = "CustomModelConfig"
     found: JsonDict = schema["$defs"][names[table_name]]["properties"]
     return found
 

@@ -60,7 +60,10 @@ def _create_jinja_environment() -> Environment:
         lstrip_blocks=True,
     )
     made.globals.update(
-        figures=number_format, signs=style.VERDICT_SYMBOLS, navigation=NAVIGATION, address=build_url_path
+        number_format=number_format,
+        verdict_symbols=style.VERDICT_SYMBOLS,
+        navigation=NAVIGATION,
+        address=build_url_path,
     )
     made.tests["endswith"] = lambda text, ending: str(text).endswith(ending)
     made.filters.update(drawn=Markup, duration=format_duration)  # drawn: an SVG of our own making
