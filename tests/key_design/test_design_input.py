@@ -54,7 +54,7 @@ def test_an_index_out_of_range(i):
     with pytest.raises(RequestError, match=rf"there is no key {i}"):
         solve.find_averaging_query(KEYS, [0, i])
     with pytest.raises(RequestError, match=rf"there is no key {i}"):
-        replace_key.replace_key(KEYS, [1, 1], i, select=True)
+        replace_key(KEYS, [1, 1], i, select=True)
 
 
 @pytest.mark.parametrize(
@@ -79,17 +79,17 @@ def test_an_index_out_of_range(i):
             "tolerance: 1 given; it must lie between 1e-13 and 0.01",
         ),
         (lambda: solve.find_selecting_query(KEYS, 0, values=[[1], [2]]), "values: 2 rows for 3 keys; each key has one"),
-        (lambda: replace_key.replace_key(KEYS, [1], 0, select=True), "query: 1 number for 2 numbers of a key"),
+        (lambda: replace_key(KEYS, [1], 0, select=True), "query: 1 number for 2 numbers of a key"),
         (
-            lambda: replace_key.replace_key(KEYS, [1, 1], 0),
+            lambda: replace_key(KEYS, [1, 1], 0),
             "say one of average, select and weights; none of them given",
         ),
         (
-            lambda: replace_key.replace_key(KEYS, [1, 1], 0, select=True, average=[0]),
+            lambda: replace_key(KEYS, [1, 1], 0, select=True, average=[0]),
             "say one of average, select and weights; average and select given",
         ),
         (
-            lambda: replace_key.replace_key(KEYS, [1, 1], 0, select=True, length=-1),
+            lambda: replace_key(KEYS, [1, 1], 0, select=True, required_norm=-1),
             "length: -1 given; it must be a number of at least 0",
         ),
     ],
@@ -159,14 +159,14 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path, monkeypatch):
 
 
 def test_answers_are_frozen_and_become_json():
-    found = replace_key.replace_key(KEYS, [1, 1], 2, select=True, values=KEYS)
+    found = replace_key(KEYS, [1, 1], 2, select=True, values=KEYS)
     with pytest.raises(AttributeError, match="cannot assign"):
         found.exact = True
     for answer in (
         found,
         solve.find_selecting_query(KEYS, 0),
         solve.find_identity_queries(KEYS, values=KEYS),
-        build_walkthrough.tour(),
+        build_walkthrough(),
     ):
         row = json.loads(json.dumps(answer.to_dict(), allow_nan=False))
         assert {"kind", "question", "exact", "reason", "precision"} <= set(row)

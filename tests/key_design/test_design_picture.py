@@ -11,7 +11,7 @@ import pytest
 from headtohead import key_design
 from headtohead.errors import RequestError
 from headtohead.key_design import solve
-from headtohead.key_design.guided_tour import build_walkthrough as key_design_tour
+from headtohead.key_design.guided_tour import build_walkthrough
 from headtohead.key_design.key_replacement import replace_key
 from headtohead.key_design.views.geometry import find_hull_edges, project_by_score, project_keys
 from headtohead.key_design.views.page import save_result
@@ -31,8 +31,8 @@ def answers():
         "average": solve.find_averaging_query(CUBE, [0, 1, 2, 3]),
         "query 0": solve.find_averaging_query(CUBE),
         "matrix": solve.find_identity_queries(FLAT),
-        "replaced": replace_key.replace_key(CUBE, [1, 1, 1], 0, select=True, length=1),
-        "flat replaced": replace_key.replace_key(FLAT, [0, 1], 3, average=[0, 1, 3]),
+        "replaced": replace_key(CUBE, [1, 1, 1], 0, select=True, required_norm=1),
+        "flat replaced": replace_key(FLAT, [0, 1], 3, average=[0, 1, 3]),
         "five dimensions": solve.find_selecting_query(rng.normal(size=(9, 5)), 1),
         "one dimension": solve.find_selecting_query([[1], [2], [3]], 0),
         "many keys": solve.find_selecting_query(rng.normal(size=(60, 3)), int(rng.integers(60))),
@@ -53,7 +53,7 @@ def found():
 @pytest.fixture(scope="module")
 def page_of_the_tour(tmp_path_factory):
     path = tmp_path_factory.mktemp("tour") / "tour.html"
-    save_result(key_design_tour.tour().to_dict(), path)
+    save_result(build_walkthrough().to_dict(), path)
     return path
 
 
@@ -151,7 +151,7 @@ def test_a_wrong_ending_or_folder_is_said(tmp_path):
 
 
 def test_the_page_of_the_tour_says_everything(page_of_the_tour):
-    tour, page = key_design_tour.tour(), page_of_the_tour.read_text()
+    tour, page = build_walkthrough(), page_of_the_tour.read_text()
     for step in tour.steps:
         assert step.task in page
         for line in step.short:

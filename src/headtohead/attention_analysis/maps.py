@@ -1,7 +1,7 @@
 """Attention maps of a model on a text, as arrays: every layer and head, with the tokens, the padding and what was cut.
 
-The maps come from the model itself, called with `output_attentions=True`, which selects the eager implementation. A
-model that gives none is an error and never an empty picture.
+The model computes the maps itself with `output_attentions=True`. A model that returns none raises an error instead of an empty
+picture.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def select(
     """A query that puts the weight on one key, or a proof that there is none and the best instead."""
 
     def find(design: Any, rows: Any, options: dict[str, Any]) -> DesignResult:
-        found: DesignResult = design.select(rows, key, **options)
+        found: DesignResult = design.find_selecting_query(rows, key, **options)
         return found
 
     _solve_and_show(find, keys, values, precision, tolerance, out, as_json)
@@ -71,7 +71,9 @@ def average(
     """A query with equal weights on some keys and none on the others."""
 
     def find(design: Any, rows: Any, options: dict[str, Any]) -> DesignResult:
-        found: DesignResult = design.average(rows, None if chosen == "all" else _parse_key_indices(chosen), **options)
+        found: DesignResult = design.find_averaging_query(
+            rows, None if chosen == "all" else _parse_key_indices(chosen), **options
+        )
         return found
 
     _solve_and_show(find, keys, values, precision, tolerance, out, as_json)
@@ -90,7 +92,7 @@ def weights(
     """A query that yields given weights, one for each key."""
 
     def find(design: Any, rows: Any, options: dict[str, Any]) -> DesignResult:
-        found: DesignResult = design.weights(rows, _read_vector(design, target, "target"), **options)
+        found: DesignResult = design.find_query_for_weights(rows, _read_vector(design, target, "target"), **options)
         return found
 
     _solve_and_show(find, keys, values, precision, tolerance, out, as_json)
@@ -108,7 +110,7 @@ def identity(
     """A query matrix of which row i selects key i."""
 
     def find(design: Any, rows: Any, options: dict[str, Any]) -> DesignResult:
-        found: DesignResult = design.identity(rows, **options)
+        found: DesignResult = design.find_identity_queries(rows, **options)
         return found
 
     _solve_and_show(find, keys, values, precision, tolerance, out, as_json)
@@ -150,7 +152,7 @@ def replace_key(
             select=select,
             average=chosen,
             weights=None if weights is None else _read_vector(design, weights, "weights"),
-            length=length,
+            required_norm=length,
             **options,
         )
         return found
@@ -221,7 +223,7 @@ def _parse_key_indices(text: str) -> list[int]:
 
 def _read_vector(design: Any, text: str, name: str) -> Any:
     """One row."""
-    rows = design.read(text, name)
+    rows = design.read_matrix(text, name)
     if len(rows) != 1:
         raise RequestError(f"{name}: one row of numbers is wanted; {len(rows)} given")
     return rows[0]

@@ -1,10 +1,10 @@
-"""Design by hand, the door from Python: queries and keys that make attention do what is wanted. Needs no torch.
+"""Design attention by hand: find queries and keys that produce wanted attention weights. Imports no torch.
 
->>> from headtohead import design
->>> found = design.select([[1, 0], [0, 1], [-1, -1]], 0)
->>> found.exact, round(found.precision, 3)
+>>> from headtohead import key_design
+>>> solution = key_design.find_selecting_query([[1, 0], [0, 1], [-1, -1]], 0)
+>>> solution.exact, round(solution.precision, 3)
 (True, 0.999)
->>> design.select([[1, 0], [0, 1], [0.5, 0.5]], 2).exact
+>>> key_design.find_selecting_query([[1, 0], [0, 1], [0.5, 0.5]], 2).exact
 False
 """
 
@@ -48,7 +48,7 @@ __all__ = [
 
 
 def draw_result(result: DesignResult, path: str | Path | None = None) -> NotebookChart:
-    """A picture of an answer, which a notebook shows; with a path it is written there too (.html, .svg, .pdf, .png)."""
+    """Return a chart of a solution that displays itself in a notebook; also save it to `path` (.html, .svg, .pdf, .png)."""
     from headtohead.key_design.views.page import save_result  # altair takes a second to import
     from headtohead.key_design.views.picture import build_chart
     from headtohead.presentation.notebook import NotebookChart

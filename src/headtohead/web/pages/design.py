@@ -109,7 +109,7 @@ def show_design_page(request: Request) -> HTMLResponse:
 @api_router.post("/select")
 def design_select(body: SelectRequest) -> dict[str, Any]:
     """A query that puts the weight on one key, or the nearest to it and a proof."""
-    return _compute_design("select", body, i=body.key)
+    return _compute_design("select", body, key_index=body.key)
 
 
 @api_router.post("/average")
