@@ -92,7 +92,7 @@ def test_one_layer_and_one_head_keep_their_numbers(decoders: Runs) -> None:
         ({"layer": 3}, "layer 3: there is none; allowed: 1 to 2"),
         ({"layer": 0}, "layer 0: there is none; allowed: 1 to 2"),
         ({"head": 5}, "head 5: there is none; allowed: 1 to 2"),
-        ({"before": True, "against": "x"}, "one of the two"),
+        ({"before_training": True, "compare_to": "x"}, "one of the two"),
     ],
 )
 def test_what_is_not_there_is_refused(decoders: Runs, asked: dict[str, int], words: str) -> None:
@@ -147,8 +147,10 @@ class Silent(nn.Module):
 
     context = 12
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, *, maps: bool = False) -> ModelOutput:
-        return ModelOutput(torch.zeros(*input_ids.shape, 3), () if maps else None)
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, *, output_attentions: bool = False
+    ) -> ModelOutput:
+        return ModelOutput(torch.zeros(*input_ids.shape, 3), () if output_attentions else None)
 
 
 def test_a_model_without_maps_is_an_error_and_no_empty_picture(decoders: Runs) -> None:

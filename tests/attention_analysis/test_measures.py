@@ -102,7 +102,9 @@ class Copier(nn.Module):
         super().__init__()
         self.back = back
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, *, maps: bool = False) -> ModelOutput:
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, *, output_attentions: bool = False
+    ) -> ModelOutput:
         rows, length = input_ids.shape
         weights = torch.zeros(rows, 2, length, length)
         for row, tokens in enumerate(input_ids.tolist()):

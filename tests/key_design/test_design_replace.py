@@ -30,7 +30,7 @@ def test_no_key_of_that_length_does_better():
         assert np.allclose(found.weights, softmax(found.keys @ query))
         assert np.array_equal(np.delete(found.keys, at, axis=0), np.delete(keys, at, axis=0))
 
-        def cost(free, keys=keys, at=at, required_norm=length, target=target, query=query):
+        def cost(free, keys=keys, at=at, length=length, target=target, query=query):
             changed = keys.copy()
             changed[at] = length * free / np.linalg.norm(free)
             return -np.log(precision(target, changed, query))

@@ -1,7 +1,6 @@
 """Attention maps of a model on a text, as arrays: every layer and head, with the tokens, the padding and what was cut.
 
-The model computes the maps itself with `output_attentions=True`. A model that returns none raises an error instead of an empty
-picture.
+The model computes the maps itself with `output_attentions=True`. A model that returns none raises an error.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ __all__ = [
 
 
 def draw_result(result: DesignResult, path: str | Path | None = None) -> NotebookChart:
-    """Return a chart of a solution that displays itself in a notebook; also save it to `path` (.html, .svg, .pdf, .png)."""
+    """Return a chart that displays itself in a notebook; with `path`, also save it (.html, .svg, .pdf or .png)."""
     from headtohead.key_design.views.page import save_result  # altair takes a second to import
     from headtohead.key_design.views.picture import build_chart
     from headtohead.presentation.notebook import NotebookChart
