@@ -45,7 +45,7 @@ CHECK_NAMES = ("contract", *REQUIRED_CHECKS, *INVARIANT_CHECKS)
 """the names of all checks, in the order in which they are made"""
 
 WINDOW_PATTERN = {"kind": "window", "size": 5}
-WINDOW_CHECK_NAMES = ("roads", "padding", "cache")
+WINDOW_CHECK_NAMES = ("attention-implementations", "padding", "kv-cache")
 
 CheckOutput = str | DifferenceMeasurement
 SettingsMapping = Mapping[str, Any]
@@ -151,9 +151,9 @@ def _run_check(fixture: PartFixture, part_class: type[Part], check: str) -> list
 def _run_invariant_check(fixture: PartFixture, check: str) -> Iterable[CheckResult]:
     """A law, tried as the model is used and, where it makes sense, as it is trained."""
     law: Invariant = typing.cast(Invariant, check)
-    if fixture.encoder and law in ("causal", "cache"):
+    if fixture.encoder and law in ("causality", "kv-cache"):
         return
-    for training in (False,) if law in ("cache", "repeatable") else (False, True):
+    for training in (False,) if law in ("kv-cache", "determinism") else (False, True):
         finding = partial(CheckResult, fixture.words, fixture.setting, law)
         try:
             model = fixture.trained if training else fixture.plain
@@ -176,7 +176,7 @@ def describe_invariant_result(
     if not is_declared_violated:
         return f"broken and not declared: {measurement}; mend it, or declare {invariant!r} in breaks"
     hint = ""
-    if invariant in ("causal", "cache") and any(p.reach[1] != 0 for p in _find_patterns(model)):
+    if invariant in ("causality", "kv-cache") and any(p.reach[1] != 0 for p in _find_patterns(model)):
         hint = "; a pattern that never looks ahead says so with a reach of (.., 0)"
     return f"declared as broken, and kept: {measurement}{hint}"
 
@@ -263,28 +263,28 @@ class PartConformanceSuite:
         self.assert_check_passes("gradients")
 
     def test_attention_implementations_agree(self) -> None:
-        self.assert_check_passes("roads")
+        self.assert_check_passes("attention-implementations")
 
     def test_padding_does_not_affect_outputs(self) -> None:
         self.assert_check_passes("padding")
 
     def test_state_dict_round_trip(self) -> None:
-        self.assert_check_passes("state")
+        self.assert_check_passes("state-dict")
 
     def test_initialized_from_seed_and_name(self) -> None:
-        self.assert_check_passes("initial")
+        self.assert_check_passes("initialization")
 
     def test_causality(self) -> None:
-        self.assert_check_passes("causal")
+        self.assert_check_passes("causality")
 
     def test_cached_decoding_matches_full_forward(self) -> None:
-        self.assert_check_passes("cache")
+        self.assert_check_passes("kv-cache")
 
     def test_batch_independence(self) -> None:
-        self.assert_check_passes("batch")
+        self.assert_check_passes("batch-independence")
 
     def test_determinism(self) -> None:
-        self.assert_check_passes("repeatable")
+        self.assert_check_passes("determinism")
 
 
 __all__ = ["CHECK_NAMES", "CheckResult", "PartConformanceSuite", "check_part", "check_part_file", "list_option_sets"]

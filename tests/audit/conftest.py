@@ -63,7 +63,7 @@ class Audits(Mapping[str, CheckResult]):
 
 def settings_of(classes: int | None) -> dict[str, Any]:
     task = "language-model" if classes is None else "classify"
-    return {"task": task, "classes": classes, "vocab": VOCAB, "context": CONTEXT, "pad_id": PAD}
+    return {"task": task, "num_classes": classes, "vocab_size": VOCAB, "context": CONTEXT, "pad_id": PAD}
 
 
 @pytest.fixture

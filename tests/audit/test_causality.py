@@ -35,23 +35,33 @@ def failed(found: Mapping[str, CheckResult]) -> set[str]:
 def test_honest_decoders_pass_everything(make: Any, audit: Any, settings: dict[str, Any]) -> None:
     found = audit(make(**settings))
     assert failed(found) == set()
-    assert all(found[name].passed for name in ("causality", "batch", "repeatable", "cache", "roads", "padding"))
+    assert all(
+        found[name].passed
+        for name in (
+            "causality",
+            "batch-independence",
+            "determinism",
+            "kv-cache",
+            "attention-implementations",
+            "padding",
+        )
+    )
     assert format_blocking_reasons(found.values()) == ""
 
 
 @pytest.mark.parametrize("classes", [None, 3])
 def test_shapes_are_what_they_say(make: Any, audit_all: Any, classes: int | None) -> None:
     ids = torch.arange(1, 21).view(2, 10)
-    assert failed(audit_all(make(classes), classes, ids=ids)) == set()
+    assert failed(audit_all(make(classes), classes, input_ids=ids)) == set()
 
 
 @pytest.mark.parametrize("options", [{}, {"normalise": True}, {"over": "batch"}], ids=str)
 def test_reweighting_reads_the_future(make: Any, audit: Any, options: dict[str, Any]) -> None:
     causality = audit(make(merge={"kind": "reweight", **options}))["causality"]
     assert causality.passed is False
-    assert causality.serious
-    assert causality.reason == "reads the future"
-    assert "places up to 11 before the change move" in causality.found
+    assert causality.is_blocking
+    assert causality.failure_reason == "reads the future"
+    assert "places up to 11 before the change move" in causality.observation
 
 
 def test_reweighting_over_the_batch_gives_both_reasons(make: Any, audit: Any) -> None:
@@ -63,9 +73,9 @@ def test_leak_in_training_only_is_found_and_leaves_the_verdict(make: Any, audit:
     model = make(merge={"kind": "reweight", "at_inference": False})
     found = audit(model)
     assert found["causality"].passed is False
-    assert not found["causality"].serious
-    assert found["causality"].reason == "reads the future while training"
-    assert audit(model, training=False)["causality"].passed is True
+    assert not found["causality"].is_blocking
+    assert found["causality"].failure_reason == "reads the future while training"
+    assert audit(model, audit_training_mode=False)["causality"].passed is True
 
 
 class Peek(Pattern):
@@ -92,10 +102,10 @@ def test_one_token_of_the_future_at_one_layer_is_caught(make: Any, audit: Any, l
     model.layers[layer].attention.pattern = hole
     found = audit(model)
     assert found["causality"].passed is False
-    assert found["causality"].serious
-    assert "places up to 1 before the change move" in found["causality"].found
-    assert f"layer {layer}: a weight of" in found["attention rows"].found
-    assert "on later places" in found["attention rows"].found
+    assert found["causality"].is_blocking
+    assert "places up to 1 before the change move" in found["causality"].observation
+    assert f"layer {layer}: a weight of" in found["attention-weights"].observation
+    assert "on later places" in found["attention-weights"].observation
 
 
 def test_leak_behind_an_output_of_zeros_is_caught(make: Any, audit: Any) -> None:
@@ -103,7 +113,7 @@ def test_leak_behind_an_output_of_zeros_is_caught(make: Any, audit: Any) -> None
     torch.nn.init.zeros_(model.output.weight)
     found = audit(model)
     assert found["causality"].passed is False
-    assert "every weight was nudged first" in found["causality"].tried
+    assert "every weight was nudged first" in found["causality"].procedure
 
 
 def test_leak_behind_a_gate_of_zeros_is_caught(make: Any, audit: Any) -> None:
@@ -160,7 +170,7 @@ def test_given_texts_are_the_ones_that_are_tried(make: Any, audit: Any) -> None:
             x = torch.where((ids == 4321)[..., None], x.roll(-1, 1), x)
             return self.output(x)  # type: ignore[no-any-return]
 
-    assert audit(Cheat(), vocab=5000)["causality"].passed is True
+    assert audit(Cheat(), vocab_size=5000)["causality"].passed is True
     ids = torch.arange(100, 112).repeat(2, 1)
     ids[:, 4] = 4321
-    assert audit(Cheat(), vocab=5000, ids=ids)["causality"].passed is False
+    assert audit(Cheat(), vocab_size=5000, input_ids=ids)["causality"].passed is False

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 
-import headtohead.audit as room
 from headtohead.audit.result import CheckResult, format_blocking_reasons
 
-PASSED = CheckResult("causality", True, "tried", "found", "meaning", serious=True)
-FLAW = CheckResult("padding", False, "tried", "found", "meaning", reason="sees padding")
-CHEAT = CheckResult("causality", False, "tried", "found", "meaning", serious=True, reason="reads the future")
+PASSED = CheckResult("causality", True, "tried", "found", "meaning", is_blocking=True)
+FLAW = CheckResult("padding", False, "tried", "found", "meaning", failure_reason="sees padding")
+CHEAT = CheckResult(
+    "causality", False, "tried", "found", "meaning", is_blocking=True, failure_reason="reads the future"
+)
 
 
 def test_only_what_failed_and_is_serious_takes_the_verdict_away() -> None:
@@ -22,14 +23,9 @@ def test_row_is_plain_data() -> None:
     assert row == {
         "name": "causality",
         "passed": False,
-        "tried": "tried",
-        "found": "found",
-        "meaning": "meaning",
-        "serious": True,
-        "reason": "reads the future",
+        "procedure": "tried",
+        "observation": "found",
+        "interpretation": "meaning",
+        "is_blocking": True,
+        "failure_reason": "reads the future",
     }
-
-
-def test_public_names_are_sorted_and_there() -> None:
-    assert room.__all__ == sorted(room.__all__)
-    assert all(hasattr(room, name) for name in room.__all__)

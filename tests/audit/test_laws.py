@@ -35,8 +35,8 @@ def test_merge_over_the_batch_depends_on_neighbours_and_not_on_the_future(make: 
     model = make()
     model.layers[0].attention.merge = AcrossBatch(model.sizes)
     found = audit(model)
-    assert found["batch"].passed is False
-    assert found["batch"].serious
+    assert found["batch-independence"].passed is False
+    assert found["batch-independence"].is_blocking
     assert found["causality"].passed is True
     assert format_blocking_reasons(found.values()) == "depends on its neighbours"
 
@@ -53,8 +53,8 @@ def test_batch_normalisation_is_told_and_leaves_the_verdict(make: Any, audit: An
             return self.output(self.norm(pooled))  # type: ignore[no-any-return]
 
     found = audit(Normalised(), classes=3)
-    assert found["batch"].passed is False
-    assert found["batch"].reason == "depends on its neighbours while training"
+    assert found["batch-independence"].passed is False
+    assert found["batch-independence"].failure_reason == "depends on its neighbours while training"
     assert format_blocking_reasons(found.values()) == ""
 
 
@@ -74,14 +74,14 @@ def test_running_statistics_do_not_hide_what_training_does(audit: Any) -> None:
             return self.output(x.cumsum(1) - self.mean)  # type: ignore[no-any-return, operator]
 
     found = audit(Running())
-    assert found["causality"].reason == "reads the future while training"
-    assert found["batch"].reason == "depends on its neighbours while training"
+    assert found["causality"].failure_reason == "reads the future while training"
+    assert found["batch-independence"].failure_reason == "depends on its neighbours while training"
 
 
 def test_shuffle_at_every_pass_breaks_one_law_and_keeps_its_verdict(make: Any, audit: Any) -> None:
     found = audit(make(merge={"kind": "shuffle", "draw": "every-pass"}, heads=4))
-    assert failed(found) == {"repeatable"}
-    assert found["repeatable"].reason == "gives another answer each time"
+    assert failed(found) == {"determinism"}
+    assert found["determinism"].failure_reason == "gives another answer each time"
     assert format_blocking_reasons(found.values()) == ""
 
 
@@ -101,9 +101,9 @@ class Careless(nn.Module):
 @pytest.mark.parametrize("leak", [False, True])
 def test_noise_is_not_taken_for_a_leak_and_hides_none(audit: Any, leak: bool) -> None:
     found = audit(Careless(leak))
-    assert found["repeatable"].passed is False
+    assert found["determinism"].passed is False
     assert found["causality"].passed is not leak
-    assert found["batch"].passed is True
+    assert found["batch-independence"].passed is True
 
 
 def test_answers_that_depend_on_what_was_asked_before_take_the_verdict(audit: Any) -> None:
@@ -115,7 +115,7 @@ def test_answers_that_depend_on_what_was_asked_before_take_the_verdict(audit: An
             return self.output(self.embedding(ids)) * self.calls  # type: ignore[no-any-return]
 
     found = audit(Counting())
-    assert found["repeatable"].serious
+    assert found["determinism"].is_blocking
     assert found["causality"].passed is None
     assert format_blocking_reasons(found.values()) == "gives another answer each time"
 
@@ -137,9 +137,9 @@ def test_padding_that_leaks_through_the_pool_is_caught(make: Any, audit: Any) ->
 
 def test_unmasked_padding_is_a_flaw_and_keeps_its_verdict(make: Any, audit: Any) -> None:
     found = audit(make(classes=3, mask_padding=False), classes=3)
-    assert failed(found) == {"padding", "attention rows"}
-    assert found["padding"].reason == "sees padding"
-    assert "on padding" in found["attention rows"].found
+    assert failed(found) == {"padding", "attention-weights"}
+    assert found["padding"].failure_reason == "sees padding"
+    assert "on padding" in found["attention-weights"].observation
     assert format_blocking_reasons(found.values()) == ""
 
 
@@ -154,12 +154,12 @@ def test_amount_of_padding_alone_is_noticed(make: Any, audit: Any) -> None:
     model.pool = Divided(model.sizes)
     padding = audit(model, classes=3)["padding"]
     assert padding.passed is False
-    assert "more places of padding" in padding.found or "padding against none" in padding.found
+    assert "more places of padding" in padding.observation or "padding against none" in padding.observation
 
 
 def test_cache_that_is_off_by_one_is_caught(make: Any, audit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make()
-    assert audit(model)["cache"].passed is True
+    assert audit(model)["kv-cache"].passed is True
     extend = KVCache.extend
 
     def late(self: KVCache, at: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -168,8 +168,8 @@ def test_cache_that_is_off_by_one_is_caught(make: Any, audit: Any, monkeypatch: 
 
     monkeypatch.setattr(KVCache, "extend", late)
     found = audit(model)
-    assert failed(found) == {"cache"}
-    assert not found["cache"].serious
+    assert failed(found) == {"kv-cache"}
+    assert not found["kv-cache"].is_blocking
 
 
 def test_fused_road_with_another_scale_is_caught(make: Any, audit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ def test_fused_road_with_another_scale_is_caught(make: Any, audit: Any, monkeypa
 
     monkeypatch.setattr(attention_functions, "causal_sdpa_attention", other)
     found = audit(make())
-    assert found["roads"].passed is False
+    assert found["attention-implementations"].passed is False
     assert format_blocking_reasons(found.values()) == "its roads differ"
     assert found["causality"].passed is True
 
@@ -192,8 +192,8 @@ def test_rows_that_do_not_sum_to_one_are_caught(make: Any, audit: Any, monkeypat
 
     monkeypatch.setattr(attention_functions, "eager_attention", scaled)
     found = audit(make())
-    assert failed(found) == {"attention rows"}
-    assert "a row sums to 1.0100" in found["attention rows"].found
+    assert failed(found) == {"attention-weights"}
+    assert "a row sums to 1.0100" in found["attention-weights"].observation
 
 
 def test_window_that_is_one_too_wide_is_caught(make: Any, audit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,16 +203,16 @@ def test_window_that_is_one_too_wide_is_caught(make: Any, audit: Any, monkeypatc
 
     model = make(pattern={"kind": "window", "size": 3})
     monkeypatch.setattr(SlidingWindowPattern, "allows", wide)
-    found = audit(model)["attention rows"]
+    found = audit(model)["attention-weights"]
     assert found.passed is False
-    assert "on places more than 2 behind" in found.found
+    assert "on places more than 2 behind" in found.observation
 
 
 def test_banded_road_is_tried_when_the_context_allows(make: Any, audit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make(pattern={"kind": "window", "size": 4}, context=70)
-    assert audit(model, context=70)["roads"].passed is True
+    assert audit(model, context=70)["attention-implementations"].passed is True
     monkeypatch.setattr(attention_functions, "blocked_attention", lambda q, *given, **more: torch.zeros_like(q))
-    assert audit(model, context=70)["roads"].passed is False
+    assert audit(model, context=70)["attention-implementations"].passed is False
 
 
 def test_large_model_is_tried_on_shorter_texts_but_windows_on_their_road(
@@ -222,6 +222,6 @@ def test_large_model_is_tried_on_shorter_texts_but_windows_on_their_road(
     monkeypatch.setattr(causality, "MAX_PARAMETER_TOKENS", 10**4)
     found = audit(make(context=90), context=90)["causality"]
     assert found.passed is True
-    assert "at 6 places of a text of 32" in found.tried
+    assert "at 6 places of a text of 32" in found.procedure
     assert audit(make(context=90, pattern={"kind": "window", "size": 4}), context=90).subject.length == 71
     assert audit(make(context=90, merge="reweight"), context=90)["causality"].passed is False

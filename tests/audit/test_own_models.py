@@ -67,9 +67,13 @@ def test_honest_network_passes_and_is_told_what_does_not_apply(own: Any, audit: 
     model = own().inner if bare else own()
     found = audit(model)
     assert {name for name, one in found.items() if one.passed is False} == set()
-    assert {name for name, one in found.items() if one.passed is None} == {"cache", "roads", "attention rows"}
-    assert "in float64 on a copy" in found["causality"].tried
-    assert "left out" not in found["causality"].tried
+    assert {name for name, one in found.items() if one.passed is None} == {
+        "kv-cache",
+        "attention-implementations",
+        "attention-weights",
+    }
+    assert "in float64 on a copy" in found["causality"].procedure
+    assert "left out" not in found["causality"].procedure
 
 
 @pytest.mark.parametrize("bare", [False, True])
@@ -78,7 +82,7 @@ def test_network_that_cheats_is_caught(own: Any, audit: Any, bare: bool, peek: i
     model = own(peek=peek)
     found = audit(model.inner if bare else model)
     assert format_blocking_reasons(found.values()) == "reads the future"
-    assert f"places up to {peek} before" in found["causality"].found
+    assert f"places up to {peek} before" in found["causality"].observation
 
 
 def test_network_with_maps_left_over_from_a_pass_can_be_audited(own: Any, audit: Any) -> None:
@@ -108,7 +112,7 @@ def test_mean_over_the_whole_text_reads_the_future(audit: Any) -> None:
             return x + 1e-4 * x.mean(1, keepdim=True)
 
     assert audit(Simple())["causality"].passed is True
-    assert audit(Whole())["causality"].reason == "reads the future"
+    assert audit(Whole())["causality"].failure_reason == "reads the future"
 
 
 def test_mask_of_padding_that_replaces_the_causal_mask_is_caught(audit: Any) -> None:
@@ -125,7 +129,7 @@ def test_mask_of_padding_that_replaces_the_causal_mask_is_caught(audit: Any) -> 
 
     found = audit(Replaced())["causality"]
     assert found.passed is False
-    assert "with padding" in found.found
+    assert "with padding" in found.observation
 
 
 def test_network_without_an_embedding_layer_is_caught_by_value(audit: Any) -> None:
@@ -136,7 +140,7 @@ def test_network_without_an_embedding_layer_is_caught_by_value(audit: Any) -> No
 
     found = audit(OneHot())["causality"]
     assert found.passed is False
-    assert "left out: gradients (no embedding layer sees the tokens)" in found.tried
+    assert "left out: gradients (no embedding layer sees the tokens)" in found.procedure
 
 
 def test_network_that_refuses_float64_is_audited_in_float32(audit: Any) -> None:
@@ -150,7 +154,7 @@ def test_network_that_refuses_float64_is_audited_in_float32(audit: Any) -> None:
     model = Single()
     found = audit(model)["causality"]
     assert found.passed is True
-    assert "in float32, because the model refuses float64, on a copy" in found.tried
+    assert "in float32, because the model refuses float64, on a copy" in found.procedure
     model.leak = True
     assert audit(model)["causality"].passed is False
 
@@ -163,10 +167,10 @@ def test_network_that_takes_one_length_only_is_audited_at_that(audit_all: Any) -
 
     found = audit_all(Fixed())
     assert found["causality"].passed is True
-    assert "texts of 7 tokens (the model refuses them)" in found["causality"].tried
-    assert found["batch"].passed is True
-    assert found["positions"].passed is None
-    assert "AssertionError: only whole contexts" in found["positions"].found
+    assert "texts of 7 tokens (the model refuses them)" in found["causality"].procedure
+    assert found["batch-independence"].passed is True
+    assert found["position-signals"].passed is None
+    assert "AssertionError: only whole contexts" in found["position-signals"].observation
 
 
 class Classifier(Simple):
@@ -201,7 +205,7 @@ def test_what_stands_under_padding_is_changed_even_at_one_length(audit: Any, mas
 
     found = audit(Fixed(), classes=3)["padding"]
     assert found.passed is masks
-    assert masks or "other tokens under the padding" in found.found
+    assert masks or "other tokens under the padding" in found.observation
 
 
 def test_model_that_gives_no_numbers_has_no_verdict(make: Any, audit_all: Any) -> None:
@@ -219,13 +223,13 @@ def test_logits_that_are_minus_infinity_for_padding_are_numbers(audit: Any) -> N
 
     found = audit(Never())
     assert found["causality"].passed is True
-    assert found["batch"].passed is True
+    assert found["batch-independence"].passed is True
 
 
 def test_what_cannot_be_audited_is_refused_in_words(make: Any, audit: Any) -> None:
     with pytest.raises(ModelError, match="fails: IndexError"):
-        audit(make(), vocab=99)
+        audit(make(), vocab_size=99)
     with pytest.raises(ModelError, match="ids to audit with run from 1 to 77, not 0 to vocab - 1"):
-        audit(make(), ids=torch.tensor([[1, 2, 77]]))
+        audit(make(), input_ids=torch.tensor([[1, 2, 77]]))
     with pytest.raises(ModelError, match="only when the number of its classes is given"):
         audit_model(Classifier(), task="classify", vocab_size=23, context=12)

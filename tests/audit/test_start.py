@@ -31,7 +31,7 @@ def test_fresh_models_start_near_chance(make: Any, classes: int | None) -> None:
     task = "language-model" if classes is None else "classify"
     (found,) = audit_untrained_model(make(classes), batch(classes), task=task, vocab_size=VOCAB, num_classes=classes)
     assert found.passed is True
-    assert f"= {math.log(classes or VOCAB):.3f}" in found.tried
+    assert f"= {math.log(classes or VOCAB):.3f}" in found.procedure
 
 
 def test_output_of_zeros_starts_exactly_at_chance(make: Any) -> None:
@@ -39,7 +39,7 @@ def test_output_of_zeros_starts_exactly_at_chance(make: Any) -> None:
     nn.init.zeros_(model.output.weight)
     nn.init.zeros_(model.output.bias)
     (found,) = audit_untrained_model(model, batch(), task="language-model", vocab_size=VOCAB)
-    assert found.found == f"{math.log(VOCAB):.3f}, +0.000 from chance"
+    assert found.observation == f"{math.log(VOCAB):.3f}, +0.000 from chance"
 
 
 def test_embedding_that_is_scaled_up_starts_far_from_chance(make: Any) -> None:
@@ -48,8 +48,8 @@ def test_embedding_that_is_scaled_up_starts_far_from_chance(make: Any) -> None:
         model.embedding.weight.mul_(10)
     (found,) = audit_untrained_model(model, batch(), task="language-model", vocab_size=VOCAB)
     assert found.passed is False
-    assert found.reason == "starts far from chance"
-    assert not found.serious
+    assert found.failure_reason == "starts far from chance"
+    assert not found.is_blocking
 
 
 def test_model_that_knows_the_answers_starts_below_chance(make: Any) -> None:
@@ -57,7 +57,7 @@ def test_model_that_knows_the_answers_starts_below_chance(make: Any) -> None:
     with torch.no_grad():
         model.classifier[-1].bias.copy_(torch.tensor([5.0, 0.0, 0.0]))
     (found,) = audit_untrained_model(model, batch(3, one_class=True), task="classify", vocab_size=VOCAB, num_classes=3)
-    assert found.reason == "starts below chance"
+    assert found.failure_reason == "starts below chance"
 
 
 def test_parameter_that_is_never_used_is_named(make: Any, audit: Any) -> None:
@@ -65,8 +65,8 @@ def test_parameter_that_is_never_used_is_named(make: Any, audit: Any) -> None:
     model.layers[1].register_parameter("idle", nn.Parameter(torch.ones(5, 2)))
     found = audit(model)["gradients"]
     assert found.passed is False
-    assert "layers.1.idle" in found.found
-    assert "(10 of" in found.found
+    assert "layers.1.idle" in found.observation
+    assert "(10 of" in found.observation
 
 
 def test_weights_behind_a_gate_of_zeros_are_reached(make: Any, audit: Any) -> None:
@@ -81,14 +81,14 @@ def test_frozen_weights_are_counted_and_no_fault(make: Any, audit: Any) -> None:
     model.embedding.weight.requires_grad_(False)
     found = audit(model)
     assert found["gradients"].passed is True
-    assert "1 more are frozen" in found["gradients"].found
+    assert "1 more are frozen" in found["gradients"].observation
     assert found["causality"].passed is True
 
 
 def test_signals_of_different_kinds_go_together(make: Any, audit: Any) -> None:
-    found = audit(make(position=["alibi", "rope"]))["positions"]
+    found = audit(make(position=["alibi", "rope"]))["position-signals"]
     assert found.passed is True
-    assert found.found == "alibi (added to the scores), rope (turned into queries and keys)"
+    assert found.observation == "alibi (added to the scores), rope (turned into queries and keys)"
 
 
 class Undeclared(Position):
@@ -108,9 +108,9 @@ class Undeclared(Position):
 def test_two_signals_added_to_the_input_are_caught(make: Any, audit: Any, second: type[Position]) -> None:
     model = make(position="learned")
     model.positions.append(second(model.sizes))
-    found = audit(model)["positions"]
+    found = audit(model)["position-signals"]
     assert found.passed is False
-    assert found.reason == "two position signals"
+    assert found.failure_reason == "two position signals"
 
 
 class Own(nn.Module):
@@ -145,16 +145,16 @@ class Own(nn.Module):
 @pytest.mark.parametrize("scale", [1.0, 4.0])
 @pytest.mark.parametrize("tables", [("places", "loose"), ("places", "fixed"), ("loose", "fixed")])
 def test_two_tables_in_a_users_network_are_caught(audit: Any, tables: tuple[str, str], scale: float) -> None:
-    found = audit(Own(tables, scale))["positions"]
+    found = audit(Own(tables, scale))["position-signals"]
     assert found.passed is False
-    assert all(name in found.found for name in tables)
+    assert all(name in found.observation for name in tables)
 
 
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("table", ["places", "loose", "fixed"])
 def test_one_table_in_a_users_network_is_no_fault(audit: Any, table: str, turned: bool) -> None:
     """Matrices, tables of tokens and tables that turn are not taken for positions added to the input."""
-    found = audit(Own((table,), turned=turned))["positions"]
+    found = audit(Own((table,), turned=turned))["position-signals"]
     assert found.passed is True
-    assert found.found.startswith(table)
-    assert found.found.count("added to the input") == 1
+    assert found.observation.startswith(table)
+    assert found.observation.count("added to the input") == 1

@@ -166,7 +166,7 @@ def test_audit_catches_a_network_of_ones_own_that_reads_the_future(h2h, tmp_path
     assert code == 1
     (causality,) = (row for row in json.loads(out) if row["name"] == "causality")
     assert causality["passed"] is False
-    assert causality["reason"] == "reads the future"
+    assert causality["failure_reason"] == "reads the future"
 
 
 def test_a_network_of_ones_own_is_compared_and_its_cheating_takes_the_verdict_away(h2h, world, tmp_path):  # noqa: F811

@@ -232,7 +232,7 @@ def test_a_leak_moves_the_verdict_to_unseen_rows(tmp_path, rows_folder):
     assert found["rows"] == "unseen"
     assert found["verdicts"][0]["examples"] == 20
     assert found["others"]["test, all rows"][0]["examples"] == 60
-    assert any(row["passed"] is False and "40 of 60" in row["found"] for row in found["data_audits"])
+    assert any(row["passed"] is False and "40 of 60" in row["observation"] for row in found["data_audits"])
     assert found["confusion"]["labels"] == ["builder", "other"]
     unseen = [value for _, value in found["results"]["none"]["test, unseen rows"]]
     assert found["verdicts"][0]["mean"] == pytest.approx(sum(unseen) / 2)

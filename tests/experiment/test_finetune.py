@@ -78,11 +78,11 @@ def test_an_experiment_runs_from_its_file_to_its_report(experiment, tmp_path):
     assert [row["variant"] for row in found["verdicts"]] == ["frozen", "lora"]
     assert all(row["unpaired"] is None and row["equal"] == row["shared"] > 0 for row in found["pairing"].values())
     audits = {row["name"]: row["passed"] for row in found["audits"]["lora"]}
-    assert audits["batch"] and audits["repeatable"] and audits["padding"] and audits["gradients"]
+    assert audits["batch-independence"] and audits["determinism"] and audits["padding"] and audits["gradients"]
     assert audits["causality"] is None
     named = {row["name"]: row for row in found["data_audits"]}
     assert named["rows of test in train"]["passed"] is True
-    assert named["length of texts"]["found"] == "no text is cut"
+    assert named["truncation"]["observation"] == "no text is cut"
     assert found["corpus"]["simple"]["naive Bayes"]["test"] == 1.0  # over words: their first ones give the class away
     assert set(found["losses"]["baseline"]) >= {"train", "validation"}
     steps = {step for _, step in found["chosen"]["baseline"]}

@@ -17,9 +17,16 @@ TOKENS = ["The", "<b>", "people", "."]
 Findings = dict[str, Any]
 
 
-def audit(name: str, passed: bool | None, *, serious: bool = True) -> dict[str, Any]:
-    said = {"tried": f"tried {name}", "found": f"found {name}", "meaning": f"meaning of {name}", "reason": name}
-    return {"name": name, "passed": passed, "serious": serious, **said}
+def audit(name: str, passed: bool | None, *, is_blocking: bool = True) -> dict[str, Any]:
+    return {
+        "name": name,
+        "passed": passed,
+        "is_blocking": is_blocking,
+        "procedure": f"procedure of {name}",
+        "observation": f"observation of {name}",
+        "interpretation": f"interpretation of {name}",
+        "failure_reason": name,
+    }
 
 
 def build(
@@ -98,7 +105,7 @@ def build(
         "curves": curves,
         "pairing": pairs,
         "audits": {name: [audit("cache", True), audit("causality", None)] for name in every},
-        "data_audits": [audit("rows of test in train", False), audit("vocabulary", False, serious=False)],
+        "data_audits": [audit("rows of test in train", False), audit("vocabulary", False, is_blocking=False)],
         "failures": [],
         "samples": {
             name: [{"prompt": "We will", "text": f"go on {HOSTILE} {seed}", "seed": seed} for seed in seeds]

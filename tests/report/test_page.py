@@ -155,7 +155,7 @@ def test_warnings_stand_before_the_verdicts(plain: Callable[..., Findings]) -> N
     assert "Not paired: w." in top
     assert "v changes more than one setting" in words
     assert "the worker was killed" in words
-    assert words.index("tried cache") < words.index("baseline: 1 passed, 1 does not apply")
+    assert words.index("procedure of cache") < words.index("baseline: 1 passed, 1 does not apply")
 
 
 def test_a_classifier_s_page_shows_which_class_is_taken_for_which(plain: Callable[..., Findings]) -> None:

@@ -151,7 +151,7 @@ def test_latex_escapes_every_letter_that_latex_would_act_on() -> None:
 def test_long_words_share_the_line_of_a_latex_table(findings: Callable[..., Findings]) -> None:
     found = findings({"v": -0.1})
     for one in found["data_audits"]:
-        one |= {"tried": "many words " * 9, "found": "many words " * 5, "meaning": "few"}
+        one |= {"procedure": "many words " * 9, "observation": "many words " * 5, "interpretation": "few"}
     assert r"{llp{0.25\linewidth}p{0.25\linewidth}l}" in exports.render_latex_table(
         tables.build_data_audits_table(found)
     )

@@ -106,7 +106,8 @@ def test_scripts_in_names_questions_verdicts_and_messages_are_text(client: TestC
     folder = write_experiment(runs / name, question=HOSTILE, finished=2)
     write_json(folder / "baseline" / "seed-1" / "failure.json", {"message": HOSTILE})
     write_verdict(folder, sentence=HOSTILE)
-    audit = dict.fromkeys(("name", "tried", "found", "meaning", "reason"), HOSTILE) | {"passed": False, "serious": True}
+    audit = dict.fromkeys(("name", "procedure", "observation", "interpretation", "failure_reason"), HOSTILE)
+    audit |= {"passed": False, "is_blocking": True}
     write_json(folder / "alibi" / "seed-0" / "audits.json", {"audits": [audit]})
     for path in ("/", client.get("/").text.partition('<a href="/experiments/%3C')[2].partition('"')[0]):
         text = client.get(path if path == "/" else f"/experiments/%3C{path}").text

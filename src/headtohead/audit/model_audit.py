@@ -20,13 +20,13 @@ from headtohead.audit.result import CheckResult, build_not_applicable
 
 MODEL_AUDITS: dict[str, Callable[[AuditedModel], CheckResult]] = {
     "causality": audit_causality,
-    "batch": audit_batch_independence,
-    "repeatable": audit_determinism,
+    "batch-independence": audit_batch_independence,
+    "determinism": audit_determinism,
     "padding": audit_padding,
-    "roads": audit_attention_implementations,
-    "cache": audit_kv_cache,
-    "attention rows": audit_attentions,
-    "positions": audit_position_signals,
+    "attention-implementations": audit_attention_implementations,
+    "kv-cache": audit_kv_cache,
+    "attention-weights": audit_attentions,
+    "position-signals": audit_position_signals,
     "gradients": audit_gradients,
 }
 """by the name of what they find"""
@@ -75,11 +75,11 @@ def _run_audit(check: str, audited_model: AuditedModel) -> CheckResult:
 
 def _build_nan_result(audited_model: AuditedModel) -> CheckResult:
     return CheckResult(
-        "numbers",
+        "finite-logits",
         False,
         f"a pass over {len(audited_model.ids)} texts of {audited_model.length}; {audited_model.how}",
         "some logits are no number (NaN)",
         "The model has come apart: nothing that it scores means anything, and no other audit was made.",
-        serious=True,
-        reason="gives no numbers",
+        is_blocking=True,
+        failure_reason="gives no numbers",
     )

@@ -342,13 +342,21 @@ def _find_blocked_attention_length(model: nn.Module) -> int:
 def _wrap_bare_module(model: nn.Module, vocab_size: int, num_classes: int | None, context: int) -> nn.Module:
     """Models of the protocol take a cache and give maps when asked; anything else is a bare network."""
     takes = inspect.signature(model.forward).parameters
-    return model if {"cache", "maps"} <= set(takes) else ModuleAdapter(model, vocab_size, num_classes, context)
+    return (
+        model
+        if {"cache", "output_attentions"} <= set(takes)
+        else ModuleAdapter(model, vocab_size, num_classes, context)
+    )
 
 
 def _find_supported_arguments(model: nn.Module) -> frozenset[str]:
     """Which of the protocol's extras the model really has."""
     inner = model.inner if isinstance(model, CustomModel) else model
-    known = {"attention_mask"} if isinstance(model, CustomModel) else {"attention_mask", "cache", "maps", "road"}
+    known = (
+        {"attention_mask"}
+        if isinstance(model, CustomModel)
+        else {"attention_mask", "cache", "output_attentions", "attn_implementation"}
+    )
     return frozenset(known & set(inspect.signature(inner.forward).parameters))
 
 

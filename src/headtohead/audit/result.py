@@ -13,13 +13,13 @@ class CheckResult:
     name: str
     passed: bool | None
     """None: it does not apply, or cannot be told"""
-    tried: str
-    found: str
-    meaning: str
+    procedure: str
+    observation: str
+    interpretation: str
     """for whoever reads the score"""
-    serious: bool = False
+    is_blocking: bool = False
     """a failed audit that is serious takes the verdict away"""
-    reason: str = ""
+    failure_reason: str = ""
     """what is wrong in a few words, as in "not comparable: reads the future"; empty unless it failed"""
 
     def to_dict(self) -> dict[str, object]:
@@ -28,7 +28,7 @@ class CheckResult:
 
     def __str__(self) -> str:
         head = {True: "passed", False: "FAILED", None: "not applied"}[self.passed]
-        lines = [f"{head} {self.name}", self.tried, self.found, self.meaning]
+        lines = [f"{head} {self.name}", self.procedure, self.observation, self.interpretation]
         return "\n  ".join(line for line in lines if line)
 
 
@@ -43,4 +43,6 @@ def build_inconclusive(check: str) -> CheckResult:
 
 def format_blocking_reasons(results: Iterable[CheckResult]) -> str:
     """Why there can be no verdict ("reads the future"); empty when nothing serious failed."""
-    return ", ".join(f.reason or f.name for f in results if f.passed is False and f.serious)
+    return ", ".join(
+        result.failure_reason or result.name for result in results if result.passed is False and result.is_blocking
+    )

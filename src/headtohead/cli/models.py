@@ -28,7 +28,7 @@ def audit(
     found = audit_target(model, vocab_size=vocab, context=context, num_classes=classes, options=option or ())
     rows = [finding.to_dict() for finding in found]
     print_json(rows) if as_json else terminal.print_audits(rows)
-    if any(row["passed"] is False and row["serious"] for row in rows):
+    if any(row["passed"] is False and row["is_blocking"] for row in rows):
         raise typer.Exit(1)
 
 

@@ -138,11 +138,11 @@ class AuditRecord(TypedDict):
 
     name: str
     passed: bool | None
-    tried: str
-    found: str
-    meaning: str
-    serious: bool
-    reason: str
+    procedure: str
+    observation: str
+    interpretation: str
+    is_blocking: bool
+    failure_reason: str
 
 
 class AuditsFile(TypedDict):

@@ -280,7 +280,7 @@ def _read_audits(runs_by_seed: Mapping[int, Run]) -> list[dict[str, Any]]:
 
 
 def _format_audit_failure(audits: Sequence[Mapping[str, Any]]) -> str | None:
-    reasons = [str(row["reason"]) for row in audits if row["passed"] is False and row["serious"]]
+    reasons = [str(row["failure_reason"]) for row in audits if row["passed"] is False and row["is_blocking"]]
     return ", ".join(dict.fromkeys(reasons)) if reasons else None
 
 

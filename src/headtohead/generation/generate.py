@@ -274,7 +274,7 @@ def _iter_batches(request: GenerationRequest) -> Iterator[list[SequenceState]]:
 
 def _has_batch_interaction(model: Decoder) -> bool:
     """Whether rows of a batch see each other, so that a text must be written by itself."""
-    return isinstance(model, Transformer) and "batch" in model.violates
+    return isinstance(model, Transformer) and "batch-independence" in model.violates
 
 
 def _warn_context_overflow(model: Decoder) -> None:

@@ -182,7 +182,7 @@ class Transformer(nn.Module):
 
     def create_cache(self) -> KVCache | None:
         """An empty cache for whoever decodes; None when a part breaks the law of the cache."""
-        return None if "cache" in self.violates else KVCache(len(self.layers))
+        return None if "kv-cache" in self.violates else KVCache(len(self.layers))
 
     def build_decode_step(self, cache: KVCache) -> Callable[[InputIds], Tensor]:
         """A function that reads one more token of each row, with this cache: the quick road where every part has one.
@@ -192,7 +192,7 @@ class Transformer(nn.Module):
     @property
     def can_pad(self) -> bool:
         """Whether texts of different length may stand in one batch: padding is masked, and no row sees another."""
-        return self.model_config.mask_padding and "batch" not in self.violates
+        return self.model_config.mask_padding and "batch-independence" not in self.violates
 
     def stream(
         self,

@@ -183,7 +183,7 @@ def _prepare_audits(findings: Findings) -> dict[str, Any]:
         )
         if found:
             groups.append({"name": name, "counts": said, "table": table})
-    failed.sort(key=lambda one: not one.get("serious", True))
+    failed.sort(key=lambda one: not one.get("is_blocking", True))
     return {"failed": failed, "groups": groups}
 
 

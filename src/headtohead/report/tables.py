@@ -282,9 +282,9 @@ def is_paired(pair: dict[str, Any]) -> bool:
 AUDIT_COLUMNS = (
     Column("audit", "audit"),
     Column("result", "result"),
-    Column("tried", "what was tried"),
-    Column("found", "what was found"),
-    Column("meaning", "what it means"),
+    Column("procedure", "procedure"),
+    Column("observation", "observation"),
+    Column("interpretation", "interpretation"),
 )
 
 
@@ -292,9 +292,9 @@ def make_audit_rows(audits: Iterable[dict[str, Any]]) -> list[list[Cell]]:
     """Failed ones first, those that do not apply last."""
     order = {False: 0, True: 1, None: 2}
     made = []
-    for one in sorted(audits, key=lambda one: (order[one["passed"]], not one.get("serious", True))):
+    for one in sorted(audits, key=lambda one: (order[one["passed"]], not one.get("is_blocking", True))):
         state = get_audit_status(one)
-        cells = [make_text_cell(one.get(key) or "") for key in ("tried", "found", "meaning")]
+        cells = [make_text_cell(one.get(key) or "") for key in ("procedure", "observation", "interpretation")]
         made.append([make_text_cell(one["name"]), Cell(state, one["passed"]), *cells])
     return made
 
@@ -302,7 +302,9 @@ def make_audit_rows(audits: Iterable[dict[str, Any]]) -> list[list[Cell]]:
 def get_audit_status(audit: dict[str, Any]) -> str:
     """passed, failed, note (failed, but nothing that takes a verdict away), does not apply."""
     return (
-        "note" if audit["passed"] is False and not audit.get("serious", True) else AUDIT_STATUS_LABELS[audit["passed"]]
+        "note"
+        if audit["passed"] is False and not audit.get("is_blocking", True)
+        else AUDIT_STATUS_LABELS[audit["passed"]]
     )
 
 

@@ -171,7 +171,7 @@ def print_audit_summary(findings: dict[str, Any]) -> None:
     places = [("data", findings["data_audits"]), *findings["audits"].items()]
     failed = [(name, row) for name, rows in places for row in rows if row["passed"] is False]
     passed = sum(row["passed"] is True for _, rows in places for row in rows)
-    console.print(f"audits: {passed} passed, {len(failed)} found something")
+    console.print(f"audits: {passed} passed, {len(failed)} warnings")
     for name, row in failed:
         console.print(
             Padding(f"[yellow]{escape(name)}, {escape(row['name'])}:[/] {escape(row['found'])}", (0, 0, 0, 4))
@@ -229,18 +229,23 @@ def outcome_to_json(outcome: Any, report_path: str | None) -> dict[str, Any]:
 def _make_variant_row(verdict: dict[str, Any], findings: dict[str, Any]) -> dict[str, Any]:
     renamed = {"variant": "name", "word": "verdict", "effect": "difference"}
     audits = [
-        {k: audit[k] for k in ("name", "passed", "found")} for audit in findings["audits"].get(verdict["variant"], [])
+        {k: audit[k] for k in ("name", "passed", "observation")}
+        for audit in findings["audits"].get(verdict["variant"], [])
     ]
     return {**{renamed.get(k, k): v for k, v in verdict.items()}, "audits": audits}
 
 
 def print_audits(audits: Sequence[dict[str, Any]]) -> None:
-    """Each audit: what was tried, what was found, what it means."""
+    """Print the procedure, observation and interpretation of each audit."""
     console = get_stdout_console()
     marks = {True: "[green]passed[/]", False: "[red]failed[/]", None: "[dim]does not apply[/]"}
     for row in sorted(audits, key=lambda row: (row["passed"] is not False, row["passed"] is None)):
         console.print(f"[bold]{escape(row['name'])}[/]: {marks[row['passed']]}")
-        for words in (row["tried"], row["found"], *([row["meaning"]] if row["passed"] is not None else [])):
+        for words in (
+            row["procedure"],
+            row["observation"],
+            *([row["interpretation"]] if row["passed"] is not None else []),
+        ):
             console.print(Padding(escape(words), (0, 0, 0, 4)))
 
 

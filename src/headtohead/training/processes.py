@@ -73,7 +73,7 @@ SINGLE_PROCESS = SingleProcess()
 
 def check_rows_independent(model: nn.Module) -> None:
     """Rows that see each other cannot be spread over processes."""
-    sees = isinstance(model, Transformer) and "batch" in model.violates
+    sees = isinstance(model, Transformer) and "batch-independence" in model.violates
     if sees or any(isinstance(one, nn.modules.batchnorm._BatchNorm) for one in model.modules()):
         raise RequestError(
             "this model lets the rows of a batch see each other, so they cannot be spread over processes; train it "

@@ -187,7 +187,7 @@ def test_each_layer_may_have_its_own_pattern() -> None:
 
 
 def test_a_full_pattern_in_a_decoder_owns_up_to_reading_the_future() -> None:
-    assert built("pattern", "full").violates == {"causal", "cache"}
+    assert built("pattern", "full").violates == {"causality", "kv-cache"}
     assert built("pattern", "full", causal=False).violates == frozenset()
     assert (built("pattern", "full") & built("pattern", "causal")).violates == frozenset()
 
@@ -296,18 +296,18 @@ def test_reweight_reads_the_future_and_is_caught(monkeypatch: pytest.MonkeyPatch
     """Report C's re-weighting, had it not declared what it does."""
     monkeypatch.setattr(registry.get_part_class("merge", "reweight"), "violates", property(lambda self: frozenset()))
     failed = {finding.check for finding in check_part("merge", "reweight") if not finding.passed}
-    assert failed == {"causal", "cache"}
+    assert failed == {"causality", "kv-cache"}
     failed = {finding.check for finding in check_part("merge", "reweight", {"over": "batch"}) if not finding.passed}
-    assert failed >= {"causal", "cache", "batch"}
+    assert failed >= {"causality", "kv-cache", "batch-independence"}
 
 
 def test_reweight_declares_what_it_breaks_where_it_breaks_it() -> None:
-    assert built("merge", "reweight").violates == {"causal", "cache"}
-    assert built("merge", "reweight", {"over": "batch"}).violates == {"causal", "cache", "batch"}
+    assert built("merge", "reweight").violates == {"causality", "kv-cache"}
+    assert built("merge", "reweight", {"over": "batch"}).violates == {"causality", "kv-cache", "batch-independence"}
     assert built("merge", "reweight", {"normalise": True}, heads=1).violates == frozenset()
     in_use = built("merge", "reweight", {"at_inference": False}).eval()
     assert in_use.violates == frozenset()
-    assert in_use.train().violates == {"causal", "cache"}
+    assert in_use.train().violates == {"causality", "kv-cache"}
 
 
 def shuffled(draw: str, seed: int = 0, layers: int = 4) -> Transformer:
@@ -347,7 +347,7 @@ def test_shuffle_at_every_pass_is_drawn_anew() -> None:
 
 
 def test_shuffle_at_every_pass_of_one_head_breaks_nothing() -> None:
-    assert built("merge", "shuffle", {"draw": "every-pass"}).violates == {"repeatable"}
+    assert built("merge", "shuffle", {"draw": "every-pass"}).violates == {"determinism"}
     assert built("merge", "shuffle", {"draw": "every-pass"}, heads=1).violates == frozenset()
 
 

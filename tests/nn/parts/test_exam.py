@@ -86,10 +86,10 @@ def test_a_look_into_the_future_is_caught(enter: Any) -> None:
 
     enter("merge", Broken)
     found = failed("merge")
-    assert set(found) == {"causal", "cache"}
-    assert "merge broken, in a decoder" in str(found["causal"])
-    assert "broken and not declared: largest difference" in found["causal"].found
-    assert "declare 'causal' in breaks" in found["causal"].found
+    assert set(found) == {"causality", "kv-cache"}
+    assert "merge broken, in a decoder" in str(found["causality"])
+    assert "broken and not declared: largest difference" in found["causality"].found
+    assert "declare 'causality' in breaks" in found["causality"].found
 
 
 def test_a_look_into_the_future_by_value_only_is_caught(enter: Any) -> None:
@@ -98,7 +98,7 @@ def test_a_look_into_the_future_by_value_only_is_caught(enter: Any) -> None:
             return heads + 0.1 * heads.detach().roll(-1, dims=2)
 
     enter("merge", Broken)
-    assert "gradient" not in failed("merge", "causal")["causal"].found
+    assert "gradient" not in failed("merge", "causality")["causality"].found
 
 
 def test_a_look_into_the_future_by_gradient_only_is_caught(enter: Any) -> None:
@@ -108,7 +108,7 @@ def test_a_look_into_the_future_by_gradient_only_is_caught(enter: Any) -> None:
             return heads + ahead - ahead.detach()
 
     enter("merge", Broken)
-    assert "gradient of the first half by the second" in failed("merge", "causal")["causal"].found
+    assert "gradient of the first half by the second" in failed("merge", "causality")["causality"].found
 
 
 def test_dependence_on_the_length_is_caught(enter: Any) -> None:
@@ -117,9 +117,9 @@ def test_dependence_on_the_length_is_caught(enter: Any) -> None:
             return heads / heads.shape[2]
 
     enter("merge", Broken)
-    found = failed("merge", "causal", "cache")
-    assert set(found) == {"causal", "cache"}
-    assert "cut off at" in found["causal"].found
+    found = failed("merge", "causality", "kv-cache")
+    assert set(found) == {"causality", "kv-cache"}
+    assert "cut off at" in found["causality"].found
 
 
 def test_a_leak_in_training_only_is_caught(enter: Any) -> None:
@@ -128,7 +128,7 @@ def test_a_leak_in_training_only_is_caught(enter: Any) -> None:
             return heads + heads.mean(2, keepdim=True) if self.training else heads
 
     enter("merge", Broken)
-    findings = [finding for finding in check_part("merge", "broken", checks=("causal",)) if not finding.passed]
+    findings = [finding for finding in check_part("merge", "broken", checks=("causality",)) if not finding.passed]
     assert [finding.tried.endswith("(in training)") for finding in findings] == [True]
 
 
@@ -136,14 +136,14 @@ def test_a_law_declared_and_kept_is_caught(enter: Any) -> None:
     class Broken(Changed):
         @property
         def violates(self) -> frozenset[Invariant]:
-            return frozenset({"causal", "batch", "repeatable", "cache"})
+            return frozenset({"causality", "batch-independence", "determinism", "kv-cache"})
 
         def change(self, heads: Tensor, valid: Tensor | None) -> Tensor:
             return heads * 2
 
     enter("merge", Broken)
     found = failed("merge")
-    assert set(found) == {"causal", "batch", "repeatable", "cache"}
+    assert set(found) == {"causality", "batch-independence", "determinism", "kv-cache"}
     assert all("declared as broken, and kept" in finding.found for finding in found.values())
 
 
@@ -153,7 +153,7 @@ def test_a_pattern_that_forgets_to_say_how_far_it_reaches_is_told_so(enter: Any)
             return query_at[..., :, None] >= key_at[..., None, :]
 
     enter("pattern", Broken)
-    assert "says so with a reach of (.., 0)" in failed("pattern", "causal")["causal"].found
+    assert "says so with a reach of (.., 0)" in failed("pattern", "causality")["causality"].found
 
 
 def test_a_reach_that_is_too_short_is_caught(enter: Any) -> None:
@@ -166,9 +166,9 @@ def test_a_reach_that_is_too_short_is_caught(enter: Any) -> None:
             return query_at[..., :, None] >= key_at[..., None, :]
 
     enter("pattern", Broken)
-    found = failed("pattern", "contract", "roads")
+    found = failed("pattern", "contract", "attention-implementations")
     assert "reach says 2 behind, and allows looks 11 behind" in found["contract"].found
-    assert "roads" in found
+    assert "attention-implementations" in found
 
 
 def test_neighbours_that_matter_are_caught(enter: Any) -> None:
@@ -177,7 +177,7 @@ def test_neighbours_that_matter_are_caught(enter: Any) -> None:
             return heads - 0.5 * heads.flip(0)
 
     enter("merge", Broken)
-    assert "neighbours changed" in failed("merge", "batch")["batch"].found
+    assert "neighbours changed" in failed("merge", "batch-independence")["batch-independence"].found
 
 
 def test_the_size_of_the_batch_that_matters_is_caught(enter: Any) -> None:
@@ -186,7 +186,7 @@ def test_the_size_of_the_batch_that_matters_is_caught(enter: Any) -> None:
             return heads * len(heads)
 
     enter("merge", Broken)
-    assert "alone" in failed("merge", "batch")["batch"].found
+    assert "alone" in failed("merge", "batch-independence")["batch-independence"].found
 
 
 def test_state_that_is_parked_is_caught(enter: Any) -> None:
@@ -198,7 +198,7 @@ def test_state_that_is_parked_is_caught(enter: Any) -> None:
             return heads * self.passes
 
     enter("merge", Broken)
-    assert "repeatable" in failed("merge", "repeatable")
+    assert "determinism" in failed("merge", "determinism")
 
 
 def test_chance_breaks_one_law_only(enter: Any) -> None:
@@ -208,15 +208,15 @@ def test_chance_breaks_one_law_only(enter: Any) -> None:
 
     enter("merge", Broken)
     found = failed("merge")
-    assert set(found) == {"repeatable"}
-    assert "from random state" in found["repeatable"].found
+    assert set(found) == {"determinism"}
+    assert "from random state" in found["determinism"].found
 
 
 def test_padding_that_matters_is_caught(enter: Any) -> None:
     class Broken(Changed):
         @property
         def violates(self) -> frozenset[Invariant]:
-            return frozenset({"causal", "cache"})
+            return frozenset({"causality", "kv-cache"})
 
         def change(self, heads: Tensor, valid: Tensor | None) -> Tensor:
             return heads + 0.1 * heads.sum(2, keepdim=True)
@@ -239,12 +239,12 @@ def test_a_cache_that_is_ignored_is_caught_unless_declared(enter: Any) -> None:
             return seen.cumsum(1), None
 
     enter("attention", Broken)
-    assert set(failed("attention")) == {"cache"}
+    assert set(failed("attention")) == {"kv-cache"}
 
     class Declared(Broken):
         @property
         def violates(self) -> frozenset[Invariant]:
-            return frozenset({"cache"})
+            return frozenset({"kv-cache"})
 
     enter("attention", Declared)
     assert failed("attention") == {}
@@ -259,7 +259,7 @@ def test_roads_that_differ_are_caught(enter: Any) -> None:
             return -far * (0.1 if query_at.shape[-1] > 20 else 0.2)
 
     enter("position", Broken)
-    found = failed("position", "roads")["roads"]
+    found = failed("position", "attention-implementations")["attention-implementations"]
     assert found.setting == "decoder with a window"
     assert "largest difference" in found.found
 
@@ -303,7 +303,7 @@ def test_what_starts_at_zero_hides_nothing(enter: Any) -> None:
             return heads + self.gate * self.inner(heads).flip(2)
 
     enter("merge", Broken)
-    assert set(failed("merge", "gradients", "causal")) == {"causal"}
+    assert set(failed("merge", "gradients", "causality")) == {"causality"}
 
 
 def test_a_parameter_drawn_in_the_constructor_only_is_named(enter: Any) -> None:
@@ -317,9 +317,9 @@ def test_a_parameter_drawn_in_the_constructor_only_is_named(enter: Any) -> None:
 
     enter("merge", Broken)
     found = failed("merge")
-    assert set(found) == {"initial"}
-    assert "layers.0.attention.merge.raw, layers.1.attention.merge.raw" in found["initial"].found
-    assert "draws it in reset_parameters(self)" in found["initial"].found
+    assert set(found) == {"initialization"}
+    assert "layers.0.attention.merge.raw, layers.1.attention.merge.raw" in found["initialization"].found
+    assert "draws it in reset_parameters(self)" in found["initialization"].found
 
 
 def test_a_buffer_drawn_by_numpy_is_caught(enter: Any) -> None:
@@ -334,7 +334,7 @@ def test_a_buffer_drawn_by_numpy_is_caught(enter: Any) -> None:
             return heads * self.get_buffer("drawn")[:, None, None]
 
     enter("merge", Broken)
-    assert "merge.drawn" in failed("merge", "initial")["initial"].found
+    assert "merge.drawn" in failed("merge", "initialization")["initialization"].found
 
 
 def test_a_part_that_sets_the_random_state_is_caught(enter: Any) -> None:
@@ -352,7 +352,10 @@ def test_a_part_that_sets_the_random_state_is_caught(enter: Any) -> None:
             return heads * self.raw[:, None, None]
 
     enter("merge", Broken)
-    assert "the same for every seed: layers.0.attention.merge.raw" in failed("merge", "initial")["initial"].found
+    assert (
+        "the same for every seed: layers.0.attention.merge.raw"
+        in failed("merge", "initialization")["initialization"].found
+    )
 
 
 def test_state_outside_state_dict_is_caught(enter: Any) -> None:
@@ -365,7 +368,7 @@ def test_state_outside_state_dict_is_caught(enter: Any) -> None:
             return heads * self.order[:, None, None]
 
     enter("merge", Broken)
-    assert "has to be a parameter or a buffer" in failed("merge", "state")["state"].found
+    assert "has to be a parameter or a buffer" in failed("merge", "state-dict")["state-dict"].found
 
 
 def test_another_precision_inside_is_caught(enter: Any) -> None:
@@ -423,7 +426,7 @@ def test_a_part_that_raises_is_a_finding(enter: Any) -> None:
 
     enter("merge", Broken)
     found = failed("merge")
-    assert set(found) == set(CHECK_NAMES) - {"initial"}
+    assert set(found) == set(CHECK_NAMES) - {"initialization"}
     assert "KeyError: 'no such head'" in found["shapes"].found
 
 
@@ -438,7 +441,7 @@ def test_a_constructor_that_raises_is_a_finding(enter: Any) -> None:
 
 def test_a_part_for_decoders_only_is_examined_as_a_decoder_only() -> None:
     parts_registry.load_part_file(MY_PARTS)
-    findings = check_part("pattern", "every-other", {"step": 2}, checks=("contract", "causal"))
+    findings = check_part("pattern", "every-other", {"step": 2}, checks=("contract", "causality"))
     assert {finding.setting for finding in findings} == {"decoder"}
     assert all(finding.passed for finding in findings)
 

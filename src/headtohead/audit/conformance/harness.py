@@ -116,11 +116,11 @@ def build_padding_mask(length: int) -> Bool[Tensor, "batch length"]:
 
 def find_declared_violations(model: Transformer) -> frozenset[Invariant]:
     """The laws that this model declares to break, and that can be broken at all in such a model and mode."""
-    can: set[Invariant] = {"batch"}
+    can: set[Invariant] = {"batch-independence"}
     if not model.training:
-        can.add("repeatable")  # dropout is allowed to be random
+        can.add("determinism")  # dropout is allowed to be random
     if model.sizes.is_causal:
-        can |= {"causal"} if model.training else {"causal", "cache"}
+        can |= {"causality"} if model.training else {"causality", "kv-cache"}
     return model.violates & can
 
 

@@ -140,10 +140,10 @@ def check_determinism(fixture: PartFixture, model: Transformer) -> DifferenceMea
 
 
 INVARIANT_CHECKS: dict[Invariant, Callable[[PartFixture, Transformer], DifferenceMeasurement]] = {
-    "causal": check_causality,
-    "cache": check_kv_cache,
-    "batch": check_batch_independence,
-    "repeatable": check_determinism,
+    "causality": check_causality,
+    "kv-cache": check_kv_cache,
+    "batch-independence": check_batch_independence,
+    "determinism": check_determinism,
 }
 
 __all__ = [

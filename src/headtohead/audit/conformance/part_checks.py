@@ -141,7 +141,7 @@ def _compare_padding(fixture: PartFixture, model: Transformer) -> LabelledDiffer
             ),
             f"other padding, {place}",
         )
-        if "batch" not in model.violates:
+        if "batch-independence" not in model.violates:
             for row in range(1, harness.NUM_ROWS):
                 alone = compute_logits(model, ids[row : row + 1, valid[row]])[0]
                 among = _select_positions(base[row], None if keep is None else valid[row])
@@ -249,10 +249,10 @@ def _find_tensors_drawn_by_reset(module: nn.Module, reset: Callable[[], object])
 REQUIRED_CHECKS: dict[str, tuple[str, Callable[[PartFixture], str | DifferenceMeasurement]]] = {
     "shapes": ("a pass in both precisions, one row and several, one token and several", check_shapes),
     "gradients": ("one backward pass, every parameter of the model", check_gradients),
-    "roads": ("", check_attention_implementations),
+    "attention-implementations": ("", check_attention_implementations),
     "padding": ("", check_padding),
-    "state": ("", check_state_dict),
-    "initial": ("built twice after different random draws; built from two seeds", check_initialization),
+    "state-dict": ("", check_state_dict),
+    "initialization": ("built twice after different random draws; built from two seeds", check_initialization),
 }
 
 __all__ = ["REQUIRED_CHECKS", "CheckFailedError"]

@@ -79,7 +79,12 @@ def audit_train_overlap(corpus: Corpus, split: Split) -> CheckResult:
         f"more nearly; {total - seen} are unseen"
     )
     return CheckResult(
-        name, False, tried, found, _interpret_overlap(share, noun), reason=f"{noun} of {split.name} stand in train"
+        name,
+        False,
+        tried,
+        found,
+        _interpret_overlap(share, noun),
+        failure_reason=f"{noun} of {split.name} stand in train",
     )
 
 
@@ -127,7 +132,7 @@ def audit_label_conflicts(corpus: Corpus) -> CheckResult:
         return CheckResult(LABEL_CHECK_NAME, True, tried, "every text has one label", "No row asks for two answers.")
     meaning = "No model can be right about all of these rows: they cap the accuracy that can be reached."
     found = f"{'; '.join(said)} (such as {examples[0]})"
-    return CheckResult(LABEL_CHECK_NAME, False, tried, found, meaning, reason="conflicting labels")
+    return CheckResult(LABEL_CHECK_NAME, False, tried, found, meaning, failure_reason="conflicting labels")
 
 
 def _collect_labels(split: Split) -> dict[str, set[int]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from headtohead.audit.result import CheckResult
 from headtohead.data.batches import EncodedSplit, TokenRows
 
-CHECK_NAME = "length of texts"
+CHECK_NAME = "truncation"
 MAX_TRUNCATED_SHARE = 0.05
 """a share of cut texts that moves a score by little"""
 
@@ -23,4 +23,4 @@ def audit_truncation(encoded_splits: Mapping[str, EncodedSplit]) -> CheckResult:
     if all(one.num_pretruncated <= MAX_TRUNCATED_SHARE * len(one) for one in rows.values()):
         return CheckResult(CHECK_NAME, True, tried, f"cut: {found}", "Too few to move a score by much.")
     meaning = "Part of the scores is on texts without their end. Set model.max_length higher."
-    return CheckResult(CHECK_NAME, False, tried, f"cut: {found}", meaning, reason="texts are cut")
+    return CheckResult(CHECK_NAME, False, tried, f"cut: {found}", meaning, failure_reason="texts are cut")

@@ -78,13 +78,17 @@ def audit_vocabulary(corpus: Corpus, tokenizer: TokenizerProtocol, token_counts:
         )
     if any(one.tokens_in_no_text for one in readings):
         meaning = "The vocabulary holds words of held-out text that stand in no training text: it was made from it."
-        return CheckResult(VOCABULARY_CHECK_NAME, False, tried, found, meaning, reason="vocabulary from held-out text")
+        return CheckResult(
+            VOCABULARY_CHECK_NAME, False, tried, found, meaning, failure_reason="vocabulary from held-out text"
+        )
     if any(one.tokens_in_held_out_rows for one in readings):
         meaning = (
             "The vocabulary was made from a training file that holds held-out text: it names words that nobody could "
             "have known. A model that keeps some mass for words it was not trained on gains by that."
         )
-        return CheckResult(VOCABULARY_CHECK_NAME, False, tried, found, meaning, reason="vocabulary from held-out text")
+        return CheckResult(
+            VOCABULARY_CHECK_NAME, False, tried, found, meaning, failure_reason="vocabulary from held-out text"
+        )
     meaning = "These words stand in other training text too, beside any held-out row that it holds: no leak."
     return CheckResult(VOCABULARY_CHECK_NAME, True, tried, found, meaning)
 
@@ -191,7 +195,7 @@ def audit_unknown_tokens(
         "Training never shows the unknown token, and a model gives it next to no mass: that alone is a large part "
         "of the held-out perplexity. Set data.unknown."
     )
-    return CheckResult(UNKNOWN_CHECK_NAME, False, tried, found, meaning, reason="unknown tokens never trained")
+    return CheckResult(UNKNOWN_CHECK_NAME, False, tried, found, meaning, failure_reason="unknown tokens never trained")
 
 
 def _format_percentage(count: int, total: int) -> str:

@@ -16,7 +16,7 @@ from headtohead.audit.tolerance import Difference, max_abs_finite, measure_diffe
 from headtohead.nn.parts.base import AttentionImplementation
 from headtohead.nn.transformer import Transformer
 
-CHECK_NAME = "roads"
+CHECK_NAME = "attention-implementations"
 
 
 def audit_attention_implementations(audited_model: AuditedModel) -> CheckResult:
@@ -36,7 +36,7 @@ def audit_attention_implementations(audited_model: AuditedModel) -> CheckResult:
     found = select_worst(_compare_implementations(audited_model))
     if found.equal:
         meaning = "What is trained and scored is what the maps show."
-        return CheckResult(CHECK_NAME, True, tried, f"the same: {found}", meaning, serious=True)
+        return CheckResult(CHECK_NAME, True, tried, f"the same: {found}", meaning, is_blocking=True)
     if audited_model.noise == "drawn":
         return build_inconclusive(CHECK_NAME)
     return CheckResult(
@@ -45,8 +45,8 @@ def audit_attention_implementations(audited_model: AuditedModel) -> CheckResult:
         tried,
         f"the fused road differs from the explicit one: {found}",
         "What is trained and scored is not what the model's definition and its maps say.",
-        serious=True,
-        reason="its roads differ",
+        is_blocking=True,
+        failure_reason="its roads differ",
     )
 
 

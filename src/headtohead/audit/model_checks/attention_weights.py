@@ -18,7 +18,7 @@ from headtohead.audit.result import CheckResult, build_not_applicable
 from headtohead.nn.parts.pattern import Pattern
 from headtohead.nn.transformer import Transformer
 
-CHECK_NAME = "attention rows"
+CHECK_NAME = "attention-weights"
 SUM_TOLERANCE, ZERO_WEIGHT_TOLERANCE = 1e-5, 1e-9
 """how far a sum may be from 1, and how much weight is none"""
 AttentionReach = tuple[int | None, int | None]
@@ -26,7 +26,7 @@ AttentionReach = tuple[int | None, int | None]
 
 def audit_attentions(audited_model: AuditedModel) -> CheckResult:
     """The maps of whole and of padded texts, every layer, head and row."""
-    if "maps" not in audited_model.takes:
+    if "output_attentions" not in audited_model.takes:
         return build_not_applicable(CHECK_NAME, "the model shows no attention maps")
     ids, mask = audited_model.ids, torch.ones_like(audited_model.ids, dtype=torch.bool)
     for row in range(1, len(ids)):
@@ -58,7 +58,7 @@ def audit_attentions(audited_model: AuditedModel) -> CheckResult:
         tried,
         "; ".join(faults[:3]) + more,
         "The maps cannot be read as shares of attention over what a place may see.",
-        reason="its attention rows are off",
+        failure_reason="its attention rows are off",
     )
 
 

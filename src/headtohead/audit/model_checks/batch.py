@@ -14,7 +14,7 @@ from headtohead.audit.probe import AuditedModel, UnsupportedInputError
 from headtohead.audit.result import CheckResult, build_inconclusive
 from headtohead.audit.tolerance import Difference, measure_difference, select_worst
 
-CHECK_NAME = "batch"
+CHECK_NAME = "batch-independence"
 
 
 def audit_batch_independence(audited_model: AuditedModel) -> CheckResult:
@@ -32,8 +32,8 @@ def audit_batch_independence(audited_model: AuditedModel) -> CheckResult:
             tried,
             f"the answer to a row moves with its neighbours: {scored}",
             "The score depends on which rows are scored together, so that it is not a property of the model alone.",
-            serious=True,
-            reason="depends on its neighbours",
+            is_blocking=True,
+            failure_reason="depends on its neighbours",
         )
     if trained is not None and not trained.equal:
         return CheckResult(
@@ -42,7 +42,7 @@ def audit_batch_independence(audited_model: AuditedModel) -> CheckResult:
             tried,
             f"in training mode, the answer to a row moves with its neighbours: {trained}; not in evaluation mode",
             "As with batch normalisation, training depends on the size of the batch. Scores do not.",
-            reason="depends on its neighbours while training",
+            failure_reason="depends on its neighbours while training",
         )
     return CheckResult(
         CHECK_NAME,
@@ -50,7 +50,7 @@ def audit_batch_independence(audited_model: AuditedModel) -> CheckResult:
         tried,
         f"the same answer: {scored}",
         "Each row is answered by itself.",
-        serious=True,
+        is_blocking=True,
     )
 
 

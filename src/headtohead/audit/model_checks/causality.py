@@ -55,8 +55,8 @@ def audit_causality(audited_model: AuditedModel) -> CheckResult:
             tried,
             f"earlier logits move with later tokens: {scored}; places up to {notes.max_lookahead} before the change move",  # noqa: E501
             "The model is shown what it is asked to predict: its perplexity measures copying, not prediction.",
-            serious=True,
-            reason="reads the future",
+            is_blocking=True,
+            failure_reason="reads the future",
         )
     if trained is not None and not trained.equal:
         return CheckResult(
@@ -66,7 +66,7 @@ def audit_causality(audited_model: AuditedModel) -> CheckResult:
             f"in training mode, earlier logits move with later tokens: {trained}; not in evaluation mode",
             "Training is shown the future, so that the training loss means nothing. Held-out scores, taken in "
             "evaluation mode, are honest.",
-            reason="reads the future while training",
+            failure_reason="reads the future while training",
         )
     return CheckResult(
         CHECK_NAME,
@@ -74,7 +74,7 @@ def audit_causality(audited_model: AuditedModel) -> CheckResult:
         tried,
         f"no earlier logit moves: {scored}",
         "Every prediction rests on what stands before it.",
-        serious=True,
+        is_blocking=True,
     )
 
 

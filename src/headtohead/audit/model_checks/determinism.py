@@ -11,7 +11,7 @@ from headtohead.audit.probe import AuditedModel
 from headtohead.audit.result import CheckResult
 from headtohead.audit.tolerance import select_worst
 
-CHECK_NAME = "repeatable"
+CHECK_NAME = "determinism"
 
 
 def audit_determinism(audited_model: AuditedModel) -> CheckResult:
@@ -30,7 +30,7 @@ def audit_determinism(audited_model: AuditedModel) -> CheckResult:
             f"another answer each time, by up to {again}; the same one when the same numbers are drawn",
             "The model draws at random when it is scored: each score is one draw of many. The interval over seeds "
             "holds that noise, so that the verdict stands.",
-            reason="gives another answer each time",
+            failure_reason="gives another answer each time",
         )
     return CheckResult(
         CHECK_NAME,
@@ -39,6 +39,6 @@ def audit_determinism(audited_model: AuditedModel) -> CheckResult:
         f"another answer each time, by up to {again}, even when the same numbers are drawn",
         "Something outside the text moves the answer (state kept between passes, a clock, a source of chance of its "
         "own): no other audit can be made, and no score believed.",
-        serious=True,
-        reason="gives another answer each time",
+        is_blocking=True,
+        failure_reason="gives another answer each time",
     )

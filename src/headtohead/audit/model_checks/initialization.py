@@ -45,7 +45,7 @@ def audit_initial_loss(audited_model: AuditedModel, batch: Batch, num_choices: i
         return CheckResult(LOSS_CHECK_NAME, True, tried, found, "The model starts from an even guess, knowing nothing.")
     if loss < chance:
         meaning = "The model knows something before it has seen anything: weights are not new, or labels leak."
-        return CheckResult(LOSS_CHECK_NAME, False, tried, found, meaning, reason="starts below chance")
+        return CheckResult(LOSS_CHECK_NAME, False, tried, found, meaning, failure_reason="starts below chance")
     return CheckResult(
         LOSS_CHECK_NAME,
         False,
@@ -53,7 +53,7 @@ def audit_initial_loss(audited_model: AuditedModel, batch: Batch, num_choices: i
         found,
         "The model starts out sure of what it cannot know, and its first steps are spent on unlearning that: its "
         "embedding or output is scaled too large. It loses against others over a short training for that alone.",
-        reason="starts far from chance",
+        failure_reason="starts far from chance",
     )
 
 
@@ -81,7 +81,7 @@ def audit_gradients(audited_model: AuditedModel) -> CheckResult:
         tried,
         f"{len(dead)} of {len(named)} tensors ({size:,} of {audited_model.parameters:,} weights) have none: {shown}{still}",  # noqa: E501
         "These weights are never trained: the model is smaller than its count of parameters says.",
-        reason="weights that are never trained",
+        failure_reason="weights that are never trained",
     )
 
 

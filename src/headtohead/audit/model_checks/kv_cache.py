@@ -16,7 +16,7 @@ from headtohead.audit.tolerance import Difference, max_abs_finite, measure_diffe
 from headtohead.nn.kv_cache import KVCache
 from headtohead.nn.transformer import Transformer
 
-CHECK_NAME = "cache"
+CHECK_NAME = "kv-cache"
 DECODE_STEPS = 8
 """so many tokens are decoded one by one"""
 
@@ -42,7 +42,7 @@ def audit_kv_cache(audited_model: AuditedModel) -> CheckResult:
             tried,
             f"a pass with a cache fails: {refusal}",
             _FAILURE_INTERPRETATION,
-            reason="its cache fails",
+            failure_reason="its cache fails",
         )
     if found.equal:
         meaning = "Samples are written by the model that is scored."
@@ -50,7 +50,7 @@ def audit_kv_cache(audited_model: AuditedModel) -> CheckResult:
     if audited_model.noise == "drawn":
         return build_inconclusive(CHECK_NAME)
     said = f"decoding with a cache differs from a full pass: {found}"
-    return CheckResult(CHECK_NAME, False, tried, said, _FAILURE_INTERPRETATION, reason="its cache differs")
+    return CheckResult(CHECK_NAME, False, tried, said, _FAILURE_INTERPRETATION, failure_reason="its cache differs")
 
 
 _FAILURE_INTERPRETATION = (

@@ -49,7 +49,7 @@ def audit_padding(audited_model: AuditedModel) -> CheckResult:
         f"the answer to a text moves with its padding: {found}",
         "Padding is read like text: the same words padded otherwise get another answer. Rows that are all padded to "
         "the context, as in task classify, are scored alike, and the verdict stands; padding should be masked.",
-        reason="sees padding",
+        failure_reason="sees padding",
     )
 
 

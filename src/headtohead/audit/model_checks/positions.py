@@ -23,7 +23,7 @@ from headtohead.nn.parts.position import Position
 from headtohead.nn.transformer import Transformer
 from headtohead.pretrained.classifier import EncoderClassifier
 
-CHECK_NAME = "positions"
+CHECK_NAME = "position-signals"
 PERTURBATION_SIZE = 0.5
 
 
@@ -60,7 +60,7 @@ def _build_result(input_signals: list[str], other_signals: list[str], procedure:
         procedure,
         f"{len(input_signals)} signals are added to the input: {found}",
         "The two blur each other, and a comparison of positions compares mixtures.",
-        reason="two position signals",
+        failure_reason="two position signals",
     )
 
 

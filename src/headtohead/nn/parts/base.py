@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from torch import nn
 
-Invariant = Literal["causal", "batch", "repeatable", "cache"]
+Invariant = Literal["causality", "batch-independence", "determinism", "kv-cache"]
 """causal: no look into the future. batch: a row does not depend on its neighbours. repeatable: the same input gives the
 same output. cache: decoding with a cache equals a full pass."""
 

@@ -70,7 +70,7 @@ class ShuffleHeads(Merge):
     def violates(self) -> frozenset[Invariant]:
         # One head has one order only.
         anew = self.draw == "every-pass" and self.sizes.heads > 1
-        return frozenset({"repeatable"}) if anew else frozenset()
+        return frozenset({"determinism"}) if anew else frozenset()
 
     def forward(
         self, head_outputs: HeadOutputs, attention_mask: AttentionMask | None = None, past_state: Tensor | None = None
@@ -117,13 +117,13 @@ class ReweightHeads(Merge):
     def violates(self) -> frozenset[Invariant]:
         if not self.at_inference and not self.training:
             return frozenset()
-        laws: set[Invariant] = {"cache"}
+        violated: set[Invariant] = {"kv-cache"}
         if self.sizes.is_causal:
-            laws.add("causal")
+            violated.add("causality")
         if self.over == "batch":
-            laws.add("batch")
+            violated.add("batch-independence")
         # With a single head, normalised weights are 1 and nothing is left to break.
-        return frozenset() if self.normalise and self.sizes.heads == 1 else frozenset(laws)
+        return frozenset() if self.normalise and self.sizes.heads == 1 else frozenset(violated)
 
     def forward(
         self, head_outputs: HeadOutputs, attention_mask: AttentionMask | None = None, past_state: Tensor | None = None

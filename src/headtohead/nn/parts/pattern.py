@@ -32,7 +32,7 @@ class Pattern(Part):
     @property
     def violates(self) -> frozenset[Invariant]:
         ahead = self.reach[1]
-        return frozenset({"causal", "cache"}) if self.sizes.is_causal and ahead != 0 else frozenset()
+        return frozenset({"causality", "kv-cache"}) if self.sizes.is_causal and ahead != 0 else frozenset()
 
     def __and__(self, other: "Pattern") -> "Pattern":
         return IntersectionPattern(self, other)

@@ -326,7 +326,10 @@ def read_distillation_verdicts(findings: JsonDict) -> list[JsonDict]:
 
 
 def _is_audit_row(row: Any) -> bool:
-    return isinstance(row, dict) and {"name", "passed", "serious", "tried", "found", "meaning"} <= row.keys()
+    return (
+        isinstance(row, dict)
+        and {"name", "passed", "is_blocking", "procedure", "observation", "interpretation"} <= row.keys()
+    )
 
 
 def _is_verdict_row(row: Any) -> bool:
