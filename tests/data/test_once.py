@@ -59,7 +59,7 @@ def test_what_is_given_away_goes_to_words_that_train_never_shows(write):
         assert (shown[batch.input_ids] > 0).all()  # what is read is the text
         labels = batch.labels[batch.labels != IGNORE_INDEX]
         assert (shown[labels] != 1).all()
-        words |= {tokenizer.token(int(i)) for i in labels[shown[labels] == 0]}
+        words |= {tokenizer.id_to_token(int(i)) for i in labels[shown[labels] == 0]}
     assert {"unseen", "words"} <= words and not words & {"<unk>", "<pad>", "zebra"}
 
 

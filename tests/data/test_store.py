@@ -35,7 +35,7 @@ from headtohead.data.token_cache import TokenizedCorpus, load_tokenized_corpus
 from headtohead.errors import DataError
 from headtohead.experiment import loading
 from headtohead.progress import ProgressUpdate
-from headtohead.trials import trial
+from headtohead.trials import dataset, trial
 
 WORDS = "peace people law work nation war bank union state congress année Łódź don't can't (half) U.S. “so”".split()
 
@@ -101,12 +101,12 @@ def test_the_store_holds_what_would_be_made_in_memory(
     text: str,
     large_from: int,
 ) -> None:
-    monkeypatch.setattr("headtohead.data.sources.streaming.STREAMING_THRESHOLD_BYTES", large_from)
+    monkeypatch.setattr("headtohead.data.sources.readers.STREAMING_THRESHOLD_BYTES", large_from)
     monkeypatch.setattr(token_cache, "SHARD_BYTES", 1000)
     path = write("text/train.txt", text.replace("\n", "\r\n").encode("utf-8-sig"))
     data = DataConfig.model_validate({"source": str(path.parent), **CASES[case]})
     made = load_tokenized_corpus(data, "language-model")
-    monkeypatch.setattr("headtohead.data.sources.streaming.STREAMING_THRESHOLD_BYTES", 2**25)
+    monkeypatch.setattr("headtohead.data.sources.readers.STREAMING_THRESHOLD_BYTES", 2**25)
     twin = token_cache.tokenize_in_memory(data, "language-model")
     same(made, twin)
     same(load_tokenized_corpus(data, "language-model"), twin)
@@ -115,7 +115,7 @@ def test_the_store_holds_what_would_be_made_in_memory(
 
 
 def test_files_of_their_own_and_the_default_corpus(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headtohead.data.sources.streaming.STREAMING_THRESHOLD_BYTES", 2000)
+    monkeypatch.setattr("headtohead.data.sources.readers.STREAMING_THRESHOLD_BYTES", 2000)
     write("text/validation.txt", lines(20, 1))
     write("text/test_a.txt", lines(200, 2))
     path = write("text/train.txt", lines(300))
@@ -202,10 +202,10 @@ def test_tokens_are_mapped_and_not_read(write: Callable[..., Path]) -> None:
 
 CHILD = """
 import os, signal, sys
-from headtohead.data import store, tokenised
-from headtohead.config import Data
-store.SHARD = 1000
-left, real = int(sys.argv[2]), store.append_line
+from headtohead.config.data import DataConfig
+from headtohead.data import token_cache
+token_cache.SHARD_BYTES = 1000
+left, real = int(sys.argv[2]), token_cache.append_jsonl
 def dying(path, line):
     global left
     left -= 1
@@ -213,8 +213,8 @@ def dying(path, line):
         path.open("ab").write(b'{"rows": 1')
         os.kill(os.getpid(), signal.SIGKILL)
     real(path, line)
-store.append_line = dying
-tokenised(Data(source=sys.argv[1], rows=sys.argv[3]), "language-model")
+token_cache.append_jsonl = dying
+token_cache.load_tokenized_corpus(DataConfig(source=sys.argv[1], rows=sys.argv[3]), "language-model")
 """
 
 
@@ -304,10 +304,12 @@ def test_another_text_another_setting_or_another_code_is_another_store(
 def test_two_processes_at_once_make_it_once(write: Callable[..., Path], cache: Path) -> None:
     path = write("train.txt", lines(600))
     code = (
-        "import sys\nfrom headtohead.data import store, tokenised\nfrom headtohead.config import Data\n"
-        "real = store._make_texts\n"
-        "store._make_texts = lambda *given: (print('made'), real(*given))[1]\n"
-        "print(int(tokenised(Data(source=sys.argv[1]), 'language-model').encoded['train'].tokens.long().sum()))"
+        "import sys\nfrom headtohead.config.data import DataConfig\nfrom headtohead.data import token_cache\n"
+        "real = token_cache._write_corpus_texts\n"
+        "token_cache._write_corpus_texts = lambda *arguments: (print('written'), real(*arguments))[1]\n"
+        "data = DataConfig(source=sys.argv[1])\n"
+        "tokenized = token_cache.load_tokenized_corpus(data, 'language-model')\n"
+        "print(int(tokenized.encoded['train'].tokens.long().sum()))"
     )
     both = [
         subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True) for _ in range(2)
@@ -347,7 +349,7 @@ def test_progress_is_told_with_the_time_that_is_left(
     write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(token_cache, "SHARD_BYTES", 2**18)
-    monkeypatch.setattr("headtohead.data.sources.streaming.STREAMING_THRESHOLD_BYTES", 0)
+    monkeypatch.setattr("headtohead.data.sources.readers.STREAMING_THRESHOLD_BYTES", 0)
     many = [f"{i} law" for i in range(40_000)] + [f"{i}" + " peace" * 200 for i in range(2000)]
     path = write("train.txt", "\n".join(many))
     told: list[ProgressUpdate] = []
@@ -363,7 +365,7 @@ def test_progress_is_told_with_the_time_that_is_left(
 def test_a_large_file_that_is_not_text_is_refused_with_places(
     write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headtohead.data.sources.streaming.STREAMING_THRESHOLD_BYTES", 0)
+    monkeypatch.setattr("headtohead.data.sources.readers.STREAMING_THRESHOLD_BYTES", 0)
     path = write("train.txt", b"good\nbad \xff\xfe here\n\xc3\x28\n")
     with pytest.raises(DataError, match=r"2 errors\n  byte 9 \(line 2\): ff fe 20 68 is not UTF-8"):
         load_tokenized_corpus(DataConfig(source=str(path)), "language-model")
@@ -380,7 +382,7 @@ def test_a_large_file_that_is_not_text_is_refused_with_places(
 
 def test_few_rows_are_held_back_as_in_memory(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """A share of few rows may be none: then the row with the lowest hash is taken, which one pass cannot know."""
-    monkeypatch.setattr("headtohead.data.sources.streaming.STREAMING_THRESHOLD_BYTES", 0)
+    monkeypatch.setattr("headtohead.data.sources.readers.STREAMING_THRESHOLD_BYTES", 0)
     for seed in range(6):
         path = write("train.txt", lines(4, seed))
         data = DataConfig(source=str(path))
@@ -436,12 +438,12 @@ def test_a_trial_on_the_store_ends_with_the_bits_of_one_in_memory(
     }
     asked = config_loading.build_trial(loading.build_experiment(raw, "small"), "baseline", 0)
     for name, tokens in (("disk", load_tokenized_corpus), ("memory", token_cache.tokenize_in_memory)):
-        trial._prepare_dataset_cached.cache_clear()
+        dataset._prepare_dataset_cached.cache_clear()
         monkeypatch.setattr("headtohead.data.token_cache.load_tokenized_corpus", tokens)
         trial.run_trial(asked, tmp_path / name)
-        kind = trial.prepare_dataset(asked.data, asked.task).encoded["train"].tokens.dtype
+        kind = dataset.prepare_dataset(asked.data, asked.task).encoded["train"].tokens.dtype
         assert kind == (torch.uint16 if name == "disk" else torch.int64)
-    trial._prepare_dataset_cached.cache_clear()
+    dataset._prepare_dataset_cached.cache_clear()
     for name in ("model.safetensors", "scores.safetensors", "trial.json", "start.json", "audits.json"):
         assert (tmp_path / "disk" / name).read_bytes() == (tmp_path / "memory" / name).read_bytes(), name
     lines_of = [read_jsonl(tmp_path / name / "metrics.jsonl") for name in ("disk", "memory")]

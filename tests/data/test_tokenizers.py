@@ -81,7 +81,7 @@ def test_unseen_words_and_characters_are_unknown() -> None:
 
 def test_words_have_two_specials_and_the_most_frequent_first() -> None:
     tokenizer = made("words")
-    assert [tokenizer.token(i) for i in range(4)] == ["<pad>", "<unk>", "know", "."]
+    assert [tokenizer.id_to_token(i) for i in range(4)] == ["<pad>", "<unk>", "know", "."]
     assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id) == (0, 1, None, None)
 
 
@@ -101,7 +101,7 @@ def test_a_text_that_spells_a_special_token_is_not_one(kind: str) -> None:
 
 def test_min_count_and_size_leave_out_rare_words() -> None:
     often = made({"kind": "words", "min_count": 2})
-    assert {often.token(i) for i in range(2, often.vocab_size)} == {"know", "We", "it", "."}
+    assert {often.id_to_token(i) for i in range(2, often.vocab_size)} == {"know", "We", "it", "."}
     assert made({"kind": "words", "vocab_size": 3}).vocab_size == 3
 
 
@@ -158,8 +158,8 @@ def test_a_file_that_is_no_tokenizer_is_refused(write: Callable[..., Path]) -> N
             r"data.tokens: no tokens named 'word'\n    did you mean 'words'\?\n    allowed: words, char",
         ),
         (
-            {"kind": "bpe", "siz": 9},
-            r"data.tokens.siz: unknown option of bpe\n    did you mean 'size'\?\n    allowed: size",
+            {"kind": "bpe", "vocabsize": 9},
+            r"vocabsize: unknown option of bpe\n    did you mean 'vocab_size'\?\n    allowed: vocab_size",
         ),
         ({"kind": "bpe", "vocab_size": "9"}, r"data.tokens.vocab_size: must be a whole number, not '9'"),
         ({"kind": "bpe", "vocab_size": 100}, r"data.tokens.vocab_size: must be at least 260, not 100"),
@@ -189,4 +189,4 @@ def test_a_good_choice_has_no_faults(kind: str) -> None:
 
 def test_a_number_outside_the_vocabulary_has_no_token() -> None:
     with pytest.raises(IndexError, match="no token 999 in a vocabulary of"):
-        made("words").token(999)
+        made("words").id_to_token(999)

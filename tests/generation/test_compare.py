@@ -137,7 +137,7 @@ def test_a_pair_is_judged_as_verdict_judges_it() -> None:
         verdict_scores.Scores(seeds, np.array([[row.total / row.of] for row in rows]), np.ones(1))
         for rows in (one, other)
     ]
-    (judged,) = verdict_compare.compare(scores[0], {"b": scores[1]}, metric="perplexity", matters=0.01)
+    (judged,) = verdict_compare(scores[0], {"b": scores[1]}, metric="perplexity", equivalence_margin=0.01)
     assert (pair.word, pair.level) == (judged.word, judged.level)
     assert pair.interval == pytest.approx(judged.interval)
     assert pair.effect == pytest.approx(judged.effect)
@@ -228,7 +228,7 @@ def test_the_sweep_runs_from_greedy_to_plain_sampling_in_order() -> None:
 class Letters:
     """A tokenizer of letters: token i is a letter."""
 
-    start_id, stop_id, unknown_id, vocab_size = None, None, None, 26
+    bos_id, eos_id, unk_id, vocab_size = None, None, None, 26
 
     def encode(self, text: str) -> list[int]:
         return [ord(letter) - 97 for letter in text]
@@ -236,7 +236,7 @@ class Letters:
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(chr(97 + i) for i in ids)
 
-    def token(self, id: int) -> str:
+    def id_to_token(self, id: int) -> str:
         return chr(97 + id)
 
 

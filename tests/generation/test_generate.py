@@ -98,7 +98,7 @@ def test_the_quick_road_is_taken_by_composed_attention_and_by_no_other(ours: Our
     model = ours()
     cache = model.create_cache()
     assert cache is not None
-    assert type(model.build_decode_step(cache)).__name__ == "Plan"
+    assert type(model.build_decode_step(cache)).__name__ == "FastDecoder"
     model.layers[1].block = Other(model.layers[1].block)  # type: ignore[union-attr, arg-type]
     slow = model.build_decode_step(cache)
     assert type(slow).__name__ == "partial"
@@ -119,7 +119,7 @@ def test_an_unknown_part_is_called_as_the_module_it_is(ours: Ours) -> None:
     reader.append_tokens([6])
     cache = model.create_cache()
     assert cache is not None
-    assert type(model.build_decode_step(cache)).__name__ == "Plan"
+    assert type(model.build_decode_step(cache)).__name__ == "FastDecoder"
     with torch.no_grad():
         whole = model(torch.tensor([[3, 4, 5, 6]])).logits[:, -1]
     assert torch.allclose(reader.logits, whole, atol=1e-5)
@@ -280,7 +280,7 @@ def words(*, ends: bool = False) -> CorpusTokenizer:
 class Parrot(torch.nn.Module):
     """Says one text over and over, whatever it is asked: a model whose every word is known."""
 
-    context, pads = 1000, True
+    context, can_pad = 1000, True
 
     def __init__(self, says: list[int], vocab: int) -> None:
         super().__init__()

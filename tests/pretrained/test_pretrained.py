@@ -117,12 +117,12 @@ def test_a_tokenizer_has_the_methods_of_ours(decoder: Path) -> None:
     assert ids[:3] == [WORDS.index("the"), WORDS.index("cat"), WORDS.index("<unk>")]
     assert 3 not in ids  # a text that spells a special token cannot pass for it
     assert made.decode([2, *made.encode("the cat"), 3, 0]) == "the cat"
-    assert made.token(4) == "the"
+    assert made.id_to_token(4) == "the"
     assert (made.pad_id, made.unk_id, made.bos_id, made.eos_id, made.stop_ids) == (0, 1, 2, 3, (3,))
     assert made.prompt("the") == [4]
     assert made.encode_batch(["the", "cat"]) == [[4], [5]]
     with pytest.raises(IndexError, match="no token 99 in a vocabulary of"):
-        made.token(99)
+        made.id_to_token(99)
     with pytest.raises(ModelError, match="has no chat template"):
         made.chat("hello")
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import nn
 
 from headtohead.audit.model_checks.attention_weights import AttentionReach, find_layer_reach
+from headtohead.data.tokenizers import TokenizerProtocol
 from headtohead.errors import ModelError
 from headtohead.nn.protocol import ModelOutput
 from headtohead.nn.transformer import Transformer
@@ -23,17 +23,6 @@ HeadWeights = Float[np.ndarray, "heads query key"]
 PAD_LABEL = "<pad>"
 WHITESPACE_SYMBOLS = str.maketrans({"Ġ": "␣", "Ċ": "⏎", "▁": "␣", "\n": "⏎", "\t": "⇥"})
 """how tokenizers write a space or the end of a line, and how it is shown"""
-
-
-@runtime_checkable
-class TokenizerLike(Protocol):
-    """What is asked of a tokenizer."""
-
-    unk_id: int | None
-
-    def encode(self, text: str) -> list[int]: ...
-
-    def token(self, id: int) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -77,7 +66,7 @@ class AttentionMaps:
 
 
 def encode_text(
-    tokenizer: TokenizerLike,
+    tokenizer: TokenizerProtocol,
     text: str,
     context_length: int,
     *,
@@ -104,7 +93,7 @@ def encode_text(
     if unknown:
         notes.append(f"{'1 word is' if unknown == 1 else f'{unknown:,} words are'} unknown to the model.")
     ids = (*prefix_ids, *kept, *suffix_ids)
-    return EncodedText(text, ids, tuple(format_token(tokenizer.token(one)) for one in ids), tuple(notes))
+    return EncodedText(text, ids, tuple(format_token(tokenizer.id_to_token(one)) for one in ids), tuple(notes))
 
 
 def format_token(token: str) -> str:

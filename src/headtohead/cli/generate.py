@@ -66,11 +66,11 @@ def generate(
     )
     opened = open_model(model)
     asked: dict[str, Any] = {
-        "samples": samples,
+        "num_samples": samples,
         "max_new_tokens": max_new_tokens,
         "seed": seed,
         "stop": stop or (),
-        "chat": chat,
+        "use_chat_template": chat,
     }
     with _show_warnings(stream_display.print_note):
         if not as_json:

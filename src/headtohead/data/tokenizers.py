@@ -61,7 +61,7 @@ class TokenizerProtocol(Protocol):
 
     def decode(self, ids: Sequence[int]) -> str: ...
 
-    def token(self, id: int) -> str: ...
+    def id_to_token(self, id: int) -> str: ...
 
 
 class CorpusTokenizer:
@@ -103,7 +103,7 @@ class CorpusTokenizer:
             text: str = self.backend.decode([i for i in ids if i not in hidden], skip_special_tokens=False)
         return text
 
-    def token(self, id: int) -> str:
+    def id_to_token(self, id: int) -> str:
         """The entry of the vocabulary, as it stands there."""
         token = self.backend.id_to_token(id)
         if token is None:

@@ -134,7 +134,7 @@ def check_same_vocabulary(teacher: FingerprintedModel, tokenizer: TokenizerProto
 
 def list_vocabulary(tokenizer: Any) -> list[str]:
     """Return every token as text, in id order."""
-    return [tokenizer.token(i) for i in range(tokenizer.vocab_size)]
+    return [tokenizer.id_to_token(i) for i in range(tokenizer.vocab_size)]
 
 
 def choose_batch_size(teacher: FingerprintedModel) -> int:

@@ -75,7 +75,7 @@ def score_text(bundle: ModelBundle, text: str) -> dict[str, Any]:
         logits = bundle.model(piece[None, :-1]).logits[0].float()
         losses = F.cross_entropy(logits, piece[1:], reduction="none").tolist()
         rows += [
-            {"token": tokenizer.token(int(i)), "loss": loss, "known": int(i) != tokenizer.unk_id}
+            {"token": tokenizer.id_to_token(int(i)), "loss": loss, "known": int(i) != tokenizer.unk_id}
             for i, loss in zip(piece[1:], losses, strict=True)
         ]
     mean = sum(row["loss"] for row in rows) / len(rows)

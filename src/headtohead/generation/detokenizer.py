@@ -6,27 +6,13 @@ A piece is held back while it may still change: half a character in a tokenizer 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from headtohead.errors import ModelError
 from headtohead.pretrained.tokenizer import PretrainedTokenizer
 
 REPLACEMENT_CHARACTER = "\ufffd"
 """what a decoder writes for bytes that are no character yet"""
-
-
-class GenerationTokenizer(Protocol):
-    """What decoding needs of a tokenizer: ours and the pretrained ones have it."""
-
-    bos_id: int | None
-    eos_id: int | None
-    vocab_size: int
-
-    def encode(self, text: str) -> list[int]: ...
-
-    def decode(self, ids: Sequence[int]) -> str: ...
-
-    def token(self, id: int) -> str: ...
 
 
 def encode_prompt(tokenizer: Any, prompt: str, *, use_chat_template: bool = False) -> list[int]:

@@ -102,4 +102,4 @@ def _build_top_tokens(
 def format_token(tokenizer: Any, token_id: int) -> str:
     """The token as text; one that is no text by itself (a stop, half a character) as it stands in the vocabulary."""
     text: str = tokenizer.decode([token_id])
-    return text if text and REPLACEMENT_CHARACTER not in text else str(tokenizer.token(token_id))
+    return text if text and REPLACEMENT_CHARACTER not in text else str(tokenizer.id_to_token(token_id))

@@ -103,7 +103,7 @@ class PretrainedTokenizer:
         text: str = self.backend.decode(shown, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return text
 
-    def token(self, id: int) -> str:
+    def id_to_token(self, id: int) -> str:
         """The entry of the vocabulary, as it stands there."""
         token = self.backend.convert_ids_to_tokens(int(id)) if 0 <= id < self.vocab_size else None
         if token is None:

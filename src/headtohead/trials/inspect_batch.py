@@ -83,7 +83,7 @@ def summarize_first_batch(experiment: experiment.Experiment, seed: int = 0) -> B
         trial.task,
         seed,
         tensors,
-        tuple(tokenizer.token(i) for i in ids),
+        tuple(tokenizer.id_to_token(i) for i in ids),
         tokenizer.decode(ids),
         _decode_target(batch, prepared, length),
         notes,

@@ -378,7 +378,7 @@ def _write_attention_maps(
             for layer, maps in enumerate(one(torch.tensor([ids]), output_attentions=True).maps or ()):
                 arrays[f"{when}.{layer}"] = maps[0].to(torch.float32).numpy()
     write_bytes(folder / "maps.safetensors", pack(arrays))
-    write_json(folder / "maps.json", {"text": text, "tokens": [dataset.tokenizer.token(i) for i in ids]})
+    write_json(folder / "maps.json", {"text": text, "tokens": [dataset.tokenizer.id_to_token(i) for i in ids]})
 
 
 def _build_result(

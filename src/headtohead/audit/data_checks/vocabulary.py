@@ -134,7 +134,7 @@ def _measure_split_coverage(
         word = tokenizer.decode([token]).strip().casefold()
         # A piece of a word may be known from train and yet be used there only inside longer pieces; bytes always are.
         if tokenizer.kind == "bpe" and (
-            len(tokenizer.token(token)) == 1 or _is_word_in_rows(word, text_outside_train.train)
+            len(tokenizer.id_to_token(token)) == 1 or _is_word_in_rows(word, text_outside_train.train)
         ):
             continue
         elsewhere += count

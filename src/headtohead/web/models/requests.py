@@ -217,7 +217,7 @@ def generate_side_by_side(request: JsonDict) -> Iterator[JsonDict]:
 def _stream_generation(
     column_index: int, bundle: ModelBundle, strategy: Strategy, request: JsonDict
 ) -> Iterator[JsonDict]:
-    options = {"max_new_tokens": request["tokens"], "seed": request["seed"], "chat": request["chat"]}
+    options = {"max_new_tokens": request["tokens"], "seed": request["seed"], "use_chat_template": request["chat"]}
     try:
         for moment in trace_generation(bundle, request["prompt"], strategy, **options):
             told = {
