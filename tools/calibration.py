@@ -81,16 +81,16 @@ def train(job: tuple[str, str, list[int]]) -> tuple[np.ndarray, np.ndarray]:
         tokenizer, context = prepared.tokenizer, trial.model.context
         model = build_model(trial.model, tokenizer.vocab_size, prepared.classes, seed=seed)
         schedule = BatchSchedule(
-            prepared.encoded["train"], trial.task, trial.training, trial.data, context, seed, tokenizer
+            prepared.encoded["train"], trial.spec.target, trial.training, trial.data, context, seed, tokenizer
         )
-        objective = build_objective(trial.task)
+        objective = build_objective(trial.spec.target)
         with tempfile.TemporaryDirectory() as folder:
             Trainer(model, objective, schedule, trial.training, seed, Path(folder)).run()
         found = []
         for split in prepared.corpus.get_test_splits():
-            held_out = build_evaluation_examples(prepared.encoded[split.name], trial.task, context, tokenizer).sample(
-                TEST_BLOCKS
-            )
+            held_out = build_evaluation_examples(
+                prepared.encoded[split.name], trial.spec.target, context, tokenizer
+            ).sample(TEST_BLOCKS)
             found.append(evaluate(model, objective, held_out.batches(16), torch.device("cpu")))
         column = "correct" if task == "classify" else "losses"
         rows.append(np.concatenate([one.columns[column] for one in found]))

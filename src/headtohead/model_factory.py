@@ -25,6 +25,7 @@ def build_model(
     vocab_size: int,
     num_classes: int | None = None,
     *,
+    is_causal: bool | None = None,
     seed: int = 0,
     base_folder: Path = Path("."),
     token_counts: Tensor | None = None,
@@ -42,7 +43,7 @@ def build_model(
         with fork_seeded_rng(seed, "initial"):
             return CustomModel(model, vocab_size, num_classes, base_folder=base_folder)
     with fork_seeded_rng(seed, "initial"):
-        built = Transformer(model, vocab_size, num_classes)
+        built = Transformer(model, vocab_size, num_classes, is_causal=is_causal)
     init_parameters(built, seed)
     _scale_embeddings(built)
     if num_classes is None:

@@ -12,6 +12,7 @@ from headtohead.audit.model_audit import MODEL_AUDITS, audit_model
 from headtohead.audit.probe import AuditedModel
 from headtohead.audit.result import CheckResult
 from headtohead.config import model as config_model
+from headtohead.config.tasks import Target
 from headtohead.model_factory import build_model
 from headtohead.nn.transformer import Transformer
 
@@ -62,8 +63,8 @@ class Audits(Mapping[str, CheckResult]):
 
 
 def settings_of(classes: int | None) -> dict[str, Any]:
-    task = "language-model" if classes is None else "classify"
-    return {"task": task, "num_classes": classes, "vocab_size": VOCAB, "context": CONTEXT, "pad_id": PAD}
+    target = Target.NEXT_TOKEN if classes is None else Target.CLASS
+    return {"target": target, "num_classes": classes, "vocab_size": VOCAB, "context": CONTEXT, "pad_id": PAD}
 
 
 @pytest.fixture

@@ -35,9 +35,8 @@ def corpus(
     """A corpus by hand; `more` is text outside train that the vocabulary is made from as well."""
     own, held = labels or (None, None)
     splits = {"train": Split("train", "train", train, own), "test": Split("test", "test", test, held)}
-    task: Any = "classify" if labels else "language-model"
     names = ("no", "yes") if labels else ()
-    return Corpus(task, splits, names, train + more, "by hand", "")
+    return Corpus(bool(labels), splits, names, train + more, "by hand", "")
 
 
 def audited(texts: Corpus, **settings: Any) -> dict[str, CheckResult]:
@@ -98,7 +97,7 @@ def test_every_split_but_train_is_looked_at() -> None:
         "validation": Split("validation", "validation", TRAIN[:1]),
         "one": Split("one", "test", ("x y",)),
     }
-    found = audit_data(Corpus("language-model", splits, (), TRAIN, "by hand", ""))
+    found = audit_data(Corpus(False, splits, (), TRAIN, "by hand", ""))
     assert [(f.name, f.passed) for f in found] == [
         ("lines of validation in train", False),
         ("lines of one in train", True),
@@ -191,7 +190,7 @@ def test_tokens_at_hand_give_the_same_findings() -> None:
     texts = corpus(("The zebra sat",), more=("The zebra sat",))
     data = DataConfig(validation=0.0)
     tokenizer = train_tokenizer(data, texts)
-    encoded = {name: encode_split(split, tokenizer, "language-model", data) for name, split in texts.splits.items()}
+    encoded = {name: encode_split(split, tokenizer, data, has_labels=False) for name, split in texts.splits.items()}
     assert audit_data(texts, tokenizer, encoded_splits=encoded) == audit_data(texts, tokenizer)
 
 
@@ -206,7 +205,7 @@ def test_nothing_in_the_data_takes_a_verdict_away() -> None:
 
 def speeches(folder: Path, task: Any) -> tuple[Corpus, CorpusTokenizer]:
     data = DataConfig(source=str(folder), vocabulary="course", validation=0.0)
-    texts = load_corpus(data, task)
+    texts = load_corpus(data, has_labels=task == "classify")
     return texts, train_tokenizer(data, texts)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from headtohead.audit.model_audit import audit_model
 from headtohead.audit.result import format_blocking_reasons
 from headtohead.config import model as config_model
+from headtohead.config.tasks import Target
 from headtohead.errors import ModelError
 from headtohead.model_factory import build_model
 from headtohead.nn.custom_model import CustomModel
@@ -232,4 +233,4 @@ def test_what_cannot_be_audited_is_refused_in_words(make: Any, audit: Any) -> No
     with pytest.raises(ModelError, match="ids to audit with run from 1 to 77, not 0 to vocab - 1"):
         audit(make(), input_ids=torch.tensor([[1, 2, 77]]))
     with pytest.raises(ModelError, match="only when the number of its classes is given"):
-        audit_model(Classifier(), task="classify", vocab_size=23, context=12)
+        audit_model(Classifier(), target=Target.CLASS, vocab_size=23, context=12)

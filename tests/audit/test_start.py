@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headtohead.audit.model_checks.initialization import audit_untrained_model
+from headtohead.config.tasks import Target
 from headtohead.data.batches import Batch
 from headtohead.nn.parts.base import ModelSizes
 from headtohead.nn.parts.position import Position, SinusoidalPosition
@@ -28,8 +29,10 @@ def batch(classes: int | None = None, *, one_class: bool = False) -> Batch:
 
 @pytest.mark.parametrize("classes", [None, 3])
 def test_fresh_models_start_near_chance(make: Any, classes: int | None) -> None:
-    task = "language-model" if classes is None else "classify"
-    (found,) = audit_untrained_model(make(classes), batch(classes), task=task, vocab_size=VOCAB, num_classes=classes)
+    target = Target.NEXT_TOKEN if classes is None else Target.CLASS
+    (found,) = audit_untrained_model(
+        make(classes), batch(classes), target=target, vocab_size=VOCAB, num_classes=classes
+    )
     assert found.passed is True
     assert f"= {math.log(classes or VOCAB):.3f}" in found.procedure
 
@@ -38,7 +41,7 @@ def test_output_of_zeros_starts_exactly_at_chance(make: Any) -> None:
     model = make()
     nn.init.zeros_(model.output.weight)
     nn.init.zeros_(model.output.bias)
-    (found,) = audit_untrained_model(model, batch(), task="language-model", vocab_size=VOCAB)
+    (found,) = audit_untrained_model(model, batch(), target=Target.NEXT_TOKEN, vocab_size=VOCAB)
     assert found.observation == f"{math.log(VOCAB):.3f}, +0.000 from chance"
 
 
@@ -46,7 +49,7 @@ def test_embedding_that_is_scaled_up_starts_far_from_chance(make: Any) -> None:
     model = make(tied=True, final_norm=False)
     with torch.no_grad():
         model.embedding.weight.mul_(10)
-    (found,) = audit_untrained_model(model, batch(), task="language-model", vocab_size=VOCAB)
+    (found,) = audit_untrained_model(model, batch(), target=Target.NEXT_TOKEN, vocab_size=VOCAB)
     assert found.passed is False
     assert found.failure_reason == "starts far from chance"
     assert not found.is_blocking
@@ -56,7 +59,9 @@ def test_model_that_knows_the_answers_starts_below_chance(make: Any) -> None:
     model = make(3)
     with torch.no_grad():
         model.classifier[-1].bias.copy_(torch.tensor([5.0, 0.0, 0.0]))
-    (found,) = audit_untrained_model(model, batch(3, one_class=True), task="classify", vocab_size=VOCAB, num_classes=3)
+    (found,) = audit_untrained_model(
+        model, batch(3, one_class=True), target=Target.CLASS, vocab_size=VOCAB, num_classes=3
+    )
     assert found.failure_reason == "starts below chance"
 
 

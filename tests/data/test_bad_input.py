@@ -19,7 +19,7 @@ GOOD = "0\tone\n1\ttwo\n"
 
 def refused(source: Path, task: str, match: str, **data: object) -> str:
     with pytest.raises(DataError, match=match) as caught:
-        load_corpus(DataConfig.model_validate({"source": str(source), **data}), task)  # type: ignore[arg-type]
+        load_corpus(DataConfig.model_validate({"source": str(source), **data}), has_labels=task == "classify")
     assert caught.value.exit_code == 2
     return str(caught.value)
 

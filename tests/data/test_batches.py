@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headtohead.config.data import DataConfig
+from headtohead.config.tasks import Target
 from headtohead.config.training import TrainingConfig
 from headtohead.data.batches import IGNORE_INDEX, BatchSchedule, TokenRows, TokenStream, encode_split
 from headtohead.data.examples import build_evaluation_examples
@@ -25,7 +26,7 @@ TEXTS = ("w1 w2 w3", "w4", "w5 w6 w7 w8 w9 w10 w11 w12", "w1 w13", "w2 w2 w2 w2 
 def corpus(task: str = "language-model", rows: tuple[str, ...] = TEXTS) -> Corpus:
     labels = tuple(i % 2 for i in range(len(rows))) if task == "classify" else None
     split = Split("train", "train", rows, labels)
-    return Corpus(task, {"train": split}, ("a", "b"), (WORDS,), "here", "")  # type: ignore[arg-type]
+    return Corpus(task == "classify", {"train": split}, ("a", "b"), (WORDS,), "here", "")
 
 
 def tokens(task: str = "language-model", **data: object) -> CorpusTokenizer:
@@ -44,12 +45,12 @@ def schedule(
     encoded: TokenStream | TokenRows,
     context: int,
     seed: int = 0,
-    task: str = "language-model",
+    target: Target = Target.NEXT_TOKEN,
     unknown: float = 0.0,
     **training: object,
 ) -> BatchSchedule:
     settings = TrainingConfig.model_validate({"batch": 4, **training})
-    return BatchSchedule(encoded, task, settings, DataConfig(unknown=unknown), context, seed, PLAIN)  # type: ignore[arg-type]
+    return BatchSchedule(encoded, target, settings, DataConfig(unknown=unknown), context, seed, PLAIN)
 
 
 @pytest.mark.parametrize("sampling", ["random", "shuffled"])
@@ -123,7 +124,7 @@ def test_a_text_of_one_block_is_enough_and_a_shorter_one_is_refused(sampling: st
 
 
 def test_stream_is_the_rows_joined() -> None:
-    found = encode_split(corpus().train, PLAIN, "language-model", DataConfig())
+    found = encode_split(corpus().train, PLAIN, DataConfig(), has_labels=False)
     assert isinstance(found, TokenStream)
     assert found.tokens.tolist() == PLAIN.encode(" ".join(TEXTS))
 
@@ -131,14 +132,14 @@ def test_stream_is_the_rows_joined() -> None:
 def test_stream_of_characters_has_the_line_ends() -> None:
     data = DataConfig.model_validate({"tokens": "characters"})
     tokenizer = train_tokenizer(data, corpus())
-    found = encode_split(corpus().train, tokenizer, "language-model", data)
+    found = encode_split(corpus().train, tokenizer, data, has_labels=False)
     assert tokenizer.decode(found.tokens.tolist()) == "\n".join(TEXTS)
 
 
 def classified(context: int, seed: int = 0, **training: object) -> tuple[BatchSchedule, TokenRows]:
-    found = encode_split(corpus("classify").train, PLAIN, "classify", DataConfig())
+    found = encode_split(corpus("classify").train, PLAIN, DataConfig(), has_labels=True)
     assert isinstance(found, TokenRows)
-    return schedule(found, context, seed, "classify", **training), found
+    return schedule(found, context, seed, Target.CLASS, **training), found
 
 
 def test_classifier_rows_are_padded_on_the_right_to_the_context() -> None:
@@ -167,14 +168,14 @@ def test_every_row_comes_once_an_epoch_in_a_new_order() -> None:
 def sentence_rows() -> tuple[TokenRows, CorpusTokenizer, DataConfig]:
     data = DataConfig(rows="sentences")
     tokenizer = tokens(rows="sentences")
-    found = encode_split(corpus().train, tokenizer, "language-model", data)
+    found = encode_split(corpus().train, tokenizer, data, has_labels=False)
     assert isinstance(found, TokenRows)
     return found, tokenizer, data
 
 
 def test_sentences_start_and_stop_and_padding_is_outside_the_loss() -> None:
     rows, tokenizer, data = sentence_rows()
-    made = BatchSchedule(rows, "language-model", TrainingConfig(batch=5), data, 6, 0, tokenizer)
+    made = BatchSchedule(rows, Target.NEXT_TOKEN, TrainingConfig(batch=5), data, 6, 0, tokenizer)
     batch = made.batch(0)
     assert batch.attention_mask is not None
     for at, ids, labels, mask in zip(made.indices(0), batch.input_ids, batch.labels, batch.attention_mask, strict=True):
@@ -191,7 +192,7 @@ def test_sentences_start_and_stop_and_padding_is_outside_the_loss() -> None:
 
 def test_sentences_need_a_start_and_a_stop() -> None:
     with pytest.raises(DataError, match="needs a start and a stop token"):
-        encode_split(corpus().train, PLAIN, "language-model", DataConfig(rows="sentences"))
+        encode_split(corpus().train, PLAIN, DataConfig(rows="sentences"), has_labels=False)
 
 
 def test_unknown_words_are_a_share_that_inputs_and_labels_see_alike() -> None:
@@ -211,7 +212,7 @@ def test_unknown_words_are_a_share_that_inputs_and_labels_see_alike() -> None:
 def test_padding_start_and_stop_never_become_unknown() -> None:
     rows, tokenizer, _ = sentence_rows()
     made = BatchSchedule(
-        rows, "language-model", TrainingConfig(batch=5), DataConfig(rows="sentences", unknown=0.99), 20, 0, tokenizer
+        rows, Target.NEXT_TOKEN, TrainingConfig(batch=5), DataConfig(rows="sentences", unknown=0.99), 20, 0, tokenizer
     )
     batch = made.batch(0)
     assert batch.attention_mask is not None
@@ -225,7 +226,7 @@ def test_unknown_words_need_an_unknown_token() -> None:
     data = DataConfig.model_validate({"tokens": "bytes", "unknown": 0.1})
     tokenizer = train_tokenizer(data, corpus())
     with pytest.raises(DataError, match=r"data.unknown: the tokenizer \(bytes\) has no unknown token"):
-        BatchSchedule(stream(100), "language-model", TrainingConfig(), data, 8, 0, tokenizer)
+        BatchSchedule(stream(100), Target.NEXT_TOKEN, TrainingConfig(), data, 8, 0, tokenizer)
 
 
 def test_digest_tells_schedules_apart() -> None:
@@ -247,7 +248,7 @@ def test_digest_tells_schedules_apart() -> None:
 @given(length=st.integers(2, 100), context=st.integers(1, 12), size=st.integers(1, 5))
 @settings(max_examples=60, deadline=None)
 def test_every_token_but_the_first_is_predicted_exactly_once(length: int, context: int, size: int) -> None:
-    made = build_evaluation_examples(stream(length), "language-model", context, PLAIN)
+    made = build_evaluation_examples(stream(length), Target.NEXT_TOKEN, context, PLAIN)
     batches = list(made.batches(size))
     said = torch.cat([batch.labels[batch.labels != IGNORE_INDEX] for batch in batches])
     assert said.tolist() == list(range(1, length))
@@ -263,7 +264,7 @@ def test_every_token_but_the_first_is_predicted_exactly_once(length: int, contex
 
 def test_examples_of_rows_keep_order_and_count_their_tokens() -> None:
     rows, tokenizer, _ = sentence_rows()
-    made = build_evaluation_examples(rows, "language-model", 6, tokenizer)
+    made = build_evaluation_examples(rows, Target.NEXT_TOKEN, 6, tokenizer)
     batches = list(made.batches(2))
     assert [len(batch.labels) for batch in batches] == [2, 2, 1]
     assert made.tokens.tolist() == [min(6, len(text.split()) + 1) for text in TEXTS]
@@ -273,19 +274,19 @@ def test_examples_of_rows_keep_order_and_count_their_tokens() -> None:
 
 def test_examples_of_a_classifier_are_its_rows() -> None:
     _, rows = classified(6)
-    made = build_evaluation_examples(rows, "classify", 6, PLAIN)
+    made = build_evaluation_examples(rows, Target.CLASS, 6, PLAIN)
     assert torch.cat([batch.labels for batch in made.batches(2)]).tolist() == [0, 1, 0, 1, 0]
     assert made.tokens.tolist() == [1] * 5
 
 
 def test_rows_padded_to_their_batch_come_by_length_and_say_which_they_are() -> None:
     _, rows = classified(12)
-    made = build_evaluation_examples(replace(rows, pad_to_longest=True), "classify", 12, PLAIN)
+    made = build_evaluation_examples(replace(rows, pad_to_longest=True), Target.CLASS, 12, PLAIN)
     batches = list(made.batches(2))
     at = torch.cat([batch.at for batch in batches if batch.at is not None])
     assert sorted(at.tolist()) == list(range(5))
     assert rows.lengths[at].tolist() == sorted(rows.lengths.tolist(), reverse=True)
-    plain = list(build_evaluation_examples(rows, "classify", 12, PLAIN).batches(2))
+    plain = list(build_evaluation_examples(rows, Target.CLASS, 12, PLAIN).batches(2))
     assert sum(batch.input_ids.numel() for batch in batches) < sum(batch.input_ids.numel() for batch in plain)
     assert rows.labels is not None
     assert torch.equal(torch.cat([batch.labels for batch in batches]), rows.labels[at])
@@ -293,19 +294,19 @@ def test_rows_padded_to_their_batch_come_by_length_and_say_which_they_are() -> N
 
 def test_a_text_of_one_token_cannot_be_scored() -> None:
     with pytest.raises(DataError, match="train: the text has 1 tokens, and a score needs at least 2"):
-        build_evaluation_examples(stream(1), "language-model", 8, PLAIN)
+        build_evaluation_examples(stream(1), Target.NEXT_TOKEN, 8, PLAIN)
 
 
 def test_padding_does_not_depend_on_the_other_rows() -> None:
     _, rows = classified(12)
-    alone = list(build_evaluation_examples(rows, "classify", 12, PLAIN).batches(1))
-    together = next(build_evaluation_examples(rows, "classify", 12, PLAIN).batches(5))
+    alone = list(build_evaluation_examples(rows, Target.CLASS, 12, PLAIN).batches(1))
+    together = next(build_evaluation_examples(rows, Target.CLASS, 12, PLAIN).batches(5))
     assert torch.equal(torch.cat([batch.input_ids for batch in alone]), together.input_ids)
 
 
 def test_a_batch_moves_as_a_whole() -> None:
     _, rows = classified(6)
-    moved = next(build_evaluation_examples(rows, "classify", 6, PLAIN).batches(2)).to("meta")
+    moved = next(build_evaluation_examples(rows, Target.CLASS, 6, PLAIN).batches(2)).to("meta")
     assert moved.attention_mask is not None
     assert {moved.input_ids.device.type, moved.labels.device.type, moved.attention_mask.device.type} == {"meta"}
 

@@ -46,7 +46,7 @@ from headtohead.data.sources.loading import load_corpus
 from headtohead.errors import DataError
 for name in ("owner/name", "owner/other"):
     try:
-        print(load_corpus(DataConfig(source="hub:" + name, validation=0.0), "language-model").train.rows)
+        print(load_corpus(DataConfig(source="hub:" + name, validation=0.0), has_labels=False).train.rows)
     except DataError as error:
         print("refused:", error)
 """
@@ -68,4 +68,4 @@ def test_without_a_network_the_cache_is_enough_and_what_it_lacks_is_refused(writ
 
 def test_a_name_that_is_none_is_refused() -> None:
     with pytest.raises(DataError, match=r"is written hub:owner/name"):
-        load_corpus(DataConfig(source="hub:a b/c"), "language-model")
+        load_corpus(DataConfig(source="hub:a b/c"), has_labels=False)

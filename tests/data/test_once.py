@@ -3,6 +3,7 @@
 import torch
 
 from headtohead.config.data import DataConfig
+from headtohead.config.tasks import Target
 from headtohead.config.training import TrainingConfig
 from headtohead.data.batches import IGNORE_INDEX, BatchSchedule, count_tokens, encode_split
 from headtohead.data.sources.loading import load_corpus
@@ -16,10 +17,10 @@ def made(write, **once):
     write("train.txt", "\n".join(ROWS + SINGLE))
     path = write("test.txt", "the cat ran")
     data = DataConfig(source=str(path.parent), validation=0.0, once=once)
-    texts = load_corpus(data, "language-model")
+    texts = load_corpus(data, has_labels=False)
     tokenizer = train_tokenizer(data, texts)
-    encoded = encode_split(texts.train, tokenizer, "language-model", data)
-    schedule = BatchSchedule(encoded, "language-model", TrainingConfig(batch=8), data, 8, 0, tokenizer)
+    encoded = encode_split(texts.train, tokenizer, data, has_labels=False)
+    schedule = BatchSchedule(encoded, Target.NEXT_TOKEN, TrainingConfig(batch=8), data, 8, 0, tokenizer)
     return schedule, tokenizer, count_tokens(encoded, tokenizer.vocab_size)
 
 
@@ -48,11 +49,11 @@ def test_what_is_given_away_goes_to_words_that_train_never_shows(write):
     write("train_LM.txt", "\n".join(ROWS + SINGLE))
     path = write("test_LM_obama.txt", "the cat ran")
     data = DataConfig(source=str(path.parent), validation=0.0, vocabulary="course", once={"unseen": 1.0})
-    texts = load_corpus(data, "language-model")
+    texts = load_corpus(data, has_labels=False)
     tokenizer = train_tokenizer(data, texts)
-    encoded = encode_split(texts.train, tokenizer, "language-model", data)
+    encoded = encode_split(texts.train, tokenizer, data, has_labels=False)
     shown = count_tokens(encoded, tokenizer.vocab_size)
-    schedule = BatchSchedule(encoded, "language-model", TrainingConfig(batch=8), data, 8, 0, tokenizer)
+    schedule = BatchSchedule(encoded, Target.NEXT_TOKEN, TrainingConfig(batch=8), data, 8, 0, tokenizer)
     words = set()
     for step in range(20):
         batch = schedule.batch(step)
@@ -82,7 +83,7 @@ def test_held_back_rows_are_not_in_the_courses_vocabulary(write):
     write("train_LM.txt", "\n".join(f"word{i} and word{i}" for i in range(60)))
     path = write("test_LM_obama.txt", "and so on")
     data = DataConfig(source=str(path.parent), validation=0.2, vocabulary="course")
-    texts = load_corpus(data, "language-model")
+    texts = load_corpus(data, has_labels=False)
     vocabulary = set(" ".join(texts.vocabulary_rows).split())
     assert {"hello", "bye"} <= vocabulary
     held = {word for row in texts.splits["validation"].rows for word in row.split()} - {"and"}

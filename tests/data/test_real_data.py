@@ -12,6 +12,7 @@ import pytest
 from nltk.tokenize import NLTKWordTokenizer
 
 from headtohead.config.data import DataConfig
+from headtohead.config.tasks import Target
 from headtohead.data.batches import encode_split
 from headtohead.data.examples import build_evaluation_examples
 from headtohead.data.sources.loading import load_corpus
@@ -25,7 +26,7 @@ COURSE_VOCABULARY = 5755
 @cache
 def speeches(folder: Path, task: str) -> tuple[DataConfig, Corpus, CorpusTokenizer]:
     data = DataConfig(source=str(folder), vocabulary="course", validation=0.0)
-    corpus = load_corpus(data, task)  # type: ignore[arg-type]
+    corpus = load_corpus(data, has_labels=task == "classify")
     return data, corpus, train_tokenizer(data, corpus)
 
 
@@ -65,9 +66,9 @@ def test_every_row_of_the_speeches_is_cut_as_nltk_cuts_it(shared: Shared) -> Non
 def test_about_two_words_in_a_hundred_are_unknown(shared: Shared) -> None:
     data, corpus, tokenizer = speeches(shared("speeches/speechesdataset"), "language-model")
     for split in corpus.get_test_splits():
-        tokens = encode_split(split, tokenizer, "language-model", data).tokens
+        tokens = encode_split(split, tokenizer, data, has_labels=False).tokens
         assert 0.01 < (tokens == tokenizer.unk_id).float().mean() < 0.04
-    train = encode_split(corpus.train, tokenizer, "language-model", data).tokens
+    train = encode_split(corpus.train, tokenizer, data, has_labels=False).tokens
     assert (train != tokenizer.unk_id).all()
     assert 25_000 < len(train) < 35_000
 
@@ -75,13 +76,15 @@ def test_about_two_words_in_a_hundred_are_unknown(shared: Shared) -> None:
 def test_held_out_speeches_are_scored_to_the_last_word(shared: Shared) -> None:
     data, corpus, tokenizer = speeches(shared("speeches/speechesdataset"), "language-model")
     for split in corpus.get_test_splits():
-        encoded = encode_split(split, tokenizer, "language-model", data)
-        assert int(build_evaluation_examples(encoded, "language-model", 32, tokenizer).tokens.sum()) == len(encoded) - 1
+        encoded = encode_split(split, tokenizer, data, has_labels=False)
+        assert (
+            int(build_evaluation_examples(encoded, Target.NEXT_TOKEN, 32, tokenizer).tokens.sum()) == len(encoded) - 1
+        )
 
 
 def test_sst2_is_read_by_numbered_columns(shared: Shared) -> None:
     spec = {"source": str(shared("sst2")), "columns": {"label": 0, "text": 1}}
-    corpus = load_corpus(DataConfig.model_validate(spec), "classify")
+    corpus = load_corpus(DataConfig.model_validate(spec), has_labels=True)
     assert {name: len(split.rows) for name, split in corpus.splits.items()} == {
         "train": 6920,
         "validation": 872,
@@ -105,14 +108,14 @@ def test_shakespeare_is_read_speech_by_speech(shared: Shared) -> None:
 def test_one_billion_words_sample_is_read_by_data_files(shared: Shared) -> None:
     files = {"train": "1b_benchmark.test.tokens", "test": {"dev": "1b_benchmark.dev.tokens"}}
     data = DataConfig.model_validate({"source": str(shared("1b-benchmark")), "files": files, "validation": 0.0})
-    corpus = load_corpus(data, "language-model")
+    corpus = load_corpus(data, has_labels=False)
     assert {name: len(split.rows) for name, split in corpus.splits.items()} == {"train": 12105, "dev": 12216}
 
 
 def test_summaries_and_stories_are_read_by_named_columns(shared: Shared) -> None:
     for folder, column, rows in (("summaries/dialogsum", "document", 3000), ("summaries/scitldr", "document", 1992)):
         spec = {"source": str(shared(folder)), "columns": {"text": column}}
-        assert len(load_corpus(DataConfig.model_validate(spec), "language-model").train.rows) == rows
+        assert len(load_corpus(DataConfig.model_validate(spec), has_labels=False).train.rows) == rows
     spec = {"source": str(shared("rocstories") / "stories.jsonl"), "columns": {"text": "prompt"}, "validation": 0.0}
-    corpus = load_corpus(DataConfig.model_validate(spec), "language-model")
+    corpus = load_corpus(DataConfig.model_validate(spec), has_labels=False)
     assert sum(len(split.rows) for split in corpus.splits.values()) == 3742

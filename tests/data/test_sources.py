@@ -19,7 +19,7 @@ MANY = "".join(f"{i % 2}\trow number {i}\n" for i in range(200))
 
 def corpus(source: Path | str, task: str = "language-model", base: Path | None = None, **data: object) -> Corpus:
     spec = DataConfig.model_validate({"source": str(source), **data})
-    return load_corpus(spec, task, base_folder=base or Path())  # type: ignore[arg-type]
+    return load_corpus(spec, has_labels=task == "classify", base_folder=base or Path())
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from tokenizers import models, pre_tokenizers
 from headtohead.atomic_io import compute_fingerprint, get_cache_folder, read_json, read_jsonl
 from headtohead.config import loading as config_loading
 from headtohead.config.data import DataConfig
+from headtohead.config.tasks import Target
 from headtohead.config.training import TrainingConfig
 from headtohead.data import token_cache
 from headtohead.data.batches import BatchSchedule, TokenRows, TokenStream, count_tokens
@@ -105,11 +106,11 @@ def test_the_store_holds_what_would_be_made_in_memory(
     monkeypatch.setattr(token_cache, "SHARD_BYTES", 1000)
     path = write("text/train.txt", text.replace("\n", "\r\n").encode("utf-8-sig"))
     data = DataConfig.model_validate({"source": str(path.parent), **CASES[case]})
-    made = load_tokenized_corpus(data, "language-model")
+    made = load_tokenized_corpus(data, has_labels=False)
     monkeypatch.setattr("headtohead.data.sources.readers.STREAMING_THRESHOLD_BYTES", 2**25)
-    twin = token_cache.tokenize_in_memory(data, "language-model")
+    twin = token_cache.tokenize_in_memory(data, has_labels=False)
     same(made, twin)
-    same(load_tokenized_corpus(data, "language-model"), twin)
+    same(load_tokenized_corpus(data, has_labels=False), twin)
     assert isinstance(made.corpus.train.rows, DiskTextRows)
     assert made.encoded["train"].tokens.dtype == torch.uint16
 
@@ -120,10 +121,10 @@ def test_files_of_their_own_and_the_default_corpus(write: Callable[..., Path], m
     write("text/test_a.txt", lines(200, 2))
     path = write("text/train.txt", lines(300))
     data = DataConfig(source=str(path.parent), test_rows=30)
-    made = load_tokenized_corpus(data, "language-model")
+    made = load_tokenized_corpus(data, has_labels=False)
     assert len(made.corpus.splits["a"].rows) == 30
     monkeypatch.undo()
-    same(made, token_cache.tokenize_in_memory(data, "language-model"))
+    same(made, token_cache.tokenize_in_memory(data, has_labels=False))
 
 
 @pytest.mark.parametrize("vocabulary", ["train", "course"])
@@ -132,8 +133,8 @@ def test_a_classifier_finds_its_labels(write: Callable[..., Path], vocabulary: s
     write("rows/test_CLS.tsv", "\n".join(f"{i % 3}\t{row}" for i, row in enumerate(rows(20, 1))))
     path = write("rows/train_CLS.tsv", "\n".join(f"{i % 3}\t{row}" for i, row in enumerate(rows(90))))
     data = DataConfig.model_validate({"source": str(path.parent), "vocabulary": vocabulary})
-    load_tokenized_corpus(data, "classify")
-    same(load_tokenized_corpus(data, "classify"), token_cache.tokenize_in_memory(data, "classify"))
+    load_tokenized_corpus(data, has_labels=True)
+    same(load_tokenized_corpus(data, has_labels=True), token_cache.tokenize_in_memory(data, has_labels=True))
 
 
 def test_more_than_65536_entries_take_four_bytes(write: Callable[..., Path], tmp_path: Path) -> None:
@@ -143,21 +144,21 @@ def test_more_than_65536_entries_take_four_bytes(write: Callable[..., Path], tmp
     path = write("text/train.txt", "\n".join(f"w{i} w{69_999 - i}" for i in range(200)))
     tokens = {"kind": "file", "path": str(tmp_path / "tokenizer.json")}
     data = DataConfig.model_validate({"source": str(path.parent), "tokens": tokens})
-    made = load_tokenized_corpus(data, "language-model")
+    made = load_tokenized_corpus(data, has_labels=False)
     assert made.encoded["train"].tokens.dtype == torch.uint32
     assert int(made.encoded["train"].tokens.long().max()) > 2**16
-    same(made, token_cache.tokenize_in_memory(data, "language-model"))
+    same(made, token_cache.tokenize_in_memory(data, has_labels=False))
 
 
 @pytest.mark.parametrize("form", ["stream", "sentences"])
 def test_batches_and_examples_are_equal_to_the_bit(write: Callable[..., Path], form: str) -> None:
     path = write("train.txt", lines(400))
     data = DataConfig.model_validate({"source": str(path), "rows": form, "unknown": 0.1, "once": {"hidden": 0.5}})
-    mine, theirs = load_tokenized_corpus(data, "language-model"), token_cache.tokenize_in_memory(data, "language-model")
+    mine, theirs = load_tokenized_corpus(data, has_labels=False), token_cache.tokenize_in_memory(data, has_labels=False)
     for sampling in ("random", "shuffled"):
         training = TrainingConfig.model_validate({"batch": 4, "sampling": sampling})
         one, other = (
-            BatchSchedule(at.encoded["train"], "language-model", training, data, 8, 3, at.tokenizer)
+            BatchSchedule(at.encoded["train"], Target.NEXT_TOKEN, training, data, 8, 3, at.tokenizer)
             for at in (mine, theirs)
         )
         assert one.digest(50) == other.digest(50)
@@ -166,7 +167,7 @@ def test_batches_and_examples_are_equal_to_the_bit(write: Callable[..., Path], f
             assert torch.equal(one.batch(step).labels, other.batch(step).labels)
     for stride_to in (1, 7, 10**6):
         both = [
-            build_evaluation_examples(at.encoded["test"], "language-model", 8, at.tokenizer)
+            build_evaluation_examples(at.encoded["test"], Target.NEXT_TOKEN, 8, at.tokenizer)
             .sample(stride_to)
             .batches(4)
             for at in (mine, theirs)
@@ -180,11 +181,11 @@ def test_a_sample_of_examples_is_every_so_many_batches() -> None:
     """Those that are left out are not made at all: each would be read from the disk."""
     stream = TokenStream("train", torch.arange(1000))
     data = DataConfig()
-    tokenizer = token_cache.tokenize_in_memory(data, "language-model").tokenizer
+    tokenizer = token_cache.tokenize_in_memory(data, has_labels=False).tokenizer
     for context in (7, 9, 10):
-        every = list(build_evaluation_examples(stream, "language-model", context, tokenizer).batches(4))
+        every = list(build_evaluation_examples(stream, Target.NEXT_TOKEN, context, tokenizer).batches(4))
         for limit in (3, 10, 40):
-            sample = build_evaluation_examples(stream, "language-model", context, tokenizer).sample(limit)
+            sample = build_evaluation_examples(stream, Target.NEXT_TOKEN, context, tokenizer).sample(limit)
             picked = every[:: sample.stride]
             found = list(sample.batches(4))
             assert [b.input_ids.tolist() for b in found] == [b.input_ids.tolist() for b in picked]
@@ -193,8 +194,8 @@ def test_a_sample_of_examples_is_every_so_many_batches() -> None:
 def test_tokens_are_mapped_and_not_read(write: Callable[..., Path]) -> None:
     path = write("train.txt", lines(300))
     data = DataConfig(source=str(path))
-    load_tokenized_corpus(data, "language-model")
-    tokens = load_tokenized_corpus(data, "language-model").encoded["train"].tokens
+    load_tokenized_corpus(data, has_labels=False)
+    tokens = load_tokenized_corpus(data, has_labels=False).encoded["train"].tokens
     mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if "split0.tokens" in line]
     addresses = [int(part, 16) for line in mapped for part in line.split()[0].split("-")]
     assert mapped and min(addresses) <= tokens.data_ptr() < max(addresses)
@@ -214,7 +215,7 @@ def dying(path, line):
         os.kill(os.getpid(), signal.SIGKILL)
     real(path, line)
 token_cache.append_jsonl = dying
-token_cache.load_tokenized_corpus(DataConfig(source=sys.argv[1], rows=sys.argv[3]), "language-model")
+token_cache.load_tokenized_corpus(DataConfig(source=sys.argv[1], rows=sys.argv[3]), has_labels=False)
 """
 
 
@@ -241,10 +242,10 @@ def test_a_kill_loses_only_the_shards_on_their_way(
         "headtohead.data.sources.loading.load_corpus", lambda *a, **k: pytest.fail("texts were read again")
     )
     data = DataConfig.model_validate({"source": str(path), "rows": form})
-    made = load_tokenized_corpus(data, "language-model")
+    made = load_tokenized_corpus(data, has_labels=False)
     monkeypatch.undo()
     assert min(at for name, at in cut if name == "split0") == before[-1]["rows"]
-    same(made, token_cache.tokenize_in_memory(data, "language-model"))
+    same(made, token_cache.tokenize_in_memory(data, has_labels=False))
 
 
 def test_a_kill_while_texts_are_read_begins_anew(write: Callable[..., Path], cache: Path) -> None:
@@ -253,7 +254,7 @@ def test_a_kill_while_texts_are_read_begins_anew(write: Callable[..., Path], cac
     folder = cache / token_cache._hash_json(token_cache._build_cache_key(data, "language-model", Path()))[:24]
     folder.mkdir(parents=True)
     write_text_rows(folder, "split0", ["half of it"])
-    same(load_tokenized_corpus(data, "language-model"), token_cache.tokenize_in_memory(data, "language-model"))
+    same(load_tokenized_corpus(data, has_labels=False), token_cache.tokenize_in_memory(data, has_labels=False))
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "tokenizer.json", "split0.tokens", "split1.counts", "split0.text"])
@@ -263,7 +264,7 @@ def test_damage_is_seen_and_said_and_made_good(
 ) -> None:
     path = write("train.txt", lines(60))
     data = DataConfig(source=str(path))
-    load_tokenized_corpus(data, "language-model")
+    load_tokenized_corpus(data, has_labels=False)
     (folder,) = cache.iterdir()
     content = (folder / name).read_bytes()
     if damage == "gone":
@@ -273,7 +274,7 @@ def test_damage_is_seen_and_said_and_made_good(
         changed = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
         (folder / name).write_bytes(content[:middle] if damage == "cut" else changed)
     capsys.readouterr()
-    same(load_tokenized_corpus(data, "language-model"), token_cache.tokenize_in_memory(data, "language-model"))
+    same(load_tokenized_corpus(data, has_labels=False), token_cache.tokenize_in_memory(data, has_labels=False))
     said = capsys.readouterr().err
     if (name, damage) != ("manifest.json", "gone"):
         assert "damaged" in said and "made anew" in said
@@ -286,7 +287,7 @@ def test_another_text_another_setting_or_another_code_is_another_store(
     path = write("train.txt", lines(60))
 
     def count(data: DataConfig) -> int:
-        load_tokenized_corpus(data, "language-model")
+        load_tokenized_corpus(data, has_labels=False)
         return len(list(cache.iterdir()))
 
     data = DataConfig(source=str(path))
@@ -329,7 +330,7 @@ def test_where_nothing_can_be_written_memory_does(
 
     monkeypatch.setattr(token_cache, "lock_cache_folder", refuse)
     data = DataConfig(source=str(path))
-    same(load_tokenized_corpus(data, "language-model"), token_cache.tokenize_in_memory(data, "language-model"))
+    same(load_tokenized_corpus(data, has_labels=False), token_cache.tokenize_in_memory(data, has_labels=False))
     assert not cache.exists()
 
 
@@ -386,8 +387,8 @@ def test_few_rows_are_held_back_as_in_memory(write: Callable[..., Path], monkeyp
     for seed in range(6):
         path = write("train.txt", lines(4, seed))
         data = DataConfig(source=str(path))
-        plain = load_corpus(data, "language-model")
-        made = load_tokenized_corpus(data, "language-model").corpus
+        plain = load_corpus(data, has_labels=False)
+        made = load_tokenized_corpus(data, has_labels=False).corpus
         assert made.digest == plain.digest
 
 

@@ -59,7 +59,7 @@ def test_an_attention_without_maps_costs_no_trial(small: Any, tmp_path: Path, mo
     prepared = prepare_dataset(trial.data, trial.task)
     model = build_model(trial.model, prepared.tokenizer.vocab_size, seed=1)
     examples = data_examples.build_evaluation_examples(
-        prepared.encoded["validation"], trial.task, 8, prepared.tokenizer
+        prepared.encoded["validation"], trial.spec.target, 8, prepared.tokenizer
     )
     trial_metrics.write_head_measures(tmp_path, model, examples, prepared.tokenizer, "validation")
     assert not (tmp_path / trial_metrics.FILE_NAME).exists()
@@ -70,7 +70,7 @@ def test_large_models_are_measured_on_fewer_rows(small: Any, monkeypatch: pytest
     prepared = prepare_dataset(trial.data, trial.task)
     model = build_model(trial.model, prepared.tokenizer.vocab_size, seed=1)
     examples = data_examples.build_evaluation_examples(
-        prepared.encoded["validation"], trial.task, 8, prepared.tokenizer
+        prepared.encoded["validation"], trial.spec.target, 8, prepared.tokenizer
     )
     usual = trial_metrics.compute_head_measures(model, examples, prepared.tokenizer)
     monkeypatch.setattr(trial_metrics, "TARGET_ABLATION_COST", 1.0)

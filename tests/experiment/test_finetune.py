@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from headtohead.cli.app import app
 from headtohead.config import experiment as config_experiment
 from headtohead.config import loading as config_loading
+from headtohead.config.tasks import Target
 from headtohead.errors import ConfigError, DataError, ModelError
 from headtohead.experiment import encoder_inputs, inference, loading, model_io
 from headtohead.runner import run_experiment
@@ -119,7 +120,7 @@ def test_batches_are_a_function_of_seed_and_step_of_like_length_and_as_wide_as_t
 
     def schedule(seed: int, **changes: Any) -> BatchSchedule:
         training = trial.training.model_copy(update=changes)
-        return BatchSchedule(rows, "classify", training, trial.data, 64, seed, prepared.tokenizer)
+        return BatchSchedule(rows, Target.CLASS, training, trial.data, 64, seed, prepared.tokenizer)
 
     one, again = schedule(0), schedule(0)
     order = [5, 0, 3, 9, 12]

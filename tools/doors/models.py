@@ -21,7 +21,7 @@ def _tokenizers(scratch: Path) -> list[bytes]:
     for tokens in ("words", "characters", "bytes", {"kind": "bpe", "vocab_size": 280}):
         data = config_data.DataConfig.model_validate({"source": str(texts), "tokens": tokens})
         made.append(
-            tokenizers.train_tokenizer(data, loading.load_corpus(data, "language-model")).save(scratch).read_bytes()
+            tokenizers.train_tokenizer(data, loading.load_corpus(data, has_labels=False)).save(scratch).read_bytes()
         )
     return made
 

@@ -50,7 +50,7 @@ def _knock_corpus(data: bytes, scratch: Path, name: str, task: str, **settings: 
 
     (scratch / name).write_bytes(data)
     data_ = config_data.DataConfig.model_validate({"source": str(scratch / name), **settings})
-    found = loading.load_corpus(data_, "classify" if task == "classify" else "language-model")
+    found = loading.load_corpus(data_, has_labels=task == "classify")
     assert sum(len(row) for split in found.splits.values() for row in split.rows) <= 2 * len(data) + 1000
     tokenizers.train_tokenizer(data_, found).encode_batch(list(found.train.rows)[:20])
 

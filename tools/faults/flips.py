@@ -233,13 +233,13 @@ def _tokens(how: How, what: str) -> Seen:
     world = undisturbed(how).world(how.scratch / "tokens")
     data = trial_of(world).data
     with cache_of(world):
-        wanted = load_tokenized_corpus(data, "language-model")
+        wanted = load_tokenized_corpus(data, has_labels=False)
 
     def check(copy: Path, path: Path) -> str:
         errors = io.StringIO()
         other = World(copy.parent, world.kind)  # whose cache is the copy
         with cache_of(other), contextlib.redirect_stderr(errors):
-            there = load_tokenized_corpus(data, "language-model")
+            there = load_tokenized_corpus(data, has_labels=False)
         if not _alike(there, wanted):
             return "was used without a word"
         return HARMLESS if path.name in errors.getvalue() else "was made anew, but not named"

@@ -22,6 +22,7 @@ from headtohead.attention_analysis.maps import (
 )
 from headtohead.attention_analysis.pictures import AttentionFigure, AttentionPanel
 from headtohead.config import model
+from headtohead.config.tasks import Target
 from headtohead.errors import ModelError
 from headtohead.experiment import model_io
 from headtohead.experiment.model_io import SavedModel
@@ -198,7 +199,7 @@ def _compute_panel(opened: ModelBundle, text: str, name: str, pad: bool | None) 
         opened.model,
         reading,
         name=name,
-        is_causal=opened.task == "language-model",
+        is_causal=opened.target.is_causal,
         pad_to=_choose_padded_length(opened, len(reading.ids), pad),
         pad_id=opened.tokenizer.pad_id,
     )
@@ -212,7 +213,7 @@ def _choose_padded_length(opened: ModelBundle, length: int, pad: bool | None) ->
         raise ModelError(f"{opened.name}: padded to its context of {context:,} tokens, a text cannot be shown")
     if pad is not None:
         return context if pad else None
-    if not isinstance(opened, SavedModel) or opened.task != "classify":
+    if not isinstance(opened, SavedModel) or not opened.target.is_class:
         return None
     if not isinstance(opened.trial.model, model.TransformerConfig):
         return None
@@ -225,10 +226,10 @@ def _get_prefix_and_suffix_ids(opened: ModelBundle, text: str) -> tuple[Sequence
     tokenizer = opened.tokenizer
     if isinstance(opened, SavedModel) and not isinstance(tokenizer, PretrainedTokenizer):
         # A language model of single rows is shown their beginning; its stop is only ever predicted.
-        starts = opened.task == "language-model" and tokenizer.bos_id is not None and tokenizer.eos_id is not None
+        starts = opened.target.is_causal and tokenizer.bos_id is not None and tokenizer.eos_id is not None
         return ([tokenizer.bos_id] if starts and tokenizer.bos_id is not None else []), []
     assert isinstance(tokenizer, PretrainedTokenizer)
-    if opened.task != "language-model":
+    if not opened.target.is_causal:
         whole, words = tokenizer.encode_with_special_tokens(text), tokenizer.encode(text)
         at = next((i for i in range(len(whole)) if whole[i : i + len(words)] == words), 0)
         return whole[:at], whole[at + len(words) :]
@@ -267,20 +268,20 @@ def _add_loss_increases(
 
 def _build_loss_function(opened: ModelBundle, input_ids: torch.Tensor) -> Callable[[], WeightArray]:
     """The loss of this text: of each next token, or of the class that the model names."""
-    if opened.task == "encoder":
+    if opened.target is Target.NONE:
         raise ModelError(f"{opened.name}: an encoder without a task has no loss that could rise; leave out --silence")
-    if opened.task == "language-model" and input_ids.shape[1] < 2:
+    if opened.target.is_causal and input_ids.shape[1] < 2:
         raise ModelError("a text of one token has no loss: there is nothing to predict from it")
 
     @torch.no_grad()
     def score() -> WeightArray:
-        if opened.task == "language-model":
+        if opened.target.is_causal:
             logits = opened.model(input_ids).logits[0, :-1].float()
             return F.cross_entropy(logits, input_ids[0, 1:], reduction="none").numpy()
         return F.cross_entropy(_compute_class_logits(opened, input_ids), named, reduction="none").numpy()
 
     with torch.no_grad():
-        named = _compute_class_logits(opened, input_ids).argmax(-1) if opened.task == "classify" else input_ids[0, :1]
+        named = _compute_class_logits(opened, input_ids).argmax(-1) if opened.target.is_class else input_ids[0, :1]
     return score
 
 

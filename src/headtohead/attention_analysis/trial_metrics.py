@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headtohead.atomic_io import write_json
+from headtohead.config.tasks import Target
 from headtohead.errors import ModelError
 from headtohead.experiment import schemas
 from headtohead.experiment.run_folder import SCHEMA_VERSION, Run
@@ -69,7 +70,7 @@ def compute_head_measures(
             at = row["layer"] - 1, row["head"] - 1
             row |= {"induction": float(score[at]), "control": float(control[at])}
     if few * _estimate_row_cost(model) <= MAX_ABLATION_COST and _can_ablate_heads(model):
-        _add_loss_increases(model, batches, examples.task, found)
+        _add_loss_increases(model, batches, examples.target, found)
     found = [{name: _replace_nan(value) for name, value in row.items()} for row in found]
     for row in found:
         row |= {"copies": head_metrics.is_induction_head(row), "idle": head_metrics.is_idle_head(row)}
@@ -94,14 +95,16 @@ def _can_ablate_heads(model: Transformer) -> bool:
     return all(sum(isinstance(m, Merge) for m in layer.modules()) == 1 for layer in model.layers)
 
 
-def _add_loss_increases(model: Transformer, batches: Sequence[Any], task: str, head_records: list[HeadRecord]) -> None:
+def _add_loss_increases(
+    model: Transformer, batches: Sequence[Any], target: Target, head_records: list[HeadRecord]
+) -> None:
     """How much the loss rises without each head, with a t interval over the rows that it was tried on."""
     import torch
 
     from headtohead.attention_analysis import head_metrics
     from headtohead.training.objectives import build_objective, evaluate
 
-    objective, device = build_objective(task), torch.device("cpu")
+    objective, device = build_objective(target), torch.device("cpu")
     whole = evaluate(model, objective, batches, device)
 
     def score() -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -17,6 +17,7 @@ from headtohead.audit.model_checks.padding import audit_padding
 from headtohead.audit.model_checks.positions import audit_position_signals
 from headtohead.audit.probe import AuditedModel, InputIds, UnsupportedInputError
 from headtohead.audit.result import CheckResult, build_not_applicable
+from headtohead.config.tasks import Target
 
 MODEL_AUDITS: dict[str, Callable[[AuditedModel], CheckResult]] = {
     "causality": audit_causality,
@@ -35,7 +36,7 @@ MODEL_AUDITS: dict[str, Callable[[AuditedModel], CheckResult]] = {
 def audit_model(
     model: nn.Module,
     *,
-    task: str,
+    target: Target,
     vocab_size: int,
     context: int,
     num_classes: int | None = None,
@@ -52,7 +53,7 @@ def audit_model(
     """
     subject = AuditedModel(
         model,
-        task=task,
+        target=target,
         vocab_size=vocab_size,
         context=context,
         num_classes=num_classes,

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from headtohead.audit.tolerance import EXACT_TOLERANCE, ROUNDING_TOLERANCE, Difference, measure_difference
 from headtohead.config import model
+from headtohead.config.tasks import Target
 from headtohead.errors import ModelError
 from headtohead.nn.custom_model import CustomModel
 from headtohead.nn.parts.pattern import Pattern
@@ -60,7 +61,7 @@ class AuditedModel:
         self,
         model: nn.Module,
         *,
-        task: str,
+        target: Target,
         vocab_size: int,
         context: int,
         num_classes: int | None = None,
@@ -70,14 +71,14 @@ class AuditedModel:
         seed: int = 0,
         perturb_if_insensitive: bool = True,
     ) -> None:
-        if task == "classify" and num_classes is None:
+        if target.is_class and num_classes is None:
             raise ModelError("a classifier can be audited only when the number of its classes is given")
-        self.decoder = task != "classify"
+        self.is_causal, self.predicts_tokens = target.is_causal, not target.is_class
         self.vocab, self.context, self.pad_id, self.seed = vocab_size, context, pad_id, seed
         if self._num_content_tokens < 2:
             raise ModelError(f"a vocabulary of {vocab_size} leaves no other token to try")
         self.model = _deepcopy_model(
-            _wrap_bare_module(model, vocab_size, None if self.decoder else num_classes, context)
+            _wrap_bare_module(model, vocab_size, num_classes if target.is_class else None, context)
         )
         self.takes = _find_supported_arguments(self.model)
         self.parameters = sum(p.numel() for p in self.model.parameters())
@@ -301,12 +302,12 @@ class AuditedModel:
         """Zeros in an output or a gate can hide what a model does: nothing it reads elsewhere moves its answer."""
         ids = self.ids[:2]
         other = self.others(ids)
-        if self.decoder:
+        if self.predicts_tokens:
             other = torch.cat((other[:, :-1], ids[:, -1:]), dim=1)
         one, two = self.logits(ids), self.logits(other)
         return (
             measure_difference(one, two, "", self.exact).equal
-            if not self.decoder
+            if not self.predicts_tokens
             else torch.equal(one[:, -1], two[:, -1])
         )
 

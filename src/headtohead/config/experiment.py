@@ -14,14 +14,13 @@ from headtohead.config.data import DataConfig
 from headtohead.config.distillation import TeacherConfig
 from headtohead.config.model import ModelConfig, TransformerConfig
 from headtohead.config.search import SearchConfig
+from headtohead.config.tasks import TASK_SPECS, MetricName, TaskName, TaskSpec
 from headtohead.config.training import TrainingConfig
 
 BASELINE = "baseline"
 EXPERIMENT_NAME_PATTERN = re.compile(r"[^/\\\x00-\x1f\x7f]{1,100}")
 
 
-TaskName = Literal["language-model", "classify", "finetune", "distil"]
-PredictionTask = Literal["language-model", "classify"]
 SeedCount = Annotated[int, Field(ge=1, le=10_000)] | Annotated[str, Field(pattern=r"^auto( up to \d{1,4})?$")]
 NON_FINGERPRINT_FIELDS = {
     "question",
@@ -46,7 +45,7 @@ DEFAULT_MAX_SEEDS = 12
 class PrimaryMetric(BaseConfig):
     """What the verdict is taken from. Stands in the file so that nobody chooses it afterwards."""
 
-    metric: Literal["perplexity", "accuracy"]
+    metric: MetricName
     split: str = "test"
     """test (all held-out texts), validation, or the name of one held-out text"""
 
@@ -108,7 +107,7 @@ class PublishedResult(BaseConfig):
     """whose"""
     variant: str = BASELINE
     split: str
-    metric: Literal["perplexity", "accuracy"]
+    metric: MetricName
     value: float
     step: StepOrEpoch | None = None
     note: str = ""
@@ -159,9 +158,8 @@ class Trial(BaseConfig):
     """a trial of a search: only validation data is scored, and no model is kept"""
 
     @property
-    def prediction_task(self) -> PredictionTask:
-        """What the model is to say of the texts: fine-tuning is classifying with weights that are there already."""
-        return "language-model" if self.task in ("language-model", "distil") else "classify"
+    def spec(self) -> TaskSpec:
+        return TASK_SPECS[self.task]
 
     def settings(self) -> dict[str, Any]:
         return remove_unused_distillation_fields(
@@ -212,6 +210,10 @@ class Experiment(BaseConfig):
         if not EXPERIMENT_NAME_PATTERN.fullmatch(name) or not name.strip(". "):
             raise ValueError("is used as a folder name: up to 100 characters, no / or \\, and not only periods")
         return name
+
+    @property
+    def spec(self) -> TaskSpec:
+        return TASK_SPECS[self.task]
 
     @property
     def max_seeds(self) -> int:

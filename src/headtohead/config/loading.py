@@ -33,6 +33,7 @@ from headtohead.config.overlays import (
     drop_full_table,
 )
 from headtohead.config.search import check_search
+from headtohead.config.tasks import TASK_SPECS
 from headtohead.config.toml import MAX_FILE_BYTES, check_values, parse_toml
 from headtohead.errors import ConfigError, RequestError, ValidationIssue, suggest
 
@@ -217,8 +218,8 @@ def _exclude_seen(faults: list[ValidationIssue], seen: set[tuple[str, str]]) -> 
 def _fill_defaults(raw: RawConfig, name: str) -> RawConfig:
     raw = {"name": name, **copy.deepcopy(raw)}
     primary = raw.setdefault("primary", {})
-    if isinstance(primary, dict) and isinstance(raw.get("task"), str):
-        primary.setdefault("metric", "perplexity" if raw["task"] in ("language-model", "distil") else "accuracy")
+    if isinstance(primary, dict) and raw.get("task") in TASK_SPECS:
+        primary.setdefault("metric", TASK_SPECS[raw["task"]].metric)
     return raw
 
 

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from headtohead import rng
 from headtohead.config.data import DataConfig, RareWordsConfig
+from headtohead.config.tasks import Target
 from headtohead.config.training import TrainingConfig
-from headtohead.data.splits import Split, TaskName
+from headtohead.data.splits import Split
 from headtohead.data.tokenizers import TokenizerProtocol
 from headtohead.errors import DataError
 
@@ -121,30 +122,36 @@ class TokenRows:
 EncodedSplit = TokenStream | TokenRows
 
 
-def encode_split(split: Split, tokenizer: TokenizerProtocol, task: TaskName, data: DataConfig) -> EncodedSplit:
+def encode_split(split: Split, tokenizer: TokenizerProtocol, data: DataConfig, *, has_labels: bool) -> EncodedSplit:
     """The split as numbers, in the form that task and data.rows ask for."""
-    ids = encode_row_range(split, split.rows, 0, tokenizer, task, data)
-    if is_stream(task, data):
+    ids = encode_row_range(split, split.rows, 0, tokenizer, data, has_labels=has_labels)
+    if is_stream(data, has_labels=has_labels):
         return TokenStream(split.name, _flatten_token_ids(ids))
-    return build_token_rows(split, ids, has_labels=task == "classify")
+    return build_token_rows(split, ids, has_labels=has_labels)
 
 
-def is_stream(task: TaskName, data: DataConfig) -> bool:
-    return task == "language-model" and data.rows == "stream"
+def is_stream(data: DataConfig, *, has_labels: bool) -> bool:
+    return not has_labels and data.rows == "stream"
 
 
 def encode_row_range(
-    split: Split, rows: Sequence[str], first_row: int, tokenizer: TokenizerProtocol, task: TaskName, data: DataConfig
+    split: Split,
+    rows: Sequence[str],
+    first_row: int,
+    tokenizer: TokenizerProtocol,
+    data: DataConfig,
+    *,
+    has_labels: bool,
 ) -> list[list[int]]:
     """Some rows of a split, from number `first` on, as numbers: with what stands between them in a stream, or with
     start and stop."""
-    if is_stream(task, data):
+    if is_stream(data, has_labels=has_labels):
         joint = "" if tokenizer.kind == "words" else split.separator  # words know no white space
         joined = [row + joint for row in rows]
         if joined and first_row + len(rows) == len(split.rows):
             joined[-1] = rows[-1]
         return tokenizer.encode_batch(joined)
-    if task == "language-model" and (tokenizer.bos_id is None or tokenizer.eos_id is None):
+    if not has_labels and (tokenizer.bos_id is None or tokenizer.eos_id is None):
         raise DataError('rows = "sentences" needs a start and a stop token, and the tokenizer has none')
     ids = tokenizer.encode_batch(rows)
     if tokenizer.bos_id is not None and tokenizer.eos_id is not None:
@@ -195,14 +202,14 @@ class BatchSchedule:
     def __init__(
         self,
         encoded: EncodedSplit,
-        task: TaskName,
+        target: Target,
         training: TrainingConfig,
         data: DataConfig,
         context: int,
         seed: int,
         tokenizer: TokenizerProtocol,
     ) -> None:
-        self.encoded, self.task, self.context, self.seed = encoded, task, context, seed
+        self.encoded, self.target, self.context, self.seed = encoded, target, context, seed
         self.size = training.batch
         self.is_grouped_by_length = training.batching == "by length"
         self.random = isinstance(encoded, TokenStream) and training.sampling == "random"
@@ -253,11 +260,11 @@ class BatchSchedule:
         if isinstance(self.encoded, TokenStream):
             block, real = self._windows[at].long(), None
         else:
-            width = self.encoded.width(at, self.context + (self.task == "language-model"))
+            width = self.encoded.width(at, self.context + self.target.is_causal)
             block, real = self.encoded.pad_rows(at, width, self.pad_id)
         if self.unknown:
             block = self._replace_with_unknown(block, step)
-        if self.task == "language-model":
+        if self.target.is_causal:
             if self._shown is None:
                 return Batch(*split_inputs_and_labels(block, real))
             return Batch(*self._apply_rare_word_treatment(block, real, step))

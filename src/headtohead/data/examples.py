@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from headtohead.config.tasks import Target
 from headtohead.data.batches import IGNORE_INDEX, Batch, EncodedSplit, TokenRows, TokenStream, split_inputs_and_labels
-from headtohead.data.splits import TaskName
 from headtohead.data.tokenizers import TokenizerProtocol
 from headtohead.errors import DataError
 
@@ -23,7 +23,7 @@ class EvaluationExamples:
     """Evaluation examples in a fixed order."""
 
     encoded: EncodedSplit
-    task: TaskName
+    target: Target
     context: int
     pad_id: int
     tokens: Int64[Tensor, "examples"]
@@ -77,10 +77,10 @@ class EvaluationExamples:
             yield order[start : start + batch_size]
 
     def _rows(self, rows: TokenRows, batch_size: int) -> Iterator[Batch]:
-        context = self.context + (self.task == "language-model")
+        context = self.context + self.target.is_causal
         for at in self._places(batch_size):
             block, real = rows.pad_rows(at, rows.width(at, context), self.pad_id)
-            if self.task == "language-model":
+            if self.target.is_causal:
                 yield replace(Batch(*split_inputs_and_labels(block, real)), at=at)
             else:
                 assert rows.labels is not None
@@ -88,16 +88,16 @@ class EvaluationExamples:
 
 
 def build_evaluation_examples(
-    encoded: EncodedSplit, task: TaskName, context: int, tokenizer: TokenizerProtocol
+    encoded: EncodedSplit, target: Target, context: int, tokenizer: TokenizerProtocol
 ) -> EvaluationExamples:
     """The split as evaluation examples for a model of this context."""
     if isinstance(encoded, TokenRows):
         limited = (encoded.lengths - 1).clamp(max=context)
-        tokens = torch.ones_like(limited) if task == "classify" else limited
+        tokens = torch.ones_like(limited) if target.is_class else limited
     else:
         predicted = len(encoded) - 1
         if predicted < 1:
             raise DataError(f"{encoded.name}: the text has {len(encoded)} tokens, and a score needs at least 2")
         tokens = torch.full((-(-predicted // context),), context)
         tokens[-1] = predicted - context * (len(tokens) - 1)
-    return EvaluationExamples(encoded, task, context, tokenizer.pad_id or 0, tokens)
+    return EvaluationExamples(encoded, target, context, tokenizer.pad_id or 0, tokens)

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from headtohead.config.tasks import Target
 from headtohead.data.batches import IGNORE_INDEX, Batch, BatchSchedule, EncodedSplit, TokenRows, TokenStream
 from headtohead.data.examples import EvaluationExamples
 
@@ -105,4 +106,4 @@ def build_prompted_examples(rows: PromptedRows, context: int, pad_id: int) -> Pr
     """The rows as evaluation examples of a language model."""
     last = (rows.lengths - 1).clamp(max=context)
     first = torch.zeros_like(last) if rows.prompt_lengths is None else rows.prompt_lengths - 1
-    return PromptedEvaluationExamples(rows, "language-model", context, pad_id, (last - first).clamp_min(0))
+    return PromptedEvaluationExamples(rows, Target.NEXT_TOKEN, context, pad_id, (last - first).clamp_min(0))

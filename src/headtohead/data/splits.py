@@ -18,12 +18,13 @@ from headtohead import rng
 from headtohead.data.file_errors import MAX_ITEMS_SHOWN, build_file_error
 from headtohead.errors import DataError, ValidationIssue, suggest
 
-TaskName = Literal["language-model", "classify"]
 SplitRole = Literal["train", "validation", "test"]
 
 TEST_FRACTION = 0.1
 MAX_LABELS = 10_000
 DIGEST_CHUNK_ROWS = 1024
+DIGEST_LABELS = {True: "classify", False: "language-model"}
+"""first entry of the digest; published results name corpora by their digest, so it must not change"""
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,14 @@ class Split:
 class Corpus:
     """Texts with named splits, and what a tokenizer may learn from."""
 
-    task: TaskName
+    has_labels: bool
     splits: Mapping[str, Split]
     label_names: tuple[str, ...]
     vocabulary_rows: Sequence[str]
     origin: str
     """where from, in plain words; the licence if it is known"""
     digest: str
-    """SHA-256 of the task, every split and what the vocabulary is made from"""
+    """SHA-256 of every split, the labels and what the vocabulary is made from"""
 
     @property
     def train(self) -> Split:
@@ -100,14 +101,14 @@ class RawCorpus:
 
 def build_corpus(
     raw_corpus: RawCorpus,
-    task: TaskName,
     *,
+    has_labels: bool,
     validation_fraction: float,
     vocabulary_source: Literal["train", "course"],
     max_test_rows: int | None = None,
 ) -> Corpus:
     """The corpus: what the source lacks is held back from train, labels become numbers."""
-    names = _collect_label_names(raw_corpus.train) if task == "classify" else ()
+    names = _collect_label_names(raw_corpus.train) if has_labels else ()
     train, tests = raw_corpus.train, dict(raw_corpus.tests)
     if not tests:
         train, tests["test"] = hold_out(train, TEST_FRACTION, "test")
@@ -125,12 +126,12 @@ def build_corpus(
         splits[name] = _build_split(name, "test", table, names)
     rows = _select_course_rows(raw_corpus, held) if vocabulary_source == "course" else train.rows
     return Corpus(
-        task,
+        has_labels,
         splits,
         names,
         rows,
         describe_origin(raw_corpus, validation_fraction),
-        compute_digest(task, splits, names, rows),
+        compute_digest(has_labels, splits, names, rows),
     )
 
 
@@ -200,19 +201,19 @@ def _collect_label_names(train: RawSplit) -> tuple[str, ...]:
 
 
 def compute_digest(
-    task: TaskName, splits: Mapping[str, Split], label_names: tuple[str, ...], vocabulary_rows: Sequence[str]
+    has_labels: bool, splits: Mapping[str, Split], label_names: tuple[str, ...], vocabulary_rows: Sequence[str]
 ) -> str:
     """SHA-256 of all of it as one JSON list, fed piece by piece: the texts may be larger than memory."""
     made = hashlib.sha256()
-    for piece in _iter_json_chunks(task, splits, label_names, vocabulary_rows):
+    for piece in _iter_json_chunks(has_labels, splits, label_names, vocabulary_rows):
         made.update(piece.encode())
     return made.hexdigest()
 
 
 def _iter_json_chunks(
-    task: TaskName, splits: Mapping[str, Split], label_names: tuple[str, ...], vocabulary_rows: Sequence[str]
+    has_labels: bool, splits: Mapping[str, Split], label_names: tuple[str, ...], vocabulary_rows: Sequence[str]
 ) -> Iterator[str]:
-    yield f"[{_dump_json(task)}, {_dump_json(label_names)}, ["
+    yield f"[{_dump_json(DIGEST_LABELS[has_labels])}, {_dump_json(label_names)}, ["
     for at, split in enumerate(splits.values()):
         yield f"{', ' if at else ''}[{_dump_json(split.name)}, {_dump_json(split.role)}, "
         yield from _iter_rows_as_json(split.rows)

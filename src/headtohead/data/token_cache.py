@@ -56,7 +56,7 @@ from headtohead.atomic_io import (
 from headtohead.config.data import DataConfig
 from headtohead.data.batches import EncodedSplit, TokenRows, TokenStream, encode_row_range, encode_split, is_stream
 from headtohead.data.sources import loading
-from headtohead.data.splits import Corpus, Split, TaskName
+from headtohead.data.splits import Corpus, Split
 from headtohead.data.text_store import DiskTextRows, memory_map, write_text_rows
 from headtohead.data.tokenizers import TOKENIZER_FILE, CorpusTokenizer, train_tokenizer
 from headtohead.errors import RunFolderError
@@ -82,34 +82,36 @@ class TokenizedCorpus:
 
 
 def load_tokenized_corpus(
-    data: DataConfig, task: TaskName, *, base_folder: Path = Path(), on_progress: ProgressCallback | None = None
+    data: DataConfig, *, has_labels: bool, base_folder: Path = Path(), on_progress: ProgressCallback | None = None
 ) -> TokenizedCorpus:
     """The corpus that `data` asks for, as tokens on disk; made if it is not there yet. Where nothing can be written, it
     is made in memory."""
-    whose = _build_cache_key(data, task, base_folder)
+    whose = _build_cache_key(data, has_labels, base_folder)
     folder = get_cache_folder("corpora") / _hash_json(whose)[:24]
     if _find_cache_error(folder) is None:
-        return _open_cache(folder, data, task)
+        return _open_cache(folder, data, has_labels)
     try:
-        return _build_cache(folder, whose, data, task, base_folder, on_progress or StderrProgress())
+        return _build_cache(folder, whose, data, has_labels, base_folder, on_progress or StderrProgress())
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
-        return tokenize_in_memory(data, task, base_folder=base_folder)
+        return tokenize_in_memory(data, has_labels=has_labels, base_folder=base_folder)
 
 
-def tokenize_in_memory(data: DataConfig, task: TaskName, *, base_folder: Path = Path()) -> TokenizedCorpus:
+def tokenize_in_memory(data: DataConfig, *, has_labels: bool, base_folder: Path = Path()) -> TokenizedCorpus:
     """The same without the disk: the slow, obvious twin."""
-    texts = loading.load_corpus(data, task, base_folder=base_folder)
+    texts = loading.load_corpus(data, has_labels=has_labels, base_folder=base_folder)
     tokenizer = train_tokenizer(data, texts, base_folder=base_folder)
-    encoded = {name: encode_split(split, tokenizer, task, data) for name, split in texts.splits.items()}
+    encoded = {
+        name: encode_split(split, tokenizer, data, has_labels=has_labels) for name, split in texts.splits.items()
+    }
     return TokenizedCorpus(texts, tokenizer, encoded)
 
 
 # -- what it depends on
 
 
-def _build_cache_key(data: DataConfig, task: TaskName, base_folder: Path) -> dict[str, Any]:
+def _build_cache_key(data: DataConfig, has_labels: bool, base_folder: Path) -> dict[str, Any]:
     """Everything that the tokens depend on, as plain data."""
     files = loading.list_source_files(data, base_folder=base_folder)
     if "path" in data.tokens.options:
@@ -119,7 +121,7 @@ def _build_cache_key(data: DataConfig, task: TaskName, base_folder: Path) -> dic
         "schema": SCHEMA_VERSION,
         "code": _hash_source_code(),
         "tokenizers": metadata.version("tokenizers"),
-        "task": task,
+        "has_labels": has_labels,
         "data": data.model_dump(mode="json", include=set(CACHE_KEY_SETTINGS)),
         "files": {name: _fingerprint_file(path) for name, path in sorted(files.items())},
     }
@@ -175,25 +177,25 @@ def _describe_file(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sum": compute_fingerprint(path)}
 
 
-def _open_cache(folder: Path, data: DataConfig, task: TaskName) -> TokenizedCorpus:
+def _open_cache(folder: Path, data: DataConfig, has_labels: bool) -> TokenizedCorpus:
     with contextlib.suppress(OSError):
         os.utime(folder / MANIFEST_FILE)
-    texts = _open_corpus(folder, read_json(folder / MANIFEST_FILE)["texts"], task)
+    texts = _open_corpus(folder, read_json(folder / MANIFEST_FILE)["texts"], has_labels)
     tokenizer = CorpusTokenizer.load(folder)
     encoded: dict[str, EncodedSplit] = {}
     for at, split in enumerate(texts.splits.values()):
         tokens = torch.from_numpy(memory_map(folder / f"split{at}.tokens", _get_token_dtype(tokenizer)))
         counts = torch.from_numpy(np.fromfile(folder / f"split{at}.counts", np.int64))
-        if is_stream(task, data):
+        if is_stream(data, has_labels=has_labels):
             encoded[split.name] = TokenStream(split.name, tokens, counts)
             continue
         offsets = torch.from_numpy(memory_map(folder / f"split{at}.offsets", np.int64))
-        labels = torch.tensor(split.labels) if task == "classify" and split.labels is not None else None
+        labels = torch.tensor(split.labels) if has_labels and split.labels is not None else None
         encoded[split.name] = TokenRows(split.name, tokens, offsets, labels, counts=counts)
     return TokenizedCorpus(texts, tokenizer, encoded)
 
 
-def _open_corpus(folder: Path, texts_manifest: Mapping[str, Any], task: TaskName) -> Corpus:
+def _open_corpus(folder: Path, texts_manifest: Mapping[str, Any], has_labels: bool) -> Corpus:
     """The corpus with its rows on disk."""
     splits = {}
     for at, one in enumerate(texts_manifest["splits"]):
@@ -205,7 +207,12 @@ def _open_corpus(folder: Path, texts_manifest: Mapping[str, Any], task: TaskName
         else DiskTextRows(folder, texts_manifest["vocabulary"])
     )
     return Corpus(
-        task, splits, tuple(texts_manifest["labels"]), vocabulary, texts_manifest["origin"], texts_manifest["digest"]
+        has_labels,
+        splits,
+        tuple(texts_manifest["labels"]),
+        vocabulary,
+        texts_manifest["origin"],
+        texts_manifest["digest"],
     )
 
 
@@ -220,25 +227,25 @@ def _build_cache(
     folder: Path,
     cache_key: dict[str, Any],
     data: DataConfig,
-    task: TaskName,
+    has_labels: bool,
     base_folder: Path,
     on_progress: ProgressCallback,
 ) -> TokenizedCorpus:
     with lock_cache_folder(folder):
         fault = _find_cache_error(folder)  # somebody else may have made it while we waited
         if fault is None:
-            return _open_cache(folder, data, task)
+            return _open_cache(folder, data, has_labels)
         if (folder / MANIFEST_FILE).is_file():
             sys.stderr.write(f"{folder}: damaged ({fault}); the tokens are made anew\n")
             _clear_folder(folder)
         with translate_disk_full_error(folder):
-            corpus = _write_corpus_texts(folder, data, task, base_folder, on_progress)
+            corpus = _write_corpus_texts(folder, data, has_labels, base_folder, on_progress)
             tokenizer = _load_or_train_tokenizer(folder, data, corpus, base_folder)
             for at, split in enumerate(corpus.splits.values()):
-                _write_tokens(_SplitTokenization(folder, f"split{at}", split, tokenizer, task, data), on_progress)
+                _write_tokens(_SplitTokenization(folder, f"split{at}", split, tokenizer, has_labels, data), on_progress)
             _write_manifest(folder, cache_key)
     _remove_unused_caches(folder.parent)
-    return _open_cache(folder, data, task)
+    return _open_cache(folder, data, has_labels)
 
 
 def _clear_folder(folder: Path) -> None:
@@ -249,16 +256,18 @@ def _clear_folder(folder: Path) -> None:
 
 
 def _write_corpus_texts(
-    folder: Path, data: DataConfig, task: TaskName, base_folder: Path, on_progress: ProgressCallback
+    folder: Path, data: DataConfig, has_labels: bool, base_folder: Path, on_progress: ProgressCallback
 ) -> Corpus:
     if (folder / TEXTS_FILE).is_file():
         said = read_json(folder / TEXTS_FILE)
         if all(
             (folder / name).is_file() and _describe_file(folder / name) == one for name, one in said["files"].items()
         ):
-            return _open_corpus(folder, said, task)
+            return _open_corpus(folder, said, has_labels)
     _clear_folder(folder)
-    corpus = loading.load_corpus(data, task, base_folder=base_folder, rows_folder=folder, on_progress=on_progress)
+    corpus = loading.load_corpus(
+        data, has_labels=has_labels, base_folder=base_folder, rows_folder=folder, on_progress=on_progress
+    )
     for at, split in enumerate(corpus.splits.values()):
         if not isinstance(split.rows, DiskTextRows):
             write_text_rows(folder, f"split{at}", split.rows)
@@ -279,7 +288,7 @@ def _write_corpus_texts(
         "files": {path.name: _describe_file(path) for path in sorted(folder.iterdir()) if path.name != ".lock"},
     }
     write_json(folder / TEXTS_FILE, said)
-    return _open_corpus(folder, said, task)
+    return _open_corpus(folder, said, has_labels)
 
 
 def _load_or_train_tokenizer(folder: Path, data: DataConfig, corpus: Corpus, base_folder: Path) -> CorpusTokenizer:
@@ -296,7 +305,7 @@ class _SplitTokenization:
     name: str
     split: Split
     tokenizer: CorpusTokenizer
-    task: TaskName
+    has_labels: bool
     data: DataConfig
 
     def path(self, suffix: str) -> Path:
@@ -310,14 +319,14 @@ class _SplitTokenization:
     def encode_shard(self, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The tokens of some rows end to end, and how many each row has."""
         rows = list(self.texts.between(start, stop))
-        ids = encode_row_range(self.split, rows, start, self.tokenizer, self.task, self.data)
+        ids = encode_row_range(self.split, rows, start, self.tokenizer, self.data, has_labels=self.has_labels)
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
         return np.fromiter(chain.from_iterable(ids), _get_token_dtype(self.tokenizer), int(lengths.sum())), lengths
 
 
 def _write_tokens(tokenization: _SplitTokenization, on_progress: ProgressCallback) -> None:
     """Tokens, offsets and counts of one split; goes on behind the last whole shard."""
-    texts, stream = tokenization.texts, is_stream(tokenization.task, tokenization.data)
+    texts, stream = tokenization.texts, is_stream(tokenization.data, has_labels=tokenization.has_labels)
     width = np.dtype(_get_token_dtype(tokenization.tokenizer)).itemsize
     lines = repair_jsonl(tokenization.path("jsonl"))
     row, token = (lines[-1]["rows"], lines[-1]["tokens"]) if lines else (0, 0)

@@ -156,7 +156,7 @@ def train_tokenizer(data: DataConfig, corpus: Corpus, *, base_folder: Path = Pat
     if faults := check_tokenizer_choice(data.tokens):
         raise build_file_error("data.tokens", faults)
     options = dict(data.tokens.options)
-    language = corpus.task == "language-model"
+    language = not corpus.has_labels
     if data.tokens.kind == "file":
         options["path"] = str(base_folder / Path(options["path"]).expanduser())
     elif language and data.rows == "sentences":

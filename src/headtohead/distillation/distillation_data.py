@@ -31,7 +31,7 @@ class DistillationData:
         """Return the trial's batches, with teacher targets if there is a cache."""
         arguments = (
             self.rows,
-            trial.prediction_task,
+            trial.spec.target,
             trial.training,
             trial.data,
             trial.model.context,

@@ -8,6 +8,7 @@ from typing import Any
 
 from headtohead.atomic_io import write_text
 from headtohead.config import experiment
+from headtohead.config.tasks import Target
 from headtohead.distillation import summarization
 from headtohead.distillation.evaluation import REFERENCE_FOLDER, TEACHER, UNTRAINED_STUDENT
 from headtohead.distillation.teacher import RunTrial, build_teacher_strategy, open_teacher
@@ -33,7 +34,7 @@ def evaluate_references(
     rouge.check_rouge_installed()
     student = build_model(trial.model, 0, None).eval()
     assert isinstance(student, StudentModel)
-    before = LoadedPretrained(student, dataset.tokenizer, "language-model", f"{student.name}, before training", Path())
+    before = LoadedPretrained(student, dataset.tokenizer, Target.NEXT_TOKEN, f"{student.name}, before training", Path())
     writers = {
         TEACHER: open_teacher(trial, dataset, run_trial, on_progress),
         UNTRAINED_STUDENT: FingerprintedModel(

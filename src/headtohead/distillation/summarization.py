@@ -93,7 +93,7 @@ def prepare_documents(
         name: Split(name, role, tuple(document.text for document in documents.splits[name]))  # type: ignore[arg-type]
         for name, role in SPLIT_ROLES.items()
     }
-    texts = Corpus("language-model", splits, (), (), documents.origin, documents.digest)
+    texts = Corpus(False, splits, (), (), documents.origin, documents.digest)
     return texts, tokenizer, encoded, documents
 
 

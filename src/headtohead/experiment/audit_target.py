@@ -10,6 +10,7 @@ from typing import Any
 from headtohead.audit import model_audit
 from headtohead.audit.result import CheckResult
 from headtohead.config import model as config_model
+from headtohead.config.tasks import Target
 from headtohead.errors import RequestError
 from headtohead.experiment import model_io
 from headtohead.model_factory import build_model
@@ -27,14 +28,14 @@ def audit_target(
     if ".py:" in target:
         raw = {"module": target, "context": context, "options": _parse_options(options)}
         model = build_model(config_model.CustomModelConfig.model_validate(raw), vocab_size, num_classes)
-        task = "language-model" if num_classes is None else "classify"
+        target_ = Target.NEXT_TOKEN if num_classes is None else Target.CLASS
         return model_audit.audit_model(
-            model, task=task, vocab_size=vocab_size, context=context, num_classes=num_classes
+            model, target=target_, vocab_size=vocab_size, context=context, num_classes=num_classes
         )
     loaded = model_io.load(Path(target))
     return model_audit.audit_model(
         loaded.model,
-        task=loaded.task,
+        target=loaded.target,
         vocab_size=loaded.tokenizer.vocab_size,
         context=loaded.model.context,
         num_classes=len(loaded.label_names) or None,

@@ -45,5 +45,5 @@ def encode_as_words(texts: Corpus) -> tuple[dict[str, EncodedSplit], int]:
     """The same texts as words, and how many words there are: for what a count can do."""
     data = config_data.DataConfig()
     tokenizer = tokenizers.train_tokenizer(data, texts)
-    rows = {name: batches.encode_split(split, tokenizer, "classify", data) for name, split in texts.splits.items()}
+    rows = {name: batches.encode_split(split, tokenizer, data, has_labels=True) for name, split in texts.splits.items()}
     return rows, tokenizer.vocab_size

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from headtohead.config.tasks import Target
 from headtohead.errors import ModelError
 from headtohead.experiment.open_model import ModelBundle
 from headtohead.pretrained.classifier import EncoderClassifier
@@ -26,13 +27,13 @@ def _tokenize(bundle: ModelBundle, text: str) -> tuple[list[int], bool]:
 
 
 def _describe_model_kind(bundle: ModelBundle) -> str:
-    return "an encoder" if bundle.task == "encoder" else f"a {bundle.task} model"
+    return "a model without a head" if bundle.target is Target.NONE else f"a model that predicts the {bundle.target}"
 
 
 @torch.no_grad()
 def predict_class(bundle: ModelBundle, text: str) -> dict[str, Any]:
     """The class of a text and how sure the model is."""
-    if bundle.task != "classify":
+    if not bundle.target.is_class:
         raise ModelError(f"{bundle.name}: {_describe_model_kind(bundle)} gives no classes; `h2h score` reads it")
     ids, cut = _tokenize(bundle, text)
     # A network of ours is given padding as in training; a pretrained encoder masks it.
@@ -55,7 +56,7 @@ def predict_class(bundle: ModelBundle, text: str) -> dict[str, Any]:
 @torch.no_grad()
 def score_text(bundle: ModelBundle, text: str) -> dict[str, Any]:
     """Loss and perplexity of a sentence, token by token. What lies beyond the context is read in further blocks."""
-    if bundle.task != "language-model":
+    if not bundle.target.is_causal:
         raise ModelError(f"{bundle.name}: {_describe_model_kind(bundle)} gives no perplexity; `h2h predict` reads it")
     if not text.strip():
         raise ModelError("the text is empty")

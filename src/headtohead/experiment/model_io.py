@@ -11,6 +11,7 @@ import torch
 
 from headtohead.atomic_io import compute_sha256, read_json_object, write_bytes, write_json, write_text
 from headtohead.config import experiment, model, pretrained
+from headtohead.config.tasks import Target
 from headtohead.data import tokenizers
 from headtohead.data.tokenizers import CorpusTokenizer
 from headtohead.errors import ModelError, RunFolderError
@@ -36,7 +37,7 @@ class SavedModel:
 
     model: Transformer | CustomModel | EncoderClassifier | StudentModel
     tokenizer: CorpusTokenizer | PretrainedTokenizer
-    task: str
+    target: Target
     label_names: tuple[str, ...]
     trial: experiment.Trial
     folder: Path
@@ -130,7 +131,7 @@ def load(folder: str | Path, *, use_initial_weights: bool = False) -> SavedModel
     if not use_initial_weights:
         _verify_weights_checksum(place)
         load_tensors(model, read_weights(place / "model.safetensors"), str(place))
-    return SavedModel(model.eval(), tokenizer, trial.prediction_task, labels, trial, place)
+    return SavedModel(model.eval(), tokenizer, trial.spec.target, labels, trial, place)
 
 
 def _verify_weights_checksum(folder: Path) -> None:
@@ -191,7 +192,7 @@ def _load_finetuned(folder: Path, config: dict[str, Any], *, use_initial_weights
     trial = schemas.parse_settings(experiment.Trial, raw, folder / "config.json")
     if not isinstance(trial.model, pretrained.PretrainedModelConfig):
         raise ModelError(f"{folder}: its config.json is not that of a pretrained model that was trained on")
-    if trial.task == "distil":
+    if trial.spec.target.is_causal:
         student = (
             layer_dropping.build_student(trial.model)
             if use_initial_weights
@@ -200,7 +201,7 @@ def _load_finetuned(folder: Path, config: dict[str, Any], *, use_initial_weights
         return SavedModel(
             student.eval(),
             PretrainedTokenizer.load(locate_weights(folder), None),
-            trial.prediction_task,
+            trial.spec.target,
             (),
             trial,
             folder,
@@ -213,7 +214,7 @@ def _load_finetuned(folder: Path, config: dict[str, Any], *, use_initial_weights
         model = classifier.build_classifier(trial.model, len(labels), seed=trial.seed)
     else:
         model = classifier.load_classifier(trial.model, folder, len(labels))
-    return SavedModel(model.eval(), tokenizer, trial.prediction_task, labels, trial, folder)
+    return SavedModel(model.eval(), tokenizer, trial.spec.target, labels, trial, folder)
 
 
 def _suggest_model_folders(folder: Path) -> str:
@@ -236,7 +237,7 @@ def _render_model_card(
     settings = "\n".join(f"- {k}: {v}" for k, v in trial.model.model_dump(mode="json").items())
     return f"""---
 library_name: headtohead
-tags: [{"text-classification" if trial.prediction_task == "classify" else "text-generation"}]
+tags: [{trial.spec.hub_tag}]
 ---
 # {trial.variant}, seed {trial.seed}
 

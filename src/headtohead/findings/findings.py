@@ -128,8 +128,8 @@ def _compute_findings(runs: ExperimentRuns, interim_analyses: Sequence[int]) -> 
         "axis": _collect_axis_values(experiment, finished),
         "confusion": _compute_confusion_matrices(finished, corpus),
         "attention": trial_metrics.summarize_over_seeds(finished),
-        "teacher": read_json_object(runs.folder / "teacher.json") if experiment.task == "distil" else None,
-        "distilled": evaluation.evaluate_distillation(runs, finished) if experiment.task == "distil" else None,
+        "teacher": read_json_object(runs.folder / "teacher.json") if experiment.spec.has_teacher else None,
+        "distilled": evaluation.evaluate_distillation(runs, finished) if experiment.spec.has_teacher else None,
         "search": selection_bias.summarize_search(runs, finished),
         "seals": {
             f"{name}/seed-{seed}": compute_sha256(run.folder / "result.json")

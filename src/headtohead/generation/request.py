@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 
+from headtohead.config.tasks import Target
 from headtohead.errors import ModelError, RequestError
 from headtohead.generation import beam_search
 from headtohead.generation.detokenizer import StreamingDetokenizer, encode_prompt, get_stop_token_ids
@@ -29,7 +30,7 @@ class ModelBundleProtocol(Protocol):
 
     model: Any
     tokenizer: Any
-    task: str
+    target: Target
 
 
 @dataclass
@@ -114,9 +115,9 @@ def build_request(
 def resolve_decoder(model: Any, tokenizer: Any = None) -> tuple[Decoder, Any]:
     """A model that can be decoded with, and its tokenizer, from whatever stands for one."""
     if isinstance(model, ModelBundleProtocol) and not isinstance(model, torch.nn.Module):
-        if model.task != "language-model":
+        if not model.target.is_causal:
             name = getattr(model, "name", "the model")
-            raise ModelError(f"{name}: made for the task {model.task}, it writes no text")
+            raise ModelError(f"{name}: predicts the {model.target} and cannot generate text")
         return resolve_decoder(model.model, tokenizer or model.tokenizer)
     library = sys.modules.get("transformers")  # whoever holds one of its models has imported it
     if library is not None and isinstance(model, library.PreTrainedModel):
@@ -124,7 +125,7 @@ def resolve_decoder(model: Any, tokenizer: Any = None) -> tuple[Decoder, Any]:
     # The three kinds first: to hold a model against the protocol asks for each of its properties.
     if not isinstance(model, Transformer | CustomModel | PretrainedModel) and not isinstance(model, Decoder):
         raise ModelError(f"a {type(model).__name__} writes no text: give what load_model gives, or a language model")
-    if isinstance(model, Transformer) and model.classes is not None:
+    if isinstance(model, Transformer) and not model.is_causal:
         raise ModelError("a classifier writes no text; take a language model")
     return model, tokenizer
 

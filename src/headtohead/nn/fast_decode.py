@@ -40,7 +40,7 @@ def build_fast_decoder(model: Transformer, cache: KVCache) -> Callable[[Tensor],
         _build_fast_layer(model, layer, memory)  # type: ignore[arg-type]
         for layer, memory in zip(model.layers, cache.layer_caches, strict=True)
     ]
-    if model.training or model.classes is not None or not all(layers):
+    if model.training or not model.is_causal or not all(layers):
         return None
     return FastDecoder(model, cache, [layer for layer in layers if layer is not None])
 

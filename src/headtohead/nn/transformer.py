@@ -54,9 +54,20 @@ class TransformerLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Embedding, layers, and an output: a vocabulary layer, or pool and classifier when `classes` is given."""
+    """Embedding, layers and a head: a vocabulary layer, or pooling and a classifier if `num_classes` is given.
 
-    def __init__(self, model_config: model.TransformerConfig, vocab_size: int, num_classes: int | None = None) -> None:
+    `is_causal` selects the default attention pattern: causal for a decoder, full for an encoder. Unless given, a model
+    with a vocabulary layer is causal and a classifier is not. A masked language model is an encoder with a vocabulary
+    layer."""
+
+    def __init__(
+        self,
+        model_config: model.TransformerConfig,
+        vocab_size: int,
+        num_classes: int | None = None,
+        *,
+        is_causal: bool | None = None,
+    ) -> None:
         super().__init__()
         self.model_config = model_config
         self.context, self.classes = model_config.context, num_classes
@@ -67,7 +78,7 @@ class Transformer(nn.Module):
             layers=model_config.layers,
             context=model_config.context,
             vocab=vocab_size,
-            is_causal=num_classes is None,
+            is_causal=num_classes is None if is_causal is None else is_causal,
             dropout=model_config.dropout,
         )
         self.embedding = nn.Embedding(vocab_size, model_config.width)
@@ -129,6 +140,10 @@ class Transformer(nn.Module):
         absolute = [p.kind for p in self._iterate_position_parts() if p.absolute]
         if len(absolute) > 1:
             raise ModelError(f"two absolute position signals in one model: {' and '.join(absolute)}")
+
+    @property
+    def is_causal(self) -> bool:
+        return self.sizes.is_causal
 
     def _iterate_position_parts(self) -> Iterator[Position]:
         for position in self.positions:

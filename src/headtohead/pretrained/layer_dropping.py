@@ -139,7 +139,7 @@ class StudentModel(PretrainedModel):
 
     def __init__(self, inner: nn.Module, name: str = "", context: int | None = None) -> None:
         super().__init__(inner, name)
-        if self.task != "language-model":
+        if not self.target.is_causal:
             raise ModelError(f"{self.name}: an encoder writes no text; a student is a decoder (a language model)")
         if context is not None:
             if context > self.context:

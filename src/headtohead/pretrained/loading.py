@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from headtohead.config.tasks import Target
 from headtohead.errors import MissingExtraError, ModelError
 from headtohead.nn.protocol import ModelOutput
 from headtohead.pretrained.gguf import use_fast_reader
@@ -28,7 +29,6 @@ from headtohead.pretrained.tokenizer import PretrainedTokenizer
 from headtohead.pretrained.weights import PretrainedWeights, check_memory, locate_weights
 
 InputIds = Int[Tensor, "batch length"]
-PretrainedTask = Literal["language-model", "encoder"]
 MAX_LAYERS = 2000
 UNLIMITED_CONTEXT = 1 << 30
 """the context of a model that says nothing of its positions"""
@@ -79,7 +79,8 @@ class PretrainedModel(nn.Module):
         known = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
         self.context = int(known) if known else UNLIMITED_CONTEXT
         self._forward_parameters = frozenset(inspect.signature(inner.forward).parameters)
-        self.task: PretrainedTask = "language-model" if inner.get_output_embeddings() is not None else "encoder"  # type: ignore[operator]
+        has_output = inner.get_output_embeddings() is not None  # type: ignore[operator]
+        self.target = Target.NEXT_TOKEN if has_output else Target.NONE
         self.train(inner.training)
 
     @property
@@ -93,7 +94,7 @@ class PretrainedModel(nn.Module):
 
     def create_cache(self) -> PretrainedCache | None:
         """An empty cache; None for an encoder, and for a network with a state that is no cache of keys and values."""
-        if self.task == "encoder" or getattr(self.inner, "_is_stateful", False):
+        if self.target is Target.NONE or getattr(self.inner, "_is_stateful", False):
             return None
         return PretrainedCache(self.inner.config)
 
@@ -112,14 +113,14 @@ class PretrainedModel(nn.Module):
         with use_eager_attention(self.inner, self.name) if output_attentions else nullcontext():
             out = self._run(input_ids, attention_mask, cache, how)
         hidden = out.hidden_states[-1]
-        logits = hidden if self.task == "encoder" else out.logits
+        logits = hidden if self.target is Target.NONE else out.logits
         return ModelOutput(logits, self._extract_attentions(out) if output_attentions else None, hidden)
 
     def next_token_logits(
         self, input_ids: InputIds, attention_mask: Tensor | None = None, *, cache: PretrainedCache | None = None
     ) -> Float[Tensor, "batch vocab"]:
         """What comes after the last token: the vocabulary layer is asked once a row and not once a token."""
-        if self.task == "encoder":
+        if self.target is Target.NONE:
             raise ModelError(f"{self.name}: an encoder writes no text; take a decoder (a language model)")
         last = {"logits_to_keep": 1} if "logits_to_keep" in self._forward_parameters else {}
         logits: Tensor = self._run(input_ids, attention_mask, cache, last).logits[:, -1]
@@ -137,7 +138,7 @@ class PretrainedModel(nn.Module):
         forward_kwargs: dict[str, Any],
     ) -> Any:
         batch, length = input_ids.shape
-        if cache is not None and self.task == "encoder":
+        if cache is not None and self.target is Target.NONE:
             raise ModelError(f"{self.name}: an encoder has no cache")
         unpadded = attention_mask is None and (cache is None or cache.attention_mask is None)
         if unpadded and length + (cache.length if cache is not None else 0) > self.context:
@@ -150,7 +151,7 @@ class PretrainedModel(nn.Module):
         seen = valid if cache is None else cache.extend(length, valid, batch)
         if seen is not None:
             forward_kwargs["attention_mask"] = seen.long()
-        if "position_ids" in self._forward_parameters and self.task != "encoder":
+        if "position_ids" in self._forward_parameters and self.target is not Target.NONE:
             forward_kwargs["position_ids"] = self._compute_position_ids(seen, start, length, input_ids)
         if cache is not None:
             forward_kwargs["past_key_values"], forward_kwargs["use_cache"] = cache.inner, True
@@ -199,7 +200,7 @@ class LoadedPretrained:
 
     model: PretrainedModel
     tokenizer: PretrainedTokenizer
-    task: PretrainedTask
+    target: Target
     name: str
     folder: Path
     label_names: tuple[str, ...] = ()
@@ -215,7 +216,7 @@ def load_pretrained(source: str | Path) -> LoadedPretrained:
         inner = _load_model(transformers, kind, weights)
         tokenizer = PretrainedTokenizer.load(weights, inner)
     model = PretrainedModel(inner, weights.name)
-    return LoadedPretrained(model.eval(), tokenizer, model.task, weights.name, weights.folder)
+    return LoadedPretrained(model.eval(), tokenizer, model.target, weights.name, weights.folder)
 
 
 def import_transformers(weights: PretrainedWeights) -> Any:

@@ -101,7 +101,7 @@ def run_experiment(
                 _remove_if_empty(folder)
             raise
         write_json(folder / "corpus.json", describe_corpus(experiment), with_checksum=True)
-        if experiment.task == "distil":
+        if experiment.spec.has_teacher:
             write_json(folder / "teacher.json", run_teacher(experiment, folder, on_progress, crew), with_checksum=True)
         looks = findings.list_interim_analyses(runs)
         jobs: list[Job] = []
@@ -142,7 +142,7 @@ def describe_corpus(experiment: experiment.Experiment) -> dict[str, Any]:
             "unknown": unknown,
         }
     # Scores can be told apart by row only where an example is a row, and not a block of a stream.
-    by_row = trial.prediction_task == "classify" or trial.data.rows == "sentences"
+    by_row = trial.spec.target.is_class or trial.data.rows == "sentences"
     unseen = {
         split.name: np.flatnonzero(leakage.compute_unseen_mask(texts, split.name)).tolist()
         for split in texts.get_test_splits()
@@ -172,17 +172,17 @@ def _compute_count_baselines(trial: experiment.Trial, dataset: Dataset) -> dict[
     if not dataset.corpus.label_names:
         return {}
     encoded, vocab = dataset.encoded, dataset.tokenizer.vocab_size
-    if trial.task == "finetune":
+    if trial.spec.needs_pretrained:
         encoded, vocab = encoder_inputs.encode_as_words(dataset.corpus)
     return count_baselines.score_simple_classifiers(dataset.corpus, encoded, vocab)
 
 
 def _count_words_by_label(trial: experiment.Trial, unlabelled_corpus: Corpus) -> dict[str, dict[str, int]]:
     """Whose words the texts of a language model are, where the same source also has rows with labels."""
-    if trial.task != "language-model" or trial.data.files is not None:
+    if trial.spec.target.is_class or trial.spec.has_teacher or trial.data.files is not None:
         return {}
     try:
-        labelled = loading.load_corpus(trial.data, "classify")
+        labelled = loading.load_corpus(trial.data, has_labels=True)
     except DataError:
         return {}
     return count_baselines.count_lines_by_label(unlabelled_corpus, labelled)

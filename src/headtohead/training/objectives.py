@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from headtohead.config.tasks import Target
 from headtohead.data.batches import IGNORE_INDEX, Batch
 from headtohead.nn.transformer import Transformer
 from headtohead.training.cross_entropy import chunked_linear_cross_entropy, score_predictions
@@ -121,12 +122,9 @@ class ClassificationObjective:
         }
 
 
-OBJECTIVES: dict[str, Any] = {"language-model": LanguageModelObjective, "classify": ClassificationObjective}
-
-
-def build_objective(task: str) -> Objective:
-    made: Objective = OBJECTIVES[task]()
-    return made
+def build_objective(target: Target) -> Objective:
+    """Return the objective that trains and scores predictions of this kind."""
+    return ClassificationObjective() if target.is_class else LanguageModelObjective()
 
 
 @torch.no_grad()

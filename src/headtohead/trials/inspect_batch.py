@@ -10,17 +10,18 @@ from torch import Tensor
 from headtohead.config import experiment
 from headtohead.config.experiment import BASELINE
 from headtohead.config.loading import build_trial as trial_of
+from headtohead.config.tasks import Target
 from headtohead.data.batches import IGNORE_INDEX, Batch, TokenRows
 from headtohead.trials.dataset import Dataset, prepare_dataset
 from headtohead.trials.trial import build_batches_and_objective
 
 TENSOR_DESCRIPTIONS = {
-    "language-model": {
+    Target.NEXT_TOKEN: {
         "input_ids": "the tokens that the model reads, as numbers",
         "labels": f"the token that comes next at each place; {IGNORE_INDEX} counts for nothing",
         "attention_mask": "true where there is text, false on padding",
     },
-    "classify": {
+    Target.CLASS: {
         "input_ids": "the tokens that the model reads, as numbers",
         "labels": "the class of each text",
         "attention_mask": "true where there is text, false on padding",
@@ -68,7 +69,7 @@ def summarize_first_batch(experiment: experiment.Experiment, seed: int = 0) -> B
     batch = schedule.batch(0)
     named = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask, "labels": batch.labels}
     tensors = tuple(
-        _summarize_tensor(name, tensor, trial.prediction_task, prepared)
+        _summarize_tensor(name, tensor, trial.spec.target, prepared)
         for name, tensor in named.items()
         if isinstance(tensor, Tensor)
     )
@@ -90,8 +91,8 @@ def summarize_first_batch(experiment: experiment.Experiment, seed: int = 0) -> B
     )
 
 
-def _summarize_tensor(name: str, tensor: Tensor, goal: str, dataset: Dataset) -> TensorSummary:
-    meaning = TENSOR_DESCRIPTIONS[goal][name]
+def _summarize_tensor(name: str, tensor: Tensor, target: Target, dataset: Dataset) -> TensorSummary:
+    meaning = TENSOR_DESCRIPTIONS[target][name]
     if name == "labels" and dataset.corpus.label_names:
         meaning += ": " + ", ".join(f"{i} is {label}" for i, label in enumerate(dataset.corpus.label_names))
     return TensorSummary(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), meaning)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from headtohead.config import model as config_model
-from headtohead.data import batches, splits
+from headtohead.config.tasks import Target
+from headtohead.data import batches
 from headtohead.data import examples as data_examples
 from headtohead.data.batches import TokenRows
 from headtohead.data.tokenizers import TokenizerProtocol
@@ -28,14 +29,14 @@ NUM_COST_REPEATS = 3
 
 def evaluate_at_lengths(
     model: Transformer | CustomModel,
-    task: splits.TaskName,
+    target: Target,
     tokenizer: TokenizerProtocol,
     held_out_splits: dict[str, batches.EncodedSplit],
     context_lengths: tuple[int, ...],
 ) -> list[dict[str, Any]]:
     """The held-out texts read in pieces of each length: the scores and the time, or why the model cannot."""
     return [
-        _evaluate_at_length(model, task, tokenizer, name, held_out_splits[name], at)
+        _evaluate_at_length(model, target, tokenizer, name, held_out_splits[name], at)
         for at in context_lengths
         for name in held_out_splits
     ]
@@ -43,17 +44,17 @@ def evaluate_at_lengths(
 
 def _evaluate_at_length(
     model: Transformer | CustomModel,
-    task: splits.TaskName,
+    target: Target,
     tokenizer: TokenizerProtocol,
     split: str,
     encoded: batches.EncodedSplit,
     context_length: int,
 ) -> dict[str, Any]:
     row = {"split": split, "context": context_length}
-    if task == "classify" and isinstance(encoded, TokenRows):
+    if target.is_class and isinstance(encoded, TokenRows):
         encoded = join_rows_by_label(encoded, context_length)
-    examples = data_examples.build_evaluation_examples(encoded, task, context_length, tokenizer)
-    objective = build_objective(task)
+    examples = data_examples.build_evaluation_examples(encoded, target, context_length, tokenizer)
+    objective = build_objective(target)
     began = time.perf_counter()
     try:
         found = evaluate(

@@ -193,7 +193,7 @@ def build_batches_and_objective(
         return found.schedule(trial, dataset.tokenizer), found.objective
     context, tokenizer = trial.model.context, dataset.tokenizer
     schedule = BatchSchedule(
-        dataset.encoded["train"], trial.prediction_task, trial.training, trial.data, context, trial.seed, tokenizer
+        dataset.encoded["train"], trial.spec.target, trial.training, trial.data, context, trial.seed, tokenizer
     )
     return schedule, _build_objective(trial)
 
@@ -231,9 +231,7 @@ def _build_examples(dataset: Dataset, split: str, trial: experiment.Trial) -> Ev
     if isinstance(encoded, PromptedRows):
         found: EvaluationExamples = build_prompted_examples(encoded, trial.model.context, dataset.tokenizer.pad_id or 0)
     else:
-        found = examples.build_evaluation_examples(
-            encoded, trial.prediction_task, trial.model.context, dataset.tokenizer
-        )
+        found = examples.build_evaluation_examples(encoded, trial.spec.target, trial.model.context, dataset.tokenizer)
     # Scoring all of train would cost more than training: an even sample of it shows the curve.
     return found.sample(NUM_TRAIN_EVAL_EXAMPLES) if split == "train" else found
 
@@ -261,7 +259,7 @@ def evaluate_splits(
 
 def _build_objective(trial: experiment.Trial) -> Objective:
     """What is measured, and minimised where nobody teaches."""
-    return DistillationObjective() if trial.task == "distil" else build_objective(trial.prediction_task)
+    return DistillationObjective() if trial.task == "distil" else build_objective(trial.spec.target)
 
 
 def _write_scores(folder: Path, evaluations: dict[str, Evaluation]) -> None:
@@ -275,16 +273,16 @@ def _write_audits(trial: experiment.Trial, dataset: Dataset, model: Any, folder:
     """Audit the trained model. Once a variant is enough: another seed is the same network with other numbers."""
     if trial.seed != 0:
         return
-    tokenizer, task = dataset.tokenizer, trial.prediction_task
+    tokenizer, target = dataset.tokenizer, trial.spec.target
     batch = next(_build_examples(dataset, "train", trial).batches(AUDIT_BATCH_SIZE))
     initial = build_initial_model(trial, dataset)
     found = [
         *initialization.audit_untrained_model(
-            initial, batch, task=task, vocab_size=tokenizer.vocab_size, num_classes=dataset.classes
+            initial, batch, target=target, vocab_size=tokenizer.vocab_size, num_classes=dataset.classes
         ),
         *model_audit.audit_model(
             model.cpu(),
-            task=task,
+            target=target,
             vocab_size=tokenizer.vocab_size,
             context=trial.model.context,
             num_classes=dataset.classes,
@@ -298,9 +296,9 @@ def _write_probes(trial: experiment.Trial, dataset: Dataset, model: Any, folder:
     """Try the probe texts: samples for prompts, a score or a class for sentences, maps of the first of them."""
     tokenizer = dataset.tokenizer
     model.eval().cpu()
-    loaded = model_io.SavedModel(model, tokenizer, trial.prediction_task, dataset.corpus.label_names, trial, folder)
+    loaded = model_io.SavedModel(model, tokenizer, trial.spec.target, dataset.corpus.label_names, trial, folder)
     samples = []
-    for prompt in trial.probe.prompts if trial.prediction_task == "language-model" else ():
+    for prompt in trial.probe.prompts if trial.spec.target.is_causal else ():
         for sample in range(trial.probe.samples):
             seed = rng.derive_seed(trial.seed, "sample", sample) if sample else trial.seed
             made = sample_continuation_ids(
@@ -310,9 +308,7 @@ def _write_probes(trial: experiment.Trial, dataset: Dataset, model: Any, folder:
     sentences = {}
     for name, text in trial.probe.sentences.items():
         sentences[name] = (
-            inference.predict_class(loaded, text)
-            if trial.prediction_task == "classify"
-            else inference.score_text(loaded, text)
+            inference.predict_class(loaded, text) if trial.spec.target.is_class else inference.score_text(loaded, text)
         )
     write_json(folder / "probes.json", {"samples": samples, "sentences": sentences})
     texts = [*trial.probe.sentences.values(), *trial.probe.prompts]
@@ -357,7 +353,7 @@ def _write_length_generalization(trial: experiment.Trial, dataset: Dataset, mode
     found = {
         "schema": SCHEMA_VERSION,
         "contexts": length_generalization.evaluate_at_lengths(
-            model, trial.prediction_task, dataset.tokenizer, held_out, tested
+            model, trial.spec.target, dataset.tokenizer, held_out, tested
         ),
         "costs": length_generalization.measure_costs_at_lengths(
             trial.model, dataset.tokenizer.vocab_size, dataset.classes, measured
@@ -388,7 +384,7 @@ def _build_result(
     evaluations: dict[str, Evaluation],
     seconds: float,
 ) -> dict[str, Any]:
-    metric = build_objective(trial.prediction_task).metric
+    metric = build_objective(trial.spec.target).metric
     kept = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("."))
     sums = {
         str(p.relative_to(folder)): compute_sha256(p)

@@ -60,7 +60,7 @@ def normalize_text(text: str) -> str:
 
 def audit_train_overlap(corpus: Corpus, split: Split) -> CheckResult:
     """How many rows of a held-out split stand in train."""
-    noun = "rows" if corpus.task == "classify" else "lines"
+    noun = "rows" if corpus.has_labels else "lines"
     held = _sample_rows_evenly(split.rows)
     wanted, near, total = set(held), find_normalized_rows_in_train(corpus, held), len(held)
     exact = {row for row in corpus.train.rows if row in wanted}
@@ -110,7 +110,7 @@ def _interpret_overlap(overlap_share: float, noun: str) -> str:
 
 def audit_label_conflicts(corpus: Corpus) -> CheckResult:
     """Texts that carry more than one label: within a split, and between train and what is held out."""
-    if corpus.task != "classify":
+    if not corpus.has_labels:
         return build_not_applicable(LABEL_CHECK_NAME, "a language model has no labels")
     train = _collect_labels(corpus.train)
     said, examples = [], []

@@ -64,7 +64,7 @@ def audit_vocabulary(corpus: Corpus, tokenizer: TokenizerProtocol, token_counts:
         return build_not_applicable(VOCABULARY_CHECK_NAME, why)
     outside = _collect_text_outside_train(corpus)
     readings = [_measure_split_coverage(split, tokenizer, token_counts, outside) for split in corpus.get_test_splits()]
-    noun = "rows" if corpus.task == "classify" else "lines"
+    noun = "rows" if corpus.has_labels else "lines"
     listed = tokenizer.vocab_size - int(np.count_nonzero(token_counts["train"]))
     tried = (
         f"held-out tokens that are known and do not occur in train ({listed:,} of {tokenizer.vocab_size:,} entries), "
@@ -188,7 +188,7 @@ def audit_unknown_tokens(
         return CheckResult(UNKNOWN_CHECK_NAME, True, tried, found, "Training shows the unknown token too.")
     if not any(counts[split.name] for split in corpus.get_test_splits()):
         return CheckResult(UNKNOWN_CHECK_NAME, True, tried, found, "Nothing is unknown.")
-    if corpus.task == "classify":
+    if corpus.has_labels:
         meaning = "Training never shows the unknown token: such words are read as one fixed, random vector."
         return CheckResult(UNKNOWN_CHECK_NAME, True, tried, found, meaning)
     meaning = (

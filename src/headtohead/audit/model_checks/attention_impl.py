@@ -77,5 +77,5 @@ def _compute_logits_and_gradients(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """What is said about the text, not about padding, and how each weight moves it."""
     logits = audited_model.run(input_ids, attention_mask, attn_implementation=attn_implementation).logits
-    kept = logits[attention_mask] if attention_mask is not None and audited_model.decoder else logits
+    kept = logits[attention_mask] if attention_mask is not None and audited_model.predicts_tokens else logits
     return kept.detach(), audited_model.compute_weight_gradients(kept)

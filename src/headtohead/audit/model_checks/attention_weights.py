@@ -42,11 +42,11 @@ def audit_attentions(audited_model: AuditedModel) -> CheckResult:
         f"layer {layer}: {rule.error}"
         for layer, one in enumerate(maps)
         for rule in check_attention_rules(
-            one, mask, find_layer_reach(audited_model.model, layer, is_decoder=audited_model.decoder)
+            one, mask, find_layer_reach(audited_model.model, layer, is_decoder=audited_model.is_causal)
         )
         if rule.error
     ]
-    shape = "triangle, " if audited_model.decoder else ""
+    shape = "triangle, " if audited_model.is_causal else ""
     tried = f"sums, padding, {shape}reach of {len(maps)} layers x {maps[0].shape[1]} heads, padded texts; {audited_model.how}"  # noqa: E501
     if not faults:
         found = "every row sums to 1, and no weight lies where none may be"

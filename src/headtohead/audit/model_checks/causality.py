@@ -38,7 +38,7 @@ class _CausalityNotes:
 
 def audit_causality(audited_model: AuditedModel) -> CheckResult:
     """A decoder's logits at a place must not depend on any later place."""
-    if not audited_model.decoder:
+    if not audited_model.is_causal:
         return build_not_applicable(CHECK_NAME, "a classifier reads the whole text")
     if audited_model.length < 2:
         return build_not_applicable(CHECK_NAME, "a context of one token has no future")

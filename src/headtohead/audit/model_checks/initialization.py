@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from headtohead.audit.probe import AuditedModel
 from headtohead.audit.result import CheckResult, build_not_applicable
+from headtohead.config.tasks import Target
 from headtohead.data.batches import IGNORE_INDEX, Batch
 
 LOSS_CHECK_NAME, GRADIENT_CHECK_NAME = "initial loss", "gradients"
@@ -17,13 +18,13 @@ MAX_LOSS_DEVIATION = 0.5
 
 
 def audit_untrained_model(
-    model: nn.Module, batch: Batch, *, task: str, vocab_size: int, num_classes: int | None = None, seed: int = 0
+    model: nn.Module, batch: Batch, *, target: Target, vocab_size: int, num_classes: int | None = None, seed: int = 0
 ) -> list[CheckResult]:
     """Audits that make sense for an untrained model only, on one batch of real text with its labels."""
     context = batch.input_ids.shape[1]
     subject = AuditedModel(
         model,
-        task=task,
+        target=target,
         vocab_size=vocab_size,
         context=context,
         num_classes=num_classes,

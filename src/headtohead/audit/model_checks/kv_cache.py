@@ -24,9 +24,9 @@ DECODE_STEPS = 8
 def audit_kv_cache(audited_model: AuditedModel) -> CheckResult:
     """Token by token, in pieces, and with prompts of different length padded on the left."""
     model = audited_model.model
-    if not audited_model.decoder or not isinstance(model, Transformer):
+    if not audited_model.is_causal or not isinstance(model, Transformer):
         return build_not_applicable(
-            CHECK_NAME, "the model has no cache" if audited_model.decoder else "a classifier does not decode"
+            CHECK_NAME, "the model has no cache" if audited_model.is_causal else "an encoder does not decode"
         )
     if audited_model.length < 3:
         return build_not_applicable(CHECK_NAME, f"a text of {audited_model.length} leaves nothing to decode")

@@ -62,7 +62,7 @@ def _compare_padding(audited_model: AuditedModel, has_attention_mask: bool) -> I
         narrow = audited_model.length
         ids, mask = _build_padded_batch(audited_model, narrow)
         base = audited_model.logits(ids, mask)
-    keep = mask if audited_model.decoder else None
+    keep = mask if audited_model.predicts_tokens else None
     scale = max_abs_finite(base)
     if has_attention_mask:
         other = torch.where(mask, ids, audited_model.others(audited_model.ids[:, :narrow]))
@@ -78,7 +78,9 @@ def _compare_padding(audited_model: AuditedModel, has_attention_mask: bool) -> I
         more = audited_model.length - narrow
         wide = torch.cat((ids, ids.new_full((len(ids), more), _get_fill_token(audited_model))), dim=1)
         wide_mask = torch.cat((mask, mask.new_zeros(len(ids), more)), dim=1)
-        moved = _select_positions(audited_model.logits(wide, wide_mask), wide_mask if audited_model.decoder else None)
+        moved = _select_positions(
+            audited_model.logits(wide, wide_mask), wide_mask if audited_model.predicts_tokens else None
+        )
         yield measure_difference(
             moved,
             _select_positions(base, keep),
@@ -96,7 +98,7 @@ def _compare_with_unpadded(audited_model: AuditedModel, width: int) -> Differenc
     ids[:, text:], mask[:, text:] = _get_fill_token(audited_model), False
     padded = audited_model.logits(ids, mask.to(ids.device))
     bare = audited_model.logits(ids[:, :text])
-    padded = padded[:, :text] if audited_model.decoder else padded
+    padded = padded[:, :text] if audited_model.predicts_tokens else padded
     return measure_difference(padded, bare, "padding against none", audited_model.rounding_tolerance)
 
 

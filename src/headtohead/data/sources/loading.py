@@ -17,7 +17,7 @@ from headtohead.data.file_errors import build_missing_path_error, format_name_li
 from headtohead.data.sources import hub, sotu
 from headtohead.data.sources.readers import TABLE_SUFFIXES, is_table_file, read_plain_text, read_table, read_text
 from headtohead.data.sources.streaming import StreamedRows, build_corpus_on_disk, has_streamed_rows, load_into_memory
-from headtohead.data.splits import Corpus, RawCorpus, RawSplit, TaskName, build_corpus
+from headtohead.data.splits import Corpus, RawCorpus, RawSplit, build_corpus
 from headtohead.errors import DataError
 from headtohead.progress import ProgressCallback
 
@@ -27,15 +27,15 @@ SPLIT_FILE_STEMS = {"train": ("train",), "validation": ("validation", "valid", "
 
 def load_corpus(
     data: DataConfig,
-    task: TaskName,
     *,
+    has_labels: bool,
     base_folder: Path = Path(),
     rows_folder: Path | None = None,
     on_progress: ProgressCallback = lambda pace: None,
 ) -> Corpus:
     """The corpus that `data` asks for. A relative path is taken from `base`. With a `folder`, rows of a large plain
     text go there and not into memory."""
-    found = _read_source(data, task, base_folder)
+    found = _read_source(data, has_labels, base_folder)
     if rows_folder is not None and data.vocabulary == "train" and has_streamed_rows(found):
         made = build_corpus_on_disk(
             found,
@@ -49,25 +49,27 @@ def load_corpus(
     found = load_into_memory(found) if has_streamed_rows(found) else found
     return build_corpus(
         found,
-        task,
+        has_labels=has_labels,
         validation_fraction=data.validation,
         vocabulary_source=data.vocabulary,
         max_test_rows=data.test_rows,
     )
 
 
-def _read_source(data: DataConfig, task: TaskName, base_folder: Path) -> RawCorpus:
+def _read_source(data: DataConfig, has_labels: bool, base_folder: Path) -> RawCorpus:
     if data.source == "sotu":
-        return sotu.read_raw_corpus(task, validation_fraction=data.validation)
+        return sotu.read_raw_corpus(has_labels=has_labels, validation_fraction=data.validation)
     if data.source.startswith(hub.SOURCE_PREFIX):
-        return read_folder(hub.download_dataset(data.source), data, task, display_name=data.source, is_recursive=True)
+        return read_folder(
+            hub.download_dataset(data.source), data, has_labels, display_name=data.source, is_recursive=True
+        )
     path = base_folder / Path(data.source).expanduser()
     if path.is_dir():
-        return read_folder(path, data, task, display_name=data.source)
+        return read_folder(path, data, has_labels, display_name=data.source)
     if path.is_file():
         if data.files is not None:
             raise DataError(f"{path}: data.files names files of a folder, and this is a file")
-        return RawCorpus(_read_split([path], data, task), f"file {data.source}")
+        return RawCorpus(_read_split([path], data, has_labels), f"file {data.source}")
     raise build_missing_path_error(path)
 
 
@@ -89,32 +91,32 @@ def list_source_files(data: DataConfig, *, base_folder: Path = Path()) -> dict[s
 
 
 def read_folder(
-    folder: Path, data: DataConfig, task: TaskName, *, display_name: str, is_recursive: bool = False
+    folder: Path, data: DataConfig, has_labels: bool, *, display_name: str, is_recursive: bool = False
 ) -> RawCorpus:
     """The splits in a folder by the first layout that fits. `deep` looks into folders inside it too."""
     origin = f"{'data set' if is_recursive else 'folder'} {display_name}"
     if data.files is not None:
-        return _read_named_files(folder, data.files, data, task, origin)
+        return _read_named_files(folder, data.files, data, has_labels, origin)
     if any((folder / name).is_file() for name in ("train_CLS.tsv", "train_LM.txt")):
-        return _read_course_folder(folder, data, task, origin)
-    return _read_split_files(folder, data, task, origin, is_recursive)
+        return _read_course_folder(folder, data, has_labels, origin)
+    return _read_split_files(folder, data, has_labels, origin, is_recursive)
 
 
 def _read_named_files(
-    folder: Path, files: SplitFilesConfig, data: DataConfig, task: TaskName, origin: str
+    folder: Path, files: SplitFilesConfig, data: DataConfig, has_labels: bool, origin: str
 ) -> RawCorpus:
-    train = _read_split([folder / files.train], data, task)
+    train = _read_split([folder / files.train], data, has_labels)
     joint = train.separator
-    validation = _read_split([folder / files.validation], data, task, joint) if files.validation else None
-    tests = {name: _read_split([folder / path], data, task, joint) for name, path in files.test.items()}
+    validation = _read_split([folder / files.validation], data, has_labels, joint) if files.validation else None
+    tests = {name: _read_split([folder / path], data, has_labels, joint) for name, path in files.test.items()}
     return RawCorpus(train, origin, validation, tests)
 
 
-def _read_course_folder(folder: Path, data: DataConfig, task: TaskName, origin: str) -> RawCorpus:
+def _read_course_folder(folder: Path, data: DataConfig, has_labels: bool, origin: str) -> RawCorpus:
     """The course's folder. Its vocabulary was made from the whole lines of both training files, labels included."""
     classified, language = folder / "train_CLS.tsv", folder / "train_LM.txt"
     tests = sorted(folder.glob("test_LM_*.txt"))
-    if task == "classify":
+    if has_labels:
         _require_files(folder, ["train_CLS.tsv", "test_CLS.tsv"], [classified, folder / "test_CLS.tsv"])
         columns = data.columns if isinstance(data.columns.text, int) else COURSE_COLUMNS
         train = read_table(classified, columns, has_labels=True)
@@ -150,7 +152,7 @@ def _build_missing_files_error(folder: Path, expected: str) -> DataError:
     )
 
 
-def _read_split_files(folder: Path, data: DataConfig, task: TaskName, origin: str, is_recursive: bool) -> RawCorpus:
+def _read_split_files(folder: Path, data: DataConfig, has_labels: bool, origin: str, is_recursive: bool) -> RawCorpus:
     """train.*, validation.* and test.*; a data set of the hub may have each in many pieces."""
     by_split: dict[str, list[Path]] = {}
     for path in _list_data_files(folder, is_recursive=is_recursive):
@@ -160,11 +162,12 @@ def _read_split_files(folder: Path, data: DataConfig, task: TaskName, origin: st
         kinds = " ".join(f"train{suffix}" for suffix in (".txt", *TABLE_SUFFIXES))
         raise _build_missing_files_error(folder, f"the speeches layout (train_LM.txt, train_CLS.tsv) or one of {kinds}")
     _check_files_unambiguous(folder, by_split, is_recursive)
-    train = _read_split(by_split.pop("train"), data, task)
+    train = _read_split(by_split.pop("train"), data, has_labels)
     validation = by_split.pop("validation", None)
-    held = _read_split(validation, data, task, train.separator) if validation else None
+    held = _read_split(validation, data, has_labels, train.separator) if validation else None
     tests = {
-        name.removeprefix("test_"): _read_split(paths, data, task, train.separator) for name, paths in by_split.items()
+        name.removeprefix("test_"): _read_split(paths, data, has_labels, train.separator)
+        for name, paths in by_split.items()
     }
     return RawCorpus(train, origin, held, tests)
 
@@ -194,9 +197,9 @@ def _check_files_unambiguous(folder: Path, paths_by_split: Mapping[str, Sequence
             )
 
 
-def _read_split(paths: Sequence[Path], data: DataConfig, task: TaskName, separator: str | None = None) -> RawSplit:
+def _read_split(paths: Sequence[Path], data: DataConfig, has_labels: bool, separator: str | None = None) -> RawSplit:
     """One split from its files. Held-out text is cut into rows the way train was (`joint` is train's)."""
-    tables = [_read_split_file(path, data, task, separator) for path in paths]
+    tables = [_read_split_file(path, data, has_labels, separator) for path in paths]
     if len(tables) == 1:
         return tables[0]
     labels = tuple(label for table in tables for label in table.labels or ())
@@ -206,10 +209,10 @@ def _read_split(paths: Sequence[Path], data: DataConfig, task: TaskName, separat
     return RawSplit(rows, labels or None, lines, str(paths[0].parent), tables[0].separator)
 
 
-def _read_split_file(path: Path, data: DataConfig, task: TaskName, separator: str | None) -> RawSplit:
+def _read_split_file(path: Path, data: DataConfig, has_labels: bool, separator: str | None) -> RawSplit:
     if is_table_file(path):
-        return read_table(path, data.columns, has_labels=task == "classify")
-    if task == "classify":
+        return read_table(path, data.columns, has_labels=has_labels)
+    if has_labels:
         read_plain_text(path)  # a file that is missing or empty is told so first
         raise DataError(
             f"{path}: a classifier needs rows with labels ({', '.join(TABLE_SUFFIXES)}), and this is plain text"

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from headtohead.data.splits import RawCorpus, RawSplit, SplitRole, TaskName
+from headtohead.data.splits import RawCorpus, RawSplit, SplitRole
 from headtohead.data.treebank import ABBREVIATIONS
 from headtohead.errors import DataError
 
@@ -39,7 +39,7 @@ class Speech:
     sentences: tuple[str, ...]
 
 
-def read_raw_corpus(task: TaskName, *, validation_fraction: float) -> RawCorpus:
+def read_raw_corpus(*, has_labels: bool, validation_fraction: float) -> RawCorpus:
     """The three splits. `validation` is the share of a president's addresses (at least one, if it is not 0)."""
     folder = _find_data_folder()
     roles = [
@@ -47,14 +47,16 @@ def read_raw_corpus(task: TaskName, *, validation_fraction: float) -> RawCorpus:
         for one in PRESIDENTS
         for address, role in _assign_roles(_read_speeches(folder, one), validation_fraction)
     ]
-    make = _build_classification_split if task == "classify" else _build_language_model_split
+    make = _build_classification_split if has_labels else _build_language_model_split
     train, held = make(roles, "train"), make(roles, "validation")
     both = (*_build_language_model_split(roles, "train").rows, *_build_classification_split(roles, "train").rows)
-    return RawCorpus(train, _describe_origin(), held if held.rows else None, _build_test_splits(task, roles), both)
+    return RawCorpus(
+        train, _describe_origin(), held if held.rows else None, _build_test_splits(roles, has_labels=has_labels), both
+    )
 
 
-def _build_test_splits(task: TaskName, roles: list[tuple[Speech, SplitRole]]) -> dict[str, RawSplit]:
-    if task == "classify":
+def _build_test_splits(roles: list[tuple[Speech, SplitRole]], *, has_labels: bool) -> dict[str, RawSplit]:
+    if has_labels:
         return {"test": _build_classification_split(roles, "test")}
     of = {one: [pair for pair in roles if pair[0].president == one] for one in PRESIDENTS}
     return {one: _build_language_model_split(of[one], "test") for one in sorted(PRESIDENTS)}

@@ -189,8 +189,8 @@ def build_corpus_on_disk(
         joint = given[name].separator if name in given else raw_corpus.train.separator
         splits[name] = Split(name, role, DiskTextRows(folder, f"split{at}"), None, joint)
     rows = splits["train"].rows
-    digest = compute_digest("language-model", splits, (), rows)
-    return Corpus("language-model", splits, (), rows, describe_origin(raw_corpus, validation_fraction), digest)
+    digest = compute_digest(False, splits, (), rows)
+    return Corpus(False, splits, (), rows, describe_origin(raw_corpus, validation_fraction), digest)
 
 
 def _distribute_train_rows(

@@ -16,11 +16,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from headtohead.config.tasks import TASK_SPECS
 from headtohead.web.experiment_folders import ExperimentFolders, NameNotFoundError, is_inside
 from headtohead.web.live.experiment_state import ExperimentReader
 
 INITIAL_CHECKPOINT, FINAL_CHECKPOINT = "before", "after"
-GENERATIVE_TASKS = ("language-model", "distil")
+GENERATIVE_TASKS = tuple(name for name, spec in TASK_SPECS.items() if spec.target.is_causal)
 """tasks whose models write text"""
 MAX_LISTED_RUNS = 1000
 """in one list"""

@@ -1,0 +1,68 @@
+"""Facts about each task that need no torch: what is read, what is predicted, and which settings apply."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+TaskName = Literal["language-model", "masked-lm", "classify", "finetune", "distil"]
+MetricName = Literal["perplexity", "accuracy"]
+
+
+class Target(StrEnum):
+    """What a model predicts, and from which positions."""
+
+    NEXT_TOKEN = "next token"
+    """a token at each position, from earlier positions only"""
+    MASKED_TOKEN = "masked token"
+    """the original token at each masked position, from all positions"""
+    CLASS = "class"
+    """one class for a whole text"""
+    NONE = "none"
+    """hidden states only: a pretrained encoder without a head"""
+
+    @property
+    def is_causal(self) -> bool:
+        return self is Target.NEXT_TOKEN
+
+    @property
+    def is_class(self) -> bool:
+        return self is Target.CLASS
+
+    @property
+    def is_token(self) -> bool:
+        """True if there is one prediction per position."""
+        return self in (Target.NEXT_TOKEN, Target.MASKED_TOKEN)
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """The declaration of a task. `headtohead.tasks` holds the code that goes with it."""
+
+    name: TaskName
+    target: Target
+    needs_pretrained: bool = False
+    """model.pretrained is required"""
+    allows_pretrained: bool = False
+    has_teacher: bool = False
+    """the tables [teacher] and [training.taught] apply"""
+    uses_rare_words: bool = False
+    """data.once applies"""
+    hub_tag: str = "text-generation"
+    """the pipeline tag of the model card"""
+
+    @property
+    def metric(self) -> MetricName:
+        return "accuracy" if self.target.is_class else "perplexity"
+
+
+LANGUAGE_MODEL = TaskSpec("language-model", Target.NEXT_TOKEN, uses_rare_words=True)
+MASKED_LM = TaskSpec("masked-lm", Target.MASKED_TOKEN, hub_tag="fill-mask")
+CLASSIFY = TaskSpec("classify", Target.CLASS, hub_tag="text-classification")
+FINETUNE = TaskSpec(
+    "finetune", Target.CLASS, needs_pretrained=True, allows_pretrained=True, hub_tag="text-classification"
+)
+DISTIL = TaskSpec("distil", Target.NEXT_TOKEN, allows_pretrained=True, has_teacher=True)
+
+TASK_SPECS: dict[str, TaskSpec] = {spec.name: spec for spec in (LANGUAGE_MODEL, MASKED_LM, CLASSIFY, FINETUNE, DISTIL)}
