@@ -24,9 +24,7 @@ def test_pieces_of_a_split_are_joined_in_order(write: Write, tmp_path: Path) -> 
     write("data/test-00000-of-00001-abc.jsonl", '{"text": "out"}\n')
     write("README.md", "about")
     write("dataset_infos.json", "{}")
-    found = read_folder(
-        tmp_path, DataConfig(source="hub:a/b"), "language-model", display_name="hub:a/b", is_recursive=True
-    )
+    found = read_folder(tmp_path, DataConfig(source="hub:a/b"), False, display_name="hub:a/b", is_recursive=True)
     assert found.train.rows == ("one", "two")
     assert found.validation is not None
     assert found.validation.rows == ("held",)
@@ -37,7 +35,7 @@ def test_two_configurations_need_a_choice(write: Write, tmp_path: Path) -> None:
     write("en/train.csv", "text\none\n")
     write("fr/train.csv", "text\nun\n")
     with pytest.raises(DataError, match=r"more than one file could be train: en/train.csv, fr/train.csv"):
-        read_folder(tmp_path, DataConfig(source="hub:a/b"), "language-model", display_name="hub:a/b", is_recursive=True)
+        read_folder(tmp_path, DataConfig(source="hub:a/b"), False, display_name="hub:a/b", is_recursive=True)
 
 
 LOAD = """

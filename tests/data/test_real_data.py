@@ -94,7 +94,7 @@ def test_sst2_is_read_by_numbered_columns(shared: Shared) -> None:
 
 
 def test_shakespeare_is_read_speech_by_speech(shared: Shared) -> None:
-    corpus = load_corpus(DataConfig(source=str(shared("shakespeare-words"))), "language-model")
+    corpus = load_corpus(DataConfig(source=str(shared("shakespeare-words"))), has_labels=False)
     assert {name: len(split.rows) for name, split in corpus.splits.items()} == {
         "train": 5534,
         "validation": 745,

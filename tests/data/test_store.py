@@ -251,7 +251,7 @@ def test_a_kill_loses_only_the_shards_on_their_way(
 def test_a_kill_while_texts_are_read_begins_anew(write: Callable[..., Path], cache: Path) -> None:
     path = write("train.txt", lines(100))
     data = DataConfig(source=str(path))
-    folder = cache / token_cache._hash_json(token_cache._build_cache_key(data, "language-model", Path()))[:24]
+    folder = cache / token_cache._hash_json(token_cache._build_cache_key(data, False, Path()))[:24]
     folder.mkdir(parents=True)
     write_text_rows(folder, "split0", ["half of it"])
     same(load_tokenized_corpus(data, has_labels=False), token_cache.tokenize_in_memory(data, has_labels=False))
@@ -336,13 +336,13 @@ def test_where_nothing_can_be_written_memory_does(
 
 def test_what_nobody_opens_is_removed(write: Callable[..., Path], cache: Path) -> None:
     path = write("train.txt", lines(60))
-    load_tokenized_corpus(DataConfig(source=str(path)), "language-model")
+    load_tokenized_corpus(DataConfig(source=str(path)), has_labels=False)
     (old,) = cache.iterdir()
-    load_tokenized_corpus(DataConfig(source=str(path), validation=0.2), "language-model")
+    load_tokenized_corpus(DataConfig(source=str(path), validation=0.2), has_labels=False)
     assert old.exists()
     long_ago = time.time() - (token_cache.MAX_UNUSED_DAYS + 1) * 86400
     os.utime(old / "manifest.json", (long_ago, long_ago))
-    load_tokenized_corpus(DataConfig(source=str(path), validation=0.3), "language-model")
+    load_tokenized_corpus(DataConfig(source=str(path), validation=0.3), has_labels=False)
     assert not old.exists() and len(list(cache.iterdir())) == 2
 
 
@@ -355,7 +355,7 @@ def test_progress_is_told_with_the_time_that_is_left(
     path = write("train.txt", "\n".join(many))
     told: list[ProgressUpdate] = []
     load_tokenized_corpus(
-        DataConfig.model_validate({"source": str(path), "tokens": "bytes"}), "language-model", on_progress=told.append
+        DataConfig.model_validate({"source": str(path), "tokens": "bytes"}), has_labels=False, on_progress=told.append
     )
     assert any(one.what.startswith("reading") and one.done > 0 for one in told)
     cutting = [one for one in told if one.what == "cutting train into tokens, in MB"]
@@ -369,16 +369,16 @@ def test_a_large_file_that_is_not_text_is_refused_with_places(
     monkeypatch.setattr("headtohead.data.sources.readers.STREAMING_THRESHOLD_BYTES", 0)
     path = write("train.txt", b"good\nbad \xff\xfe here\n\xc3\x28\n")
     with pytest.raises(DataError, match=r"2 errors\n  byte 9 \(line 2\): ff fe 20 68 is not UTF-8"):
-        load_tokenized_corpus(DataConfig(source=str(path)), "language-model")
+        load_tokenized_corpus(DataConfig(source=str(path)), has_labels=False)
     path = write("train.txt", b" \n\n \n")
     with pytest.raises(DataError, match="is empty; text was expected"):
-        load_tokenized_corpus(DataConfig(source=str(path)), "language-model")
+        load_tokenized_corpus(DataConfig(source=str(path)), has_labels=False)
     path = write("train.txt", b"one row alone\n")
     with pytest.raises(DataError, match=r"1 row .* cannot be split into train and test"):
-        load_tokenized_corpus(DataConfig(source=str(path)), "language-model")
+        load_tokenized_corpus(DataConfig(source=str(path)), has_labels=False)
     path = write("train.txt", lines(40))
     with pytest.raises(DataError, match="a classifier needs rows with labels"):
-        load_tokenized_corpus(DataConfig(source=str(path)), "classify")
+        load_tokenized_corpus(DataConfig(source=str(path)), has_labels=True)
 
 
 def test_few_rows_are_held_back_as_in_memory(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:

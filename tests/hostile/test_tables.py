@@ -86,7 +86,7 @@ def test_a_parquet_file_that_unpacks_to_a_flood_is_refused(tmp_path):
     parquet.write_table(arrow.table({"text": text}), path)
     assert path.stat().st_size < 30_000
     with pytest.raises(DataError, match="unpacks to more than 100 times its size"):
-        loading.load_corpus(config_data.DataConfig.model_validate({"source": str(path)}), "language-model")
+        loading.load_corpus(config_data.DataConfig.model_validate({"source": str(path)}), has_labels=False)
 
 
 def test_nearest_does_not_compare_what_nobody_typed():

@@ -104,7 +104,7 @@ def _store_folder(scratch: Path) -> Path:
     data = _stored(scratch)
     return (
         token_cache.get_cache_folder("corpora")
-        / token_cache._hash_json(token_cache._build_cache_key(data, "language-model", Path()))[:24]
+        / token_cache._hash_json(token_cache._build_cache_key(data, False, Path()))[:24]
     )
 
 
