@@ -43,6 +43,6 @@ def test_every_link_between_documents_leads_somewhere():
 def test_every_verb_of_the_readme_exists():
     from headtohead.cli.app import app
 
-    names = {command.name or command.callback.__name__ for command in app.app.registered_commands}
-    names |= {group.name for group in app.app.registered_groups}
+    names = {command.name or command.callback.__name__ for command in app.registered_commands}
+    names |= {group.name for group in app.registered_groups}
     assert set(re.findall(r"h2h (\w+)", (ROOT / "README.md").read_text())) <= names

@@ -1,7 +1,7 @@
 """Head to Head: you changed one thing in a transformer. Did it help, really?
 
 >>> import headtohead as h2h
->>> experiment = h2h.load("speeches-decoder", ["training.steps=100"])
+>>> experiment = h2h.load_experiment("speeches-decoder", ["training.steps=100"])
 >>> experiment.variants
 {'alibi': {'model': {'position': 'alibi'}}}
 """
@@ -29,15 +29,15 @@ _LOCATIONS = {
     "Results": "headtohead.runner.results:Results",
     "Scores": "headtohead.verdict.scores:Scores",
     "Verdict": "headtohead.verdict.record:Verdict",
-    "attention": "headtohead.attention_analysis.api:attention",
-    "compare": "headtohead.verdict.compare:compare",
-    "experiment_from_dict": "headtohead.experiment.loading:from_dict",
+    "analyze_attention": "headtohead.attention_analysis.api:analyze_attention",
+    "compare_scores": "headtohead.verdict.compare:compare_scores",
+    "experiment_from_dict": "headtohead.experiment.loading:build_experiment",
     "generate": "headtohead.generation.generate:generate",
-    "judge": "headtohead.verdict.score_csv:judge",
+    "judge_csv": "headtohead.verdict.score_csv:judge_csv",
     "key_design": "headtohead.key_design:",
-    "load": "headtohead.experiment.loading:load",
+    "load_experiment": "headtohead.experiment.loading:load_experiment",
     "load_model": "headtohead.experiment.open_model:open_model",
-    "read": "headtohead.runner.results:read",
+    "read_results": "headtohead.runner.results:read_results",
     "run": "headtohead.runner.results:run",
 }
 

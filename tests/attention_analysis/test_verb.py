@@ -23,7 +23,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def said(*words: str | Path) -> str:
-    answer = CliRunner().invoke(app.app, ["attention", *map(str, words)], catch_exceptions=False)
+    answer = CliRunner().invoke(app, ["attention", *map(str, words)], catch_exceptions=False)
     assert answer.exit_code == 0
     return answer.stdout
 
@@ -38,7 +38,7 @@ def test_a_page_is_written_and_the_terminal_tells_what_each_head_does(decoders: 
 
 
 def test_json_gives_measures_and_checks_and_writes_nothing(decoders: Runs) -> None:
-    found = json.loads(said(decoders["baseline"], TEXT, "--json", "--silence"))
+    found = json.loads(said(decoders["baseline"], TEXT, "--json", "--ablate-heads"))
     assert found["tokens"] == TEXT.split()
     assert found["file"] is None
     assert not Path("attention.html").exists()
@@ -53,7 +53,7 @@ def test_one_head_of_two_models_in_every_format(decoders: Runs, ending: str) -> 
     said(
         decoders["baseline"],
         TEXT,
-        "--against",
+        "--compare-to",
         decoders["alibi"],
         "--layer",
         "1",
@@ -66,7 +66,7 @@ def test_one_head_of_two_models_in_every_format(decoders: Runs, ending: str) -> 
 
 
 def test_before_and_after_are_two_tables(decoders: Runs) -> None:
-    out = said(decoders["baseline"], TEXT, "--before", "--out", "x.svg")
+    out = said(decoders["baseline"], TEXT, "--before-training", "--out", "x.svg")
     assert out.index("before training") < out.index("after training")
     assert "before training</text>" in Path("x.svg").read_text()
 
@@ -78,7 +78,7 @@ def test_before_and_after_are_two_tables(decoders: Runs) -> None:
         (("",), "the text is empty"),
         (("qqq zzz",), "every word of this text is unknown"),
         ((TEXT, "--out", "x.jpg"), "is no picture"),
-        ((TEXT, "--against", "nowhere"), "nowhere"),
+        ((TEXT, "--compare-to", "nowhere"), "nowhere"),
     ],
 )
 def test_a_wrong_request_is_told_in_words_with_exit_code_2(
@@ -107,6 +107,6 @@ def test_the_guide_shows_what_works(decoders: Runs) -> None:
     names: dict[str, object] = {}
     exec(code.replace("runs/mine/baseline/seed-0", str(decoders["baseline"])).replace("We will not rest", TEXT), names)
     assert Path("attention.pdf").read_bytes().startswith(b"%PDF")
-    verb = get_command(app.app).commands["attention"]
+    verb = get_command(app).commands["attention"]
     options = {option for parameter in verb.params for option in (*parameter.opts, *parameter.secondary_opts)}
     assert set(re.findall(r"`(--[a-z-]+)", guide)) <= options

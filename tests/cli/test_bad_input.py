@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headtohead.cli.app import main
+from headtohead.cli import main
 
 EXPERIMENT = """
 question = "Does it help?"

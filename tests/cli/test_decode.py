@@ -67,7 +67,19 @@ def compare(model: Path, prompts: Path, out: Path, **options: Any) -> dict[str, 
 def test_the_whole_path_on_a_tiny_model(h2h: Call, model: Path, prompts: Path, tmp_path: Path) -> None:  # noqa: F811
     second = tiny_gpt2(tmp_path / "second", seed=1)
     code, out, err = h2h(
-        *("decode", model, prompts, "--samples", "3", "--max-new-tokens", "6", "--second", second, "--out", "here"),
+        *(
+            "decode",
+            model,
+            prompts,
+            "--samples",
+            "3",
+            "--max-new-tokens",
+            "6",
+            "--scoring-model",
+            second,
+            "--out",
+            "here",
+        ),
         *("--strategies", "greedy,sample,top-p=0.7", "--json", "--format", "html", "--format", "csv"),
     )
     assert code == 0, err
@@ -240,7 +252,7 @@ def refused(answer: Answer, *words: str) -> None:
         (["--strategies", "top-p=1.2"], "p is a share of probability, in (0, 1], not 1.2"),
         (["--strategies", "greedy,greedy"], "greedy is given twice"),
         (["--format", "word"], "format: 'word' given"),
-        (["--second", "nothing-of-this-name"], "nothing-of-this-name"),
+        (["--scoring-model", "nothing-of-this-name"], "nothing-of-this-name"),
         (["--samples", "0"], "greater than or equal to 1"),
     ],
 )

@@ -109,8 +109,8 @@ def test_every_verb_has_help(h2h, verb):  # noqa: F811
 def test_parts_check_examines_a_users_file(h2h, tmp_path):  # noqa: F811
     file = tmp_path / "my_parts.py"
     file.write_text(
-        "from headtohead.nn.parts import Position, part\n"
-        "@part('position', 'sqrt-alibi-cli')\n"
+        "from headtohead.nn.parts import Position, register_part\n"
+        "@register_part('position', 'sqrt-alibi-cli')\n"
         "class SqrtAlibi(Position):\n"
         "    '''Penalises distance by its square root.'''\n"
         "    def __init__(self, sizes, *, strength: float = 1.0):\n"
@@ -130,11 +130,13 @@ def test_judge_gives_verdicts_words_and_a_picture_for_scores_from_elsewhere(h2h,
     file = tmp_path / "scores.csv"
     rows = [f"{name},{seed},{score + 0.01 * seed}" for name, score in (("old", 2.0), ("new", 1.5)) for seed in range(4)]
     file.write_text("variant,seed,score\n" + "\n".join(rows) + "\n")
-    code, out, _ = h2h("judge", file, "--metric", "loss", "--matters", "0.1", "--out", tmp_path / "forest.svg")
+    code, out, _ = h2h(
+        "judge", file, "--metric", "loss", "--equivalence-margin", "0.1", "--out", tmp_path / "forest.svg"
+    )
     assert code == 0
     assert "new: helped" in out
     assert "<svg" in (tmp_path / "forest.svg").read_text()
-    (row,) = json.loads(h2h("judge", file, "--metric", "loss", "--matters", "0.1", "--json")[1])
+    (row,) = json.loads(h2h("judge", file, *options, "--json")[1])
     assert row["word"] == "helped"
     assert row["effect"] == pytest.approx(-0.5)
     code, _, err = h2h("judge", file)

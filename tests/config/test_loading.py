@@ -61,7 +61,7 @@ def test_every_fault_is_reported_at_once_with_place_and_nearest_match(file):
     text = (
         GOOD.replace("width = 64", 'width = "64"')
         .replace('source = "sotu"', 'sorce = "sotu"')
-        .replace('kind = "adamw", rate', 'kind = "adamww", rate')
+        .replace('kind = "adamw", lr', 'kind = "adamww", lr')
         .replace('model.position = "alibi"\n', 'model.position = "alibbi"\n')
         .replace("steps = 500", "steps = 500\nclip = -1")
     )

@@ -131,5 +131,5 @@ def test_a_quick_look_tries_four_cells_and_no_long_ones(tmp_path):
 
 
 def test_the_schema_knows_the_table():
-    table = loading.build_json_schema()["$defs"]["Search"]["properties"]
+    table = loading.build_json_schema()["$defs"]["SearchConfig"]["properties"]
     assert set(table) == {"method", "space", "seeds", "budget", "prune", "seed"}

@@ -221,7 +221,7 @@ def test_code_of_ones_own_runs_as_before(with_code):
 def test_code_of_somebody_elses_run_is_not_run_until_it_is_allowed(with_code, tmp_path):
     run = strange(with_code, tmp_path / "theirs")
     before = (with_code / "mark").read_text()
-    with pytest.raises(ModelError, match=r"brings code of its own.*my_norm\.py.*h2h allow"):
+    with pytest.raises(ModelError, match=r"brings code of its own.*my_norm\.py.*h2h trust"):
         open_model(run)
     assert (with_code / "mark").read_text() == before
     assert trust.trust_run(run) == [run / "own" / "my_norm.py"]

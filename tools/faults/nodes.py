@@ -34,7 +34,7 @@ def nodes(how: How) -> Iterator[Seen]:
     machines = Machines(how)
     try:
         world = still.world(how.scratch / "cluster")
-        more = ("--on", machines.on, "--device", "cpu")
+        more = ("--backend", machines.on, "--device", "cpu")
         killing = Dying(world, still.numbers, still.seconds, how, more, machines=machines)
         killing.run(max(1, how.kills // SHARE), random.Random(how.seed))
         yield killing.seen()

@@ -269,7 +269,7 @@ def _add_loss_increases(
 def _build_loss_function(opened: ModelBundle, input_ids: torch.Tensor) -> Callable[[], WeightArray]:
     """The loss of this text: of each next token, or of the class that the model names."""
     if opened.target is Target.NONE:
-        raise ModelError(f"{opened.name}: an encoder without a task has no loss that could rise; leave out --silence")
+        raise ModelError(f"{opened.name}: an encoder without a task head has no loss; leave out --ablate-heads")
     if opened.target.is_causal and input_ids.shape[1] < 2:
         raise ModelError("a text of one token has no loss: there is nothing to predict from it")
 

@@ -1,10 +1,16 @@
-"""The command line `h2h`. A file a family of verbs; importing one adds its verbs, in the order of `h2h --help`."""
+"""The command line `h2h`: one module per command. Importing a module registers its command."""
 
 from importlib import import_module
 
 from headtohead.cli.app import app, main
 
-for _family in ("experiments", "models", "attention", "design", "generate", "decode", "parts", "serve"):
-    import_module(f".{_family}", __name__)
+# The order of `h2h --help`.
+COMMANDS = (
+    *("run", "report", "judge", "verify", "recipes", "schema"),
+    *("audit", "trust", "predict", "score", "doctor"),
+    *("attention", "design", "generate", "decode", "parts", "serve"),
+)
+for _command in COMMANDS:
+    import_module(f".{_command}", __name__)
 
 __all__ = ["app", "main"]

@@ -1,4 +1,4 @@
-"""`python -m headtohead.cli`, where the command is not on the path."""
+"""`python -m headtohead.cli` runs `h2h` when the script is not on the PATH."""
 
 from headtohead.cli.app import main
 

@@ -1,7 +1,7 @@
-"""The command line: verbs only. Each calls one function of a room and shows what it gives.
+"""The typer application, options shared by commands, and error handling.
 
-Results go to stdout, bars and errors to stderr. Exit codes: 0 fine, 1 the work failed, 2 the request was wrong.
-Nothing heavy is imported before a verb needs it: `h2h --help` must answer at once.
+Results go to stdout, progress and errors to stderr. Exit codes: 0 success, 1 the work failed, 2 the request was wrong.
+Commands import heavy modules inside their functions so that `h2h --help` starts quickly.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
-UseOption = Annotated[list[str] | None, typer.Option("--use", help="A file with parts of your own; may be repeated.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+PartFilesOption = Annotated[
+    list[str] | None, typer.Option("--part-file", metavar="FILE", help="Python file with custom parts; repeatable.")
+]
 ModelFolderArgument = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="A run folder: runs/EXPERIMENT/VARIANT/seed-0.")
+    Path, typer.Argument(metavar="MODEL", help="Run folder: runs/EXPERIMENT/VARIANT/seed-0.")
 ]
 
 
@@ -37,9 +39,9 @@ def print_json(value: Any) -> None:
 
 
 def main() -> None:
-    """The door: turns our errors into one plain message and an exit code."""
+    """Run the command line; turn package errors into one message on stderr and an exit code."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    # Small models: two threads on a busy machine run many times slower than one. Set it yourself to have more.
+    # With small models, two threads on a busy machine are many times slower than one. Users can override this.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
         app()
@@ -48,11 +50,11 @@ def main() -> None:
         typer.echo(f"h2h: {kind}: {error}", err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
-        sys.exit(0)  # the reader of a pipe has seen enough
-    except (OSError, MemoryError) as error:  # the machine's own words: no such file, not allowed, no memory
+        sys.exit(0)  # the reader closed the pipe, as in `h2h recipes | head`
+    except (OSError, MemoryError) as error:  # missing file, permission denied, out of memory
         place = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
         reason = error.strerror if isinstance(error, OSError) else f"not enough memory ({error})"
         typer.echo(f"h2h: failed: {place}{reason or error}", err=True)
         sys.exit(1)
     finally:
-        gc.freeze()  # the process ends: to look through all that torch has made would take half a second
+        gc.freeze()  # skip the final garbage collection, which takes half a second once torch is imported

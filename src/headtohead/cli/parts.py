@@ -1,4 +1,4 @@
-"""Verbs for parts: list them, examine one's own."""
+"""`h2h parts`: list the available parts; `h2h parts check`: run the conformance suite on custom parts."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Annotated
 
 import typer
 
-from headtohead.cli.app import JsonOption, UseOption, app, print_json
+from headtohead.cli.app import JsonOption, PartFilesOption, app, print_json
 
-parts_app = typer.Typer(help="List the parts a transformer is built from, or examine your own.", rich_markup_mode=None)
+parts_app = typer.Typer(help="List the parts that models are built from, or check your own.", rich_markup_mode=None)
 app.add_typer(parts_app, name="parts")
 
 
 @parts_app.callback(invoke_without_command=True)
-def list_parts(context: typer.Context, as_json: JsonOption = False, use: UseOption = None) -> None:
-    """List the parts by slot, with their options."""
+def list_parts(context: typer.Context, as_json: JsonOption = False, part_files: PartFilesOption = None) -> None:
+    """List the parts that models are built from, by slot, with their options."""
     if context.invoked_subcommand is not None:
         return
     from headtohead.nn.parts import registry
     from headtohead.report import terminal
 
-    for file in use or ():
+    for file in part_files or ():
         registry.load_part_file(file)
     rows = [
         {"slot": p.slot, "part": p.kind, "options": registry.format_options(p), "about": registry.get_summary(p)}
@@ -32,13 +32,13 @@ def list_parts(context: typer.Context, as_json: JsonOption = False, use: UseOpti
 
 @parts_app.command("check")
 def check_parts(
-    file: Annotated[Path, typer.Argument(help="A file with parts of your own.")], as_json: JsonOption = False
+    file: Annotated[Path, typer.Argument(help="Python file with custom parts.")], as_json: JsonOption = False
 ) -> None:
-    """Examine the parts of a file: gradients, causality, cache, roads, padding, state."""
+    """Run the conformance suite: gradients, causality, KV cache, implementations, padding."""
     from headtohead.report import terminal
     from headtohead.testing import check_part_file
 
-    findings = check_part_file(file)
-    print_json([f.to_dict() for f in findings]) if as_json else terminal.print_conformance_results(findings)
-    if not all(f.passed for f in findings):
+    results = check_part_file(file)
+    print_json([result.to_dict() for result in results]) if as_json else terminal.print_conformance_results(results)
+    if not all(result.passed for result in results):
         raise typer.Exit(1)

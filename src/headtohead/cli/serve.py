@@ -1,4 +1,4 @@
-"""The verb that opens the web app: serve."""
+"""`h2h serve`: the web app."""
 
 from __future__ import annotations
 
@@ -13,23 +13,21 @@ from headtohead.errors import MissingExtraError
 
 @app.command()
 def serve(
-    runs: Annotated[Path, typer.Argument(metavar="RUNS", help="The folder with experiments.")] = Path("runs"),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0 takes any that is free.")] = 8000,
+    runs: Annotated[Path, typer.Argument(metavar="RUNS", help="Folder with experiments.")] = Path("runs"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8000,
     host: Annotated[
-        str, typer.Option(help="Another address than this machine's own; then a token is needed.")
+        str, typer.Option(help="Address to listen on; any other than localhost requires a token.")
     ] = "127.0.0.1",
     token_file: Annotated[
-        Path | None, typer.Option(help="A file with the token. [default: a new one where one is needed]")
+        Path | None, typer.Option(help="File with the access token. [default: generate one if required]")
     ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="MODEL", help="A pretrained model for the playground: a folder, a GGUF file or hub:owner/name."
-        ),
+        typer.Option(metavar="MODEL", help="Pretrained model for the playground; repeatable."),
     ] = None,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
 ) -> None:
-    """Open the web app: watch experiments while they train, start them, read their verdicts."""
+    """Start the web app: run experiments, follow them and read their reports."""
     try:
         from headtohead.web import server
     except ModuleNotFoundError as error:
@@ -37,11 +35,11 @@ def serve(
             raise
         raise MissingExtraError(str(error.name), "serve", "h2h serve") from None
 
-    def ready(address: str) -> None:
-        typer.echo(f"Head to Head: {address}\nCtrl-C ends it; trainings that were started go on.")
+    def announce(address: str) -> None:
+        typer.echo(f"Head to Head: {address}\nPress Ctrl-C to stop; experiments that are running continue.")
         if not no_open:
             import webbrowser
 
             webbrowser.open(address)
 
-    server.serve(runs, host=host, port=port, token_file=token_file, pretrained_models=model or (), on_ready=ready)
+    server.serve(runs, host=host, port=port, token_file=token_file, pretrained_models=model or (), on_ready=announce)

@@ -158,17 +158,20 @@ def list_teacher_caches(trial: experiment.Trial) -> list[Path]:
 
 
 def connect_to_cluster(on: str, device: str) -> RayCluster:
-    """The cluster that `--on` names: "ray" is the one that RAY_ADDRESS names or that runs here, and if there is none a
-    new one of this machine's cores; "ray:HOST:PORT" and "ray://HOST:PORT" are others."""
+    """Connect to the cluster given by `--backend`.
+
+    "ray" uses RAY_ADDRESS or a local cluster, which is started if there is none; "ray:HOST:PORT" and
+    "ray://HOST:PORT" name another one.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster of ours reports to nobody
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
     except ImportError as error:
-        raise MissingExtraError("ray", "cluster", "--on ray") from error
+        raise MissingExtraError("ray", "cluster", "--backend ray") from error
     kind, _, rest = on.partition(":")
     if kind != BACKEND_NAME:
-        raise RequestError(f"--on: {on!r} is not known (allowed: ray, ray:HOST:PORT, ray://HOST:PORT)")
+        raise RequestError(f"--backend: {on!r} is not known (allowed: ray, ray:HOST:PORT, ray://HOST:PORT)")
     if not ray.is_initialized():
         address = on if rest.startswith("//") else rest or None
         try:
@@ -180,7 +183,7 @@ def connect_to_cluster(on: str, device: str) -> RayCluster:
                 **({} if address or _has_local_cluster() else {"include_dashboard": False}),
             )
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise RequestError(f"--on: no cluster can be used at {address or 'this machine'}: {error}") from None
+            raise RequestError(f"--backend: no cluster can be used at {address or 'this machine'}: {error}") from None
     return RayCluster(device)
 
 

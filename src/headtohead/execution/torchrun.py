@@ -185,6 +185,6 @@ def reshard_runs(folder: Path, num_processes: int) -> list[Path]:
 
 def check_torchrun_options(backend: str | None, num_workers: int | None) -> None:
     """What means nothing where all processes train one trial together."""
-    given = "--on" if backend else "--workers" if num_workers else None
+    given = "--backend" if backend else "--workers" if num_workers else None
     if given:
         raise RequestError(f"{given}: under torchrun all processes train one trial together; leave it out")

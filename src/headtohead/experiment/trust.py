@@ -2,7 +2,7 @@
 them. That is as it should be for one's own runs, and not for a folder that came from somebody else.
 
 So what is run has been asked for: files that an experiment on this machine named (`use`, `model.module`), and files
-that the user has allowed (`h2h allow RUN`). They are known by content, in $XDG_CACHE_HOME/headtohead/allowed: a file
+that the user has allowed (`h2h trust RUN`). They are known by content, in $XDG_CACHE_HOME/headtohead/allowed: a file
 that was changed since is another one.
 """
 
@@ -42,7 +42,7 @@ def check_trusted(run_folder: Path, files: Sequence[Path]) -> None:
     if strange:
         raise ModelError(
             f"{run_folder}: brings code of its own, which using it would run: {', '.join(map(str, strange))}. If you have "  # noqa: E501
-            f"read it and trust it: h2h allow {run_folder}"
+            f"read it and trust it: h2h trust {run_folder}"
         )
 
 

@@ -1,0 +1,43 @@
+"""`h2h recipes`: list the recipes, or print one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from headtohead.cli.app import JsonOption, app, print_json
+
+
+@app.command()
+def recipes(
+    show: Annotated[
+        str | None, typer.Option("--show", metavar="NAME", help="Print a recipe as a starting point for your own file.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the recipes, the experiments that ship with the package."""
+    from headtohead.config import loading
+
+    if show:
+        typer.echo(loading.find_recipe(show).read_text(encoding="utf-8"), nl=False)
+        return
+    rows = [
+        {"name": name, **_summarize_recipe(loading.read_raw_experiment(loading.find_recipe(name)).raw)}
+        for name in loading.list_recipes()
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    from headtohead.report import terminal
+
+    terminal.print_recipes(rows)
+
+
+def _summarize_recipe(raw: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "task": raw["task"],
+        "question": raw["question"],
+        "variants": list(raw.get("variants", {})),
+        "full": "full" in raw,
+    }

@@ -1,0 +1,30 @@
+"""`h2h report`: write the report of an experiment from its run folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headtohead.cli.app import JsonOption, app, print_json
+
+
+@app.command()
+def report(
+    runs: Annotated[Path, typer.Argument(metavar="RUNS", help="Experiment folder: runs/NAME.")],
+    formats: Annotated[
+        list[str] | None, typer.Option("--format", help="html, md, csv, latex, svg, pdf or png; repeatable.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Output folder. [default: RUNS]")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the report of an experiment from its run folders, in any format."""
+    from headtohead.experiment import run_folder
+    from headtohead.findings import findings
+    from headtohead.report import write
+
+    experiment_runs = run_folder.open_runs(runs)
+    findings.write_findings(experiment_runs, interim_analyses=findings.list_interim_analyses(experiment_runs))
+    written = write(runs, formats or ["html"], out)
+    print_json([str(path) for path in written]) if as_json else typer.echo("\n".join(map(str, written)))
