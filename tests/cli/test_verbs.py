@@ -130,9 +130,8 @@ def test_judge_gives_verdicts_words_and_a_picture_for_scores_from_elsewhere(h2h,
     file = tmp_path / "scores.csv"
     rows = [f"{name},{seed},{score + 0.01 * seed}" for name, score in (("old", 2.0), ("new", 1.5)) for seed in range(4)]
     file.write_text("variant,seed,score\n" + "\n".join(rows) + "\n")
-    code, out, _ = h2h(
-        "judge", file, "--metric", "loss", "--equivalence-margin", "0.1", "--out", tmp_path / "forest.svg"
-    )
+    options = ("--metric", "loss", "--equivalence-margin", "0.1")
+    code, out, _ = h2h("judge", file, *options, "--out", tmp_path / "forest.svg")
     assert code == 0
     assert "new: helped" in out
     assert "<svg" in (tmp_path / "forest.svg").read_text()
