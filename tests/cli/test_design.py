@@ -25,7 +25,7 @@ def test_select_says_the_query_the_weights_and_why(call):
     code, out, err = call("design", "select", KEYS, "0")
     assert code == 0, err
     assert out.startswith("Select key 0: exact in the limit\n")
-    assert "corner of the keys" in out and "0.999" in out
+    assert "vertex of the convex hull" in out and "0.999" in out
     assert max(map(len, out.splitlines())) <= 80
 
 
@@ -53,7 +53,7 @@ def test_every_verb_answers(call):
         (("identity", "keys.csv"), "Identity: row i selects key i: exact in the limit"),
         (("replace-key", "keys.csv", "2", "--query", "-3 0", "--select"), "Replace key 2 to be selected"),
         (("replace-key", "keys.csv", "2", "--query", "1 1", "--average", "all"), "Replace key 2 to average keys 0, 1"),
-        (("replace-key", "keys.csv", "2", "--query", "1 1", "--weights", "0.2,0.2,0.6", "--length", "2"), "length 2"),
+        (("replace-key", "keys.csv", "2", "--query", "1 1", "--weights", "0.2,0.2,0.6", "--length", "2"), "norm 2"),
     ):
         code, out, err = call("design", *words)
         assert code == 0, err
@@ -65,7 +65,7 @@ def test_the_tour_fits_the_terminal_and_gives_both_answers(call):
     code, out, _ = call("design", "tour")
     assert code == 0
     assert max(map(len, out.splitlines())) <= 80
-    for words in ("0.5491", "0.446", "falls short", "the report", "6. A new third key of length 1"):
+    for words in ("0.5491", "0.446", "falls short", "the report", "6. A new third key of norm 1"):
         assert words in out
     code, out, _ = call("design", "tour", "--json")
     assert len(json.loads(out)["steps"]) == 6
@@ -85,14 +85,14 @@ def test_a_picture_is_written_where_it_was_asked_for(call, name):
         (("select", "1 0; 0", "0"), "row 1 has 1 number, row 0 has 2"),
         (("select", "1 0; 0 x", "0"), "row 1, number 1: 'x' is not a finite number"),
         (("select", "1 0; 0 nan", "0"), "row 1, number 1: nan is not a finite number"),
-        (("select", KEYS, "3"), "there is no key 3; there are 3 keys, counted from 0 to 2"),
+        (("select", KEYS, "3"), "there is no key 3; there are 3 keys, counted from 0"),
         (("select", KEYS, "-1"), "there is no key -1"),
         (("select", "", "0"), "there are no rows of numbers"),
         (("select", "none.csv", "0"), "none.csv: no such file"),
         (("average", KEYS, "0,q"), "expected key indices such as 0,1, or all; got '0,q'"),
         (("weights", KEYS, "0.5 0.5"), "2 numbers for 3 keys"),
         (("weights", KEYS, "0.5 0.5; 1 0"), "expected one row of numbers, got 2"),
-        (("select", KEYS, "0", "--precision", "1"), "it must lie between 0 and 1"),
+        (("select", KEYS, "0", "--precision", "1"), "must be strictly between 0 and 1"),
         (("select", KEYS, "0", "--out", "p.gif"), "the ending '.gif' is not known"),
         (("select", KEYS, "0", "--jsn"), "--jsn"),
         (("replace-key", KEYS, "0", "--query", "1 1"), "give exactly one of --select, --average, --weights; got none"),

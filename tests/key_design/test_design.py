@@ -251,7 +251,7 @@ def test_weights_with_zeros_need_a_face_and_keep_their_shares():
     assert not three_on_an_edge.exact and not three_on_an_edge.attained
     assert three_on_an_edge.face == (0, 1, 2)
     proves_that_no_query_yields(three_on_an_edge)
-    assert "The keys are tied" in three_on_an_edge.reason
+    assert "The keys are affinely dependent" in three_on_an_edge.reason
 
 
 def test_the_middle_of_an_edge_gets_a_third_at_most():
@@ -311,7 +311,7 @@ def test_nearer_than_the_tolerance_counts_as_touching_and_says_so(distance):
     assert not found.exact
     assert found.best == pytest.approx(0.25, abs=1e-5)
     assert found.tolerance == pytest.approx(1.65e-9, rel=0.01)
-    assert ("counted as equal: the tolerance is 1.6e-09" in found.reason) == (distance > 1e-11)
+    assert ("below the tolerance 1.6e-09" in found.reason) == (distance > 1e-11)
     if distance > 1e-11:
         assert "Short of that, no query" in found.reason
         assert solve.find_selecting_query(keys, 4, tolerance=1e-11).exact
@@ -371,7 +371,7 @@ def test_large_and_far_away_keys_are_handled():
 
 
 def test_keys_too_close_for_any_query_are_refused_in_words():
-    with pytest.raises(RequestError, match="too little for a query to tell them apart"):
+    with pytest.raises(RequestError, match="too little for a finite query to separate them"):
         solve.find_selecting_query([[1e-320, 0], [0, 1e-320]], 0)
 
 

@@ -14,7 +14,7 @@ def test_every_example_runs(tmp_path, monkeypatch, capsys):
     assert len(examples) == 1
     for example in examples:
         exec(compile(example, "docs/design-by-hand.md", "exec"), {})
-    assert "Key 3 is no corner of the keys: it equals" in capsys.readouterr().out
+    assert "Key 3 is not a vertex of the convex hull: it equals" in capsys.readouterr().out
     assert (tmp_path / "edge.svg").exists()
 
 

@@ -24,9 +24,9 @@ KEYS = [[1, 0], [0, 1], [-1, -1]]
         ([[1, 2], [3, "4"]], "row 1, number 1: '4' is not a finite number"),
         ([[1, 2], [3, None]], "row 1, number 1: None is not a finite number"),
         ([[1, 2], [3, True]], "row 1, number 1: True is not a finite number"),
-        ([1, 2], "each row is a list of numbers, as in"),
-        (7, "rows of numbers are wanted, as"),
-        ("1 2; 3 4", "rows of numbers are wanted, not text"),
+        ([1, 2], "each row must be a list of numbers, as in"),
+        (7, "expected rows of numbers such as"),
+        ("1 2; 3 4", "expected rows of numbers, got text"),
         (np.zeros((2, 2, 2)), r"row 0, number 0: \[0.0, 0.0\] is not a finite number"),
         (np.array([[1, 2j]]), "is not a finite number"),
         ([[10**400, 1]], "is not a finite number"),
@@ -49,7 +49,7 @@ def test_everything_that_is_wrong_is_said_at_once():
 
 @pytest.mark.parametrize("i", [3, -1])
 def test_an_index_out_of_range(i):
-    with pytest.raises(RequestError, match=rf"there is no key {i}; there are 3 keys, counted from 0 to 2"):
+    with pytest.raises(RequestError, match=rf"there is no key {i}; there are 3 keys, counted from 0"):
         solve.find_selecting_query(KEYS, i)
     with pytest.raises(RequestError, match=rf"there is no key {i}"):
         solve.find_averaging_query(KEYS, [0, i])
@@ -60,37 +60,40 @@ def test_an_index_out_of_range(i):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: solve.find_selecting_query(KEYS, 0.5), "a whole number from 0 to 2 is wanted, not 0.5"),
-        (lambda: solve.find_selecting_query(KEYS, "0"), "a whole number from 0 to 2 is wanted, not '0'"),
-        (lambda: solve.find_averaging_query(KEYS, []), "no keys given"),
+        (lambda: solve.find_selecting_query(KEYS, 0.5), "expected an integer from 0 to 2, got 0.5"),
+        (lambda: solve.find_selecting_query(KEYS, "0"), "expected an integer from 0 to 2, got '0'"),
+        (lambda: solve.find_averaging_query(KEYS, []), "expected at least one key"),
         (lambda: solve.find_averaging_query(KEYS, [0, 0]), "key 0 is given twice"),
-        (lambda: solve.find_averaging_query(KEYS, 1), r"a list of keys' places is wanted, as \[0, 1\]"),
+        (lambda: solve.find_averaging_query(KEYS, 1), r"expected a list of key indices such as \[0, 1\]"),
         (lambda: solve.find_query_for_weights(KEYS, [0.5, 0.5]), "target: 2 numbers for 3 keys"),
-        (lambda: solve.find_query_for_weights(KEYS, [0.5, 0.7, -0.2]), "weight 2 is -0.2; a weight is at least 0"),
+        (lambda: solve.find_query_for_weights(KEYS, [0.5, 0.7, -0.2]), "weight 2 is -0.2; weights must be nonnegative"),
         (lambda: solve.find_query_for_weights(KEYS, [0.5, 0.2, 0.2]), "the weights sum to 0.9; they must sum to 1"),
         (lambda: solve.find_query_for_weights(KEYS, [0, 0, 0]), "the weights sum to 0"),
         (lambda: solve.find_query_for_weights(KEYS, [0.5, float("nan"), 0.5]), "number 1: nan is not a finite number"),
-        (lambda: solve.find_query_for_weights(KEYS, 3), "target: a list of numbers is wanted, not 3"),
-        (lambda: solve.find_selecting_query(KEYS, 0, precision=1), "precision: 1 given; it must lie between 0 and 1"),
-        (lambda: solve.find_selecting_query(KEYS, 0, precision=0), "precision: 0 given"),
-        (lambda: solve.find_selecting_query(KEYS, 0, precision="high"), "precision: 'high' given"),
+        (lambda: solve.find_query_for_weights(KEYS, 3), "target: expected a list of numbers, got 3"),
+        (lambda: solve.find_selecting_query(KEYS, 0, precision=1), "precision: must be strictly between 0 and 1"),
+        (lambda: solve.find_selecting_query(KEYS, 0, precision=0), "precision: must be strictly between 0 and 1"),
+        (
+            lambda: solve.find_selecting_query(KEYS, 0, precision="high"),
+            "precision: must be strictly between 0 and 1.*'high'",
+        ),
         (
             lambda: solve.find_selecting_query(KEYS, 0, tolerance=1),
-            "tolerance: 1 given; it must lie between 1e-13 and 0.01",
+            "tolerance: must be between 1e-13 and 0.01, got 1",
         ),
         (lambda: solve.find_selecting_query(KEYS, 0, values=[[1], [2]]), "values: 2 rows for 3 keys; each key has one"),
         (lambda: replace_key(KEYS, [1], 0, select=True), "query: 1 number for 2 numbers of a key"),
         (
             lambda: replace_key(KEYS, [1, 1], 0),
-            "say one of average, select and weights; none of them given",
+            "pass exactly one of average, select and weights; got none",
         ),
         (
             lambda: replace_key(KEYS, [1, 1], 0, select=True, average=[0]),
-            "say one of average, select and weights; average and select given",
+            "pass exactly one of average, select and weights; got average and select",
         ),
         (
             lambda: replace_key(KEYS, [1, 1], 0, select=True, required_norm=-1),
-            "length: -1 given; it must be a number of at least 0",
+            "required_norm: must be at least 0, got -1",
         ),
     ],
 )
@@ -135,10 +138,10 @@ def test_text_is_read(text):
         ("keys.csv", "# nothing\n", "there are no rows of numbers"),
         ("keys.csv", "1,2\n3,\n", r"keys.csv \(rows and numbers count from 0\): row 1, number 1: ''"),
         ("keys.csv", "x,y\n1,2\n", "2 errors\n  row 0, number 0: 'x' is not a finite number"),
-        ("keys.json", "[[1, 2], [3", r"keys.json: is no JSON \(line 1"),
-        ("keys.json", '{"queries": []}', "an object with 'keys', is wanted; it has queries"),
-        ("keys.json", '{"keys": 3}', "rows of numbers are wanted"),
-        ("keys.json", "[[1, 2], 3]", "each row is a list of numbers"),
+        ("keys.json", "[[1, 2], [3", r"keys.json: is not valid JSON \(line 1"),
+        ("keys.json", '{"queries": []}', "an object with 'keys', got an object with queries"),
+        ("keys.json", '{"keys": 3}', "expected rows of numbers"),
+        ("keys.json", "[[1, 2], 3]", "each row must be a list of numbers"),
     ],
 )
 def test_a_bad_file_is_named_with_what_is_wrong(tmp_path, name, text, words):
@@ -150,7 +153,7 @@ def test_a_bad_file_is_named_with_what_is_wrong(tmp_path, name, text, words):
 def test_a_file_that_is_not_there_or_no_text(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "keys.csv").write_bytes(b"\xff\xfe1,2")
-    with pytest.raises(RequestError, match="is not text in UTF-8"):
+    with pytest.raises(RequestError, match="is not UTF-8 text"):
         inputs.read_matrix("keys.csv")
     with pytest.raises(RequestError, match=r"kyes.csv: no such file; did you mean 'keys.csv'\?"):
         inputs.read_matrix("kyes.csv")

@@ -31,7 +31,7 @@ def test_select_and_average_give_what_the_library_gives(client: TestClient) -> N
 def test_where_no_query_does_it_the_answer_says_why_and_how_near(client: TestClient) -> None:
     found = client.post("/api/design/select", json={"keys": TRIANGLE, "key": 3}).json()
     assert not found["exact"]
-    assert "Key 3 is no corner of the keys" in found["reason"]
+    assert "Key 3 is not a vertex of the convex hull" in found["reason"]
     assert f"with weight {found['weights'][3]:.4g}" in found["reason"]
     assert sum(c * x for c, (x, _) in zip(found["certificate"], TRIANGLE, strict=True)) == pytest.approx(0, abs=1e-12)
     square = {"keys": EXAMPLE_KEYS["a square"], "indices": [0, 2]}

@@ -1,10 +1,11 @@
-"""Which keys can share all the weight: the geometry behind design by hand.
+"""Find which keys can share the whole attention weight: faces of the convex hull of the keys.
 
-Weights are softmax(keys @ query), so weights that are 0 on some keys are only approached, by ever longer queries, and
-those that keep a share are then all the keys on one face of the keys' convex hull: the keys with the highest score in
-some direction (Barndorff-Nielsen, Information and Exponential Families, 1978, section 9.3). The smallest face that
-holds the wanted keys is found by growing. Seen along the keys it holds so far, they are one point; if that point stands
-out from the hull of the others, they are a face; if not, it is a mixture of others, and those belong to the face too.
+Weights are softmax(keys @ query), so zero weights are only approached, by queries of growing norm. The keys that keep
+weight are then exactly the keys on one face of the convex hull: those with the highest score in some direction
+(Barndorff-Nielsen, Information and Exponential Families, 1978, section 9.3). To find the smallest face that contains
+the target keys, project out the affine span of the current members, which maps them to one point. If that point lies
+outside the convex hull of the other keys, the members are a face. Otherwise it is a mixture of other keys, which join
+the face.
 """
 
 from __future__ import annotations
@@ -18,98 +19,105 @@ from headtohead.key_design.solvers import KeyMatrix, PerKeyVector, Vector, find_
 
 @dataclass(frozen=True, eq=False)
 class NormalizedKeys:
-    """Keys moved and scaled so that their mean is 0 and the farthest has length 1: softmax does not see the move, and a
-    query for the rows, divided by `size`, is one for the keys."""
+    """Keys shifted to mean 0 and scaled to maximum norm 1.
+
+    Softmax ignores the shift, and a query for `rows` divided by `size` is a query for the keys.
+    """
 
     rows: KeyMatrix
     size: float
     tolerance: float
-    """a distance below which rows count as one point"""
+    """rows closer than this count as equal"""
 
     @classmethod
     def of(cls, keys: KeyMatrix, tolerance: float) -> NormalizedKeys:
-        largest = float(np.abs(keys).max()) or 1.0
-        moved = keys / largest - (keys / largest).mean(axis=0)
-        spread = float(np.linalg.norm(moved, axis=1).max())
+        """Normalize keys."""
+        max_abs = float(np.abs(keys).max()) or 1.0
+        centered = keys / max_abs - (keys / max_abs).mean(axis=0)
+        spread = float(np.linalg.norm(centered, axis=1).max())
         rounding = 8 * float(np.finfo(float).eps) * keys.shape[1] ** 0.5
         if spread <= rounding:  # all keys are equal
-            return cls(np.zeros_like(keys), largest, tolerance)
-        return cls(moved / spread, largest * spread, max(tolerance, rounding / spread))
+            return cls(np.zeros_like(keys), max_abs, tolerance)
+        return cls(centered / spread, max_abs * spread, max(tolerance, rounding / spread))
 
 
 @dataclass(frozen=True, eq=False)
 class HullFace:
-    """The smallest face that holds some keys. All in units of the frame."""
+    """The smallest face that contains the target keys, in normalized units."""
 
     key_indices: tuple[int, ...]
     has_all_keys: bool
     margin: float | None
-    """how far the face stands out from the hull of the other keys; none if there are no others"""
+    """distance to the convex hull of the other keys; None if there are none"""
     direction: Vector | None
-    """of length 1: equal scores on the face, lower by at least `margin` elsewhere"""
+    """unit vector with equal scores on the face and scores lower by at least `margin` elsewhere"""
     nearest_mixture: PerKeyVector | None
-    """of the other keys, that lies nearest to the face"""
+    """weights of the mixture of other keys nearest to the face"""
     affine_dependence: PerKeyVector | None
-    """where the wanted keys are no face: one combination of them minus one of others, together 0"""
+    """if the target keys are not a face: coefficients of a combination of them minus one of other keys that vanishes"""
     residual: float
-    """how far from 0 that combination is; beyond rounding, the keys count as inside only by the tolerance"""
+    """norm of that combination; above rounding error it counts as 0 only because of the tolerance"""
 
 
 def find_smallest_face(normalized_keys: NormalizedKeys, target_indices: tuple[int, ...]) -> HullFace:
-    """Grow the wanted keys to the smallest face that holds them."""
+    """Extend the target keys to the smallest face that contains them."""
     rows, count = normalized_keys.rows, len(normalized_keys.rows)
-    members, relation, gap = tuple(sorted(target_indices)), None, 0.0
+    members, dependence, residual = tuple(sorted(target_indices)), None, 0.0
     while True:
-        beside = project_out_face(normalized_keys, members)
-        others = [at for at in range(count) if at not in members]
-        if not others:
-            return HullFace(members, True, None, None, None, relation, gap)
-        distances = np.linalg.norm(beside[others], axis=1)
+        projected = project_out_face(normalized_keys, members)
+        outside = [index for index in range(count) if index not in members]
+        if not outside:
+            return HullFace(members, True, None, None, None, dependence, residual)
+        distances = np.linalg.norm(projected[outside], axis=1)
         shares = np.zeros(count)
         if (distances <= normalized_keys.tolerance).any():
             joining = [
-                at for at, distance in zip(others, distances, strict=True) if distance <= normalized_keys.tolerance
+                index
+                for index, distance in zip(outside, distances, strict=True)
+                if distance <= normalized_keys.tolerance
             ]
-            closest = others[int(np.argmin(distances))]
-            shares[closest], distance = 1.0, float(distances.min())
+            nearest_index = outside[int(np.argmin(distances))]
+            shares[nearest_index], distance = 1.0, float(distances.min())
         else:
-            found = find_min_norm_point(beside[others])
-            if found.norm_lower_bound > normalized_keys.tolerance:
-                direction = -found.point / np.linalg.norm(found.point)
-                return HullFace(members, False, found.norm_lower_bound, direction, found.shares, relation, gap)
-            shares[others], distance = found.shares, found.at_most
-            joining = [at for at in others if shares[at] > 0]
-        if relation is None:
-            relation, gap = _compute_affine_dependence(rows, members, shares), distance
+            nearest = find_min_norm_point(projected[outside])
+            if nearest.norm_lower_bound > normalized_keys.tolerance:
+                direction = -nearest.point / np.linalg.norm(nearest.point)
+                return HullFace(
+                    members, False, nearest.norm_lower_bound, direction, nearest.shares, dependence, residual
+                )
+            shares[outside], distance = nearest.shares, nearest.at_most
+            joining = [index for index in outside if shares[index] > 0]
+        if dependence is None:
+            dependence, residual = _compute_affine_dependence(rows, members, shares), distance
         members = tuple(sorted({*members, *joining}))
 
 
 def project_out_face(normalized_keys: NormalizedKeys, key_indices: tuple[int, ...]) -> KeyMatrix:
-    """Every row as it looks along the flat of the members, which themselves fall on 0."""
-    own = normalized_keys.rows[list(key_indices)]
-    centre = own.mean(axis=0)
-    along = compute_affine_basis(own - centre, normalized_keys.tolerance)
-    beside = normalized_keys.rows - centre
-    for _ in range(2):  # the second time takes away what rounding left
-        beside = beside - (beside @ along.T) @ along
-    return np.asarray(beside)
+    """Project all rows onto the complement of the affine span of the members, which map to 0."""
+    members = normalized_keys.rows[list(key_indices)]
+    center = members.mean(axis=0)
+    basis = compute_affine_basis(members - center, normalized_keys.tolerance)
+    projected = normalized_keys.rows - center
+    for _ in range(2):  # the second pass removes rounding errors of the first
+        projected = projected - (projected @ basis.T) @ basis
+    return np.asarray(projected)
 
 
 def compute_affine_basis(centered_rows: KeyMatrix, tolerance: float) -> KeyMatrix:
-    """Orthonormal directions in which rows around 0 extend farther than the tolerance."""
+    """Return orthonormal directions in which centered rows extend farther than the tolerance."""
     if len(centered_rows) == 1:
         return np.zeros((0, centered_rows.shape[1]))
-    _, sizes, turns = np.linalg.svd(centered_rows, full_matrices=False)
-    return np.asarray(turns[sizes > tolerance])
+    _, singular_values, right_vectors = np.linalg.svd(centered_rows, full_matrices=False)
+    return np.asarray(right_vectors[singular_values > tolerance])
 
 
 def _compute_affine_dependence(
     rows: KeyMatrix, key_indices: tuple[int, ...], coefficients: PerKeyVector
 ) -> PerKeyVector:
-    """The mixture of others by `shares` written as a combination of the members, minus that mixture."""
-    own = rows[list(key_indices)]
-    centre = own.mean(axis=0)
-    parts = np.linalg.lstsq((own - centre).T, coefficients @ rows - centre, rcond=None)[0]
-    relation = -coefficients
-    relation[list(key_indices)] += 1 / len(key_indices) + parts - parts.mean()
-    return relation
+    """Return an affine combination of the members minus the mixture `coefficients` of other keys; both are equal."""
+    members = rows[list(key_indices)]
+    center = members.mean(axis=0)
+    solution = np.linalg.lstsq((members - center).T, coefficients @ rows - center, rcond=None)[0]
+    dependence = -coefficients
+    dependence[list(key_indices)] += 1 / len(key_indices) + solution - solution.mean()
+    return dependence

@@ -1,8 +1,8 @@
-"""A walk through the questions that one of the published reports (report C, part 1) asks of four keys in three
-dimensions: its answers where they are known, ours, and where ours fall short.
+"""Answer the attention-design questions of a published course report (report C, part 1) for four keys in three
+dimensions.
 
-The report prints queries, not keys. The keys were recovered from its printed queries to two digits, so every figure
-here is as good as two digits allow, and the walk says how far off that can be.
+The report prints queries but not keys. The keys were recovered from its printed queries to two digits, so every figure
+is accurate to two digits, and each step states the resulting error.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headtohead.key_design import phrasing as words
+from headtohead.key_design import phrasing
 from headtohead.key_design.key_replacement import replace_key
 from headtohead.key_design.solutions import DesignResult, KeyReplacement, QueryDesign, QueryMatrixDesign
 from headtohead.key_design.solve import (
@@ -25,16 +25,16 @@ from headtohead.key_design.solve import (
 from headtohead.key_design.solvers import KeyMatrix, PerKeyVector, Vector, softmax
 
 REPORT_KEYS = ((0.47, 0.65, 0.60), (0.64, 0.50, -0.59), (-0.03, -0.48, -0.88), (0.43, -0.83, 0.35))
-"""recovered from the queries that the report prints"""
+"""recovered from the printed queries"""
 ROUNDING_ERROR = 0.005
-"""how far off a number with two decimals can be"""
+"""rounding error of a number with two decimals"""
 REPORT_TARGET_SCORES = (3.0, 3.0, -2.0, -3.0)
-"""the scores that the report aims at, by least squares, so as to average its first two values"""
+"""scores that the report fits by least squares to average its first two values"""
 
 
 @dataclass(frozen=True, eq=False)
 class PublishedAnswer:
-    """What the report's answer gives, as far as it is known."""
+    """The report's answer, as far as it is known."""
 
     said: str
     query: Vector
@@ -44,13 +44,13 @@ class PublishedAnswer:
 
 @dataclass(frozen=True, eq=False)
 class WalkthroughStep:
-    """One question of the report."""
+    """One question of the report with our answer and its limits."""
 
     task: str
     ours: QueryDesign | QueryMatrixDesign | KeyReplacement
     theirs: PublishedAnswer | None
     short: tuple[str, ...]
-    """where our own answer falls short"""
+    """limits of our answer"""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -88,7 +88,7 @@ class Walkthrough(DesignResult):
 
 
 def build_walkthrough(*, precision: float | None = None) -> Walkthrough:
-    """Every question of report C, part 1, answered; `precision` as in `select`."""
+    """Answer every question; `precision` is as in `find_selecting_query`."""
     keys = np.array(REPORT_KEYS)
     steps = (
         _solve_single_selection(keys, precision),
@@ -98,33 +98,33 @@ def build_walkthrough(*, precision: float | None = None) -> Walkthrough:
     )
     inexact = [step.ours.question for step in steps if not step.ours.exact]
     reason = (
-        f"{len(steps) - len(inexact)} of {len(steps)} questions can be answered to any precision, and only the average "
-        "of all is met by a query itself: wherever a key should get nothing, softmax leaves it a little. "
+        f"{len(steps) - len(inexact)} of {len(steps)} questions can be answered to any precision. Only the average of "
+        "all keys is reached by a finite query, because softmax weights are positive. "
         f"Not exact: {'; '.join(inexact)}. The keys are known to two digits only."
     )
-    wanted = DEFAULT_PRECISION if precision is None else precision
-    return Walkthrough("the questions of report C, part 1", keys, not inexact, reason, wanted, steps)
+    required_precision = DEFAULT_PRECISION if precision is None else precision
+    return Walkthrough("the questions of report C, part 1", keys, not inexact, reason, required_precision, steps)
 
 
 def _solve_single_selection(keys: KeyMatrix, precision: float | None) -> WalkthroughStep:
-    ours = find_selecting_query(keys, 0, precision=precision)
-    worst = _compute_min_weight(ours)
-    short = (
-        _describe_leftover_weight(ours),
-        f"With keys known to two digits, the true weight of this query may be as low as {words.format_precision(worst)}.",  # noqa: E501
+    design = find_selecting_query(keys, 0, precision=precision)
+    min_weight = _compute_min_weight(design)
+    limits = (
+        _describe_leftover_weight(design),
+        f"Rounding of the keys to two digits may lower the weight to {phrasing.format_precision(min_weight)}.",
     )
-    return WalkthroughStep("A query that returns one value, here the first", ours, None, short)
+    return WalkthroughStep("A query that returns one value, here the first", design, None, limits)
 
 
 def _solve_identity(keys: KeyMatrix, precision: float | None) -> WalkthroughStep:
-    ours = find_identity_queries(keys, precision=precision)
-    worst = min(_compute_min_weight(row) for row in ours.rows)
-    rest = 1 - float(np.diagonal(ours.weights).min())
-    short = (
-        f"The matrix of weights is the identity only in the limit: its rows leave up to {rest:.2g} to other keys.",
-        f"With keys known to two digits, the lowest weight on the diagonal may be as low as {words.format_precision(worst)}.",  # noqa: E501
+    design = find_identity_queries(keys, precision=precision)
+    min_weight = min(_compute_min_weight(row) for row in design.rows)
+    leftover = 1 - float(np.diagonal(design.weights).min())
+    limits = (
+        f"The weights are the identity only in the limit: rows leave up to {leftover:.2g} to other keys.",
+        f"Rounding of the keys to two digits may lower a diagonal weight to {phrasing.format_precision(min_weight)}.",
     )
-    return WalkthroughStep("A query matrix that is an identity mapping", ours, None, short)
+    return WalkthroughStep("A query matrix that is an identity mapping", design, None, limits)
 
 
 def _solve_full_average(keys: KeyMatrix) -> WalkthroughStep:
@@ -132,68 +132,68 @@ def _solve_full_average(keys: KeyMatrix) -> WalkthroughStep:
 
 
 def _solve_pair_average_and_replacements(keys: KeyMatrix, precision: float | None) -> list[WalkthroughStep]:
-    """The last three questions share a query: each side goes on with its own."""
-    ours = find_averaging_query(keys, [0, 1], precision=precision)
+    """Answer the last three questions, which reuse the query of the first of them."""
+    design = find_averaging_query(keys, [0, 1], precision=precision)
     query = np.linalg.lstsq(keys, np.array(REPORT_TARGET_SCORES), rcond=None)[0]
     scores = ", ".join(f"{score:g}" for score in REPORT_TARGET_SCORES)
-    together = float(softmax(keys @ query)[:2].sum())
-    fair = find_averaging_query(keys, [0, 1], precision=together)
-    theirs = PublishedAnswer(
-        f"Least squares towards the scores {scores}: four scores, three numbers, so they are not met, and the two "
-        f"weights differ. Ours with the same weight on both together, {together:.4f}, has length {fair.norm:.4g}; the "
-        f"report's has {np.linalg.norm(query):.4g}.",
+    total_weight = float(softmax(keys @ query)[:2].sum())
+    matched = find_averaging_query(keys, [0, 1], precision=total_weight)
+    published = PublishedAnswer(
+        f"A least-squares fit to the scores {scores}: four scores but three dimensions, so the fit is not exact and "
+        f"the two weights differ. Our query with the same total weight {total_weight:.4f} has norm {matched.norm:.4g}; "
+        f"the report's query has {np.linalg.norm(query):.4g}.",
         query,
         softmax(keys @ query),
-        compute_precision(ours.target, keys @ query),
+        compute_precision(design.target, keys @ query),
     )
-    factor = _compute_max_weight_ratio(ours.query)
-    two = WalkthroughStep(
+    factor = _compute_max_weight_ratio(design.query)
+    average_step = WalkthroughStep(
         "A query that averages the first two values",
-        ours,
-        theirs,
+        design,
+        published,
         (
-            _describe_leftover_weight(ours),
-            f"With keys known to two digits, the two weights may differ by a factor of up to {factor:.3g}.",
+            _describe_leftover_weight(design),
+            f"Rounding of the keys to two digits may make the two weights differ by a factor of up to {factor:.3g}.",
         ),
     )
     return [
-        two,
-        _replace_third_key_to_average(keys, ours.query, query, precision),
-        _replace_third_key_to_select(keys, ours.query, query, precision),
+        average_step,
+        _replace_third_key_to_average(keys, design.query, query, precision),
+        _replace_third_key_to_select(keys, design.query, query, precision),
     ]
 
 
 def _replace_third_key_to_average(
     keys: KeyMatrix, query: Vector, published_query: Vector, precision: float | None
 ) -> WalkthroughStep:
-    ours = replace_key(keys, query, 2, average=[0, 1, 2], precision=precision)
-    theirs = replace_key(keys, published_query, 2, average=[0, 1, 2], precision=precision)
+    replacement = replace_key(keys, query, 2, average=[0, 1, 2], precision=precision)
+    published = replace_key(keys, published_query, 2, average=[0, 1, 2], precision=precision)
     return WalkthroughStep(
-        "A new third key with which the same query averages three values",
-        ours,
+        "A new third key for which the same query averages three values",
+        replacement,
         _build_published_answer(
-            theirs, "The best that any third key does with the report's query; its key is not printed."
+            published, "The best third key for the report's query; the report does not print its key."
         ),
-        (f"Not exact: the fourth key keeps {ours.weights[3]:.2g}, which only a longer query takes away.",),
+        (f"Not exact: the fourth key keeps weight {replacement.weights[3]:.2g}, which only a longer query reduces.",),
     )
 
 
 def _replace_third_key_to_select(
     keys: KeyMatrix, query: Vector, published_query: Vector, precision: float | None
 ) -> WalkthroughStep:
-    ours = replace_key(keys, query, 2, select=True, required_norm=1.0, precision=precision)
-    theirs = replace_key(keys, published_query, 2, select=True, required_norm=1.0, precision=precision)
-    most = f"{np.linalg.norm(query):.4g}"
-    reached = f"and that gives {words.format_precision(ours.precision)}."
-    short = [f"Not exact: a key of length 1 has at most the score {most}, the length of the query, {reached}"]
-    if ours.scale is not None and ours.scale != 1.0:
-        wanted = words.format_precision(DEFAULT_PRECISION if precision is None else precision)
-        short.append(f"To reach {wanted} the same query must be {ours.scale:.3g} times as long.")
+    replacement = replace_key(keys, query, 2, select=True, required_norm=1.0, precision=precision)
+    published = replace_key(keys, published_query, 2, select=True, required_norm=1.0, precision=precision)
+    max_score = f"{np.linalg.norm(query):.4g}"
+    reached = f"which gives precision {phrasing.format_precision(replacement.precision)}."
+    limits = [f"Not exact: a key of norm 1 has a score of at most {max_score}, the norm of the query, {reached}"]
+    if replacement.scale is not None and replacement.scale != 1.0:
+        required = phrasing.format_precision(DEFAULT_PRECISION if precision is None else precision)
+        limits.append(f"Reaching {required} requires scaling the query by {replacement.scale:.3g}.")
     return WalkthroughStep(
-        "A new third key of length 1 that the same query returns alone",
-        ours,
-        _build_published_answer(theirs, "The best that any third key of length 1 does with the report's query."),
-        tuple(short),
+        "A new third key of norm 1 that the same query selects",
+        replacement,
+        _build_published_answer(published, "The best third key of norm 1 for the report's query."),
+        tuple(limits),
     )
 
 
@@ -202,11 +202,11 @@ def _build_published_answer(replacement: KeyReplacement, description: str) -> Pu
 
 
 def _describe_leftover_weight(result: QueryDesign) -> str:
-    return f"Reached only in the limit: this query leaves {1 - result.precision:.2g} to the other keys."
+    return f"Reached only in the limit: this query leaves weight {1 - result.precision:.2g} on the other keys."
 
 
 def _compute_max_weight_ratio(query: Vector) -> float:
-    """By how much the ratio of two weights can be off: each score moves by half a digit times |query| in the 1-norm."""
+    """Return the largest factor by which rounding of the keys can change a ratio of two weights."""
     return math.exp(2 * ROUNDING_ERROR * float(np.abs(query).sum()))
 
 

@@ -1,6 +1,7 @@
-"""Keys, values, queries and targets as people give them: arrays, lists, a CSV or JSON file, or text on the command line
-("0.5 0.5; 1 0": numbers divided by spaces or commas, rows by semicolons or lines). Everything that is wrong with them
-is said at once, with its row.
+"""Validate keys, values, queries and targets: arrays, lists, CSV or JSON files, or text such as "0.5 0.5; 1 0".
+
+Text separates numbers by spaces or commas and rows by semicolons or newlines. All errors are reported at once, with
+their row.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from headtohead.key_design.solvers import KeyMatrix, PerKeyVector, Vector
 SUPPORTED_SUFFIXES = (".csv", ".tsv", ".txt", ".json")
 MAX_SHOWN_ERRORS = 10
 SUM_TOLERANCE = 0.01
-"""a target whose sum is so near to 1 is taken for rounded figures and divided by its sum"""
+"""targets whose sum is this close to 1 count as rounded and are normalized"""
 
 
 def build_request_error(name: str, errors: Sequence[str]) -> RequestError:
-    """One error for all that is wrong."""
+    """Return one error that lists everything that is wrong."""
     if len(errors) == 1:
         return RequestError(f"{name}: {errors[0]}")
     more = [f"and {len(errors) - MAX_SHOWN_ERRORS} more"] if len(errors) > MAX_SHOWN_ERRORS else []
@@ -32,127 +33,134 @@ def build_request_error(name: str, errors: Sequence[str]) -> RequestError:
 
 
 def validate_matrix(value: Any, name: str = "keys", expected_rows: int | None = None) -> KeyMatrix:
-    """Rows of numbers, all of one length, at least one of each."""
+    """Return a matrix with at least one row and one column, or raise an error that names every bad cell."""
     if isinstance(value, str):
         raise RequestError(
-            f"{name}: rows of numbers are wanted, not text; headtohead.key_design.inputs.read_matrix reads text and files"  # noqa: E501
+            f"{name}: expected rows of numbers, got text; use headtohead.key_design.read_matrix for text and files"
         )
-    found = _convert_to_rows(value, name)
-    if not found:
+    rows = _convert_to_rows(value, name)
+    if not rows:
         raise RequestError(f"{name}: there are no rows of numbers")
-    width = len(found[0])
-    faults = [
-        f"row {at} has {_format_number_count(len(row))}, row 0 has {width}"
-        for at, row in enumerate(found)
+    width = len(rows[0])
+    errors = [
+        f"row {row_index} has {_format_number_count(len(row))}, row 0 has {width}"
+        for row_index, row in enumerate(rows)
         if len(row) != width
     ]
     if not width:
-        faults.append("row 0 is empty")
-    faults += [
-        f"row {at}, number {place}: {_format_value(number)} is not a finite number"
-        for at, row in enumerate(found)
-        for place, number in enumerate(row)
+        errors.append("row 0 is empty")
+    errors += [
+        f"row {row_index}, number {column_index}: {_format_value(number)} is not a finite number"
+        for row_index, row in enumerate(rows)
+        for column_index, number in enumerate(row)
         if not _is_finite_number(number)
     ]
-    if faults:
-        raise build_request_error(f"{name} (rows and numbers count from 0)", faults)
-    if expected_rows is not None and len(found) != expected_rows:
-        raise RequestError(f"{name}: {len(found)} rows for {expected_rows} keys; each key has one")
-    return np.array([[float(number) for number in row] for row in found])
+    if errors:
+        raise build_request_error(f"{name} (rows and numbers count from 0)", errors)
+    if expected_rows is not None and len(rows) != expected_rows:
+        raise RequestError(f"{name}: {len(rows)} rows for {expected_rows} keys; each key has one")
+    return np.array([[float(number) for number in row] for row in rows])
 
 
 def _convert_to_rows(value: Any, name: str) -> list[list[Any]]:
-    """Lists of lists, out of whatever holds rows: lists, numpy arrays, tensors."""
+    """Convert lists, numpy arrays or tensors to a list of lists."""
     plain = value.tolist() if callable(getattr(value, "tolist", None)) else value
     if not isinstance(plain, Iterable) or isinstance(plain, str | bytes | dict):
-        raise RequestError(f"{name}: rows of numbers are wanted, as [[1, 0], [0, 1]], not {_format_value(value)}")
+        raise RequestError(f"{name}: expected rows of numbers such as [[1, 0], [0, 1]], got {_format_value(value)}")
     rows = []
     for row in plain:
         row = row.tolist() if callable(getattr(row, "tolist", None)) else row
         if not isinstance(row, Iterable) or isinstance(row, str | bytes | dict):
             raise RequestError(
-                f"{name}: each row is a list of numbers, as in [[1, 0], [0, 1]], not {_format_value(row)}"
+                f"{name}: each row must be a list of numbers, as in [[1, 0], [0, 1]], got {_format_value(row)}"
             )
         rows.append(list(row))
     return rows
 
 
 def validate_vector(value: Any, expected_length: int, name: str, unit: str) -> Vector:
-    """One row of numbers, of a known length."""
-    one = value.tolist() if callable(getattr(value, "tolist", None)) else value
-    if isinstance(one, Sequence) and len(one) == 1 and isinstance(one[0], Sequence) and not isinstance(one[0], str):
-        one = one[0]  # a row of a matrix with one row
-    if not isinstance(one, Iterable) or isinstance(one, str | bytes | dict):
-        raise RequestError(f"{name}: a list of numbers is wanted, not {_format_value(value)}")
-    one = list(one)
-    faults = [
-        f"number {at}: {_format_value(number)} is not a finite number"
-        for at, number in enumerate(one)
+    """Return a vector of the expected length."""
+    items = value.tolist() if callable(getattr(value, "tolist", None)) else value
+    if (
+        isinstance(items, Sequence)
+        and len(items) == 1
+        and isinstance(items[0], Sequence)
+        and not isinstance(items[0], str)
+    ):
+        items = items[0]  # a matrix with one row
+    if not isinstance(items, Iterable) or isinstance(items, str | bytes | dict):
+        raise RequestError(f"{name}: expected a list of numbers, got {_format_value(value)}")
+    items = list(items)
+    errors = [
+        f"number {index}: {_format_value(number)} is not a finite number"
+        for index, number in enumerate(items)
         if not _is_finite_number(number)
     ]
-    if len(one) != expected_length:
-        faults.insert(0, f"{_format_number_count(len(one))} for {expected_length} {unit}")
-    if faults:
-        raise build_request_error(name, faults)
-    return np.array([float(number) for number in one])
+    if len(items) != expected_length:
+        errors.insert(0, f"{_format_number_count(len(items))} for {expected_length} {unit}")
+    if errors:
+        raise build_request_error(name, errors)
+    return np.array([float(number) for number in items])
 
 
 def validate_distribution(value: Any, num_keys: int) -> PerKeyVector:
-    """Weights that are wanted: one for each key, none below 0, together 1."""
-    wanted = validate_vector(value, num_keys, "target", "keys")
-    faults = [f"weight {at} is {weight:g}; a weight is at least 0" for at, weight in enumerate(wanted) if weight < 0]
-    if faults:
-        raise build_request_error("target", faults)
-    if abs(wanted.sum() - 1) > SUM_TOLERANCE:
-        raise RequestError(f"target: the weights sum to {wanted.sum():g}; they must sum to 1")
-    return np.asarray(wanted / wanted.sum())
+    """Return target weights: one per key, nonnegative, summing to 1."""
+    weights = validate_vector(value, num_keys, "target", "keys")
+    errors = [
+        f"weight {index} is {weight:g}; weights must be nonnegative"
+        for index, weight in enumerate(weights)
+        if weight < 0
+    ]
+    if errors:
+        raise build_request_error("target", errors)
+    if abs(weights.sum() - 1) > SUM_TOLERANCE:
+        raise RequestError(f"target: the weights sum to {weights.sum():g}; they must sum to 1")
+    return np.asarray(weights / weights.sum())
 
 
 def validate_index(value: Any, num_keys: int, name: str = "key") -> int:
-    """A key's place, counted from 0."""
+    """Return the index of a key, counted from 0."""
     try:
-        at = operator.index(value)
+        index = operator.index(value)
     except TypeError:
         raise RequestError(
-            f"{name}: a whole number from 0 to {num_keys - 1} is wanted, not {_format_value(value)}"
+            f"{name}: expected an integer from 0 to {num_keys - 1}, got {_format_value(value)}"
         ) from None
-    if not 0 <= at < num_keys:
-        raise RequestError(
-            f"{name}: there is no key {at}; {_format_key_count(num_keys)}, counted from 0 to {num_keys - 1}"
-        )
-    return at
+    if not 0 <= index < num_keys:
+        raise RequestError(f"{name}: there is no key {index}; {_format_key_count(num_keys)}, counted from 0")
+    return index
 
 
 def validate_indices(value: Any, num_keys: int, name: str = "average") -> tuple[int, ...]:
-    """Some keys' places, each once."""
+    """Return distinct indices of keys."""
     if not isinstance(value, Iterable) or isinstance(value, str):
-        raise RequestError(f"{name}: a list of keys' places is wanted, as [0, 1], not {_format_value(value)}")
-    places = [validate_index(one, num_keys, name) for one in value]
-    if not places:
-        raise RequestError(f"{name}: no keys given; at least one must be there to be averaged")
-    if twice := sorted({at for at in places if places.count(at) > 1}):
-        raise RequestError(f"{name}: key {twice[0]} is given twice")
-    return tuple(places)
+        raise RequestError(f"{name}: expected a list of key indices such as [0, 1], got {_format_value(value)}")
+    indices = [validate_index(item, num_keys, name) for item in value]
+    if not indices:
+        raise RequestError(f"{name}: expected at least one key, got none")
+    if repeated := sorted({index for index in indices if indices.count(index) > 1}):
+        raise RequestError(f"{name}: key {repeated[0]} is given twice")
+    return tuple(indices)
 
 
 def validate_number(value: Any, name: str, requirement: str, is_valid: Callable[[float], bool]) -> float:
-    """A single number that `fits`; `allowed` says so in words."""
+    """Return a finite number that satisfies `is_valid`; `requirement` describes the condition."""
     if not _is_finite_number(value) or not is_valid(float(value)):
-        raise RequestError(f"{name}: {_format_value(value)} given; {requirement}")
+        raise RequestError(f"{name}: {requirement}, got {_format_value(value)}")
     return float(value)
 
 
 def validate_precision(value: Any) -> float:
-    allowed = "it must lie between 0 and 1, both excluded: softmax gives no key all the weight"
-    return validate_number(value, "precision", allowed, lambda one: 1e-9 <= one <= 1 - 1e-15)
+    allowed = "must be strictly between 0 and 1, because softmax weights are positive"
+    return validate_number(value, "precision", allowed, lambda number: 1e-9 <= number <= 1 - 1e-15)
 
 
 def validate_tolerance(value: Any) -> float:
-    return validate_number(value, "tolerance", "it must lie between 1e-13 and 0.01", lambda one: 1e-13 <= one <= 0.01)
+    return validate_number(value, "tolerance", "must be between 1e-13 and 0.01", lambda number: 1e-13 <= number <= 0.01)
 
 
 def read_matrix(source: str | Path, name: str = "keys") -> KeyMatrix:
-    """Rows of numbers from a file (.csv, .tsv, .txt, .json) or from text."""
+    """Read a matrix from a file (.csv, .tsv, .txt, .json) or from text."""
     path = Path(source)
     if isinstance(source, str) and not _is_file(path):
         if path.suffix.lower() in SUPPORTED_SUFFIXES:
@@ -160,30 +168,30 @@ def read_matrix(source: str | Path, name: str = "keys") -> KeyMatrix:
         return validate_matrix(parse_rows(source, name), name)
     try:
         if path.exists() and not path.is_file():
-            raise RequestError(f"{name}: {path}: cannot be read (it is no plain file)")
+            raise RequestError(f"{name}: {path}: cannot be read (not a regular file)")
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise RequestError(f"{name}: {path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
-        raise RequestError(f"{name}: {path}: is not text in UTF-8") from None
+        raise RequestError(f"{name}: {path}: is not UTF-8 text") from None
     return validate_matrix(parse_rows(text, f"{name}: {path}"), f"{name}: {path}")
 
 
 def _suggest_file_name(path: Path) -> str:
-    beside = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
-    found = suggest(path.name, beside)
-    return f"; did you mean {found!r}?" if found else ""
+    siblings = [sibling.name for sibling in path.parent.iterdir()] if path.parent.is_dir() else []
+    suggestion = suggest(path.name, siblings)
+    return f"; did you mean {suggestion!r}?" if suggestion else ""
 
 
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a text too long for a name
+    except OSError:  # too long for a file name
         return False
 
 
 def parse_rows(text: str, name: str = "keys") -> list[list[Any]]:
-    """Rows from text. What is no number stays as it is, to be named by `matrix` with its place."""
+    """Split text into rows. Cells that are not numbers stay strings so that `validate_matrix` can name them."""
     if text.lstrip().startswith(("[", "{")):
         return _parse_json(text, name)
     lines = [line for piece in text.splitlines() for line in piece.partition("#")[0].split(";")]
@@ -192,31 +200,33 @@ def parse_rows(text: str, name: str = "keys") -> list[list[Any]]:
 
 
 def _split_cells(line: str) -> list[str]:
-    """Divided by commas or tabs if there are any, so that an empty cell is seen; by spaces otherwise."""
-    for mark in (",", "\t"):
-        if mark in line:
-            return [cell.strip() for cell in line.strip(" ").split(mark)]
+    """Split at commas or tabs if there are any, so that empty cells are noticed; otherwise at whitespace."""
+    for separator in (",", "\t"):
+        if separator in line:
+            return [cell.strip() for cell in line.strip(" ").split(separator)]
     return line.split()
 
 
 def _parse_json(text: str, name: str) -> list[list[Any]]:
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except json.JSONDecodeError as error:
-        raise RequestError(f"{name}: is no JSON (line {error.lineno}: {error.msg})") from None
+        raise RequestError(f"{name}: is not valid JSON (line {error.lineno}: {error.msg})") from None
     except RecursionError:
-        raise RequestError(f"{name}: is no JSON that can be read (nested too deep)") from None
-    except ValueError as error:  # a number of too many digits
-        raise RequestError(f"{name}: is no JSON that can be read ({error})") from None
-    word = name.partition(":")[0]
-    if isinstance(found, dict):
-        if word not in found:
-            given = ", ".join(found) or "nothing"
-            raise RequestError(f"{name}: a list of rows, or an object with {word!r}, is wanted; it has {given}")
-        found = found[word]
-    if isinstance(found, list) and found and not any(isinstance(row, list) for row in found):
-        found = [found]
-    return _convert_to_rows(found, name)
+        raise RequestError(f"{name}: is not valid JSON (nested too deeply)") from None
+    except ValueError as error:  # a number with too many digits
+        raise RequestError(f"{name}: is not valid JSON ({error})") from None
+    key = name.partition(":")[0]
+    if isinstance(parsed, dict):
+        if key not in parsed:
+            present = ", ".join(parsed) or "nothing"
+            raise RequestError(
+                f"{name}: expected a list of rows or an object with {key!r}, got an object with {present}"
+            )
+        parsed = parsed[key]
+    if isinstance(parsed, list) and parsed and not any(isinstance(row, list) for row in parsed):
+        parsed = [parsed]
+    return _convert_to_rows(parsed, name)
 
 
 def _parse_cell(cell: str) -> float | str:
@@ -235,9 +245,9 @@ def _is_finite_number(number: Any) -> bool:
         return False
 
 
-def _format_value(given: Any) -> str:
-    said = repr(given)
-    return said if len(said) <= 40 else said[:37] + "..."
+def _format_value(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def _format_number_count(count: int) -> str:

@@ -1,10 +1,10 @@
-"""A new key in the place of one, so that a query which stays the same averages, selects, or yields given weights.
+"""Replace one key so that a fixed query averages keys, selects the new key, or produces given weights.
 
-The other keys' scores stay, and so do the shares that they have among themselves; all that a new key chooses is its own
-score, k @ query, and with it its own weight. So there is one number to find, and KL(target, weights) splits in two:
-what the others' shares cost, which no key changes, and what the new key's own weight costs, which is least where that
-weight is the target's, or as near as its length allows: |k @ query| is at most |k| |query|. Among the keys with that
-score, the one nearest to the old key is given. All of this is exact; nothing is searched but the factor `scale`.
+The scores of the other keys stay, and so do the ratios of their weights. A new key determines only its own score k @
+query and with it its own weight. KL(target, weights) therefore splits into the cost of the other keys' ratios, which no
+key changes, and the cost of the new key's weight, which is smallest at the target weight or as close as the norm
+constraint |k @ query| <= |k| |query| allows. Among the keys with that score, return the one closest to the old key.
+Everything is computed in closed form except the query factor `scale`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
 from headtohead.errors import RequestError
-from headtohead.key_design import inputs as check
-from headtohead.key_design import phrasing as words
+from headtohead.key_design import inputs, phrasing
 from headtohead.key_design.solutions import KeyReplacement
 from headtohead.key_design.solve import DEFAULT_PRECISION, DEFAULT_TOLERANCE, compute_precision
 from headtohead.key_design.solvers import KeyMatrix, PerKeyVector, Vector, logsumexp, softmax
 
 MAX_QUERY_SCALE = 1e6
-"""the largest factor tried for the query"""
+"""largest factor tried for the query"""
 
 
 def replace_key(
@@ -41,30 +40,33 @@ def replace_key(
     values: Any = None,
     tolerance: float = DEFAULT_TOLERANCE,
 ) -> KeyReplacement:
-    """A new key i with which the query averages some keys, selects key i, or yields the given weights.
+    """Return a replacement for key `key_index` with which `query` averages keys, selects the new key, or produces
+    weights.
 
-    Say one of `average`, `select` and `weights`. With `length` the new key has that length. Where the target is only
-    approached by longer and longer keys, the one given reaches `precision` (0.999 if not said) of the best.
+    Pass exactly one of `average`, `select` and `weights`. `required_norm` fixes the norm of the new key. If keys of
+    growing norm only approach the target, the result reaches `precision` (default 0.999) of the best.
     """
-    rows = check.validate_matrix(keys)
-    at = check.validate_index(key_index, len(rows))
-    one = check.validate_vector(query, rows.shape[1], "query", "numbers of a key")
-    target, question = _build_target(len(rows), at, average, select, weights)
-    fits = "it must be a number of at least 0"
-    size = (
+    rows = inputs.validate_matrix(keys)
+    index = inputs.validate_index(key_index, len(rows))
+    query_vector = inputs.validate_vector(query, rows.shape[1], "query", "numbers of a key")
+    target, question = _build_target(len(rows), index, average, select, weights)
+    requirement = "must be at least 0"
+    norm = (
         None
         if required_norm is None
-        else check.validate_number(required_norm, "length", fits, lambda given: given >= 0)
+        else inputs.validate_number(required_norm, "required_norm", requirement, lambda given: given >= 0)
     )
-    wanted = DEFAULT_PRECISION if precision is None else check.validate_precision(precision)
-    outputs = None if values is None else check.validate_matrix(values, "values", len(rows))
-    task = _ReplacementProblem(rows, at, one, target, size, wanted, check.validate_tolerance(tolerance))
-    return _build_replacement(task, question, outputs)
+    required_precision = DEFAULT_PRECISION if precision is None else inputs.validate_precision(precision)
+    outputs = None if values is None else inputs.validate_matrix(values, "values", len(rows))
+    problem = _ReplacementProblem(
+        rows, index, query_vector, target, norm, required_precision, inputs.validate_tolerance(tolerance)
+    )
+    return _build_replacement(problem, question, outputs)
 
 
 @dataclass(frozen=True, eq=False)
 class _ReplacementProblem:
-    """What is given, checked."""
+    """The validated problem."""
 
     keys: KeyMatrix
     at: int
@@ -76,11 +78,11 @@ class _ReplacementProblem:
 
     @property
     def others(self) -> PerKeyVector:
-        """The scores of the other keys."""
+        """Scores of the other keys."""
         return np.delete(self.keys @ self.query, self.at)
 
     def compute_score_ranges(self) -> list[tuple[float, float]]:
-        """The scores that a new key can have; in one dimension a length leaves two, otherwise all between."""
+        """Return the possible scores of a new key: an interval, or two values in one dimension with a fixed norm."""
         norm = float(np.linalg.norm(self.query))
         if norm == 0:
             return [(0.0, 0.0)]
@@ -95,7 +97,7 @@ class _ReplacementProblem:
         )
 
     def compute_precision_at_score(self, score: float) -> float:
-        """The precision that a key with this score gives; also at the ends, minus and plus infinity."""
+        """Return the precision for a score of the new key, which may be infinite."""
         own = self.target[self.at]
         rest = np.delete(self.target, self.at)
         if math.isfinite(score):
@@ -105,7 +107,7 @@ class _ReplacementProblem:
         return compute_precision(rest, self.others) if own == 0 else 0.0
 
     def off(self, score: float) -> tuple[PerKeyVector, float]:
-        """How far the others' shares of what the new key leaves, and its own weight, are from the target's."""
+        """Return the errors of the other keys' relative weights and of the new key's weight."""
         own = float(self.target[self.at])
         rest = np.delete(self.target, self.at)
         shares = softmax(self.others) - rest / (1 - own) if own < 1 else np.zeros_like(rest)
@@ -115,22 +117,22 @@ class _ReplacementProblem:
 
 
 def _build_target(num_keys: int, key_index: int, average: Any, select: bool, weights: Any) -> tuple[PerKeyVector, str]:
-    asked = [name for name, given in (("average", average), ("weights", weights)) if given is not None]
-    asked += ["select"] if select else []
-    if len(asked) != 1:
-        given = " and ".join(asked) or "none of them"
-        raise RequestError(f"replace_key: say one of average, select and weights; {given} given")
+    requested = [name for name, value in (("average", average), ("weights", weights)) if value is not None]
+    requested += ["select"] if select else []
+    if len(requested) != 1:
+        value = " and ".join(requested) or "none"
+        raise RequestError(f"replace_key: pass exactly one of average, select and weights; got {value}")
     if weights is not None:
-        return check.validate_distribution(weights, num_keys), f"replace key {key_index} to yield given weights"
-    chosen = (key_index,) if select else check.validate_indices(average, num_keys)
+        return inputs.validate_distribution(weights, num_keys), f"replace key {key_index} to yield given weights"
+    selected = (key_index,) if select else inputs.validate_indices(average, num_keys)
     target = np.zeros(num_keys)
-    target[list(chosen)] = 1 / len(chosen)
-    what = "be selected" if select else f"average {words.format_key_list(sorted(chosen))}"
-    return target, f"replace key {key_index} to {what}"
+    target[list(selected)] = 1 / len(selected)
+    goal = "be selected" if select else f"average {phrasing.format_key_list(sorted(selected))}"
+    return target, f"replace key {key_index} to {goal}"
 
 
 def _compute_ideal_score(problem: _ReplacementProblem) -> float:
-    """The score at which the new key has the target's weight; infinite where that weight is 0 or 1."""
+    """Return the score at which the new key has its target weight; infinite if that weight is 0 or 1."""
     own = float(problem.target[problem.at])
     if own in (0.0, 1.0) or len(problem.target) == 1:
         return math.inf if own else -math.inf
@@ -138,7 +140,7 @@ def _compute_ideal_score(problem: _ReplacementProblem) -> float:
 
 
 def _find_best_score(problem: _ReplacementProblem) -> tuple[float, float]:
-    """The score that a new key should have, perhaps infinite, and the precision it gives."""
+    """Return the best score of the new key, which may be infinite, and its precision."""
     if len(problem.target) == 1:
         return 0.0, 1.0
     ideal = _compute_ideal_score(problem)
@@ -148,7 +150,7 @@ def _find_best_score(problem: _ReplacementProblem) -> tuple[float, float]:
 
 
 def _choose_finite_score(problem: _ReplacementProblem, score: float) -> float:
-    """A score that reaches the wanted part of the best, where the best is a limit: the nearest to the old score."""
+    """Return the finite score closest to the old one that reaches the required precision."""
     if math.isfinite(score):
         return score
     ratio = math.log(problem.precision) - math.log1p(-problem.precision) + 1e-12
@@ -158,7 +160,7 @@ def _choose_finite_score(problem: _ReplacementProblem, score: float) -> float:
 
 
 def _build_key(problem: _ReplacementProblem, score: float) -> Vector:
-    """The key with this score, and this length if there is one, that is nearest to the old one."""
+    """Return the key closest to the old one with this score and, if required, this norm."""
     old, norm = problem.keys[problem.at], float(np.linalg.norm(problem.query))
     if norm == 0:
         return old if problem.length is None else _rescale_to_norm(old, problem.length)
@@ -168,10 +170,10 @@ def _build_key(problem: _ReplacementProblem, score: float) -> Vector:
         return np.asarray(across + score / norm * unit)
     along = score / norm
     left = math.sqrt(max(0.0, (problem.length - along) * (problem.length + along)))
-    if left <= 1e-7 * problem.length:  # the root of rounding: the key lies along the query
+    if left <= 1e-7 * problem.length:  # square root of rounding error: the key is parallel to the query
         return np.asarray(math.copysign(problem.length, along) * unit)
     if np.linalg.norm(across) <= 1e-12 * max(1.0, float(np.linalg.norm(old))):
-        # The old key lies along the query: any direction across it is as near as any other.
+        # The old key is parallel to the query, so every orthogonal direction is equally close.
         axis = np.zeros_like(unit)
         axis[int(np.argmin(np.abs(unit)))] = 1.0
         across = axis - (axis @ unit) * unit
@@ -195,7 +197,7 @@ def _build_replacement(problem: _ReplacementProblem, question: str, outputs: Key
     exact = _is_exact(problem, score)
     scale = 1.0 if reached >= problem.precision else _find_query_scale(problem)
     if problem.length is not None:
-        question += f", with length {problem.length:g}"
+        question += f", with norm {problem.length:g}"
     return KeyReplacement(
         question=question,
         keys=changed,
@@ -229,22 +231,22 @@ def _is_exact(problem: _ReplacementProblem, score: float) -> bool:
 
 
 def _find_query_scale(problem: _ReplacementProblem) -> float | None:
-    """The factor for the query nearest to 1 at which some key reaches the wanted precision.
+    """Return the query factor closest to 1 at which some key reaches the precision.
 
-    KL(target, weights) is convex in the factor and the new score together, so its lowest value over the scores is
-    convex in the factor: it has one valley, and from 1 there is one way down.
+    KL(target, weights) is jointly convex in the factor and the new score, so its minimum over the score is convex in
+    the factor.
     """
     if not problem.query.any():
         return None
-    found = [factor for sign in (1, -1) for factor in _find_query_scales(problem, sign)]
-    return min(found, key=lambda factor: abs(math.log(factor)), default=None)
+    factors = [factor for sign in (1, -1) for factor in _find_query_scales(problem, sign)]
+    return min(factors, key=lambda factor: abs(math.log(factor)), default=None)
 
 
 def _find_query_scales(problem: _ReplacementProblem, sign: int) -> list[float]:
-    """At most one factor; `sign` picks the half of the two that a length leaves in one dimension."""
+    """Return at most one factor; `sign` selects one of the two scores in one dimension."""
 
     def short(log_factor: float) -> float:
-        """How far the precision is below the wanted one, in logarithms."""
+        """Return the log ratio of required and reached precision."""
         scaled = problem.scale_query(math.exp(log_factor))
         ranges = scaled.compute_score_ranges()
         low, high = ranges[0] if sign < 0 else ranges[-1]
@@ -271,18 +273,18 @@ def _explain_replacement(
 ) -> str:
     at, own = problem.at, float(problem.target[problem.at])
     if len(problem.target) == 1:
-        return "There is only one key: every query gives it all the weight."
+        return "There is only one key: every query gives it the whole weight."
     if not problem.query.any():
-        same = "which is the target" if is_exact else "which is not the target"
-        return f"The query is 0: every key has the score 0 and the same weight, {same}."
+        relation = "which is the target" if is_exact else "which is not the target"
+        return f"The query is 0, so every key has score 0 and the same weight, {relation}."
     if is_exact and math.isfinite(score):
-        return f"With the score {score:.4g}, key {at} has its weight of {own:.4g}; the others already have theirs."
+        return f"With score {score:.4g}, key {at} has its target weight {own:.4g}; the other keys already have theirs."
     if is_exact:
-        way, end = "along", "more weight it gets, as near to 1"
+        direction, effect = "along", "to 1"
         if score < 0:
-            way, end = "against", "less it keeps, as near to 0"
-        reach = words.format_precision(precision)
-        return f"The farther key {at} lies {way} the query, the {end} as one likes. This one reaches {reach}."
+            direction, effect = "against", "to 0"
+        reached = phrasing.format_precision(precision)
+        return f"As key {at} moves {direction} the query, its weight tends {effect}. This key reaches {reached}."
     return " ".join(
         [
             *_explain_obstacles(problem, score),
@@ -293,35 +295,36 @@ def _explain_replacement(
 
 
 def _explain_obstacles(problem: _ReplacementProblem, score: float) -> list[str]:
-    """What keeps the target away: the other keys' shares, the length, or both."""
-    at, said = problem.at, []
-    off, _ = problem.off(score)
-    worst = int(np.argmax(np.abs(off)))
-    if abs(off[worst]) > problem.tolerance:
-        gets = float(softmax(problem.others)[worst])
-        said.append(
-            f"The query divides what key {at} leaves among the other keys, and no new key changes that: key "
-            f"{worst + (worst >= at)} gets {gets:.4g} of it and should get {gets - off[worst]:.4g}."
+    """Explain what prevents the target: the other keys' relative weights, the norm, or both."""
+    at, sentences = problem.at, []
+    share_errors, _ = problem.off(score)
+    worst = int(np.argmax(np.abs(share_errors)))
+    if abs(share_errors[worst]) > problem.tolerance:
+        actual_share = float(softmax(problem.others)[worst])
+        sentences.append(
+            f"The query alone determines how the remaining weight is split among the other keys: key "
+            f"{worst + (worst >= at)} gets {actual_share:.4g} instead of {actual_share - share_errors[worst]:.4g}."
         )
     ideal = _compute_ideal_score(problem)
     if problem.length is not None and score != ideal:
         most = problem.length * float(np.linalg.norm(problem.query))
-        need = f"a score of {ideal:.4g}" if math.isfinite(ideal) else "an infinite score"
-        can = "is {} or {}" if len(problem.query) == 1 else "lies between {} and {}"
-        can = can.format(f"{-most:.4g}", f"{most:.4g}")
-        said.append(f"Key {at} would need {need}, and with length {problem.length:g} its score {can}.")
-    return said
+        needed = f"a score of {ideal:.4g}" if math.isfinite(ideal) else "an infinite score"
+        possible = "is {} or {}" if len(problem.query) == 1 else "lies between {} and {}"
+        possible = possible.format(f"{-most:.4g}", f"{most:.4g}")
+        sentences.append(f"Key {at} would need {needed}, but with norm {problem.length:g} its score {possible}.")
+    return sentences
 
 
 def _describe_best_precision(score: float, best_precision: float, precision: float) -> str:
     if math.isfinite(score):
-        return f"No key does better than this one, with precision {words.format_precision(best_precision)}."
-    return f"Longer keys come near to precision {words.format_precision(best_precision)}; this one reaches {words.format_precision(precision)}."  # noqa: E501
+        return f"No key does better than this one, with precision {phrasing.format_precision(best_precision)}."
+    best, reached = phrasing.format_precision(best_precision), phrasing.format_precision(precision)
+    return f"Keys of larger norm approach precision {best}; this key reaches {reached}."
 
 
 def _describe_query_scale(query_scale: float | None, precision: float) -> str:
     if query_scale is None:
-        return f"No multiple of the query reaches {words.format_precision(precision)} either."
+        return f"No multiple of the query reaches {phrasing.format_precision(precision)} either."
     if query_scale == 1.0:
         return ""
-    return f"With the query times {query_scale:.4g}, some key reaches {words.format_precision(precision)}."
+    return f"With the query scaled by {query_scale:.4g}, some key reaches {phrasing.format_precision(precision)}."

@@ -1,4 +1,4 @@
-"""Why an answer is what it is, in plain words. Keys are counted from 0, as in Python."""
+"""Explanations of key-design solutions in words. Keys are counted from 0."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from headtohead.key_design.solvers import PerKeyVector
 
 MAX_TERMS = 6
 ROUNDING_THRESHOLD = 1e-12
-"""a gap below this is rounding and not worth a word"""
+"""smaller values are rounding errors and not reported"""
 
 
 def format_precision(value: float) -> str:
-    """0.999, 12.3, 4e-10: four digits, and more where a weight is nearly 1."""
+    """Format a precision with four digits, as 1 - x if it is nearly 1."""
     rest = 1 - value
     if 0 < rest < 5e-4:
         return f"1 - {rest:.2g}"
@@ -23,101 +23,105 @@ def format_precision(value: float) -> str:
 
 
 def format_key_list(key_indices: Sequence[int]) -> str:
-    """key 0; keys 0 and 1; keys 0, 1 and 3."""
+    """Format indices: key 0; keys 0 and 1; keys 0, 1 and 3."""
     if len(key_indices) == 1:
         return f"key {key_indices[0]}"
-    shown = [str(at) for at in key_indices[:12]]
+    shown = [str(index) for index in key_indices[:12]]
     if len(key_indices) > 12:
         return f"keys {', '.join(shown)} and {len(key_indices) - 12} more"
     return f"keys {', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def format_combination(coefficients: PerKeyVector) -> str:
-    """0.5 key 0 + 0.5 key 1."""
+    """Format a linear combination: 0.5 key 0 + 0.5 key 1."""
     terms = [
-        int(at) for at in np.argsort(-np.abs(coefficients), kind="stable") if abs(coefficients[at]) > ROUNDING_THRESHOLD
+        int(index)
+        for index in np.argsort(-np.abs(coefficients), kind="stable")
+        if abs(coefficients[index]) > ROUNDING_THRESHOLD
     ]
-    said = ""
-    for at in sorted(terms[:MAX_TERMS]):
-        part = coefficients[at]
-        sign = ("-" if part < 0 else "") if not said else (" - " if part < 0 else " + ")
-        size = "" if abs(abs(part) - 1) < 1e-9 else f"{abs(part):.4g} "
-        said += f"{sign}{size}key {at}"
-    return said + (f" + {len(terms) - MAX_TERMS} smaller terms" if len(terms) > MAX_TERMS else "")
+    text = ""
+    for index in sorted(terms[:MAX_TERMS]):
+        coefficient = coefficients[index]
+        sign = ("-" if coefficient < 0 else "") if not text else (" - " if coefficient < 0 else " + ")
+        factor = "" if abs(abs(coefficient) - 1) < 1e-9 else f"{abs(coefficient):.4g} "
+        text += f"{sign}{factor}key {index}"
+    return text + (f" + {len(terms) - MAX_TERMS} smaller terms" if len(terms) > MAX_TERMS else "")
 
 
 def explain_not_a_face(target_indices: tuple[int, ...], face: HullFace, scale: float, tolerance: float) -> str:
-    """The wanted keys cannot have the weight to themselves."""
-    relation = face.affine_dependence
-    assert relation is not None
-    inside = np.zeros_like(relation)
-    inside[list(target_indices)] = relation[list(target_indices)]
-    outside = inside - relation
-    others = np.flatnonzero(outside > ROUNDING_THRESHOLD)
-    if len(target_indices) == 1 and len(others) == 1:
-        said = f"Keys {target_indices[0]} and {others[0]} are equal, so every query gives them the same weight."
+    """Explain why the target keys cannot share the whole weight."""
+    dependence = face.affine_dependence
+    assert dependence is not None
+    inside = np.zeros_like(dependence)
+    inside[list(target_indices)] = dependence[list(target_indices)]
+    outside = inside - dependence
+    other_indices = np.flatnonzero(outside > ROUNDING_THRESHOLD)
+    if len(target_indices) == 1 and len(other_indices) == 1:
+        text = f"Keys {target_indices[0]} and {other_indices[0]} are equal, so every query gives them the same weight."
     elif len(target_indices) == 1:
-        said = (
-            f"Key {target_indices[0]} is no corner of the keys: it equals {format_combination(outside)}, so its score is that mean of "  # noqa: E501
-            "theirs and never the highest."
+        text = (
+            f"Key {target_indices[0]} is not a vertex of the convex hull: it equals {format_combination(outside)}, "
+            "so its score is the same mean of their scores and never the highest."
         )
     else:
-        said = (
-            f"{format_key_list(target_indices).capitalize()} are no face of the keys: {format_combination(inside)} equals "  # noqa: E501
-            f"{format_combination(outside)}, so a query that lifts the first lifts some of the others with them."
+        text = (
+            f"{format_key_list(target_indices).capitalize()} are not a face of the convex hull: "
+            f"{format_combination(inside)} equals {format_combination(outside)}, so a query that raises the scores of "
+            "the first raises some of the others too."
         )
-    return said + _explain_tolerance(face.residual, scale, tolerance)
+    return text + _explain_tolerance(face.residual, scale, tolerance)
 
 
 def _explain_tolerance(residual: float, scale: float, tolerance: float) -> str:
     if residual <= ROUNDING_THRESHOLD:
         return ""
     return (
-        f" (Equal to within {residual * scale:.2g}, which is counted as equal: the tolerance is {tolerance * scale:.2g}. "  # noqa: E501
-        f"To use so small a difference a query would need a length of about {1 / (residual * scale):.1g} or more.)"
+        f" (Equal to within {residual * scale:.2g}, below the tolerance {tolerance * scale:.2g}. "
+        f"A query would need a norm of about {1 / (residual * scale):.1g} or more to use the difference.)"
     )
 
 
 def explain_face(target_indices: tuple[int, ...], margin: float) -> str:
-    """The wanted keys can have the weight to themselves."""
+    """Explain that the target keys can share the whole weight."""
     if len(target_indices) == 1:
         return (
-            f"Key {target_indices[0]} is a corner of the keys, {margin:.4g} away from the hull of the others: the longer the "  # noqa: E501
-            "query, the more weight it gets, as near to 1 as one likes."
+            f"Key {target_indices[0]} is a vertex of the convex hull, at distance {margin:.4g} from the hull of the "
+            "other keys: its weight tends to 1 as the norm of the query grows."
         )
     return (
-        f"{format_key_list(target_indices).capitalize()} are a face of the keys, {margin:.4g} away from the hull of the others: the "  # noqa: E501
-        "longer the query, the more weight they get together, as near to 1 as one likes, in the wanted shares."
+        f"{format_key_list(target_indices).capitalize()} are a face of the convex hull, at distance {margin:.4g} from "
+        "the hull of the other keys: their total weight tends to 1, with the target shares, as the query grows."
     )
 
 
 def explain_not_log_linear(affine_dependence: PerKeyVector, target: PerKeyVector) -> str:
-    """The target's logarithms do not fit the keys."""
-    biggest = affine_dependence / affine_dependence[int(np.argmax(np.abs(affine_dependence)))]
-    used = np.abs(biggest) > ROUNDING_THRESHOLD
-    off = float(biggest[used] @ np.log(target[used]))
+    """Explain why the log-weights of the target are not an affine function of the keys."""
+    scaled = affine_dependence / affine_dependence[int(np.argmax(np.abs(affine_dependence)))]
+    nonzero = np.abs(scaled) > ROUNDING_THRESHOLD
+    log_sum = float(scaled[nonzero] @ np.log(target[nonzero]))
     return (
-        f"The keys are tied: {format_combination(biggest)} = 0, so the same sum of the weights' logarithms is 0 for every "  # noqa: E501
-        f"query, and for the target it is {off:.4g}."
+        f"The keys are affinely dependent: {format_combination(scaled)} = 0, so the same combination of log-weights is "
+        f"0 for every query, but {log_sum:.4g} for the target."
     )
 
 
 def describe_best_approximation(
     best_precision: float, is_attained: bool, precision: float, is_single_key: bool, residual: float = 0.0
 ) -> str:
-    """What a query that cannot be exact comes to."""
-    word = "weight" if is_single_key else "precision"
-    none = " Short of that, no" if residual > ROUNDING_THRESHOLD else " No"
+    """Describe the best approximation of an unreachable target."""
+    quantity = "weight" if is_single_key else "precision"
+    prefix = " Otherwise no" if residual > ROUNDING_THRESHOLD else " No"
     if is_attained:
         if abs(precision - best_precision) <= 1e-9:
-            return f"{none} query does better than this one, with {word} {format_precision(best_precision)}."
-        return f" The best {word} is {format_precision(best_precision)}; this is the shortest query that reaches {format_precision(precision)}."  # noqa: E501
+            return f"{prefix} query does better than this one, with {quantity} {format_precision(best_precision)}."
+        best, reached = format_precision(best_precision), format_precision(precision)
+        return f" The best {quantity} is {best}; this is the shortest query that reaches {reached}."
     return (
-        f"{none} query has a {word} of {format_precision(best_precision)} or more; longer ones come as near as one likes, and this one "  # noqa: E501
-        f"reaches {format_precision(precision)}."
+        f"{prefix} query reaches a {quantity} of {format_precision(best_precision)}; queries of growing norm approach "
+        f"it, and this one has {format_precision(precision)}."
     )
 
 
 def describe_shortest_query(precision: float, norm: float) -> str:
-    """What a query that approaches its target comes to."""
-    return f" This is the shortest query that reaches {format_precision(precision)}, of length {norm:.4g}."
+    """Describe a query that approaches its target."""
+    return f" This is the shortest query that reaches {format_precision(precision)}, with norm {norm:.4g}."

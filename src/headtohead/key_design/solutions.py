@@ -1,5 +1,6 @@
-"""What design by hand answers: frozen objects with the query or key, the weights it yields, whether that is exact, and
-why. `as_row` gives the same as plain data, which is what pictures, tables and `--json` are made from.
+"""Solutions of key-design problems: the query or key, the attention weights it produces, whether it is exact, and why.
+
+`to_dict` returns the same data as JSON values, which charts, tables and `--json` use.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from headtohead.key_design.solvers import KeyMatrix, PerKeyVector, Vector
 
 
 class DesignResult:
-    """An answer as plain data."""
+    """Base class of all solutions."""
 
     question: str
     exact: bool
@@ -21,7 +22,7 @@ class DesignResult:
     kind: ClassVar[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, arrays as lists: ready for JSON."""
+        """Return all fields as JSON values, arrays as lists."""
         return {
             "kind": self.kind,
             **{f.name: _convert_to_json(getattr(self, f.name)) for f in fields(self)},  # type: ignore[arg-type]
@@ -37,7 +38,7 @@ def _convert_to_json(value: Any) -> Any:
     if isinstance(value, DesignResult):
         return value.to_dict()
     if isinstance(value, tuple):
-        return [_convert_to_json(one) for one in value]
+        return [_convert_to_json(item) for item in value]
     return value
 
 
@@ -45,11 +46,13 @@ def _convert_to_json(value: Any) -> Any:
 class QueryDesign(DesignResult):
     """A query for given keys.
 
-    exact       whether queries come as near to the target as one likes. Weights that are 0 on some key are only
-                approached: softmax gives no key nothing. `attained` says whether this is such a limit
-    precision   what this query reaches: exp(-KL(target, weights)), which for a single key is the weight on it, for an
-                average that keeps its shares the weight on all of its keys, and 1 where weights and target are equal
-    best        the highest precision that any query reaches, or comes near to; 1 if exact
+    exact: whether queries come arbitrarily close to the target. Zero weights are only approached, because softmax is
+    positive; `attained` tells whether a finite query reaches `best`.
+
+    precision: exp(-KL(target, weights)) of this query. For a single key it is the weight on that key, for an average
+    with the right shares the total weight on its keys, and 1 if weights and target are equal.
+
+    best: the supremum of the precision over all queries; 1 if exact.
     """
 
     kind = "answer"
@@ -64,22 +67,22 @@ class QueryDesign(DesignResult):
     precision: float
     best: float
     attained: bool
-    """whether a finite query reaches `best`; if not, longer and longer ones come near"""
+    """whether a finite query reaches `best`; otherwise queries of growing norm approach it"""
     norm: float
-    """the length of the query"""
+    """Euclidean norm of the query"""
     norm_at_least: float
-    """no query does the same with less than this length (proven by duality, up to rounding)"""
+    """lower bound on the norm of any query with this precision (by duality, up to rounding)"""
     face: tuple[int, ...]
-    """the keys that can share the weight with those that were asked for"""
+    """indices of the keys on the smallest face that contains the target keys"""
     margin: float | None
-    """how far the face stands out from the hull of the other keys"""
+    """distance between the face and the convex hull of the other keys"""
     direction: Vector | None
-    """add more and more of this to the query to come nearer; none where the query itself attains the best"""
+    """adding multiples of this to the query increases the precision; None if the query attains the best"""
     certificate: PerKeyVector | None
-    """if not exact, the proof: coefficients a with sum(a) = 0 and a @ keys = 0. So a @ log(weights) = 0 for every
-    query, while for the target the same sum is not 0 (or infinite)"""
+    """proof if not exact: coefficients a with sum(a) = 0 and a @ keys = 0, so a @ log(weights) = 0 for every query,
+    which the target violates"""
     tolerance: float
-    """keys nearer to each other, or to the hull of others, than this count as touching"""
+    """points closer than this count as equal"""
     values: KeyMatrix | None = None
     output: Vector | None = None
     """weights @ values"""
@@ -89,7 +92,7 @@ class QueryDesign(DesignResult):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class QueryMatrixDesign(DesignResult):
-    """A query matrix: row i puts its weight on key i, so that softmax(query @ keys.T) is near the identity."""
+    """A query matrix whose row i puts its weight on key i, so softmax(query @ keys.T) approximates the identity."""
 
     kind = "identity"
 
@@ -101,11 +104,11 @@ class QueryMatrixDesign(DesignResult):
     exact: bool
     reason: str
     precision: float
-    """the lowest of the rows'"""
+    """minimum over the rows"""
     best: float
     attained: bool
     norm: float
-    """the length of the longest row"""
+    """largest norm of a row"""
     rows: tuple[QueryDesign, ...]
     tolerance: float
     values: KeyMatrix | None = None
@@ -115,17 +118,17 @@ class QueryMatrixDesign(DesignResult):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KeyReplacement(DesignResult):
-    """A new key in the place of one, for a query that stays.
+    """A replacement for one key, for a fixed query.
 
-    `exact`, `precision`, `best` and `attained` as for a query, here over all keys that may stand in that place. The
-    other keys' shares among themselves are the query's and no new key changes them.
+    `exact`, `precision`, `best` and `attained` are as for a query, over all keys that could replace the old one. The
+    ratios of the other keys' weights depend on the query only; no replacement changes them.
     """
 
     kind = "replacement"
 
     question: str
     keys: KeyMatrix
-    """with the new key in its place"""
+    """keys after the replacement"""
     old: KeyMatrix
     at: int
     target: PerKeyVector
@@ -138,14 +141,13 @@ class KeyReplacement(DesignResult):
     best: float
     attained: bool
     norm: float
-    """the length of the new key"""
+    """norm of the new key"""
     length: float | None
-    """the length that was asked for"""
+    """norm that was required, or None"""
     moved: float
-    """the distance between the old key and the new one"""
+    """distance between the old and the new key"""
     scale: float | None
-    """the factor nearest to 1 by which to multiply the query so that the wanted precision is reached; none if no factor
-    does"""
+    """factor closest to 1 by which to scale the query so that some key reaches the precision; None if none does"""
     tolerance: float
     values: KeyMatrix | None = None
     output: Vector | None = None

@@ -1,15 +1,14 @@
-"""The three small programs that every question of design by hand comes down to. All are convex, so that an answer is
-the answer, and each says how far off it can be.
+"""Convex solvers for key design. Each returns a bound on its own error.
 
-nearest     the point of a convex hull that is nearest to the origin: how far a key stands out, and a proof when it
-            does not. Wolfe, Finding the nearest point in a polytope, Mathematical Programming 11 (1976)
-lowest      the query that is best where no target can be met: Newton's method on log-sum-exp
-shortest    the shortest query that reaches a wanted precision, with a lower bound from the dual program (Boyd and
-            Vandenberghe, Convex Optimization, 2004, chapter 5)
+    find_min_norm_point     point of a convex hull closest to the origin. Wolfe, Finding the nearest point in a
+                            polytope, Mathematical Programming 11 (1976)
+    minimize_logsumexp      best query for an unreachable target, by Newton's method
+    find_shortest_vector    shortest query that reaches a precision, with a lower bound from the dual problem. Boyd and
+                            Vandenberghe, Convex Optimization, 2004, chapter 5
 
-Written here and not handed to a general solver, because a query near the limit is long: the solvers of scipy stop at
-absolute tolerances of 1e-7 or so, where a key that stands out by 1e-8 cannot be told from one that does not. The rows
-are taken to be of size about 1.
+These are not general solvers because queries near the limit are long: scipy's solvers stop at absolute tolerances
+around 1e-7, where a key that lies 1e-8 outside a hull cannot be told from one inside it. Rows are expected to have
+norms around 1.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ Vector = Float[np.ndarray, " head_dim"]
 
 ROUNDING_TOLERANCE = 1e-14
 NEWTON_TOLERANCE = 1e-24
-"""a step of Newton's method that would gain less than half of this is the last"""
+"""stop Newton's method when the predicted decrease falls below this"""
 MAX_ITERATIONS = 500
 MAX_MULTIPLIER_UPDATES = 100
 MACHINE_EPSILON = float(np.finfo(float).eps)
 
 
 def logsumexp(scores: PerKeyVector) -> float:
-    """As scipy's, which takes twenty times as long over so few numbers."""
+    """Return log(sum(exp(scores))). About twenty times as fast as scipy for a few numbers."""
     highest = scores.max()
     return float(highest + np.log(np.exp(scores - highest).sum()))
 
@@ -45,7 +44,7 @@ def softmax(scores: PerKeyVector) -> PerKeyVector:
 
 @dataclass(frozen=True, eq=False)
 class MinNormPoint:
-    """The point of the hull nearest to the origin, how it is mixed from the rows, and two bounds on its distance."""
+    """The point of the convex hull closest to the origin, its mixture weights, and bounds on its norm."""
 
     point: Vector
     shares: PerKeyVector
@@ -54,9 +53,10 @@ class MinNormPoint:
 
 
 def find_min_norm_point(rows: KeyMatrix) -> MinNormPoint:
-    """Wolfe's method: grow a small set of corners whose flat is nearest to the origin.
+    """Find the point of the convex hull of `rows` closest to the origin with Wolfe's method.
 
-    `at_least` is how far the hull lies beyond a plane, measured on all rows, and so holds whatever the method did.
+    `norm_lower_bound` is the distance of a separating hyperplane, evaluated on all rows, so it holds even if the method
+    stopped early.
     """
     members = [int(np.argmin(np.linalg.norm(rows, axis=1)))]
     shares, point = np.ones(1), rows[members[0]]
@@ -64,41 +64,47 @@ def find_min_norm_point(rows: KeyMatrix) -> MinNormPoint:
         distance = float(np.linalg.norm(point))
         if distance <= ROUNDING_TOLERANCE:
             break
-        along = rows @ (point / distance)
-        entering = int(np.argmin(along))
-        if distance - along[entering] <= ROUNDING_TOLERANCE or entering in members:
+        projections = rows @ (point / distance)
+        entering = int(np.argmin(projections))
+        if distance - projections[entering] <= ROUNDING_TOLERANCE or entering in members:
             break
-        grown, grown_shares, nearer = _run_minor_cycle(rows, [*members, entering], np.append(shares, 0.0))
-        if np.linalg.norm(nearer) >= distance:
-            break  # rounding has the last word
-        members, shares, point = grown, grown_shares, nearer
+        new_members, new_shares, new_point = _run_minor_cycle(rows, [*members, entering], np.append(shares, 0.0))
+        if np.linalg.norm(new_point) >= distance:
+            break  # rounding errors dominate
+        members, shares, point = new_members, new_shares, new_point
     all_shares = np.zeros(len(rows))
     all_shares[members] = shares / shares.sum()
     distance = float(np.linalg.norm(point))
-    at_least = float((rows @ (point / distance)).min()) if distance > 0 else 0.0
-    return MinNormPoint(point, all_shares, max(at_least, 0.0), distance)
+    lower_bound = float((rows @ (point / distance)).min()) if distance > 0 else 0.0
+    return MinNormPoint(point, all_shares, max(lower_bound, 0.0), distance)
 
 
 def _run_minor_cycle(
     rows: KeyMatrix, active_indices: list[int], coefficients: PerKeyVector
 ) -> tuple[list[int], PerKeyVector, Vector]:
-    """The nearest point of the members' flat, without those members that would get a share below 0."""
+    """Return the point of the affine span of the active rows closest to the origin; drop rows of negative weight."""
     while True:
-        flat, point = _find_affine_min_norm_point(rows[active_indices])
-        outside = flat <= ROUNDING_TOLERANCE
-        if not outside.any() or len(active_indices) == 1:
-            return active_indices, flat, point
+        affine_weights, point = _find_affine_min_norm_point(rows[active_indices])
+        negative = affine_weights <= ROUNDING_TOLERANCE
+        if not negative.any() or len(active_indices) == 1:
+            return active_indices, affine_weights, point
         steps = np.full(len(active_indices), np.inf)
-        steps[outside] = coefficients[outside] / np.maximum(coefficients[outside] - flat[outside], ROUNDING_TOLERANCE)
+        steps[negative] = coefficients[negative] / np.maximum(
+            coefficients[negative] - affine_weights[negative], ROUNDING_TOLERANCE
+        )
         first = int(np.argmin(steps))
-        coefficients = coefficients + min(1.0, steps[first]) * (flat - coefficients)
-        kept = [at for at in range(len(active_indices)) if at != first and coefficients[at] > ROUNDING_TOLERANCE]
-        active_indices, coefficients = [active_indices[at] for at in kept], coefficients[kept]
+        coefficients = coefficients + min(1.0, steps[first]) * (affine_weights - coefficients)
+        kept = [
+            index for index in range(len(active_indices)) if index != first and coefficients[index] > ROUNDING_TOLERANCE
+        ]
+        active_indices, coefficients = [active_indices[index] for index in kept], coefficients[kept]
 
 
 def _find_affine_min_norm_point(corners: KeyMatrix) -> tuple[PerKeyVector, Vector]:
-    """The nearest point of the flat through the corners. Twice, because the first result is only as orthogonal to the
-    flat as its own rounding errors, and what matters later is its direction."""
+    """Return mixture weights and the point of the affine span of `corners` closest to the origin.
+
+    Solve twice: the first solution is orthogonal to the span only up to rounding, and its direction matters later.
+    """
     sides = (corners[1:] - corners[0]).T
     if sides.shape[1] == 0:
         return np.ones(1), corners[0]
@@ -110,40 +116,44 @@ def _find_affine_min_norm_point(corners: KeyMatrix) -> tuple[PerKeyVector, Vecto
 
 
 def minimize_logsumexp(rows: KeyMatrix) -> Vector:
-    """The shortest vector that makes log-sum-exp(rows @ vector) lowest. There is one if the origin lies inside the
-    rows' hull, not on its rim; whoever calls sees to that."""
+    """Return the shortest vector that minimizes logsumexp(rows @ vector).
+
+    The minimum exists if the origin lies in the relative interior of the convex hull, which the caller ensures.
+    """
     vector = np.zeros(rows.shape[1])
     for _ in range(MAX_ITERATIONS):
         value = logsumexp(rows @ vector)
-        slope, turns, bends = _compute_gradient_and_curvature(rows, rows @ vector)
-        along = turns @ slope
-        # The slope is a mean of rows of size 1: what is smaller than their rounding has no direction.
-        used = (bends > ROUNDING_TOLERANCE * max(float(bends.max()), ROUNDING_TOLERANCE)) & (
-            np.abs(along) > 4 * MACHINE_EPSILON
+        gradient, axes, curvature_roots = _compute_gradient_and_curvature(rows, rows @ vector)
+        components = axes @ gradient
+        # The gradient is a mean of rows of norm 1: components below their rounding error carry no information.
+        used = (curvature_roots > ROUNDING_TOLERANCE * max(float(curvature_roots.max()), ROUNDING_TOLERANCE)) & (
+            np.abs(components) > 4 * MACHINE_EPSILON
         )
-        step = -turns[used].T @ (along[used] / bends[used] ** 2)
-        gain = -float(slope @ step)
-        size, least = 1.0, 4 * MACHINE_EPSILON * (1 + abs(value))
-        while logsumexp(rows @ (vector + size * step)) > value - 0.25 * size * gain + least:
-            size /= 2
-        vector = vector + size * step
-        if gain <= NEWTON_TOLERANCE:
+        step = -axes[used].T @ (components[used] / curvature_roots[used] ** 2)
+        decrease = -float(gradient @ step)
+        step_size, rounding = 1.0, 4 * MACHINE_EPSILON * (1 + abs(value))
+        while logsumexp(rows @ (vector + step_size * step)) > value - 0.25 * step_size * decrease + rounding:
+            step_size /= 2
+        vector = vector + step_size * step
+        if decrease <= NEWTON_TOLERANCE:
             break
     return vector
 
 
 def _compute_gradient_and_curvature(rows: KeyMatrix, scores: PerKeyVector) -> tuple[Vector, KeyMatrix, PerKeyVector]:
-    """Slope and curvature of log-sum-exp: the curvature as axes and the roots of its size along them, which a singular
-    value decomposition gives with twice the digits that the matrix itself would."""
+    """Return gradient and Hessian of logsumexp, the Hessian as eigenvectors and square roots of its eigenvalues.
+
+    The singular value decomposition keeps twice the digits of the Hessian itself.
+    """
     weights = softmax(scores)
-    slope = weights @ rows
-    _, bends, turns = np.linalg.svd(np.sqrt(weights)[:, None] * (rows - slope), full_matrices=False)
-    return slope, turns, bends
+    gradient = weights @ rows
+    _, curvature_roots, axes = np.linalg.svd(np.sqrt(weights)[:, None] * (rows - gradient), full_matrices=False)
+    return gradient, axes, curvature_roots
 
 
 @dataclass(frozen=True, eq=False)
 class ShortestVector:
-    """A vector that keeps log-sum-exp below the limit, and a length below which none does."""
+    """A vector that satisfies the constraint, and a lower bound on the norm of any that does."""
 
     vector: Vector
     norm_lower_bound: float
@@ -152,72 +162,74 @@ class ShortestVector:
 def find_shortest_vector(
     rows: KeyMatrix, offsets: PerKeyVector, limit: float, start: Vector, multiplier: float
 ) -> ShortestVector:
-    """The shortest vector with log-sum-exp(offsets + rows @ vector) <= limit; there must be one.
+    """Return the shortest vector with logsumexp(offsets + rows @ vector) <= limit, which must exist.
 
-    For each price of exceeding the limit, |vector|^2 / 2 + price log-sum-exp has one lowest point, which Newton's
-    method finds. The right price is the one at which the limit is just met; it is found by Newton's method too, kept
-    between the highest price known to be too low and the lowest known to be enough.
+    For a fixed multiplier, Newton's method minimizes the Lagrangian |vector|^2 / 2 + multiplier * logsumexp. The
+    multiplier that meets the limit is found by Newton's method too, bracketed by the largest value known to be too
+    small and the smallest known to be sufficient.
     """
     if logsumexp(offsets) <= limit:
         return ShortestVector(np.zeros(rows.shape[1]), 0.0)
     vector, low, high = start, 0.0, math.inf
     best: Vector | None = None
     for _ in range(MAX_MULTIPLIER_UPDATES):
-        vector, slope, turn = _minimize_lagrangian(rows, offsets, vector, multiplier)
+        vector, gradient, derivative = _minimize_lagrangian(rows, offsets, vector, multiplier)
         excess = logsumexp(offsets + rows @ vector) - limit
-        hair = 1e-12 + 4 * MACHINE_EPSILON * float(np.linalg.norm(vector))
+        slack = 1e-12 + 4 * MACHINE_EPSILON * float(np.linalg.norm(vector))
         if excess > 0:
             low = multiplier
         else:
             high, best = multiplier, vector
-        if (best is not None and -4 * hair <= excess <= 0) or high - low <= 1e-14 * multiplier:
+        if (best is not None and -4 * slack <= excess <= 0) or high - low <= 1e-14 * multiplier:
             break
-        new = _update_multiplier(multiplier, excess + 2 * hair, float(slope @ turn), low, high)
-        vector, multiplier = vector - (new - multiplier) * turn, new
-    found = vector if best is None else best
-    return ShortestVector(found, compute_norm_lower_bound(rows, offsets, softmax(offsets + rows @ found), limit))
+        new_multiplier = _update_multiplier(multiplier, excess + 2 * slack, float(gradient @ derivative), low, high)
+        vector, multiplier = vector - (new_multiplier - multiplier) * derivative, new_multiplier
+    solution = vector if best is None else best
+    return ShortestVector(solution, compute_norm_lower_bound(rows, offsets, softmax(offsets + rows @ solution), limit))
 
 
 def compute_norm_lower_bound(rows: KeyMatrix, offsets: PerKeyVector, weights: PerKeyVector, limit: float) -> float:
-    """A length below which no vector keeps the limit. For any weights w, log-sum-exp(o + rows @ v) is at least
-    w @ (o - log w) + w @ rows @ v (Gibbs), of which the last term is at least -|w @ rows| |v|. All weights give a
-    bound; those of the shortest vector give its own length."""
-    used = weights > 0
-    free = float(weights[used] @ (offsets[used] - np.log(weights[used]))) - limit
-    return max(0.0, free / max(float(np.linalg.norm(weights @ rows)), MACHINE_EPSILON))
+    """Return a lower bound on the norm of any vector that satisfies the constraint.
+
+    For any weights w, logsumexp(o + rows @ v) >= w @ (o - log w) + w @ rows @ v (Gibbs), and the last term is at least
+    -|w @ rows| |v|. The weights of the shortest vector give its own norm.
+    """
+    positive = weights > 0
+    excess = float(weights[positive] @ (offsets[positive] - np.log(weights[positive]))) - limit
+    return max(0.0, excess / max(float(np.linalg.norm(weights @ rows)), MACHINE_EPSILON))
 
 
 def _update_multiplier(multiplier: float, excess: float, slope: float, low: float, high: float) -> float:
-    wanted = multiplier + excess / max(slope, 1e-300)
-    if low < wanted < high and wanted < 10 * multiplier:
-        return wanted
+    newton_value = multiplier + excess / max(slope, 1e-300)
+    if low < newton_value < high and newton_value < 10 * multiplier:
+        return newton_value
     return 10 * multiplier if high == math.inf else (low + high) / 2
 
 
 def _minimize_lagrangian(
     rows: KeyMatrix, offsets: PerKeyVector, vector: Vector, multiplier: float
 ) -> tuple[Vector, Vector, Vector]:
-    """The lowest point at this price, the slope of log-sum-exp there, and how the point goes as the price falls."""
+    """Return the minimizer of the Lagrangian, the gradient of logsumexp there, and the derivative of the minimizer."""
     for _ in range(MAX_ITERATIONS):
-        slope, turns, bends = _compute_gradient_and_curvature(rows, offsets + rows @ vector)
-        left = vector + multiplier * slope
-        step = -_solve_newton_system(left, turns, bends, multiplier)
-        gain = -float(left @ step)
-        if gain <= (4 * MACHINE_EPSILON * (multiplier + float(np.linalg.norm(vector)))) ** 2:
-            break  # the slope is the difference of two vectors of that size: the rest is rounding
-        size = 1.0
-        if gain > 1e-8:
+        gradient, axes, curvature_roots = _compute_gradient_and_curvature(rows, offsets + rows @ vector)
+        residual = vector + multiplier * gradient
+        step = -_solve_newton_system(residual, axes, curvature_roots, multiplier)
+        decrease = -float(residual @ step)
+        if decrease <= (4 * MACHINE_EPSILON * (multiplier + float(np.linalg.norm(vector)))) ** 2:
+            break  # the residual is a difference of vectors of that norm: the rest is rounding
+        step_size = 1.0
+        if decrease > 1e-8:
             value = _compute_lagrangian(rows, offsets, vector, multiplier)
-            least = MACHINE_EPSILON * (1 + abs(value))
+            rounding = MACHINE_EPSILON * (1 + abs(value))
             while (
-                _compute_lagrangian(rows, offsets, vector + size * step, multiplier)
-                > value - 0.25 * size * gain + least
+                _compute_lagrangian(rows, offsets, vector + step_size * step, multiplier)
+                > value - 0.25 * step_size * decrease + rounding
             ):
-                size /= 2
-        vector = vector + size * step
+                step_size /= 2
+        vector = vector + step_size * step
         if np.abs(rows @ step).max() < 1e-7:
-            break  # Newton's method doubles the digits: after this step there are 14
-    return vector, slope, _solve_newton_system(slope, turns, bends, multiplier)
+            break  # Newton's method converges quadratically: this step leaves about 14 digits
+    return vector, gradient, _solve_newton_system(gradient, axes, curvature_roots, multiplier)
 
 
 def _compute_lagrangian(rows: KeyMatrix, offsets: PerKeyVector, vector: Vector, multiplier: float) -> float:
@@ -227,8 +239,8 @@ def _compute_lagrangian(rows: KeyMatrix, offsets: PerKeyVector, vector: Vector, 
 def _solve_newton_system(
     rhs: Vector, curvature_axes: KeyMatrix, curvature_roots: PerKeyVector, multiplier: float
 ) -> Vector:
-    """(identity + price curvature)^-1 right."""
-    along = curvature_axes @ rhs
+    """Return (identity + multiplier * curvature)^-1 rhs."""
+    components = curvature_axes @ rhs
     return np.asarray(
-        rhs - curvature_axes.T @ along + curvature_axes.T @ (along / (1 + multiplier * curvature_roots**2))
+        rhs - curvature_axes.T @ components + curvature_axes.T @ (components / (1 + multiplier * curvature_roots**2))
     )
