@@ -174,7 +174,7 @@ def print_audit_summary(findings: dict[str, Any]) -> None:
     console.print(f"audits: {passed} passed, {len(failed)} warnings")
     for name, row in failed:
         console.print(
-            Padding(f"[yellow]{escape(name)}, {escape(row['name'])}:[/] {escape(row['found'])}", (0, 0, 0, 4))
+            Padding(f"[yellow]{escape(name)}, {escape(row['name'])}:[/] {escape(row['observation'])}", (0, 0, 0, 4))
         )
 
 
