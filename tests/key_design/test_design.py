@@ -313,7 +313,7 @@ def test_nearer_than_the_tolerance_counts_as_touching_and_says_so(distance):
     assert found.tolerance == pytest.approx(1.65e-9, rel=0.01)
     assert ("below the tolerance 1.6e-09" in found.reason) == (distance > 1e-11)
     if distance > 1e-11:
-        assert "Short of that, no query" in found.reason
+        assert "Otherwise no query" in found.reason
         assert solve.find_selecting_query(keys, 4, tolerance=1e-11).exact
 
 

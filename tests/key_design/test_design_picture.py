@@ -85,7 +85,7 @@ def test_the_marks_are_where_the_numbers_are():
     sheets = build_chart(found.to_dict()).to_vega_lite()["datasets"].values()
     dots = next(rows for rows in sheets if rows and "size" in rows[0])
     assert [[dot["x"], dot["y"]] for dot in dots] == FLAT
-    assert [dot["wanted"] for dot in dots] == [False, False, True, False]
+    assert [dot["is_target"] for dot in dots] == [False, False, True, False]
     assert np.argmax([dot["size"] for dot in dots]) == 2
     bars = next(rows for rows in sheets if rows and "target" in rows[0])
     assert [bar["weight"] for bar in bars] == found.weights.tolist()
@@ -143,9 +143,9 @@ def test_every_format_is_written(tmp_path, ending, opening):
 
 def test_a_wrong_ending_or_folder_is_said(tmp_path):
     row = solve.find_selecting_query(FLAT, 2).to_dict()
-    with pytest.raises(RequestError, match=r"the ending '.gif' is not known; allowed: .html, .svg, .pdf, .png"):
+    with pytest.raises(RequestError, match=r"unsupported file extension '.gif'; allowed: .html, .svg, .pdf, .png"):
         save_result(row, tmp_path / "picture.gif")
-    with pytest.raises(RequestError, match="there is no folder"):
+    with pytest.raises(RequestError, match="no such folder"):
         save_result(row, tmp_path / "nowhere" / "picture.svg")
     assert list(tmp_path.iterdir()) == []
 
@@ -153,8 +153,8 @@ def test_a_wrong_ending_or_folder_is_said(tmp_path):
 def test_the_page_of_the_tour_says_everything(page_of_the_tour):
     tour, page = build_walkthrough(), page_of_the_tour.read_text()
     for step in tour.steps:
-        assert step.task in page
-        for line in step.short:
+        assert step.question in page
+        for line in step.limits:
             assert line.replace("'", "&#39;") in page
     assert page.count("<figure>") == 6
     ids = re.findall(r' id="([^"]+)"', page)

@@ -17,14 +17,14 @@ def steps():
 
 
 def test_all_six_questions_are_walked_through(steps):
-    assert [step.ours.exact for step in steps] == [True, True, True, True, False, False]
-    assert [step.ours.attained for step in steps[:4]] == [False, False, True, False]
-    assert [step.theirs is not None for step in steps] == [False, False, False, True, True, True]
-    assert all(step.short for step in steps if step.task != "A query that averages all values")
+    assert [step.solution.exact for step in steps] == [True, True, True, True, False, False]
+    assert [step.solution.attained for step in steps[:4]] == [False, False, True, False]
+    assert [step.published is not None for step in steps] == [False, False, False, True, True, True]
+    assert all(step.limits for step in steps if step.question != "A query that averages all values")
 
 
 def test_the_reports_averaging_target_gives_unequal_weights_and_ours_equal_ones(steps):
-    theirs, ours = steps[3].theirs, steps[3].ours
+    theirs, ours = steps[3].published, steps[3].solution
     assert np.allclose(theirs.weights[:2], [0.549, 0.446], atol=5e-4)
     assert ours.weights[0] == pytest.approx(ours.weights[1])
     assert ours.weights[:2].sum() >= 0.999
@@ -34,7 +34,7 @@ def test_the_reports_averaging_target_gives_unequal_weights_and_ours_equal_ones(
 
 
 def test_the_last_two_questions_use_the_same_query(steps):
-    average, three, alone = (step.ours for step in steps[3:])
+    average, three, alone = (step.solution for step in steps[3:])
     assert np.array_equal(average.query, three.query)
     assert np.array_equal(average.query, alone.query)
     assert np.linalg.norm(alone.key) == pytest.approx(1)
@@ -44,8 +44,8 @@ def test_the_last_two_questions_use_the_same_query(steps):
 
 def test_what_two_digits_can_hide_is_not_understated(steps):
     """Keys moved at random by up to half a digit stay within what the walk says."""
-    said = float(steps[3].short[1].split()[-1].rstrip("."))
-    query, rng = steps[3].ours.query, np.random.default_rng(0)
+    said = float(steps[3].limits[1].split()[-1].rstrip("."))
+    query, rng = steps[3].solution.query, np.random.default_rng(0)
     most = 1.0
     for _ in range(2000):
         weights = softmax((np.array(REPORT_KEYS) + rng.uniform(-0.005, 0.005, (4, 3))) @ query)

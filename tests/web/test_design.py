@@ -21,7 +21,7 @@ def test_select_and_average_give_what_the_library_gives(client: TestClient) -> N
     assert {name: found[name] for name in ours.to_dict()} == ours.to_dict()
     assert found["weights"][0] >= 0.999
     assert found["heading"] == "Select key 0: exact in the limit"
-    assert found["facts"]["length of the query"] == f"{ours.norm:.4g}"
+    assert found["facts"]["norm of the query"] == f"{ours.norm:.4g}"
     asked = {"keys": TRIANGLE, "indices": [1, 2], "precision": 0.9}
     found = client.post("/api/design/average", json=asked).json()
     assert found["query"] == solve.find_averaging_query(TRIANGLE, [1, 2], precision=0.9).query.tolist()
@@ -35,7 +35,7 @@ def test_where_no_query_does_it_the_answer_says_why_and_how_near(client: TestCli
     assert f"with weight {found['weights'][3]:.4g}" in found["reason"]
     assert sum(c * x for c, (x, _) in zip(found["certificate"], TRIANGLE, strict=True)) == pytest.approx(0, abs=1e-12)
     square = {"keys": EXAMPLE_KEYS["a square"], "indices": [0, 2]}
-    assert "no face of the keys" in client.post("/api/design/average", json=square).json()["reason"]
+    assert "not a face of the convex hull" in client.post("/api/design/average", json=square).json()["reason"]
 
 
 def test_identity_gives_a_query_for_each_key(client: TestClient) -> None:

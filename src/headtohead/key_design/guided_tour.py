@@ -36,7 +36,7 @@ REPORT_TARGET_SCORES = (3.0, 3.0, -2.0, -3.0)
 class PublishedAnswer:
     """The report's answer, as far as it is known."""
 
-    said: str
+    description: str
     query: Vector
     weights: PerKeyVector
     precision: float
@@ -46,10 +46,10 @@ class PublishedAnswer:
 class WalkthroughStep:
     """One question of the report with our answer and its limits."""
 
-    task: str
-    ours: QueryDesign | QueryMatrixDesign | KeyReplacement
-    theirs: PublishedAnswer | None
-    short: tuple[str, ...]
+    question: str
+    solution: QueryDesign | QueryMatrixDesign | KeyReplacement
+    published: PublishedAnswer | None
+    limits: tuple[str, ...]
     """limits of our answer"""
 
 
@@ -70,17 +70,17 @@ class Walkthrough(DesignResult):
         row = super().to_dict()
         row["steps"] = [
             {
-                "asks": step.task,
-                "ours": step.ours.to_dict(),
-                "theirs": None
-                if step.theirs is None
+                "question": step.question,
+                "solution": step.solution.to_dict(),
+                "published": None
+                if step.published is None
                 else {
-                    "said": step.theirs.said,
-                    "query": step.theirs.query.tolist(),
-                    "weights": step.theirs.weights.tolist(),
-                    "precision": step.theirs.precision,
+                    "description": step.published.description,
+                    "query": step.published.query.tolist(),
+                    "weights": step.published.weights.tolist(),
+                    "precision": step.published.precision,
                 },
-                "short": list(step.short),
+                "limits": list(step.limits),
             }
             for step in self.steps
         ]
@@ -96,7 +96,7 @@ def build_walkthrough(*, precision: float | None = None) -> Walkthrough:
         _solve_full_average(keys),
         *_solve_pair_average_and_replacements(keys, precision),
     )
-    inexact = [step.ours.question for step in steps if not step.ours.exact]
+    inexact = [step.solution.question for step in steps if not step.solution.exact]
     reason = (
         f"{len(steps) - len(inexact)} of {len(steps)} questions can be answered to any precision. Only the average of "
         "all keys is reached by a finite query, because softmax weights are positive. "

@@ -1,4 +1,4 @@
-"""Design by hand as files: a page that needs nothing else, or a picture for paper."""
+"""Save key-design solutions as a self-contained HTML page or as a picture."""
 
 from __future__ import annotations
 
@@ -34,15 +34,17 @@ SUPPORTED_SUFFIXES = (".html", ".svg", ".pdf", ".png")
 
 
 def check_output_path(path: Path) -> None:
-    """Before any work is done: can this be written?"""
+    """Raise an error if the path cannot be written."""
     if path.suffix.lower() not in SUPPORTED_SUFFIXES:
-        raise RequestError(f"{path}: the ending {path.suffix!r} is not known; allowed: {', '.join(SUPPORTED_SUFFIXES)}")
+        raise RequestError(
+            f"{path}: unsupported file extension {path.suffix!r}; allowed: {', '.join(SUPPORTED_SUFFIXES)}"
+        )
     if not path.parent.is_dir():
-        raise RequestError(f"{path}: there is no folder {path.parent}")
+        raise RequestError(f"{path}: no such folder: {path.parent}")
 
 
 def save_result(result: ResultDict, path: Path) -> None:
-    """An answer, or the tour, as a page (.html) or a picture (.svg, .pdf, .png)."""
+    """Save a solution or the walkthrough as a page (.html) or a picture (.svg, .pdf, .png)."""
     check_output_path(path)
     makers: dict[str, Callable[[], bytes]] = {
         ".html": lambda: render_page(result).encode(),
@@ -54,11 +56,13 @@ def save_result(result: ResultDict, path: Path) -> None:
 
 
 def render_page(result: ResultDict) -> str:
-    """The page."""
+    """Return the HTML page of a solution or the walkthrough."""
     script = _read_template_file("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     steps = (
-        result["steps"] if result["kind"] == "tour" else [{"asks": None, "ours": result, "theirs": None, "short": []}]
+        result["steps"]
+        if result["kind"] == "tour"
+        else [{"question": None, "solution": result, "published": None, "limits": []}]
     )
     return (
         _create_jinja_environment()
@@ -77,16 +81,16 @@ def render_page(result: ResultDict) -> str:
 
 
 def _build_section(step: dict[str, Any]) -> dict[str, Any]:
-    ours, theirs = step["ours"], step["theirs"]
-    drawn = build_chart(ours, has_title=False, published_weights=theirs and theirs["weights"])
+    solution, published = step["solution"], step["published"]
+    chart = build_chart(solution, has_title=False, published_weights=published and published["weights"])
     return {
-        "asks": step["asks"],
-        "outcome": format_outcome(ours),
-        "reason": ours["reason"],
-        "chart": render_chart(drawn),
-        "legend": format_legend(ours) + (" Orange rings: the report's weights." if theirs else ""),
-        "table": build_keys_table(ours, theirs),
-        "facts": build_summary(ours),
-        "theirs": theirs and f"{theirs['said']} Precision {format_weight(theirs['precision'])}.",
-        "short": step["short"],
+        "question": step["question"],
+        "outcome": format_outcome(solution),
+        "reason": solution["reason"],
+        "chart": render_chart(chart),
+        "legend": format_legend(solution) + (" Orange rings: the report's weights." if published else ""),
+        "table": build_keys_table(solution, published),
+        "facts": build_summary(solution),
+        "published": published and f"{published['description']} Precision {format_weight(published['precision'])}.",
+        "limits": step["limits"],
     }

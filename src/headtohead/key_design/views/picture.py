@@ -1,6 +1,4 @@
-"""Pictures of design by hand: the keys and their hull, the query, and the weights it yields. Made from the plain rows
-that answers give (`as_row`), so that it knows nothing of how they were found.
-"""
+"""Charts of key-design solutions: keys, convex hull, query and attention weights. Built from `to_dict` rows only."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ MAX_BARS = 11
 MAX_KEY_LABELS = 40
 MAX_QUERY_LABELS = 8
 LABEL_MERGE_DISTANCE = 0.06
-"""keys nearer on paper than this part of the picture share a name"""
+"""keys closer than this fraction of the picture share a label"""
 PanelChart = alt.LayerChart | alt.FacetChart
 TARGET_COLOR, OTHER_COLOR, QUERY_COLOR = style.VARIANT_COLORS[0], style.BASELINE_COLOR, style.VARIANT_COLORS[5]
 
@@ -38,14 +36,14 @@ TARGET_COLOR, OTHER_COLOR, QUERY_COLOR = style.VARIANT_COLORS[0], style.BASELINE
 def build_chart(
     result: ResultDict, *, has_title: bool = True, published_weights: Sequence[float] | None = None
 ) -> Chart:
-    """The picture of an answer, with its question and outcome as a title; `theirs` are another's weights beside."""
+    """Return the chart of a solution, titled with question and outcome; also draw `published_weights`."""
     if result["kind"] == "tour":
         return _build_walkthrough_chart(result)
     name = "".join(letter if letter.isalnum() else "-" for letter in result["question"]).strip("-")
 
     def build(layout: Layout, sheets: ChartDatasets) -> AltairChart:
-        built = _build_panels(result, layout, sheets, published_weights)
-        return built.properties(title=_build_title(result, layout)) if has_title else built
+        panels = _build_panels(result, layout, sheets, published_weights)
+        return panels.properties(title=_build_title(result, layout)) if has_title else panels
 
     return Chart(name, format_heading(result), format_alt_text(result), build)
 
@@ -57,23 +55,22 @@ def _build_title(result: ResultDict, layout: Layout) -> alt.TitleParams:
 
 
 def _build_walkthrough_chart(walkthrough: ResultDict) -> Chart:
-    """All steps below one another."""
+    """Return all steps, one below the other."""
 
     def build(layout: Layout, sheets: ChartDatasets) -> AltairChart:
         steps = []
         for step in walkthrough["steps"]:
-            theirs = step["theirs"] and step["theirs"]["weights"]
-            ours = _build_panels(step["ours"], layout, sheets, theirs)
-            subtitle = (
-                f"{format_outcome(step['ours']).capitalize()}; precision {format_weight(step['ours']['precision'])}"
-            )
-            if theirs:
-                subtitle += f" (report: {format_weight(step['theirs']['precision'])})"
-            steps.append(ours.properties(title=alt.TitleParams(step["asks"], subtitle=subtitle, offset=10)))
+            published = step["published"] and step["published"]["weights"]
+            panels = _build_panels(step["solution"], layout, sheets, published)
+            solution = step["solution"]
+            subtitle = f"{format_outcome(solution).capitalize()}; precision {format_weight(solution['precision'])}"
+            if published:
+                subtitle += f" (report: {format_weight(step['published']['precision'])})"
+            steps.append(panels.properties(title=alt.TitleParams(step["question"], subtitle=subtitle, offset=10)))
         return alt.vconcat(*steps, spacing=44)
 
-    said = " ".join(f"{step['asks']}: {format_alt_text(step['ours'])}" for step in walkthrough["steps"])
-    return Chart("tour", "The questions of report C, part 1", said, build)
+    alt_text = " ".join(f"{step['question']}: {format_alt_text(step['solution'])}" for step in walkthrough["steps"])
+    return Chart("tour", "The questions of report C, part 1", alt_text, build)
 
 
 def _build_panels(
@@ -82,8 +79,8 @@ def _build_panels(
     keys = np.array(result["keys"])
     old = np.array([result["old"][result["at"]]]) if result["kind"] == "replacement" else None
     query = np.array(result["query"])
-    seen = project_keys(keys, np.atleast_2d(query), old)
-    panels: list[Any] = [] if seen is None else [_build_plane_panel(result, seen, layout, sheets)]
+    projection = project_keys(keys, np.atleast_2d(query), old)
+    panels: list[Any] = [] if projection is None else [_build_plane_panel(result, projection, layout, sheets)]
     if result["kind"] == "identity":
         panels.append(_build_matrix_panel(result, layout, sheets))
     else:
@@ -96,9 +93,9 @@ def _build_panels(
 def _build_plane_panel(
     result: ResultDict, projection: KeyProjection, layout: Layout, sheets: ChartDatasets
 ) -> PanelChart:
-    """Keys and hull as they lie, and the query's direction."""
+    """Draw keys, hull and query direction in the plane."""
     is_flat = not projection.axis_segments
-    x, y = (_build_axis(at, projection.axis_limits[at], "xy"[at] if is_flat else None) for at in (0, 1))
+    x, y = (_build_axis(axis, projection.axis_limits[axis], "xy"[axis] if is_flat else None) for axis in (0, 1))
     layers = [_draw_segments(projection.hull_segments, sheets, x, y, style.BASELINE_COLOR, 1, [1, 0])]
     if projection.axis_segments:
         layers += _draw_axes(projection, sheets, x, y)
@@ -122,13 +119,13 @@ def _draw_segments(
     segments: Sequence[LineSegment], sheets: ChartDatasets, x: Any, y: Any, color: str, width: float, dash: list[int]
 ) -> alt.Chart:
     rows = [
-        {"x": point[0], "y": point[1], "line": at, "end": end}
-        for at, edge in enumerate(segments)
+        {"x": point[0], "y": point[1], "line": index, "end": end}
+        for index, edge in enumerate(segments)
         for end, point in enumerate(edge)
     ]
     mark = sheets.chart(rows).mark_line(aria=False, color=color, strokeWidth=width, strokeDash=dash, opacity=0.7)
-    made: alt.Chart = mark.encode(x=x, y=y, detail="line:N", order="end:Q")
-    return made
+    chart: alt.Chart = mark.encode(x=x, y=y, detail="line:N", order="end:Q")
+    return chart
 
 
 def _draw_axes(projection: KeyProjection, sheets: ChartDatasets, x: Any, y: Any) -> list[alt.Chart]:
@@ -145,27 +142,27 @@ def _draw_axes(projection: KeyProjection, sheets: ChartDatasets, x: Any, y: Any)
 
 
 def _draw_keys(result: ResultDict, points: Any, sheets: ChartDatasets, x: Any, y: Any) -> list[alt.Chart]:
-    """Each key: the more weight, the larger; wanted ones in colour."""
+    """Draw keys with an area that grows with weight; target keys are colored."""
     weights = _get_key_weights(result)
     rows = [
         {
-            "x": float(place[0]),
-            "y": float(place[1]),
-            "key": str(at),
-            "wanted": is_wanted,
+            "x": float(point[0]),
+            "y": float(point[1]),
+            "key": str(index),
+            "is_target": is_target,
             "size": 40 + 420 * weight,
-            "tip": _format_tooltip(result, at, weight),
+            "tip": _format_tooltip(result, index, weight),
         }
-        for at, (place, weight, is_wanted) in enumerate(zip(points, weights, _get_target_flags(result), strict=True))
+        for index, (point, weight, is_target) in enumerate(zip(points, weights, _get_target_flags(result), strict=True))
     ]
     data = sheets.chart(rows)
-    colour = alt.Color(
-        "wanted:N", scale=alt.Scale(domain=[True, False], range=[TARGET_COLOR, OTHER_COLOR]), legend=None
+    color = alt.Color(
+        "is_target:N", scale=alt.Scale(domain=[True, False], range=[TARGET_COLOR, OTHER_COLOR]), legend=None
     )
-    shape = alt.Shape("wanted:N", scale=alt.Scale(domain=[True, False], range=["circle", "square"]), legend=None)
+    shape = alt.Shape("is_target:N", scale=alt.Scale(domain=[True, False], range=["circle", "square"]), legend=None)
     size = alt.Size("size:Q", scale=None, legend=None)
     dots = data.mark_point(filled=True, opacity=1).encode(
-        x=x, y=y, color=colour, shape=shape, size=size, description="tip:N"
+        x=x, y=y, color=color, shape=shape, size=size, description="tip:N"
     )
     if len(rows) > MAX_KEY_LABELS:
         return [dots]
@@ -175,18 +172,18 @@ def _draw_keys(result: ResultDict, points: Any, sheets: ChartDatasets, x: Any, y
 
 
 def _merge_key_labels(points: Any) -> list[dict[str, Any]]:
-    """One name for each place: keys that lie on one another on paper share it."""
+    """Return labels; keys that overlap in the plane share one."""
     size = np.maximum(points.max(axis=0) - points.min(axis=0), 1e-300)
-    named: list[tuple[Any, list[int]]] = []
-    for at, place in enumerate(points):
-        near = next(
-            (keys for first, keys in named if np.abs((place - first) / size).max() < LABEL_MERGE_DISTANCE), None
+    groups: list[tuple[Any, list[int]]] = []
+    for index, point in enumerate(points):
+        group = next(
+            (keys for first, keys in groups if np.abs((point - first) / size).max() < LABEL_MERGE_DISTANCE), None
         )
-        if near is None:
-            named.append((place, [at]))
+        if group is None:
+            groups.append((point, [index]))
         else:
-            near.append(at)
-    return [{"x": float(at[0]), "y": float(at[1]), "name": ", ".join(map(str, keys))} for at, keys in named]
+            group.append(index)
+    return [{"x": float(index[0]), "y": float(index[1]), "name": ", ".join(map(str, keys))} for index, keys in groups]
 
 
 def _format_tooltip(result: ResultDict, key_index: int, weight: float) -> str:
@@ -196,37 +193,39 @@ def _format_tooltip(result: ResultDict, key_index: int, weight: float) -> str:
 
 def _get_key_weights(result: ResultDict) -> list[float]:
     return (
-        [line[at] for at, line in enumerate(result["weights"])] if result["kind"] == "identity" else result["weights"]
+        [row[index] for index, row in enumerate(result["weights"])]
+        if result["kind"] == "identity"
+        else result["weights"]
     )
 
 
 def _get_target_flags(result: ResultDict) -> list[bool]:
     if result["kind"] == "identity":
-        return [bool(one["exact"]) for one in result["rows"]]
+        return [bool(row["exact"]) for row in result["rows"]]
     return [weight > 0 for weight in result["target"]]
 
 
 def _draw_original_key(
     result: ResultDict, projection: KeyProjection, sheets: ChartDatasets, x: Any, y: Any
 ) -> list[alt.Chart]:
-    """Where the key was, and its way to where it is."""
-    place = np.array(result["old"][result["at"]]) @ projection.turn
-    old = (float(place[0]), float(place[1]))
+    """Draw the old position of a replaced key and the line to the new one."""
+    point = np.array(result["old"][result["at"]]) @ projection.turn
+    old = (float(point[0]), float(point[1]))
     new = (float(projection.keys[result["at"]][0]), float(projection.keys[result["at"]][1]))
     tip = f"the old key {result['at']}, moved by {result['moved']:.4g}"
-    hollow = sheets.chart([{"x": old[0], "y": old[1], "tip": tip}]).mark_point(
+    ring = sheets.chart([{"x": old[0], "y": old[1], "tip": tip}]).mark_point(
         filled=False, size=90, stroke=style.MUTED_TEXT_COLOR, strokeWidth=1.5
     )
     return [
         _draw_segments([(old, new)], sheets, x, y, style.MUTED_TEXT_COLOR, 1.5, [3, 3]),
-        hollow.encode(x=x, y=y, description="tip:N"),
+        ring.encode(x=x, y=y, description="tip:N"),
     ]
 
 
 def _draw_level_line(
     result: ResultDict, projection: KeyProjection, sheets: ChartDatasets, x: Any, y: Any
 ) -> list[alt.Chart]:
-    """The line on which every point has the highest score that a key has."""
+    """Draw the line of points whose score equals the highest key score."""
     query = np.array(result["query"])
     if not query.any():
         return []
@@ -238,18 +237,18 @@ def _draw_level_line(
 
 
 def _compute_query_arrows(result: ResultDict, projection: KeyProjection) -> list[dict[str, Any]]:
-    """The query, or each row of a query matrix. Drawn with one length: that of a query is a matter of precision."""
-    matrix = result["kind"] == "identity"
-    queries = [np.array(one) for one in (result["query"] if matrix else [result["query"]])]
-    made = []
-    for at, query in enumerate(queries):
+    """Return one arrow per query, all of one length: the norm only controls the precision."""
+    is_matrix = result["kind"] == "identity"
+    queries = [np.array(row) for row in (result["query"] if is_matrix else [result["query"]])]
+    arrows = []
+    for index, query in enumerate(queries):
         if edge := projection.compute_arrow(query):
             (left, low), (right, high) = edge
-            name = f"q{at}" if matrix else "query"
-            tip = f"{name} ({', '.join(f'{number:.4g}' for number in query)}), length {np.linalg.norm(query):.4g}"
+            name = f"q{index}" if is_matrix else "query"
+            tip = f"{name} ({', '.join(f'{number:.4g}' for number in query)}), norm {np.linalg.norm(query):.4g}"
             angle = math.degrees(math.atan2(right - left, high - low))
-            made.append({"edge": edge, "x": right, "y": high, "angle": angle, "name": name, "tip": tip})
-    return made
+            arrows.append({"edge": edge, "x": right, "y": high, "angle": angle, "name": name, "tip": tip})
+    return arrows
 
 
 def _draw_arrows(arrows: Sequence[dict[str, Any]], sheets: ChartDatasets, x: Any, y: Any) -> list[alt.Chart]:
@@ -261,10 +260,10 @@ def _draw_arrows(arrows: Sequence[dict[str, Any]], sheets: ChartDatasets, x: Any
         _draw_segments([arrow["edge"] for arrow in arrows], sheets, x, y, QUERY_COLOR, 2, [1, 0]),
         heads.encode(x=x, y=y, angle=alt.Angle("angle:Q", scale=None), description="tip:N"),
     ]
-    for right in (True, False):  # a name stands on the side to which its arrow points
-        own = [row for row in rows if (math.sin(math.radians(row["angle"])) >= 0) == right]
-        if own and len(arrows) <= MAX_QUERY_LABELS:
-            names = sheets.chart(own).mark_text(
+    for right in (True, False):  # labels go to the side the arrow points to
+        side_rows = [row for row in rows if (math.sin(math.radians(row["angle"])) >= 0) == right]
+        if side_rows and len(arrows) <= MAX_QUERY_LABELS:
+            names = sheets.chart(side_rows).mark_text(
                 aria=False,
                 color=QUERY_COLOR,
                 fill=QUERY_COLOR,
@@ -278,47 +277,52 @@ def _draw_arrows(arrows: Sequence[dict[str, Any]], sheets: ChartDatasets, x: Any
 
 
 def _build_score_panel(result: ResultDict, layout: Layout, sheets: ChartDatasets) -> PanelChart:
-    """The keys seen so that the query points up: the height of a key is its score."""
-    places = project_by_score(np.array(result["keys"]), np.array(result["query"]))
-    low, high = places.min(axis=0), places.max(axis=0)
-    room = np.maximum(0.14 * (high - low), [0.1, 0.1])
-    x = alt.X("x:Q", scale=alt.Scale(domain=[low[0] - room[0], high[0] + room[0]], nice=False, zero=False), axis=None)
+    """Draw the keys with the score as height."""
+    points = project_by_score(np.array(result["keys"]), np.array(result["query"]))
+    low, high = points.min(axis=0), points.max(axis=0)
+    padding = np.maximum(0.14 * (high - low), [0.1, 0.1])
+    x = alt.X(
+        "x:Q", scale=alt.Scale(domain=[low[0] - padding[0], high[0] + padding[0]], nice=False, zero=False), axis=None
+    )
     y = alt.Y(
         "y:Q",
-        scale=alt.Scale(domain=[low[1] - room[1], high[1] + room[1]], nice=False, zero=False),
+        scale=alt.Scale(domain=[low[1] - padding[1], high[1] + padding[1]], nice=False, zero=False),
         axis=alt.Axis(title="score (the query points up)", tickCount=5),
     )
-    alone = len(result["keys"][0]) != 3
-    width = 150 if layout == "wide" and not alone else PLANE_SIZE[layout]
+    is_only_panel = len(result["keys"][0]) != 3
+    width = 150 if layout == "wide" and not is_only_panel else PLANE_SIZE[layout]
     height = PLANE_SIZE[layout] if layout == "wide" else 200
-    return alt.layer(*_draw_keys(result, places, sheets, x, y)).properties(width=width, height=height)
+    return alt.layer(*_draw_keys(result, points, sheets, x, y)).properties(width=width, height=height)
 
 
 def _build_weights_panel(
     result: ResultDict, layout: Layout, sheets: ChartDatasets, published_weights: Sequence[float] | None
 ) -> PanelChart:
-    """The weights, with a mark where the target is, and a ring for another's answer."""
+    """Draw weights as bars, targets as ticks and published weights as rings."""
     rows = [
         {
-            "key": f"key {at}",
-            "weight": result["weights"][at],
-            "target": result["target"][at],
-            "wanted": result["target"][at] > 0,
-            "label": format_weight(result["weights"][at]),
-            "tip": f"key {at}: weight {format_weight(result['weights'][at])}, target {result['target'][at]:.4g}",
+            "key": f"key {index}",
+            "weight": result["weights"][index],
+            "target": result["target"][index],
+            "is_target": result["target"][index] > 0,
+            "label": format_weight(result["weights"][index]),
+            "tip": _format_tooltip(result, index, result["weights"][index]) + f", target {result['target'][index]:.4g}",
             **(
                 {}
                 if published_weights is None
-                else {"theirs": published_weights[at], "said": f"report: key {at} {published_weights[at]:.4g}"}
+                else {
+                    "published": published_weights[index],
+                    "published_tip": f"report: key {index} {published_weights[index]:.4g}",
+                }
             ),
         }
-        for at in _choose_bar_indices(result)
+        for index in _choose_bar_indices(result)
     ]
     if others := sorted(set(range(len(result["weights"]))) - set(_choose_bar_indices(result))):
-        weight, target = (float(sum(result[field][at] for at in others)) for field in ("weights", "target"))
-        said = f"{len(others)} others"
-        tip = f"{said}: weight {format_weight(weight)} together, target {target:.4g}"
-        rows.append({"key": said, "weight": weight, "target": target, "wanted": target > 0, "tip": tip})
+        weight, target = (float(sum(result[field][index] for index in others)) for field in ("weights", "target"))
+        label = f"{len(others)} others"
+        tip = f"{label}: total weight {format_weight(weight)}, target {target:.4g}"
+        rows.append({"key": label, "weight": weight, "target": target, "is_target": target > 0, "tip": tip})
         rows[-1]["label"] = format_weight(weight)
     data = sheets.chart(rows)
     y = alt.Y(
@@ -327,11 +331,11 @@ def _build_weights_panel(
     title = "weight (line: target" + (", ring: report)" if published_weights else ")")
     axis = alt.Axis(title=title, values=[0, 0.5, 1], format="~r")
     x = alt.X("weight:Q", scale=alt.Scale(domain=[0, 1]), axis=axis)
-    colour = alt.Color(
-        "wanted:N", scale=alt.Scale(domain=[True, False], range=[TARGET_COLOR, OTHER_COLOR]), legend=None
+    color = alt.Color(
+        "is_target:N", scale=alt.Scale(domain=[True, False], range=[TARGET_COLOR, OTHER_COLOR]), legend=None
     )
     layers = [
-        data.mark_bar(height=11).encode(x=x, y=y, color=colour, description="tip:N"),
+        data.mark_bar(height=11).encode(x=x, y=y, color=color, description="tip:N"),
         data.mark_tick(aria=False, color=style.ZERO_LINE_COLOR, thickness=2, size=19).encode(
             x=alt.X("target:Q", axis=axis), y=y
         ),
@@ -339,7 +343,7 @@ def _build_weights_panel(
     if published_weights is not None:
         layers.append(
             data.mark_point(size=55, filled=False, stroke=QUERY_COLOR, strokeWidth=2).encode(
-                x=alt.X("theirs:Q", axis=axis), y=y, description="said:N"
+                x=alt.X("published:Q", axis=axis), y=y, description="published_tip:N"
             )
         )
     labels = data.mark_text(aria=False, align="left", dx=8, fontSize=11)
@@ -348,27 +352,27 @@ def _build_weights_panel(
 
 
 def _choose_bar_indices(result: ResultDict) -> list[int]:
-    """The keys with a bar of their own: all, or those that matter most."""
+    """Return the keys that get their own bar: all, or those with the largest weights."""
     count = len(result["weights"])
     if count <= MAX_BARS + 1:
         return list(range(count))
-    by_weight = sorted(range(count), key=lambda at: (-result["target"][at], -result["weights"][at], at))
+    by_weight = sorted(range(count), key=lambda index: (-result["target"][index], -result["weights"][index], index))
     return sorted(by_weight[:MAX_BARS])
 
 
 def _build_matrix_panel(result: ResultDict, layout: Layout, sheets: ChartDatasets) -> PanelChart:
-    """All weights of a query matrix."""
+    """Draw all weights of a query matrix."""
     count = len(result["weights"])
     rows = [
         {
-            "query": f"query {i}",
-            "key": str(j),
+            "query": f"query {query_index}",
+            "key": str(key_index),
             "weight": weight,
             "label": format_weight(weight) if weight >= 5e-5 else "0",
-            "tip": f"query {i}, key {j}: weight {format_weight(weight)}",
+            "tip": f"query {query_index}, key {key_index}: weight {format_weight(weight)}",
         }
-        for i, line in enumerate(result["weights"])
-        for j, weight in enumerate(line)
+        for query_index, row in enumerate(result["weights"])
+        for key_index, weight in enumerate(row)
     ]
     data = sheets.chart(rows)
     x = alt.X("key:N", sort=None, title="key", axis=alt.Axis(labelAngle=0, orient="top", ticks=False, domain=False))

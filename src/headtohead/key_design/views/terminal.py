@@ -1,4 +1,4 @@
-"""Design by hand in the terminal, at 80 columns: the outcome, the figures, the keys, and why."""
+"""Print key-design solutions in 80 columns."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from headtohead.presentation.terminal import get_stdout_console, make_rich_table
 
 OUTCOME_COLORS = {"exact": "green", "exact in the limit": "green", "not exact": "yellow"}
 MAX_MATRIX_COLUMNS = 8
-"""so many columns of a matrix of weights can be read at 80"""
+"""largest weight matrix that fits 80 columns"""
 
 
 def print_result(result: ResultDict) -> None:
-    """An answer, or the tour."""
+    """Print a solution or the walkthrough."""
     console = get_stdout_console()
     if result["kind"] == "tour":
         _print_walkthrough(console, result)
@@ -37,45 +37,45 @@ def print_result(result: ResultDict) -> None:
 def _print_design(console: Console, result: ResultDict, title: str, published: dict[str, Any] | None) -> None:
     console.print(f"[bold {OUTCOME_COLORS[format_outcome(result)]}]{escape(title)}[/]", soft_wrap=False)
     console.print(Padding(escape(result["reason"]), (0, 0, 0, 2)))
-    _print_notes(console, [(f"[dim]{name}[/]", said) for name, said in build_summary(result).items()])
-    made = build_keys_table(result, published)
-    shown = make_rich_table(*(column.title for column in made.columns))
-    for column, about in zip(shown.columns, made.columns, strict=True):
-        column.justify = "right" if about.is_numeric else "left"
-        column.no_wrap = about.name != "numbers"
-    for line in made.rows:
-        shown.add_row(*(escape(cell.text) for cell in line))
-    console.print(shown)
+    _print_notes(console, [(f"[dim]{name}[/]", text) for name, text in build_summary(result).items()])
+    keys_table = build_keys_table(result, published)
+    rich_table = make_rich_table(*(column.title for column in keys_table.columns))
+    for column, description in zip(rich_table.columns, keys_table.columns, strict=True):
+        column.justify = "right" if description.is_numeric else "left"
+        column.no_wrap = description.name != "numbers"
+    for row in keys_table.rows:
+        rich_table.add_row(*(escape(cell.text) for cell in row))
+    console.print(rich_table)
     if result["kind"] == "identity" and len(result["weights"]) <= MAX_MATRIX_COLUMNS:
         _print_weight_matrix(console, result)
 
 
 def _print_weight_matrix(console: Console, result: ResultDict) -> None:
-    square = make_rich_table("weights", *(f"key {at}" for at in range(len(result["weights"]))))
-    for at, line in enumerate(result["weights"]):
-        square.add_row(f"row {at}", *(format_weight(weight) if weight >= 5e-5 else "0" for weight in line))
-    console.print(square)
+    matrix = make_rich_table("weights", *(f"key {index}" for index in range(len(result["weights"]))))
+    for index, row in enumerate(result["weights"]):
+        matrix.add_row(f"row {index}", *(format_weight(weight) if weight >= 5e-5 else "0" for weight in row))
+    console.print(matrix)
 
 
 def _print_walkthrough(console: Console, walkthrough: ResultDict) -> None:
     console.print("[bold]The questions of report C, part 1[/]")
     console.print(Padding(escape(walkthrough["reason"]), (0, 0, 1, 2)))
-    for at, step in enumerate(walkthrough["steps"]):
-        title = f"{at + 1}. {step['asks']}: {format_outcome(step['ours'])}"
-        _print_design(console, step["ours"], title, step["theirs"])
-        notes = [("[yellow]falls short[/]", line) for line in step["short"]]
-        if step["theirs"]:
-            said = f"{step['theirs']['said']} Precision {format_weight(step['theirs']['precision'])}."
-            notes.insert(0, ("[cyan]the report[/]", said))
+    for index, step in enumerate(walkthrough["steps"]):
+        title = f"{index + 1}. {step['question']}: {format_outcome(step['solution'])}"
+        _print_design(console, step["solution"], title, step["published"])
+        notes = [("[yellow]limits[/]", line) for line in step["limits"]]
+        if step["published"]:
+            text = f"{step['published']['description']} Precision {format_weight(step['published']['precision'])}."
+            notes.insert(0, ("[cyan]the report[/]", text))
         _print_notes(console, notes)
         console.print()
 
 
 def _print_notes(console: Console, notes: Sequence[tuple[str, str]]) -> None:
-    """A word on the left, what it says on the right."""
+    """Print labelled notes in two columns."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    for name, said in notes:
-        grid.add_row(name, escape(said))
+    for name, text in notes:
+        grid.add_row(name, escape(text))
     console.print(Padding(grid, (0, 0, 0, 2)))
