@@ -21,7 +21,8 @@ from headtohead.atomic_io import read_json
 from headtohead.config import base
 from headtohead.config import experiment as config_experiment
 from headtohead.config import loading as config_loading
-from headtohead.execution.worker_pool import Job, WorkerPool, default_num_workers, run_jobs
+from headtohead.execution.local_worker import build_local_pool, default_num_workers
+from headtohead.execution.worker_pool import Job, run_jobs
 from headtohead.experiment import loading
 
 GRIDS: dict[str, tuple[dict[str, Any], tuple[float, ...]]] = {
@@ -47,15 +48,15 @@ def main() -> None:
     given = parser.parse_args()
     experiment = loading.load_experiment("optimizers", data_source=given.data)
     jobs = []
-    for name in [one if one.endswith("-own") else f"{one}-own" for one in given.select_experiment]:
+    for name in [one if one.endswith("-own") else f"{one}-own" for one in given.only]:
         settings, grid = GRIDS[name]
-        for rate in given.base_lrs or grid:
+        for rate in given.rates or grid:
             for seed in range(SEED, SEED + given.seeds):
-                trial = _trial(experiment, {**settings, "rate": rate}, seed)
+                trial = _trial(experiment, {**settings, "lr": rate}, seed)
                 folder = given.out / name / f"{rate:g}" / f"seed-{seed}"
                 jobs.append(Job(trial, folder, "kept" if (folder / "result.json").is_file() else "waiting"))
     given.out.mkdir(parents=True, exist_ok=True)
-    run_jobs(jobs, pool=WorkerPool(given.workers), log_path=given.out / "workers.log")
+    run_jobs(jobs, pool=build_local_pool(given.workers), log_path=given.out / "workers.log")
     _show(jobs)
 
 

@@ -39,8 +39,8 @@ class Machines:
     def on(self) -> str:
         return f"ray:{self.cluster.address}"
 
-    def travelled(self, name: str) -> list[str]:
-        return sorted(path.name for path in (self.root / name / "headtohead" / "travelled").glob("*/[!.]*"))
+    def artifacts(self, name: str) -> list[str]:
+        return sorted(path.name for path in (self.root / name / "headtohead" / "artifacts").glob("*/[!.]*"))
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_a_cluster_gives_exactly_the_numbers_of_local_workers(small: Small, mach
         assert read_json(run / "trial.json") == read_json(twin / "trial.json")
         assert has_valid_checksum(read_json(run / "result.json"))
     # Each machine fetched the corpus and the parts, once.
-    assert machines.travelled("head") == machines.travelled("other") == ["my_parts.py", "text"]
+    assert machines.artifacts("head") == machines.artifacts("other") == ["my_parts.py", "text"]
 
 
 def test_the_code_that_runs_there_is_the_code_that_was_sent(small: Small, machines: Machines, tmp_path: Path):
@@ -127,7 +127,7 @@ def test_a_node_that_dies_is_survived_with_the_same_numbers(small: Small, machin
     outcome = run_experiment.run_experiment(experiment, tmp_path / "killed", backend=machines.on, on_update=kill_one)
     assert killed
     assert not outcome.failed_jobs
-    assert sum(job.moves for job in outcome.jobs) == 1
+    assert sum(job.num_reassignments for job in outcome.jobs) == 1
     run_experiment.run_experiment(experiment, tmp_path / "whole", num_workers=2)
     assert numbers(tmp_path / "killed") == numbers(tmp_path / "whole")
     for trial in (tmp_path / "killed").rglob("trial.json"):

@@ -19,8 +19,8 @@ from headtohead.distillation.evaluation import SystemOutputs
 from headtohead.distillation.summarization import SummaryPrompt, score_summary
 from headtohead.distillation.terminal import print_distillation
 from headtohead.errors import ConfigError, DataError, RequestError
+from headtohead.execution.local_worker import build_local_pool
 from headtohead.execution.teacher_workers import build_teacher_workers
-from headtohead.execution.worker_pool import WorkerPool
 from headtohead.experiment import loading
 from headtohead.experiment.open_model import open_model
 from headtohead.pretrained.layer_dropping import StudentModel
@@ -316,14 +316,14 @@ def test_workers_share_the_teachers_writing_and_write_the_same(distil, tmp_path,
         monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
         distillation_teacher._load_teacher.cache_clear()
         trial, prepared = _prepared(distil(), "taught")
-        crew = None if workers == 1 else WorkerPool(workers, can_teach=True)
+        pool = None if workers == 1 else build_local_pool(workers)
         told: list[Any] = []
         distillation_data.build_distillation_data(
             trial,
             prepared,
             run_trial,
             told.append,
-            generators=build_teacher_workers(crew, trial, tmp_path),
+            generators=build_teacher_workers(pool, trial, tmp_path),
         )
         (file,) = cache.rglob("texts.jsonl")
         lines[workers] = {line["key"]: (line["ids"], line["text"], line["ended"]) for line in read_jsonl(file)}

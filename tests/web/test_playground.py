@@ -387,7 +387,7 @@ def test_a_search_that_computes_too_long_ends_in_the_middle_and_the_next_is_answ
 
 def test_the_limits_are_those_that_the_guide_names() -> None:
     assert ProcessTimeouts() == ProcessTimeouts(idle=600, step=60, request_cpu_seconds=180, unresponsive_seconds=300)
-    assert ModelProcessClient().patience == ProcessTimeouts()
+    assert ModelProcessClient().timeouts == ProcessTimeouts()
 
 
 def test_the_last_models_stay_loaded_within_a_bound(trained: Path) -> None:

@@ -95,7 +95,7 @@ def run(
         )
         if processes > 1:
             torchrun.check_torchrun_options(backend, workers)
-            worker_pool = stack.enter_context(torchrun.open_leader(os.environ)).crew
+            worker_pool = stack.enter_context(torchrun.open_leader(os.environ)).pool
         logs = stack.enter_context(trackers.TrackerGroup(folder, log or (), live.say))
         try:
             outcome = run_search.run_with_search(
@@ -125,7 +125,7 @@ def run(
         distillation_terminal.print_distillation(outcome.findings or {})
         terminal.print_outcome(outcome, page)
     if outcome.failed_jobs:
-        raise typer.Exit(2 if all(job.wrong_request for job in outcome.failed_jobs) else 1)
+        raise typer.Exit(2 if all(job.is_request_error for job in outcome.failed_jobs) else 1)
 
 
 def _rerun_in_safe_environment(experiment: Experiment) -> None:

@@ -108,7 +108,7 @@ def format_job_cell(job: Any) -> str:
         share = f"{100 * job.step / job.steps:3.0f} %" if job.steps else "starts"
         return f"[cyan]{share}[/]" + (f" {job.loss:.2f}" if job.loss is not None else "")
     if job.state == "finished":
-        return f"[green]done[/] {job.ended - job.began:.0f} s"
+        return f"[green]done[/] {job.end_time - job.start_time:.0f} s"
     return {
         "waiting": "[dim]waits[/]",
         "kept": "[green]done[/]",

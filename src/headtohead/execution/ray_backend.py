@@ -1,9 +1,8 @@
-"""Trials on many machines: places in a Ray cluster instead of worker processes here.
+"""Run trials in a Ray cluster instead of local worker processes.
 
-The package, the corpus, the user's own files, weights in folders, a teacher's work and the last checkpoint travel to
-the machine; progress, checkpoints and the run folder come back. No disk is shared, and whoever reads the run folder
-cannot tell where it was trained. When a machine dies, its trials go on elsewhere from the last checkpoint that came
-back.
+The package, the corpus, the user's files, local weights, teacher outputs and the last checkpoint are sent to the remote
+machine; progress, checkpoints and the run folder come back. No shared disk is needed, and a run folder does not depend
+on where it was trained. When a machine dies, its trials continue elsewhere from the last checkpoint received.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import os
 import shutil
 import tempfile
 import threading
-import time
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -24,53 +22,54 @@ from headtohead.distillation.teacher_cache import get_cache_root
 from headtohead.errors import MissingExtraError, RequestError
 from headtohead.execution.artifacts import Artifact, compute_digest, pack_path, pack_run_folder, unpack_run_folder
 from headtohead.execution.ray_node import TrialActor
-from headtohead.execution.worker import format_error
-from headtohead.execution.worker_pool import SINGLE_THREAD_ENVIRONMENT, Job, MessageQueue
+from headtohead.execution.worker import report_failure
+from headtohead.execution.worker_pool import Job, MessageQueue
+from headtohead.json_channel import SINGLE_THREAD_ENVIRONMENT
 
 BACKEND_NAME = "ray"
 
 
 class RayWorker:
-    """A place in the cluster, and a thread that passes on what is said there."""
+    """An actor in the cluster, and a thread per job that forwards its messages."""
 
     def __init__(self, cluster: RayCluster, message_queue: MessageQueue, environment: dict[str, str]) -> None:
         self.job: Job | None = None
         self.is_ready = False
-        self.exit_reason = "is gone"
+        self.exit_reason = "exited"
         self._cluster, self._message_queue = cluster, message_queue
-        self._actor = cluster.place({**SINGLE_THREAD_ENVIRONMENT, **environment})
+        self._actor = cluster.create_actor({**SINGLE_THREAD_ENVIRONMENT, **environment})
 
-    def take(self, job: Job, device: str) -> None:
+    def start_job(self, job: Job, device: str) -> None:
         self.job = job
-        job.state, job.began = "running", time.monotonic()
+        job.start()
         threading.Thread(target=self._stream_job, args=(job, device), daemon=True).start()
 
     def _stream_job(self, job: Job, device: str) -> None:
         import ray
 
         try:
-            parcels, places, kept = self._cluster.upload_artifacts(job.trial)
-            asked = {**job.asked(device), "places": places, "kept": kept}
+            artifacts, paths, teacher_caches = self._cluster.upload_artifacts(job.trial)
+            request = {**job.to_request(device), "paths": paths, "teacher_caches": teacher_caches}
             if not job.texts:
                 job.folder.mkdir(parents=True, exist_ok=True)
-            packed = b"" if job.texts else pack_run_folder(job.folder)
-            stream = self._actor.run.options(num_returns="streaming").remote(asked, parcels, packed)
-            for said in stream:
-                self._forward_message(job, ray.get(said))
+            archive = b"" if job.texts else pack_run_folder(job.folder)
+            stream = self._actor.run.options(num_returns="streaming").remote(request, artifacts, archive)
+            for reference in stream:
+                self._forward_message(job, ray.get(reference))
         except ray.exceptions.RayError as error:
             if not job.is_over:
                 self.exit_reason = f"was lost ({type(error).__name__})"
-                self._message_queue.put((self, {"event": "moved"}))
-        except Exception as error:  # noqa: BLE001  # whatever it is: nobody may wait for this trial for ever
-            said = {"message": format_error(error, job.folder), "wrong_request": getattr(error, "exit_code", 1) == 2}
-            self._message_queue.put((self, {"event": "failed", **said}))
+                self._message_queue.put((self, {"event": "reassign"}))
+        except Exception as error:  # noqa: BLE001  # whatever it is, the job must end
+            self._message_queue.put((self, report_failure(error, job.folder, is_trial=False)))
 
     def _forward_message(self, job: Job, message: dict[str, Any]) -> None:
-        run = message.pop("run", None)
-        if run is not None and job is self.job:
-            unpack_run_folder(run, job.folder)
-        if message["event"] == "gone":
-            self.exit_reason = message["how"] + (f" (last words: {message['words']})" if message["words"] else "")
+        archive = message.pop("run", None)
+        if archive is not None and job is self.job:
+            unpack_run_folder(archive, job.folder)
+        if message["event"] == "exited":
+            last_line = f" (last line of its log: {message['last_line']})" if message["last_line"] else ""
+            self.exit_reason = message["reason"] + last_line
             self._message_queue.put((self, None))
         elif message["event"] != "checkpoint":
             self._message_queue.put((self, message))
@@ -79,14 +78,14 @@ class RayWorker:
         self.close()
 
     def close(self) -> None:
-        """Give the place back."""
+        """Kill the actor, which frees its CPU or GPU."""
         import ray
 
         ray.kill(self._actor)
 
 
 class RayCluster:
-    """A Ray cluster, and what has been put into it for trials to fetch."""
+    """A connected Ray cluster, with the artifacts uploaded to it."""
 
     def __init__(self, device: str) -> None:
         import ray
@@ -100,8 +99,8 @@ class RayCluster:
     def has_gpus(self) -> bool:
         return self.device == "cuda" or (self.device == "auto" and self._count_resource("GPU") > 0)
 
-    def room(self) -> int:
-        """Trials at once: one a GPU where these are used, else one a core."""
+    def count_slots(self) -> int:
+        """Return how many trials can run at once: one per GPU if GPUs are used, else one per core."""
         return max(1, self._count_resource("GPU" if self.has_gpus else "CPU"))
 
     def _count_resource(self, name: str) -> int:
@@ -109,45 +108,47 @@ class RayCluster:
 
         return int(ray.cluster_resources().get(name, 0))
 
-    def place(self, environment: dict[str, str]) -> Any:
-        needs = {"num_cpus": 1, "num_gpus": 1} if self.has_gpus else {"num_cpus": 1}
-        return self._actor_class.options(**needs).remote(environment)
+    def create_actor(self, environment: dict[str, str]) -> Any:
+        resources = {"num_cpus": 1, "num_gpus": 1} if self.has_gpus else {"num_cpus": 1}
+        return self._actor_class.options(**resources).remote(environment)
 
-    def hire(self, message_queue: MessageQueue, environment: dict[str, str], log_path: Path) -> RayWorker:
+    def spawn(self, message_queue: MessageQueue, environment: dict[str, str], log_path: Path) -> RayWorker:
         return RayWorker(self, message_queue, environment)
 
     def upload_artifacts(self, trial: experiment.Trial) -> tuple[list[Artifact], dict[str, int], dict[str, int]]:
-        """What the trial needs that lies here, put into the cluster once; which path each parcel stands for; and which
-        folder of a teacher's work."""
+        """Put everything that a trial reads from this machine into the cluster, once.
+
+        Returns the artifacts, the artifact index of each path that the trial names, and that of each teacher cache.
+        """
         import ray
 
-        found: list[Artifact] = []
+        artifacts: list[Artifact] = []
         with self._lock:
-            named, kept = list_required_paths(trial), list_teacher_caches(trial)
-            for path in [*named, *kept]:
+            paths, teacher_caches = list_required_paths(trial), list_teacher_caches(trial)
+            for path in [*paths, *teacher_caches]:
                 if path not in self._uploaded_artifacts:
                     self._uploaded_artifacts[path] = Artifact(compute_digest(path), path.name, ray.put(pack_path(path)))
-                found.append(self._uploaded_artifacts[path])
-        places = {str(path): at for at, path in enumerate(named)}
-        return found, places, {str(path.relative_to(get_cache_root())): len(named) + at for at, path in enumerate(kept)}
+                artifacts.append(self._uploaded_artifacts[path])
+        cache_names = [str(path.relative_to(get_cache_root())) for path in teacher_caches]
+        path_indices = {str(path): i for i, path in enumerate(paths)}
+        return artifacts, path_indices, {name: len(paths) + i for i, name in enumerate(cache_names)}
 
 
 def list_required_paths(trial: experiment.Trial) -> list[Path]:
-    """The files and folders of this machine that a trial names."""
-    named = [trial.data.source, *trial.use]
-    named += [str(value) for key, value in trial.data.tokens.options.items() if key in ("path", "model")]
+    """Return the files and folders of this machine that a trial names."""
+    names = [trial.data.source, *trial.use]
+    names += [str(value) for key, value in trial.data.tokens.options.items() if key in ("path", "model")]
     if isinstance(trial.model, model.CustomModelConfig):
-        named.append(trial.model.module.rpartition(":")[0])
+        names.append(trial.model.module.rpartition(":")[0])
     if isinstance(trial.model, pretrained.PretrainedModelConfig):
-        named.append(trial.model.pretrained)
+        names.append(trial.model.pretrained)
     if trial.teacher is not None and isinstance(trial.teacher.model, str):
-        named.append(trial.teacher.model)
-    paths = {Path(name) for name in named if Path(name).is_absolute() and Path(name).exists()}
-    return sorted(paths)
+        names.append(trial.teacher.model)
+    return sorted({Path(name) for name in names if Path(name).is_absolute() and Path(name).exists()})
 
 
 def list_teacher_caches(trial: experiment.Trial) -> list[Path]:
-    """The folders of this machine's cache that hold what the trial's teacher has done."""
+    """Return the cache folders of this machine with outputs of the trial's teacher."""
     if trial.teacher is None:
         return []
     from headtohead.distillation.teacher import list_cache_folders
@@ -157,48 +158,49 @@ def list_teacher_caches(trial: experiment.Trial) -> list[Path]:
     return list_cache_folders(trial, prepare_dataset(trial.data, trial.task), run_trial)
 
 
-def connect_to_cluster(on: str, device: str) -> RayCluster:
-    """Connect to the cluster given by `--backend`.
+def connect_to_cluster(address: str, device: str) -> RayCluster:
+    """Connect to the cluster that `--backend` names.
 
-    "ray" uses RAY_ADDRESS or a local cluster, which is started if there is none; "ray:HOST:PORT" and
-    "ray://HOST:PORT" name another one.
+    "ray" is the cluster that RAY_ADDRESS names or that runs on this machine; if there is none, a new one with this
+    machine's cores is started. "ray:HOST:PORT" and "ray://HOST:PORT" name others.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster of ours reports to nobody
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
     except ImportError as error:
         raise MissingExtraError("ray", "cluster", "--backend ray") from error
-    kind, _, rest = on.partition(":")
+    kind, _, rest = address.partition(":")
     if kind != BACKEND_NAME:
-        raise RequestError(f"--backend: {on!r} is not known (allowed: ray, ray:HOST:PORT, ray://HOST:PORT)")
+        raise RequestError(f"--backend: unknown backend {address!r} (allowed: ray, ray:HOST:PORT, ray://HOST:PORT)")
     if not ray.is_initialized():
-        address = on if rest.startswith("//") else rest or None
+        ray_address = address if rest.startswith("//") else rest or None
         try:
             ray.init(
-                address=address,
+                address=ray_address,
                 runtime_env={"working_dir": str(_build_code_folder())},
                 log_to_driver=False,
                 logging_level=logging.ERROR,
-                **({} if address or _has_local_cluster() else {"include_dashboard": False}),
+                **({} if ray_address or _has_local_cluster() else {"include_dashboard": False}),
             )
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise RequestError(f"--backend: no cluster can be used at {address or 'this machine'}: {error}") from None
+            place = ray_address or "this machine"
+            raise RequestError(f"--backend: cannot connect to a Ray cluster at {place}: {error}") from None
     return RayCluster(device)
 
 
 def _has_local_cluster() -> bool:
-    """Is there a cluster that Ray would join by itself?"""
+    """Return whether `ray.init` would join an existing cluster."""
     return "RAY_ADDRESS" in os.environ or Path(tempfile.gettempdir(), "ray", "ray_current_cluster").exists()
 
 
 @lru_cache(maxsize=1)
 def _build_code_folder() -> Path:
-    """This package as a folder that can be sent, with its version beside it as an installation has it."""
+    """Return a folder with this package and its metadata, laid out like an installation, to send to the cluster."""
     package, version = Path(__file__).parents[1], metadata.version("headtohead")
     folder = Path(tempfile.mkdtemp(prefix="h2h-code-"))
     shutil.copytree(package, folder / "headtohead", ignore=shutil.ignore_patterns("__pycache__"))
-    about = folder / f"headtohead-{version}.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: headtohead\nVersion: {version}\n")
+    dist_info = folder / f"headtohead-{version}.dist-info"
+    dist_info.mkdir()
+    (dist_info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: headtohead\nVersion: {version}\n")
     return folder

@@ -1,17 +1,14 @@
-"""One place in a cluster: an actor that holds a CPU or a GPU there, and in it the same worker as on one machine.
+"""A Ray actor that occupies one CPU or GPU of a cluster and runs trials there in an ordinary worker process.
 
-This runs on the other machine and needs no torch itself. What a trial needs is unpacked in the machine's cache folder,
-once for each content; the trial works in a scratch folder, and what it leaves goes back as messages: progress, each
-checkpoint as it is made, and at the end the whole run folder.
+The actor runs on the remote machine and does not import torch. Artifacts are unpacked in that machine's cache, once per
+content. A trial runs in a temporary folder; progress, each new checkpoint and finally the whole run folder are sent
+back as messages.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,85 +24,70 @@ from headtohead.execution.artifacts import (
     unpack_cached,
     unpack_run_folder,
 )
+from headtohead.json_channel import ChildProcess
 
-WORKER_COMMAND = [sys.executable, "-m", "headtohead.execution.worker"]
+WORKER_MODULE = "headtohead.execution.worker"
 PROGRESS_INTERVAL_SECONDS = 1.0
-"""seconds between two messages of progress: with hundreds of places, one process hears them all"""
+"""longer than for local workers, because one process receives the progress of hundreds of workers"""
 Message = dict[str, Any]
 
 
 class TrialActor:
-    """Runs trials one after the other, each a stream of messages."""
+    """Run trials one after another, each as a stream of messages."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = dict(environment)
-        self._child: subprocess.Popen[str] | None = None
-        self._stderr_path = Path(tempfile.mkdtemp(prefix="h2h-node-")) / "errors"
+        self._worker: ChildProcess | None = None
+        self._stderr_path = Path(tempfile.mkdtemp(prefix="h2h-node-")) / "stderr.log"
 
     def run(self, request: Message, artifacts: Sequence[Artifact], run_archive: bytes) -> Iterator[Message]:
-        """One trial. `asked["places"]` says which path at home each parcel stands for."""
-        places = {home: str(self._unpack_artifact(artifacts[at])) for home, at in request["places"].items()}
-        for name, at in request["kept"].items():
-            _link_teacher_cache(get_cache_folder("teachers") / name, self._unpack_artifact(artifacts[at]))
+        """Run one job and yield its messages.
+
+        `request["paths"]` maps paths on the user's machine to indices of `artifacts`; `request["teacher_caches"]` maps
+        names of teacher cache folders to indices.
+        """
+        local_paths = {path: str(self._unpack_artifact(artifacts[i])) for path, i in request["paths"].items()}
+        for name, i in request["teacher_caches"].items():
+            _link_teacher_cache(get_cache_folder("teachers") / name, self._unpack_artifact(artifacts[i]))
         with tempfile.TemporaryDirectory(prefix="h2h-trial-") as scratch:
             folder = Path(scratch) / "run"
             folder.mkdir()
             if run_archive:
                 unpack_run_folder(run_archive, folder)
-            trial = json.loads(_replace_paths(json.dumps(request["trial"]), places))
-            yield from self._tell({**request, "trial": trial, "folder": str(folder)}, folder, places)
+            trial = json.loads(_replace_paths(json.dumps(request["trial"]), local_paths))
+            yield from self._run_job({**request, "trial": trial, "folder": str(folder)}, folder, local_paths)
 
-    def _tell(self, request: Message, folder: Path, local_paths: Mapping[str, str]) -> Iterator[Message]:
-        child = self._ensure_worker()
-        assert child.stdin is not None and child.stdout is not None
-        sent, last = list_checkpoints(folder), 0.0
-        with contextlib.suppress(BrokenPipeError):
-            child.stdin.write(json.dumps(request) + "\n")
-            child.stdin.flush()
-        home = {here: there for there, here in local_paths.items()}
-        for said in child.stdout:
-            message: Message = json.loads(said)
+    def _run_job(self, request: Message, folder: Path, local_paths: Mapping[str, str]) -> Iterator[Message]:
+        if self._worker is None or not self._worker.is_running:
+            self._worker = ChildProcess(WORKER_MODULE, environment=self._environment, log_path=self._stderr_path)
+        worker = self._worker
+        sent_checkpoints, last_progress = list_checkpoints(folder), 0.0
+        original_paths = {local: original for original, local in local_paths.items()}
+        worker.request(request)
+        for message in worker.messages():
             if message["event"] in ("finished", "failed"):
-                restore_original_paths(folder, home)
+                restore_original_paths(folder, original_paths)
                 yield message if request["texts"] else {**message, "run": pack_run_folder(folder)}
                 return
-            if (there := list_checkpoints(folder)) != sent:
-                sent = there
-                restore_original_paths(folder, home)
+            if (checkpoints := list_checkpoints(folder)) != sent_checkpoints:
+                sent_checkpoints = checkpoints
+                restore_original_paths(folder, original_paths)
                 yield {"event": "checkpoint", "run": pack_run_folder(folder)}
-            if message["event"] != "progress" or time.monotonic() - last > PROGRESS_INTERVAL_SECONDS:
-                last = time.monotonic()
+            if message["event"] != "progress" or time.monotonic() - last_progress > PROGRESS_INTERVAL_SECONDS:
+                last_progress = time.monotonic()
                 yield message
-        code = child.wait()
-        self._child = None
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
-        yield {"event": "gone", "how": how, "words": self._read_last_error_line()}
-
-    def _ensure_worker(self) -> subprocess.Popen[str]:
-        if self._child is None or self._child.poll() is not None:
-            with self._stderr_path.open("ab") as errors:
-                self._child = subprocess.Popen(
-                    WORKER_COMMAND,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                    text=True,
-                    env={**os.environ, **self._environment},
-                )
-        return self._child
+        self._worker = None
+        lines = self._stderr_path.read_text(errors="replace").strip().splitlines()
+        yield {"event": "exited", "reason": worker.exit_reason, "last_line": lines[-1][:200] if lines else ""}
 
     def _unpack_artifact(self, artifact: Artifact) -> Path:
         import ray
 
-        return unpack_cached(artifact, get_cache_folder("travelled"), ray.get)
-
-    def _read_last_error_line(self) -> str:
-        lines = self._stderr_path.read_text(errors="replace").strip().splitlines()
-        return lines[-1][:200] if lines else ""
+        return unpack_cached(artifact, get_cache_folder("artifacts"), ray.get)
 
 
 def _link_teacher_cache(link_path: Path, target: Path) -> None:
-    """Have a teacher's work where it is looked for. What this machine has done itself stays."""
+    """Link a teacher cache to the place where it is looked up. A folder that this machine has written itself stays."""
     link_path.parent.mkdir(parents=True, exist_ok=True)
     if link_path.is_symlink():
         link_path.unlink(missing_ok=True)
@@ -114,8 +96,8 @@ def _link_teacher_cache(link_path: Path, target: Path) -> None:
 
 
 def _replace_paths(text: str, local_paths: Mapping[str, str]) -> str:
-    """Every path at home by its place here, as whole JSON strings (or the file of `file.py:Name`)."""
-    for home, here in local_paths.items():
+    """Replace original by local paths where they are whole JSON strings, or the file of `file.py:Name`."""
+    for original, local in local_paths.items():
         for end in ('"', ":"):
-            text = text.replace(json.dumps(home)[:-1] + end, json.dumps(here)[:-1] + end)
+            text = text.replace(json.dumps(original)[:-1] + end, json.dumps(local)[:-1] + end)
     return text

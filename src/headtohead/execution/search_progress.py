@@ -43,7 +43,7 @@ class SearchProgressDisplay(TrialProgressDisplay):
         planned = self.of.search.compute_planned_counts()[1]
         words = [f"search: {len(done)}{f' of {planned}' if planned else ''} trials done in this go"]
         if planned and done:
-            each = statistics.fmean(job.ended - job.began for job in done)
+            each = statistics.fmean(job.end_time - job.start_time for job in done)
             busy = max(1, sum(job.state == "running" for job in jobs))
             words.append(f"at most {format_duration(each * max(0, planned - len(done)) / busy)} left")
         if minutes := self.of.search.budget.minutes if self.of.search.budget else None:

@@ -45,7 +45,7 @@ def run_teacher(
 
 def build_teacher_workers(pool: WorkerPool | None, trial: experiment.Trial, folder: Path) -> TeacherWorkers | None:
     """Return workers that generate teacher texts, or None if the pool cannot."""
-    return TeacherWorkers(pool, trial, folder / "workers.log") if pool is not None and pool.can_teach else None
+    return TeacherWorkers(pool, trial, folder / "workers.log") if pool is not None and pool.can_generate_texts else None
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ class TeacherWorkers:
 
         def collect(jobs: Sequence[Job]) -> None:
             for job in jobs:
-                while job.written:
-                    lines.put(job.written.popleft())
+                while job.generated_lines:
+                    lines.put(job.generated_lines.popleft())
 
         def run() -> None:
             try:

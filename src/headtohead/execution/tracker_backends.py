@@ -1,4 +1,4 @@
-"""TensorBoard, Weights & Biases and trackio behind one small protocol. Each imports its package at first use."""
+"""TensorBoard, Weights & Biases and trackio behind one protocol. Each imports its package at first use."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ Metrics = dict[str, float]
 
 
 class TrackerBackend(Protocol):
-    """What a tracker can do. A run is named by its place in the experiment's folder: baseline/seed-0."""
+    """A tracker. Runs are named by their path in the experiment's folder, for example baseline/seed-0."""
 
-    def begin(self, run: str, settings: Mapping[str, Any], *, is_resumed: bool) -> None:
-        """A run, with its settings; `again`: it was begun before."""
+    def start_run(self, run: str, settings: Mapping[str, Any], *, is_resumed: bool) -> None:
+        """Open a run; `is_resumed` if it was logged to before."""
 
-    def point(self, run: str, step: int, metrics: Metrics) -> None:
-        """Metrics of a step."""
+    def log_metrics(self, run: str, step: int, metrics: Metrics) -> None:
+        """Log the metrics of a step."""
 
-    def end(self, run: str, step: int, summary: Mapping[str, Any]) -> None:
-        """What came out."""
+    def finish_run(self, run: str, step: int, summary: Mapping[str, Any]) -> None:
+        """Log the final scores and close the run."""
 
     def flush(self) -> None:
-        """What was said so far is to be safe now."""
+        """Write everything logged so far to disk."""
 
-    def verdicts(self, rows: list[dict[str, Any]], *, is_resumed: bool) -> None:
-        """What the experiment found."""
+    def log_verdicts(self, rows: list[dict[str, Any]], *, is_resumed: bool) -> None:
+        """Log the verdicts as another run."""
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Close all runs."""
 
 
 class TensorBoardBackend:
@@ -45,18 +45,18 @@ class TensorBoardBackend:
         self.folder = folder / LOGS_FOLDER / "tensorboard"
         self.writers: dict[str, Any] = {}
 
-    def begin(self, run: str, settings: Mapping[str, Any], *, is_resumed: bool) -> None:
+    def start_run(self, run: str, settings: Mapping[str, Any], *, is_resumed: bool) -> None:
         if not is_resumed:
             self._write_text(run, "settings", _render_markdown_table(settings), 0)
 
-    def point(self, run: str, step: int, metrics: Metrics) -> None:
+    def log_metrics(self, run: str, step: int, metrics: Metrics) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        found = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
-        self._write(run, Summary(value=found), step)
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+        self._write(run, Summary(value=values), step)
 
-    def end(self, run: str, step: int, summary: Mapping[str, Any]) -> None:
-        self.point(run, step, {name: value for name, value in summary.items() if not isinstance(value, str)})
+    def finish_run(self, run: str, step: int, summary: Mapping[str, Any]) -> None:
+        self.log_metrics(run, step, {name: value for name, value in summary.items() if not isinstance(value, str)})
         self._write_text(run, "result", _render_markdown_table(summary), step)
         self.writers.pop(run).close()
 
@@ -64,10 +64,10 @@ class TensorBoardBackend:
         for writer in self.writers.values():
             writer.flush()
 
-    def verdicts(self, rows: list[dict[str, Any]], *, is_resumed: bool) -> None:
+    def log_verdicts(self, rows: list[dict[str, Any]], *, is_resumed: bool) -> None:
         for row in rows:
             self._write_text(VERDICTS_RUN, row["variant"], row["sentence"], row["seeds"])
-            self.point(VERDICTS_RUN, row["seeds"], _extract_verdict_metrics(row))
+            self.log_metrics(VERDICTS_RUN, row["seeds"], _extract_verdict_metrics(row))
 
     def close(self) -> None:
         for writer in self.writers.values():
@@ -78,9 +78,9 @@ class TensorBoardBackend:
         from tensorboard.compat.proto.tensor_pb2 import TensorProto
         from tensorboard.compat.proto.types_pb2 import DT_STRING
 
-        shown = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
+        metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
         tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()])
-        self._write(run, Summary(value=[Summary.Value(tag=tag, metadata=shown, tensor=tensor)]), step)
+        self._write(run, Summary(value=[Summary.Value(tag=tag, metadata=metadata, tensor=tensor)]), step)
 
     def _write(self, run: str, summary: Any, step: int) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
@@ -92,105 +92,109 @@ class TensorBoardBackend:
 
 
 class WandbBackend:
-    """Weights & Biases: online, or offline with WANDB_MODE=offline. A group is an experiment."""
+    """Weights & Biases, online or with WANDB_MODE=offline. The experiment is a group."""
 
     def __init__(self, folder: Path, experiment: str, run_id_salt: str) -> None:
-        self.folder, self.experiment, self.token = folder / LOGS_FOLDER, experiment, run_id_salt
+        self.folder, self.experiment, self.run_id_salt = folder / LOGS_FOLDER, experiment, run_id_salt
         self.runs: dict[str, Any] = {}
 
-    def begin(self, run: str, settings: Mapping[str, Any], *, is_resumed: bool) -> None:
+    def start_run(self, run: str, settings: Mapping[str, Any], *, is_resumed: bool) -> None:
         import wandb
 
         quiet = wandb.Settings(
             console="off", silent=True, disable_git=True, save_code=False, x_disable_stats=True, x_disable_meta=True
         )
-        opened = wandb.init(
+        wandb_run = wandb.init(
             project=None if "WANDB_PROJECT" in os.environ else WANDB_PROJECT,
             group=self.experiment,
             job_type=run.rpartition("/")[0] or run,
             name=f"{self.experiment}/{run}",
-            id=hashlib.sha256(f"{self.token}/{run}".encode()).hexdigest()[:16],
+            id=hashlib.sha256(f"{self.run_id_salt}/{run}".encode()).hexdigest()[:16],
             resume="allow",
             config=dict(settings),
             dir=None if "WANDB_DIR" in os.environ else self.folder,
             reinit="create_new",
             settings=quiet,
         )
-        opened.define_metric("step")
-        opened.define_metric("*", step_metric="step")
-        self.runs[run] = opened
+        wandb_run.define_metric("step")
+        wandb_run.define_metric("*", step_metric="step")
+        self.runs[run] = wandb_run
 
-    def point(self, run: str, step: int, metrics: Metrics) -> None:
-        # Not as wandb's own step: that one may only grow, and a row at a time.
+    def log_metrics(self, run: str, step: int, metrics: Metrics) -> None:
+        # Not as wandb's step, which must increase with every row.
         self.runs[run].log({"step": step, **metrics})
 
-    def end(self, run: str, step: int, summary: Mapping[str, Any]) -> None:
-        opened = self.runs.pop(run)
-        opened.summary.update(dict(summary))
-        opened.finish(exit_code=1 if "failure" in summary else 0)
+    def finish_run(self, run: str, step: int, summary: Mapping[str, Any]) -> None:
+        wandb_run = self.runs.pop(run)
+        wandb_run.summary.update(dict(summary))
+        wandb_run.finish(exit_code=1 if "failure" in summary else 0)
 
     def flush(self) -> None:
-        """It is written by a process of wandb's as it comes."""
+        """Do nothing: wandb writes continuously in a process of its own."""
 
-    def verdicts(self, rows: list[dict[str, Any]], *, is_resumed: bool) -> None:
-        self.begin(VERDICTS_RUN, {}, is_resumed=is_resumed)
-        found = {f"{row['variant']}/{name}": row[name] for row in rows for name in ("word", "sentence", "seeds")}
+    def log_verdicts(self, rows: list[dict[str, Any]], *, is_resumed: bool) -> None:
+        self.start_run(VERDICTS_RUN, {}, is_resumed=is_resumed)
+        summary = {f"{row['variant']}/{name}": row[name] for row in rows for name in ("word", "sentence", "seeds")}
         for row in rows:
-            found |= _extract_verdict_metrics(row)
-        self.end(VERDICTS_RUN, 0, found)
+            summary |= _extract_verdict_metrics(row)
+        self.finish_run(VERDICTS_RUN, 0, summary)
 
     def close(self) -> None:
-        for opened in self.runs.values():
-            opened.finish()
+        for wandb_run in self.runs.values():
+            wandb_run.finish()
 
 
 class TrackioBackend:
-    """trackio: a local database that `trackio show` opens. A project is an experiment, a group a variant. It has one
-    run open at a time, so what is said is kept until the next pause."""
+    """trackio: a local database, shown by `trackio show`. The experiment is a project, a variant a group.
+
+    trackio can have one run open at a time, so metrics are buffered until the next flush.
+    """
 
     def __init__(self, folder: Path, experiment: str, run_id_salt: str) -> None:
         self.experiment = experiment
-        self.about: dict[str, tuple[dict[str, Any], bool]] = {}
-        self.said: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+        self.run_settings: dict[str, tuple[dict[str, Any], bool]] = {}
+        self.buffered: dict[str, list[tuple[int, dict[str, Any]]]] = {}
 
-    def begin(self, run: str, settings: Mapping[str, Any], *, is_resumed: bool) -> None:
-        self.about[run] = dict(settings), is_resumed
+    def start_run(self, run: str, settings: Mapping[str, Any], *, is_resumed: bool) -> None:
+        self.run_settings[run] = dict(settings), is_resumed
 
-    def point(self, run: str, step: int, metrics: Mapping[str, Any]) -> None:
-        self.said.setdefault(run, []).append((step, dict(metrics)))
+    def log_metrics(self, run: str, step: int, metrics: Mapping[str, Any]) -> None:
+        self.buffered.setdefault(run, []).append((step, dict(metrics)))
 
-    def end(self, run: str, step: int, summary: Mapping[str, Any]) -> None:
+    def finish_run(self, run: str, step: int, summary: Mapping[str, Any]) -> None:
         import trackio
 
         numbers = {name: value for name, value in summary.items() if not isinstance(value, str)}
-        words = {name: trackio.Markdown(value) for name, value in summary.items() if isinstance(value, str)}
-        self.point(run, step, {**numbers, **words})
+        texts = {name: trackio.Markdown(value) for name, value in summary.items() if isinstance(value, str)}
+        self.log_metrics(run, step, {**numbers, **texts})
 
     def flush(self) -> None:
         import trackio
 
-        for run, points in self.said.items():
-            settings, again = self.about[run]
-            opened = trackio.init(
+        for run, points in self.buffered.items():
+            settings, is_resumed = self.run_settings[run]
+            trackio_run = trackio.init(
                 project=self.experiment,
                 name=run,
                 group=run.rpartition("/")[0] or run,
                 config=settings,
-                resume="allow" if again else "never",
+                resume="allow" if is_resumed else "never",
                 embed=False,
                 auto_log_gpu=False,
                 auto_log_cpu=False,
             )
             for step, values in points:
-                opened.log(values, step=step)
-            opened.finish()
-            self.about[run] = settings, True
-        self.said.clear()
+                trackio_run.log(values, step=step)
+            trackio_run.finish()
+            self.run_settings[run] = settings, True
+        self.buffered.clear()
 
-    def verdicts(self, rows: list[dict[str, Any]], *, is_resumed: bool) -> None:
-        self.begin(VERDICTS_RUN, {}, is_resumed=is_resumed)
+    def log_verdicts(self, rows: list[dict[str, Any]], *, is_resumed: bool) -> None:
+        self.start_run(VERDICTS_RUN, {}, is_resumed=is_resumed)
         for row in rows:
-            self.end(VERDICTS_RUN, row["seeds"], {row["variant"]: row["sentence"], **_extract_verdict_metrics(row)})
+            self.finish_run(
+                VERDICTS_RUN, row["seeds"], {row["variant"]: row["sentence"], **_extract_verdict_metrics(row)}
+            )
 
     def close(self) -> None:
         self.flush()
@@ -200,12 +204,11 @@ BACKENDS: dict[str, Any] = {"tensorboard": TensorBoardBackend, "wandb": WandbBac
 
 
 def _extract_verdict_metrics(row: dict[str, Any]) -> Metrics:
-    """A verdict's effect and where it lies, as far as they are known."""
+    """Return the effect of a verdict and its interval, without unknown values."""
     low, high = row["interval"]
-    found = {"effect": row["effect"], "low": low, "high": high}
-    return {f"{row['variant']}/{name}": value for name, value in found.items() if value is not None}
+    values = {"effect": row["effect"], "low": low, "high": high}
+    return {f"{row['variant']}/{name}": value for name, value in values.items() if value is not None}
 
 
 def _render_markdown_table(values: Mapping[str, Any]) -> str:
-    """In Markdown."""
     return "\n".join(["| setting | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in values.items())])

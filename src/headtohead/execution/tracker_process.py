@@ -1,15 +1,14 @@
-"""The process of a tracker: `python -m headtohead.execution.tracker_process KIND FOLDER`, started by `trackers`.
+"""The process of a tracker: `python -m headtohead.execution.tracker_process NAME FOLDER`, started by `trackers`.
 
-It looks at the run folders once a second and passes on what is new: each trial as a run with its settings, its metrics
-as they come, its scores at the end; and the verdicts as a run of their own. What was passed on stands in
-logs/KIND.json, by the last step of each split, so that nothing is passed on twice after --resume: lines that a killed
-trial draws again are the same lines. The end of its input is the end of the experiment.
+It polls the run folders once a second and passes on what is new: each trial as a run with its settings, its metrics and
+its final scores; and the verdicts as another run. logs/NAME.json records the last step passed on for each split, so
+that nothing is logged twice after --resume: a resumed trial writes the same lines again. The process finishes when its
+stdin is closed.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import sys
 import threading
@@ -23,154 +22,140 @@ from headtohead.atomic_io import read_json, read_jsonl, write_json
 from headtohead.execution.tracker_backends import BACKENDS, Metrics, TrackerBackend
 from headtohead.execution.trackers import LOGS_FOLDER
 from headtohead.experiment.run_folder import ExperimentRuns
+from headtohead.json_channel import ParentChannel
 
 POLL_INTERVAL_SECONDS = 1.0
 METRIC_NAMES = ("loss", "perplexity", "accuracy")
+START_KEYS = ("parameters", "vocabulary", "steps", "device")
 
 
 class RunFolderPoller:
-    """Reads an experiment's folder again and again, and knows what was passed on."""
+    """Poll an experiment's folder, and keep a record of what was passed on."""
 
     def __init__(self, tracker_name: str, folder: Path) -> None:
         self.folder = folder
-        self.file = folder / LOGS_FOLDER / f"{tracker_name}.json"
-        self.passed: dict[str, Any] = {"token": secrets.token_hex(8), "runs": {}, "verdicts": None}
-        if self.file.is_file():
-            self.passed = read_json(self.file)
+        self.state_path = folder / LOGS_FOLDER / f"{tracker_name}.json"
+        self.state: dict[str, Any] = {"token": secrets.token_hex(8), "runs": {}, "verdicts": None}
+        if self.state_path.is_file():
+            self.state = read_json(self.state_path)
         self.backend: TrackerBackend = BACKENDS[tracker_name](
-            folder, ExperimentRuns(folder).experiment.name, self.passed["token"]
+            folder, ExperimentRuns(folder).experiment.name, self.state["token"]
         )
-        self.open: set[str] = set()
-        self.sizes: dict[str, int] = {}
+        self.open_runs: set[str] = set()
+        self.file_sizes: dict[str, int] = {}
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Pass on what is new."""
-        places = [*self.folder.glob("*/seed-*/trial.json"), *self.folder.glob("search/*/seed-*/trial.json")]
-        changed = [self._poll_run(place.parent) for place in sorted(places)]
-        if any(changed):
+        paths = [*self.folder.glob("*/seed-*/trial.json"), *self.folder.glob("search/*/seed-*/trial.json")]
+        has_changed = [self._poll_run(path.parent) for path in sorted(paths)]
+        if any(has_changed):
             self._save_state()
 
     def finish(self) -> None:
-        """The last look, and the verdicts."""
-        self.look()
+        """Poll a last time and pass on the verdicts."""
+        self.poll()
         path = self.folder / "findings.json"
         rows = read_json(path)["verdicts"] if path.is_file() else []
-        if rows and rows != self.passed["verdicts"]:
-            self.backend.verdicts(rows, is_resumed=self.passed["verdicts"] is not None)
-            self.passed["verdicts"] = rows
+        if rows and rows != self.state["verdicts"]:
+            self.backend.log_verdicts(rows, is_resumed=self.state["verdicts"] is not None)
+            self.state["verdicts"] = rows
         self._save_state()
         self.backend.close()
 
     def _save_state(self) -> None:
         self.backend.flush()
-        write_json(self.file, self.passed)
+        write_json(self.state_path, self.state)
 
     def _poll_run(self, run_folder: Path) -> bool:
+        """Pass on what is new in a run; return whether there was anything."""
         name = str(run_folder.relative_to(self.folder))
-        seen = self.passed["runs"].get(name)
-        is_over = (run_folder / "result.json").is_file()
+        run_state = self.state["runs"].get(name)
+        is_finished = (run_folder / "result.json").is_file()
         metrics = run_folder / "metrics.jsonl"
         size = metrics.stat().st_size if metrics.is_file() else 0
-        if (seen or {}).get("ended") or (size == self.sizes.get(name) and not is_over):
+        if (run_state or {}).get("ended") or (size == self.file_sizes.get(name) and not is_finished):
             return False
-        self.sizes[name] = size
-        new = [
-            line
-            for line in read_jsonl(metrics)
-            if line["step"] > (seen or {"steps": {}})["steps"].get(line["split"], -1)
-        ]
-        if not new and not is_over:
+        self.file_sizes[name] = size
+        last_steps = (run_state or {"steps": {}})["steps"]
+        lines = [line for line in read_jsonl(metrics) if line["step"] > last_steps.get(line["split"], -1)]
+        if not lines and not is_finished:
             return False
-        if name not in self.open:
-            self.backend.begin(name, _read_settings(run_folder), is_resumed=seen is not None)
-            self.open.add(name)
-        seen = self.passed["runs"].setdefault(name, {"steps": {}, "at": [0, 0.0]})
-        for line in new:
-            self.backend.point(name, line["step"], _extract_metrics(line, seen))
-            seen["steps"][line["split"]] = line["step"]
-        if is_over:
-            self.backend.end(
-                name, max(seen["steps"].values(), default=0), _summarize_result(read_json(run_folder / "result.json"))
-            )
-            seen["ended"] = True
+        if name not in self.open_runs:
+            self.backend.start_run(name, _read_settings(run_folder), is_resumed=run_state is not None)
+            self.open_runs.add(name)
+        run_state = self.state["runs"].setdefault(name, {"steps": {}, "at": [0, 0.0]})
+        for line in lines:
+            self.backend.log_metrics(name, line["step"], _extract_metrics(line, run_state))
+            run_state["steps"][line["split"]] = line["step"]
+        if is_finished:
+            last_step = max(run_state["steps"].values(), default=0)
+            self.backend.finish_run(name, last_step, _summarize_result(read_json(run_folder / "result.json")))
+            run_state["ended"] = True
         return True
 
 
 def _extract_metrics(line: dict[str, Any], run_state: dict[str, Any]) -> Metrics:
-    """What a line of metrics.jsonl says, under names that trackers sort by; and how fast it went since the last."""
-    found = {f"{line['split']}/{name}": line[name] for name in METRIC_NAMES if name in line}
+    """Return the metrics of a line of metrics.jsonl as split/metric, and the training speed since the line before."""
+    metrics = {f"{line['split']}/{name}": line[name] for name in METRIC_NAMES if name in line}
     if "rate" in line:
-        found["rate"] = line["rate"]
+        metrics["rate"] = line["rate"]
     step, seconds = run_state["at"]
     if line["split"] == "batches" and line["step"] > step and line["seconds"] > seconds:
-        found["steps_per_second"] = (line["step"] - step) / (line["seconds"] - seconds)
+        metrics["steps_per_second"] = (line["step"] - step) / (line["seconds"] - seconds)
         run_state["at"] = [line["step"], line["seconds"]]
-    return found
+    return metrics
 
 
 def _read_settings(run_folder: Path) -> dict[str, Any]:
-    """All settings of a trial, under the names that --set knows; and its size."""
-    found = _flatten(read_json(run_folder / "trial.json")["trial"])
+    """Return all settings of a trial, named as in `--set`, and its size."""
+    settings = _flatten(read_json(run_folder / "trial.json")["trial"])
     start = read_json(run_folder / "start.json") if (run_folder / "start.json").is_file() else {}
-    return found | {name: start[name] for name in ("parameters", "vocabulary", "steps", "device") if name in start}
+    return settings | {name: start[name] for name in START_KEYS if name in start}
 
 
 def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, dict):
-            found |= _flatten(value, f"{prefix}{name}.")
+            flat |= _flatten(value, f"{prefix}{name}.")
         elif value is not None:
-            found[f"{prefix}{name}"] = json.dumps(value) if isinstance(value, list) else value
-    return found
+            flat[f"{prefix}{name}"] = json.dumps(value) if isinstance(value, list) else value
+    return flat
 
 
 def _summarize_result(result: dict[str, Any]) -> dict[str, Any]:
-    """The scores with the chosen weights, and what the training took."""
+    """Return the final scores, and the time and memory that training took."""
     scores = {
         f"final/{split}/{name}": values[name]
         for split, values in result["scores"].items()
         for name in METRIC_NAMES
         if name in values
     }
-    taken = {f"final/{name}": result["trained"][name] for name in ("seconds", "peak_memory", "chosen_step")}
-    return scores | taken
-
-
-def _wait_for_stdin_close(is_finished: threading.Event) -> None:
-    sys.stdin.read()
-    is_finished.set()
+    return scores | {f"final/{name}": result["trained"][name] for name in ("seconds", "peak_memory", "chosen_step")}
 
 
 def main() -> None:
-    kind, folder = sys.argv[1:]
-    # Whatever prints to stdout must not disturb the line to the parent.
-    line = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
+    """Pass on new results until the parent closes the channel, then the verdicts."""
+    name, folder = sys.argv[1:]
+    channel = ParentChannel(outlives_parent=True)
 
-    def trouble(what: object) -> None:
-        try:
-            line.write(json.dumps({"trouble": str(what)}) + "\n")
-        except BrokenPipeError:
-            pass  # the parent is gone
-
-    def warned(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-        """Some trackers only warn when they cannot write."""
+    def show_warning(message: Warning | str, category: type[Warning], *arguments: Any, **options: Any) -> None:
+        """Report warnings, because some trackers only warn when they cannot write."""
         sys.stderr.write(f"{category.__name__}: {message}\n")
         if issubclass(category, UserWarning):
-            trouble(message)
+            channel.send({"warning": str(message)})
 
-    setattr(warnings, "showwarning", warned)  # noqa: B010  # its type names all arguments
-    over = threading.Event()
-    threading.Thread(target=_wait_for_stdin_close, args=(over,), daemon=True).start()
+    setattr(warnings, "showwarning", show_warning)  # noqa: B010  # its declared type lists all arguments
+    is_closed = threading.Event()
+    channel.listen(lambda message: None, on_close=is_closed.set)
     try:
-        follower = RunFolderPoller(kind, Path(folder))
-        while not over.wait(POLL_INTERVAL_SECONDS):
-            follower.look()
-        follower.finish()
-    except Exception as error:  # noqa: BLE001  # a tracker's trouble is told, whatever it is
+        poller = RunFolderPoller(name, Path(folder))
+        while not is_closed.wait(POLL_INTERVAL_SECONDS):
+            poller.poll()
+        poller.finish()
+    except Exception as error:  # noqa: BLE001  # any error of a tracker is reported, and affects nothing else
         traceback.print_exc()
-        trouble(f"{type(error).__name__}: {error}")
+        channel.send({"warning": f"{type(error).__name__}: {error}"})
         sys.exit(1)
 
 

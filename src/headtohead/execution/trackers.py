@@ -1,16 +1,14 @@
-"""Trackers that people already use: `--log tensorboard`, `--log wandb`, `--log trackio`.
+"""Experiment trackers: `--log tensorboard`, `--log wandb`, `--log trackio`.
 
-A tracker lives in a process of its own (`tracking`), which reads the run folders while they grow. It knows nothing of
-how trials are run, cannot slow a training down or break it, and what fails there is told once.
+Each tracker runs in its own process (`tracker_process`), which reads the run folders while they grow. It cannot slow
+down or break a training. The first problem of a tracker is reported as a warning.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,105 +16,101 @@ from types import TracebackType
 from typing import Any
 
 from headtohead.errors import MissingExtraError, RequestError, suggest
+from headtohead.json_channel import ChildProcess
 
 OnJobsUpdate = Callable[[Sequence[Any]], None]
 TRACKER_NAMES = ("tensorboard", "wandb", "trackio")
 LOGS_FOLDER = "logs"
-"""the folder inside an experiment's folder"""
+"""name of the folder inside an experiment's folder"""
 SHUTDOWN_TIMEOUT_SECONDS = 60.0
-"""seconds that a tracker has at the end, to pass on what it still holds"""
+"""how long a tracker may take to pass on the rest after the last trial"""
 TRACKIO_REMOTE_VARIABLES = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
-"""set by a user who wants trackio to log over the network; otherwise it stays on this machine"""
+"""set by users who want trackio to log over the network; otherwise it logs to this machine"""
 
 
 def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
-    """Do these trackers exist, and are they installed?"""
-    for kind in names:
-        if kind not in TRACKER_NAMES:
-            meant = suggest(kind, TRACKER_NAMES)
-            hint = f"; did you mean {meant!r}?" if meant else ""
-            raise RequestError(f"--log: no tracker is called {kind!r}{hint} (allowed: {', '.join(TRACKER_NAMES)})")
-        if importlib.util.find_spec(kind) is None:
-            raise MissingExtraError(kind, kind, f"--log {kind}")
+    """Return the names without duplicates; raise an error for unknown trackers and missing packages."""
+    for name in names:
+        if name not in TRACKER_NAMES:
+            closest = suggest(name, TRACKER_NAMES)
+            hint = f"; did you mean {closest!r}?" if closest else ""
+            raise RequestError(f"--log: unknown tracker {name!r}{hint} (allowed: {', '.join(TRACKER_NAMES)})")
+        if importlib.util.find_spec(name) is None:
+            raise MissingExtraError(name, name, f"--log {name}")
     return tuple(dict.fromkeys(names))
 
 
 class TrackerGroup:
-    """The trackers of one experiment. They are started when its first trial is, and let go when all is over."""
+    """Context manager for the trackers of one experiment: they start with the first trial and finish after the last."""
 
     def __init__(self, folder: Path, names: Sequence[str], on_warning: Callable[[str], None]) -> None:
-        self.folder, self.names, self.tell = folder, check_trackers(names), on_warning
-        self._processes: dict[str, TrackerProcess] = {}
+        self.folder, self.names, self.on_warning = folder, check_trackers(names), on_warning
+        self._trackers: dict[str, TrackerProcess] = {}
 
     def __enter__(self) -> TrackerGroup:
         return self
 
     def wrap_callback(self, on_update: OnJobsUpdate) -> OnJobsUpdate:
-        """The same watch, which also starts the trackers once trials run. Before that, it is not known that the folder
-        is this experiment's."""
+        """Return a callback that starts the trackers at the first update, then calls `on_update`.
 
-        def also(jobs: Sequence[Any]) -> None:
+        Before that, it is not certain that the folder belongs to this experiment.
+        """
+
+        def start_and_update(jobs: Sequence[Any]) -> None:
             self._start()
             on_update(jobs)
 
-        return also if self.names else on_update
+        return start_and_update if self.names else on_update
 
     def _start(self) -> None:
-        for kind in self.names:
-            if kind not in self._processes:
-                self._processes[kind] = TrackerProcess(kind, self.folder, self.tell)
+        for name in self.names:
+            if name not in self._trackers:
+                self._trackers[name] = TrackerProcess(name, self.folder, self.on_warning)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if kind is None:
-            self._start()  # nothing was left to train, but something may be left to log
-        for tracker in self._processes.values():
-            tracker.let_go()
-        for tracker in self._processes.values():
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if exc_type is None:
+            self._start()  # with nothing left to train, there may still be something to log
+        for tracker in self._trackers.values():
+            tracker.close_input()
+        for tracker in self._trackers.values():
             tracker.wait()
 
 
-class TrackerProcess:
-    """One child process, and a thread that passes on what it says."""
+class TrackerProcess(ChildProcess):
+    """The process of one tracker, and a thread that reports its first warning."""
 
     def __init__(self, name: str, folder: Path, on_warning: Callable[[str], None]) -> None:
-        self.kind, self.tell = name, on_warning
-        place = folder / LOGS_FOLDER
-        place.mkdir(exist_ok=True)
-        self.log = place / f"{name}.log"
-        environment = {**os.environ, "WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
-        if name == "trackio" and not any(name in os.environ for name in TRACKIO_REMOTE_VARIABLES):
+        self.name, self.on_warning, self._has_warned = name, on_warning, False
+        self.log_path = folder / LOGS_FOLDER / f"{name}.log"
+        self.log_path.parent.mkdir(exist_ok=True)
+        environment = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
+        if name == "trackio" and not any(variable in os.environ for variable in TRACKIO_REMOTE_VARIABLES):
             environment["HF_HUB_OFFLINE"] = "1"
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "headtohead.execution.tracker_process", name, str(folder.absolute())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment,
-                start_new_session=True,  # Ctrl-C is for the parent, which lets it go in order
-            )
-        self._told = False
+        super().__init__(
+            "headtohead.execution.tracker_process",
+            name,
+            str(folder.absolute()),
+            environment=environment,
+            log_path=self.log_path,
+        )
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
     def _listen(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._warn_once(str(json.loads(line)["trouble"]))
+        for message in self.messages():
+            self._warn_once(str(message["warning"]))
         if self.process.wait() != 0:
-            self._warn_once(f"ended with {self.process.returncode}")
+            self._warn_once(self.exit_reason)
 
     def _warn_once(self, message: str) -> None:
-        if not self._told:
-            self._told = True
-            self.tell(f"--log {self.kind}: {message}; the experiment itself goes on ({self.log} has more)")
-
-    def let_go(self) -> None:
-        """Nothing more will come; it may finish."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+        if not self._has_warned:
+            self._has_warned = True
+            self.on_warning(f"--log {self.name}: {message}; the experiment continues (see {self.log_path})")
 
     def wait(self) -> None:
+        """Wait until the tracker has passed on everything; kill it if that takes too long."""
         try:
             self.process.wait(SHUTDOWN_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
@@ -125,5 +119,4 @@ class TrackerProcess:
             self.process.kill()
             self.process.wait()
             self._listener.join(timeout=5)
-            assert self.process.stdout is not None
-            self.process.stdout.close()
+            self.close_pipes()

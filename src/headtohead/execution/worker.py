@@ -1,68 +1,57 @@
-"""A worker: a process that takes trials as lines of JSON and tells how they go, also as lines of JSON.
+"""The worker process: `python -m headtohead.execution.worker` runs trials and reports their progress.
 
-A process of its own, with one thread, started as `python -m headtohead.execution.worker`: a crash
-takes one trial along and no other, and the environment can be set before torch is imported.
+A process per worker means that a crash affects one trial only, and that environment variables can be set before torch
+is imported. See `json_channel` for the protocol.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import queue
-import sys
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from headtohead.atomic_io import lock_run_folder, write_json
 from headtohead.config import experiment
 from headtohead.errors import HeadToHeadError, RunFolderError
+from headtohead.json_channel import ParentChannel
 
 PROGRESS_INTERVAL_SECONDS = 0.25
+SendEvent = Callable[[dict[str, Any]], None]
 
 
 def main() -> None:
-    # Whatever prints to stdout must not disturb the line to the parent.
-    line = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-
-    def say(**message: Any) -> None:
-        try:
-            line.write(json.dumps(message) + "\n")
-        except BrokenPipeError:
-            os._exit(1)  # the parent is gone; the checkpoint is on disk
-
+    """Run jobs until the parent closes the channel."""
+    channel = ParentChannel()
     import torch
 
     torch.set_num_threads(1)
     from headtohead.training import memory
-    from headtohead.trials import trial  # noqa: F401  # imported before the first job comes
+    from headtohead.trials import trial  # noqa: F401  # import before the first job arrives
 
     memory.retain_freed_memory()
-
-    say(event="ready")
-    for job in _read_jobs():
-        asked = json.loads(job)
-        folder = Path(asked["folder"])
-        try:
-            say(event="finished", result=_run_job(asked, folder, say))
-        except Exception as error:  # noqa: BLE001  # whatever it is, it must cost this one trial only
-            message = format_error(error, folder)
-            if not isinstance(error, HeadToHeadError):
-                traceback.print_exc()
-            try:
-                if not asked["texts"]:
-                    write_json(folder / "failure.json", {"message": message, "kind": type(error).__name__})
-            except (HeadToHeadError, OSError):
-                pass  # what could not be written is said on the line below
-            say(event="failed", message=message, wrong_request=getattr(error, "exit_code", 1) == 2)
+    channel.send({"event": "ready"})
+    for request in channel.requests():
+        _run_and_report(request, channel)
 
 
-def _run_job(request: dict[str, Any], folder: Path, send: Callable[..., None]) -> dict[str, Any]:
-    """Run a trial, or write a share of a teacher's texts; gives what the parent wants to know of the result."""
+def _run_and_report(request: dict[str, Any], channel: ParentChannel) -> None:
+    folder = Path(request["folder"])
+
+    def send(message: dict[str, Any]) -> None:
+        channel.send({**message, "request": request["request"]})
+
+    try:
+        send({"event": "finished", "result": _run_job(request, folder, send)})
+    except Exception as error:  # noqa: BLE001  # any error must affect this trial only
+        if not isinstance(error, HeadToHeadError):
+            traceback.print_exc()
+        send(report_failure(error, folder, is_trial=not request["texts"]))
+
+
+def _run_job(request: dict[str, Any], folder: Path, send: SendEvent) -> dict[str, Any]:
+    """Run a trial and return its scores, or generate a part of a teacher's texts and return {}."""
     from headtohead.distillation.teacher_texts import generate_batches
     from headtohead.model_cost import ModelCost
     from headtohead.trials.dataset import prepare_dataset
@@ -71,48 +60,50 @@ def _run_job(request: dict[str, Any], folder: Path, send: Callable[..., None]) -
     trial = experiment.Trial.model_validate(request["trial"])
     if request["texts"]:
         dataset = prepare_dataset(trial.data, trial.task)
-        for text in generate_batches(trial, dataset, run_trial, **request["texts"]):
-            send(event="text", line=text)
+        for line in generate_batches(trial, dataset, run_trial, **request["texts"]):
+            send({"event": "text", "line": line})
         return {}
-    last = 0.0
-
-    def tell(progress: Any) -> None:
-        nonlocal last
-        if time.monotonic() - last > PROGRESS_INTERVAL_SECONDS or progress.step == progress.steps:
-            last = time.monotonic()
-            send(event="progress", **{k: getattr(progress, k) for k in ("step", "steps", "loss", "rate")})
-
     if not folder.parent.parent.is_dir():
-        raise RunFolderError(f"{folder.parent.parent}: was removed while its trials were at work in it")
+        raise RunFolderError(f"{folder.parent.parent}: was removed while its trials were running")
     with lock_run_folder(folder):
-        sizes = ModelCost(**request["sizes"]) if request.get("sizes") else None
-        result = run_trial(trial, folder, device=request["device"], on_progress=tell, model_size=sizes)
-    return {k: result[k] for k in ("scores", "trained")}
+        cost = ModelCost(**request["model_cost"]) if request.get("model_cost") else None
+        reporter = throttle_progress(send)
+        result = run_trial(trial, folder, device=request["device"], on_progress=reporter, model_size=cost)
+    return {key: result[key] for key in ("scores", "trained")}
 
 
-def _read_jobs() -> Iterator[str]:
-    """The lines that the parent sends. When it is gone, this process ends in the middle of whatever it does: the
-    experiment may be started again at once, and two must not write one run."""
-    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+def throttle_progress(send: SendEvent) -> Callable[[Any], None]:
+    """Return a training callback that sends progress a few times per second, and at the last step."""
+    last_sent = 0.0
 
-    def read() -> None:
-        for line in sys.stdin:
-            lines.put(line)
-        os._exit(0)
+    def report(progress: Any) -> None:
+        nonlocal last_sent
+        if time.monotonic() - last_sent > PROGRESS_INTERVAL_SECONDS or progress.step == progress.steps:
+            last_sent = time.monotonic()
+            send({"event": "progress", **{key: getattr(progress, key) for key in ("step", "steps", "loss", "rate")}})
 
-    threading.Thread(target=read, daemon=True).start()
-    while True:
-        yield lines.get()
+    return report
+
+
+def report_failure(error: Exception, folder: Path, *, is_trial: bool = True) -> dict[str, Any]:
+    """Write failure.json for a trial, if that is possible, and return the message for the parent."""
+    message = format_error(error, folder)
+    if is_trial:
+        try:
+            write_json(folder / "failure.json", {"message": message, "kind": type(error).__name__})
+        except (HeadToHeadError, OSError):
+            pass  # the parent gets the message anyway
+    return {"event": "failed", "message": message, "is_request_error": getattr(error, "exit_code", 1) == 2}
 
 
 def format_error(error: Exception, folder: Path) -> str:
-    """What went wrong with a trial, for the person who asked for it."""
+    """Return the message that the user sees for an error in a trial."""
     if isinstance(error, HeadToHeadError):
         return str(error)
     if isinstance(error, OSError) and not folder.is_dir():
-        return f"{folder}: was removed while the trial was at work in it; --resume trains it anew"
+        return f"{folder}: was removed while the trial was running; --resume trains it again"
     if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}; what was written before is whole, and --resume goes on from there"
+        return f"{error.filename}: {error.strerror}; --resume continues from the last checkpoint"
     return f"{type(error).__name__}: {error}"
 
 

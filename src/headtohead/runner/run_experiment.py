@@ -25,6 +25,8 @@ from headtohead.data import batches
 from headtohead.data.sources import loading
 from headtohead.data.splits import Corpus
 from headtohead.errors import DataError, DiskFullError, RequestError
+from headtohead.execution.backends import build_worker_pool
+from headtohead.execution.local_worker import default_num_workers, prestart_workers
 from headtohead.execution.teacher_workers import run_teacher
 from headtohead.execution.worker_pool import (
     Job,
@@ -32,9 +34,6 @@ from headtohead.execution.worker_pool import (
     OnJobsUpdate,
     WorkerPool,
     build_environment,
-    build_worker_pool,
-    default_num_workers,
-    prestart_workers,
     run_jobs,
 )
 from headtohead.experiment import encoder_inputs
@@ -82,15 +81,15 @@ def run_experiment(
     """Run every trial of the experiment that is not there yet; `on` names a cluster to run them on."""
     folder = output_folder or DEFAULT_RUNS_FOLDER / experiment.name
     with contextlib.ExitStack() as open_until_the_end:
-        crew = None
+        pool = None
         if backend is None:
             asked = [trial_of(experiment, name, 0) for name in experiment.names]
             needed = 0 if resume else experiment.max_seeds * len(asked)
             at_once = prestart_workers(build_worker_pool(None, num_workers, device), needed, build_environment(asked))
-            crew = open_until_the_end.enter_context(at_once)
+            pool = open_until_the_end.enter_context(at_once)
         sizes = check_runnable(experiment)
-        crew = crew or build_worker_pool(backend, num_workers, device)
-        check_disk_space(experiment, folder, crew.size, sizes[BASELINE].weights_bytes)
+        pool = pool or build_worker_pool(backend, num_workers, device)
+        check_disk_space(experiment, folder, pool.size, sizes[BASELINE].weights_bytes)
         existed = folder.exists()
         open_until_the_end.enter_context(lock_folder(folder))
         try:
@@ -102,7 +101,7 @@ def run_experiment(
             raise
         write_json(folder / "corpus.json", describe_corpus(experiment), with_checksum=True)
         if experiment.spec.has_teacher:
-            write_json(folder / "teacher.json", run_teacher(experiment, folder, on_progress, crew), with_checksum=True)
+            write_json(folder / "teacher.json", run_teacher(experiment, folder, on_progress, pool), with_checksum=True)
         looks = findings.list_interim_analyses(runs)
         jobs: list[Job] = []
         found: dict[str, Any] | None = None
@@ -111,7 +110,7 @@ def run_experiment(
             needed = sum(job.state == "waiting" for job in jobs)
             run_jobs(
                 jobs,
-                pool=replace(crew, size=max(1, min(crew.size, needed))),
+                pool=replace(pool, size=max(1, min(pool.size, needed))),
                 log_path=folder / "workers.log",
                 device=device,
                 on_update=on_update,
@@ -197,7 +196,7 @@ def _build_jobs(
         if run_folder.is_finished:
             remove_checkpoints(run_folder.folder)  # a kill may have come between the result and the end of sweeping
         state: JobState = "kept" if run_folder.is_finished else "waiting"
-        made.append(Job(trial, run_folder.folder, state, sizes=model_sizes.get(trial.variant)))
+        made.append(Job(trial, run_folder.folder, state, model_cost=model_sizes.get(trial.variant)))
     return made
 
 

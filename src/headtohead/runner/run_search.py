@@ -33,12 +33,12 @@ from headtohead.config.search import (
     build_variant_changes,
 )
 from headtohead.errors import DiskFullError, HeadToHeadError, RequestError, TrialError
+from headtohead.execution.backends import build_worker_pool
 from headtohead.execution.worker_pool import (
     Job,
     OnJobsUpdate,
     WorkerPool,
     build_environment,
-    build_worker_pool,
     run_jobs,
 )
 from headtohead.experiment.run_folder import Run, create_runs, lock_folder
@@ -335,7 +335,7 @@ class SearchRun:
         elif job.state == "lost":
             self.lost.add((index, seed))
         if job.state == "failed" and (not failure.is_file() or read_json(failure)["kind"] in known.RETRYABLE_ERRORS):
-            raise (DiskFullError if job.wrong_request else TrialError)(job.message)  # no fault of the cell's
+            raise (DiskFullError if job.is_request_error else TrialError)(job.message)  # no fault of the cell's
         known.record_run(self.cells[index], seed, Run(job.folder), self.metric)
         self.journal.write("trial", cell=index, seed=seed, seconds=round(self.seconds(), 1))
 

@@ -1,93 +1,58 @@
-"""A child process for what is slow: charts take a second to draw, verdicts read every score.
+"""A child process that renders charts and computes verdicts: work too slow for the server's event loop.
 
-It is as polite as a process can be (nice), so that trainings have the machine, and ends when nothing was asked for a
-while. `python -m headtohead.web.live.render_worker` takes lines of JSON and answers each with one.
+It runs at low priority beside training, and exits when idle. `python -m headtohead.web.live.render_worker` is its
+command; see `json_channel` for the protocol.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import json
 import os
-import sys
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 from headtohead.errors import HeadToHeadError
+from headtohead.json_channel import ChildExitedError, ParentChannel, RequestChannel, RequestFailedError
 
+NICENESS = 10
 IDLE_TIMEOUT_SECONDS = 120.0
 RESPONSE_TIMEOUT_SECONDS = 300.0
-"""seconds for an answer: beside trainings on every core it computes for seconds, and waits for most of the time"""
-MAX_RESPONSE_BYTES = 64 << 20
+"""generous, because beside training on every core the process waits most of the time"""
 JsonDict = dict[str, Any]
 
 
-class RenderWorker:
-    """The server's side: one child, started when it is needed, one question at a time."""
+class RenderWorker(RequestChannel):
+    """The server's end: one child, which answers requests in order."""
 
     def __init__(self) -> None:
-        self._child: asyncio.subprocess.Process | None = None
-        self._lock = asyncio.Lock()
-        self._idle_timer: asyncio.TimerHandle | None = None
+        super().__init__(
+            "headtohead.web.live.render_worker",
+            idle_seconds=IDLE_TIMEOUT_SECONDS,
+            response_seconds=RESPONSE_TIMEOUT_SECONDS,
+        )
 
     async def ask(self, request: JsonDict) -> JsonDict:
-        """The answer; empty when there is none in time."""
-        async with self._lock:
-            if self._idle_timer is not None:
-                self._idle_timer.cancel()
-            try:
-                async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
-                    answer = await self._exchange(request)
-            except (TimeoutError, OSError, ValueError, asyncio.IncompleteReadError):
-                await self.end()
-                return {}
-            self._idle_timer = asyncio.get_running_loop().call_later(IDLE_TIMEOUT_SECONDS, self._close_idle_process)
-            return answer
-
-    async def _exchange(self, request: JsonDict) -> JsonDict:
-        if self._child is None or self._child.returncode is not None:
-            self._child = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "headtohead.web.live.render_worker",
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                limit=MAX_RESPONSE_BYTES,
-            )
-        assert self._child.stdin is not None and self._child.stdout is not None
-        self._child.stdin.write(json.dumps(request).encode() + b"\n")
-        await self._child.stdin.drain()
-        found: JsonDict = json.loads(await self._child.stdout.readuntil(b"\n"))
-        return found
-
-    def _close_idle_process(self) -> None:
-        if self._child is not None and self._child.stdin is not None:
-            self._child.stdin.close()  # it reads the end, and ends
-        self._child = None
-
-    async def end(self) -> None:
-        child, self._child = self._child, None
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-        if child is not None and child.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                child.kill()
-            await child.wait()
+        """Return the answer, {"error": message} if the request failed, or {} if the process exited or timed out."""
+        try:
+            async with aclosing(self.stream(request)) as answers:
+                return (await anext(answers))["result"]  # type: ignore[no-any-return]
+        except RequestFailedError as error:
+            return {"error": str(error)}
+        except ChildExitedError:
+            return {}
 
 
 def main() -> None:
-    """The child's side."""
-    os.nice(10)
-    line = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever prints must not disturb the line to the parent
-    for asked in sys.stdin:
+    """Answer requests until the server closes the channel."""
+    os.nice(NICENESS)
+    channel = ParentChannel()
+    for request in channel.requests():
+        number = request["request"]
         try:
-            answer = _handle_request(json.loads(asked))
+            channel.send({"request": number, "event": "result", "result": _handle_request(request)})
+            channel.send({"request": number, "event": "done"})
         except (HeadToHeadError, ArithmeticError, LookupError, TypeError, ValueError, OSError) as error:
-            answer = {"error": str(error)}
-        line.write(json.dumps(answer) + "\n")
+            channel.send({"request": number, "event": "failed", "message": str(error)})
 
 
 def _handle_request(request: JsonDict) -> JsonDict:

@@ -2,14 +2,13 @@
 
     python -m headtohead.web.models.process SECONDS_OF_A_STEP SECONDS_OF_A_REQUEST
 
-Requests take turns, an answer of each at a time (a token, say), so that a long one keeps nobody waiting. A line
-{"stop": 3} ends request 3 at once, also in the middle of a step: a signal raises an exception between two operations.
-In the same way no step and no request computes longer than a limit, measured in time of the processor.
+Requests take turns, an answer of each at a time (a token, say), so that a long one keeps nobody waiting. A
+line {"cancel": 3} ends request 3 at once, also in the middle of a step: a signal raises an exception between two
+operations. In the same way no step and no request computes longer than a limit, measured in time of the processor.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -24,6 +23,7 @@ from types import FrameType
 from typing import Any
 
 from headtohead.errors import HeadToHeadError
+from headtohead.json_channel import ParentChannel
 
 NICENESS = 5
 """trainings go first, but somebody is waiting"""
@@ -132,40 +132,29 @@ def _close_responses(responses: Iterator[JsonDict]) -> None:
     responses.close()  # type: ignore[attr-defined]
 
 
-def _read_requests(scheduler: RequestScheduler) -> None:
-    for line in sys.stdin:
-        asked = json.loads(line)
-        if "stop" in asked:
-            scheduler.stop(asked["stop"])
-        else:
-            scheduler.inbox.put(asked)
-    os._exit(0)  # the server has gone, or wants nothing more
-
-
 def main(step_limit_seconds: float, request_limit_seconds: float) -> None:
+    """Answer requests until the server closes the channel."""
     os.nice(NICENESS)
-    line = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever prints must not disturb the line to the parent
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the server's terminal: the server decides
+    channel = ParentChannel()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the server's terminal is handled by the server
     warnings.simplefilter("ignore")
     import torch
 
     torch.set_num_threads(1)
     from headtohead.web.models.requests import dispatch_request
 
-    def say(answer: JsonDict) -> None:
-        try:
-            line.write(json.dumps(answer) + "\n")
-        except BrokenPipeError:
-            os._exit(1)
-
-    turns = RequestScheduler(
-        dispatch_request, say, step_limit_seconds=step_limit_seconds, request_limit_seconds=request_limit_seconds
+    scheduler = RequestScheduler(
+        dispatch_request,
+        channel.send,
+        step_limit_seconds=step_limit_seconds,
+        request_limit_seconds=request_limit_seconds,
     )
-    signal.signal(signal.SIGUSR1, turns.on_cancel_signal)
-    signal.signal(signal.SIGPROF, turns.on_cpu_timer)
-    threading.Thread(target=_read_requests, args=(turns,), daemon=True).start()
-    turns.run()
+    signal.signal(signal.SIGUSR1, scheduler.on_cancel_signal)
+    signal.signal(signal.SIGPROF, scheduler.on_cpu_timer)
+    channel.listen(
+        lambda message: scheduler.stop(message["cancel"]) if "cancel" in message else scheduler.inbox.put(message)
+    )
+    scheduler.run()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,108 @@
+"""Worker processes on this machine, with one thread each."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from headtohead.execution.worker_pool import Job, MessageQueue, WorkerPool
+from headtohead.json_channel import SINGLE_THREAD_ENVIRONMENT, ChildProcess
+from headtohead.training import devices
+
+WORKER_MODULE = "headtohead.execution.worker"
+MEMORY_PER_WORKER = 1 << 30
+JOIN_TIMEOUT_SECONDS = 5.0
+
+
+class LocalWorker:
+    """A worker process, with threads that forward its messages and copy its stderr to the log."""
+
+    def __init__(
+        self,
+        message_queue: MessageQueue,
+        environment: dict[str, str],
+        log_path: Path,
+        process: ChildProcess | None = None,
+    ) -> None:
+        """Start a worker process, or use `process`, which has been started before."""
+        self.job: Job | None = None
+        self.is_ready = False
+        self._log_path = log_path
+        self._process = process or _start_process(environment)
+        self._stderr_thread = self._process.copy_stderr(log_path)
+        self._message_thread = threading.Thread(target=self._forward_messages, args=(message_queue,), daemon=True)
+        self._message_thread.start()
+
+    @property
+    def exit_reason(self) -> str:
+        return f"{self._process.exit_reason}{format_last_line(self._log_path)}"
+
+    def _forward_messages(self, message_queue: MessageQueue) -> None:
+        for message in self._process.messages():
+            message_queue.put((self, message))
+        self._process.process.wait()
+        self._stderr_thread.join(JOIN_TIMEOUT_SECONDS)  # so that the log is complete
+        message_queue.put((self, None))
+
+    def start_job(self, job: Job, device: str) -> None:
+        self.job = job
+        job.start()
+        self._process.request(job.to_request(device))
+
+    def end(self) -> None:
+        self._process.terminate()
+        self.close()
+
+    def close(self) -> None:
+        """Close the pipes of a process that has exited."""
+        self._message_thread.join(JOIN_TIMEOUT_SECONDS)
+        self._stderr_thread.join(JOIN_TIMEOUT_SECONDS)
+        self._process.close_pipes()
+
+
+def format_last_line(log_path: Path) -> str:
+    """Return the last line of a log in parentheses, or an empty string."""
+    lines = log_path.read_text(errors="replace").strip().splitlines() if log_path.is_file() else []
+    return f" (last line of its log: {lines[-1][:200]})" if lines else ""
+
+
+def _start_process(environment: dict[str, str]) -> ChildProcess:
+    return ChildProcess(WORKER_MODULE, environment={**SINGLE_THREAD_ENVIRONMENT, **environment})
+
+
+def build_local_pool(num_workers: int | None = None) -> WorkerPool:
+    return WorkerPool(num_workers or default_num_workers(), LocalWorker, can_generate_texts=True)
+
+
+def default_num_workers() -> int:
+    """Return the number of available cores, limited by available memory."""
+    limit = int(psutil.virtual_memory().available // MEMORY_PER_WORKER)
+    return max(1, min(devices.count_available_cores(), limit))
+
+
+@contextlib.contextmanager
+def prestart_workers(pool: WorkerPool, num_jobs: int, environment: dict[str, str]) -> Iterator[WorkerPool]:
+    """Start local workers while the jobs are still being prepared: importing torch takes a while.
+
+    Yields a pool that uses them. Those that are not needed end with the context. Other pools are returned unchanged.
+    """
+    if pool.spawn is not LocalWorker:
+        yield pool
+        return
+    processes = [_start_process(environment) for _ in range(min(pool.size, num_jobs))]
+
+    def spawn(message_queue: MessageQueue, required: dict[str, str], log_path: Path) -> LocalWorker:
+        process = processes.pop() if processes and required == environment else None
+        return LocalWorker(message_queue, required, log_path, process)
+
+    try:
+        yield replace(pool, spawn=spawn)
+    finally:
+        for process in processes:
+            process.terminate()
+            process.close_pipes()
