@@ -69,7 +69,7 @@ def test_padding_gets_no_weight_in_maps() -> None:
 
 def test_maps_are_given_only_when_asked_for() -> None:
     assert build()(texts(1, 4)).maps is None
-    assert build()(texts(1, 4), road="eager").maps is None
+    assert build()(texts(1, 4), attn_implementation="eager").maps is None
 
 
 def test_maps_with_a_cache_show_all_keys() -> None:
@@ -226,8 +226,8 @@ def test_a_closed_road_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(merge="in-plain-sight")
     assert model.attn_implementations == {"eager"}
     assert torch.allclose(model(texts(1, 5)).logits, build()(texts(1, 5)).logits, atol=1e-6)
-    with pytest.raises(ModelError, match="the fused road is closed: a part of this model allows explicit only"):
-        model(texts(1, 5), road="sdpa")
+    with pytest.raises(ModelError, match="the sdpa road is closed: a part of this model allows eager only"):
+        model(texts(1, 5), attn_implementation="sdpa")
 
 
 # Padding

@@ -47,7 +47,7 @@ def twins(kind, **options):
     make, theirs_of = KINDS[kind]
     ours, theirs = network(), network()
     (optimizer,) = make(ours.named_parameters(), **options)
-    settings = {"betas": optimizer.betas, "eps": optimizer.eps, "sdpa": True}
+    settings = {"betas": optimizer.betas, "eps": optimizer.eps, "fused": True}
     (like,) = make(theirs.named_parameters(), **options)
     return ours, optimizer, theirs, theirs_of(like.param_groups, **settings)
 

@@ -10,7 +10,7 @@ from headtohead.training import memory
 
 CODE = """
 import ctypes, json, resource
-from headtohead.train import memory
+from headtohead.training import memory
 
 library = ctypes.CDLL(None)
 library.malloc.restype = ctypes.c_void_p
@@ -30,11 +30,11 @@ def pages_of_a_step():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 def held():
-    memory.mark()
-    return memory.peak()
+    memory.reset_peak()
+    return memory.read_peak_bytes()
 
 found = {"pages before": pages_of_a_step(), "held before": held()}
-memory.keep_freed()
+memory.retain_freed_memory()
 found |= {"pages after": pages_of_a_step(), "held after": held()}
 print(json.dumps(found))
 """

@@ -9,7 +9,7 @@ import pytest
 
 from headtohead.audit.conformance import harness, invariants, part_checks
 from headtohead.nn.parts import registry
-from headtohead.nn.parts.registry import register_part
+from headtohead.nn.parts.base import Part
 from headtohead.testing import check_part
 
 Options = dict[str, Any]
@@ -57,7 +57,7 @@ OPTIONS: dict[tuple[str, str], tuple[Options, ...]] = {
 }
 
 
-def is_built_in(made: type[register_part.Part]) -> bool:
+def is_built_in(made: type[Part]) -> bool:
     return made.__module__.startswith("headtohead.nn.parts.")
 
 

@@ -23,7 +23,7 @@ from headtohead.testing import check_part
 
 
 def sizes(**changes: Any) -> ModelSizes:
-    base = {"width": 16, "heads": 4, "head_dim": 4, "layers": 1, "context": 32, "vocab": 7, "causal": True}
+    base = {"width": 16, "heads": 4, "head_dim": 4, "layers": 1, "context": 32, "vocab": 7, "is_causal": True}
     return ModelSizes(**{**base, **changes})
 
 
@@ -71,7 +71,7 @@ def test_alibi_slopes_of_other_numbers_follow_the_papers_recipe(heads: int) -> N
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_alibi_falls_linearly_and_symmetrically(causal: bool) -> None:
-    alibi = built("position", "alibi", causal=causal)
+    alibi = built("position", "alibi", is_causal=causal)
     at = torch.arange(6)
     bias = alibi.bias(at, at)
     expected = -torch.tensor(compute_alibi_slopes(4))[:, None, None] * (at[:, None] - at[None, :]).abs()
@@ -157,17 +157,17 @@ def test_a_window_counts_the_token_itself() -> None:
 
 
 def test_a_window_is_symmetric_in_an_encoder() -> None:
-    window = built("pattern", "window", {"size": 3}, causal=False)
+    window = built("pattern", "window", {"size": 3}, is_causal=False)
     assert seen_by(window, 20) == [18, 19, 20, 21, 22]
     assert window.reach == (2, 2)
 
 
 def test_patterns_join_by_and() -> None:
-    window = built("pattern", "window", {"size": 3}, causal=False)
-    both = built("pattern", "causal", causal=False) & window
+    window = built("pattern", "window", {"size": 3}, is_causal=False)
+    both = built("pattern", "causal", is_causal=False) & window
     assert seen_by(both, 20) == [18, 19, 20]
     assert both.reach == (2, 0)
-    assert (built("pattern", "full", causal=False) & window).reach == (2, 2)
+    assert (built("pattern", "full", is_causal=False) & window).reach == (2, 2)
     assert (built("pattern", "full") & built("pattern", "causal")).reach == (None, 0)
 
 
@@ -188,14 +188,14 @@ def test_each_layer_may_have_its_own_pattern() -> None:
 
 def test_a_full_pattern_in_a_decoder_owns_up_to_reading_the_future() -> None:
     assert built("pattern", "full").violates == {"causality", "kv-cache"}
-    assert built("pattern", "full", causal=False).violates == frozenset()
+    assert built("pattern", "full", is_causal=False).violates == frozenset()
     assert (built("pattern", "full") & built("pattern", "causal")).violates == frozenset()
 
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("kind", "options"), [("full", {}), ("causal", {}), ("window", {"size": 5})])
 def test_a_relative_pattern_is_the_same_everywhere(kind: str, options: dict[str, int], causal: bool) -> None:
-    pattern = built("pattern", kind, options, causal=causal)
+    pattern = built("pattern", kind, options, is_causal=causal)
     assert pattern.relative
     here = torch.arange(20)
     assert torch.equal(pattern.allows(here, here), pattern.allows(here + 7, here + 7))

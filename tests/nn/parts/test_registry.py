@@ -26,14 +26,16 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str
     monkeypatch.setattr(registry, "_user_part_files", dict(registry._user_part_files))
 
     def written(name: str, text: str) -> Path:
-        (tmp_path / name).write_text("from headtohead.nn.parts import Merge, Norm, part\n" + inspect.cleandoc(text))
+        (tmp_path / name).write_text(
+            "from headtohead.nn.parts import Merge, Norm, register_part\n" + inspect.cleandoc(text)
+        )
         return tmp_path / name
 
     return written
 
 
 NORM = """
-@part("norm", "{name}")
+@register_part("norm", "{name}")
 class Mine(Norm):
     '''Does {what}.'''
     def __init__(self, sizes, *, power: int = 2, how: str = "so"):
@@ -197,7 +199,9 @@ def test_a_part_whose_types_cannot_be_resolved_is_still_a_part(write: Any) -> No
         "sizes,", "sizes: Unknown,"
     )
     path = write("mine.py", "")
-    path.write_text(text.replace("annotations\n", "annotations\nfrom headtohead.nn.parts import Norm, part\n", 1))
+    path.write_text(
+        text.replace("annotations\n", "annotations\nfrom headtohead.nn.parts import Norm, register_part\n", 1)
+    )
     parts_registry.load_part_file(path)
     assert parts_registry.validate_part_config("norm", {"kind": "mine", "power": 3}, "here") == []
     assert len(parts_registry.validate_part_config("norm", {"kind": "mine", "powr": 3}, "here")) == 1
