@@ -176,7 +176,7 @@ def describe_invariant_result(
     if not is_declared_violated:
         return f"broken and not declared: {measurement}; mend it, or declare {invariant!r} in breaks"
     hint = ""
-    if invariant in ("causality", "kv-cache") and any(p.reach[1] != 0 for p in _find_patterns(model)):
+    if invariant in ("causality", "kv-cache") and any(p.window_size[1] != 0 for p in _find_patterns(model)):
         hint = "; a pattern that never looks ahead says so with a reach of (.., 0)"
     return f"declared as broken, and kept: {measurement}{hint}"
 

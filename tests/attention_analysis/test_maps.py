@@ -31,7 +31,7 @@ def test_every_layer_and_head_is_there_with_its_tokens(decoders: Runs) -> None:
 def test_the_maps_are_the_models_own(decoders: Runs) -> None:
     opened = model_io.load(decoders["alibi"])
     with torch.no_grad():
-        expected = opened.model(torch.tensor([opened.tokenizer.encode(TEXT)]), output_attentions=True).maps
+        expected = opened.model(torch.tensor([opened.tokenizer.encode(TEXT)]), output_attentions=True).attentions
     for ours, theirs in zip(api.analyze_attention(opened, TEXT).maps, expected, strict=True):
         assert np.array_equal(ours, theirs[0].numpy())
 

@@ -84,10 +84,12 @@ class Peek(Pattern):
     at: int | None = None
 
     @property
-    def reach(self) -> WindowSize:
+    def window_size(self) -> WindowSize:
         return (None, 0)
 
-    def allows(self, query_at: Int[Tensor, "*b query"], key_at: Int[Tensor, "*b key"]) -> Bool[Tensor, "*b query key"]:
+    def compute_mask(
+        self, query_at: Int[Tensor, "*b query"], key_at: Int[Tensor, "*b key"]
+    ) -> Bool[Tensor, "*b query key"]:
         distance = compute_distances(query_at, key_at)
         hole = distance == -1
         return (distance >= 0) | (hole if self.at is None else hole & (query_at == self.at)[..., :, None])

@@ -202,7 +202,7 @@ def test_window_that_is_one_too_wide_is_caught(make: Any, audit: Any, monkeypatc
         return (distance <= self.size) & (distance >= 0)
 
     model = make(pattern={"kind": "window", "size": 3})
-    monkeypatch.setattr(SlidingWindowPattern, "allows", wide)
+    monkeypatch.setattr(SlidingWindowPattern, "compute_mask", wide)
     found = audit(model)["attention-weights"]
     assert found.passed is False
     assert "on places more than 2 behind" in found.observation

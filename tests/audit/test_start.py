@@ -105,7 +105,7 @@ class Undeclared(Position):
         super().__init__(sizes)
         self.table = nn.Embedding(sizes.context, sizes.width)
 
-    def embed(self, x: Tensor, at: Tensor) -> Tensor:
+    def add_positions(self, x: Tensor, at: Tensor) -> Tensor:
         return x + self.table(at)
 
 

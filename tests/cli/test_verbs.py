@@ -116,7 +116,7 @@ def test_parts_check_examines_a_users_file(h2h, tmp_path):  # noqa: F811
         "    def __init__(self, sizes, *, strength: float = 1.0):\n"
         "        super().__init__(sizes)\n"
         "        self.strength = strength\n"
-        "    def bias(self, query_at, key_at):\n"
+        "    def compute_bias(self, query_at, key_at):\n"
         "        far = (query_at[..., :, None] - key_at[..., None, :]).abs()\n"
         "        shape = (*far.shape[:-2], self.sizes.heads, *far.shape[-2:])\n"
         "        return -self.strength * far.double().sqrt().float()[..., None, :, :].expand(shape)\n"

@@ -112,7 +112,7 @@ def test_a_model_that_cannot_read_longer_inputs_says_so_and_one_that_can_is_scor
     lengths = outcome.findings["lengths"]
     short, long = lengths["baseline"]["contexts"]
     assert short["value"] > 1 and short["error"] is None
-    assert long["value"] is None and "16 positions are more than the 8" in long["error"]
+    assert long["value"] is None and "needs 16 positions, but the model supports 8" in long["error"]
     assert [row["value"] > 1 for row in lengths["alibi"]["contexts"]] == [True, True]
     ours = outcome.findings["by_seed"]["alibi"]
     assert lengths["alibi"]["contexts"][0]["value"] == pytest.approx(sum(v for _, v in ours) / 3, rel=1e-5)

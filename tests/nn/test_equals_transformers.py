@@ -355,7 +355,7 @@ def test_any_other_setting_would_show(kin: Kin, settings: dict[str, Any]) -> Non
     """Each of these differs from theirs in one thing, and by far more than the tolerance."""
     (_, same), (_, other) = pair(kin, seed=0), pair(kin, seed=0, **settings)
     ids = texts(3, 40, seed=0)
-    assert furthest(same(ids).hidden, other(ids).hidden) > 10 * TOLERANCE
+    assert furthest(same(ids).last_hidden_state, other(ids).last_hidden_state) > 10 * TOLERANCE
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -367,7 +367,7 @@ def test_encoder_gives_the_hidden_states_of_bert(seed: int) -> None:
         mask = padding(3, length, "right") if length > 6 else torch.ones_like(ids)
         expected = theirs(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states[-1]
         for road in ("eager", "sdpa"):
-            hidden = ours(ids, mask, attn_implementation=road).hidden
+            hidden = ours(ids, mask, attn_implementation=road).last_hidden_state
             assert furthest(hidden[mask.bool()], expected[mask.bool()]) < TOLERANCE, (length, road)
 
 
@@ -389,6 +389,6 @@ def test_attention_maps_are_those_of_transformers() -> None:
     theirs, ours = pair(LLAMA, seed=5)
     ids = texts(2, 12, seed=5)
     expected = theirs(input_ids=ids, output_attentions=True, use_cache=False).attentions
-    maps = ours(ids, output_attentions=True).maps
+    maps = ours(ids, output_attentions=True).attentions
     assert len(maps) == len(expected) == LAYERS
     assert max(furthest(one, other) for one, other in zip(maps, expected, strict=True)) < TOLERANCE

@@ -42,7 +42,7 @@ def texts(rows: int, length: int, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize("settings", [{}, {"position": ["alibi", "rope"]}, {"pattern": {"kind": "window", "size": 3}}])
 @pytest.mark.parametrize("classes", [None, 3])
 def test_rows_of_maps_sum_to_one(settings: dict[str, Any], classes: int | None) -> None:
-    maps = build(classes, **settings)(texts(3, 9), output_attentions=True).maps
+    maps = build(classes, **settings)(texts(3, 9), output_attentions=True).attentions
     assert maps is not None
     assert [tuple(m.shape) for m in maps] == [(3, 2, 9, 9)] * 2
     for layer in maps:
@@ -52,31 +52,31 @@ def test_rows_of_maps_sum_to_one(settings: dict[str, Any], classes: int | None) 
 
 def test_causal_maps_are_triangular_and_windowed_ones_banded() -> None:
     ids = texts(2, 9)
-    (causal, _) = build()(ids, output_attentions=True).maps or ()
+    (causal, _) = build()(ids, output_attentions=True).attentions or ()
     assert (causal.triu(1) == 0).all()
     assert (causal.tril() > 0).sum() == 2 * 2 * 45
-    (banded, _) = build(pattern={"kind": "window", "size": 3})(ids, output_attentions=True).maps or ()
+    (banded, _) = build(pattern={"kind": "window", "size": 3})(ids, output_attentions=True).attentions or ()
     assert (banded.triu(1) == 0).all()
     assert (banded.tril(-3) == 0).all()
 
 
 def test_padding_gets_no_weight_in_maps() -> None:
     mask = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
-    (first, _) = build(3)(texts(2, 9), mask, output_attentions=True).maps or ()
+    (first, _) = build(3)(texts(2, 9), mask, output_attentions=True).attentions or ()
     assert (first[1, :, :, 5:] == 0).all()
     assert torch.allclose(first[1, :, :5].sum(-1), torch.tensor(1.0))
 
 
 def test_maps_are_given_only_when_asked_for() -> None:
-    assert build()(texts(1, 4)).maps is None
-    assert build()(texts(1, 4), attn_implementation="eager").maps is None
+    assert build()(texts(1, 4)).attentions is None
+    assert build()(texts(1, 4), attn_implementation="eager").attentions is None
 
 
 def test_maps_with_a_cache_show_all_keys() -> None:
     model, cache, ids = build(), KVCache(2), texts(2, 7)
     model(ids[:, :6], cache=cache)
-    last = model(ids[:, 6:], cache=cache, output_attentions=True).maps
-    whole = model(ids, output_attentions=True).maps
+    last = model(ids[:, 6:], cache=cache, output_attentions=True).attentions
+    whole = model(ids, output_attentions=True).attentions
     assert last is not None
     assert whole is not None
     assert all(torch.allclose(one, other[:, :, 6:], atol=1e-6) for one, other in zip(last, whole, strict=True))
@@ -126,7 +126,7 @@ def test_learned_positions_start_as_large_as_asked() -> None:
     as_torch, small = build(), build(position={"kind": "learned", "start": 0.02})
     tables = [model.state_dict()["positions.0.table.weight"] for model in (as_torch, small)]
     assert torch.allclose(tables[1], tables[0] * 0.02)
-    with pytest.raises(ModelError, match="above 0, not 0"):
+    with pytest.raises(ModelError, match="above 0, got 0"):
         build(position={"kind": "learned", "start": 0})
 
 
@@ -179,9 +179,9 @@ def test_tied_weights_are_one_tensor() -> None:
 
 def test_learned_positions_end_with_the_context() -> None:
     model = build()
-    assert model.limit == 24
+    assert model.max_positions == 24
     assert model(texts(1, 24)).logits.shape == (1, 24, VOCAB)
-    words = r"25 positions are more than the 24 that the model's position part knows \(learned\); take a position that"
+    words = r"needs 25 positions, but the model supports 24 \(position: learned\); use a shorter text, or a position"
     with pytest.raises(ModelError, match=words):
         model(texts(1, 25))
 
@@ -189,7 +189,7 @@ def test_learned_positions_end_with_the_context() -> None:
 def test_learned_positions_end_with_the_context_when_decoding() -> None:
     model, cache = build(), KVCache(2)
     model(texts(1, 24), cache=cache)
-    with pytest.raises(ModelError, match="25 positions are more than the 24"):
+    with pytest.raises(ModelError, match="needs 25 positions, but the model supports 24"):
         model(texts(1, 1), cache=cache)
 
 
@@ -204,7 +204,7 @@ def test_padding_does_not_count_as_a_position() -> None:
 @pytest.mark.parametrize("position", ["none", "sinusoidal", "alibi", "rope"])
 def test_other_positions_go_on(position: str) -> None:
     model = build(position=position)
-    assert model.limit is None
+    assert model.max_positions is None
     assert model(texts(1, 60)).logits.isfinite().all()
 
 
@@ -226,7 +226,9 @@ def test_a_closed_road_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(merge="in-plain-sight")
     assert model.attn_implementations == {"eager"}
     assert torch.allclose(model(texts(1, 5)).logits, build()(texts(1, 5)).logits, atol=1e-6)
-    with pytest.raises(ModelError, match="the sdpa road is closed: a part of this model allows eager only"):
+    with pytest.raises(
+        ModelError, match='implementation "sdpa" is not available: the parts of this model support only eager'
+    ):
         model(texts(1, 5), attn_implementation="sdpa")
 
 
@@ -331,7 +333,7 @@ class Largest(TorchDispatchMode):
 def largest(length: int, **settings: Any) -> int:
     model = build(layers=1, **settings)
     with Largest() as noted:
-        hidden, _ = model.stream(texts(1, length))
+        hidden, _ = model.compute_hidden_states(texts(1, length))
         hidden.sum().backward()
     return noted.size
 

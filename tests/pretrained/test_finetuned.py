@@ -131,15 +131,15 @@ def test_the_mean_is_over_the_text_only(tiny_roberta: Path) -> None:
     ids, mask, _ = batch()
     with torch.no_grad():
         found = model(ids, mask)
-        assert found.hidden is not None
-        mean = found.hidden[2, :4].mean(0)
+        assert found.last_hidden_state is not None
+        mean = found.last_hidden_state[2, :4].mean(0)
         assert torch.allclose(found.logits[2], model.head.classifier(mean), atol=1e-6)
 
 
 def test_maps_are_shown_and_rows_sum_to_one(tiny_roberta: Path) -> None:
     ids, mask, _ = batch()
     with torch.no_grad():
-        maps = built(tiny_roberta).eval()(ids, mask, output_attentions=True).maps
+        maps = built(tiny_roberta).eval()(ids, mask, output_attentions=True).attentions
     assert maps is not None and len(maps) == 2
     assert torch.allclose(maps[0].sum(-1), torch.ones(4, 2, 9), atol=1e-5)
 

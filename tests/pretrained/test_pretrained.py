@@ -93,9 +93,9 @@ def test_a_folder_is_opened_in_float32_and_gives_the_librarys_logits(decoder: Pa
         found = opened.model(ids)
         assert torch.allclose(found.logits, expected.logits, atol=1e-6)
         assert torch.allclose(opened.model.next_token_logits(ids), expected.logits[:, -1], atol=1e-6)
-    assert found.maps is None
-    assert found.hidden is not None
-    assert found.hidden.shape == (1, 6, 16)
+    assert found.attentions is None
+    assert found.last_hidden_state is not None
+    assert found.last_hidden_state.shape == (1, 6, 16)
 
 
 def test_one_door_opens_runs_and_pretrained_models_alike(decoder: Path, encoder: Path) -> None:
@@ -139,8 +139,8 @@ def test_an_encoder_reads_a_text_in_its_frame(encoder: Path) -> None:
         short = opened.model(ids[:, :4]).logits
     assert torch.allclose(out.logits, expected, atol=1e-6)
     assert torch.allclose(out.logits[:, :4], short, atol=1e-6)
-    assert out.maps is not None
-    assert (out.maps[0][..., 4:] == 0).all()
+    assert out.attentions is not None
+    assert (out.attentions[0][..., 4:] == 0).all()
     with pytest.raises(ModelError, match="an encoder has no cache"):
         opened.model(ids, cache=load_cache(opened.model))
     with pytest.raises(ModelError, match="an encoder writes no text"):
@@ -162,10 +162,10 @@ def test_maps_come_from_the_explicit_road_and_the_fused_one_is_taken_again_after
     with torch.no_grad():
         plain, shown = model(ids), model(ids, output_attentions=True)
     assert model.inner.config._attn_implementation == "sdpa"
-    assert plain.maps is None
-    assert shown.maps is not None
-    assert [tuple(layer.shape) for layer in shown.maps] == [(1, 2, 4, 4)] * 2
-    for layer in shown.maps:
+    assert plain.attentions is None
+    assert shown.attentions is not None
+    assert [tuple(layer.shape) for layer in shown.attentions] == [(1, 2, 4, 4)] * 2
+    for layer in shown.attentions:
         assert torch.allclose(layer.sum(-1), torch.ones(1, 2, 4), atol=1e-6)
     assert torch.allclose(plain.logits, shown.logits, atol=1e-5)
 
@@ -206,7 +206,7 @@ def test_rows_of_a_cache_are_taken_as_asked() -> None:
     assert cache is not None
     with torch.no_grad():
         model.next_token_logits(rows, cache=cache)
-        cache.select(torch.tensor([1, 1, 0]))
+        cache.select_rows(torch.tensor([1, 1, 0]))
         found = model.next_token_logits(torch.tensor([[10], [11], [12]]), cache=cache)
         for i, row in enumerate(([7, 8, 9, 10], [7, 8, 9, 11], [4, 5, 6, 12])):
             assert torch.allclose(found[i], model(torch.tensor([row])).logits[0, -1], atol=1e-5)
@@ -487,6 +487,6 @@ def test_an_encoder_inside_a_package_is_opened() -> None:
     ids = torch.tensor([opened.tokenizer.encode_with_special_tokens("the cat sat")])
     with torch.no_grad():
         out = opened.model(ids, output_attentions=True)
-    assert out.maps is not None
-    assert [tuple(layer.shape) for layer in out.maps] == [(1, 12, 5, 5)] * 6
+    assert out.attentions is not None
+    assert [tuple(layer.shape) for layer in out.attentions] == [(1, 12, 5, 5)] * 6
     assert isinstance(opened.model, nn.Module)

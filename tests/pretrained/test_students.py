@@ -123,7 +123,7 @@ def test_the_stream_before_the_output_layer_gives_the_logits():
     ids = IDS.repeat(2, 1)
     with torch.no_grad():
         whole = learner(ids, mask).logits
-        torch.testing.assert_close(learner.output(learner.stream(ids, mask))[mask], whole[mask])
+        torch.testing.assert_close(learner.output(learner.compute_hidden_states(ids, mask))[mask], whole[mask])
     assert learner.is_output_linear()
 
 

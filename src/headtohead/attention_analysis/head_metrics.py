@@ -94,9 +94,9 @@ def measure_heads(model: nn.Module, batches: Iterable[BatchLike]) -> list[HeadMe
 def compute_attentions(model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, ...]:
     """The maps of a batch, a tensor for each layer."""
     output: ModelOutput = model(input_ids, attention_mask, output_attentions=True)
-    if not output.maps:
+    if not output.attentions:
         raise ModelError("the model shows no attention maps")
-    return output.maps
+    return output.attentions
 
 
 def _build_head_measures(layer: int, heads: Iterable[int], totals: Tensor, count: int) -> list[HeadMeasures]:

@@ -150,7 +150,7 @@ def _compute_layer_weights(
             output: ModelOutput = model(input_ids, attention_mask, output_attentions=True)
     finally:
         model.train(was_training)
-    maps = output.maps or ()
+    maps = output.attentions or ()
     expected = len(model.layers) if isinstance(model, Transformer) else max(1, len(maps))
     if len(maps) < expected:
         kind = f" (attention = {model.model_config.attention.kind!r})" if isinstance(model, Transformer) else ""

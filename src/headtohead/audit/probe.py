@@ -335,7 +335,7 @@ class AuditedModel:
 
 def _find_blocked_attention_length(model: nn.Module) -> int:
     """So long a text that a window takes the road that cuts it into blocks (`Sight.is_band`); 0 without a window."""
-    reaches = [m.reach for m in model.modules() if isinstance(m, Pattern)]
+    reaches = [m.window_size for m in model.modules() if isinstance(m, Pattern)]
     ends = [end for reach in reaches if None not in reach for end in reach if end is not None]
     return min(MAX_BLOCKED_LENGTH, 4 * max(16, *ends) + 7) if ends else 0
 

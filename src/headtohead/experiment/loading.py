@@ -158,11 +158,13 @@ def _check_absolute_positions(positions: list[Any]) -> list[ValidationIssue]:
             made = registry.get_part_class("position", base.ComponentConfig.model_validate(value).kind)
         except (ValueError, PartError):
             continue
-        if issubclass(made, position.Position) and made.absolute:
+        if issubclass(made, position.Position) and made.is_absolute:
             absolute.append(made.kind)
     if len(absolute) < 2:
         return []
-    return [ValidationIssue("model.position", f"two absolute position signals in one model: {' and '.join(absolute)}")]
+    return [
+        ValidationIssue("model.position", f"only one absolute position part is allowed, got {' and '.join(absolute)}")
+    ]
 
 
 def build_json_schema() -> dict[str, Any]:

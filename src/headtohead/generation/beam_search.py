@@ -105,9 +105,9 @@ class _ContrastiveSearchState:
         ids = torch.tensor([list(row) for row in sequences], device=get_device(self.model))
         known = {} if self.cache is None else {"cache": self.cache}
         out = self.model(ids, **known)  # type: ignore[operator]
-        if out.hidden is None:
+        if out.last_hidden_state is None:
             raise ModelError("contrastive search compares the vectors of tokens, and this network does not show them")
-        return out.hidden.float(), out.logits[:, -1].float()
+        return out.last_hidden_state.float(), out.logits[:, -1].float()
 
     @torch.inference_mode()
     def select_next_token(self, strategy: Strategy, prompt_length: int, stop_token_ids: tuple[int, ...]) -> int:
@@ -124,7 +124,7 @@ class _ContrastiveSearchState:
         likeness = F.cosine_similarity(tried[:, None], self.hidden_states[None], dim=-1).amax(-1)
         chosen = int(((1 - alpha) * best.values - alpha * likeness).argmax())
         if self.cache is not None:
-            self.cache.select(torch.tensor([chosen], device=likeness.device))
+            self.cache.select_rows(torch.tensor([chosen], device=likeness.device))
         self.hidden_states = torch.cat((self.hidden_states, tried[chosen : chosen + 1]))
         self.logits = after[chosen : chosen + 1]
         token = int(best.indices[chosen])
@@ -138,7 +138,7 @@ class _ContrastiveSearchState:
         if self.cache is None:
             vectors, logits = self._pass([[*self.token_ids[self.begin :], token] for token in candidate_ids])
         else:
-            self.cache.select(torch.zeros(len(candidate_ids), dtype=torch.long, device=self.logits.device))
+            self.cache.select_rows(torch.zeros(len(candidate_ids), dtype=torch.long, device=self.logits.device))
             vectors, logits = self._pass([[token] for token in candidate_ids])
         return vectors[:, -1], logits
 

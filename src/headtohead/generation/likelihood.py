@@ -101,7 +101,7 @@ def compute_losses_cached(
     rows = torch.tensor([different[one] for one in contexts])
     total = _sum_cross_entropy(logits[rows][:, None], continuations[:, :1])
     if continuations.shape[1] > 1:
-        cache.select(rows)
+        cache.select_rows(rows)
         total += _sum_cross_entropy(model(continuations[:, :-1], cache=cache).logits, continuations[:, 1:])
     return total
 

@@ -47,7 +47,7 @@ def prefill(
         return logits
     which = torch.tensor([once[tuple(row)] for row in sequences], device=device)
     if cache is not None:
-        cache.select(which)
+        cache.select_rows(which)
     return logits[which]
 
 
@@ -99,7 +99,7 @@ class DecodingSession:
         which = torch.tensor(rows, device=self.logits.device)
         self.logits = self.logits[which]
         if self.cache is not None:
-            self.cache.select(which)
+            self.cache.select_rows(which)
 
     def _read(self) -> Float[Tensor, "rows vocab"]:
         self.cache, self._step = self.model.create_cache(), None

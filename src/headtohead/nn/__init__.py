@@ -1,1 +1,1 @@
-"""Transformers composed of swappable parts: the model, its KV cache, initialisation and FLOP counts."""
+"""Transformers composed of swappable parts: the model, its KV cache, fast decoding and initialisation."""

@@ -65,7 +65,7 @@ class CustomModel(nn.Module):
         base_folder: Path = Path("."),
     ) -> None:
         super().__init__()
-        self.model_config, self.context, self.classes, self.vocab = (
+        self.model_config, self.context, self.classes, self.vocab_size = (
             model_config,
             model_config.context,
             num_classes,
@@ -103,7 +103,7 @@ class CustomModel(nn.Module):
         if self.classes is None and logits.shape[:2] != input_ids.shape and "targets" in self._forward_parameters:
             # Without targets some decoders give the last position only.
             logits = _extract_logits(self.inner(input_ids, targets=input_ids, **named))
-        wanted = (len(input_ids), self.classes) if self.classes else (*input_ids.shape, self.vocab)
+        wanted = (len(input_ids), self.classes) if self.classes else (*input_ids.shape, self.vocab_size)
         if tuple(logits.shape) != wanted:
             raise ModelError(f"{self.model_config.module}: logits have the shape {tuple(logits.shape)}, not {wanted}")
         return ModelOutput(logits)

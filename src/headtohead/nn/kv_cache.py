@@ -1,4 +1,4 @@
-"""The cache of a decoder. It belongs to whoever decodes; the model only reads and extends it."""
+"""The KV cache of a decoder. The caller that decodes owns it; the model reads and extends it."""
 
 from typing import Protocol, runtime_checkable
 
@@ -11,68 +11,70 @@ from headtohead.nn.parts.attention import LayerKVCache
 
 @runtime_checkable
 class DecodingCache(Protocol):
-    """What whoever decodes knows of a cache, ours or a pretrained model's."""
+    """What generation needs from a cache, whatever the model."""
 
     @property
     def length(self) -> int: ...
 
-    def select(self, row_indices: Int[Tensor, " kept"]) -> None:
-        """Keep these rows of the batch, in this order; a row may be taken more than once."""
+    def select_rows(self, row_indices: Int[Tensor, " kept"]) -> None:
+        """Keep these rows of the batch, in this order. Indices may repeat."""
 
 
 class KVCache:
-    """Keys and values of every layer, and the positions and padding of what was seen.
+    """Keys and values of every layer, with the position ids and the padding mask of the cached tokens.
 
-    Without padding, positions are simply 0, 1, 2 and so on, and nothing is kept of them."""
+    Without padding, position ids are 0, 1, 2, ... and are not stored."""
 
     def __init__(self, num_layers: int) -> None:
         self.layer_caches = [LayerKVCache() for _ in range(num_layers)]
         self.length = 0
-        self._at: Int[Tensor, "batch room"] | None = None
-        self._valid: Bool[Tensor, "batch room"] | None = None
+        self._position_ids: Int[Tensor, "batch capacity"] | None = None
+        self._attention_mask: Bool[Tensor, "batch capacity"] | None = None
 
     @property
-    def at(self) -> Int[Tensor, "*b key"] | None:
-        """Positions, a row for each text where there is padding."""
-        if self._at is not None:
-            return self._at[:, : self.length]
+    def position_ids(self) -> Int[Tensor, "*b key"] | None:
+        """Position ids of the cached tokens, one row per text if there is padding; None if the cache is empty."""
+        if self._position_ids is not None:
+            return self._position_ids[:, : self.length]
         return torch.arange(self.length) if self.length else None
 
     @property
     def attention_mask(self) -> Bool[Tensor, "batch key"] | None:
-        """False on padding; None where there is none."""
-        return None if self._valid is None else self._valid[:, : self.length]
+        """False on padding; None without padding."""
+        return None if self._attention_mask is None else self._attention_mask[:, : self.length]
 
-    def extend(
+    def append_positions(
         self, position_ids: Int[Tensor, "*b query"], attention_mask: Bool[Tensor, "batch query"] | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Note the positions and padding of new tokens; gives those of all."""
-        new, begin = position_ids.shape[-1], self.length
-        if attention_mask is None and self._valid is None:
-            self.length += new
+        """Store the position ids and padding of new tokens; return those of all tokens."""
+        num_new, start = position_ids.shape[-1], self.length
+        if attention_mask is None and self._attention_mask is None:
+            self.length += num_new
             return torch.arange(self.length, device=position_ids.device), None
-        batch = len(attention_mask) if attention_mask is not None else len(self._valid)  # type: ignore[arg-type]
-        self._reserve(batch, new, position_ids.device)
-        assert self._at is not None and self._valid is not None
-        self.length += new
-        self._at[:, begin : self.length] = position_ids
-        self._valid[:, begin : self.length] = True if attention_mask is None else attention_mask
-        return self._at[:, : self.length], self._valid[:, : self.length]
+        batch = len(attention_mask) if attention_mask is not None else len(self._attention_mask)  # type: ignore[arg-type]
+        self._reserve(batch, num_new, position_ids.device)
+        assert self._position_ids is not None and self._attention_mask is not None
+        self.length += num_new
+        self._position_ids[:, start : self.length] = position_ids
+        self._attention_mask[:, start : self.length] = True if attention_mask is None else attention_mask
+        return self._position_ids[:, : self.length], self._attention_mask[:, : self.length]
 
     def _reserve(self, batch: int, num_new_tokens: int, device: torch.device) -> None:
-        """Room for so many more positions, doubled when it runs out."""
-        if self._at is not None and self.length + num_new_tokens <= self._at.shape[1]:
+        """Make room for more tokens. Capacity doubles when it runs out."""
+        length, old_ids, old_mask = self.length, self._position_ids, self._attention_mask
+        if old_ids is not None and length + num_new_tokens <= old_ids.shape[1]:
             return
-        room = max(64, 2 * (self.length + num_new_tokens))
-        at = torch.arange(room, device=device).repeat(batch, 1)
-        valid = torch.ones(batch, room, dtype=torch.bool, device=device)
-        if self._at is not None and self._valid is not None:
-            at[:, : self.length], valid[:, : self.length] = self._at[:, : self.length], self._valid[:, : self.length]
-        self._at, self._valid = at, valid
+        capacity = max(64, 2 * (length + num_new_tokens))
+        self._position_ids = torch.arange(capacity, device=device).repeat(batch, 1)
+        self._attention_mask = torch.ones(batch, capacity, dtype=torch.bool, device=device)
+        if old_ids is not None and old_mask is not None:
+            self._position_ids[:, :length] = old_ids[:, :length]
+            self._attention_mask[:, :length] = old_mask[:, :length]
 
-    def select(self, row_indices: Int[Tensor, " kept"]) -> None:
-        """Keep these rows of the batch, in this order; a row may be taken more than once."""
-        for memory in self.layer_caches:
-            memory.select(row_indices)
-        if self._at is not None and self._valid is not None:
-            self._at, self._valid = self._at[row_indices], self._valid[row_indices]
+    def select_rows(self, row_indices: Int[Tensor, " kept"]) -> None:
+        """Keep these rows of the batch, in this order. Indices may repeat."""
+        for layer_cache in self.layer_caches:
+            layer_cache.select_rows(row_indices)
+        if self._position_ids is not None and self._attention_mask is not None:
+            self._position_ids = self._position_ids[row_indices]
+            self._attention_mask = self._attention_mask[row_indices]

@@ -1,4 +1,4 @@
-"""The one small protocol through which every model is used, ours, a pretrained one, or a user's own."""
+"""The protocol that every model implements: built from parts, pretrained, or a user's own module."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,22 +12,22 @@ from headtohead.nn.kv_cache import DecodingCache, KVCache
 
 @dataclass
 class ModelOutput:
-    """What a model gives back."""
+    """Output of a forward pass. Field names follow transformers."""
 
     logits: Float[Tensor, "batch *length out"]
-    """language model: (batch, length, vocab); classifier: (batch, classes)"""
-    maps: tuple[Float[Tensor, "batch heads query key"], ...] | None = None
-    """attention weights, one tensor a layer, when asked for"""
-    hidden: Float[Tensor, "batch length width"] | None = None
-    """the stream before the output layer"""
+    """(batch, length, vocab) for a language model, (batch, classes) for a classifier."""
+    attentions: tuple[Float[Tensor, "batch heads query key"], ...] | None = None
+    """Attention weights, one tensor per layer, if requested with `output_attentions`."""
+    last_hidden_state: Float[Tensor, "batch length width"] | None = None
+    """Input of the output layer."""
 
 
 @runtime_checkable
 class ModelProtocol(Protocol):
-    """Tokens in, logits out."""
+    """A model that maps token ids to logits."""
 
     context: int
-    """the longest input"""
+    """Maximum input length."""
 
     def __call__(
         self,
@@ -41,21 +41,21 @@ class ModelProtocol(Protocol):
 
 @runtime_checkable
 class Decoder(Protocol):
-    """What decoding needs of a language model: one rung above `Model`, met by all three kinds."""
+    """What generation needs from a language model."""
 
     context: int
 
     @property
     def can_pad(self) -> bool:
-        """Whether texts of different length may stand in one batch, padded on the left."""
+        """Whether a batch may hold texts of different lengths, padded on the left."""
 
     def create_cache(self) -> DecodingCache | None:
-        """An empty cache, or None: then the whole text is read anew at each step."""
+        """Return an empty cache, or None if each step has to process the whole text again."""
 
     def next_token_logits(
         self, input_ids: Int[Tensor, "batch length"], attention_mask: Tensor | None = None, *, cache: Any = None
     ) -> Float[Tensor, "batch vocab"]:
-        """The logits of what comes after the last token."""
+        """Return the next-token logits."""
 
     def build_decode_step(self, cache: Any) -> Callable[[Tensor], Tensor]:
-        """A function that reads one more token of each row, (batch, 1), with this cache: logits of what comes next."""
+        """Return a function from the latest token of each row, (batch, 1), to next-token logits, using this cache."""

@@ -1,4 +1,4 @@
-"""Random draws from a stream of their own."""
+"""Seeded regions of PyTorch's random number generators."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,16 +9,18 @@ from headtohead import rng
 
 
 @contextmanager
-def fork_seeded_rng(*what: int | str) -> Iterator[None]:
-    """Everything drawn inside comes from a stream of its own, and nothing outside is disturbed."""
+def fork_seeded_rng(*labels: int | str) -> Iterator[None]:
+    """Seed the CPU generator from `labels` inside the context; restore its state afterwards."""
     with torch.random.fork_rng(devices=[]):
-        seed_devices(rng.derive_seed(*what))
+        seed_devices(rng.derive_seed(*labels))
         yield
 
 
 def seed_devices(seed: int) -> None:
-    """torch.manual_seed for the devices in use only: for a device that is not, it notes a traceback to seed it later,
-    which takes longer than a step of a small model."""
+    """Seed the generators of the devices in use.
+
+    torch.manual_seed also records a traceback for each device that is not initialised yet, to seed it later. That takes
+    longer than a training step of a small model."""
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)

@@ -1,6 +1,6 @@
-"""One transformer for both: a decoder language model or an encoder classifier, from parts in named slots."""
+"""A transformer built from parts in named slots: a decoder language model or an encoder classifier."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -25,7 +25,7 @@ HiddenStates = Float[Tensor, "batch length width"]
 
 
 class TransformerLayer(nn.Module):
-    """One block with what it holds."""
+    """One layer: a block with its attention and feed-forward parts."""
 
     def __init__(self, block: Block, attention: Attention, feedforward: FeedForward) -> None:
         super().__init__()
@@ -34,10 +34,11 @@ class TransformerLayer(nn.Module):
     def forward(
         self, x: HiddenStates, attention_context: AttentionContext, layer_index: int
     ) -> tuple[HiddenStates, Tensor | None]:
-        maps: list[Tensor | None] = []
-        attend = partial(self._attend, attention_context, layer_index, maps)
+        """Return the hidden states, and the attention weights if requested."""
+        attentions: list[Tensor | None] = []
+        attend = partial(self._attend, attention_context, layer_index, attentions)
         out: Tensor = self.block(x, attend, None if self.feedforward.is_absent else self.feedforward)
-        return out, maps[0] if maps else None
+        return out, attentions[0] if attentions else None
 
     def _attend(
         self,
@@ -46,10 +47,10 @@ class TransformerLayer(nn.Module):
         attentions: list[Tensor | None],
         hidden_states: HiddenStates,
     ) -> HiddenStates:
-        """Attention as the block knows it, a function of the stream; the maps are put aside."""
+        """Attention as a function of the hidden states only, as blocks call it. Appends the weights to `attentions`."""
         out: Tensor
-        out, seen = self.attention(hidden_states, attention_context, layer_index)
-        attentions.append(seen)
+        out, weights = self.attention(hidden_states, attention_context, layer_index)
+        attentions.append(weights)
         return out
 
 
@@ -77,7 +78,7 @@ class Transformer(nn.Module):
             head_dim=model_config.resolved_head_dim,
             layers=model_config.layers,
             context=model_config.context,
-            vocab=vocab_size,
+            vocab_size=vocab_size,
             is_causal=num_classes is None if is_causal is None else is_causal,
             dropout=model_config.dropout,
         )
@@ -99,7 +100,7 @@ class Transformer(nn.Module):
             self.pool = registry.build_part("pool", model_config.pool, sizes)
             self.classifier = _build_classifier(model_config.width, model_config.classifier_hidden, num_classes)
         self._attn_implementations = frozenset[AttentionImplementation]({"eager", "sdpa"})
-        for module in self.modules():  # walked once: every pass asks
+        for module in self.modules():  # collected once, because every forward pass needs it
             if isinstance(module, Part):
                 self._attn_implementations &= module.attn_implementations
 
@@ -123,8 +124,8 @@ class Transformer(nn.Module):
         return TransformerLayer(block, attention, feedforward)
 
     def _build_pattern(self, layer_index: int) -> Pattern:
-        """Layers that chose alike share a pattern, and with it the mask that is computed once a pass; one that learns
-        something is each layer's own."""
+        """Return the pattern of a layer. Layers with equal patterns share one module, so that its mask is computed once
+        per pass, unless it has parameters or buffers."""
         chosen = self.model_config.get_layer_pattern(layer_index, "causal" if self.sizes.is_causal else "full")
         if chosen in self._shared_patterns:
             return self._shared_patterns[chosen]
@@ -137,33 +138,32 @@ class Transformer(nn.Module):
         return pattern
 
     def _check_positions(self) -> None:
-        absolute = [p.kind for p in self._iterate_position_parts() if p.absolute]
+        absolute = [part.kind for part in self.position_parts if part.is_absolute]
         if len(absolute) > 1:
-            raise ModelError(f"two absolute position signals in one model: {' and '.join(absolute)}")
+            raise ModelError(f"only one absolute position part is allowed, got {' and '.join(absolute)}")
 
     @property
     def is_causal(self) -> bool:
         return self.sizes.is_causal
 
-    def _iterate_position_parts(self) -> Iterator[Position]:
-        for position in self.positions:
-            assert isinstance(position, Position)
-            yield position
+    @property
+    def position_parts(self) -> list[Position]:
+        return list(self.positions)  # type: ignore[arg-type]
 
     @property
-    def limit(self) -> int | None:
-        """The longest input that the position parts can take; None: any."""
-        return min((p.limit for p in self._iterate_position_parts() if p.limit is not None), default=None)
+    def max_positions(self) -> int | None:
+        """Longest input that all position parts support; None means any."""
+        return min((p.max_positions for p in self.position_parts if p.max_positions is not None), default=None)
 
     @property
     def attn_implementations(self) -> frozenset[AttentionImplementation]:
-        """The roads that every part allows."""
+        """Attention implementations that every part supports."""
         return self._attn_implementations
 
     @property
     def violates(self) -> frozenset[Invariant]:
-        """The laws that some part declares to break."""
-        return frozenset(law for m in self.modules() if isinstance(m, Part) for law in m.violates)
+        """Invariants that at least one part declares to violate."""
+        return frozenset(invariant for m in self.modules() if isinstance(m, Part) for invariant in m.violates)
 
     def forward(
         self,
@@ -174,7 +174,7 @@ class Transformer(nn.Module):
         output_attentions: bool = False,
         attn_implementation: AttentionImplementation | None = None,
     ) -> ModelOutput:
-        x, maps_of_layers = self.stream(
+        x, attentions = self.compute_hidden_states(
             input_ids,
             attention_mask,
             cache=cache,
@@ -182,34 +182,35 @@ class Transformer(nn.Module):
             attn_implementation=attn_implementation,
         )
         if self.classes is None:
-            return ModelOutput(self.output(x), maps_of_layers, x)
-        valid = self._valid(input_ids, attention_mask)
-        everything = torch.ones_like(input_ids, dtype=torch.bool)
-        return ModelOutput(self.classifier(self.pool(x, everything if valid is None else valid)), maps_of_layers, x)
+            return ModelOutput(self.output(x), attentions, x)
+        mask = self._resolve_padding_mask(attention_mask)
+        pooled = self.pool(x, torch.ones_like(input_ids, dtype=torch.bool) if mask is None else mask)
+        return ModelOutput(self.classifier(pooled), attentions, x)
 
     def next_token_logits(
         self, input_ids: InputIds, attention_mask: Tensor | None = None, *, cache: KVCache | None = None
     ) -> Float[Tensor, "batch vocab"]:
-        """What comes after the last token: the vocabulary layer is asked once a row and not once a token."""
-        x, _ = self.stream(input_ids, attention_mask, cache=cache)
+        """Return next-token logits. Applies the output layer to the last position only."""
+        x, _ = self.compute_hidden_states(input_ids, attention_mask, cache=cache)
         logits: Tensor = self.output(x[:, -1])
         return logits
 
     def create_cache(self) -> KVCache | None:
-        """An empty cache for whoever decodes; None when a part breaks the law of the cache."""
+        """Return an empty cache, or None if a part violates the cache invariant."""
         return None if "kv-cache" in self.violates else KVCache(len(self.layers))
 
     def build_decode_step(self, cache: KVCache) -> Callable[[InputIds], Tensor]:
-        """A function that reads one more token of each row, with this cache: the quick road where every part has one.
-        It holds the weights as they are now."""
+        """Return a function from the latest token of each row to next-token logits, using this cache.
+
+        It takes the fast path if every part supports it, and then keeps a copy of the current weights."""
         return fast_decode.build_fast_decoder(self, cache) or partial(self.next_token_logits, cache=cache)
 
     @property
     def can_pad(self) -> bool:
-        """Whether texts of different length may stand in one batch: padding is masked, and no row sees another."""
+        """Whether a batch may hold texts of different lengths: padding is masked and rows are independent."""
         return self.model_config.mask_padding and "batch-independence" not in self.violates
 
-    def stream(
+    def compute_hidden_states(
         self,
         input_ids: InputIds,
         attention_mask: Tensor | None = None,
@@ -218,21 +219,21 @@ class Transformer(nn.Module):
         output_attentions: bool = False,
         attn_implementation: AttentionImplementation | None = None,
     ) -> tuple[HiddenStates, tuple[Tensor, ...] | None]:
-        """All but the output layer: what the loss and decoding start from."""
-        valid = self._valid(input_ids, attention_mask)
-        sight = self._build_attention_context(input_ids, valid, cache, output_attentions, attn_implementation)
+        """Return the input of the output layer, and the attention weights of each layer if requested."""
+        mask = self._resolve_padding_mask(attention_mask)
+        context = self._build_attention_context(input_ids, mask, cache, output_attentions, attn_implementation)
         x = self.embedding(input_ids)
-        for position in self._iterate_position_parts():
-            x = position.embed(x, sight.query_positions)
+        for part in context.position_parts:
+            x = part.add_positions(x, context.query_positions)
         x = self.drop(self.embedding_norm(x))
-        seen: list[Tensor] = []
+        attentions: list[Tensor] = []
         for index, layer in enumerate(self.layers):
-            x, layer_maps = layer(x, sight, index)
-            if layer_maps is not None:
-                seen.append(layer_maps)
-        return self.final_norm(x), tuple(seen) if output_attentions else None
+            x, weights = layer(x, context, index)
+            if weights is not None:
+                attentions.append(weights)
+        return self.final_norm(x), tuple(attentions) if output_attentions else None
 
-    def _valid(self, input_ids: InputIds, attention_mask: Tensor | None) -> Bool[Tensor, "batch length"] | None:
+    def _resolve_padding_mask(self, attention_mask: Tensor | None) -> Bool[Tensor, "batch length"] | None:
         if attention_mask is None or not self.model_config.mask_padding:
             return None
         return attention_mask.bool()
@@ -248,36 +249,39 @@ class Transformer(nn.Module):
         batch, length = input_ids.shape
         if attention_mask is None and (cache is None or cache.attention_mask is None):
             start = cache.length if cache is not None else 0
-            at = torch.arange(start, start + length, device=input_ids.device)
-            end = start + length
+            position_ids = torch.arange(start, start + length, device=input_ids.device)
+            num_positions = start + length
         else:
             # A token's position is the number of tokens before it that are not padding.
-            known = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask
-            at = known.long().cumsum(1) - 1
-            if cache is not None and cache.at is not None:
-                past = (
-                    cache.attention_mask.sum(1)
-                    if cache.attention_mask is not None
-                    else at.new_full((batch,), cache.length)
-                )
-                at = at + past[:, None]
-            at = at.clamp_min(0)
-            end = int(at.max()) + 1 if self.limit is not None else 0
-        self.check_length(end)
-        key_at, key_valid = (at, attention_mask) if cache is None else cache.extend(at, attention_mask)
-        chosen = self._select_attn_implementation(output_attentions, attn_implementation)
-        memories = cache.layer_caches if cache is not None else None
+            mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask
+            position_ids = mask.long().cumsum(1) - 1
+            if cache is not None and cache.length:
+                past_mask = cache.attention_mask
+                num_past = position_ids.new_full((batch,), cache.length) if past_mask is None else past_mask.sum(1)
+                position_ids = position_ids + num_past[:, None]
+            position_ids = position_ids.clamp_min(0)
+            num_positions = int(position_ids.max()) + 1 if self.max_positions is not None else 0
+        self.check_length(num_positions)
+        key_positions, key_mask = position_ids, attention_mask
+        if cache is not None:
+            key_positions, key_mask = cache.append_positions(position_ids, attention_mask)
         return AttentionContext(
-            at, key_at, list(self._iterate_position_parts()), key_valid, chosen, output_attentions, memories
+            position_ids,
+            key_positions,
+            self.position_parts,
+            key_mask,
+            self._select_attn_implementation(output_attentions, attn_implementation),
+            output_attentions,
+            cache.layer_caches if cache is not None else None,
         )
 
     def check_length(self, num_positions: int) -> None:
-        """An error when a position part does not know so many positions."""
-        if self.limit is not None and num_positions > self.limit:
+        """Raise ModelError if a position part does not support this many positions."""
+        if self.max_positions is not None and num_positions > self.max_positions:
             raise ModelError(
-                f"{num_positions} positions are more than the {self.limit} that the model's position part knows "
-                f"({', '.join(p.kind for p in self._iterate_position_parts())}); "
-                "take a position that extends (none, sinusoidal, alibi, rope), or a shorter text"
+                f"the text needs {num_positions} positions, but the model supports {self.max_positions} "
+                f"(position: {', '.join(part.kind for part in self.position_parts)}); "
+                "use a shorter text, or a position part without a limit (none, sinusoidal, alibi, rope)"
             )
 
     def _select_attn_implementation(
@@ -287,7 +291,8 @@ class Transformer(nn.Module):
             attn_implementation = "eager"
         if (attn_implementation or "sdpa") not in self.attn_implementations:
             raise ModelError(
-                f"the {attn_implementation} road is closed: a part of this model allows {', '.join(self.attn_implementations)} only"  # noqa: E501
+                f'attention implementation "{attn_implementation}" is not available: '
+                f"the parts of this model support only {', '.join(sorted(self.attn_implementations)) or 'none'}"
             )
         return attn_implementation or "sdpa"
 

@@ -153,7 +153,7 @@ class StudentModel(PretrainedModel):
         found: nn.Linear = self.inner.get_output_embeddings()
         return found
 
-    def stream(
+    def compute_hidden_states(
         self, input_ids: Int[Tensor, "batch length"], attention_mask: Tensor | None = None
     ) -> Float[Tensor, "batch length width"]:
         """The stream that the output layer reads."""
@@ -171,7 +171,12 @@ class StudentModel(PretrainedModel):
                 ids = torch.tensor([[1, 2]], device=next(self.parameters()).device)
                 whole = self(ids).logits
                 self._is_output_linear = bool(
-                    torch.allclose(self.output(self.stream(ids)), whole, atol=LOGITS_TOLERANCE, rtol=LOGITS_TOLERANCE)
+                    torch.allclose(
+                        self.output(self.compute_hidden_states(ids)),
+                        whole,
+                        atol=LOGITS_TOLERANCE,
+                        rtol=LOGITS_TOLERANCE,
+                    )
                 )
             self.train(was_training)
         return self._is_output_linear

@@ -44,7 +44,7 @@ class PretrainedCache:
         self.length = 0
         self.attention_mask: Bool[Tensor, "batch key"] | None = None
 
-    def extend(
+    def append_attention_mask(
         self, num_new_tokens: int, attention_mask: Bool[Tensor, "batch query"] | None, batch_size: int
     ) -> Tensor | None:
         """Note the padding of new tokens; gives that of all."""
@@ -58,7 +58,7 @@ class PretrainedCache:
         self.length += num_new_tokens
         return self.attention_mask
 
-    def select(self, row_indices: Int[Tensor, " kept"]) -> None:
+    def select_rows(self, row_indices: Int[Tensor, " kept"]) -> None:
         """Keep these rows of the batch, in this order; a row may be taken more than once."""
         self.inner.batch_select_indices(row_indices)
         if self.attention_mask is not None:
@@ -148,7 +148,7 @@ class PretrainedModel(nn.Module):
             )
         valid = None if attention_mask is None else attention_mask.bool()
         start = cache.length if cache is not None else 0
-        seen = valid if cache is None else cache.extend(length, valid, batch)
+        seen = valid if cache is None else cache.append_attention_mask(length, valid, batch)
         if seen is not None:
             forward_kwargs["attention_mask"] = seen.long()
         if "position_ids" in self._forward_parameters and self.target is not Target.NONE:

@@ -99,7 +99,7 @@ def _has_hidden_states(model: nn.Module) -> bool:
 
 def _select_predicted_hidden_states(model: Any, batch: Batch) -> tuple[nn.Linear, Tensor, Tensor]:
     """The output layer, the stream where something is predicted, and what."""
-    found = model.stream(batch.input_ids, batch.attention_mask)
+    found = model.compute_hidden_states(batch.input_ids, batch.attention_mask)
     hidden = found[0] if isinstance(found, tuple) else found
     counted = batch.labels != IGNORE_INDEX
     return model.output, hidden[counted], batch.labels[counted]

@@ -94,7 +94,7 @@ class LanguageModelObjective:
     @staticmethod
     def _select_predicted_hidden_states(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
         """The stream where something is predicted, and what; the vocabulary layer is not asked about the rest."""
-        hidden, _ = model.stream(batch.input_ids, batch.attention_mask)
+        hidden, _ = model.compute_hidden_states(batch.input_ids, batch.attention_mask)
         if batch.attention_mask is None:
             return hidden.flatten(0, 1), batch.labels.flatten()
         counted = batch.labels != IGNORE_INDEX

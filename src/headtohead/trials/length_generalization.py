@@ -133,7 +133,7 @@ def _measure_saved_activation_bytes(model: Transformer, ids: Tensor) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        stream, _ = model.stream(ids)
+        stream, _ = model.compute_hidden_states(ids)
     for parameter in model.parameters():
         sizes.pop(parameter.untyped_storage().data_ptr(), None)
     stream.sum().backward()  # the graph has held everything until here, so that no address was used twice
@@ -143,7 +143,7 @@ def _measure_saved_activation_bytes(model: Transformer, ids: Tensor) -> int:
 
 def _time_forward_backward(model: Transformer, ids: Tensor) -> float:
     began = time.perf_counter()
-    stream, _ = model.stream(ids)
+    stream, _ = model.compute_hidden_states(ids)
     stream.sum().backward()
     model.zero_grad(set_to_none=True)
     return time.perf_counter() - began

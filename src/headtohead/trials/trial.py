@@ -371,7 +371,7 @@ def _write_attention_maps(
     arrays = {}
     with torch.no_grad():
         for when, one in (("before", before), ("after", model)):
-            for layer, maps in enumerate(one(torch.tensor([ids]), output_attentions=True).maps or ()):
+            for layer, maps in enumerate(one(torch.tensor([ids]), output_attentions=True).attentions or ()):
                 arrays[f"{when}.{layer}"] = maps[0].to(torch.float32).numpy()
     write_bytes(folder / "maps.safetensors", pack(arrays))
     write_json(folder / "maps.json", {"text": text, "tokens": [dataset.tokenizer.id_to_token(i) for i in ids]})

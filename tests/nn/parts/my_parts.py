@@ -19,7 +19,7 @@ class SqrtAlibi(Position):
         super().__init__(sizes)
         self.strength = nn.Parameter(torch.full((sizes.heads,), strength))
 
-    def bias(self, query_at: Tensor, key_at: Tensor) -> Tensor:
+    def compute_bias(self, query_at: Tensor, key_at: Tensor) -> Tensor:
         distance = (query_at[..., :, None] - key_at[..., None, :]).abs().to(self.strength.dtype)
         return -self.strength[:, None, None] * distance[..., None, :, :].sqrt()
 
@@ -35,10 +35,10 @@ class EveryOther(Pattern):
         self.step = step
 
     @property
-    def reach(self) -> tuple[int | None, int | None]:
+    def window_size(self) -> tuple[int | None, int | None]:
         return (None, 0)
 
-    def allows(self, query_at: Tensor, key_at: Tensor) -> Tensor:
+    def compute_mask(self, query_at: Tensor, key_at: Tensor) -> Tensor:
         behind = query_at[..., :, None] - key_at[..., None, :]
         return (behind >= 0) & (behind % self.step == 0)
 

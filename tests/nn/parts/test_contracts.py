@@ -23,7 +23,7 @@ from headtohead.testing import check_part
 
 
 def sizes(**changes: Any) -> ModelSizes:
-    base = {"width": 16, "heads": 4, "head_dim": 4, "layers": 1, "context": 32, "vocab": 7, "is_causal": True}
+    base = {"width": 16, "heads": 4, "head_dim": 4, "layers": 1, "context": 32, "vocab_size": 7, "is_causal": True}
     return ModelSizes(**{**base, **changes})
 
 
@@ -33,7 +33,7 @@ def built(slot: str, kind: str, options: dict[str, Any] | None = None, **changes
 
 def seen_by(pattern: Pattern, query: int, length: int = 32) -> list[int]:
     """The positions that this one may look at."""
-    allowed = pattern.allows(torch.tensor([query]), torch.arange(length))
+    allowed = pattern.compute_mask(torch.tensor([query]), torch.arange(length))
     return allowed[0].nonzero().flatten().tolist()
 
 
@@ -73,14 +73,14 @@ def test_alibi_slopes_of_other_numbers_follow_the_papers_recipe(heads: int) -> N
 def test_alibi_falls_linearly_and_symmetrically(causal: bool) -> None:
     alibi = built("position", "alibi", is_causal=causal)
     at = torch.arange(6)
-    bias = alibi.bias(at, at)
+    bias = alibi.compute_bias(at, at)
     expected = -torch.tensor(compute_alibi_slopes(4))[:, None, None] * (at[:, None] - at[None, :]).abs()
     assert torch.equal(bias, expected)
     assert torch.equal(bias, bias.transpose(-1, -2))
 
 
 def test_alibi_takes_a_slope_for_every_head() -> None:
-    bias = built("position", "alibi", {"slope": 1.0}).bias(torch.tensor([5]), torch.tensor([3, 5]))
+    bias = built("position", "alibi", {"slope": 1.0}).compute_bias(torch.tensor([5]), torch.tensor([3, 5]))
     assert torch.equal(bias, torch.tensor([[[-2.0, 0.0]]]).expand(4, 1, 2))
 
 
@@ -89,7 +89,7 @@ def test_alibi_takes_a_slope_for_every_head() -> None:
 def test_sinusoidal_is_the_formula(width: int, base: float) -> None:
     """Vaswani et al. 2017, section 3.5: PE(pos, 2i) = sin(pos / base^(2i/d)), PE(pos, 2i+1) = cos of the same."""
     position = built("position", "sinusoidal", {"base": base}, width=width)
-    signal = position.embed(torch.zeros(1, 9, width), torch.arange(9))[0]
+    signal = position.add_positions(torch.zeros(1, 9, width), torch.arange(9))[0]
     for at in range(9):
         for feature in range(width):
             angle = at / base ** (2 * (feature // 2) / width)
@@ -128,7 +128,7 @@ def test_rope_turns_only_its_fraction_of_a_head() -> None:
 
 @pytest.mark.parametrize(
     ("fraction", "head_dim", "words"),
-    [(0.0, 8, r"in \(0, 1\], not 0\.0"), (1.5, 8, r"not 1\.5"), (0.1, 4, "a head of 4 times 0.1 leaves nothing")],
+    [(0.0, 8, r"in \(0, 1\], got 0\.0"), (1.5, 8, r"got 1\.5"), (0.1, 4, "0.1 of head_dim 4 leaves no dimensions")],
 )
 def test_rope_with_an_impossible_fraction_is_an_error(fraction: float, head_dim: int, words: str) -> None:
     with pytest.raises(ModelError, match=words):
@@ -137,7 +137,7 @@ def test_rope_with_an_impossible_fraction_is_an_error(fraction: float, head_dim:
 
 def test_a_second_absolute_position_is_an_error() -> None:
     model = config_model.TransformerConfig.model_validate({"position": ["learned", "alibi", "sinusoidal"]})
-    with pytest.raises(ModelError, match="two absolute position signals in one model: learned and sinusoidal"):
+    with pytest.raises(ModelError, match="only one absolute position part is allowed, got learned and sinusoidal"):
         build_model(model, 7)
 
 
@@ -153,27 +153,27 @@ def test_a_window_counts_the_token_itself() -> None:
     assert seen_by(window, 20) == [13, 14, 15, 16, 17, 18, 19, 20]
     assert seen_by(window, 2) == [0, 1, 2]
     assert seen_by(built("pattern", "window", {"size": 1}), 20) == [20]
-    assert window.reach == (7, 0)
+    assert window.window_size == (7, 0)
 
 
 def test_a_window_is_symmetric_in_an_encoder() -> None:
     window = built("pattern", "window", {"size": 3}, is_causal=False)
     assert seen_by(window, 20) == [18, 19, 20, 21, 22]
-    assert window.reach == (2, 2)
+    assert window.window_size == (2, 2)
 
 
 def test_patterns_join_by_and() -> None:
     window = built("pattern", "window", {"size": 3}, is_causal=False)
     both = built("pattern", "causal", is_causal=False) & window
     assert seen_by(both, 20) == [18, 19, 20]
-    assert both.reach == (2, 0)
-    assert (built("pattern", "full", is_causal=False) & window).reach == (2, 2)
-    assert (built("pattern", "full") & built("pattern", "causal")).reach == (None, 0)
+    assert both.window_size == (2, 0)
+    assert (built("pattern", "full", is_causal=False) & window).window_size == (2, 2)
+    assert (built("pattern", "full") & built("pattern", "causal")).window_size == (None, 0)
 
 
 def test_a_pattern_looks_at_positions_and_not_at_indices() -> None:
     causal = built("pattern", "causal")
-    allowed = causal.allows(torch.tensor([7]), torch.tensor([9, 3, 7, 8]))
+    allowed = causal.compute_mask(torch.tensor([7]), torch.tensor([9, 3, 7, 8]))
     assert allowed.tolist() == [[False, True, True, False]]
 
 
@@ -181,7 +181,7 @@ def test_each_layer_may_have_its_own_pattern() -> None:
     model = config_model.TransformerConfig.model_validate(
         {"layers": 3, "pattern": {"layers": ["causal", {"kind": "window", "size": 2}]}, "context": 8}
     )
-    maps = build_model(model, 7).eval()(torch.arange(6)[None], output_attentions=True).maps
+    maps = build_model(model, 7).eval()(torch.arange(6)[None], output_attentions=True).attentions
     reach = [int((m[0, 0, 5] > 0).sum()) for m in maps]
     assert reach == [6, 2, 6]  # a list shorter than the model is repeated
 
@@ -196,14 +196,14 @@ def test_a_full_pattern_in_a_decoder_owns_up_to_reading_the_future() -> None:
 @pytest.mark.parametrize(("kind", "options"), [("full", {}), ("causal", {}), ("window", {"size": 5})])
 def test_a_relative_pattern_is_the_same_everywhere(kind: str, options: dict[str, int], causal: bool) -> None:
     pattern = built("pattern", kind, options, is_causal=causal)
-    assert pattern.relative
+    assert pattern.is_relative
     here = torch.arange(20)
-    assert torch.equal(pattern.allows(here, here), pattern.allows(here + 7, here + 7))
-    assert (pattern & pattern).relative
+    assert torch.equal(pattern.compute_mask(here, here), pattern.compute_mask(here + 7, here + 7))
+    assert (pattern & pattern).is_relative
 
 
 def test_a_window_of_nothing_is_an_error() -> None:
-    with pytest.raises(ModelError, match="window: size counts the token itself and is at least 1, not 0"):
+    with pytest.raises(ModelError, match="window: size counts the token itself and must be at least 1, got 0"):
         built("pattern", "window", {"size": 0})
 
 
@@ -408,9 +408,9 @@ def test_pools_are_what_they_are_called() -> None:
 def test_defaults_of_the_contracts_are_harmless() -> None:
     x, at = torch.randn(1, 3, 16), torch.arange(3)
     position = Position(sizes())
-    assert torch.equal(position.embed(x, at), x)
-    assert position.bias(at, at) is None
-    assert (position.absolute, position.limit, Part(sizes()).violates) == (False, None, frozenset())
+    assert torch.equal(position.add_positions(x, at), x)
+    assert position.compute_bias(at, at) is None
+    assert (position.is_absolute, position.max_positions, Part(sizes()).violates) == (False, None, frozenset())
 
 
 def test_small_models_of_the_bench_are_small() -> None:

@@ -149,7 +149,7 @@ def test_a_law_declared_and_kept_is_caught(enter: Any) -> None:
 
 def test_a_pattern_that_forgets_to_say_how_far_it_reaches_is_told_so(enter: Any) -> None:
     class Broken(Pattern):
-        def allows(self, query_at: Tensor, key_at: Tensor) -> Tensor:
+        def compute_mask(self, query_at: Tensor, key_at: Tensor) -> Tensor:
             return query_at[..., :, None] >= key_at[..., None, :]
 
     enter("pattern", Broken)
@@ -159,15 +159,15 @@ def test_a_pattern_that_forgets_to_say_how_far_it_reaches_is_told_so(enter: Any)
 def test_a_reach_that_is_too_short_is_caught(enter: Any) -> None:
     class Broken(Pattern):
         @property
-        def reach(self) -> tuple[int | None, int | None]:
+        def window_size(self) -> tuple[int | None, int | None]:
             return (2, 0)
 
-        def allows(self, query_at: Tensor, key_at: Tensor) -> Tensor:
+        def compute_mask(self, query_at: Tensor, key_at: Tensor) -> Tensor:
             return query_at[..., :, None] >= key_at[..., None, :]
 
     enter("pattern", Broken)
     found = failed("pattern", "contract", "attention-implementations")
-    assert "reach says 2 behind, and allows looks 11 behind" in found["contract"].found
+    assert "window_size says 2 behind, but compute_mask allows 11 behind" in found["contract"].found
     assert "attention-implementations" in found
 
 
@@ -254,7 +254,7 @@ def test_roads_that_differ_are_caught(enter: Any) -> None:
     """The fast road asks for the bias block by block: one that depends on how many are asked for is not a bias."""
 
     class Broken(Position):
-        def bias(self, query_at: Tensor, key_at: Tensor) -> Tensor:
+        def compute_bias(self, query_at: Tensor, key_at: Tensor) -> Tensor:
             far = (query_at[..., :, None] - key_at[..., None, :]).abs()[..., None, :, :]
             return -far * (0.1 if query_at.shape[-1] > 20 else 0.2)
 
@@ -393,16 +393,16 @@ def test_another_shape_is_caught(enter: Any) -> None:
 
 def test_an_absolute_signal_that_is_not_owned_up_to_is_caught(enter: Any) -> None:
     class Broken(Position):
-        def embed(self, x: Tensor, at: Tensor) -> Tensor:
+        def add_positions(self, x: Tensor, at: Tensor) -> Tensor:
             return x + at[..., None].to(x.dtype) / 10
 
     enter("position", Broken)
-    assert "say so with absolute = True" in failed("position", "contract")["contract"].found
+    assert "declare is_absolute = True" in failed("position", "contract")["contract"].found
 
 
 def test_a_bias_for_one_text_only_is_caught(enter: Any) -> None:
     class Broken(Position):
-        def bias(self, query_at: Tensor, key_at: Tensor) -> Tensor:
+        def compute_bias(self, query_at: Tensor, key_at: Tensor) -> Tensor:
             far = query_at[:, None] - key_at[None, :]
             return -far.abs().expand(self.sizes.heads, *far.shape)
 

@@ -164,7 +164,7 @@ def test_options_that_fit_are_no_faults(slot: str, value: Any) -> None:
 
 
 def test_building_with_options_that_do_not_fit_is_an_error() -> None:
-    sizes = ModelSizes(width=16, heads=4, head_dim=4, layers=1, context=32, vocab=7, is_causal=True)
+    sizes = ModelSizes(width=16, heads=4, head_dim=4, layers=1, context=32, vocab_size=7, is_causal=True)
     with pytest.raises(PartError, match=r"merge\.by: must be a whole number, not 'one'"):
         parts_registry.build_part("merge", base.ComponentConfig(kind="shift", by="one"), sizes)
 

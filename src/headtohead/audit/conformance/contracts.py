@@ -67,32 +67,32 @@ def check_position(part: Position, dtype: torch.dtype) -> str:
     x, q = _draw_hidden_states(part, dtype), _draw_heads(part, dtype)
     at = torch.arange(SEQUENCE_LENGTH)
     rows = at.expand(NUM_ROWS, SEQUENCE_LENGTH)
-    for what, method, given in (("embed", part.embed, x), ("rotate", part.rotate, q)):
+    for what, method, given in (("add_positions", part.add_positions, x), ("rotate", part.rotate, q)):
         moved = method(given, at)
         _check_shape_and_dtype(what, moved, tuple(given.shape), dtype)
         _check_close(f"{what} with a batch axis on the positions", method(given, rows), moved)
-    bias = part.bias(at, at)
+    bias = part.compute_bias(at, at)
     if bias is not None:
         wanted = (part.sizes.heads, SEQUENCE_LENGTH, SEQUENCE_LENGTH)
         if bias.dim() != 3 or bias.shape[0] not in (1, wanted[0]) or tuple(bias.shape[1:]) != wanted[1:]:
             raise CheckFailedError(f"bias gives the shape {tuple(bias.shape)}, not {wanted} (heads, query, key)")
-        per_row = part.bias(rows, rows)
+        per_row = part.compute_bias(rows, rows)
         if per_row is None or per_row.shape != (NUM_ROWS, *bias.shape):
             found = None if per_row is None else tuple(per_row.shape)
             raise CheckFailedError(f"bias with a batch axis gives {found}, not {(NUM_ROWS, *bias.shape)}")
         _check_close("bias with a batch axis on the positions", per_row[1], bias)
-        blocks = part.bias(rows[:, None], rows[:, None])
+        blocks = part.compute_bias(rows[:, None], rows[:, None])
         if blocks is None or blocks.shape != (NUM_ROWS, 1, *bias.shape):
             raise CheckFailedError(
                 "bias takes positions with any axes in front; with two of them it gives another shape"
             )
-    room = SEQUENCE_LENGTH if part.limit is None else min(SEQUENCE_LENGTH, part.limit - SEQUENCE_LENGTH)
-    signal = room > 0 and not torch.equal(part.embed(x, at), part.embed(x, at + room))
-    if signal and not part.absolute:
+    room = SEQUENCE_LENGTH if part.max_positions is None else min(SEQUENCE_LENGTH, part.max_positions - SEQUENCE_LENGTH)
+    signal = room > 0 and not torch.equal(part.add_positions(x, at), part.add_positions(x, at + room))
+    if signal and not part.is_absolute:
         raise CheckFailedError(
-            "embed adds a signal to the input; say so with absolute = True, since a model takes one at most"
+            "add_positions changes the input: declare is_absolute = True, because a model accepts only one such part"
         )
-    return "embed, rotate and bias keep to their shapes, with and without a batch axis"
+    return "add_positions, rotate and compute_bias keep to their shapes, with and without a batch axis"
 
 
 def _check_close(label: str, actual: Tensor, expected: Tensor) -> None:
@@ -104,20 +104,21 @@ def _check_close(label: str, actual: Tensor, expected: Tensor) -> None:
 def check_pattern(part: Pattern, dtype: torch.dtype) -> str:
     """True or false for each pair, with any axes in front, and nothing allowed beyond the reach."""
     query_at, key_at = torch.arange(5, 5 + SEQUENCE_LENGTH), torch.arange(40)
-    allowed = part.allows(query_at, key_at)
-    _check_shape_and_dtype("allows", allowed, (SEQUENCE_LENGTH, 40), torch.bool)
-    rows = part.allows(query_at.expand(NUM_ROWS, 2, SEQUENCE_LENGTH), key_at.expand(NUM_ROWS, 2, 40))
-    _check_shape_and_dtype("allows with axes in front", rows, (NUM_ROWS, 2, SEQUENCE_LENGTH, 40), torch.bool)
+    allowed = part.compute_mask(query_at, key_at)
+    _check_shape_and_dtype("compute_mask", allowed, (SEQUENCE_LENGTH, 40), torch.bool)
+    rows = part.compute_mask(query_at.expand(NUM_ROWS, 2, SEQUENCE_LENGTH), key_at.expand(NUM_ROWS, 2, 40))
+    _check_shape_and_dtype("compute_mask with leading axes", rows, (NUM_ROWS, 2, SEQUENCE_LENGTH, 40), torch.bool)
     if not torch.equal(rows[1, 1], allowed):
-        raise CheckFailedError("allows gives something else when the positions have axes in front")
+        raise CheckFailedError("compute_mask gives different results when positions have leading axes")
     behind = query_at[:, None] - key_at[None, :]
-    for name, limit, distance in zip(("behind", "ahead"), part.reach, (behind, -behind), strict=True):
+    for name, limit, distance in zip(("behind", "ahead"), part.window_size, (behind, -behind), strict=True):
         if limit is not None and bool((allowed & (distance > limit)).any()):
             far = int(distance[allowed].max())
             raise CheckFailedError(
-                f"reach says {limit} {name}, and allows looks {far} {name}: the fast road would miss it"
+                f"window_size says {limit} {name}, but compute_mask allows {far} {name}, "
+                "which blocked attention would miss"
             )
-    return f"true or false for each pair of positions, reach {part.reach} kept"
+    return f"true or false for each pair of positions, window_size {part.window_size} kept"
 
 
 def check_projection(part: Projection, dtype: torch.dtype) -> str:

@@ -86,7 +86,7 @@ class PartFixture:
     def lengths(self) -> tuple[int, ...]:
         """A short text; and, if the model's patterns are of short reach, one at which the fast road cuts it into
         blocks."""
-        reaches = [m.reach for m in self.plain.modules() if isinstance(m, Pattern)]
+        reaches = [m.window_size for m in self.plain.modules() if isinstance(m, Pattern)]
         ends = [end for reach in reaches if None not in reach for end in reach if end is not None]
         long = min(4 * max(16, *ends) + 7, MAX_LENGTH) if ends else SHORT_LENGTH
         return (SHORT_LENGTH, long) if ends and self.short else (long,)

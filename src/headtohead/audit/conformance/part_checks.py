@@ -45,9 +45,11 @@ def check_shapes(fixture: PartFixture) -> str:
             with torch.no_grad():
                 out = run_forward(model, ids, attn_implementation=road, output_attentions=road == "eager")
             _check_tensor(out.logits, wanted, dtype, f"logits on the {road} road")
-            assert out.hidden is not None
-            _check_tensor(out.hidden, (rows, length, model.sizes.width), dtype, f"the stream on the {road} road")
-            for layer_maps in out.maps or ():
+            assert out.last_hidden_state is not None
+            _check_tensor(
+                out.last_hidden_state, (rows, length, model.sizes.width), dtype, f"the stream on the {road} road"
+            )
+            for layer_maps in out.attentions or ():
                 _check_tensor(layer_maps, (rows, model.sizes.heads, length, length), dtype, "attention maps")
     return "logits, stream and maps as they should be, in float32 and float64"
 
@@ -164,7 +166,7 @@ def _pad_both_sides(x: Tensor) -> Tensor:
 def _compute_max_weight_on_padding(model: Transformer, ids: Tensor, attention_mask: Tensor) -> float:
     """The largest weight that a token of the text gives to padding."""
     with torch.no_grad():
-        maps = run_forward(model, ids, attention_mask, output_attentions=True).maps or ()
+        maps = run_forward(model, ids, attention_mask, output_attentions=True).attentions or ()
     unseen = attention_mask[:, None, :, None] & ~attention_mask[:, None, None, :]
     return max((float((m * unseen).abs().max()) for m in maps), default=0.0)
 

@@ -33,7 +33,7 @@ def audit_attentions(audited_model: AuditedModel) -> CheckResult:
         mask[row, max(1, audited_model.length - row * audited_model.length // 5) :] = False
     try:
         with torch.no_grad():
-            maps = audited_model.run(ids, mask, output_attentions=True).maps
+            maps = audited_model.run(ids, mask, output_attentions=True).attentions
     except UnsupportedInputError as refusal:
         return build_not_applicable(CHECK_NAME, f"the model shows no attention maps ({refusal})")
     if not maps:
@@ -107,5 +107,5 @@ def find_layer_reach(model: nn.Module, layer_index: int, *, is_decoder: bool) ->
     """How far (behind, ahead) a layer may look: what its pattern says, and never ahead in a decoder."""
     layers: Sequence[nn.Module] = list(model.layers) if isinstance(model, Transformer) else ()
     patterns = [m for m in layers[layer_index].modules() if isinstance(m, Pattern)] if layer_index < len(layers) else []
-    back, ahead = patterns[0].reach if patterns else (None, None)  # the outermost comes first
+    back, ahead = patterns[0].window_size if patterns else (None, None)  # the outermost comes first
     return back, 0 if is_decoder else ahead

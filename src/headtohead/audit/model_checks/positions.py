@@ -74,11 +74,11 @@ def _find_signals_in_parts(model: Transformer, length: int) -> tuple[list[str], 
     with torch.no_grad():
         for part in model.positions:
             assert isinstance(part, Position)
-            if not torch.equal(part.embed(stream, at), part.embed(stream, at.flip(0))):
+            if not torch.equal(part.add_positions(stream, at), part.add_positions(stream, at.flip(0))):
                 added.append(part.kind)
             if not torch.equal(part.rotate(heads, at), part.rotate(heads, at.flip(0))):
                 others.append(f"{part.kind} (turned into queries and keys)")
-            if part.bias(at, at) is not None:
+            if part.compute_bias(at, at) is not None:
                 others.append(f"{part.kind} (added to the scores)")
     return added, others, f"what each of {len(model.positions)} position parts does to {length} places"
 

@@ -1,8 +1,8 @@
-"""The roads of attention: one slow and in plain sight, which shows its maps, and fast ones proven equal to it.
+"""Attention implementations: `eager`, the reference that also returns the weights, and faster equivalents.
 
-`explicit` is the definition. `fused` hands the same to torch's scaled_dot_product_attention. `banded` is the fused road
-for patterns of short reach: blocks of queries against the keys near them, so that time and memory are linear in the
-context. A row that may look at nothing (padding) gives 0 on every road.
+`sdpa` uses torch.nn.functional.scaled_dot_product_attention. `blocked` calls sdpa for blocks of queries and the keys in
+their window, so that time and memory are linear in the context. A query that may attend to nothing (padding) gives 0 in
+every implementation.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ Keys = Float[Tensor, "batch heads key head_dim"]
 AttentionMask = Bool[Tensor, "*b query key"]
 AttentionWeights = Float[Tensor, "batch heads query key"]
 BLOCK_SIZE, SHORT_BLOCK_SIZE = 64, 16
-"""how many queries the banded road takes together; the few of them for patterns that look no further than that"""
+"""Queries per block of blocked attention; the short one is for windows of at most half a block."""
 
 
 def eager_attention(
@@ -30,7 +30,7 @@ def eager_attention(
     attention_bias: Tensor | None,
     dropout_p: float = 0.0,
 ) -> tuple[Queries, AttentionWeights]:
-    """Scores, weights and output, step by step; the weights are the maps."""
+    """Return (output, weights), computed step by step with the whole score matrix."""
     scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
     if attention_bias is not None:
         scores = scores + attention_bias
@@ -38,7 +38,7 @@ def eager_attention(
         scores = scores.masked_fill(~allowed_mask, -torch.inf)
     weights = scores.softmax(-1)
     if allowed_mask is not None:
-        weights = weights.masked_fill(~allowed_mask, 0.0)  # a row that may see nothing is 0, not 0 / 0
+        weights = weights.masked_fill(~allowed_mask, 0.0)  # a fully masked row is 0, not 0 / 0
     return F.dropout(weights, dropout_p) @ v, weights
 
 
@@ -50,7 +50,7 @@ def sdpa_attention(
     attention_bias: Tensor | None,
     dropout_p: float = 0.0,
 ) -> Queries:
-    """The same in one kernel."""
+    """Return the output of one fused kernel, without the weights."""
     mask = allowed_mask
     if attention_bias is not None:
         mask = (
@@ -59,12 +59,12 @@ def sdpa_attention(
             else attention_bias.to(q.dtype).masked_fill(~allowed_mask, -torch.inf)
         )
     if mask is not None and mask.dim() == 3:
-        mask = mask[None]  # a mask of three axes would be sent down the slow road inside
+        mask = mask[None]  # a mask of three dimensions would select a slow kernel
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_p)
 
 
 def causal_sdpa_attention(q: Queries, k: Keys, v: Keys, dropout_p: float = 0.0) -> Queries:
-    """No mask at all: only for the plain triangle, and only when queries and keys are of one length."""
+    """Return causal attention without a mask tensor, for queries and keys of equal length."""
     assert q.shape[-2] == k.shape[-2]
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout_p)
 
@@ -81,95 +81,106 @@ def blocked_attention(
     *,
     is_shift_invariant: bool = False,
 ) -> Queries:
-    """Blocks of queries against the keys within reach. `mask` gives (allowed, bias) for any positions; where it is
-    `alike` for all blocks, one of them is asked about and nothing but the ends of the text is looked at in each."""
+    """Return windowed attention, computed per block of queries on the keys within (behind, ahead) `window_size`.
+
+    `mask_fn` returns (mask, bias) for any query and key positions. With `is_shift_invariant` it is called for one block
+    only; the blocks then differ only in which keys lie outside the text."""
     batch, heads, length, _ = q.shape
     block = BLOCK_SIZE if max(window_size) > BLOCK_SIZE // 2 else SHORT_BLOCK_SIZE
-    cuts = _BlockLayout(length, block, *(-(-one // block) for one in window_size))
+    layout = _BlockLayout(length, block, *(-(-distance // block) for distance in window_size))
 
-    # What lies outside the text is not valid.
+    # Keys before the first and after the last token are masked.
     inside = torch.ones_like(position_ids, dtype=torch.bool) if attention_mask is None else attention_mask
-    key_inside = cuts.around(inside[..., None])[..., 0]  # (*b, blocks, span)
+    key_inside = layout.split_with_neighbors(inside[..., None])[..., 0]  # (*b, blocks, key_span)
     if is_shift_invariant:
-        key_at = torch.arange(cuts.span, device=q.device)
-        allowed, bias = mask_fn(key_at[cuts.before * block :][:block], key_at)
+        key_positions = torch.arange(layout.key_span, device=q.device)
+        allowed, bias = mask_fn(key_positions[layout.blocks_before * block :][:block], key_positions)
     else:
         allowed, bias = mask_fn(
-            cuts.split_into_blocks(position_ids[..., None])[..., 0], cuts.around(position_ids[..., None])[..., 0]
+            layout.split_into_blocks(position_ids[..., None])[..., 0],
+            layout.split_with_neighbors(position_ids[..., None])[..., 0],
         )
     allowed = allowed & key_inside[..., None, :]
     if bias is not None:
-        bias = bias.expand(*bias.shape[:-4], cuts.num_blocks, heads, block, cuts.span)
+        bias = bias.expand(*bias.shape[:-4], layout.num_blocks, heads, block, layout.key_span)
 
-    # Blocks are like rows of a batch: (batch * blocks, heads, ...).
-    queries, keys, values = (_split_into_blocks(x, cuts, around) for x, around in ((q, False), (k, True), (v, True)))
+    # Blocks become rows of the batch: (batch * blocks, heads, ...).
+    queries, keys, values = (
+        _split_into_blocks(x, layout, with_neighbors) for x, with_neighbors in ((q, False), (k, True), (v, True))
+    )
     out = sdpa_attention(
         queries,
         keys,
         values,
-        _expand_per_block(allowed[..., None, :, :], batch, cuts.num_blocks),
-        None if bias is None else _expand_per_block(bias, batch, cuts.num_blocks),
+        _expand_per_block(allowed[..., None, :, :], batch, layout.num_blocks),
+        None if bias is None else _expand_per_block(bias, batch, layout.num_blocks),
         dropout_p,
     )
-    joined: Tensor = out.unflatten(0, (batch, cuts.num_blocks)).transpose(1, 2).flatten(2, 3)
+    joined: Tensor = out.unflatten(0, (batch, layout.num_blocks)).transpose(1, 2).flatten(2, 3)
     return joined[:, :, :length]
 
 
 @dataclass(frozen=True)
 class _BlockLayout:
-    """How a text is cut into blocks, and how many blocks around each belong to it."""
+    """How a sequence is split into blocks, and how many neighbouring blocks hold the keys of each."""
 
     length: int
-    block: int
-    before: int
-    after: int
+    block_size: int
+    blocks_before: int
+    blocks_after: int
 
     @property
     def num_blocks(self) -> int:
-        return -(-self.length // self.block)
+        return -(-self.length // self.block_size)
 
     @property
-    def span(self) -> int:
-        return (self.before + 1 + self.after) * self.block
+    def key_span(self) -> int:
+        return (self.blocks_before + 1 + self.blocks_after) * self.block_size
 
     def split_into_blocks(self, x: Tensor) -> Tensor:
-        """(..., length, n) to (..., blocks, block, n); zeros fill the last one up."""
-        filled = F.pad(x, (0, 0, 0, self.num_blocks * self.block - self.length))
-        return filled.view(*x.shape[:-2], self.num_blocks, self.block, x.shape[-1])
+        """Return (..., length, n) as (..., blocks, block_size, n), padded with zeros."""
+        filled = F.pad(x, (0, 0, 0, self.num_blocks * self.block_size - self.length))
+        return filled.view(*x.shape[:-2], self.num_blocks, self.block_size, x.shape[-1])
 
-    def around(self, x: Tensor) -> Tensor:
-        """(..., length, n) to (..., blocks, span, n): each with those around it, and zeros outside."""
-        ends = self.before * self.block, (self.num_blocks + self.after) * self.block - self.length
-        return F.pad(x, (0, 0, *ends)).unfold(-2, self.span, self.block).transpose(-1, -2)
+    def split_with_neighbors(self, x: Tensor) -> Tensor:
+        """Return (..., length, n) as (..., blocks, key_span, n): each block with its neighbours, zeros outside."""
+        ends = (
+            self.blocks_before * self.block_size,
+            (self.num_blocks + self.blocks_after) * self.block_size - self.length,
+        )
+        return F.pad(x, (0, 0, *ends)).unfold(-2, self.key_span, self.block_size).transpose(-1, -2)
 
 
 class _SplitIntoBlocks(torch.autograd.Function):
-    """(batch, heads, length, n) to (batch * blocks, heads, block or span, n). On the way back a neighbour at a time is
-    added; torch's own way back from `unfold` goes number by number."""
+    """(batch, heads, length, n) to (batch * blocks, heads, block_size or key_span, n).
+
+    The backward pass adds one neighbour at a time; PyTorch's backward of `unfold` adds element by element."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, cuts: _BlockLayout, around: bool) -> Tensor:
-        ctx.compute_shard_boundaries, ctx.sides = cuts, (cuts.before, cuts.after) if around else (0, 0)
-        return (cuts.around(x) if around else cuts.split_into_blocks(x)).transpose(1, 2).flatten(0, 1).contiguous()
+    def forward(ctx: Any, x: Tensor, layout: _BlockLayout, with_neighbors: bool) -> Tensor:
+        ctx.layout = layout
+        ctx.neighbors = (layout.blocks_before, layout.blocks_after) if with_neighbors else (0, 0)
+        blocks = layout.split_with_neighbors(x) if with_neighbors else layout.split_into_blocks(x)
+        return blocks.transpose(1, 2).flatten(0, 1).contiguous()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        cuts, (before, after) = ctx.compute_shard_boundaries, ctx.sides
-        parts = gradients[0].unflatten(2, (-1, cuts.block)).unflatten(0, (-1, cuts.num_blocks)).transpose(1, 2)
-        whole = parts.new_zeros(*parts.shape[:2], cuts.num_blocks + before + after, *parts.shape[4:])
-        for at in range(before + 1 + after):
-            whole[:, :, at : at + cuts.num_blocks] += parts[:, :, :, at]
-        first = before * cuts.block
-        return whole.flatten(2, 3)[:, :, first : first + cuts.length], None, None
+        layout, (before, after) = ctx.layout, ctx.neighbors
+        parts = gradients[0].unflatten(2, (-1, layout.block_size)).unflatten(0, (-1, layout.num_blocks)).transpose(1, 2)
+        whole = parts.new_zeros(*parts.shape[:2], layout.num_blocks + before + after, *parts.shape[4:])
+        for offset in range(before + 1 + after):
+            whole[:, :, offset : offset + layout.num_blocks] += parts[:, :, :, offset]
+        first = before * layout.block_size
+        return whole.flatten(2, 3)[:, :, first : first + layout.length], None, None
 
 
-def _split_into_blocks(x: Tensor, layout: _BlockLayout, include_neighbors: bool) -> Tensor:
-    made: Tensor = _SplitIntoBlocks.apply(x, layout, include_neighbors)  # type: ignore[no-untyped-call]
-    return made
+def _split_into_blocks(x: Tensor, layout: _BlockLayout, with_neighbors: bool) -> Tensor:
+    blocks: Tensor = _SplitIntoBlocks.apply(x, layout, with_neighbors)  # type: ignore[no-untyped-call]
+    return blocks
 
 
 def _expand_per_block(x: Tensor, batch: int, num_blocks: int) -> Tensor:
-    """(blocks, h, q, k) or (batch, blocks, h, q, k) to (batch * blocks, h, q, k)."""
+    """Return (blocks, h, q, k) or (batch, blocks, h, q, k) as (batch * blocks, h, q, k)."""
     if x.dim() == 4:
         x = x[None]
     return x.expand(batch, *x.shape[1:]).flatten(0, 1)

@@ -1,4 +1,4 @@
-"""What every part is told and what it may promise, whatever its slot."""
+"""Base class of all parts, the model sizes they are built with, and the invariants they may declare to violate."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -6,34 +6,36 @@ from typing import ClassVar, Literal
 from torch import nn
 
 Invariant = Literal["causality", "batch-independence", "determinism", "kv-cache"]
-"""causal: no look into the future. batch: a row does not depend on its neighbours. repeatable: the same input gives the
-same output. cache: decoding with a cache equals a full pass."""
+"""causality: a position does not depend on later ones. batch-independence: a row does not depend on other rows.
+determinism: equal inputs give equal outputs. kv-cache: decoding with a cache equals a full forward pass."""
 
 AttentionImplementation = Literal["eager", "sdpa"]
 
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """The sizes of the model that a part is built into."""
+    """Sizes of the model that a part is built for."""
 
     width: int
     heads: int
     head_dim: int
     layers: int
     context: int
-    vocab: int
+    vocab_size: int
     is_causal: bool
-    """a decoder: no position may look ahead"""
+    """True for a decoder: no position may attend to later ones."""
     dropout: float = 0.0
 
 
 class Part(nn.Module):
-    """One swappable piece. Its keyword-only arguments are its options; the docstring's first line describes it."""
+    """A swappable component of a transformer.
+
+    Keyword-only constructor arguments are the part's options. The first line of the docstring is its description."""
 
     slot: ClassVar[str] = ""
     kind: ClassVar[str] = ""
     attn_implementations: ClassVar[frozenset[AttentionImplementation]] = frozenset({"eager", "sdpa"})
-    """the roads on which the part can be used; a model's are the intersection"""
+    """Attention implementations the part works with. A model supports the intersection over its parts."""
 
     def __init__(self, sizes: ModelSizes) -> None:
         super().__init__()
@@ -41,5 +43,13 @@ class Part(nn.Module):
 
     @property
     def violates(self) -> frozenset[Invariant]:
-        """The laws that this part breaks on purpose."""
+        """Invariants that this part violates by design."""
         return frozenset()
+
+
+def declares(part: Part, capability: str) -> bool:
+    """Return whether the exact class of `part` defines `capability`, an attribute or property, with a true value.
+
+    What a base class declares does not count, because a subclass may override the method that the declaration
+    describes. Such a subclass runs on the reference path until it repeats the declaration."""
+    return capability in vars(type(part)) and bool(getattr(part, capability))

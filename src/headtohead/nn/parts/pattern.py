@@ -1,37 +1,45 @@
-"""Pattern: who may look at whom, computed from positions and not from indices."""
+"""Attention patterns: which key positions a query position may attend to.
+
+Masks are computed from position ids, not from indices, so that padding, caching and blocking need no special case."""
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
 from headtohead.errors import ModelError
-from headtohead.nn.parts.base import Invariant, ModelSizes, Part
+from headtohead.nn.parts.base import Invariant, ModelSizes, Part, declares
 from headtohead.nn.parts.registry import register_part
 
 WindowSize = tuple[int | None, int | None]
-"""how far (behind, ahead) a query may look; None: any distance"""
+"""Largest distance (behind, ahead) that a query may attend to. None means any distance."""
+QueryPositions = Int[Tensor, "*b query"]
+KeyPositions = Int[Tensor, "*b key"]
+PatternMask = Bool[Tensor, "*b query key"]
 
 
 class Pattern(Part):
-    """The contract."""
+    """Base class of attention patterns.
 
-    relative: bool = False
-    """does it ask for nothing but the distance of query and key? The fast road then asks it once for all places"""
+    The class attributes and `window_size` let attention skip work. They hold only for the class that declares them
+    (`base.declares`): a subclass that overrides `compute_mask` gets the full mask until it declares them again."""
+
+    is_relative: bool = False
+    """Declares that the mask depends only on the distance between query and key. Blocks then share one mask."""
+    is_plain_causal: bool = False
+    """Declares that the mask is the lower triangle: PyTorch's `is_causal=True`, without a mask tensor."""
 
     @property
-    def reach(self) -> WindowSize:
-        """Tells the fast road how far it must look."""
+    def window_size(self) -> WindowSize:
+        """Largest distance (behind, ahead) at which the mask may be True."""
         return (None, None)
 
-    def allows(
-        self, query_positions: Int[Tensor, "*b query"], key_positions: Int[Tensor, "*b key"]
-    ) -> Bool[Tensor, "*b query key"]:
-        """True where the query may look at the key."""
+    def compute_mask(self, query_positions: QueryPositions, key_positions: KeyPositions) -> PatternMask:
+        """Return True where the query may attend to the key."""
         raise NotImplementedError
 
     @property
     def violates(self) -> frozenset[Invariant]:
-        ahead = self.reach[1]
+        ahead = self.window_size[1]
         return frozenset({"causality", "kv-cache"}) if self.sizes.is_causal and ahead != 0 else frozenset()
 
     def __and__(self, other: "Pattern") -> "Pattern":
@@ -39,78 +47,75 @@ class Pattern(Part):
 
 
 def compute_distances(query_positions: Tensor, key_positions: Tensor) -> Tensor:
-    """How far the key lies behind the query."""
+    """Return query position minus key position, (*b, query, key)."""
     return query_positions[..., :, None] - key_positions[..., None, :]
 
 
 @register_part("pattern", "full")
 class FullPattern(Pattern):
-    """Every position looks at every other."""
+    """Every position attends to every other."""
 
-    relative = True
+    is_relative = True
 
-    def allows(
-        self, query_positions: Int[Tensor, "*b query"], key_positions: Int[Tensor, "*b key"]
-    ) -> Bool[Tensor, "*b query key"]:
+    def compute_mask(self, query_positions: QueryPositions, key_positions: KeyPositions) -> PatternMask:
         return torch.ones_like(compute_distances(query_positions, key_positions), dtype=torch.bool)
 
 
 @register_part("pattern", "causal")
 class CausalPattern(Pattern):
-    """A position looks at itself and at what came before."""
+    """A position attends to itself and to earlier positions."""
 
-    relative = True
+    is_relative = True
+    is_plain_causal = True
 
     @property
-    def reach(self) -> WindowSize:
+    def window_size(self) -> WindowSize:
         return (None, 0)
 
-    def allows(
-        self, query_positions: Int[Tensor, "*b query"], key_positions: Int[Tensor, "*b key"]
-    ) -> Bool[Tensor, "*b query key"]:
+    def compute_mask(self, query_positions: QueryPositions, key_positions: KeyPositions) -> PatternMask:
         return compute_distances(query_positions, key_positions) >= 0
 
 
 @register_part("pattern", "window")
 class SlidingWindowPattern(Pattern):
-    """A position looks at the `size` nearest: itself and those behind it; in an encoder on both sides."""
+    """A position attends to the `size` nearest positions, itself included; an encoder looks both ways."""
 
-    relative = True
+    is_relative = True
 
     def __init__(self, sizes: ModelSizes, *, size: int) -> None:
         super().__init__(sizes)
         if size < 1:
-            raise ModelError(f"window: size counts the token itself and is at least 1, not {size}")
+            raise ModelError(f"window: size counts the token itself and must be at least 1, got {size}")
         self.size = size
 
     @property
-    def reach(self) -> WindowSize:
+    def window_size(self) -> WindowSize:
         return (self.size - 1, 0 if self.sizes.is_causal else self.size - 1)
 
-    def allows(
-        self, query_positions: Int[Tensor, "*b query"], key_positions: Int[Tensor, "*b key"]
-    ) -> Bool[Tensor, "*b query key"]:
+    def compute_mask(self, query_positions: QueryPositions, key_positions: KeyPositions) -> PatternMask:
         distance = compute_distances(query_positions, key_positions)
-        ahead = self.reach[1]
+        ahead = self.window_size[1]
         assert ahead is not None
         return (distance < self.size) & (distance >= -ahead)
 
 
 class IntersectionPattern(Pattern):
-    """What two patterns both allow."""
+    """Positions that two patterns both allow."""
 
     def __init__(self, first: Pattern, second: Pattern) -> None:
         super().__init__(first.sizes)
         self.one, self.other = first, second
-        self.relative = first.relative and second.relative
 
     @property
-    def reach(self) -> WindowSize:
-        pairs = zip(self.one.reach, self.other.reach, strict=True)
-        back, ahead = (min((r for r in pair if r is not None), default=None) for pair in pairs)
+    def is_relative(self) -> bool:  # type: ignore[override]
+        return declares(self.one, "is_relative") and declares(self.other, "is_relative")
+
+    @property
+    def window_size(self) -> WindowSize:
+        pairs = zip(self.one.window_size, self.other.window_size, strict=True)
+        back, ahead = (min((size for size in pair if size is not None), default=None) for pair in pairs)
         return (back, ahead)
 
-    def allows(
-        self, query_positions: Int[Tensor, "*b query"], key_positions: Int[Tensor, "*b key"]
-    ) -> Bool[Tensor, "*b query key"]:
-        return self.one.allows(query_positions, key_positions) & self.other.allows(query_positions, key_positions)
+    def compute_mask(self, query_positions: QueryPositions, key_positions: KeyPositions) -> PatternMask:
+        first, second = (part.compute_mask(query_positions, key_positions) for part in (self.one, self.other))
+        return first & second

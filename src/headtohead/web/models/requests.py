@@ -140,7 +140,9 @@ def _check_attention_size(bundle: ModelBundle, text: str) -> None:
     ids = bundle.tokenizer.encode(text)[: bundle.model.context]
     if len(ids) < 2:
         return
-    heads = sum(one.shape[1] for one in bundle.model(torch.tensor([ids[:2]]), None, output_attentions=True).maps or ())
+    heads = sum(
+        one.shape[1] for one in bundle.model(torch.tensor([ids[:2]]), None, output_attentions=True).attentions or ()
+    )
     if heads * len(ids) ** 2 > MAX_ATTENTION_WEIGHTS:
         most = math.isqrt(MAX_ATTENTION_WEIGHTS // heads)
         raise RequestError(f"a text of {len(ids):,} tokens: with {heads:,} heads, at most {most:,} can be shown")

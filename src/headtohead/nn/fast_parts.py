@@ -1,0 +1,195 @@
+"""Fast decoding forms of the built-in parts: plain functions for one token per row, without module calls.
+
+A form is registered for one exact class. Subclasses do not inherit it, because they may override what it computes: they
+are called as modules, unless `register_fast_form` is used for them too. Tests compare every form, and subclasses of the
+parts that have one, with a full forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headtohead.nn.parts import feedforward, norm, position, projection
+
+TensorFunction = Callable[[Tensor], Tensor]
+ResidualFunction = Callable[[Tensor, Tensor], Tensor]
+"""Maps (x, residual) to f(x) + residual."""
+RopeFactors = Callable[[Tensor, torch.dtype], tuple[Tensor, Tensor, int]]
+"""Maps (position ids, dtype) to cosines and sines, (rows, 1, rotary_dim / 2), and rotary_dim."""
+
+MAX_TRANSPOSED_NUMEL = 1 << 22
+"""Weights of at most this many elements are stored transposed, which is faster for products with few rows."""
+
+Builder = TypeVar("Builder", bound=Callable[..., Any])
+_fast_forms: dict[type[nn.Module], Callable[..., Any]] = {}
+
+
+def register_fast_form(part_class: type[nn.Module]) -> Callable[[Builder], Builder]:
+    """Register a function that builds the fast form of a part of exactly this class."""
+
+    def register(builder: Builder) -> Builder:
+        _fast_forms[part_class] = builder
+        return builder
+
+    return register
+
+
+def find_fast_form(part: nn.Module) -> Callable[..., Any] | None:
+    """Return the builder registered for the exact class of `part`, or None."""
+    return _fast_forms.get(type(part))
+
+
+def build_all_fast_forms(parts: Sequence[nn.Module]) -> list[Any] | None:
+    """Return the fast forms of all parts, or None if one has none."""
+    builders = [find_fast_form(part) for part in parts]
+    return [build(part) for build, part in zip(builders, parts, strict=True) if build] if all(builders) else None
+
+
+# ---- linear layers
+
+
+def build_linear(weight: Tensor, bias: Tensor | None) -> TensorFunction:
+    """Return x -> x @ weight.T + bias for 2-d x."""
+    if weight.numel() > MAX_TRANSPOSED_NUMEL or weight.device.type != "cpu":
+        return lambda x: F.linear(x, weight, bias)
+    transposed = weight.t().contiguous()
+    if bias is None:
+        return lambda x: torch.mm(x, transposed)
+    bias_row = bias[None]
+    return lambda x: torch.addmm(bias_row, x, transposed)
+
+
+def build_residual_linear(weight: Tensor, bias: Tensor | None) -> ResidualFunction:
+    """Return (x, residual) -> x @ weight.T + bias + residual for 2-d x."""
+    if bias is None and weight.numel() <= MAX_TRANSPOSED_NUMEL and weight.device.type == "cpu":
+        transposed = weight.t().contiguous()
+        return lambda x, residual: torch.addmm(residual, x, transposed)
+    linear = build_linear(weight, bias)
+    return lambda x, residual: linear(x).add_(residual)
+
+
+def _are_plain_linear(*modules: nn.Module) -> bool:
+    """Return whether all modules are exactly nn.Linear, so that weight and bias describe them completely."""
+    return all(type(module) is nn.Linear for module in modules)
+
+
+# ---- positions
+
+
+@register_fast_form(position.LearnedPosition)
+def _get_position_table(part: position.LearnedPosition) -> Tensor:
+    """Return the vectors to add, (positions, width)."""
+    return part.table.weight
+
+
+@register_fast_form(position.RotaryPosition)
+def _build_rope_factors(part: position.RotaryPosition) -> RopeFactors:
+    """Return a function that computes, once per step instead of once per layer, what `rotate` multiplies with."""
+
+    def compute(position_ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, int]:
+        angle = position_ids[..., None] * part.frequency
+        return angle.cos().to(dtype), angle.sin().to(dtype), part.rotary_dim
+
+    return compute
+
+
+# ---- projections
+
+
+@dataclass(frozen=True)
+class FastProjection:
+    """Maps (rows, width) to queries, keys and values side by side, (rows, (heads + 2 key_heads) * head_dim)."""
+
+    project: TensorFunction
+    key_heads: int
+
+
+def build_projection(part: nn.Module, sample: Tensor) -> FastProjection:
+    """Return the fast form of a projection. `sample` is any input, (1, width)."""
+    if (builder := find_fast_form(part)) is not None and (fast := builder(part)) is not None:
+        return fast  # type: ignore[no-any-return]
+    _, keys, _ = part(sample[:, None])
+    return FastProjection(partial(_call_projection, part), keys.shape[1])
+
+
+@register_fast_form(projection.LinearProjection)
+def _build_linear_projection(part: projection.LinearProjection) -> FastProjection | None:
+    layers = (part.query, part.key, part.value)
+    if not _are_plain_linear(*layers):
+        return None
+    weight = torch.cat([layer.weight for layer in layers])
+    biases = [layer._parameters["bias"] for layer in layers]  # the type of layer.bias hides that it may be None
+    bias = torch.cat([b for b in biases if b is not None]) if biases[0] is not None else None
+    return FastProjection(build_linear(weight, bias), part.key.out_features // part.sizes.head_dim)
+
+
+def _call_projection(part: nn.Module, x: Tensor) -> Tensor:
+    return torch.cat([heads[:, :, 0].flatten(1) for heads in part(x[:, None])], dim=1)
+
+
+# ---- norms
+
+
+def build_norm(part: nn.Module) -> TensorFunction | None:
+    """Return the fast form of a norm, or None for nn.Identity."""
+    if type(part) is nn.Identity:
+        return None
+    if (builder := find_fast_form(part)) is not None:
+        return builder(part)  # type: ignore[no-any-return]
+    return lambda x: part(x[:, None])[:, 0]
+
+
+@register_fast_form(norm.LayerNorm)
+def _build_layer_norm(part: norm.LayerNorm) -> TensorFunction:
+    inner = part.inner
+    shape, weight, bias, eps = list(inner.normalized_shape), inner.weight, inner.bias, inner.eps
+    return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
+
+
+@register_fast_form(norm.RMSNorm)
+def _build_rms_norm(part: norm.RMSNorm) -> TensorFunction:
+    inner = part.inner
+    shape, weight, eps = list(inner.normalized_shape), inner.weight, inner.eps
+    return lambda x: F.rms_norm(x, shape, weight, eps)
+
+
+# ---- feed-forward layers
+
+
+def build_feed_forward(part: nn.Module) -> ResidualFunction:
+    """Return the fast form of a feed-forward layer, which also adds the residual."""
+    if (builder := find_fast_form(part)) is not None and (fast := builder(part)) is not None:
+        return fast  # type: ignore[no-any-return]
+    return lambda x, residual: residual + part(x[:, None])[:, 0]
+
+
+@register_fast_form(feedforward.MLPFeedForward)
+def _build_mlp(part: feedforward.MLPFeedForward) -> ResidualFunction | None:
+    if not _are_plain_linear(part.up, part.down):
+        return None
+    up, down = build_linear(part.up.weight, part.up.bias), build_residual_linear(part.down.weight, part.down.bias)
+    activation = _build_activation(part.activation)
+    return lambda x, residual: down(activation(up(x)), residual)
+
+
+def _build_activation(activation: nn.Module) -> TensorFunction:
+    """Return the activation, in place where PyTorch allows it: the input has no other reader."""
+    if type(activation) is nn.GELU:
+        return partial(F.gelu, approximate=activation.approximate)
+    in_place: dict[type, TensorFunction] = {nn.ReLU: torch.relu_, nn.SiLU: partial(F.silu, inplace=True)}
+    return in_place.get(type(activation), activation)
+
+
+@register_fast_form(feedforward.SwiGLUFeedForward)
+def _build_swiglu(part: feedforward.SwiGLUFeedForward) -> ResidualFunction | None:
+    if not _are_plain_linear(part.gate, part.up, part.down):
+        return None
+    gate, up = build_linear(part.gate.weight, part.gate.bias), build_linear(part.up.weight, part.up.bias)
+    down = build_residual_linear(part.down.weight, part.down.bias)
+    return lambda x, residual: down(F.silu(gate(x), inplace=True).mul_(up(x)), residual)
