@@ -1,4 +1,4 @@
-"""A subclass of a built-in part that overrides a method is trained and decoded as it is written, not as its base class."""
+"""A subclass of a built-in part that overrides a method is trained and decoded as written, not as its base class."""
 
 from typing import Any
 
