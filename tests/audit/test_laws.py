@@ -160,13 +160,13 @@ def test_amount_of_padding_alone_is_noticed(make: Any, audit: Any) -> None:
 def test_cache_that_is_off_by_one_is_caught(make: Any, audit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make()
     assert audit(model)["kv-cache"].passed is True
-    extend = KVCache.extend
+    append_positions = KVCache.append_positions
 
     def late(self: KVCache, at: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        seen, padding = extend(self, at, valid)
+        seen, padding = append_positions(self, at, valid)
         return seen + 1, padding
 
-    monkeypatch.setattr(KVCache, "extend", late)
+    monkeypatch.setattr(KVCache, "append_positions", late)
     found = audit(model)
     assert failed(found) == {"kv-cache"}
     assert not found["kv-cache"].is_blocking

@@ -99,9 +99,9 @@ def test_a_folder_is_opened_in_float32_and_gives_the_librarys_logits(decoder: Pa
 
 
 def test_one_door_opens_runs_and_pretrained_models_alike(decoder: Path, encoder: Path) -> None:
-    for folder, task in ((decoder, "language-model"), (encoder, "encoder")):
+    for folder, target in ((decoder, "next token"), (encoder, "none")):
         opened = h2h.load_model(folder)
-        assert opened.target == task
+        assert opened.target == target
         assert opened.label_names == ()
         assert opened.tokenizer.vocab_size == len(WORDS)
     (made,) = h2h.generate(h2h.load_model(decoder), "the cat", "greedy", max_new_tokens=4)

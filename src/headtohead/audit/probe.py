@@ -50,7 +50,7 @@ class ModuleAdapter(CustomModel):
         self.model_config = model.CustomModelConfig.model_construct(
             module=type(module).__name__, context=context, options={}
         )
-        self.context, self.classes, self.vocab, self.inner = context, num_classes, vocab_size, module
+        self.context, self.classes, self.vocab_size, self.inner = context, num_classes, vocab_size, module
         self._forward_parameters = frozenset(inspect.signature(module.forward).parameters)
 
 
