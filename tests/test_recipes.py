@@ -62,10 +62,10 @@ def folders(tmp_path_factory, tiny_roberta) -> dict[str, Path]:
 
 
 def loaded(name: str, folders: dict[str, Path], *, full: bool = False) -> config_experiment.Experiment:
-    small = ["training.steps=2", "training.evaluate=2", "training.checkpoint=2"]
+    small = ["training.steps=2", "training.eval_every=2", "training.checkpoint_every=2"]
     small.append(f"model.pretrained='{folders['encoder']}'" if is_finetuned(name) else "probe.costs=[8]")
     if name == "distil-decoder":
-        small += ["teacher.training.steps=2", "teacher.training.evaluate=2", "teacher.documents=20"]
+        small += ["teacher.training.steps=2", "teacher.training.eval_every=2", "teacher.documents=20"]
     return loading.load_experiment(name, small, data_source=folders.get(name, folders[""]), use_full_setting=full)
 
 
@@ -172,7 +172,7 @@ def test_the_full_setting_is_another_experiment_with_larger_models(name):
 @pytest.mark.parametrize("variant", ["baseline", "frozen", "lora"])
 def test_robertas_setting_runs_with_a_small_roberta(variant, folders, tmp_path):
     experiment = loaded("sst2", folders, full=True)
-    assert experiment.model.pool == "own" and experiment.training.batch == 64
+    assert experiment.model.pool == "own" and experiment.training.batch_size == 64
     result = run_trial(config_loading.build_trial(experiment, variant, 1), tmp_path, device="cpu")
     assert result["scores"]["test"]["count"] == 12
 

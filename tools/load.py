@@ -236,7 +236,7 @@ def _of_children() -> float:
 
 
 def _run(folder: Path, asked: argparse.Namespace) -> list[str]:
-    settings = (f"training.steps={asked.steps}", f"training.evaluate={max(1, asked.steps // 12)}")
+    settings = (f"training.steps={asked.steps}", f"training.eval_every={max(1, asked.steps // 12)}")
     command = [sys.executable, "-m", "headtohead.cli", "run", "speeches-decoder", "--seeds", "1", "--workers", "2"]
     return [*command, "--out", str(folder), *(word for one in settings for word in ("--set", one))]
 

@@ -210,7 +210,7 @@ def main() -> None:
         with server(runs) as address:
             while_at_work = names & {"at-work", "list"}
             if while_at_work:
-                more = {"training.steps": "20000", "training.evaluate": "20", "seeds": "3"}
+                more = {"training.steps": "20000", "training.eval_every": "20", "seeds": "3"}
                 post(f"{address}/api/experiments", {"recipe": RECIPE, "name": AT_WORK, "settings": more})
                 try:
                     take(address, asked, while_at_work)

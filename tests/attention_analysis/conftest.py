@@ -37,7 +37,7 @@ def _experiment(folder: Path, task: str) -> experiment.Experiment:
         "seeds": 1,
         "data": {"source": str(folder)},
         "model": {"width": 16, "layers": 2, "heads": 2, "context": 12},
-        "training": {"steps": 12, "batch": 8},
+        "training": {"steps": 12, "batch_size": 8},
         "variants": {
             "alibi": {"model": {"position": "alibi"}},
             "window": {"model": {"pattern": {"kind": "window", "size": 3}}},

@@ -23,7 +23,7 @@ heads = 2
 context = 8
 [training]
 steps = 4
-evaluate = 2
+eval_every = 2
 [variants.alibi]
 model.position = "alibi"
 """

@@ -30,7 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "seeds": 1,
             "data": {"source": str(text)},
             "model": {"width": 16, "layers": 1, "heads": 2, "context": 8},
-            "training": {"steps": 60, "batch": 8, "optimizer": {"kind": "adamw", "lr": 0.01}},
+            "training": {"steps": 60, "batch_size": 8, "optimizer": {"kind": "adamw", "lr": 0.01}},
             "variants": {"alibi": {"model": {"position": "alibi"}}},
         }
     )

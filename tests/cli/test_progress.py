@@ -47,7 +47,7 @@ def in_a_terminal(*arguments: object, cwd: object) -> str:
 
 
 def test_a_terminal_shows_a_table_that_grows(world, tmp_path):  # noqa: F811
-    asked = ("--out", "here", "--workers", "1", "--set", "training.steps=600", "--set", "training.evaluate=300")
+    asked = ("--out", "here", "--workers", "1", "--set", "training.steps=600", "--set", "training.eval_every=300")
     said = in_a_terminal("run", world(), *asked, cwd=tmp_path)
     assert re.search(r"baseline +\d+ % \d+\.\d\d", CONTROL.sub("", said)), "how far a trial is, and its loss"
     assert re.search(r"1 of 2 trials done · \d+\.\d steps/s", said)

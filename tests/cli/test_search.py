@@ -8,7 +8,7 @@ SEARCH = """
 [search]
 seeds = 2
 [search.space]
-training.batch = [2, 4, 8]
+training.batch_size = [2, 4, 8]
 training.optimizer.lr = [0.1, 0.01]
 """
 
@@ -52,5 +52,5 @@ def test_an_impossible_value_ends_with_2_and_leaves_nothing(h2h, world, tmp_path
     file.write_text(file.read_text() + SEARCH.replace("[2, 4, 8]", "[2, 0]"))
     code, _, err = h2h("run", file, "--out", "here")
     assert code == 2
-    assert "search.space.training.batch (line" in err and "must be >= 1, not 0" in err
+    assert "search.space.training.batch_size (line" in err and "must be >= 1, not 0" in err
     assert not (tmp_path / "here").exists()

@@ -69,7 +69,7 @@ def test_every_fault_is_reported_at_once_with_place_and_nearest_match(file):
     assert set(found) == {
         "data.sorce (line 6)",
         "model.width (line 8)",
-        "training.clip (line 13)",
+        "training.max_grad_norm (line 13)",
         "training.optimizer (line 14)",
         "variants.alibi.model.position (line 16)",
     }
@@ -145,8 +145,8 @@ def test_a_variant_that_cannot_be_one_is_an_error(file, change, words):
 
 
 def test_choices_need_validation_data(file):
-    found = faults_of(file(GOOD), "data.validation=0.0", "training.keep=best")
-    assert "choices need validation data" in found["--set training.keep"].message
+    found = faults_of(file(GOOD), "data.validation=0.0", "training.load_best_model_at_end=true")
+    assert "choices need validation data" in found["--set training.load_best_model_at_end"].message
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ optimizer = { kind = "sgd", lr = 0.1, momentum = 0.9 }
 prune = true
 [search.space]
 training.optimizer.lr = [0.1, 0.01]
-training.batch = { low = 8, high = 24, step = 8 }
+training.batch_size = { low = 8, high = 24, step = 8 }
 "model.position" = ["alibi", ["alibi", "rope"]]
 """
 
@@ -35,8 +35,8 @@ def loaded(tmp_path, text: str = FILE, *settings: str, quick: bool = False) -> e
 def test_a_space_is_written_as_settings_are(tmp_path):
     search = loaded(tmp_path).search
     assert search is not None
-    assert list(search.space) == ["training.optimizer.lr", "training.batch", "model.position"]
-    assert search.values("training.batch") == (8, 16, 24)
+    assert list(search.space) == ["training.optimizer.lr", "training.batch_size", "model.position"]
+    assert search.values("training.batch_size") == (8, 16, 24)
     assert (search.cells(), search.compute_planned_counts(), search.seeds) == (12, (12, 24), 2)
     assert search.prune is not None and search.prune.risk == 0.05
     assert SearchConfig.model_validate(search.model_dump(mode="json")) == search
@@ -52,8 +52,8 @@ def test_a_search_does_not_change_who_an_experiment_is(tmp_path):
 
 def test_an_option_inside_a_part_keeps_the_others():
     raw = {"training": {"optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9}}}
-    assert build_variant_changes(raw, {"training.optimizer.lr": 1.0, "training.batch": 4}) == {
-        "training": {"optimizer": {"kind": "sgd", "lr": 1.0, "momentum": 0.9}, "batch": 4}
+    assert build_variant_changes(raw, {"training.optimizer.lr": 1.0, "training.batch_size": 4}) == {
+        "training": {"optimizer": {"kind": "sgd", "lr": 1.0, "momentum": 0.9}, "batch_size": 4}
     }
     by_name = build_variant_changes({"model": {"position": ["rope"]}}, {"model.position.base": 500})
     assert by_name == {"model": {"position": {"kind": "rope", "base": 500}}}
@@ -65,13 +65,13 @@ def test_an_option_inside_a_part_keeps_the_others():
 
 def test_every_fault_of_a_space_is_reported_at_once_with_its_line(tmp_path):
     text = FILE.replace("[0.1, 0.01]", '[0.1, "fast"]').replace("low = 8", "low = 0")
-    text += "training.bach = [1]\nmodel.heads = [2, 0]\n"
+    text += "training.batchsize = [1]\nmodel.heads = [2, 0]\n"
     with pytest.raises(ConfigError, match="4 errors") as caught:
         loaded(tmp_path, text)
     said = str(caught.value)
     assert "search.space.training.optimizer.lr (line 11): must be a number, not 'fast'" in said
-    assert "search.space.training.batch (line 12): must be >= 1, not 0" in said
-    assert "did you mean 'batch'?" in said
+    assert "search.space.training.batch_size (line 12): must be >= 1, not 0" in said
+    assert "did you mean 'batch_size'?" in said
     assert "search.space.model.heads (line 15): must be >= 1, not 0" in said
 
 
@@ -82,19 +82,22 @@ def test_every_fault_of_a_space_is_reported_at_once_with_its_line(tmp_path):
             {"space": {"model.width": [16, 24], "model.heads": [2, 3]}},
             "model.width = 16, model.heads = 3 is impossible",
         ),
-        ({"space": {"training.batch": [4, 4]}}, "names the same value twice"),
-        ({"space": {"training.batch": {"low": 4, "high": 8}}}, "a grid needs a list of values, or a range with a step"),
-        ({"space": {"training.batch": {"low": 8, "high": 4}}}, "low must be below high"),
-        ({"space": {"training.clip": {"low": 0, "high": 4, "log": True}}}, "log needs a low end above 0"),
+        ({"space": {"training.batch_size": [4, 4]}}, "names the same value twice"),
+        (
+            {"space": {"training.batch_size": {"low": 4, "high": 8}}},
+            "a grid needs a list of values, or a range with a step",
+        ),
+        ({"space": {"training.batch_size": {"low": 8, "high": 4}}}, "low must be below high"),
+        ({"space": {"training.max_grad_norm": {"low": 0, "high": 4, "log": True}}}, "log needs a low end above 0"),
         ({"space": {"data.tokens": ["words", "bytes"]}}, "could not be compared"),
         ({"space": {"seeds": [1, 2]}}, "a search changes settings of data, model or training"),
-        ({"space": {"training.batch": 4}}, "must be a list, not the number 4"),
-        ({"space": {"training.batch": [4, 8]}, "method": "random"}, "random goes on until it is told to end"),
-        ({"space": {"training.batch": [4, 8]}, "budget": {}}, "give trials, minutes, or both"),
-        ({"space": {"training.batch": [4, 8]}, "budget": {"trials": 1}}, "are not even one cell of 2 seeds"),
-        ({"space": {"training.batch": [4, 8]}, "method": "bayes"}, "allowed: grid, random, tpe"),
-        ({"space": {"training.batch": [4, 8]}, "seeds": 0}, "search.seeds: must be >= 1"),
-        ({"space": {"training.batch": [4, 8]}, "prune": {"risk": 0.9}}, "search.prune.risk: must be <= 0.5"),
+        ({"space": {"training.batch_size": 4}}, "must be a list, not the number 4"),
+        ({"space": {"training.batch_size": [4, 8]}, "method": "random"}, "random goes on until it is told to end"),
+        ({"space": {"training.batch_size": [4, 8]}, "budget": {}}, "give trials, minutes, or both"),
+        ({"space": {"training.batch_size": [4, 8]}, "budget": {"trials": 1}}, "are not even one cell of 2 seeds"),
+        ({"space": {"training.batch_size": [4, 8]}, "method": "bayes"}, "allowed: grid, random, tpe"),
+        ({"space": {"training.batch_size": [4, 8]}, "seeds": 0}, "search.seeds: must be >= 1"),
+        ({"space": {"training.batch_size": [4, 8]}, "prune": {"risk": 0.9}}, "search.prune.risk: must be <= 0.5"),
     ],
 )
 def test_what_cannot_be_searched_is_said(search: dict[str, Any], said: str):
@@ -109,7 +112,7 @@ def test_names_that_the_search_needs_are_kept_free(name):
         "question": "?",
         "task": "language-model",
         "variants": {name: {"model": {"position": "alibi"}}},
-        "search": {"space": {"training.batch": [4, 8]}},
+        "search": {"space": {"training.batch_size": [4, 8]}},
     }
     with pytest.raises(ConfigError, match="a name that the search needs"):
         loading.build_experiment(raw)
@@ -118,7 +121,7 @@ def test_names_that_the_search_needs_are_kept_free(name):
 def test_figures_can_be_published_about_the_winner():
     row = {"source": "C", "variant": "winner", "split": "test", "metric": "perplexity", "value": 1.0}
     raw: dict[str, Any] = {"question": "?", "task": "language-model", "published": [row]}
-    raw["search"] = {"space": {"training.batch": [4, 8]}}
+    raw["search"] = {"space": {"training.batch_size": [4, 8]}}
     assert loading.build_experiment(raw).published[0].variant == "winner"
 
 

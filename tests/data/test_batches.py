@@ -49,7 +49,7 @@ def schedule(
     unknown: float = 0.0,
     **training: object,
 ) -> BatchSchedule:
-    settings = TrainingConfig.model_validate({"batch": 4, **training})
+    settings = TrainingConfig.model_validate({"batch_size": 4, **training})
     return BatchSchedule(encoded, target, settings, DataConfig(unknown=unknown), context, seed, PLAIN)
 
 
@@ -85,7 +85,7 @@ def test_random_blocks_reach_every_token() -> None:
 @given(length=st.integers(9, 200), context=st.integers(1, 8), batch=st.integers(1, 7), seed=st.integers(0, 5))
 @settings(max_examples=60, deadline=None)
 def test_shuffled_sees_every_block_once_an_epoch(length: int, context: int, batch: int, seed: int) -> None:
-    made = schedule(stream(length), context, seed, sampling="shuffled", batch=batch)
+    made = schedule(stream(length), context, seed, sampling="shuffled", batch_size=batch)
     for epoch in range(2):
         starts = torch.cat(
             [made.batch(epoch * made.steps_per_epoch + step).input_ids[:, 0] for step in range(made.steps_per_epoch)]
@@ -143,7 +143,7 @@ def classified(context: int, seed: int = 0, **training: object) -> tuple[BatchSc
 
 
 def test_classifier_rows_are_padded_on_the_right_to_the_context() -> None:
-    made, rows = classified(6, batch=5)
+    made, rows = classified(6, batch_size=5)
     batch = made.batch(0)
     assert batch.input_ids.shape == (5, 6)
     assert batch.attention_mask is not None
@@ -157,7 +157,7 @@ def test_classifier_rows_are_padded_on_the_right_to_the_context() -> None:
 
 
 def test_every_row_comes_once_an_epoch_in_a_new_order() -> None:
-    made, _ = classified(6, batch=2)
+    made, _ = classified(6, batch_size=2)
     assert made.steps_per_epoch == 3
     epochs = [torch.cat([made.indices(3 * epoch + step) for step in range(3)]).tolist() for epoch in range(6)]
     assert all(sorted(epoch) == list(range(5)) for epoch in epochs)
@@ -175,7 +175,7 @@ def sentence_rows() -> tuple[TokenRows, CorpusTokenizer, DataConfig]:
 
 def test_sentences_start_and_stop_and_padding_is_outside_the_loss() -> None:
     rows, tokenizer, data = sentence_rows()
-    made = BatchSchedule(rows, Target.NEXT_TOKEN, TrainingConfig(batch=5), data, 6, 0, tokenizer)
+    made = BatchSchedule(rows, Target.NEXT_TOKEN, TrainingConfig(batch_size=5), data, 6, 0, tokenizer)
     batch = made.batch(0)
     assert batch.attention_mask is not None
     for at, ids, labels, mask in zip(made.indices(0), batch.input_ids, batch.labels, batch.attention_mask, strict=True):
@@ -196,7 +196,7 @@ def test_sentences_need_a_start_and_a_stop() -> None:
 
 
 def test_unknown_words_are_a_share_that_inputs_and_labels_see_alike() -> None:
-    plain, some = schedule(stream(3000), 32, batch=16), schedule(stream(3000), 32, batch=16, unknown=0.1)
+    plain, some = schedule(stream(3000), 32, batch_size=16), schedule(stream(3000), 32, batch_size=16, unknown=0.1)
     count = 0
     for step in range(20):
         clean, batch = plain.batch(step), some.batch(step)
@@ -205,14 +205,22 @@ def test_unknown_words_are_a_share_that_inputs_and_labels_see_alike() -> None:
         assert torch.equal(batch.input_ids[:, 1:], batch.labels[:, :-1])
         count += int(changed.sum())
     assert 0.08 < count / (20 * 16 * 32) < 0.12
-    assert torch.equal(some.batch(3).input_ids, schedule(stream(3000), 32, batch=16, unknown=0.1).batch(3).input_ids)
+    assert torch.equal(
+        some.batch(3).input_ids, schedule(stream(3000), 32, batch_size=16, unknown=0.1).batch(3).input_ids
+    )
     assert not torch.equal(some.batch(3).input_ids == 1, some.batch(4).input_ids == 1)
 
 
 def test_padding_start_and_stop_never_become_unknown() -> None:
     rows, tokenizer, _ = sentence_rows()
     made = BatchSchedule(
-        rows, Target.NEXT_TOKEN, TrainingConfig(batch=5), DataConfig(rows="sentences", unknown=0.99), 20, 0, tokenizer
+        rows,
+        Target.NEXT_TOKEN,
+        TrainingConfig(batch_size=5),
+        DataConfig(rows="sentences", unknown=0.99),
+        20,
+        0,
+        tokenizer,
     )
     batch = made.batch(0)
     assert batch.attention_mask is not None
@@ -239,7 +247,7 @@ def test_digest_tells_schedules_apart() -> None:
         digest(context=9),
         digest(seed=1),
         digest(steps=11),
-        digest(batch=5),
+        digest(batch_size=5),
         digest(unknown=0.1),
     ]
     assert len({digest(), digest(sampling="shuffled"), *others}) == 8
@@ -322,6 +330,6 @@ def fastest(made: BatchSchedule) -> float:
 
 
 def test_a_batch_costs_the_same_however_long_the_text() -> None:
-    short, long = (fastest(schedule(stream(length), 32, batch=16)) for length in (1_000, 1_000_000))
+    short, long = (fastest(schedule(stream(length), 32, batch_size=16)) for length in (1_000, 1_000_000))
     assert long < 2 * short
     assert long < 1e-3  # far above what it takes: types are checked while tests run

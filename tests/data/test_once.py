@@ -20,7 +20,7 @@ def made(write, **once):
     texts = load_corpus(data, has_labels=False)
     tokenizer = train_tokenizer(data, texts)
     encoded = encode_split(texts.train, tokenizer, data, has_labels=False)
-    schedule = BatchSchedule(encoded, Target.NEXT_TOKEN, TrainingConfig(batch=8), data, 8, 0, tokenizer)
+    schedule = BatchSchedule(encoded, Target.NEXT_TOKEN, TrainingConfig(batch_size=8), data, 8, 0, tokenizer)
     return schedule, tokenizer, count_tokens(encoded, tokenizer.vocab_size)
 
 
@@ -53,7 +53,7 @@ def test_what_is_given_away_goes_to_words_that_train_never_shows(write):
     tokenizer = train_tokenizer(data, texts)
     encoded = encode_split(texts.train, tokenizer, data, has_labels=False)
     shown = count_tokens(encoded, tokenizer.vocab_size)
-    schedule = BatchSchedule(encoded, Target.NEXT_TOKEN, TrainingConfig(batch=8), data, 8, 0, tokenizer)
+    schedule = BatchSchedule(encoded, Target.NEXT_TOKEN, TrainingConfig(batch_size=8), data, 8, 0, tokenizer)
     words = set()
     for step in range(20):
         batch = schedule.batch(step)

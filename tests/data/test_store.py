@@ -156,7 +156,7 @@ def test_batches_and_examples_are_equal_to_the_bit(write: Callable[..., Path], f
     data = DataConfig.model_validate({"source": str(path), "rows": form, "unknown": 0.1, "once": {"hidden": 0.5}})
     mine, theirs = load_tokenized_corpus(data, has_labels=False), token_cache.tokenize_in_memory(data, has_labels=False)
     for sampling in ("random", "shuffled"):
-        training = TrainingConfig.model_validate({"batch": 4, "sampling": sampling})
+        training = TrainingConfig.model_validate({"batch_size": 4, "sampling": sampling})
         one, other = (
             BatchSchedule(at.encoded["train"], Target.NEXT_TOKEN, training, data, 8, 3, at.tokenizer)
             for at in (mine, theirs)
@@ -434,7 +434,7 @@ def test_a_trial_on_the_store_ends_with_the_bits_of_one_in_memory(
         "seeds": 1,
         "data": {"source": str(path.parent), "rows": form, "unknown": 0.1, "watch": ["test"]},
         "model": {"width": 8, "layers": 1, "heads": 2, "context": 8, "output_bias": "frequencies"},
-        "training": {"steps": 12, "batch": 4, "evaluate": 4},
+        "training": {"steps": 12, "batch_size": 4, "eval_every": 4},
         "variants": {"alibi": {"model": {"position": "alibi"}}},
     }
     asked = config_loading.build_trial(loading.build_experiment(raw, "small"), "baseline", 0)

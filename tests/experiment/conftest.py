@@ -59,7 +59,7 @@ def small(text_folder: Path) -> Any:
             "seeds": 2,
             "data": {"source": str(text_folder)},
             "model": {"width": 16, "layers": 1, "heads": 2, "context": 8},
-            "training": {"steps": 40, "batch": 8, "evaluate": 10, "checkpoint": 10},
+            "training": {"steps": 40, "batch_size": 8, "eval_every": 10, "checkpoint_every": 10},
             "variants": {"alibi": {"model": {"position": "alibi"}}},
             "probe": {"prompts": ["the people"], "sentences": {"normal": "the people will defend the peace ."}},
         }

@@ -58,7 +58,7 @@ def outcome(tmp_path_factory):
             "context": 8,
             "feedforward": {"kind": "mlp", "hidden": 8},
         },
-        "training": {"steps": 40, "batch": 8, "evaluate": 20},
+        "training": {"steps": 40, "batch_size": 8, "eval_every": 20},
         "variants": {
             "alibi": {"model": {"position": "alibi"}},
             "wide": {"model": {"feedforward": {"kind": "mlp", "hidden": 32}}},

@@ -115,7 +115,7 @@ def test_a_search_runs_on_a_cluster_too(small: Small, machines: Machines, tmp_pa
 
 
 def test_a_node_that_dies_is_survived_with_the_same_numbers(small: Small, machines: Machines, tmp_path: Path):
-    experiment = small(training={"steps": 300, "checkpoint": 20})
+    experiment = small(training={"steps": 300, "checkpoint_every": 20})
     killed: list[int] = []
 
     def kill_one(jobs: list[Job]) -> None:

@@ -56,13 +56,13 @@ def distil(text_folder) -> Any:
             "data": {"source": str(text_folder)},
             "teacher": {
                 "model": {"width": 16, "layers": 2, "context": 8},
-                "training": {"steps": 30, "batch": 8, "evaluate": 30},
+                "training": {"steps": 30, "batch_size": 8, "eval_every": 30},
                 "documents": 60,
                 "begin": 3,
             },
             "model": {"width": 8, "layers": 1, "context": 8},
-            "training": {"steps": 12, "batch": 8, "evaluate": 12},
-            "variants": {name: {"training": {"taught": taught}} for name, taught in TAUGHT.items()},
+            "training": {"steps": 12, "batch_size": 8, "eval_every": 12},
+            "variants": {name: {"training": {"distillation": taught}} for name, taught in TAUGHT.items()},
         }
         for table, given in changes.items():
             raw[table] = {**raw[table], **given} if isinstance(given, dict) and table in raw else given
@@ -210,7 +210,7 @@ def test_faults_of_the_file_are_named(distil):
             {"teacher": {"training": {"optimizer": "adamv"}}},
             "teacher.training.optimizer: there is no optimizer 'adamv'",
         ),
-        ({"variants": {"a": {"training": {"taught": {"by": "logit"}}}}}, "taught.by: cannot be 'logit'"),
+        ({"variants": {"a": {"training": {"distillation": {"by": "logit"}}}}}, "taught.by: cannot be 'logit'"),
     ):
         with pytest.raises(ConfigError, match=re.escape(said)):
             distil(**changes)

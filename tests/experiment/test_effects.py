@@ -10,8 +10,13 @@ from headtohead.search.effects import compute_setting_effects, format_value, lab
 from headtohead.search.points import SearchPoint
 from headtohead.search.selection_bias import compute_search_history
 
-TRUE = {("training.batch", 4): 0.0, ("training.batch", 8): 0.3, ("model.layers", 1): -0.1, ("model.layers", 2): 0.1}
-SPACE = {"training.batch": [8, 4], "model.layers": [1, 2], "model.position": ["alibi", "rope", "learned"]}
+TRUE = {
+    ("training.batch_size", 4): 0.0,
+    ("training.batch_size", 8): 0.3,
+    ("model.layers", 1): -0.1,
+    ("model.layers", 2): 0.1,
+}
+SPACE = {"training.batch_size": [8, 4], "model.layers": [1, 2], "model.position": ["alibi", "rope", "learned"]}
 
 
 def played(search: SearchConfig, noise: float, seed: int = 0, keep: float = 1.0) -> list[SearchPoint]:
@@ -28,8 +33,8 @@ def played(search: SearchConfig, noise: float, seed: int = 0, keep: float = 1.0)
 def test_effects_that_add_up_are_found_exactly_even_where_cells_are_missing():
     search = SearchConfig.model_validate({"space": SPACE})
     found = compute_setting_effects(search, played(search, 0.0, keep=0.7), float)
-    assert [row["value"] for row in found["training.batch"]] == ["4", "8"], "numbers stand in order"
-    low, high = found["training.batch"]
+    assert [row["value"] for row in found["training.batch_size"]] == ["4", "8"], "numbers stand in order"
+    low, high = found["training.batch_size"]
     assert high["mean"] - low["mean"] == pytest.approx(0.3)
     assert [row["mean"] for row in found["model.layers"]] == pytest.approx([2.05, 2.25])
     assert [row["mean"] for row in found["model.position"]] == pytest.approx([2.15] * 3)
@@ -40,17 +45,17 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say():
     search = SearchConfig.model_validate({"space": SPACE})
     inside = 0
     for seed in range(200):
-        (_, row) = compute_setting_effects(search, played(search, 0.2, seed), float)["training.batch"]
+        (_, row) = compute_setting_effects(search, played(search, 0.2, seed), float)["training.batch_size"]
         inside += row["interval"][0] <= 2.3 <= row["interval"][1]
     assert 0.90 <= inside / 200 <= 0.99
 
 
 def test_a_range_is_cut_into_pieces_with_as_many_cells():
     search = SearchConfig.model_validate(
-        {"method": "random", "space": {"training.clip": {"low": 0.0, "high": 9.0}}, "budget": {"trials": 9}}
+        {"method": "random", "space": {"training.max_grad_norm": {"low": 0.0, "high": 9.0}}, "budget": {"trials": 9}}
     )
-    cells = [SearchPoint(at, {"training.clip": at / 1.0}, 1, {1000: 1.0}) for at in range(9)]
-    labels = label_points(search, "training.clip", cells)
+    cells = [SearchPoint(at, {"training.max_grad_norm": at / 1.0}, 1, {1000: 1.0}) for at in range(9)]
+    labels = label_points(search, "training.max_grad_norm", cells)
     assert sorted({label[1] for label in labels}) == ["0 to 2", "3 to 5", "6 to 8"]
     assert all(labels.count(label) == 3 for label in labels)
 

@@ -36,7 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "seeds": 1,
         "data": {"source": str(write_text(root / "text"))},
         "model": {"width": 16, "layers": 1, "heads": 2, "context": 8},
-        "training": {"steps": 20, "batch": 8},
+        "training": {"steps": 20, "batch_size": 8},
         "variants": {"alibi": {"model": {"position": "alibi"}}},
     }
     experiment, folder = loading.build_experiment(raw, "made"), root / "runs"
@@ -64,7 +64,7 @@ def flip(path: Path, old: bytes, new: bytes) -> None:
 def test_a_worker_ends_with_its_parent_in_the_middle_of_a_trial(small: Any, tmp_path: Path):
     """It used to go on until its next word; whoever resumed at once had two workers in one run folder."""
     trial = config_loading.build_trial(
-        small(training={"steps": 10**6, "checkpoint": 10, "evaluate": 10**6}), "baseline", 0
+        small(training={"steps": 10**6, "checkpoint_every": 10, "eval_every": 10**6}), "baseline", 0
     )
     folder = tmp_path / "runs" / "baseline" / "seed-0"
     folder.mkdir(parents=True)

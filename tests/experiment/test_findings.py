@@ -27,7 +27,7 @@ def finished(tmp_path_factory):
         "seeds": 3,
         "data": {"source": str(tmp_path / "text")},
         "model": {"width": 16, "layers": 1, "heads": 2, "context": 8},
-        "training": {"steps": 40, "batch": 8, "evaluate": 20},
+        "training": {"steps": 40, "batch_size": 8, "eval_every": 20},
         "variants": {
             "alibi": {"model": {"position": "alibi"}},
             "future": {"model": {"merge": {"kind": "reweight"}}},

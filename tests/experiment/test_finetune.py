@@ -53,12 +53,12 @@ def experiment(reviews: Path, tiny_roberta: Path) -> Any:
             "model": {"pretrained": str(tiny_roberta), "max_length": 64},
             "training": {
                 "steps": 6,
-                "batch": 8,
-                "batching": "by length",
+                "batch_size": 8,
+                "group_by_length": True,
                 "optimizer": {"kind": "adamw", "lr": 1e-3},
-                "evaluate": 3,
-                "checkpoint": 2,
-                "keep": "best",
+                "eval_every": 3,
+                "checkpoint_every": 2,
+                "load_best_model_at_end": True,
             },
             "variants": {"frozen": {"model": {"freeze": "encoder"}}, "lora": {"model": {"lora": {"rank": 2}}}},
             "probe": {"sentences": {"praise": "what a joy"}},
@@ -131,7 +131,7 @@ def test_batches_are_a_function_of_seed_and_step_of_like_length_and_as_wide_as_t
     assert sorted(epoch.tolist()) == list(range(60))
     assert [len(one.indices(step)) for step in range(8)] == [8] * 7 + [4]
     assert one.indices(0).tolist() != schedule(1).indices(0).tolist() != one.indices(8).tolist()
-    shuffled = schedule(0, batching="shuffled")
+    shuffled = schedule(0, group_by_length=False)
 
     def padding(made: BatchSchedule) -> float:
         masks = [made.batch(step).attention_mask for step in range(made.steps_per_epoch)]
@@ -160,7 +160,9 @@ def test_a_saved_model_is_opened_by_transformers_and_by_us_with_the_same_answer(
 
 
 def test_a_head_of_ours_is_saved_beside_the_encoder(experiment, tmp_path):
-    trial = config_loading.build_trial(experiment(model={"pool": "mean"}, training={"keep": "last"}), "baseline", 0)
+    trial = config_loading.build_trial(
+        experiment(model={"pool": "mean"}, training={"load_best_model_at_end": False}), "baseline", 0
+    )
     run_trial(trial, tmp_path, device="cpu")
     opened = model_io.load(tmp_path)
     probe = json.loads((tmp_path / "probes.json").read_text())["sentences"]["praise"]
@@ -241,7 +243,7 @@ def test_an_optimizer_that_does_not_exist_is_an_error(experiment):
 )
 def test_what_cannot_be_is_said(experiment, changes, message):
     with pytest.raises(ConfigError, match=message):
-        experiment(**{"variants": {"a": {"training": {"clip": 1.0}}}, **changes})
+        experiment(**{"variants": {"a": {"training": {"max_grad_norm": 1.0}}}, **changes})
 
 
 def test_task_finetune_needs_weights(reviews):
@@ -292,7 +294,7 @@ def test_every_task_shows_a_batch_at_80_columns_and_trains_nothing(task, tiny_ro
     file = tmp_path / "mine.toml"
     file.write_text(
         f'question = "?"\ntask = "{task}"\n[data]\nsource = "{source}"\ncolumns = {{ label = 0, text = 1 }}\n'
-        f"validation = 0.2\n[model]\n{model}\n[variants.a]\ntraining.clip = 1.0\n"
+        f"validation = 0.2\n[model]\n{model}\n[variants.a]\ntraining.max_grad_norm = 1.0\n"
     )
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)

@@ -80,7 +80,8 @@ def test_ctrl_c_leaves_everything_resumable(small, tmp_path, text_folder):
     file = tmp_path / "mine.toml"
     file.write_text(
         f'question = "?"\ntask = "language-model"\nseeds = 1\n[data]\nsource = "{text_folder}"\n'
-        "[model]\nwidth = 16\nlayers = 1\ncontext = 8\n[training]\nsteps = 3000\ncheckpoint = 20\nevaluate = 1000\n"
+        "[model]\nwidth = 16\nlayers = 1\ncontext = 8\n[training]\nsteps = 3000\n"
+        "checkpoint_every = 20\neval_every = 1000\n"
     )
     # Tests that a shell started in the background inherit a Ctrl-C that is switched off.
     start = (

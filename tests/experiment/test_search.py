@@ -30,10 +30,10 @@ task = "language-model"
 seeds = 2
 data = {{ source = "{source}" }}
 model = {{ width = 16, layers = 1, heads = 2, context = 8 }}
-training = {{ steps = 8, evaluate = 8, checkpoint = 4, batch = 4 }}
+training = {{ steps = 8, eval_every = 8, checkpoint_every = 4, batch_size = 4 }}
 [search.space]
 training.optimizer.lr = [0.02, 0.003, 0.0003]
-training.batch = [4, 8]
+training.batch_size = [4, 8]
 model.layers = [1, 2]
 """
 
@@ -111,7 +111,7 @@ def test_a_journal_that_lost_its_end_is_named_and_not_used(killed, tmp_path):
 def test_without_resume_the_folder_is_left_alone(killed):
     with pytest.raises(RunFolderError, match="--resume continues it"):
         run_search.run_with_search(loading.load_experiment(killed.file), killed.folder, num_workers=1)
-    other = loading.load_experiment(killed.file, ["search.space.training.batch=[4, 8, 16]"])
+    other = loading.load_experiment(killed.file, ["search.space.training.batch_size=[4, 8, 16]"])
     with pytest.raises(RunFolderError, match="holds another search"):
         run_search.run_with_search(other, killed.folder, num_workers=1, resume=True)
     longer = loading.load_experiment(killed.file, ["search.budget.trials=12"])
@@ -134,7 +134,10 @@ def test_the_winner_is_the_best_on_validation_data_and_is_judged_by_fresh_seeds(
     assert searched == {FIRST_SEARCH_SEED, FIRST_SEARCH_SEED + 1}
     chosen, settings = runs.run("winner", 0).trial, killed.search["cells"][winner]["settings"]
     assert chosen.training.optimizer.options["rate"] == settings["training.optimizer.lr"]
-    assert (chosen.training.batch, chosen.model.layers) == (settings["training.batch"], settings["model.layers"])
+    assert (chosen.training.batch_size, chosen.model.layers) == (
+        settings["training.batch_size"],
+        settings["model.layers"],
+    )
     assert chosen.training.steps == 8, "what the cell does not name stays as the file has it"
     (verdict,) = killed.outcome.findings["verdicts"]
     assert verdict["variant"] == "winner" and verdict["seeds"] == 2
@@ -205,7 +208,7 @@ def test_the_folder_is_verified_with_its_search(killed, tmp_path):
 @pytest.mark.parametrize(
     ("space", "said"),
     [
-        ({"training.batch": [4, 0]}, "search.space.training.batch: must be >= 1, not 0"),
+        ({"training.batch_size": [4, 0]}, "search.space.training.batch_size: must be >= 1, not 0"),
         ({"model.heads": [2, 3]}, "width 16 cannot be divided among 3 heads"),
         ({"model.position": ["alibi", "alibbi"]}, "did you mean 'alibi'"),
         ({"training.optimizer.lr": [0.1, "fast"]}, "must be a number, not 'fast'"),
@@ -226,11 +229,11 @@ def test_what_only_building_shows_is_found_before_anything_is_written(small, tmp
 
 def test_without_validation_data_there_is_no_search(small):
     with pytest.raises(ConfigError, match="choices need validation data"):
-        small(search={"space": {"training.batch": [4, 8]}}, data={"validation": 0})
+        small(search={"space": {"training.batch_size": [4, 8]}}, data={"validation": 0})
 
 
 def test_a_cell_that_runs_away_is_out_and_the_others_go_on(small, tmp_path):
-    tiny = {"steps": 20, "evaluate": 20, "checkpoint": 20, "batch": 4}
+    tiny = {"steps": 20, "eval_every": 20, "checkpoint_every": 20, "batch_size": 4}
     space = {"training.optimizer": [{"kind": "sgd", "lr": 1e30}, {"kind": "adamw", "lr": 0.01}]}
     experiment = small(search={"space": space, "seeds": 1}, training=tiny, variants={}, probe={}, seeds=1)
     outcome = run_search.run_with_search(experiment, tmp_path / "runs", num_workers=1)

@@ -20,14 +20,18 @@ from headtohead.runner.run_search import DECISION_LAG, SearchRun
 from headtohead.search import samplers
 
 RATES = {"training.optimizer.lr": {"low": 1e-5, "high": 1e-1, "log": True}}
-MIXED = {**RATES, "training.batch": {"low": 4, "high": 32, "step": 4}, "model.position": ["learned", "alibi", "rope"]}
-GRID = {"training.batch": [2, 4, 8, 16], "model.layers": [1, 2, 3]}
+MIXED = {
+    **RATES,
+    "training.batch_size": {"low": 4, "high": 32, "step": 4},
+    "model.position": ["learned", "alibi", "rope"],
+}
+GRID = {"training.batch_size": [2, 4, 8, 16], "model.layers": [1, 2, 3]}
 
 
 def figure(settings: dict[str, Any], seed: int, spread: float = 0.05) -> float:
     """A made-up loss: best near a rate of 0.003 or a batch of 8, with some noise."""
     noise = random.Random(f"{sorted(settings.items(), key=str)}{seed}").gauss(0, spread)
-    rate, batch = settings.get("training.optimizer.lr", 3e-3), settings.get("training.batch", 8)
+    rate, batch = settings.get("training.optimizer.lr", 3e-3), settings.get("training.batch_size", 8)
     return 3 + abs(math.log10(rate / 3e-3)) + 0.5 * abs(math.log2(batch / 8)) + noise
 
 
@@ -71,7 +75,7 @@ def test_a_grid_tries_every_cell_with_every_seed_once(begun):
     assert len(done) == len(set(done)) == 36
     tried = {tuple(cell.settings.values()) for cell in search.cells}
     assert tried == set(itertools.product(*GRID.values()))
-    assert search.select_winner().settings["training.batch"] == 8
+    assert search.select_winner().settings["training.batch_size"] == 8
 
 
 @pytest.mark.parametrize("method", ["grid", "random", "tpe"])
@@ -114,7 +118,7 @@ def test_proposals_are_drawn_by_the_seed(begun):
         assert one == same != other
         for settings in (one, other):
             assert 1e-5 <= settings["training.optimizer.lr"] <= 0.1
-            assert settings["training.batch"] in range(4, 33, 4)
+            assert settings["training.batch_size"] in range(4, 33, 4)
 
 
 def test_tpe_goes_where_it_went_well(begun):
@@ -162,7 +166,7 @@ def test_minutes_end_a_search_and_breaks_do_not_count(begun):
 
 
 def test_a_lost_worker_is_tried_once_more_and_then_its_cell_is_out(begun):
-    search = begun(space={"training.batch": [4, 8]}, seeds=1)
+    search = begun(space={"training.batch_size": [4, 8]}, seeds=1)
     for _ in range(2):
         (job,) = search.more(1)
         search.jobs.append(job)

@@ -103,10 +103,10 @@ def distil(documents: Path, teacher: Path) -> Any:
                 "reported": [{"source": "X", "who": "teacher", "scores": {"rouge-1": 0.3}}],
             },
             "model": {"pretrained": str(teacher), "fewer": {"layers": 2}, "max_length": 48},
-            "training": {"steps": 4, "batch": 4, "evaluate": 4},
+            "training": {"steps": 4, "batch_size": 4, "eval_every": 4},
             "variants": {
-                "taught": {"training": {"taught": {"by": "texts"}}},
-                "logits": {"training": {"taught": {"by": "both", "top": 5, "weight": 1.0}}},
+                "taught": {"training": {"distillation": {"by": "texts"}}},
+                "logits": {"training": {"distillation": {"by": "both", "top": 5, "weight": 1.0}}},
             },
         }
         for table, given in changes.items():
@@ -137,7 +137,7 @@ def test_only_the_summary_is_learned_and_scored(distil):
 
 
 def test_batches_by_length_hold_the_same_documents_whoever_teaches(distil):
-    experiment = distil(training={"batching": "by length"})
+    experiment = distil(training={"group_by_length": True})
     lessons = []
     for variant in ("baseline", "taught"):
         trial, prepared = _prepared(experiment, variant)

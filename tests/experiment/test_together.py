@@ -32,7 +32,7 @@ from .test_trial import without_times
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 CLOSE = 1e-5
 pytestmark = pytest.mark.timeout(600)  # two processes in step crawl where the machine is busy
-LONG = {"model": {"dropout": 0.1}, "training": {"steps": 160, "evaluate": 80, "checkpoint": 10}}
+LONG = {"model": {"dropout": 0.1}, "training": {"steps": 160, "eval_every": 80, "checkpoint_every": 10}}
 TINY = {"width": 16, "layers": 1, "heads": 2, "context": 8}
 
 
@@ -43,7 +43,7 @@ def experiment(folder: Path, **tables: Any) -> dict[str, Any]:
         "seeds": 1,
         "data": {"source": str(folder)},
         "model": TINY,
-        "training": {"steps": 20, "batch": 7, "evaluate": 10, "checkpoint": 10},
+        "training": {"steps": 20, "batch_size": 7, "eval_every": 10, "checkpoint_every": 10},
     }
     for table, settings in tables.items():
         raw[table] = {**raw[table], **settings} if isinstance(raw.get(table), dict) else settings
@@ -56,7 +56,10 @@ def cases(text: Path, rows: Path, roberta: Path) -> dict[str, dict[str, Any]]:
         "stream": experiment(text),
         # Padding, and 300 rows by 13: the last batch of an epoch has one row, so that the other process has none.
         "padded": experiment(
-            text, data={"rows": "sentences"}, model={"tied": True}, training={"batch": 13, "steps": 26, "clip": 1.0}
+            text,
+            data={"rows": "sentences"},
+            model={"tied": True},
+            training={"batch_size": 13, "steps": 26, "max_grad_norm": 1.0},
         ),
         # So slow that accuracy stays as it is: the first weights are the best.
         "best": experiment(
@@ -64,21 +67,21 @@ def cases(text: Path, rows: Path, roberta: Path) -> dict[str, dict[str, Any]]:
             task="classify",
             model={"context": 12},
             training={
-                "evaluate": 5,
+                "eval_every": 5,
                 "optimizer": {"kind": "sgd", "lr": 1e-3},
-                "keep": "best",
-                "best_by": "accuracy",
-                "stop": {"patience": 2},
+                "load_best_model_at_end": True,
+                "metric_for_best_model": "accuracy",
+                "early_stopping": {"patience": 2},
             },
         ),
         "classifier": experiment(rows, task="classify", model={"context": 12}),
-        "finetune": experiment(rows, task="finetune", training={"steps": 10, "batching": "by length"})
+        "finetune": experiment(rows, task="finetune", training={"steps": 10, "group_by_length": True})
         | {"model": {"pretrained": str(roberta), "max_length": 64}},
         "distil": experiment(
             text,
             task="distil",
-            training={"steps": 10, "taught": {"by": "logits", "weight": 0.5, "top": 5}},
-            teacher={"model": {**TINY, "layers": 2}, "training": {"steps": 5, "evaluate": 5}, "documents": 60},
+            training={"steps": 10, "distillation": {"by": "logits", "weight": 0.5, "top": 5}},
+            teacher={"model": {**TINY, "layers": 2}, "training": {"steps": 5, "eval_every": 5}, "documents": 60},
         ),
         "dropout": experiment(text, model={"dropout": 0.1}),
         "killed": experiment(text, **LONG),

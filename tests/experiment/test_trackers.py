@@ -42,7 +42,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "seeds": 2,
         "data": {"source": str(write_text(place / "text"))},
         "model": {"width": 8, "layers": 1, "heads": 2, "context": 8},
-        "training": {"steps": 30, "batch": 4, "evaluate": 10},
+        "training": {"steps": 30, "batch_size": 4, "eval_every": 10},
         "variants": {"alibi": {"model": {"position": "alibi"}}},
     }
     h2h.run(loading.build_experiment(raw, "small"), place / "runs", workers=1)

@@ -86,8 +86,8 @@ HARD = {
     "data": {"unknown": 0.05},
     "training": {
         "steps": 60,
-        "keep": "best",
-        "clip": 1.0,
+        "load_best_model_at_end": True,
+        "max_grad_norm": 1.0,
         "schedule": {"kind": "cosine", "warmup": 5},
         "optimizer": {"kind": "adamw", "lr": 0.01},
     },
@@ -132,7 +132,7 @@ def test_best_weights_are_chosen_by_validation_data_only(small, tmp_path):
 
 
 def test_early_stop_stops(small, tmp_path):
-    changes = {**HARD, "training": {**HARD["training"], "steps": 400, "stop": {"patience": 2}}}
+    changes = {**HARD, "training": {**HARD["training"], "steps": 400, "early_stopping": {"patience": 2}}}
     result = run_trial(config_loading.build_trial(small(**changes), "baseline", 0), tmp_path / "run")
     assert result["trained"]["stopped_early"]
     assert result["trained"]["steps"] < 400
@@ -186,7 +186,7 @@ def test_a_classifier_learns_and_predicts(rows_folder, tmp_path, pool):
         "task": "classify",
         "data": {"source": str(rows_folder)},
         "model": {"width": 16, "layers": 1, "heads": 2, "context": 12, "pool": pool},
-        "training": {"steps": "12 epochs", "evaluate": "4 epochs", "optimizer": {"kind": "adam", "lr": 3e-3}},
+        "training": {"steps": "12 epochs", "eval_every": "4 epochs", "optimizer": {"kind": "adam", "lr": 3e-3}},
     }
     result = run_trial(config_loading.build_trial(loading.build_experiment(raw), "baseline", 0), tmp_path / "run")
     assert result["scores"]["test"]["accuracy"] > 0.9

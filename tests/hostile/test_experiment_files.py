@@ -34,7 +34,7 @@ says = "it helps"
 variant = "alibi"
 expects = "helped"
 [search]
-space = { "training.batch" = [4, 8], "training.optimizer.lr" = { low = 1e-4, high = 1e-2, log = true } }
+space = { "training.batch_size" = [4, 8], "training.optimizer.lr" = { low = 1e-4, high = 1e-2, log = true } }
 method = "random"
 budget = { trials = 4 }
 [full]
@@ -85,7 +85,7 @@ HEAD = 'question = "?"\ntask = "language-model"\n'
         (HEAD + "seeds = 1_000_000_000", "must be <= 10000"),
         (HEAD + 'seeds = "auto up to ' + "9" * 5_000 + '"', "seeds"),
         (HEAD + "[training]\nsteps = '" + "9" * 400 + " epochs'", "steps"),
-        (HEAD + "[training]\nclip = inf", "must be a finite number"),
+        (HEAD + "[training]\nmax_grad_norm = inf", "must be a finite number"),
         (HEAD + "[model]\nposition = { kind = 'alibi', slope = nan }", "must be a finite number"),
         (HEAD + "[model]\nwidth = 1_000_000_000_000\nheads = 7", "must be <= 131072"),
         (HEAD + "[model]\nlayers = 1_000_000_000", "must be <= 1024"),
@@ -97,8 +97,11 @@ HEAD = 'question = "?"\ntask = "language-model"\n'
             HEAD + "".join(f"[variants.v{at}]\nmodel.width = 8\n" for at in range(1_200)),
             "1,200; an experiment",
         ),
-        (HEAD + "[search.space]\n'training.batch' = { low = -1e308, high = 1e308, step = 1e-300 }", "search.space"),
-        (HEAD + "[search.space]\n'training.batch' = [" + "1," * 2_000 + "]", "lists 2,000 values"),
+        (
+            HEAD + "[search.space]\n'training.batch_size' = { low = -1e308, high = 1e308, step = 1e-300 }",
+            "search.space",
+        ),
+        (HEAD + "[search.space]\n'training.batch_size' = [" + "1," * 2_000 + "]", "lists 2,000 values"),
         ("# " + "x" * MAX_FILE_BYTES, "too long for an experiment"),
     ],
 )

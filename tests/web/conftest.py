@@ -43,9 +43,9 @@ heads = 2
 context = 8
 [training]
 steps = 8
-batch = 4
-evaluate = 4
-checkpoint = 4
+batch_size = 4
+eval_every = 4
+checkpoint_every = 4
 [variants.alibi]
 model.position = "alibi"
 """
@@ -210,7 +210,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "seeds": 1,
         "data": {"source": str(place / "data"), "tokens": {"kind": "file", "path": str(place / "tokenizer.json")}},
         "model": {"width": 16, "layers": 2, "heads": 2, "context": 24},
-        "training": {"steps": 12, "batch": 8, "checkpoint": 6},
+        "training": {"steps": 12, "batch_size": 8, "checkpoint_every": 6},
         "variants": {"alibi": {"model": {"position": "alibi"}}},
     }
     experiment = loading.build_experiment(raw, "tiny")

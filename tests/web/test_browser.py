@@ -94,7 +94,7 @@ def trained_so_far(page: Any) -> int:
 
 
 def test_ticking_the_full_setting_shows_its_values(visit: Callable[..., Any], files: Path) -> None:
-    (files / "large.toml").write_text(f"{TEXT}\n[full]\ntraining = {{ steps = 16, batch = 2 }}\n")
+    (files / "large.toml").write_text(f"{TEXT}\n[full]\ntraining = {{ steps = 16, batch_size = 2 }}\n")
     page = visit("/start/large.toml")
     page.get_by_label("batch", exact=True).fill("5")
     page.get_by_label("The full setting").check()

@@ -56,7 +56,7 @@ def test_only_what_is_changed_becomes_a_setting(files: Path) -> None:
         "model.position": "rope",
         "quick": "true",
     }
-    given |= {"training.batch": "4", "data.source": "other", "model.heads": " 2 "}
+    given |= {"training.batch_size": "4", "data.source": "other", "model.heads": " 2 "}
     asked = settings_form.parse_training_request(given, files, FULL)
     assert asked == settings_form.TrainingRequest(
         "mine.toml", "new", ("training.steps=2 epochs", "model.position=rope"), "other", True
@@ -69,7 +69,7 @@ def test_only_what_is_changed_becomes_a_setting(files: Path) -> None:
     ]
 
 
-LARGE = f"{TEXT}\n[full]\nquestion = 'And on a larger machine?'\ntraining = {{ steps = 16, batch = 2 }}\n"
+LARGE = f"{TEXT}\n[full]\nquestion = 'And on a larger machine?'\ntraining = {{ steps = 16, batch_size = 2 }}\n"
 
 
 def test_the_full_setting_replaces_what_was_not_changed(files: Path) -> None:
@@ -80,7 +80,7 @@ def test_the_full_setting_replaces_what_was_not_changed(files: Path) -> None:
     ]
 
     def asked(**given: str) -> settings_form.TrainingRequest:
-        names = {"steps": "training.steps", "batch": "training.batch"}
+        names = {"steps": "training.steps", "batch": "training.batch_size"}
         return settings_form.parse_training_request(
             {"recipe": "large.toml", "name": "x", **{names.get(k, k): v for k, v in given.items()}}, files, FULL
         )
@@ -92,9 +92,9 @@ def test_the_full_setting_replaces_what_was_not_changed(files: Path) -> None:
         "--full",
     ]
     assert asked(shown="file", full="true", steps="9", batch="4").settings == ("training.steps=9",)
-    assert asked(shown="full", full="true", steps="16", batch="4").settings == ("training.batch=4",)
+    assert asked(shown="full", full="true", steps="16", batch="4").settings == ("training.batch_size=4",)
     assert asked(shown="full", steps="16", batch="3") == settings_form.TrainingRequest(
-        "large.toml", "x", ("training.batch=3",)
+        "large.toml", "x", ("training.batch_size=3",)
     )
     with pytest.raises(RequestError, match=r"mine has no \[full\] table"):
         settings_form.validate_training_request(settings_form.TrainingRequest("mine.toml", "x", full=True), files)
@@ -104,10 +104,17 @@ def test_the_form_shows_the_values_of_the_setting_that_is_ticked(client: TestCli
     (files / "large.toml").write_text(LARGE)
     assert 'name="full"' not in client.get("/start/mine.toml").text
     assert 'name="full" value="true" id="full">' in client.get("/start/large.toml").text
-    sent = {"do": "show", "shown": "file", "full": "true", "name": "new", "training.steps": "8", "training.batch": "5"}
+    sent = {
+        "do": "show",
+        "shown": "file",
+        "full": "true",
+        "name": "new",
+        "training.steps": "8",
+        "training.batch_size": "5",
+    }
     shown = client.post("/start/large.toml", data=sent).text
     assert 'id="full" checked' in shown and 'name="shown" value="full"' in shown
-    assert 'name="training.steps" value="16"' in shown and 'name="training.batch" value="5"' in shown
+    assert 'name="training.steps" value="16"' in shown and 'name="training.batch_size" value="5"' in shown
     assert not (runs / "new").exists()
     cost = client.post("/api/estimates", json={"recipe": "large.toml", "full": True, "settings": {"seeds": "3"}})
     assert {row["steps"] for row in cost.json()["plan"]} == {16} and cost.json()["total"]["trials"] == 6
@@ -149,13 +156,13 @@ def test_only_recipes_and_files_of_the_folder_can_be_started(client: TestClient,
 
 
 def test_errors_stand_at_their_field(client: TestClient) -> None:
-    sent = {"name": "new", "training.batch": "none", "model.heads": "0", "do": "start"}
+    sent = {"name": "new", "training.batch_size": "none", "model.heads": "0", "do": "start"}
     answer = client.post("/start/mine.toml", data=sent)
     assert "Nothing was started." in answer.text
     assert 'id="field-training-batch-error-1"' in answer.text and "must be a whole number" in answer.text
     assert 'id="field-model-heads-error-1"' in answer.text and "must be &gt;= 1" in answer.text
     assert 'value="none"' in answer.text, "what was filled in is still there"
-    hostile = client.post("/start/mine.toml", data={**sent, "training.batch": HOSTILE, "name": HOSTILE})
+    hostile = client.post("/start/mine.toml", data={**sent, "training.batch_size": HOSTILE, "name": HOSTILE})
     assert "<script>alert" not in hostile.text and "&lt;script&gt;" in hostile.text
     taken = client.post("/start/mine.toml", data={"name": "done", "do": "start"})
     assert 'id="field-name-error-1"' in taken.text

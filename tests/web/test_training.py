@@ -109,8 +109,8 @@ def test_a_training_that_cannot_begin_says_why(client: TestClient, runs: Path, f
 
 def test_a_real_training_survives_the_server_and_is_found_again(server: Start, runs: Path, files: Path) -> None:
     process, port = server()
-    long = TEXT.replace("steps = 8", "steps = 100000").replace("checkpoint = 4", "checkpoint = 20")
-    (files / "long.toml").write_text(long.replace("evaluate = 4", "evaluate = 20"))
+    long = TEXT.replace("steps = 8", "steps = 100000").replace("checkpoint_every = 4", "checkpoint_every = 20")
+    (files / "long.toml").write_text(long.replace("eval_every = 4", "eval_every = 20"))
     assert _post(port, "/api/experiments", {"recipe": "long.toml", "name": "long"})[0] == 201
     wait_until(lambda: _get(port, "long").get("state") == "running" and _get(port, "long")["trials"][0]["step"] >= 20)
     process.send_signal(signal.SIGKILL)
@@ -128,12 +128,12 @@ def test_a_real_training_survives_the_server_and_is_found_again(server: Start, r
 
 
 def test_a_tiny_experiment_from_start_to_verdict_and_more_seeds(client: TestClient, runs: Path) -> None:
-    wanted = {"recipe": "mine.toml", "name": "tiny", "settings": {"training.batch": "5"}}
+    wanted = {"recipe": "mine.toml", "name": "tiny", "settings": {"training.batch_size": "5"}}
     assert client.post("/api/experiments", json=wanted).status_code == 201
     wait_until(lambda: training_process.find_training_process(runs, "tiny") is None)
     found = client.get("/api/experiments/tiny").json()
     assert (found["state"], found["summary"]) == ("finished", "Finished: 2 of 2 trials finished."), found
-    assert read_json(runs / "tiny" / "experiment.json")["experiment"]["training"]["batch"] == 5
+    assert read_json(runs / "tiny" / "experiment.json")["experiment"]["training"]["batch_size"] == 5
     assert client.get("/experiments/tiny/report").status_code == 200
     assert client.post("/experiments/tiny/seeds", data={"add": "1"}).status_code == 303
     wait_until(lambda: training_process.find_training_process(runs, "tiny") is None)

@@ -53,7 +53,7 @@ def decoder(data: str, *, seeds: int, steps: int, evaluate: int, model: dict[str
         "seeds": seeds,
         "data": _data(data, ["obama", "hbush", "wbush"]),
         "model": {**_sizes(), "feedforward": feedforward, **(model or {})},
-        "training": {**_training(), "steps": steps, "evaluate": evaluate},
+        "training": {**_training(), "steps": steps, "eval_every": evaluate},
     }
 
 
@@ -67,7 +67,7 @@ def classifier(data: str, *, seeds: int, epochs: int) -> dict[str, Any]:
         "seeds": seeds,
         "data": _data(data, ["test"]),
         "model": {**_sizes(), "feedforward": feedforward, "pool": "mean", "classifier_hidden": 100},
-        "training": {**_training(), "steps": f"{epochs} epochs", "evaluate": every, "checkpoint": "5 epochs"},
+        "training": {**_training(), "steps": f"{epochs} epochs", "eval_every": every, "checkpoint_every": "5 epochs"},
     }
 
 
@@ -80,7 +80,7 @@ def _sizes() -> dict[str, Any]:
 
 
 def _training() -> dict[str, Any]:
-    return {"batch": 16, "optimizer": {"kind": "adam", "lr": 1e-3}}
+    return {"batch_size": 16, "optimizer": {"kind": "adam", "lr": 1e-3}}
 
 
 def experiment(raw: dict[str, Any]) -> config_experiment.Experiment:

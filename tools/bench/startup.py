@@ -78,7 +78,7 @@ def _worker_is_ready() -> None:
 
 def _trial(how: How) -> Table:
     """One trial of the base decoder in a fresh process, stage by stage, with and without the audits of seed 0."""
-    size = {"steps": 20, "evaluate": 10} if how.short else {"steps": 500, "evaluate": 100}
+    size = {"steps": 20, "eval_every": 10} if how.short else {"steps": 500, "eval_every": 100}
     raw = lessons.decoder(how.data, seeds=1, **size)
     found: list[dict[str, float]] = []
     for seed in (0, 1):

@@ -65,7 +65,7 @@ def _measured(size: Size, how: How) -> Found:
     }
     best = take_turns(sides, how.rounds(ROUNDS))
     peak = operations / best["peak"].wall
-    tokens = raw["training"]["batch"] * shape.context
+    tokens = raw["training"]["batch_size"] * shape.context
     counted = sum(p.numel() for p in model.parameters()) - model.embedding.weight.numel()
     shares = {who: 6 * tokens * counted * steps / best[who].wall / peak for who in ("ours", "gpt2")}
     seconds = {who: best[who].wall / steps for who in ("ours", "gpt2")}

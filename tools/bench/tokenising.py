@@ -153,7 +153,7 @@ def opened(folder: Path) -> dict[str, float]:
     memory.reset_peak()
     before, began = memory.read_peak_bytes(), time.perf_counter()
     found = token_cache.load_tokenized_corpus(data, has_labels=False)
-    training = config_training.TrainingConfig.model_validate({"steps": 10, "batch": 16})
+    training = config_training.TrainingConfig.model_validate({"steps": 10, "batch_size": 16})
     BatchSchedule(found.encoded["train"], Target.NEXT_TOKEN, training, data, 32, 0, found.tokenizer).batch(0)
     return {"seconds": time.perf_counter() - began, "added": memory.read_peak_bytes() - before}
 

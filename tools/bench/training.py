@@ -34,6 +34,6 @@ RIVALS = [
 
 def training(how: How) -> Found:
     """Eight seeds of 500 steps; in short, two of twenty."""
-    size = {"seeds": 2, "steps": 20, "evaluate": 10} if how.short else {"seeds": 8, "steps": 500, "evaluate": 100}
+    size = {"seeds": 2, "steps": 20, "eval_every": 10} if how.short else {"seeds": 8, "steps": 500, "eval_every": 100}
     raw = lessons.decoder(how.data, **size)
     yield from trials.contest(raw, RIVALS, how, how.rounds(ROUNDS), how.scratch / "training")

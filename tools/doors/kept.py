@@ -19,7 +19,9 @@ def _searched(scratch: Path) -> Any:
     from headtohead.experiment import loading
 
     raw = experiment_of(write_corpus(scratch / "corpus-False"))
-    return loading.build_experiment({**raw, "search": {"space": {"training.batch": [2, 4]}, "seeds": 1}}, "searched")
+    return loading.build_experiment(
+        {**raw, "search": {"space": {"training.batch_size": [2, 4]}, "seeds": 1}}, "searched"
+    )
 
 
 def _journals(scratch: Path) -> list[bytes]:
@@ -27,8 +29,8 @@ def _journals(scratch: Path) -> list[bytes]:
 
     lines = [
         {"event": "search", "schema": 1, "identity": compute_search_identity(_searched(scratch))},
-        {"event": "cell", "cell": 0, "settings": {"training.batch": 2}},
-        {"event": "cell", "cell": 1, "settings": {"training.batch": 4}},
+        {"event": "cell", "cell": 0, "settings": {"training.batch_size": 2}},
+        {"event": "cell", "cell": 1, "settings": {"training.batch_size": 4}},
         {"event": "pruned", "cell": 1, "why": {"behind": 0.5, "bound": 0.1, "seeds": 1}},
         {"event": "trial", "cell": 0, "seed": 1000, "seconds": 1.5},
         {"event": "winner", "cell": 0, "budget": None},

@@ -34,7 +34,7 @@ def experiment_of(folder: Path, *, labels: bool = False) -> dict[str, Any]:
         "seeds": 2,
         "data": {"source": str(folder)},
         "model": {"width": 8, "layers": 1, "heads": 2, "context": 8},
-        "training": {"steps": 2, "batch": 4, "evaluate": 1, "checkpoint": 1},
+        "training": {"steps": 2, "batch_size": 4, "eval_every": 1, "checkpoint_every": 1},
         "variants": {"alibi": {"model": {"position": "alibi"}}},
         "probe": {"prompts": ["the people"], "sentences": {"one": "the people honor it ."}, "contexts": [4]},
     }

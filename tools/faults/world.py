@@ -27,7 +27,11 @@ task = "language-model"
 seeds = 2
 data = {{ source = "{text}" }}
 model = {{ width = 16, layers = 1, heads = 2, context = 8 }}
-training = {{ steps = {steps}, batch = 8, evaluate = {evaluate}, checkpoint = {checkpoint}, keep = "best" }}
+training.steps = {steps}
+training.batch_size = 8
+training.eval_every = {evaluate}
+training.checkpoint_every = {checkpoint}
+training.load_best_model_at_end = true
 probe = {{ prompts = ["the people"], sentences = {{ normal = "the people will defend the peace ." }} }}
 [variants.alibi]
 model.position = "alibi"
@@ -38,12 +42,12 @@ task = "language-model"
 seeds = 1
 data = {{ source = "{text}" }}
 model = {{ width = 16, layers = 1, heads = 2, context = 8 }}
-training = {{ steps = {steps}, batch = 8, evaluate = {evaluate}, checkpoint = {checkpoint} }}
+training = {{ steps = {steps}, batch_size = 8, eval_every = {evaluate}, checkpoint_every = {checkpoint} }}
 [search]
 seeds = 1
 [search.space]
 training.optimizer.lr = [0.01, 0.001]
-training.batch = [4, 8]
+training.batch_size = [4, 8]
 """
 TAUGHT = """\
 question = "Does a teacher help?"
@@ -51,14 +55,14 @@ task = "distil"
 seeds = 1
 data = {{ source = "{text}" }}
 model = {{ width = 8, layers = 1, heads = 2, context = 8 }}
-training = {{ steps = {steps}, batch = 8, evaluate = {evaluate}, checkpoint = {checkpoint} }}
+training = {{ steps = {steps}, batch_size = 8, eval_every = {evaluate}, checkpoint_every = {checkpoint} }}
 [teacher]
 model = {{ width = 16, layers = 2, heads = 2, context = 8 }}
-training = {{ steps = 200, batch = 8, evaluate = 200 }}
+training = {{ steps = 200, batch_size = 8, eval_every = 200 }}
 documents = 60
 begin = 3
 [variants.both]
-training.taught = {{ by = "both", weight = 1.0, top = 5 }}
+training.distillation = {{ by = "both", weight = 1.0, top = 5 }}
 """
 KINDS = {"plain": PLAIN, "searched": SEARCHED, "taught": TAUGHT}
 
@@ -92,7 +96,7 @@ class World:
         self.folder.mkdir(parents=True, exist_ok=True)
         text = write_text(self.folder / "text")
         self.file = self.folder / f"{self.kind}.toml"
-        sizes = {"steps": self.steps, "evaluate": max(1, self.steps // 4), "checkpoint": self.checkpoint}
+        sizes = {"steps": self.steps, "eval_every": max(1, self.steps // 4), "checkpoint_every": self.checkpoint}
         self.file.write_text(KINDS[self.kind].format(text=text, **sizes), encoding="utf-8")
         self.runs = self.folder / "runs"
 

@@ -20,7 +20,10 @@ def check_experiment(experiment: Experiment) -> list[ValidationIssue]:
     faults = []
     data, training, model = experiment.data, experiment.training, experiment.model
     if data.validation == 0 and (data.files is None or data.files.validation is None):
-        for key, asked in (("keep", training.keep == "best"), ("stop", training.stop is not None)):
+        for key, asked in (
+            ("load_best_model_at_end", training.load_best_model_at_end),
+            ("early_stopping", training.early_stopping is not None),
+        ):
             if asked:
                 faults.append(
                     ValidationIssue(

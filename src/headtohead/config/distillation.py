@@ -71,8 +71,8 @@ class TeacherConfig(BaseConfig):
     def _check_consistency(self) -> TeacherConfig:
         if isinstance(self.model, str) and self.training is not None:
             raise ValueError("training is for a teacher of parts, and this one is there already; leave it out")
-        if self.training is not None and self.training.taught is not None:
-            raise ValueError("a teacher is taught by nobody; leave out training.taught")
+        if self.training is not None and self.training.distillation is not None:
+            raise ValueError("a teacher is taught by nobody; leave out training.distillation")
         if self.prompt is not None and DOCUMENT_PLACEHOLDER not in self.prompt:
             raise ValueError(f"the prompt does not say where the document goes; write {DOCUMENT_PLACEHOLDER} there")
         if self.prompt is not None and not isinstance(self.model, str):

@@ -16,10 +16,10 @@ MISSING_TEACHER_MESSAGE = (
 
 def check_distillation(experiment: Experiment) -> list[ValidationIssue]:
     """Teacher and task belong together, and so do a prompt and documents with summaries."""
-    task, teacher, taught = experiment.task, experiment.teacher, experiment.training.taught
+    task, teacher, taught = experiment.task, experiment.teacher, experiment.training.distillation
     if not experiment.spec.has_teacher:
         fewer = experiment.model.fewer if isinstance(experiment.model, PretrainedModelConfig) else None
-        given = (("teacher", teacher), ("training.taught", taught), ("model.fewer", fewer))
+        given = (("teacher", teacher), ("training.distillation", taught), ("model.fewer", fewer))
         return [
             ValidationIssue(place, f"is for task distil, and task is {task!r}")
             for place, value in given

@@ -57,8 +57,8 @@ def convert_pydantic_error(error: Any) -> ValidationIssue:
             "seeds": '5, "auto" or "auto up to 20"',
             "module": "file.py:Name",
             "steps": '500 or "15 epochs"',
-            "evaluate": '100 or "1 epoch"',
-            "checkpoint": '100 or "1 epoch"',
+            "eval_every": '100 or "1 epoch"',
+            "checkpoint_every": '100 or "1 epoch"',
         }
         form = forms.get(place.rpartition(".")[2], context["pattern"])
         return ValidationIssue(place, f"cannot be {given!r}; it looks like {form}")

@@ -136,8 +136,8 @@ def remove_unused_distillation_fields(settings: dict[str, Any]) -> dict[str, Any
         settings.pop("teacher", None)
     else:
         settings["teacher"] = {k: v for k, v in settings["teacher"].items() if k not in ("reported", "claims")}
-    if settings["training"].get("taught") is None:
-        settings["training"].pop("taught", None)
+    if settings["training"].get("distillation") is None:
+        settings["training"].pop("distillation", None)
     return settings
 
 

@@ -119,7 +119,7 @@ def apply_quick_mode(raw_experiment: RawExperiment) -> RawExperiment:
         training = table.get("training") if isinstance(table, dict) else None
         if isinstance(training, dict) and (table is raw or "steps" in training):
             steps = _shrink_steps(training.get("steps", TrainingConfig().steps))
-            training |= {"steps": steps, "evaluate": steps, "checkpoint": steps}
+            training |= {"steps": steps, "eval_every": steps, "checkpoint_every": steps}
     if isinstance(raw.get("search"), dict):
         _shrink_search(raw["search"])
     if isinstance(raw.get("teacher"), dict):
@@ -136,7 +136,7 @@ def _shrink_teacher(teacher: RawConfig) -> None:
     training = teacher.get("training")
     if isinstance(training, dict):
         steps = _shrink_steps(training.get("steps", TrainingConfig().steps))
-        training |= {"steps": steps, "evaluate": steps, "checkpoint": steps}
+        training |= {"steps": steps, "eval_every": steps, "checkpoint_every": steps}
 
 
 def _shrink_search(search: RawConfig) -> None:

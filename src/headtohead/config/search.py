@@ -176,7 +176,7 @@ class SearchConfig(BaseConfig):
 
 
 def _flatten_space(space: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """training.batch = [8, 16] is a table in a table to TOML; here it is one dotted name."""
+    """training.batch_size = [8, 16] is a table in a table to TOML; here it is one dotted name."""
     for key, value in space.items():
         name = f"{prefix}{key}"
         if isinstance(value, dict) and not value.keys() & {"low", "high", "log", "step"}:
@@ -280,7 +280,7 @@ def _check_settings(search: SearchConfig) -> Iterator[ValidationIssue]:
         table, _, key = setting.partition(".")
         if table not in VARIANT_TABLES or not key:
             yield ValidationIssue(
-                place, "a search changes settings of data, model or training, as training.batch", VARIANT_TABLES
+                place, "a search changes settings of data, model or training, as training.batch_size", VARIANT_TABLES
             )
         elif table == "data" and not setting.startswith(SEARCHABLE_DATA_SETTINGS):
             message = "on other data the validation figures of cells could not be compared; use variants for that"

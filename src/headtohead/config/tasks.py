@@ -46,7 +46,7 @@ class TaskSpec:
     """model.pretrained is required"""
     allows_pretrained: bool = False
     has_teacher: bool = False
-    """the tables [teacher] and [training.taught] apply"""
+    """the tables [teacher] and [training.distillation] apply"""
     uses_rare_words: bool = False
     """data.once applies"""
     hub_tag: str = "text-generation"

@@ -13,7 +13,7 @@ StepsOrEpochs = Count | Annotated[str, Field(pattern=rf"^{EPOCHS_PATTERN.pattern
 
 
 class EarlyStoppingConfig(BaseConfig):
-    """Early stop: when validation has not improved for so many evaluations."""
+    """Stop training when the validation metric has not improved for `patience` evaluations."""
 
     patience: Count
 
@@ -23,33 +23,33 @@ class TrainingConfig(BaseConfig):
 
     steps: StepsOrEpochs = 500
     """a number of steps, or "15 epochs" """
-    batch: Annotated[int, Field(ge=1, le=2**20)] = 16
+    batch_size: Annotated[int, Field(ge=1, le=2**20)] = 16
     sampling: Literal["random", "shuffled"] = "random"
     """language model on a stream: blocks from anywhere, or every block once before any comes again"""
-    batching: Literal["shuffled", "by length"] = "shuffled"
-    """rows in a random order, or, of a random order, rows of like length together: less padding to compute"""
+    group_by_length: bool = False
+    """batch rows of similar length together, which saves padding; otherwise rows are shuffled"""
     optimizer: ComponentConfig = ComponentConfig.model_validate({"kind": "adamw", "lr": 1e-3})
     schedule: ComponentConfig = ComponentConfig(kind="constant")
     """constant, { kind = "cosine", warmup = 50, final = 0.1 }, { kind = "linear", ... }"""
-    clip: Annotated[float, Field(gt=0)] | None = None
-    """largest gradient norm"""
-    evaluate: StepsOrEpochs = 100
-    """how often held-out texts are scored: a number of steps, or "1 epoch" """
-    checkpoint: StepsOrEpochs = 100
-    """how often the state is saved, so that a killed run loses no more than that"""
-    keep: Literal["last", "best"] = "last"
-    """which weights are tested: the last, or the best on validation data"""
-    best_by: Literal["loss", "accuracy"] = "loss"
-    """what the best on validation data is best by, for `keep` and `stop`"""
-    stop: EarlyStoppingConfig | None = None
-    taught: DistillationConfig | None = None
-    """task distil: what a teacher gives; unless given, people's texts alone are learned from"""
+    max_grad_norm: Annotated[float, Field(gt=0)] | None = None
+    """gradient clipping threshold; None: no clipping"""
+    eval_every: StepsOrEpochs = 100
+    """evaluation interval: a number of steps, or "1 epoch" """
+    checkpoint_every: StepsOrEpochs = 100
+    """checkpoint interval: an interrupted run loses at most this many steps"""
+    load_best_model_at_end: bool = False
+    """test the weights that were best on validation data instead of the last ones"""
+    metric_for_best_model: Literal["loss", "accuracy"] = "loss"
+    """validation metric for `load_best_model_at_end` and `early_stopping`"""
+    early_stopping: EarlyStoppingConfig | None = None
+    distillation: DistillationConfig | None = None
+    """task distil: what the student learns from the teacher; None: train on the reference texts only"""
 
     def compute_total_steps(self, steps_per_epoch: int) -> int:
         return convert_to_steps(self.steps, steps_per_epoch)
 
-    def evaluate_every(self, steps_per_epoch: int) -> int:
-        return convert_to_steps(self.evaluate, steps_per_epoch)
+    def compute_eval_interval(self, steps_per_epoch: int) -> int:
+        return convert_to_steps(self.eval_every, steps_per_epoch)
 
-    def checkpoint_every(self, steps_per_epoch: int) -> int:
-        return convert_to_steps(self.checkpoint, steps_per_epoch)
+    def compute_checkpoint_interval(self, steps_per_epoch: int) -> int:
+        return convert_to_steps(self.checkpoint_every, steps_per_epoch)

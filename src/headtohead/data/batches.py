@@ -210,8 +210,8 @@ class BatchSchedule:
         tokenizer: TokenizerProtocol,
     ) -> None:
         self.encoded, self.target, self.context, self.seed = encoded, target, context, seed
-        self.size = training.batch
-        self.is_grouped_by_length = training.batching == "by length"
+        self.size = training.batch_size
+        self.is_grouped_by_length = training.group_by_length
         self.random = isinstance(encoded, TokenStream) and training.sampling == "random"
         self.unknown, self.once = data.unknown, data.once
         self.unk_id, self.pad_id = tokenizer.unk_id, tokenizer.pad_id or 0

@@ -62,7 +62,7 @@ def build_distillation_data(
     measure the time of a step.
     """
     reference_rows = build_reference_rows(trial, dataset)
-    settings = trial.training.taught if use_teacher else None
+    settings = trial.training.distillation if use_teacher else None
     if settings is None:
         return DistillationData(reference_rows, DistillationObjective())
     teacher = open_teacher(trial, dataset, run_trial, on_progress)

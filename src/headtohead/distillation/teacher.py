@@ -72,7 +72,7 @@ def build_teacher_trial(trial: experiment.Trial) -> experiment.Trial:
     """Return the trial that trains a teacher of parts: a language model on the student's data."""
     teacher = trial.teacher
     assert teacher is not None
-    training = teacher.training or trial.training.model_copy(update={"taught": None})
+    training = teacher.training or trial.training.model_copy(update={"distillation": None})
     return experiment.Trial.model_validate(
         {
             **trial.model_dump(mode="json", include={"data", "use"}),
@@ -128,7 +128,7 @@ def check_same_vocabulary(teacher: FingerprintedModel, tokenizer: TokenizerProto
     raise ModelError(
         f"{teacher.name}: its vocabulary ({len(teacher_tokens):,} tokens) is not the student's "
         f"({len(student_tokens):,} tokens; {difference}), so the student cannot learn from its logits; "
-        'training.taught.by = "texts" works with any vocabulary'
+        'training.distillation.by = "texts" works with any vocabulary'
     )
 
 

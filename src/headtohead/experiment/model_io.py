@@ -248,5 +248,6 @@ not to be put to use. {parameters:,} parameters, vocabulary of {tokenizer.vocab_
 {settings}
 
 ## Trained on
-{Path(trial.data.source).name}, {trial.training.steps} steps of {trial.training.batch} rows, {trial.training.optimizer}.
+{Path(trial.data.source).name}, {trial.training.steps} steps, batch size {trial.training.batch_size},
+{trial.training.optimizer}.
 """

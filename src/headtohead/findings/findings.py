@@ -366,7 +366,8 @@ def _check_pairing(experiment: experiment.Experiment, variant: str, finished: Fi
 
 SETTINGS_CHANGING_BATCHES = (
     "data.",
-    "training.batch",
+    "training.batch_size",
+    "training.group_by_length",
     "training.sampling",
     "training.steps",
     "model.context",

@@ -85,8 +85,8 @@ class Trainer:
     def __post_init__(self) -> None:
         epoch = self.schedule.steps_per_epoch
         self.steps = self.settings.compute_total_steps(epoch)
-        self.evaluate_every = self.settings.evaluate_every(epoch)
-        self.checkpoint_every = self.settings.checkpoint_every(epoch)
+        self.evaluate_every = self.settings.compute_eval_interval(epoch)
+        self.checkpoint_every = self.settings.compute_checkpoint_interval(epoch)
         self.optimizer = ScheduledOptimizer(self.model, self.settings, self.steps)
         self.state = TrainingState(processes=self.ranks.size)
         self.metrics = self.folder / "metrics.jsonl"
@@ -148,7 +148,7 @@ class Trainer:
     def _format_divergence_message(self, problem: str) -> str:
         optimizer = self.settings.optimizer
         rate = optimizer.options.get("lr", "its default")
-        clip = "" if self.settings.clip else ", or clip gradients (training.clip = 1.0)"
+        clip = "" if self.settings.max_grad_norm else ", or clip gradients (training.max_grad_norm = 1.0)"
         return f"{problem}: try a lower rate than {rate} for {optimizer.kind}, a longer warm-up{clip}"
 
     def _evaluate_tracked_examples(self) -> None:
@@ -169,7 +169,7 @@ class Trainer:
             self.evaluations[name] = found
             self._append_metrics(name, summarize_evaluation(found, self.objective.metric))
             if name == "validation":
-                self._update_best(found.loss if self.settings.best_by == "loss" else 1 - found.accuracy)
+                self._update_best(found.loss if self.settings.metric_for_best_model == "loss" else 1 - found.accuracy)
         for name, (text, rows) in self.tracked_subsets.items():
             self._append_metrics(name, summarize_evaluation(self.evaluations[text].pick(rows), self.objective.metric))
 
@@ -184,7 +184,7 @@ class Trainer:
         state = self.state
         if state.best_score is None or score < state.best_score:
             state.best_score, state.best_step, state.waited = score, state.step, 0
-            if self.settings.keep == "best" and self.ranks.is_main_process:
+            if self.settings.load_best_model_at_end and self.ranks.is_main_process:
                 self._best_weights_checksum = checkpoints.save_weights(self._best(state.step), self.model)
         else:
             state.waited += 1
@@ -193,7 +193,7 @@ class Trainer:
         return self.folder / f"best-{step:06d}.safetensors"
 
     def _is_patience_exhausted(self) -> bool:
-        return self.settings.stop is not None and self.state.waited >= self.settings.stop.patience
+        return self.settings.early_stopping is not None and self.state.waited >= self.settings.early_stopping.patience
 
     def _save_checkpoint(self) -> None:
         self._accumulate_losses()
@@ -234,7 +234,7 @@ class Trainer:
     def _load_chosen_weights(self, is_stopped_early: bool) -> TrainingResult:
         state = self.state
         chosen = state.step
-        if self.settings.keep == "best" and state.best_step is not None:
+        if self.settings.load_best_model_at_end and state.best_step is not None:
             if chosen != state.best_step:
                 self.evaluations.clear()
             chosen = state.best_step

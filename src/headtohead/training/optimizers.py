@@ -170,7 +170,7 @@ class ScheduledOptimizer:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.base_lrs = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.inner]
         self.schedule, self.options = LR_SCHEDULES[training.schedule.kind], training.schedule.options
-        self.clip, self.steps = training.clip, total_steps
+        self.clip, self.steps = training.max_grad_norm, total_steps
         self._unsure = training.optimizer.kind == "muon"
 
     def _check_bfloat16(self) -> None:

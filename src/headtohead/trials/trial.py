@@ -180,7 +180,7 @@ def build_training(
 def compute_model_size(trial: experiment.Trial, dataset: Dataset) -> ModelCost:
     """What the trial's model is and costs."""
     return compute_model_cost(
-        trial.model, dataset.tokenizer.vocab_size, dataset.classes, batch_size=trial.training.batch
+        trial.model, dataset.tokenizer.vocab_size, dataset.classes, batch_size=trial.training.batch_size
     )
 
 
@@ -429,4 +429,4 @@ def estimate_seconds(trial: experiment.Trial, folder: Path, *, num_steps: int = 
     examples = sum(e.count / e.stride for e in training.tracked_examples.values())
     evaluations = 2 + training.steps // training.evaluate_every
     # An evaluation is a forward pass: about a third of a step's work for each row.
-    return training.steps * one_step + evaluations * examples / trial.training.batch * one_step / 3
+    return training.steps * one_step + evaluations * examples / trial.training.batch_size * one_step / 3
