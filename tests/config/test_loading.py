@@ -63,7 +63,7 @@ def test_every_fault_is_reported_at_once_with_place_and_nearest_match(file):
         .replace('source = "sotu"', 'sorce = "sotu"')
         .replace('kind = "adamw", lr', 'kind = "adamww", lr')
         .replace('model.position = "alibi"\n', 'model.position = "alibbi"\n')
-        .replace("steps = 500", "steps = 500\nclip = -1")
+        .replace("steps = 500", "steps = 500\nmax_grad_norm = -1")
     )
     found = faults_of(file(text))
     assert set(found) == {

@@ -159,7 +159,7 @@ def test_errors_stand_at_their_field(client: TestClient) -> None:
     sent = {"name": "new", "training.batch_size": "none", "model.heads": "0", "do": "start"}
     answer = client.post("/start/mine.toml", data=sent)
     assert "Nothing was started." in answer.text
-    assert 'id="field-training-batch-error-1"' in answer.text and "must be a whole number" in answer.text
+    assert 'id="field-training-batch_size-error-1"' in answer.text and "must be a whole number" in answer.text
     assert 'id="field-model-heads-error-1"' in answer.text and "must be &gt;= 1" in answer.text
     assert 'value="none"' in answer.text, "what was filled in is still there"
     hostile = client.post("/start/mine.toml", data={**sent, "training.batch_size": HOSTILE, "name": HOSTILE})
