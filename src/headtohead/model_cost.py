@@ -14,14 +14,14 @@ from headtohead.pretrained import classifier, layer_dropping
 
 @dataclass(frozen=True)
 class ModelCost:
-    """What a model is and costs."""
+    """Size and cost of a model."""
 
     parameters: int
     flops_per_token: int
-    """one forward pass at full context, a multiplication and an addition counted as two; training takes about three"""
+    """Forward pass at full context, with a multiply-add counted as two. Training takes about three times as many."""
     weights_bytes: int
     training_bytes: int
-    """weights, gradients, two moments of the optimizer, and the logits of one batch twice"""
+    """Weights, gradients, two optimizer moments, and the logits of one batch with their gradients."""
 
 
 def compute_model_cost(
@@ -32,15 +32,15 @@ def compute_model_cost(
     batch_size: int = 16,
     base_folder: Path = Path("."),
 ) -> ModelCost:
-    """Counted on the meta device: no memory is touched, whatever the size."""
+    """Return the cost of a model of any size, without allocating it."""
     with torch.device("meta"):
-        made = _build_on_meta_device(model, vocab_size, num_classes, base_folder)
+        network = _build_on_meta_device(model, vocab_size, num_classes, base_folder)
         ids = torch.zeros(1, model.context, dtype=torch.long)
-    parameters = sum(p.numel() for p in made.parameters())
+    parameters = sum(p.numel() for p in network.parameters())
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        # On the road that training takes: a window costs what it costs there. A decoder of the library looks for packed
-        # texts unless it is given a mask, and there are no numbers to look at.
-        made(ids, torch.ones_like(ids)) if isinstance(made, layer_dropping.StudentModel) else made(ids)
+        # The default implementation, as in training, so that blocked attention counts as such. Decoders of transformers
+        # need a mask here: without one they inspect the token ids, which have no values on the meta device.
+        network(ids, torch.ones_like(ids)) if isinstance(network, layer_dropping.StudentModel) else network(ids)
     logits = batch_size * (model.context * vocab_size if num_classes is None else num_classes)
     return ModelCost(
         parameters=parameters,
@@ -50,11 +50,11 @@ def compute_model_cost(
     )
 
 
-def _build_on_meta_device(model: model.ModelConfig, vocab: int, classes: int | None, base: Path) -> nn.Module:
-    if isinstance(model, pretrained.PretrainedModelConfig):  # its weights are not needed to count it
-        return (
-            layer_dropping.build_student_on_meta_device(model)
-            if classes is None
-            else classifier.build_classifier_on_meta_device(model, classes)
-        )
-    return build_model(model, vocab, classes, base_folder=base)
+def _build_on_meta_device(
+    model: model.ModelConfig, vocab_size: int, num_classes: int | None, base_folder: Path
+) -> nn.Module:
+    if not isinstance(model, pretrained.PretrainedModelConfig):
+        return build_model(model, vocab_size, num_classes, base_folder=base_folder)
+    if num_classes is None:
+        return layer_dropping.build_student_on_meta_device(model)
+    return classifier.build_classifier_on_meta_device(model, num_classes)

@@ -87,7 +87,7 @@ def test_options_of_a_part_are_held_against_its_signature(file):
     found = faults_of(file(GOOD.replace("heads = 2", 'heads = 2\npattern = {kind="window", size="8"}')))
     assert "must be a whole number" in found["model.pattern.size (line 10)"].message
     found = faults_of(file(GOOD.replace("heads = 2", 'heads = 2\npattern = "window"')))
-    assert "needs the option 'size'" in found["model.pattern (line 10)"].message
+    assert "requires the option 'size'" in found["model.pattern (line 10)"].message
 
 
 def test_heads_that_do_not_divide_width_are_an_error_only_without_head_dim(file):
@@ -98,7 +98,7 @@ def test_heads_that_do_not_divide_width_are_an_error_only_without_head_dim(file)
 
 def test_two_absolute_positions_are_an_error(file):
     found = faults_of(file(GOOD), 'model.position=["learned", "sinusoidal"]')
-    assert "two absolute position signals" in found["--set model.position"].message
+    assert "only one absolute position part" in found["--set model.position"].message
 
 
 def test_set_follows_the_same_rules(file):

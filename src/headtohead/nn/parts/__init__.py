@@ -1,4 +1,4 @@
-"""The swappable pieces of a transformer: one file a slot, the contract first, then the built-ins."""
+"""The swappable parts of a transformer: one module per slot, with its base class and the built-in parts."""
 
 from headtohead.nn.parts.attention import Attention, AttentionContext, LayerKVCache
 from headtohead.nn.parts.base import AttentionImplementation, Invariant, ModelSizes, Part

@@ -1,7 +1,6 @@
-"""Block: in which order a layer attends, feeds forward, normalises and adds.
+"""Blocks: the order of attention, feed-forward, norms and residual additions in a layer.
 
-A block owns the norms and the dropout; attending and feeding are handed to it as functions of the stream.
-"""
+A block owns the norms and the dropout. It receives attention and feed-forward as functions of the hidden states."""
 
 from collections.abc import Callable
 
@@ -16,7 +15,7 @@ Sublayer = Callable[[Tensor], Tensor]
 
 
 class Block(Part):
-    """The contract. `norm` makes a norm; `feeds` says whether there is a feed-forward at all."""
+    """Base class of blocks. `build_norm` returns a new norm."""
 
     def __init__(self, sizes: ModelSizes, build_norm: Callable[[], nn.Module], has_feed_forward: bool) -> None:
         super().__init__(sizes)
@@ -27,7 +26,7 @@ class Block(Part):
 
 
 class TwoNormBlock(Block):
-    """What pre and post share: a norm for each branch."""
+    """Base class of blocks with one norm per residual branch."""
 
     def __init__(self, sizes: ModelSizes, build_norm: Callable[[], nn.Module], has_feed_forward: bool) -> None:
         super().__init__(sizes, build_norm, has_feed_forward)
@@ -37,7 +36,7 @@ class TwoNormBlock(Block):
 
 @register_part("block", "pre")
 class PreNormBlock(TwoNormBlock):
-    """Normalise, compute, add. After Xiong et al. 2020, arXiv:2002.04745."""
+    """Norm, sublayer, residual addition. After Xiong et al. 2020, arXiv:2002.04745."""
 
     def forward(self, x: HiddenStates, attend: Sublayer, feed_forward: Sublayer | None) -> HiddenStates:
         x = x + self.drop(attend(self.attention_norm(x)))
@@ -46,7 +45,7 @@ class PreNormBlock(TwoNormBlock):
 
 @register_part("block", "post")
 class PostNormBlock(TwoNormBlock):
-    """Compute, add, normalise, as in the first transformer. After Vaswani et al. 2017, arXiv:1706.03762."""
+    """Sublayer, residual addition, norm: the original transformer. After Vaswani et al. 2017, arXiv:1706.03762."""
 
     def forward(self, x: HiddenStates, attend: Sublayer, feed_forward: Sublayer | None) -> HiddenStates:
         x = self.attention_norm(x + self.drop(attend(x)))
@@ -55,13 +54,14 @@ class PostNormBlock(TwoNormBlock):
 
 @register_part("block", "parallel")
 class ParallelBlock(Block):
-    """Attention and feed-forward side by side from one norm. After Wang and Komatsuzaki 2021 (GPT-J)."""
+    """Attention and feed-forward in parallel, with one norm. After Wang and Komatsuzaki 2021 (GPT-J)."""
 
     def __init__(self, sizes: ModelSizes, build_norm: Callable[[], nn.Module], has_feed_forward: bool) -> None:
         super().__init__(sizes, build_norm, has_feed_forward)
         self.norm = build_norm()
 
     def forward(self, x: HiddenStates, attend: Sublayer, feed_forward: Sublayer | None) -> HiddenStates:
-        seen: Tensor = self.norm(x)
-        both: Tensor = self.drop(attend(seen) if feed_forward is None else attend(seen) + feed_forward(seen))
-        return x + both
+        normed: Tensor = self.norm(x)
+        out = attend(normed) if feed_forward is None else attend(normed) + feed_forward(normed)
+        dropped: Tensor = self.drop(out)
+        return x + dropped

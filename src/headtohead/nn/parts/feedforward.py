@@ -1,4 +1,4 @@
-"""FeedForward: what each position does by itself."""
+"""Feed-forward layers: applied to each position separately."""
 
 from typing import Literal
 
@@ -20,10 +20,10 @@ ACTIVATIONS: dict[str, nn.Module] = {
 
 
 class FeedForward(Part):
-    """The contract."""
+    """Base class of feed-forward layers."""
 
     is_absent = False
-    """there is none: the block leaves the branch and its norm out"""
+    """True if the model has no feed-forward layer: the block then omits the branch and its norm."""
 
     def forward(self, x: HiddenStates) -> HiddenStates:
         raise NotImplementedError
@@ -31,7 +31,7 @@ class FeedForward(Part):
 
 @register_part("feedforward", "none")
 class NoFeedForward(FeedForward):
-    """Attention only."""
+    """No feed-forward layer: attention only."""
 
     is_absent = True
 
@@ -41,16 +41,16 @@ class NoFeedForward(FeedForward):
 
 @register_part("feedforward", "mlp")
 class MLPFeedForward(FeedForward):
-    """One hidden layer; four times the width unless `hidden` is given."""
+    """One hidden layer of 4 x width, or of size `hidden`."""
 
     def __init__(
         self, sizes: ModelSizes, *, hidden: int | None = None, activation: ActivationName = "relu", bias: bool = True
     ) -> None:
         super().__init__(sizes)
-        wide = hidden or 4 * sizes.width
-        self.up = nn.Linear(sizes.width, wide, bias=bias)
+        hidden_width = hidden or 4 * sizes.width
+        self.up = nn.Linear(sizes.width, hidden_width, bias=bias)
         self.activation = ACTIVATIONS[activation]
-        self.down = nn.Linear(wide, sizes.width, bias=bias)
+        self.down = nn.Linear(hidden_width, sizes.width, bias=bias)
 
     def forward(self, x: HiddenStates) -> HiddenStates:
         down: Tensor = self.down(self.activation(self.up(x)))
@@ -59,14 +59,14 @@ class MLPFeedForward(FeedForward):
 
 @register_part("feedforward", "swiglu")
 class SwiGLUFeedForward(FeedForward):
-    """A gated hidden layer; 8/3 of the width unless `hidden` is given. After Shazeer 2020, arXiv:2002.05202."""
+    """Gated hidden layer of 8/3 x width, or of size `hidden`. After Shazeer 2020, arXiv:2002.05202."""
 
     def __init__(self, sizes: ModelSizes, *, hidden: int | None = None, bias: bool = False) -> None:
         super().__init__(sizes)
-        wide = hidden or round(8 * sizes.width / 3)
-        self.gate = nn.Linear(sizes.width, wide, bias=bias)
-        self.up = nn.Linear(sizes.width, wide, bias=bias)
-        self.down = nn.Linear(wide, sizes.width, bias=bias)
+        hidden_width = hidden or round(8 * sizes.width / 3)
+        self.gate = nn.Linear(sizes.width, hidden_width, bias=bias)
+        self.up = nn.Linear(sizes.width, hidden_width, bias=bias)
+        self.down = nn.Linear(hidden_width, sizes.width, bias=bias)
 
     def forward(self, x: HiddenStates) -> HiddenStates:
         down: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))

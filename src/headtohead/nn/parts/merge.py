@@ -1,8 +1,7 @@
-"""Merge: what happens to the heads' outputs before the output projection, which belongs to the attention.
+"""Merges: transform the outputs of the heads before the output projection of attention.
 
-A merge may carry something from step to step when decoding: it is handed in as `past` and handed back, because state
-is passed, not parked.
-"""
+A merge may carry state between decoding steps. It receives the state as `past_state` and returns the new one; the KV
+cache stores it."""
 
 from typing import Literal
 
@@ -18,18 +17,18 @@ AttentionMask = Bool[Tensor, "batch length"]
 
 
 class Merge(Part):
-    """The contract."""
+    """Base class of merges."""
 
     def forward(
         self, head_outputs: HeadOutputs, attention_mask: AttentionMask | None = None, past_state: Tensor | None = None
     ) -> tuple[HeadOutputs, Tensor | None]:
-        """The heads, changed; and what the next step of decoding must know."""
+        """Return the transformed heads, and the state for the next decoding step if there is any."""
         raise NotImplementedError
 
 
 @register_part("merge", "concat")
 class ConcatHeads(Merge):
-    """The heads side by side, as they are."""
+    """Concatenate the heads unchanged."""
 
     def forward(
         self, head_outputs: HeadOutputs, attention_mask: AttentionMask | None = None, past_state: Tensor | None = None
@@ -39,7 +38,7 @@ class ConcatHeads(Merge):
 
 @register_part("merge", "shift")
 class ShiftHeads(Merge):
-    """The heads moved on by so many places (report C). The output projection absorbs it: a null change by algebra."""
+    """Rotate the order of the heads (report C). A null change: the output projection absorbs it."""
 
     def __init__(self, sizes: ModelSizes, *, by: int = 1) -> None:
         super().__init__(sizes)
@@ -53,12 +52,12 @@ class ShiftHeads(Merge):
 
 @register_part("merge", "shuffle")
 class ShuffleHeads(Merge):
-    """The heads in random order (report C): drawn once for each layer, or anew at every pass."""
+    """Shuffle the heads (report C): once per layer, or again at every forward pass."""
 
     def __init__(self, sizes: ModelSizes, *, draw: Literal["once", "every-pass"] = "once") -> None:
         super().__init__(sizes)
         self.draw = draw
-        # A buffer and not a constant: it is drawn with the model's other initial values and saved with them.
+        # A buffer, so that it is initialised and saved with the parameters.
         self.register_buffer("order", torch.arange(sizes.heads))
         self.order: Tensor
 
@@ -68,9 +67,8 @@ class ShuffleHeads(Merge):
 
     @property
     def violates(self) -> frozenset[Invariant]:
-        # One head has one order only.
-        anew = self.draw == "every-pass" and self.sizes.heads > 1
-        return frozenset({"determinism"}) if anew else frozenset()
+        is_random = self.draw == "every-pass" and self.sizes.heads > 1
+        return frozenset({"determinism"}) if is_random else frozenset()
 
     def forward(
         self, head_outputs: HeadOutputs, attention_mask: AttentionMask | None = None, past_state: Tensor | None = None
@@ -80,17 +78,17 @@ class ShuffleHeads(Merge):
 
 
 def zero_padding(head_outputs: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Zero where there is padding."""
+    """Return the head outputs with padding set to zero."""
     return head_outputs if attention_mask is None else head_outputs * attention_mask[:, None, :, None]
 
 
 def safe_sqrt(squared_norm: Tensor) -> Tensor:
-    """The square root, which has no slope at 0: where a row is padding so far, none is asked for."""
+    """Return the square root with a zero gradient at 0, where a row has only padding so far."""
     return squared_norm.clamp_min(torch.finfo(squared_norm.dtype).tiny).sqrt()
 
 
 def compute_head_weights(head_norms: Tensor, normalise: bool) -> Tensor:
-    """Norms (heads on axis 1) as weights: raw, or so that they sum to the number of heads."""
+    """Return norms (heads on axis 1) as weights: raw, or scaled to sum to the number of heads."""
     if not normalise:
         return head_norms
     return (
@@ -100,7 +98,7 @@ def compute_head_weights(head_norms: Tensor, normalise: bool) -> Tensor:
 
 @register_part("merge", "reweight")
 class ReweightHeads(Merge):
-    """Each head times the norm of its whole output (a reconstruction of report C). Reads the future."""
+    """Multiply each head by the norm of its whole output (reconstructed from report C). Not causal."""
 
     def __init__(
         self,
@@ -122,7 +120,7 @@ class ReweightHeads(Merge):
             violated.add("causality")
         if self.over == "batch":
             violated.add("batch-independence")
-        # With a single head, normalised weights are 1 and nothing is left to break.
+        # With a single head, normalised weights are 1.
         return frozenset() if self.normalise and self.sizes.heads == 1 else frozenset(violated)
 
     def forward(
@@ -137,7 +135,7 @@ class ReweightHeads(Merge):
 
 @register_part("merge", "causal-reweight")
 class CausalReweightHeads(Merge):
-    """Each head times the norm of its output so far: the re-weighting of report C without its look ahead."""
+    """Multiply each head by the norm of its output so far: a causal version of `reweight` (report C)."""
 
     def __init__(self, sizes: ModelSizes, *, normalise: bool = True) -> None:
         super().__init__(sizes)

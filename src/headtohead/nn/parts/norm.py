@@ -1,4 +1,4 @@
-"""Norm: keeps the stream in scale."""
+"""Norms: rescale the hidden states of each position."""
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ HiddenStates = Float[Tensor, "*batch width"]
 
 
 class Norm(Part):
-    """The contract."""
+    """Base class of norms."""
 
     def forward(self, x: HiddenStates) -> HiddenStates:
         raise NotImplementedError
@@ -18,7 +18,7 @@ class Norm(Part):
 
 @register_part("norm", "layer")
 class LayerNorm(Norm):
-    """Mean 0 and variance 1 for each position, then scale and shift. After Ba et al. 2016, arXiv:1607.06450."""
+    """Normalise to mean 0 and variance 1, then scale and shift. After Ba et al. 2016, arXiv:1607.06450."""
 
     def __init__(self, sizes: ModelSizes, *, eps: float = 1e-5, bias: bool = True) -> None:
         super().__init__(sizes)
@@ -31,7 +31,7 @@ class LayerNorm(Norm):
 
 @register_part("norm", "rms")
 class RMSNorm(Norm):
-    """Root mean square 1 for each position, then scale. After Zhang and Sennrich 2019, arXiv:1910.07467."""
+    """Normalise to root mean square 1, then scale. After Zhang and Sennrich 2019, arXiv:1910.07467."""
 
     def __init__(self, sizes: ModelSizes, *, eps: float = 1e-6) -> None:
         super().__init__(sizes)

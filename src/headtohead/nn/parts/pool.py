@@ -1,4 +1,4 @@
-"""Pool: how an encoder's positions become one vector for the classifier. Padding is never looked at."""
+"""Pools: reduce an encoder's hidden states to one vector per text, ignoring padding."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,7 +13,7 @@ PooledStates = Float[Tensor, "batch width"]
 
 
 class Pool(Part):
-    """The contract."""
+    """Base class of pools."""
 
     def forward(self, x: HiddenStates, attention_mask: AttentionMask) -> PooledStates:
         raise NotImplementedError
@@ -21,7 +21,7 @@ class Pool(Part):
 
 @register_part("pool", "mean")
 class MeanPool(Pool):
-    """The mean over the positions that are not padding."""
+    """Mean over positions."""
 
     def forward(self, x: HiddenStates, attention_mask: AttentionMask) -> PooledStates:
         weight = attention_mask.to(x.dtype)[:, :, None]
@@ -30,7 +30,7 @@ class MeanPool(Pool):
 
 @register_part("pool", "first")
 class FirstTokenPool(Pool):
-    """The first position that is not padding."""
+    """First position that is not padding."""
 
     def forward(self, x: HiddenStates, attention_mask: AttentionMask) -> PooledStates:
         first = attention_mask.to(torch.int8).argmax(1)
@@ -39,7 +39,7 @@ class FirstTokenPool(Pool):
 
 @register_part("pool", "max")
 class MaxPool(Pool):
-    """The largest value of each feature over the positions that are not padding."""
+    """Maximum of each feature over positions."""
 
     def forward(self, x: HiddenStates, attention_mask: AttentionMask) -> PooledStates:
         lowest = torch.finfo(x.dtype).min
@@ -48,11 +48,11 @@ class MaxPool(Pool):
 
 @register_part("pool", "attention")
 class AttentionPool(Pool):
-    """A learned query chooses what to look at."""
+    """Weighted mean over positions, with weights from a learned query."""
 
     def __init__(self, sizes: ModelSizes) -> None:
         super().__init__(sizes)
-        # No bias: the softmax would swallow it.
+        # No bias: softmax is invariant to it.
         self.score = nn.Linear(sizes.width, 1, bias=False)
 
     def forward(self, x: HiddenStates, attention_mask: AttentionMask) -> PooledStates:

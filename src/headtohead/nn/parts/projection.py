@@ -1,4 +1,4 @@
-"""Projection: from the stream to queries, keys and values. Keys and values may have fewer heads than queries."""
+"""Projections: map hidden states to queries, keys and values. Keys and values may have fewer heads than queries."""
 
 from itertools import pairwise
 
@@ -14,28 +14,30 @@ KeyValueHeads = Float[Tensor, "batch key_heads length head_dim"]
 
 
 class Projection(Part):
-    """The contract."""
+    """Base class of projections."""
 
     def forward(self, x: Float[Tensor, "batch length width"]) -> tuple[QueryHeads, KeyValueHeads, KeyValueHeads]:
         raise NotImplementedError
 
 
 def split_heads(x: Tensor, head_dim: int) -> Tensor:
-    """(batch, length, heads * head_dim) to (batch, heads, length, head_dim)."""
+    """Return (batch, length, heads * head_dim) as (batch, heads, length, head_dim)."""
     heads: Tensor = x.unflatten(-1, (-1, head_dim)).transpose(1, 2)
     return heads
 
 
 @register_part("projection", "linear")
 class LinearProjection(Projection):
-    """One matrix each for queries, keys and values; with `key_heads`, several queries share a key. Ainslie et al.
-    2023, arXiv:2305.13245; one key head is Shazeer's multi-query, arXiv:1911.02150."""
+    """One matrix each for queries, keys and values. With `key_heads`, several query heads share a key head.
+
+    Grouped-query attention after Ainslie et al. 2023, arXiv:2305.13245; one key head is the multi-query attention of
+    Shazeer 2019, arXiv:1911.02150."""
 
     def __init__(self, sizes: ModelSizes, *, bias: bool = False, key_heads: int | None = None) -> None:
         super().__init__(sizes)
         key_heads = key_heads or sizes.heads
         if sizes.heads % key_heads:
-            raise ModelError(f"linear: {sizes.heads} query heads cannot share {key_heads} key heads evenly")
+            raise ModelError(f"linear: key_heads must divide heads = {sizes.heads}, got {key_heads}")
         self.query = nn.Linear(sizes.width, sizes.heads * sizes.head_dim, bias=bias)
         self.key = nn.Linear(sizes.width, key_heads * sizes.head_dim, bias=bias)
         self.value = nn.Linear(sizes.width, key_heads * sizes.head_dim, bias=bias)
@@ -47,21 +49,21 @@ class LinearProjection(Projection):
 
 @register_part("projection", "mlp")
 class MLPProjection(Projection):
-    """Queries, keys and values from small ReLU networks with `depth` hidden layers (report D)."""
+    """ReLU networks with `depth` hidden layers for queries, keys and values (report D)."""
 
     def __init__(self, sizes: ModelSizes, *, depth: int = 1, hidden: int | None = None, bias: bool = True) -> None:
         super().__init__(sizes)
         if depth < 1:
-            raise ModelError(f"mlp: depth counts hidden layers and is at least 1, not {depth}; for 0 take linear")
-        wide = hidden or sizes.width
-        self.query, self.key, self.value = (self._build_network(depth, wide, bias) for _ in range(3))
+            raise ModelError(f"mlp: depth counts hidden layers and must be at least 1, got {depth}; for 0 use linear")
+        hidden_width = hidden or sizes.width
+        self.query, self.key, self.value = (self._build_network(depth, hidden_width, bias) for _ in range(3))
 
     def _build_network(self, depth: int, hidden: int, bias: bool) -> nn.Sequential:
-        sizes = [self.sizes.width, *[hidden] * depth]
-        steps: list[nn.Module] = []
-        for before, after in pairwise(sizes):
-            steps += [nn.Linear(before, after, bias=bias), nn.ReLU()]
-        return nn.Sequential(*steps, nn.Linear(hidden, self.sizes.heads * self.sizes.head_dim, bias=bias))
+        widths = [self.sizes.width, *[hidden] * depth]
+        modules: list[nn.Module] = []
+        for in_features, out_features in pairwise(widths):
+            modules += [nn.Linear(in_features, out_features, bias=bias), nn.ReLU()]
+        return nn.Sequential(*modules, nn.Linear(hidden, self.sizes.heads * self.sizes.head_dim, bias=bias))
 
     def forward(self, x: Float[Tensor, "batch length width"]) -> tuple[QueryHeads, KeyValueHeads, KeyValueHeads]:
         dim = self.sizes.head_dim

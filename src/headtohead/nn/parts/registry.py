@@ -1,4 +1,4 @@
-"""The parts by slot and name: built-ins, a user's own file, entry points; and whether options fit a signature."""
+"""Registry of parts by slot and name: built-in parts, user files and entry points. Validates their options."""
 
 import ast
 import hashlib
@@ -7,7 +7,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,26 +27,24 @@ PartClass = TypeVar("PartClass", bound=type[Part])
 
 
 def register_part(slot: str, name: str) -> Callable[[PartClass], PartClass]:
-    """Enter a class as the part `name` of `slot`."""
+    """Return a class decorator that registers a part under `name` in `slot`."""
 
-    def enter(made: PartClass) -> PartClass:
+    def register(part_class: PartClass) -> PartClass:
         if slot not in SLOTS:
             hint = suggest(slot, SLOTS)
             raise PartError(
-                f"{made.__name__}: there is no slot {slot!r}"
+                f"{part_class.__name__}: unknown slot {slot!r}"
                 + (f", did you mean {hint!r}?" if hint else "")
                 + f" (slots: {', '.join(SLOTS)})"
             )
         taken = _registry.get((slot, name))
-        if taken is not None and _get_source_file(taken) != _get_source_file(made):
-            raise PartError(
-                f"{slot} {name!r} is taken: {_get_source_file(taken)} and {_get_source_file(made)} both define it"
-            )
-        made.slot, made.kind = slot, name
-        _registry[slot, name] = made
-        return made
+        if taken is not None and (old := _get_source_file(taken)) != (new := _get_source_file(part_class)):
+            raise PartError(f"{slot} {name!r} is defined twice: in {old} and in {new}")
+        part_class.slot, part_class.kind = slot, name
+        _registry[slot, name] = part_class
+        return part_class
 
-    return enter
+    return register
 
 
 def _get_source_file(part_class: type) -> str:
@@ -59,9 +57,9 @@ def get_part_class(slot: str, name: str) -> type[Part]:
     if (slot, name) not in _registry:
         hint = suggest(name, list_part_names(slot))
         raise PartError(
-            f"there is no {slot} {name!r}"
+            f"unknown {slot} {name!r}"
             + (f", did you mean {hint!r}?" if hint else "")
-            + f" (there are: {', '.join(list_part_names(slot))})"
+            + f" (available: {', '.join(list_part_names(slot))})"
         )
     return _registry[slot, name]
 
@@ -72,12 +70,12 @@ def list_part_names(slot: str) -> tuple[str, ...]:
 
 
 def list_part_classes() -> list[type[Part]]:
-    """All parts, by slot in the order of SLOTS, then by name."""
+    """Return all part classes, sorted by slot (in the order of SLOTS), then by name."""
     return [get_part_class(slot, name) for slot in SLOTS for name in list_part_names(slot)]
 
 
 def load_builtin_parts() -> None:
-    """Import the built-ins and, once, what installed packages offer as entry points."""
+    """Import the built-in parts and the entry points of installed packages, once."""
     if "built-in" not in _loaded_sources:
         _loaded_sources.add("built-in")
         for slot in SLOTS:
@@ -86,21 +84,20 @@ def load_builtin_parts() -> None:
             try:
                 point.load()
             except Exception as error:
-                raise PartError(f"parts of the installed {point.value}: {type(error).__name__}: {error}") from error
+                raise PartError(f"entry point {point.value}: {type(error).__name__}: {error}") from error
 
 
 def compute_module_name(file: Path) -> str:
-    """The name under which a file of parts is imported: it depends on the content only, so that every process of an
-    experiment knows it by the same name."""
+    """Return the module name of a file of parts: a function of its content, so that all processes use the same."""
     return f"headtohead_own_{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
 
 
 def load_part_file(path: str | Path, base_folder: Path = Path(".")) -> Path:
-    """Import a file of the user's own parts."""
+    """Import a user's file of parts; return its path. If the import fails, nothing stays registered."""
     load_builtin_parts()
     file = (base_folder / path).resolve()
     if not file.is_file():
-        raise PartError(f"{path}: no such file of parts")
+        raise PartError(f"{path}: file of parts not found")
     name = compute_module_name(file)
     if name in sys.modules:
         return file
@@ -131,71 +128,65 @@ def get_user_part_files() -> tuple[Path, ...]:
 
 
 def get_options(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The options of a part, or of anything else that is chosen by name: its keyword-only arguments."""
+    """Return the options of a part or other factory: its keyword-only arguments."""
     parameters = inspect.signature(factory).parameters
     return {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
 
 
 def get_option_types(factory: Callable[..., Any]) -> dict[str, Any]:
-    """The types of the options; none are known of a part whose file imports the names for type checkers only."""
+    """Return the types of the options; empty if they cannot be resolved, as for imports under TYPE_CHECKING."""
     try:
         return typing.get_type_hints(factory.__init__ if isinstance(factory, type) else factory)  # type: ignore[misc]
     except NameError:
         return {}
 
 
-def build_part(slot: str, part_config: ComponentConfig, sizes: ModelSizes, *more: Any) -> Any:
-    """The part that was chosen, built for these sizes."""
-    made = get_part_class(slot, part_config.kind)
-    faults = validate_options(made, part_config.options, slot)
-    if faults:
-        raise PartError("\n".join(str(f) for f in faults))
-    return made(sizes, *more, **part_config.options)
+def build_part(slot: str, part_config: ComponentConfig, sizes: ModelSizes, *arguments: Any) -> Any:
+    """Return an instance of the configured part. `arguments` follow `sizes` in its constructor."""
+    part_class = get_part_class(slot, part_config.kind)
+    issues = validate_options(part_class, part_config.options, slot)
+    if issues:
+        raise PartError("\n".join(map(str, issues)))
+    return part_class(sizes, *arguments, **part_config.options)
 
 
 def validate_part_config(slot: str, value: Any, location: str) -> list[ValidationIssue]:
-    """Does this value of an experiment file name a part, and do its options fit?"""
+    """Return the issues of a part in an experiment file: an unknown name, or options that do not match."""
     try:
-        choice = ComponentConfig.model_validate(value)
+        config = ComponentConfig.model_validate(value)
     except ValueError:
-        return (
-            []
-            if not isinstance(value, dict)
-            else [ValidationIssue(location, "a table of options needs kind = the part's name")]
-        )
-    if choice.kind not in list_part_names(slot):
-        allowed = list_part_names(slot)
-        return [
-            ValidationIssue(location, f"there is no {slot} {choice.kind!r}", allowed, suggest(choice.kind, allowed))
-        ]
-    return validate_options(get_part_class(slot, choice.kind), choice.options, location)
+        is_table = isinstance(value, dict)
+        return [ValidationIssue(location, "a table of options needs kind = the part's name")] if is_table else []
+    allowed = list_part_names(slot)
+    if config.kind not in allowed:
+        return [ValidationIssue(location, f"unknown {slot} {config.kind!r}", allowed, suggest(config.kind, allowed))]
+    return validate_options(get_part_class(slot, config.kind), config.options, location)
 
 
 def validate_options(
     factory: Callable[..., Any], option_values: dict[str, Any], location: str
 ) -> list[ValidationIssue]:
-    """Hold given options against the keyword-only arguments of a class or function."""
-    known = get_options(factory)
-    hints = get_option_types(factory)
+    """Return the issues of options checked against the keyword-only arguments of a class or function."""
+    options, hints = get_options(factory), get_option_types(factory)
     kind = getattr(factory, "kind", factory.__name__)
-    faults = []
+    issues = []
     for name, value in option_values.items():
-        if name not in known:
-            allowed = tuple(known)
-            message = f"{kind} has no option {name!r}" + ("" if allowed else "; it has none at all")
-            faults.append(ValidationIssue(f"{location}.{name}", message, allowed, suggest(name, allowed)))
+        if name not in options:
+            allowed = tuple(options)
+            message = f"{kind} has no option {name!r}" + ("" if allowed else "; it has no options")
+            issues.append(ValidationIssue(f"{location}.{name}", message, allowed, suggest(name, allowed)))
         elif not _matches_type_hint(value, hints.get(name, Any)):
-            faults.append(
+            issues.append(
                 ValidationIssue(f"{location}.{name}", f"must be {_format_type_hint(hints[name])}, not {value!r}")
             )
-    for name, parameter in known.items():
+    for name, parameter in options.items():
         if parameter.default is parameter.empty and name not in option_values:
-            faults.append(
+            issues.append(
                 ValidationIssue(
-                    location, f"{kind} needs the option {name!r} ({_format_type_hint(hints.get(name, Any))})"
+                    location, f"{kind} requires the option {name!r} ({_format_type_hint(hints.get(name, Any))})"
                 )
             )
-    return faults
+    return issues
 
 
 def _matches_type_hint(value: Any, hint: Any) -> bool:
@@ -205,9 +196,9 @@ def _matches_type_hint(value: Any, hint: Any) -> bool:
     if origin is typing.Literal:
         return value in inner
     if origin in (typing.Union, types.UnionType):
-        return any(_matches_type_hint(value, one) for one in inner)
+        return any(_matches_type_hint(value, alternative) for alternative in inner)
     if origin in (tuple, list):
-        return isinstance(value, list | tuple) and all(_matches_type_hint(one, inner[0]) for one in value)
+        return isinstance(value, list | tuple) and all(_matches_type_hint(item, inner[0]) for item in value)
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if hint is int:
@@ -220,25 +211,24 @@ def _format_type_hint(hint: Any) -> str:
     if origin is typing.Literal:
         return "one of " + ", ".join(map(repr, inner))
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(_format_type_hint(one) for one in inner if one is not type(None))
+        return " or ".join(_format_type_hint(alternative) for alternative in inner if alternative is not type(None))
     if origin in (tuple, list):
-        return f"a list, each {_format_type_hint(inner[0])}"
-    plain = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    return plain.get(hint, str(hint))
+        return f"a list of which each item is {_format_type_hint(inner[0])}"
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    return names.get(hint, str(hint))
 
 
 def get_summary(part_class: type[Part]) -> str:
-    """The first line of a part's docstring."""
+    """Return the first line of a part's docstring."""
     return (inspect.getdoc(part_class) or "").partition("\n")[0]
 
 
 def format_options(part_class: type[Part]) -> str:
-    """The options with their defaults, as a user writes them."""
-    shown: Iterable[str] = (
-        f"{name} = {_format_toml_value(p.default)}" if p.default is not p.empty else f"{name} (needed)"
+    """Return the options with their defaults, in TOML syntax."""
+    return ", ".join(
+        f"{name} = {_format_toml_value(p.default)}" if p.default is not p.empty else f"{name} (required)"
         for name, p in get_options(part_class).items()
     )
-    return ", ".join(shown)
 
 
 def _format_toml_value(value: Any) -> str:

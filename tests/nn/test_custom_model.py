@@ -174,9 +174,9 @@ def test_its_sizes_are_counted(own: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("Plian", r"nets\.py has no nn\.Module 'Plian', did you mean 'Plain'\? \(it has: Plain, Pair, "),
-        ("not_a_class", r"has no nn\.Module 'not_a_class'"),
-        ("Demanding", r"missing 1 required positional argument: 'temperature' .*name the rest in model\.options"),
+        ("Plian", r"nets\.py defines no nn\.Module 'Plian', did you mean 'Plain'\? \(available: Plain, Pair, "),
+        ("not_a_class", r"defines no nn\.Module 'not_a_class'"),
+        ("Demanding", r"missing 1 required positional argument: 'temperature' .*put other arguments in model\.options"),
         ("Fussy", r"nets\.py:Fussy: AssertionError in the constructor: heads must divide 8"),
     ],
 )
@@ -186,36 +186,36 @@ def test_a_class_that_cannot_be_made_is_an_error(own: Any, name: str, words: str
 
 
 def test_an_option_that_the_constructor_does_not_take_is_an_error(own: Any) -> None:
-    with pytest.raises(ModelError, match=r"unexpected keyword argument 'depth' \(given: options \{'depth': 3\}"):
+    with pytest.raises(ModelError, match=r"unexpected keyword argument 'depth' \(model.options = \{'depth': 3\}"):
         own("Plain", depth=3)
 
 
 def test_logits_of_another_shape_are_an_error(own: Any) -> None:
-    with pytest.raises(ModelError, match=r"nets\.py:Narrow: logits have the shape \(2, 6, 10\), not \(2, 6, 11\)"):
+    with pytest.raises(ModelError, match=r"nets\.py:Narrow: logits have shape \(2, 6, 10\), expected \(2, 6, 11\)"):
         own("Narrow")(IDS)
     with pytest.raises(ModelError, match=r"logits have the shape \(2, 6, 11\), not \(2, 3\)"):
         own("Plain", 3)(IDS)
 
 
 def test_an_answer_without_logits_is_an_error(own: Any) -> None:
-    with pytest.raises(ModelError, match=r"must give logits: a tensor, a tuple or \.logits, not str"):
+    with pytest.raises(ModelError, match=r"must return logits as a tensor, a tuple or \.logits, got str"):
         own("Wordy")(IDS)
 
 
 def test_maps_and_cache_are_refused(own: Any) -> None:
-    with pytest.raises(ModelError, match=r"nets\.py:Plain: a network of your own shows no attention maps"):
+    with pytest.raises(ModelError, match=r"nets\.py:Plain: custom models do not return attention weights"):
         own("Plain")(IDS, output_attentions=True)
-    with pytest.raises(ModelError, match=r"nets\.py:Plain: a network of your own has no cache"):
+    with pytest.raises(ModelError, match=r"nets\.py:Plain: custom models have no cache"):
         own("Plain")(IDS, cache=KVCache(1))
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, r"mine\.py:Net: no file mine\.py in "),
+        (None, r"mine\.py:Net: file mine\.py not found in "),
         ("1 / 0", r"mine\.py:Net: ZeroDivisionError: division by zero"),
         ("class Net(:", r"mine\.py:Net: SyntaxError: invalid syntax"),
-        ("x = 1", r"mine\.py has no nn\.Module 'Net' \(it has: none\)"),
+        ("x = 1", r"mine\.py defines no nn\.Module 'Net' \(available: none\)"),
     ],
     ids=["missing", "raises", "syntax", "empty"],
 )
