@@ -60,8 +60,8 @@ def _check_memory(model: config_model.TransformerConfig | config_model.CustomMod
     free = psutil.virtual_memory().available
     if needed > free:
         raise ModelError(
-            f"not enough memory for {model.layers:,} layers of width {model.width:,} and a vocabulary of {vocab_size:,}:"
-            f" it needs at least {needed / 2**30:.1f} GB, {free / 2**30:.1f} GB are free"
+            f"not enough memory for {model.layers:,} layers of width {model.width:,} and a vocabulary of {vocab_size:,}: "
+            f"at least {needed / 2**30:.1f} GB needed, {free / 2**30:.1f} GB free"
         )
 
 

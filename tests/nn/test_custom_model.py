@@ -193,7 +193,7 @@ def test_an_option_that_the_constructor_does_not_take_is_an_error(own: Any) -> N
 def test_logits_of_another_shape_are_an_error(own: Any) -> None:
     with pytest.raises(ModelError, match=r"nets\.py:Narrow: logits have shape \(2, 6, 10\), expected \(2, 6, 11\)"):
         own("Narrow")(IDS)
-    with pytest.raises(ModelError, match=r"logits have the shape \(2, 6, 11\), not \(2, 3\)"):
+    with pytest.raises(ModelError, match=r"logits have shape \(2, 6, 11\), expected \(2, 3\)"):
         own("Plain", 3)(IDS)
 
 
