@@ -60,7 +60,7 @@ def _check_memory(model: config_model.TransformerConfig | config_model.CustomMod
     free = psutil.virtual_memory().available
     if needed > free:
         raise ModelError(
-            f"not enough memory for {model.layers:,} layers of width {model.width:,} and a vocabulary of {vocab_size:,}: "
+            f"not enough memory for {model.layers:,} layers of width {model.width:,} and vocabulary of {vocab_size:,}: "
             f"at least {needed / 2**30:.1f} GB needed, {free / 2**30:.1f} GB free"
         )
 
