@@ -19,7 +19,7 @@ def test_the_part_of_the_guide_passes_the_exam(tmp_path):
     file.write_text(blocks("docs/parts.md", "python")[0].replace("sqrt-alibi", "sqrt-alibi-of-the-guide"))
     findings = check_part_file(file)
     assert findings
-    assert [f"{f.check}: {f.found}" for f in findings if not f.passed] == []
+    assert [f"{f.name}: {f.observation}" for f in findings if not f.passed] == []
 
 
 def test_the_experiment_of_the_readme_loads():

@@ -1,77 +1,60 @@
-"""The exam that every part must pass: the built-ins in our own tests, and yours in yours.
+"""The conformance suite for parts. It runs on the built-in parts in this project's tests, and on yours in yours:
 
-    class TestSqrtAlibi(PartExam):
+    class TestSqrtAlibi(PartConformanceSuite):
         slot = "position"
         name = "sqrt-alibi"
         options = ({}, {"strength": 2.0})
 
-Each part is put into small models, as a decoder and as an encoder, and asked:
+The part is built into small models, a decoder and an encoder, and checked:
 
-    contract     what its slot promises: shapes, positions with a batch axis, a reach that is kept, ...
-    shapes       logits, stream and maps in float32 and float64
-    gradients    every parameter gets one, finite and not 0
-    roads        the fast road equals the explicit one, outputs and gradients, short, long and padded
-    padding      gets no weight, and nothing depends on what it is or how much of it there is
-    state        safetensors hold all there is to know
-    initial      every tensor is drawn from (seed, name)
-    causal, cache, batch, repeatable
-                 the laws (`headtohead.audit.conformance.invariants`). A part that breaks one on purpose declares it in
-                 `breaks`, and the exam holds it to exactly that: a law broken and not declared fails, and one
-                 declared and kept as well.
+    contract                    the contract of its slot: shapes, positions with a batch axis, window size, ...
+    shapes                      logits, hidden states and attention weights in float32 and float64
+    gradients                   every parameter has a finite, nonzero gradient
+    state-dict                  safetensors contain the whole state
+    initialization              every tensor is determined by (seed, name)
+    padding                     has no attention weight, and outputs depend neither on its tokens nor on its amount
+    attention-implementations   sdpa and blocked equal eager, outputs and gradients
+    causality                   no output depends on later tokens
+    kv-cache                    decoding with a cache equals a full pass
+    batch-independence          no output depends on the other rows of the batch
+    determinism                 the same input gives the same output
 
-Without pytest: `examine("position", "sqrt-alibi")` and `examine_file("my_parts.py")` give findings in plain words.
-A part that is for decoders or for encoders only says so by raising ModelError when `sizes.causal` is not to its taste.
+The last four are invariants. A part that violates one on purpose declares it in `violates`. The suite fails if a part
+violates an invariant that it does not declare, and if it declares one that holds. All but the first five checks are
+also run on trained models (`headtohead.audit.model_audit`).
+
+Without pytest, `check_part("position", "sqrt-alibi")` and `check_part_file("my_parts.py")` return the results. A part
+for decoders or encoders only raises ModelError if `sizes.is_causal` has the wrong value.
 """
 
 import typing
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from headtohead.audit.conformance import harness
 from headtohead.audit.conformance.contracts import check_contract
-from headtohead.audit.conformance.harness import DifferenceMeasurement, PartFixture
-from headtohead.audit.conformance.invariants import INVARIANT_CHECKS
-from headtohead.audit.conformance.part_checks import REQUIRED_CHECKS, CheckFailedError
+from headtohead.audit.conformance.fixtures import PartFixture, build_fixture
+from headtohead.audit.conformance.part_checks import PART_CHECKS, CheckFailedError
+from headtohead.audit.model_audit import COMPARISON_CHECKS
+from headtohead.audit.model_checks.base import ModelCheck
+from headtohead.audit.model_checks.initialization import check_gradients
+from headtohead.audit.result import PartCheckResult
+from headtohead.audit.tolerance import Difference, select_worst
 from headtohead.config.base import ComponentConfig
 from headtohead.errors import ModelError, PartError
-from headtohead.nn.parts import pattern, registry
+from headtohead.nn.parts import registry
 from headtohead.nn.parts.base import Invariant, Part
+from headtohead.nn.parts.pattern import Pattern
 from headtohead.nn.transformer import Transformer
 
-CHECK_NAMES = ("contract", *REQUIRED_CHECKS, *INVARIANT_CHECKS)
-"""the names of all checks, in the order in which they are made"""
+CHECK_NAMES = ("contract", "gradients", *PART_CHECKS, *COMPARISON_CHECKS)
+"""the names of all checks, in order"""
 
 WINDOW_PATTERN = {"kind": "window", "size": 5}
 WINDOW_CHECK_NAMES = ("attention-implementations", "padding", "kv-cache")
 
-CheckOutput = str | DifferenceMeasurement
 SettingsMapping = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class CheckResult:
-    """One check of one part: what was tried and what was found."""
-
-    part: str
-    """slot, name and options"""
-    setting: str
-    """decoder or encoder, and what else is special about the small model"""
-    check: str
-    passed: bool
-    tried: str
-    found: str
-
-    def to_dict(self) -> dict[str, str | bool]:
-        """For JSON."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        head = f"{'passed' if self.passed else 'FAILED'} {self.check}: {self.part}, in {_prepend_article(self.setting)}"
-        lines = [head, f"  tried: {self.tried}" if self.tried else "", f"  found: {self.found}"]
-        return "\n".join(line for line in lines if line)
 
 
 def check_part(
@@ -81,177 +64,172 @@ def check_part(
     *,
     model_settings: SettingsMapping | None = None,
     checks: Iterable[str] = CHECK_NAMES,
-) -> list[CheckResult]:
-    """Put a part to the exam. `model` changes settings of the small models that it is put into."""
-    wanted = tuple(checks)
-    if unknown := [check for check in wanted if check not in CHECK_NAMES]:
+) -> list[PartCheckResult]:
+    """Check a part in small models. `model_settings` overrides settings of these models."""
+    check_names = tuple(checks)
+    if unknown := [check for check in check_names if check not in CHECK_NAMES]:
         raise PartError(f"there is no check {unknown[0]!r} (there are: {', '.join(CHECK_NAMES)})")
-    made, choice = registry.get_part_class(slot, name), ComponentConfig(kind=name, **(options or {}))
-    if faults := registry.validate_part_config(slot, choice.model_dump(), f"{slot} {name}"):
-        raise PartError("\n".join(map(str, faults)))
-    words = f"{slot} {choice}"
-    findings: list[CheckResult] = []
+    part_class, component = registry.get_part_class(slot, name), ComponentConfig(kind=name, **(options or {}))
+    if errors := registry.validate_part_config(slot, component.model_dump(), f"{slot} {name}"):
+        raise PartError("\n".join(map(str, errors)))
+    results: list[PartCheckResult] = []
     refusals: list[str] = []
-    for encoder, window in _list_setups(slot):
-        settings = {**(model_settings or {}), slot: choice, **({"pattern": WINDOW_PATTERN} if window else {})}
-        setting = ("encoder" if encoder else "decoder") + (" with a window" if window else "")
+    setups = _list_setups(slot)
+    for is_encoder, has_window in setups:
+        settings = {**(model_settings or {}), slot: component, **({"pattern": WINDOW_PATTERN} if has_window else {})}
+        setup = ("encoder" if is_encoder else "decoder") + (" with a window" if has_window else "")
+        build_result = partial(PartCheckResult, part=f"{slot} {component}", setup=setup)
         try:
-            subject = harness.build_fixture(
-                words, setting, settings, is_encoder=encoder, include_short_length=not window
-            )
+            fixture = build_fixture(settings, is_encoder=is_encoder, include_short_length=not has_window)
         except ModelError as error:
-            refusals.append(f"{setting}: {error}")
+            refusals.append(f"{setup}: {error}")
             continue
-        except Exception as error:  # noqa: BLE001  (whatever a part does wrong is a finding)
-            findings.append(CheckResult(words, setting, "contract", False, "built it", _format_exception(error)))
+        except Exception as error:  # noqa: BLE001  (a part may raise anything)
+            results.append(build_result("contract", False, "building the model", _format_exception(error)))
             continue
-        asked = [check for check in wanted if not window or check in WINDOW_CHECK_NAMES]
-        findings += [finding for check in asked for finding in _run_check(subject, made, check)]
-    if len(refusals) == len(_list_setups(slot)):
-        raise PartError(f"{words} can be built into no model ({'; '.join(refusals)})")
-    return findings
+        for check in check_names:
+            if not has_window or check in WINDOW_CHECK_NAMES:
+                results += [build_result(check, *outcome) for outcome in _run_check(fixture, part_class, check)]
+    if len(refusals) == len(setups):
+        raise PartError(f"no model can be built with {slot} {component} ({'; '.join(refusals)})")
+    return results
 
 
 def _list_setups(slot: str) -> list[tuple[bool, bool]]:
-    """(encoder, window) of each small model. A window takes the fast road that cuts a text into blocks."""
+    """Return (is_encoder, has_window) of each small model. Windows use the blocked attention implementation."""
     if slot == "pool":
         return [(True, False)]
-    plain = [(False, False), (True, False)]
-    return [*plain, (False, True), (True, True)] if slot in ("position", "projection", "attention") else plain
-
-
-def _prepend_article(noun: str) -> str:
-    return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
+    setups = [(False, False), (True, False)]
+    return [*setups, (False, True), (True, True)] if slot in ("position", "projection", "attention") else setups
 
 
 def _format_exception(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _run_check(fixture: PartFixture, part_class: type[Part], check: str) -> list[CheckResult]:
-    if check in INVARIANT_CHECKS:
-        return list(_run_invariant_check(fixture, check))
-    tried, ask = (
-        ("asked the part alone", partial(check_contract, part_class=part_class))
-        if check == "contract"
-        else REQUIRED_CHECKS[check]
-    )
-    finding = partial(CheckResult, fixture.words, fixture.setting, check)
+Outcome = tuple[bool, str, str]
+"""passed, procedure, observation"""
+
+
+def _run_check(fixture: PartFixture, part_class: type[Part], check: str) -> Iterator[Outcome]:
+    procedure = ""
     try:
-        answer: CheckOutput = ask(fixture)
-    except CheckFailedError as fall:
-        return [finding(False, tried, str(fall))]
-    except Exception as error:  # noqa: BLE001
-        return [finding(False, tried, _format_exception(error))]
-    if isinstance(answer, DifferenceMeasurement):
-        return [finding(answer.equal, answer.tried, str(answer))]
-    return [finding(True, tried, answer)]
-
-
-def _run_invariant_check(fixture: PartFixture, check: str) -> Iterable[CheckResult]:
-    """A law, tried as the model is used and, where it makes sense, as it is trained."""
-    law: Invariant = typing.cast(Invariant, check)
-    if fixture.encoder and law in ("causality", "kv-cache"):
-        return
-    for training in (False,) if law in ("kv-cache", "determinism") else (False, True):
-        finding = partial(CheckResult, fixture.words, fixture.setting, law)
-        try:
-            model = fixture.trained if training else fixture.plain
-            evidence, declared = INVARIANT_CHECKS[law](fixture, model), law in harness.find_declared_violations(model)
-        except Exception as error:  # noqa: BLE001
-            yield finding(False, "", _format_exception(error))
+        if check in COMPARISON_CHECKS:
+            yield from _run_comparison_check(fixture, COMPARISON_CHECKS[check])
             return
-        tried = evidence.tried + (" (in training)" if training else "")
-        yield finding(evidence.equal != declared, tried, describe_invariant_result(law, declared, evidence, model))
+        if check == "gradients":
+            result = check_gradients(fixture.build_probe())
+            yield bool(result.passed), result.procedure, result.observation
+            return
+        run: Callable[[PartFixture], str]
+        if check == "contract":
+            procedure, run = "methods of the part called directly", partial(check_contract, part_class=part_class)
+        else:
+            procedure, run = PART_CHECKS[check]
+        yield True, procedure, run(fixture)
+    except CheckFailedError as error:
+        yield False, procedure, str(error)
+    except Exception as error:  # noqa: BLE001
+        yield False, procedure, _format_exception(error)
 
 
-def describe_invariant_result(
-    invariant: Invariant, is_declared_violated: bool, measurement: DifferenceMeasurement, model: Transformer
-) -> str:
-    """The finding about a law in words."""
-    if is_declared_violated and not measurement.equal:
-        return f"broken, as declared: {measurement}"
-    if not is_declared_violated and measurement.equal:
-        return f"kept: {measurement}"
-    if not is_declared_violated:
-        return f"broken and not declared: {measurement}; mend it, or declare {invariant!r} in breaks"
-    hint = ""
-    if invariant in ("causality", "kv-cache") and any(p.window_size[1] != 0 for p in _find_patterns(model)):
-        hint = "; a pattern that never looks ahead says so with a reach of (.., 0)"
-    return f"declared as broken, and kept: {measurement}{hint}"
+def _run_comparison_check(fixture: PartFixture, check: ModelCheck) -> Iterator[Outcome]:
+    """Measure the property in evaluation mode and, where it applies, in training mode; compare with `violates`."""
+    probes = fixture.probes
+    if check.find_inapplicable_reason(probes[0]):
+        return
+    if check.name == "attention-implementations":
+        probes = [*probes, *fixture.float32_probes]
+    for training in (False, True) if check.has_training_mode else (False,):
+        measurements = [m for probe in probes for m in check.measure(probe, training=training)]
+        worst = select_worst(m for m in measurements if isinstance(m, Difference))
+        model = probes[0].model.train(training)
+        assert isinstance(model, Transformer)
+        is_declared = check.name in model.violates
+        procedure = check.describe_procedure(probes[-1]) + (" (training mode)" if training else "")
+        yield worst.is_within_tolerance != is_declared, procedure, _describe(check.name, is_declared, worst, model)
 
 
-def _find_patterns(model: Transformer) -> Iterable[pattern.Pattern]:
-    return (m for m in model.modules() if isinstance(m, pattern.Pattern))
+def _describe(check: str, is_declared: bool, worst: Difference, model: Transformer) -> str:
+    if worst.is_within_tolerance and not is_declared:
+        return f"holds: {worst}"
+    if not worst.is_within_tolerance:
+        advice = f"; fix the part, or declare {check!r} in violates" if check in typing.get_args(Invariant) else ""
+        return f"violated, as declared: {worst}" if is_declared else f"violated and not declared: {worst}{advice}"
+    patterns = (m for m in model.modules() if isinstance(m, Pattern))
+    is_unlimited = check in ("causality", "kv-cache") and any(pattern.window_size[1] != 0 for pattern in patterns)
+    hint = "; a pattern that never looks ahead declares it with a window_size of (.., 0)" if is_unlimited else ""
+    return f"declared as violated, but holds: {worst}{hint}"
 
 
-def check_part_file(path: str | Path, base_dir: Path | None = None) -> list[CheckResult]:
-    """Import a file of parts and examine every part that it defines, with its defaults and a few other options."""
+def check_part_file(path: str | Path, base_dir: Path | None = None) -> list[PartCheckResult]:
+    """Import a file and check every part that it defines, with its defaults and other values of its options."""
     file = registry.load_part_file(path, base_dir or Path())
-    module = registry.compute_module_name(file)
-    own = [made for made in registry.list_part_classes() if made.__module__ == module]
-    if not own:
-        raise PartError(f"{path}: defines no part; enter a class with @part(slot, name)")
-    findings = []
-    for made in own:
-        for options in list_option_sets(made):
-            findings += check_part(made.slot, made.kind, options)
-    return findings
+    module_name = registry.compute_module_name(file)
+    part_classes = [part_class for part_class in registry.list_part_classes() if part_class.__module__ == module_name]
+    if not part_classes:
+        raise PartError(f"{path}: defines no part; register a class with @register_part(slot, name)")
+    results = []
+    for part_class in part_classes:
+        for options in list_option_sets(part_class):
+            results += check_part(part_class.slot, part_class.kind, options)
+    return results
 
 
 def list_option_sets(part_class: type[Part]) -> list[dict[str, Any]]:
-    """Options to try a part with: its defaults, and each other value of an option that has few."""
-    hints = registry.get_option_types(part_class)
-    known = registry.get_options(part_class)
-    needed = {
-        name: _guess_option_value(part_class, name, hints.get(name))
-        for name, one in known.items()
-        if one.default is one.empty
+    """Return the options to check a part with: the defaults, and each other value of boolean and Literal options."""
+    annotations, parameters = registry.get_option_types(part_class), registry.get_options(part_class)
+    required = {
+        name: _guess_option_value(part_class, name, annotations.get(name))
+        for name, parameter in parameters.items()
+        if parameter.default is parameter.empty
     }
-    sets = [needed]
-    for name, one in known.items():
-        few: Sequence[Any] = (True, False) if hints.get(name) is bool else ()
-        if typing.get_origin(hints.get(name)) is typing.Literal:
-            few = typing.get_args(hints[name])
-        sets += [{**needed, name: value} for value in few if value not in (one.default, needed.get(name))]
-    return sets
+    option_sets = [required]
+    for name, parameter in parameters.items():
+        annotation = annotations.get(name)
+        values: Sequence[Any] = (True, False) if annotation is bool else ()
+        if typing.get_origin(annotation) is typing.Literal:
+            values = typing.get_args(annotation)
+        used = (parameter.default, required.get(name))
+        option_sets += [{**required, name: value} for value in values if value not in used]
+    return option_sets
 
 
 def _guess_option_value(part_class: type[Part], option_name: str, annotation: Any) -> Any:
-    """A value for an option that has no default."""
     if typing.get_origin(annotation) is typing.Literal:
         return typing.get_args(annotation)[0]
-    plain = {int: 4, float: 0.5, bool: True}
-    if annotation not in plain:
+    values = {int: 4, float: 0.5, bool: True}
+    if annotation not in values:
         raise PartError(
-            f"{part_class.slot} {part_class.kind!r} needs the option {option_name!r}, and what to try cannot be guessed; "  # noqa: E501
-            "examine it with a PartExam that names its options"
+            f"{part_class.slot} {part_class.kind!r}: option {option_name!r} is required, and no value for it can be "
+            "guessed; check the part with a PartConformanceSuite that sets options"
         )
-    return plain[annotation]
+    return values[annotation]
 
 
 class PartConformanceSuite:
-    """Inherit it in a test file, name the part, and pytest puts it to the exam: one test a check."""
+    """Inherit this class in a test file and name the part: pytest runs one test per check."""
 
     slot: ClassVar[str]
     name: ClassVar[str]
     options: ClassVar[Sequence[SettingsMapping]] = ({},)
-    """each set of options is examined"""
-    model: ClassVar[SettingsMapping] = {}
-    """settings of the small models, where the part needs other ones"""
-    use: ClassVar[str | Path | None] = None
-    """the file that defines the part, unless the test file does so itself"""
+    """each of these sets of options is checked"""
+    model_settings: ClassVar[SettingsMapping] = {}
+    """settings of the small models that the part requires"""
+    part_file: ClassVar[str | Path | None] = None
+    """the file that defines the part, unless the test file does"""
 
     def assert_check_passes(self, check: str) -> None:
-        """Raise with every finding of this check that did not pass."""
-        if self.use is not None:
-            registry.load_part_file(self.use)
-        findings: list[CheckResult] = []
-        for options in self.options:
-            findings += check_part(self.slot, self.name, options, model_settings=self.model, checks=(check,))
-        failed = [str(finding) for finding in findings if not finding.passed]
-        if failed:
-            raise AssertionError("\n".join(failed))
+        """Raise AssertionError with every failed result of this check."""
+        if self.part_file is not None:
+            registry.load_part_file(self.part_file)
+        results = [
+            result
+            for options in self.options
+            for result in check_part(self.slot, self.name, options, model_settings=self.model_settings, checks=(check,))
+        ]
+        if failures := [str(result) for result in results if not result.passed]:
+            raise AssertionError("\n".join(failures))
 
     def test_contract(self) -> None:
         self.assert_check_passes("contract")
@@ -287,4 +265,11 @@ class PartConformanceSuite:
         self.assert_check_passes("determinism")
 
 
-__all__ = ["CHECK_NAMES", "CheckResult", "PartConformanceSuite", "check_part", "check_part_file", "list_option_sets"]
+__all__ = [
+    "CHECK_NAMES",
+    "PartCheckResult",
+    "PartConformanceSuite",
+    "check_part",
+    "check_part_file",
+    "list_option_sets",
+]

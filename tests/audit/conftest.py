@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from torch import nn
 
-from headtohead.audit.model_audit import MODEL_AUDITS, audit_model
-from headtohead.audit.probe import AuditedModel
+from headtohead.audit.model_audit import MODEL_CHECKS, audit_model
+from headtohead.audit.probe import ModelProbe
 from headtohead.audit.result import CheckResult
 from headtohead.config import model as config_model
 from headtohead.config.tasks import Target
@@ -47,19 +47,19 @@ def make() -> Make:
 class Audits(Mapping[str, CheckResult]):
     """The findings about a model by name, each made when it is asked for."""
 
-    def __init__(self, subject: AuditedModel) -> None:
-        self.subject, self.made = subject, dict[str, CheckResult]()
+    def __init__(self, probe: ModelProbe) -> None:
+        self.probe, self.made = probe, dict[str, CheckResult]()
 
     def __getitem__(self, name: str) -> CheckResult:
         if name not in self.made:
-            self.made[name] = MODEL_AUDITS[name](self.subject)
+            self.made[name] = MODEL_CHECKS[name](self.probe)
         return self.made[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(MODEL_AUDITS)
+        return iter(MODEL_CHECKS)
 
     def __len__(self) -> int:
-        return len(MODEL_AUDITS)
+        return len(MODEL_CHECKS)
 
 
 def settings_of(classes: int | None) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def audit(unchecked: None) -> Audit:
     """Audits of a small model. Without checks of shapes, which would take most of the time."""
 
     def audited(model: nn.Module, classes: int | None = None, **more: Any) -> Mapping[str, CheckResult]:
-        return Audits(AuditedModel(model, **{**settings_of(classes), **more}))
+        return Audits(ModelProbe(model, **{**settings_of(classes), **more}))
 
     return audited
 

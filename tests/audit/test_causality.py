@@ -61,12 +61,12 @@ def test_reweighting_reads_the_future(make: Any, audit: Any, options: dict[str, 
     assert causality.passed is False
     assert causality.is_blocking
     assert causality.failure_reason == "reads the future"
-    assert "places up to 11 before the change move" in causality.observation
+    assert "logits up to 11 positions before the change differ" in causality.observation
 
 
 def test_reweighting_over_the_batch_gives_both_reasons(make: Any, audit: Any) -> None:
     found = audit(make(merge={"kind": "reweight", "over": "batch"}))
-    assert format_blocking_reasons(found.values()) == "reads the future, depends on its neighbours"
+    assert format_blocking_reasons(found.values()) == "reads the future, depends on other rows of the batch"
 
 
 def test_leak_in_training_only_is_found_and_leaves_the_verdict(make: Any, audit: Any) -> None:
@@ -105,9 +105,9 @@ def test_one_token_of_the_future_at_one_layer_is_caught(make: Any, audit: Any, l
     found = audit(model)
     assert found["causality"].passed is False
     assert found["causality"].is_blocking
-    assert "places up to 1 before the change move" in found["causality"].observation
+    assert "logits up to 1 positions before the change differ" in found["causality"].observation
     assert f"layer {layer}: a weight of" in found["attention-weights"].observation
-    assert "on later places" in found["attention-weights"].observation
+    assert "on later positions" in found["attention-weights"].observation
 
 
 def test_leak_behind_an_output_of_zeros_is_caught(make: Any, audit: Any) -> None:
@@ -115,7 +115,7 @@ def test_leak_behind_an_output_of_zeros_is_caught(make: Any, audit: Any) -> None
     torch.nn.init.zeros_(model.output.weight)
     found = audit(model)
     assert found["causality"].passed is False
-    assert "every weight was nudged first" in found["causality"].procedure
+    assert "all weights were perturbed" in found["causality"].procedure
 
 
 def test_leak_behind_a_gate_of_zeros_is_caught(make: Any, audit: Any) -> None:

@@ -38,7 +38,7 @@ def test_merge_over_the_batch_depends_on_neighbours_and_not_on_the_future(make: 
     assert found["batch-independence"].passed is False
     assert found["batch-independence"].is_blocking
     assert found["causality"].passed is True
-    assert format_blocking_reasons(found.values()) == "depends on its neighbours"
+    assert format_blocking_reasons(found.values()) == "depends on other rows of the batch"
 
 
 def test_batch_normalisation_is_told_and_leaves_the_verdict(make: Any, audit: Any) -> None:
@@ -54,7 +54,7 @@ def test_batch_normalisation_is_told_and_leaves_the_verdict(make: Any, audit: An
 
     found = audit(Normalised(), classes=3)
     assert found["batch-independence"].passed is False
-    assert found["batch-independence"].failure_reason == "depends on its neighbours while training"
+    assert found["batch-independence"].failure_reason == "depends on other rows of the batch while training"
     assert format_blocking_reasons(found.values()) == ""
 
 
@@ -75,13 +75,13 @@ def test_running_statistics_do_not_hide_what_training_does(audit: Any) -> None:
 
     found = audit(Running())
     assert found["causality"].failure_reason == "reads the future while training"
-    assert found["batch-independence"].failure_reason == "depends on its neighbours while training"
+    assert found["batch-independence"].failure_reason == "depends on other rows of the batch while training"
 
 
 def test_shuffle_at_every_pass_breaks_one_law_and_keeps_its_verdict(make: Any, audit: Any) -> None:
     found = audit(make(merge={"kind": "shuffle", "draw": "every-pass"}, heads=4))
     assert failed(found) == {"determinism"}
-    assert found["determinism"].failure_reason == "gives another answer each time"
+    assert found["determinism"].failure_reason == "nondeterministic"
     assert format_blocking_reasons(found.values()) == ""
 
 
@@ -117,7 +117,7 @@ def test_answers_that_depend_on_what_was_asked_before_take_the_verdict(audit: An
     found = audit(Counting())
     assert found["determinism"].is_blocking
     assert found["causality"].passed is None
-    assert format_blocking_reasons(found.values()) == "gives another answer each time"
+    assert format_blocking_reasons(found.values()) == "nondeterministic"
 
 
 class LeakyMean(Pool):
@@ -154,7 +154,7 @@ def test_amount_of_padding_alone_is_noticed(make: Any, audit: Any) -> None:
     model.pool = Divided(model.sizes)
     padding = audit(model, classes=3)["padding"]
     assert padding.passed is False
-    assert "more places of padding" in padding.observation or "padding against none" in padding.observation
+    assert "more positions of padding" in padding.observation or "or none" in padding.observation
 
 
 def test_cache_that_is_off_by_one_is_caught(make: Any, audit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ def test_fused_road_with_another_scale_is_caught(make: Any, audit: Any, monkeypa
     monkeypatch.setattr(attention_functions, "causal_sdpa_attention", other)
     found = audit(make())
     assert found["attention-implementations"].passed is False
-    assert format_blocking_reasons(found.values()) == "its roads differ"
+    assert format_blocking_reasons(found.values()) == "attention implementations differ"
     assert found["causality"].passed is True
 
 
@@ -205,7 +205,7 @@ def test_window_that_is_one_too_wide_is_caught(make: Any, audit: Any, monkeypatc
     monkeypatch.setattr(SlidingWindowPattern, "compute_mask", wide)
     found = audit(model)["attention-weights"]
     assert found.passed is False
-    assert "on places more than 2 behind" in found.observation
+    assert "on positions more than 2 behind" in found.observation
 
 
 def test_banded_road_is_tried_when_the_context_allows(make: Any, audit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,6 +222,6 @@ def test_large_model_is_tried_on_shorter_texts_but_windows_on_their_road(
     monkeypatch.setattr(causality, "MAX_PARAMETER_TOKENS", 10**4)
     found = audit(make(context=90), context=90)["causality"]
     assert found.passed is True
-    assert "at 6 places of a text of 32" in found.procedure
-    assert audit(make(context=90, pattern={"kind": "window", "size": 4}), context=90).subject.length == 71
+    assert "from 6 positions of a text of 32" in found.procedure
+    assert audit(make(context=90, pattern={"kind": "window", "size": 4}), context=90).probe.length == 71
     assert audit(make(context=90, merge="reweight"), context=90)["causality"].passed is False

@@ -71,7 +71,7 @@ def test_parameter_that_is_never_used_is_named(make: Any, audit: Any) -> None:
     found = audit(model)["gradients"]
     assert found.passed is False
     assert "layers.1.idle" in found.observation
-    assert "(10 of" in found.observation
+    assert "10 of 4,025 weights" in found.observation
 
 
 def test_weights_behind_a_gate_of_zeros_are_reached(make: Any, audit: Any) -> None:
@@ -93,7 +93,7 @@ def test_frozen_weights_are_counted_and_no_fault(make: Any, audit: Any) -> None:
 def test_signals_of_different_kinds_go_together(make: Any, audit: Any) -> None:
     found = audit(make(position=["alibi", "rope"]))["position-signals"]
     assert found.passed is True
-    assert found.observation == "alibi (added to the scores), rope (turned into queries and keys)"
+    assert found.observation == "alibi (added to the attention scores), rope (rotates queries and keys)"
 
 
 class Undeclared(Position):

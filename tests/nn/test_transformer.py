@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from headtohead.audit.conformance import invariants
+from headtohead.audit.model_checks.kv_cache import compute_logits_in_chunks
 from headtohead.config import model as config_model
 from headtohead.errors import ModelError
 from headtohead.model_factory import build_model
@@ -283,7 +283,9 @@ def test_a_cache_grows_without_losing_anything() -> None:
     """Past the room that it starts with, twice."""
     model = build(position=["alibi", "rope"], pattern={"layers": ["causal", {"kind": "window", "size": 5}]})
     ids = texts(2, 150)
-    stepwise = invariants.compute_logits_in_chunks(model, ids, [60, *[1] * 90])
+    stepwise = compute_logits_in_chunks(
+        lambda *inputs, **kwargs: model(*inputs, **kwargs).logits, 2, ids, [60, *[1] * 90]
+    )
     assert torch.allclose(stepwise, model(ids).logits, atol=1e-5)
 
 

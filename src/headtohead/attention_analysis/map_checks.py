@@ -82,7 +82,7 @@ def _check_window(kept: Sequence[tuple[int, AttentionRuleResult]], maps: Attenti
 
 
 def _compute_max_deviation(kept: Sequence[tuple[int, AttentionRuleResult]]) -> float:
-    return max(rule.off for _, rule in kept)
+    return max(rule.max_deviation for _, rule in kept)
 
 
 def _build_check(name: str, kept: Sequence[tuple[int, AttentionRuleResult]], words: str) -> AttentionCheck:

@@ -1,4 +1,4 @@
-"""Every audit of a model, in the order in which they matter."""
+"""All checks of a trained model, most important first."""
 
 from __future__ import annotations
 
@@ -6,31 +6,38 @@ from collections.abc import Callable
 
 from torch import nn
 
-from headtohead.audit.model_checks.attention_impl import audit_attention_implementations
-from headtohead.audit.model_checks.attention_weights import audit_attentions
-from headtohead.audit.model_checks.batch import audit_batch_independence
-from headtohead.audit.model_checks.causality import audit_causality
-from headtohead.audit.model_checks.determinism import audit_determinism
-from headtohead.audit.model_checks.initialization import audit_gradients
-from headtohead.audit.model_checks.kv_cache import audit_kv_cache
-from headtohead.audit.model_checks.padding import audit_padding
-from headtohead.audit.model_checks.positions import audit_position_signals
-from headtohead.audit.probe import AuditedModel, InputIds, UnsupportedInputError
+from headtohead.audit.model_checks.attention_impl import AttentionImplementationCheck
+from headtohead.audit.model_checks.attention_weights import check_attention_weights
+from headtohead.audit.model_checks.base import ModelCheck
+from headtohead.audit.model_checks.batch import BatchIndependenceCheck
+from headtohead.audit.model_checks.causality import CausalityCheck
+from headtohead.audit.model_checks.determinism import DeterminismCheck
+from headtohead.audit.model_checks.initialization import check_gradients
+from headtohead.audit.model_checks.kv_cache import KVCacheCheck
+from headtohead.audit.model_checks.padding import PaddingCheck
+from headtohead.audit.model_checks.positions import check_position_signals
+from headtohead.audit.probe import InputIds, ModelProbe, UnsupportedInputError
 from headtohead.audit.result import CheckResult, build_not_applicable
 from headtohead.config.tasks import Target
 
-MODEL_AUDITS: dict[str, Callable[[AuditedModel], CheckResult]] = {
-    "causality": audit_causality,
-    "batch-independence": audit_batch_independence,
-    "determinism": audit_determinism,
-    "padding": audit_padding,
-    "attention-implementations": audit_attention_implementations,
-    "kv-cache": audit_kv_cache,
-    "attention-weights": audit_attentions,
-    "position-signals": audit_position_signals,
-    "gradients": audit_gradients,
+COMPARISON_CHECKS: dict[str, ModelCheck] = {
+    check.name: check
+    for check in (
+        CausalityCheck(),
+        BatchIndependenceCheck(),
+        DeterminismCheck(),
+        PaddingCheck(),
+        AttentionImplementationCheck(),
+        KVCacheCheck(),
+    )
 }
-"""by the name of what they find"""
+"""the checks that the conformance suite for parts applies as well"""
+MODEL_CHECKS: dict[str, Callable[[ModelProbe], CheckResult]] = {
+    **{name: check.run for name, check in COMPARISON_CHECKS.items()},
+    "attention-weights": check_attention_weights,
+    "position-signals": check_position_signals,
+    "gradients": check_gradients,
+}
 
 
 def audit_model(
@@ -45,13 +52,12 @@ def audit_model(
     audit_training_mode: bool = True,
     seed: int = 0,
 ) -> list[CheckResult]:
-    """Audit any model: ours, a pretrained one, a user's own behind the protocol, or a bare nn.Module.
+    """Audit a copy of any model: composed of parts, pretrained, custom, or a bare nn.Module.
 
-    The model is not disturbed: everything is tried on a copy. `ids` are texts to try it with, drawn at random unless
-    given; `pad_id` is the padding token, for networks that know padding by it. With `training` the laws are tried in
-    training mode as well, not only as the model is scored.
+    `input_ids` (batch, length) are drawn at random unless given. `pad_id` is for networks that recognise padding by its
+    token. With `audit_training_mode`, causality and batch independence are checked in training mode as well.
     """
-    subject = AuditedModel(
+    probe = ModelProbe(
         model,
         target=target,
         vocab_size=vocab_size,
@@ -62,25 +68,23 @@ def audit_model(
         audit_training_mode=audit_training_mode,
         seed=seed,
     )
-    if subject.logits(subject.ids).isnan().any():
-        return [_build_nan_result(subject)]
-    return [_run_audit(name, subject) for name in MODEL_AUDITS]
+    if probe.compute_logits(probe.input_ids).isnan().any():
+        return [
+            CheckResult(
+                "finite-logits",
+                False,
+                f"a pass over {len(probe.input_ids)} texts of {probe.length} tokens; {probe.setup_description}",
+                "some logits are NaN",
+                "No score of the model is meaningful, and no other check was run.",
+                is_blocking=True,
+                failure_reason="logits are NaN",
+            )
+        ]
+    return [_run_check(name, probe) for name in MODEL_CHECKS]
 
 
-def _run_audit(check: str, audited_model: AuditedModel) -> CheckResult:
+def _run_check(name: str, probe: ModelProbe) -> CheckResult:
     try:
-        return MODEL_AUDITS[check](audited_model)
-    except UnsupportedInputError as refusal:
-        return build_not_applicable(check, f"the model does not take what had to be tried: {refusal}")
-
-
-def _build_nan_result(audited_model: AuditedModel) -> CheckResult:
-    return CheckResult(
-        "finite-logits",
-        False,
-        f"a pass over {len(audited_model.ids)} texts of {audited_model.length}; {audited_model.how}",
-        "some logits are no number (NaN)",
-        "The model has come apart: nothing that it scores means anything, and no other audit was made.",
-        is_blocking=True,
-        failure_reason="gives no numbers",
-    )
+        return MODEL_CHECKS[name](probe)
+    except UnsupportedInputError as error:
+        return build_not_applicable(name, f"the model does not support the input of this check: {error}")

@@ -1,16 +1,16 @@
-"""A model under audit: a copy that can be tried in any way without disturbing the model.
+"""A copy of a model that checks can run in any way without changing the original.
 
-Any model of the protocol, and any nn.Module that maps tokens to logits. The copy is in float64, where what should be
-equal is equal to the last digits even when a trained model's logits are large; a network that refuses float64 is
-audited in float32. Every pass starts from the same random state and the same buffers, so that dropout, a random shuffle
-and running statistics cannot be taken for a leak.
+Works for any model of the protocol and any nn.Module that maps token ids to logits. The copy is in float64, where equal
+results agree to the last digits even if logits are large; models that do not support float64 are checked in float32.
+Every pass starts from the same random state and the same buffers, so that dropout, random permutations and running
+statistics are not mistaken for violations.
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Literal
@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from headtohead.audit.tolerance import EXACT_TOLERANCE, ROUNDING_TOLERANCE, Difference, measure_difference
+from headtohead.audit.tolerance import MODEL_TOLERANCES, Difference, Tolerances, measure_difference
 from headtohead.config import model
 from headtohead.config.tasks import Target
 from headtohead.errors import ModelError
@@ -31,7 +31,7 @@ from headtohead.nn.torch_rng import fork_seeded_rng
 NUM_ROWS = 4
 MIN_LENGTH_LIMIT, MAX_BLOCKED_LENGTH = 32, 512
 MAX_PARAMETER_TOKENS = 4 * 10**8
-"""parameters times tokens of one pass: longer texts are tried only while a pass takes a fraction of a second"""
+"""parameters times tokens of one pass: limits the length of inputs so that a pass takes a fraction of a second"""
 
 InputIds = Int[Tensor, "batch length"]
 PaddingMask = Bool[Tensor, "batch length"]
@@ -39,11 +39,11 @@ Nondeterminism = Literal["none", "drawn", "hidden"]
 
 
 class UnsupportedInputError(Exception):
-    """The model raised; the text says what."""
+    """The model raised an exception, which the message quotes."""
 
 
 class ModuleAdapter(CustomModel):
-    """A network that is at hand already, behind our protocol."""
+    """An existing nn.Module behind the model protocol."""
 
     def __init__(self, module: nn.Module, vocab_size: int, num_classes: int | None, context: int) -> None:
         nn.Module.__init__(self)
@@ -54,8 +54,13 @@ class ModuleAdapter(CustomModel):
         self._forward_parameters = frozenset(inspect.signature(module.forward).parameters)
 
 
-class AuditedModel:
-    """The copy, texts to try it with, and passes that can be repeated."""
+class ModelProbe:
+    """A copy of the model, input ids to run it on, and reproducible passes.
+
+    `length` overrides the length of the inputs, `dtypes` lists the precisions to try in order. `is_strict` also
+    compares passes of different shapes if the model draws random numbers. With `perturb_if_insensitive`, weights
+    are perturbed if the output does not depend on the input, since zero weights hide violations.
+    """
 
     def __init__(
         self,
@@ -70,42 +75,48 @@ class AuditedModel:
         audit_training_mode: bool = True,
         seed: int = 0,
         perturb_if_insensitive: bool = True,
+        length: int | None = None,
+        dtypes: Sequence[torch.dtype] = (torch.float64, torch.float32),
+        tolerances: Mapping[torch.dtype, Tolerances] = MODEL_TOLERANCES,
+        is_strict: bool = False,
     ) -> None:
         if target.is_class and num_classes is None:
-            raise ModelError("a classifier can be audited only when the number of its classes is given")
+            raise ModelError("auditing a classifier requires num_classes")
         self.is_causal, self.predicts_tokens = target.is_causal, not target.is_class
-        self.vocab, self.context, self.pad_id, self.seed = vocab_size, context, pad_id, seed
+        self.vocab_size, self.context, self.pad_id, self.seed = vocab_size, context, pad_id, seed
+        self.is_strict = is_strict
         if self._num_content_tokens < 2:
-            raise ModelError(f"a vocabulary of {vocab_size} leaves no other token to try")
+            raise ModelError(f"vocab_size must leave at least 2 tokens besides padding, got {vocab_size}")
         self.model = _deepcopy_model(
             _wrap_bare_module(model, vocab_size, num_classes if target.is_class else None, context)
         )
-        self.takes = _find_supported_arguments(self.model)
-        self.parameters = sum(p.numel() for p in self.model.parameters())
-        affordable = MAX_PARAMETER_TOKENS // (NUM_ROWS * max(1, self.parameters))
-        self.length = min(context, max(affordable, MIN_LENGTH_LIMIT, _find_blocked_attention_length(self.model)))
-        self.ids = self._texts(input_ids)
-        self.length = self.ids.shape[1]
+        self.supported_arguments = _find_supported_arguments(self.model)
+        self.num_parameters = sum(p.numel() for p in self.model.parameters())
+        affordable = MAX_PARAMETER_TOKENS // (NUM_ROWS * max(1, self.num_parameters))
+        limit = length or max(affordable, MIN_LENGTH_LIMIT, find_blocked_attention_length(self.model))
+        self.input_ids = self._build_input_ids(input_ids, min(context, limit))
+        self.length = self.input_ids.shape[1]
         self._initial_buffers: list[tuple[Tensor, Tensor]] = []
         self._repeat_differences: dict[tuple[int, bool], Difference] = {}
-        self.dtype = self._select_dtype()
+        self.dtype = self._select_dtype(dtypes)
+        self.exact_tolerance, self.rounding_tolerance = tolerances[self.dtype].exact, tolerances[self.dtype].rounding
         self._audit_training_mode = audit_training_mode
         self.is_perturbed = perturb_if_insensitive and self._is_input_insensitive() and self._perturb_weights()
 
-    # ---- texts
+    # ---- inputs
 
     @property
     def _num_content_tokens(self) -> int:
-        return self.vocab - (self.pad_id is not None)
+        return self.vocab_size - (self.pad_id is not None)
 
     def _index_to_token(self, index: Tensor) -> Tensor:
-        """The index-th token, padding not counted."""
+        """Return the token with this index among all tokens but padding."""
         return index if self.pad_id is None else index + (index >= self.pad_id).long()
 
     def _token_to_index(self, input_ids: Tensor) -> Tensor:
         return input_ids if self.pad_id is None else input_ids - (input_ids > self.pad_id).long()
 
-    def _draw(self, low: int, high: int, shape: tuple[int, ...], draw_index: int) -> Tensor:
+    def _draw_integers(self, low: int, high: int, shape: tuple[int, ...], draw_index: int) -> Tensor:
         generator = torch.Generator().manual_seed(1000 * self.seed + draw_index)
         return torch.randint(low, high, shape, generator=generator).to(self._device)
 
@@ -113,64 +124,60 @@ class AuditedModel:
     def _device(self) -> torch.device:
         return next((p.device for p in self.model.parameters()), torch.device("cpu"))
 
-    def _texts(self, input_ids: Tensor | None) -> InputIds:
+    def _build_input_ids(self, input_ids: Tensor | None, length: int) -> InputIds:
         if input_ids is None or input_ids.shape[1] < 2:
-            return self._index_to_token(self._draw(0, self._num_content_tokens, (NUM_ROWS, self.length), 0))
-        if int(input_ids.max()) >= self.vocab or int(input_ids.min()) < 0:
-            raise ModelError(
-                f"ids to audit with run from {int(input_ids.min())} to {int(input_ids.max())}, not 0 to vocab - 1"
-            )
-        rows = input_ids[:NUM_ROWS, : self.length].to(self._device)
-        more = self._index_to_token(self._draw(0, self._num_content_tokens, (NUM_ROWS - len(rows), rows.shape[1]), 1))
-        return torch.cat((rows, more))
+            return self._index_to_token(self._draw_integers(0, self._num_content_tokens, (NUM_ROWS, length), 0))
+        low, high = int(input_ids.min()), int(input_ids.max())
+        if high >= self.vocab_size or low < 0:
+            raise ModelError(f"input_ids must be between 0 and {self.vocab_size - 1}, got {low} to {high}")
+        rows = input_ids[:NUM_ROWS, :length].to(self._device)
+        shape = (NUM_ROWS - len(rows), rows.shape[1])
+        return torch.cat((rows, self._index_to_token(self._draw_integers(0, self._num_content_tokens, shape, 1))))
 
-    def others(self, input_ids: InputIds, draw_index: int = 0) -> InputIds:
-        """Another token in every place, never padding."""
-        step = self._draw(1, self._num_content_tokens, tuple(input_ids.shape), 2 + draw_index)
-        return self._index_to_token((self._token_to_index(input_ids) + step) % self._num_content_tokens)
+    @property
+    def fill_token(self) -> int:
+        """The token to pad with."""
+        return 0 if self.pad_id is None else self.pad_id
+
+    def replace_tokens(self, input_ids: InputIds, draw_index: int = 0) -> InputIds:
+        """Return a different token at every position, never padding."""
+        offsets = self._draw_integers(1, self._num_content_tokens, tuple(input_ids.shape), 2 + draw_index)
+        return self._index_to_token((self._token_to_index(input_ids) + offsets) % self._num_content_tokens)
 
     def replace_tokens_from(self, input_ids: InputIds, start: int, draw_index: int = 0) -> InputIds:
-        """Other tokens from `cut` on."""
-        return torch.cat((input_ids[:, :start], self.others(input_ids[:, start:], draw_index)), dim=1)
+        """Return the input with a different token at every position from `start` on."""
+        return torch.cat((input_ids[:, :start], self.replace_tokens(input_ids[:, start:], draw_index)), dim=1)
 
     # ---- passes
 
-    def run(
+    def run_forward(
         self,
         input_ids: InputIds,
         attention_mask: PaddingMask | None = None,
         *,
         training: bool = False,
         draw_index: int = 0,
-        **how: Any,
+        **kwargs: Any,
     ) -> ModelOutput:
-        """One pass, from a random state that depends on `draw` only."""
-        self._restore_buffers()
+        """Run one pass from a random state that depends on `draw_index` only."""
+        with torch.no_grad():
+            for buffer, initial_value in self._initial_buffers:
+                buffer.copy_(initial_value)
         if self.model.training != training:
             self.model.train(training)
-        given = (
-            (input_ids,)
-            if attention_mask is None or "attention_mask" not in self.takes
-            else (input_ids, attention_mask)
-        )
+        has_mask = attention_mask is not None and "attention_mask" in self.supported_arguments
+        arguments = (input_ids, attention_mask) if has_mask else (input_ids,)
         with fork_seeded_rng(self.seed, "audit", draw_index):
             try:
-                output: ModelOutput = self.model(*given, **how)
-            except Exception as error:  # whatever a user's network raises means that it does not take this
+                output: ModelOutput = self.model(*arguments, **kwargs)
+            except Exception as error:  # a user's network may raise anything
                 raise UnsupportedInputError(f"{type(error).__name__}: {error}") from error
         return output
 
-    def logits(
-        self,
-        input_ids: InputIds,
-        attention_mask: PaddingMask | None = None,
-        *,
-        training: bool = False,
-        draw_index: int = 0,
-        **how: Any,
-    ) -> Tensor:
+    def compute_logits(self, input_ids: InputIds, attention_mask: PaddingMask | None = None, **kwargs: Any) -> Tensor:
+        """Return the logits of one pass without gradients; arguments as in `run_forward`."""
         with torch.no_grad():
-            return self.run(input_ids, attention_mask, training=training, draw_index=draw_index, **how).logits
+            return self.run_forward(input_ids, attention_mask, **kwargs).logits
 
     def compute_input_gradient(
         self,
@@ -180,198 +187,182 @@ class AuditedModel:
         *,
         training: bool = False,
     ) -> Tensor | None:
-        """How the kept logits move with the embedding of each token: (batch, length), the largest of each place. None
-        when no embedding layer sees the tokens."""
-        with self.capture_embeddings(input_ids) as held:
-            logits = self.run(input_ids, attention_mask, training=training).logits
-        if not held:
+        """Return the largest absolute gradient of the selected logits by each token's embedding, shape (batch, length).
+
+        `selection` is a mask or a slice of positions. None if no embedding layer sees the token ids.
+        """
+        with self.capture_embeddings(input_ids) as embeddings:
+            logits = self.run_forward(input_ids, attention_mask, training=training).logits
+        if not embeddings:
             return None
-        kept = (
-            logits
-            if selection is None
-            else logits[selection]
-            if isinstance(selection, Tensor)
-            else logits[:, selection]
+        if selection is not None:
+            logits = logits[selection] if isinstance(selection, Tensor) else logits[:, selection]
+        gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
+            self._compute_weighted_sum(logits), embeddings, allow_unused=True
         )
-        total = (kept * self._draw_output_weights(kept)).sum()
-        found: tuple[Tensor | None, ...] = torch.autograd.grad(total, held, allow_unused=True)
-        sizes = [g.abs().amax(-1) for g in found if g is not None]
-        return (
-            torch.stack(sizes).amax(0)
-            if sizes
-            else torch.zeros(input_ids.shape, dtype=self.dtype, device=input_ids.device)
-        )
+        sizes = [gradient.abs().amax(-1) for gradient in gradients if gradient is not None]
+        if not sizes:
+            return torch.zeros(input_ids.shape, dtype=self.dtype, device=input_ids.device)
+        return torch.stack(sizes).amax(0)
 
     def compute_weight_gradients(self, logits: Tensor) -> dict[str, Tensor]:
-        """How each weight moves these logits, by name; one that is not used has no entry."""
+        """Return the gradient of these logits by each trainable parameter that they depend on."""
         named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        found: tuple[Tensor | None, ...] = torch.autograd.grad(
-            (logits * self._draw_output_weights(logits)).sum(), list(named.values()), allow_unused=True
+        gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
+            self._compute_weighted_sum(logits), list(named.values()), allow_unused=True
         )
-        return {name: gradient for name, gradient in zip(named, found, strict=True) if gradient is not None}
+        return {name: gradient for name, gradient in zip(named, gradients, strict=True) if gradient is not None}
 
     @contextmanager
     def capture_embeddings(self, input_ids: InputIds) -> Iterator[list[Tensor]]:
-        """The outputs of every embedding layer that is given exactly these tokens, as leaves to take gradients by."""
-        held: list[Tensor] = []
+        """Collect the outputs of every embedding layer called with exactly these ids, as leaves for gradients."""
+        embeddings: list[Tensor] = []
 
-        def note(_module: nn.Module, given: tuple[Any, ...], out: Tensor) -> Tensor:
-            if not (given and isinstance(given[0], Tensor) and given[0].shape == input_ids.shape):
-                return out
-            if not torch.equal(given[0], input_ids):
-                return out
-            held.append(out.detach().requires_grad_())
-            return held[-1]
+        def capture(_module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> Tensor:
+            if not (arguments and isinstance(arguments[0], Tensor) and arguments[0].shape == input_ids.shape):
+                return output
+            if not torch.equal(arguments[0], input_ids):
+                return output
+            embeddings.append(output.detach().requires_grad_())
+            return embeddings[-1]
 
-        hooks = [m.register_forward_hook(note) for m in self.model.modules() if isinstance(m, nn.Embedding)]
+        hooks = [m.register_forward_hook(capture) for m in self.model.modules() if isinstance(m, nn.Embedding)]
         try:
-            yield held
+            yield embeddings
         finally:
             for hook in hooks:
                 hook.remove()
 
-    def _draw_output_weights(self, outputs: Tensor) -> Tensor:
-        """A weight for each output, so that no two can cancel by chance."""
+    def _compute_weighted_sum(self, outputs: Tensor) -> Tensor:
+        """Return a sum with random weights, so that no two outputs cancel by chance."""
         generator = torch.Generator().manual_seed(self.seed)
-        places, choices = (
+        position_weights, class_weights = (
             torch.randn(size, generator=generator).to(outputs) for size in (outputs.shape[:-1], outputs.shape[-1:])
         )
-        return places[..., None] * choices
+        return (outputs * (position_weights[..., None] * class_weights)).sum()
 
-    def _restore_buffers(self) -> None:
-        with torch.no_grad():
-            for buffer, was in self._initial_buffers:
-                buffer.copy_(was)
-
-    # ---- what kind of model it is
+    # ---- properties of the model
 
     @property
-    def exact(self) -> float:
-        return EXACT_TOLERANCE[self.dtype]
-
-    @property
-    def rounding_tolerance(self) -> float:
-        return ROUNDING_TOLERANCE[self.dtype]
-
-    @property
-    def how(self) -> str:
-        """The end of every "tried"."""
-        name = "float64" if self.dtype == torch.float64 else "float32, because the model refuses float64,"
-        woken = (
-            "; every weight was nudged first, because as it is the model does not listen" if self.is_perturbed else ""
-        )
-        return f"in {name} on a copy{woken}"
+    def setup_description(self) -> str:
+        """The end of every procedure."""
+        dtype = "float64" if self.dtype == torch.float64 else "float32 (float64 is not supported by the model)"
+        perturbed = "; all weights were perturbed, since the output did not depend on the input"
+        return f"in {dtype} on a copy{perturbed if self.is_perturbed else ''}"
 
     @cached_property
-    def training(self) -> bool:
-        """Are the laws to be tried in training mode too, and can they be: is a pass the same for the same draws?"""
-        return self._audit_training_mode and self.measure_repeat(draw_index=0, training=True).equal
+    def can_check_training_mode(self) -> bool:
+        """Whether checks in training mode are requested and equal random states give equal outputs there."""
+        return self._audit_training_mode and self.measure_repeat(draw_index=0, training=True).is_within_tolerance
 
     @cached_property
-    def noise(self) -> Nondeterminism:
-        """Does the same text get the same answer: always, for the same random draws only, or not even then?"""
-        if not self.measure_repeat(draw_index=0).equal:
+    def nondeterminism(self) -> Nondeterminism:
+        """Whether repeated passes agree: always ("none"), for equal random states only ("drawn"), or not ("hidden")."""
+        if not self.measure_repeat(draw_index=0).is_within_tolerance:
             return "hidden"
-        return "none" if all(self.measure_repeat(draw_index=draw).equal for draw in (1, 2, 3)) else "drawn"
+        return "none" if self.is_deterministic(training=False) else "drawn"
+
+    def is_deterministic(self, *, training: bool) -> bool:
+        repeats = (self.measure_repeat(draw_index=index, training=training) for index in range(4))
+        return all(repeat.is_within_tolerance for repeat in repeats)
+
+    def can_compare_shapes(self, *, training: bool = False) -> bool:
+        """Whether passes of different shapes are comparable: random draws may depend on the shape."""
+        return self.is_strict or self.is_deterministic(training=training)
 
     def measure_repeat(self, *, draw_index: int, training: bool = False) -> Difference:
-        """The same text once more, from this random state."""
+        """Compare two passes over the same input, the second from this random state."""
         if (draw_index, training) not in self._repeat_differences:
-            first = self.logits(self.ids[:2], training=training)
-            again = self.logits(self.ids[:2], training=training, draw_index=draw_index)
-            where = "the same again" if draw_index == 0 else f"from random state {draw_index}"
-            self._repeat_differences[draw_index, training] = measure_difference(again, first, where, self.exact)
+            ids = self.input_ids[:2]
+            first = self.compute_logits(ids, training=training)
+            second = self.compute_logits(ids, training=training, draw_index=draw_index)
+            label = "same random state" if draw_index == 0 else f"random state {draw_index}"
+            difference = measure_difference(second, first, label, self.exact_tolerance)
+            self._repeat_differences[draw_index, training] = difference
         return self._repeat_differences[draw_index, training]
 
-    def _select_dtype(self) -> torch.dtype:
-        """The precision that the model takes."""
-        refusals = []
-        self.model.eval()  # all of it: a copy may come with modules in different modes
-        for dtype in (torch.float64, torch.float32):
+    def _select_dtype(self, dtypes: Sequence[torch.dtype]) -> torch.dtype:
+        """Convert the model to the first precision that it supports."""
+        error_message = ""
+        self.model.eval()  # submodules of the copy may be in different modes
+        for dtype in dtypes:
             self.model.to(dtype)
-            self._initial_buffers = [(b, b.detach().clone()) for b in self.model.buffers()]
+            self._initial_buffers = [(buffer, buffer.detach().clone()) for buffer in self.model.buffers()]
             try:
-                self.logits(self.ids)
-            except UnsupportedInputError as refusal:
-                refusals.append(str(refusal))
+                self.compute_logits(self.input_ids)
+            except UnsupportedInputError as error:
+                error_message = str(error)
             else:
                 return dtype
-        raise ModelError(f"a pass over {NUM_ROWS} texts of {self.length} tokens fails: {refusals[-1]}")
+        raise ModelError(f"a forward pass over input_ids of shape ({NUM_ROWS}, {self.length}) fails: {error_message}")
 
     def _is_input_insensitive(self) -> bool:
-        """Zeros in an output or a gate can hide what a model does: nothing it reads elsewhere moves its answer."""
-        ids = self.ids[:2]
-        other = self.others(ids)
+        """Return whether the output is independent of tokens elsewhere, as with zeros in an output layer or a gate."""
+        ids = self.input_ids[:2]
+        replaced = self.replace_tokens(ids)
         if self.predicts_tokens:
-            other = torch.cat((other[:, :-1], ids[:, -1:]), dim=1)
-        one, two = self.logits(ids), self.logits(other)
-        return (
-            measure_difference(one, two, "", self.exact).equal
-            if not self.predicts_tokens
-            else torch.equal(one[:, -1], two[:, -1])
-        )
+            replaced = torch.cat((replaced[:, :-1], ids[:, -1:]), dim=1)
+            return torch.equal(self.compute_logits(ids)[:, -1], self.compute_logits(replaced)[:, -1])
+        logits, other_logits = self.compute_logits(ids), self.compute_logits(replaced)
+        return measure_difference(logits, other_logits, "", self.exact_tolerance).is_within_tolerance
 
     def _perturb_weights(self) -> bool:
-        """Move every weight a little."""
         with torch.no_grad(), fork_seeded_rng(self.seed, "audit", "nudge"):
-            for parameter in self.model.parameters():
-                if parameter.requires_grad:
-                    parameter.add_(torch.randn_like(parameter), alpha=0.05)
+            perturb_parameters(self.model)
         return True
 
-    def copy_without_buffer_restore(self) -> AuditedModel:
-        """The same model, whose buffers stay as they are between passes: to try what changing one does."""
+    def copy_without_buffer_restore(self) -> ModelProbe:
+        """Return a probe of the same model whose buffers can be modified between passes."""
         twin = copy.copy(self)
         twin._initial_buffers = []
         return twin
 
-    def copy_with_perturbed_weights(self) -> AuditedModel:
-        """The same with every weight moved a little."""
+    def copy_with_perturbed_weights(self) -> ModelProbe:
         twin = copy.copy(self)
         twin.model = copy.deepcopy(self.model)
         twin._repeat_differences, twin.is_perturbed = {}, twin._perturb_weights()
         return twin
 
 
-def _find_blocked_attention_length(model: nn.Module) -> int:
-    """So long a text that a window takes the road that cuts it into blocks (`Sight.is_band`); 0 without a window."""
+def perturb_parameters(module: nn.Module) -> None:
+    """Add normal noise to every trainable parameter, from the current random state."""
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            parameter.add_(torch.randn_like(parameter), alpha=0.05)
+
+
+def find_blocked_attention_length(model: nn.Module) -> int:
+    """Return a length at which windows use the blocked attention implementation; 0 for models without windows."""
     reaches = [m.window_size for m in model.modules() if isinstance(m, Pattern)]
     ends = [end for reach in reaches if None not in reach for end in reach if end is not None]
     return min(MAX_BLOCKED_LENGTH, 4 * max(16, *ends) + 7) if ends else 0
 
 
 def _wrap_bare_module(model: nn.Module, vocab_size: int, num_classes: int | None, context: int) -> nn.Module:
-    """Models of the protocol take a cache and give maps when asked; anything else is a bare network."""
-    takes = inspect.signature(model.forward).parameters
-    return (
-        model
-        if {"cache", "output_attentions"} <= set(takes)
-        else ModuleAdapter(model, vocab_size, num_classes, context)
-    )
+    names = set(inspect.signature(model.forward).parameters)
+    is_protocol_model = {"cache", "output_attentions"} <= names
+    return model if is_protocol_model else ModuleAdapter(model, vocab_size, num_classes, context)
 
 
 def _find_supported_arguments(model: nn.Module) -> frozenset[str]:
-    """Which of the protocol's extras the model really has."""
-    inner = model.inner if isinstance(model, CustomModel) else model
-    known = (
-        {"attention_mask"}
-        if isinstance(model, CustomModel)
-        else {"attention_mask", "cache", "output_attentions", "attn_implementation"}
-    )
-    return frozenset(known & set(inspect.signature(inner.forward).parameters))
+    """Return the optional arguments of the protocol that the model implements."""
+    is_custom = isinstance(model, CustomModel)
+    names = {"attention_mask"} if is_custom else {"attention_mask", "output_attentions", "attn_implementation"}
+    forward = model.inner.forward if isinstance(model, CustomModel) else model.forward
+    return frozenset(names & set(inspect.signature(forward).parameters))
 
 
 def _deepcopy_model(model: nn.Module) -> nn.Module:
-    """A deep copy. Tensors that a pass has left behind in the modules (maps kept for a plot) go along detached."""
+    """Return a deep copy. Non-leaf tensors kept in modules, such as attention weights for a plot, are detached."""
     memo: dict[int, Any] = {}
     for module in model.modules():
         for value in vars(module).values():
-            for one in value if isinstance(value, list | tuple) else (value,):
-                if isinstance(one, Tensor) and not one.is_leaf:
-                    memo[id(one)] = one.detach().clone()
+            for item in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(item, Tensor) and not item.is_leaf:
+                    memo[id(item)] = item.detach().clone()
     try:
-        made = copy.deepcopy(model, memo)
+        copied = copy.deepcopy(model, memo)
     except Exception as error:
-        raise ModelError(f"the model cannot be copied, and an audit works on a copy: {error}") from error
-    # MPS knows no float64.
-    return made.cpu() if any(p.device.type == "mps" for p in made.parameters()) else made
+        raise ModelError(f"audits run on a copy of the model, and copying it failed: {error}") from error
+    # MPS does not support float64.
+    return copied.cpu() if any(p.device.type == "mps" for p in copied.parameters()) else copied

@@ -1,4 +1,4 @@
-"""The record of an audit: what was tried, what was found, what that means, and whether it takes the verdict away."""
+"""The result of one check, and the reasons for withholding a verdict."""
 
 from __future__ import annotations
 
@@ -8,41 +8,55 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One audit in plain words, with its numbers."""
+    """The result of one check of a model, a part or a corpus."""
 
     name: str
     passed: bool | None
-    """None: it does not apply, or cannot be told"""
+    """None if the check does not apply or is inconclusive"""
     procedure: str
     observation: str
-    interpretation: str
-    """for whoever reads the score"""
+    interpretation: str = ""
+    """consequence for the scores"""
     is_blocking: bool = False
-    """a failed audit that is serious takes the verdict away"""
+    """whether a failure withholds the verdict"""
     failure_reason: str = ""
-    """what is wrong in a few words, as in "not comparable: reads the future"; empty unless it failed"""
+    """short form for the verdict, as in "not comparable: reads the future"; empty unless the check failed"""
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values, for findings.json."""
         return asdict(self)
 
     def __str__(self) -> str:
-        head = {True: "passed", False: "FAILED", None: "not applied"}[self.passed]
-        lines = [f"{head} {self.name}", self.procedure, self.observation, self.interpretation]
+        status = {True: "passed", False: "FAILED", None: "not applicable"}[self.passed]
+        lines = [f"{status} {self.name}", self.procedure, self.observation, self.interpretation]
         return "\n  ".join(line for line in lines if line)
 
 
+@dataclass(frozen=True)
+class PartCheckResult(CheckResult):
+    """The result of one check of one part in one fixture model."""
+
+    part: str = ""
+    """slot, name and options"""
+    setup: str = ""
+    """decoder or encoder, and other properties of the fixture model"""
+
+    def __str__(self) -> str:
+        status = "passed" if self.passed else "FAILED"
+        lines = [f"{status} {self.name}: {self.part} ({self.setup})"]
+        lines += [f"  procedure: {self.procedure}"] if self.procedure else []
+        return "\n".join([*lines, f"  observation: {self.observation}"])
+
+
 def build_not_applicable(check: str, reason: str) -> CheckResult:
-    return CheckResult(check, None, "", reason, "")
+    return CheckResult(check, None, "", reason)
 
 
 def build_inconclusive(check: str) -> CheckResult:
-    """For a model that cannot repeat an answer: any difference may be its own noise."""
-    return build_not_applicable(check, "cannot be told: the same text gives another answer each time")
+    """Return the result for a nondeterministic model, whose noise cannot be told from a violation."""
+    return build_not_applicable(check, "inconclusive: repeated passes over the same input differ")
 
 
 def format_blocking_reasons(results: Iterable[CheckResult]) -> str:
-    """Why there can be no verdict ("reads the future"); empty when nothing serious failed."""
-    return ", ".join(
-        result.failure_reason or result.name for result in results if result.passed is False and result.is_blocking
-    )
+    """Return why the verdict is withheld, such as "reads the future"; empty if no blocking check failed."""
+    blocking = (result for result in results if result.passed is False and result.is_blocking)
+    return ", ".join(result.failure_reason or result.name for result in blocking)

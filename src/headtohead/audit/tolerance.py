@@ -1,8 +1,8 @@
-"""How far apart two answers are that should be equal, in units of the answer, and how far is too far.
+"""Differences between tensors that should be equal, and the tolerances they are compared with.
 
-Two limits. When the same shapes are computed in the same order, what should not matter does not change a single bit,
-and next to nothing is allowed. When shapes or roads differ, sums are taken in another order; the limit is then what
-rounding can do in a network that keeps some of its steps in float32, and still too little to move any score.
+There are two tolerances. Computations with equal shapes in equal order give equal bits, so almost nothing is allowed.
+If shapes or attention implementations differ, sums are taken in a different order. Trained models may keep some steps
+in float32, which limits the agreement to expect. Small models built around one part round much less.
 """
 
 from __future__ import annotations
@@ -14,61 +14,78 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-EXACT_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
-ROUNDING_TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3}
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Largest difference relative to the largest value."""
+
+    exact: float
+    """equal shapes, equal order of operations"""
+    rounding: float
+    """different shapes or attention implementations"""
+
+
+MODEL_TOLERANCES = {torch.float64: Tolerances(1e-9, 1e-5), torch.float32: Tolerances(1e-5, 1e-3)}
+PART_TOLERANCES = {torch.float64: Tolerances(1e-9, 1e-9), torch.float32: Tolerances(1e-5, 1e-4)}
 
 
 @dataclass(frozen=True)
 class Difference:
     """The largest difference of one comparison."""
 
-    absolute: float
+    max_abs_difference: float
     scale: float
-    """the largest value of what was compared"""
-    where: str
-    limit: float
-    gradient: bool = False
+    """largest absolute value of the reference"""
+    label: str
+    tolerance: float
+    is_gradient: bool = False
+    lookahead: int = 0
+    """number of positions before a changed token whose output changed"""
 
     @property
-    def relative(self) -> float:
-        if self.scale > 0 and math.isfinite(self.absolute):
-            return self.absolute / self.scale
-        return 0.0 if self.absolute == 0 else math.inf
+    def relative_difference(self) -> float:
+        if self.scale > 0 and math.isfinite(self.max_abs_difference):
+            return self.max_abs_difference / self.scale
+        return 0.0 if self.max_abs_difference == 0 else math.inf
 
     @property
-    def equal(self) -> bool:
-        return self.relative <= self.limit
+    def is_within_tolerance(self) -> bool:
+        return self.relative_difference <= self.tolerance
 
     def __str__(self) -> str:
-        return f"{self.absolute:.2g} where values reach {self.scale:.2g} ({self.where})"
+        return f"largest difference {self.max_abs_difference:.2g} for values up to {self.scale:.2g} ({self.label})"
 
 
 def measure_difference(
     actual: Tensor, expected: Tensor, label: str, tolerance: float, *, scale: float | None = None
 ) -> Difference:
-    """Equal infinities are equal; what is no number is infinitely far off. `other` sets the scale if none is given."""
+    """Return the largest difference. Equal infinities are equal, NaN is infinitely far off. `expected` sets the scale
+    unless it is given."""
     assert actual.shape == expected.shape, (actual.shape, expected.shape)
-    size = max_abs_finite(expected) if scale is None else scale
+    scale = max_abs_finite(expected) if scale is None else scale
     if torch.equal(actual, expected):
-        return Difference(0.0, size, label, tolerance)
-    gap = torch.where(actual == expected, torch.zeros_like(actual), (actual - expected).abs())
-    return Difference(float(gap.nan_to_num(math.inf, math.inf).max()), size, label, tolerance)
+        return Difference(0.0, scale, label, tolerance)
+    difference = torch.where(actual == expected, torch.zeros_like(actual), (actual - expected).abs())
+    return Difference(float(difference.nan_to_num(math.inf, math.inf).max()), scale, label, tolerance)
 
 
 def max_abs_finite(values: Tensor) -> float:
-    """The largest finite size."""
+    """Return the largest absolute value, infinities and NaN excluded."""
     return float(values.nan_to_num(0.0, 0.0, 0.0).abs().max()) if values.numel() else 0.0
 
 
 def measure_zero_gradient(gradient: Tensor, label: str, tolerance: float, *, scale: float) -> Difference:
-    """A gradient that should be 0."""
-    return replace(
-        measure_difference(gradient, torch.zeros_like(gradient), label, tolerance, scale=scale), gradient=True
-    )
+    """Return how far a gradient is from 0."""
+    zeros = torch.zeros_like(gradient)
+    return replace(measure_difference(gradient, zeros, label, tolerance, scale=scale), is_gradient=True)
 
 
 def select_worst(differences: Iterable[Difference]) -> Difference:
-    """The one that is furthest beyond its limit speaks for all; a value that moves says more than a gradient."""
-    return max(
-        differences, key=lambda one: (not one.equal, not one.equal and not one.gradient, one.relative / one.limit)
-    )
+    """Return the difference furthest beyond its tolerance. Changed values take precedence over gradients."""
+
+    def severity(difference: Difference) -> tuple[bool, bool, float]:
+        is_violation = not difference.is_within_tolerance
+        excess = difference.relative_difference / difference.tolerance
+        return is_violation, is_violation and not difference.is_gradient, excess
+
+    return max(differences, key=severity)

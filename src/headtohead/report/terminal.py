@@ -118,16 +118,16 @@ def print_device_report(device_report: dict[str, Any]) -> None:
 
 
 def print_conformance_results(check_results: Sequence[Any]) -> None:
-    made = make_rich_table("part", "in", "check", "found")
-    for column in made.columns[1:]:
+    table = make_rich_table("part", "model", "check", "result")
+    for column in table.columns[1:]:
         column.justify = "left"
-    for one in check_results:
-        word = "[green]passed[/]" if one.passed else f"[red]failed[/] {escape(one.found)}"
-        made.add_row(escape(one.part), escape(one.setting), escape(one.check), word)
+    for result in check_results:
+        status = "[green]passed[/]" if result.passed else f"[red]failed[/] {escape(result.observation)}"
+        table.add_row(escape(result.part), escape(result.setup), escape(result.name), status)
     console = get_stdout_console()
-    console.print(made)
-    failed = sum(not one.passed for one in check_results)
-    console.print(f"{len(check_results) - failed} checks passed, {failed} failed")
+    console.print(table)
+    num_failed = sum(not result.passed for result in check_results)
+    console.print(f"{len(check_results) - num_failed} checks passed, {num_failed} failed")
 
 
 def print_outcome(outcome: Any, report_path: str | None) -> None:

@@ -6,8 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 
-from headtohead.audit.conformance import harness, invariants, part_checks
+from headtohead.audit.conformance.fixtures import build_fixture
+from headtohead.audit.model_audit import COMPARISON_CHECKS
+from headtohead.audit.model_checks.base import build_mixed_padding_mask
+from headtohead.audit.model_checks.kv_cache import compute_logits_in_chunks
+from headtohead.audit.tolerance import Difference
 from headtohead.nn.parts import registry
 from headtohead.nn.parts.base import Part
 from headtohead.testing import check_part
@@ -162,13 +167,13 @@ def sample(slots: dict[str, Sequence[Any]], count: int, draw: random.Random) -> 
 
 
 def judge(settings: dict[str, Any], *, encoder: bool) -> None:
-    subject = harness.build_fixture("combination", "", settings, is_encoder=encoder, include_short_length=False)
-    assert not subject.plain.violates
-    evidence = [part_checks.check_attention_implementations(subject)] + (
-        [] if encoder else [invariants.check_kv_cache(subject, subject.plain)]
-    )
-    for one in evidence:
-        assert one.equal, f"{settings}\n{one.tried}\n{one}"
+    fixture = build_fixture(settings, is_encoder=encoder, include_short_length=False)
+    assert not fixture.build_model().violates
+    for name in ("attention-implementations",) if encoder else ("attention-implementations", "kv-cache"):
+        probes = fixture.probes + (fixture.float32_probes if name == "attention-implementations" else [])
+        for difference in (d for probe in probes for d in COMPARISON_CHECKS[name].measure(probe)):
+            assert isinstance(difference, Difference)
+            assert difference.is_within_tolerance, f"{settings}\n{name}\n{difference}"
 
 
 def test_pairs_are_all_covered() -> None:
@@ -194,16 +199,14 @@ def test_parts_keep_to_their_annotations(encoder: bool) -> None:
     slots = ENCODER if encoder else DECODER
     for turn in range(max(map(len, slots.values()))):
         settings = {slot: values[turn % len(values)] for slot, values in slots.items()}
-        subject = harness.build_fixture("combination", "", settings, is_encoder=encoder)
-        ids, valid = (
-            harness.draw_input_ids(harness.NUM_ROWS, subject.lengths[-1]),
-            harness.build_padding_mask(subject.lengths[-1]),
-        )
-        harness.compute_logits(subject.single, ids)
-        harness.compute_logits(subject.single, ids, valid)
-        harness.compute_logits(subject.single, ids[:, :5], valid[:, :5], output_attentions=True)
+        fixture = build_fixture(settings, is_encoder=encoder)
+        probe = fixture.build_probe(fixture.lengths[-1], dtype=torch.float32)
+        ids, mask = probe.input_ids, build_mixed_padding_mask(probe.input_ids)
+        probe.compute_logits(ids)
+        probe.compute_logits(ids, mask)
+        probe.compute_logits(ids[:, :5], mask[:, :5], output_attentions=True)
         if not encoder:
-            invariants.compute_logits_in_chunks(subject.single, ids[:, :5], [3, 1, 1], valid[:, :5])
+            compute_logits_in_chunks(probe.compute_logits, 2, ids[:, :5], [3, 1, 1], mask[:, :5])
 
 
 IN_ATTENTION = ("position", "pattern", "projection", "merge")

@@ -8,7 +8,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from headtohead.audit.conformance import harness
+from headtohead.audit.conformance.fixtures import build_fixture
 from headtohead.config import base
 from headtohead.config import model as config_model
 from headtohead.errors import ModelError
@@ -295,9 +295,9 @@ def test_a_row_of_padding_poisons_no_gradient(kind: str) -> None:
 def test_reweight_reads_the_future_and_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Report C's re-weighting, had it not declared what it does."""
     monkeypatch.setattr(registry.get_part_class("merge", "reweight"), "violates", property(lambda self: frozenset()))
-    failed = {finding.check for finding in check_part("merge", "reweight") if not finding.passed}
+    failed = {result.name for result in check_part("merge", "reweight") if not result.passed}
     assert failed == {"causality", "kv-cache"}
-    failed = {finding.check for finding in check_part("merge", "reweight", {"over": "batch"}) if not finding.passed}
+    failed = {result.name for result in check_part("merge", "reweight", {"over": "batch"}) if not result.passed}
     assert failed >= {"causality", "kv-cache", "batch-independence"}
 
 
@@ -415,4 +415,4 @@ def test_defaults_of_the_contracts_are_harmless() -> None:
 
 def test_small_models_of_the_bench_are_small() -> None:
     """The exam stays quick only as long as this holds."""
-    assert sum(p.numel() for p in harness.build_fixture("", "", {}).plain.parameters()) < 20_000
+    assert sum(p.numel() for p in build_fixture({}).build_model().parameters()) < 20_000

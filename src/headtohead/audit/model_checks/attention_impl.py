@@ -1,6 +1,6 @@
-"""Fused against explicit: does the fast road that trains and scores compute what the slow one, in plain sight, defines?
+"""Attention implementations: sdpa and blocked must compute what eager defines, outputs and gradients.
 
-If not, the numbers belong to another model than the one that is described and whose maps are shown: no verdict.
+Otherwise the scores belong to a different model than the one described by its parts and attention weights.
 """
 
 from __future__ import annotations
@@ -10,72 +10,65 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from headtohead.audit.probe import AuditedModel
-from headtohead.audit.result import CheckResult, build_inconclusive, build_not_applicable
-from headtohead.audit.tolerance import Difference, max_abs_finite, measure_difference, select_worst
+from headtohead.audit.model_checks.base import (
+    Failure,
+    Measurement,
+    ModelCheck,
+    build_mixed_padding_mask,
+    select_positions,
+)
+from headtohead.audit.probe import ModelProbe
+from headtohead.audit.tolerance import max_abs_finite, measure_difference
 from headtohead.nn.parts.base import AttentionImplementation
 from headtohead.nn.transformer import Transformer
 
-CHECK_NAME = "attention-implementations"
 
+class AttentionImplementationCheck(ModelCheck):
+    """Outputs and weight gradients agree between eager and sdpa, which uses blocked where it applies."""
 
-def audit_attention_implementations(audited_model: AuditedModel) -> CheckResult:
-    """Outputs and the gradients of all weights, with and without padding."""
-    model = audited_model.model
-    if not isinstance(model, Transformer):
-        return build_not_applicable(CHECK_NAME, "the model has one road only")
-    if model.attn_implementations != {"eager", "sdpa"}:
-        return build_not_applicable(
-            CHECK_NAME, f"the model's parts allow one road only: {', '.join(model.attn_implementations)}"
-        )
-    if audited_model.noise == "hidden":
-        return build_inconclusive(CHECK_NAME)
-    tried = (
-        f"both roads on whole and padded texts of {audited_model.length}: outputs and gradients; {audited_model.how}"
-    )
-    found = select_worst(_compare_implementations(audited_model))
-    if found.equal:
-        meaning = "What is trained and scored is what the maps show."
-        return CheckResult(CHECK_NAME, True, tried, f"the same: {found}", meaning, is_blocking=True)
-    if audited_model.noise == "drawn":
-        return build_inconclusive(CHECK_NAME)
-    return CheckResult(
-        CHECK_NAME,
-        False,
-        tried,
-        f"the fused road differs from the explicit one: {found}",
-        "What is trained and scored is not what the model's definition and its maps say.",
-        is_blocking=True,
-        failure_reason="its roads differ",
+    name = "attention-implementations"
+    is_blocking = True
+    requires_determinism = True
+    success = ("eager and sdpa agree", "The attention weights shown are those of the model that is trained and scored.")
+    failure = Failure(
+        "sdpa differs from eager",
+        "The model that is trained and scored is not the one that its parts and attention weights describe.",
+        "attention implementations differ",
     )
 
+    def find_inapplicable_reason(self, probe: ModelProbe) -> str:
+        if not isinstance(probe.model, Transformer):
+            return "the model has one attention implementation only"
+        implementations = probe.model.attn_implementations
+        if implementations != {"eager", "sdpa"}:
+            return f"the parts of the model support one implementation only: {', '.join(sorted(implementations))}"
+        return ""
 
-def _compare_implementations(audited_model: AuditedModel) -> Iterator[Difference]:
-    for padded in (False, True):
-        ids, mask = audited_model.ids[:2], None
-        if padded:
-            mask = torch.ones_like(ids, dtype=torch.bool)
-            mask[1, -max(1, audited_model.length // 3) :] = False
-        place = "padded texts" if padded else "whole texts"
-        slow, slow_gradients = _compute_logits_and_gradients(audited_model, ids, mask, "eager")
-        fast, fast_gradients = _compute_logits_and_gradients(audited_model, ids, mask, "sdpa")
-        yield measure_difference(fast, slow, f"outputs, {place}", audited_model.rounding_tolerance)
-        # Against the largest gradient of all: that of a bias which the softmax swallows is rounding and nothing else.
-        scale = max(map(max_abs_finite, slow_gradients.values()), default=0.0)
-        for name, gradient in slow_gradients.items():
-            other = fast_gradients.get(name, torch.zeros_like(gradient))
-            yield measure_difference(
-                other, gradient, f"gradient of {name}, {place}", audited_model.rounding_tolerance, scale=scale
-            )
+    def describe_procedure(self, probe: ModelProbe) -> str:
+        return f"outputs and gradients of eager and sdpa on unpadded and padded texts of {probe.length} tokens"
+
+    def measure(self, probe: ModelProbe, *, training: bool = False) -> Iterator[Measurement]:
+        for padding in ("no", "with"):
+            ids = probe.input_ids if padding == "with" else probe.input_ids[:2]
+            mask = build_mixed_padding_mask(ids) if padding == "with" else None
+            expected, expected_gradients = _compute_logits_and_gradients(probe, ids, mask, "eager")
+            logits, gradients = _compute_logits_and_gradients(probe, ids, mask, "sdpa")
+            yield measure_difference(logits, expected, f"outputs, {padding} padding", probe.rounding_tolerance)
+            # Relative to the largest of all gradients: that of a key bias is pure rounding, since softmax cancels it.
+            scale = max(map(max_abs_finite, expected_gradients.values()), default=0.0)
+            for name, gradient in expected_gradients.items():
+                actual = gradients.get(name, torch.zeros_like(gradient))
+                label = f"gradient of {name}, {padding} padding"
+                yield measure_difference(actual, gradient, label, probe.rounding_tolerance, scale=scale)
 
 
 def _compute_logits_and_gradients(
-    audited_model: AuditedModel,
+    probe: ModelProbe,
     input_ids: Tensor,
     attention_mask: Tensor | None,
     attn_implementation: AttentionImplementation,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """What is said about the text, not about padding, and how each weight moves it."""
-    logits = audited_model.run(input_ids, attention_mask, attn_implementation=attn_implementation).logits
-    kept = logits[attention_mask] if attention_mask is not None and audited_model.predicts_tokens else logits
-    return kept.detach(), audited_model.compute_weight_gradients(kept)
+    """Return the logits, without those at padding, and their gradient by each weight."""
+    logits = probe.run_forward(input_ids, attention_mask, attn_implementation=attn_implementation).logits
+    kept = select_positions(logits, attention_mask if probe.predicts_tokens else None)
+    return kept.detach(), probe.compute_weight_gradients(kept)

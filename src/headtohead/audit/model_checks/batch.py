@@ -1,7 +1,7 @@
-"""Batch composition: does the answer to a row depend on which other rows stand beside it?
+"""Batch independence: the output for a row must not depend on the other rows of its batch.
 
-It must not when a model is scored: the score would then depend on the size of the batches. In training it may (batch
-normalisation does so on purpose); that is said, and takes no verdict away.
+Otherwise scores depend on the evaluation batch size. A dependence in training mode only, as with batch normalisation,
+is reported but does not withhold the verdict.
 """
 
 from __future__ import annotations
@@ -10,75 +10,52 @@ from collections.abc import Iterator
 
 import torch
 
-from headtohead.audit.probe import AuditedModel, UnsupportedInputError
-from headtohead.audit.result import CheckResult, build_inconclusive
-from headtohead.audit.tolerance import Difference, measure_difference, select_worst
-
-CHECK_NAME = "batch-independence"
+from headtohead.audit.model_checks.base import Failure, Measurement, ModelCheck
+from headtohead.audit.probe import ModelProbe, UnsupportedInputError
+from headtohead.audit.tolerance import measure_difference
 
 
-def audit_batch_independence(audited_model: AuditedModel) -> CheckResult:
-    """A row among other neighbours, in another order, beside padded ones, and alone."""
-    if audited_model.noise == "hidden":
-        return build_inconclusive(CHECK_NAME)
-    scored = select_worst(_compare_in_eval_mode(audited_model))
-    trained = _compare_in_training_mode(audited_model) if audited_model.training else None
-    modes = "evaluation and training mode" if trained is not None else "evaluation mode"
-    tried = f"a row beside other rows, in another order, beside padded rows, and alone; {modes}, {audited_model.how}"
-    if not scored.equal:
-        return CheckResult(
-            CHECK_NAME,
-            False,
-            tried,
-            f"the answer to a row moves with its neighbours: {scored}",
-            "The score depends on which rows are scored together, so that it is not a property of the model alone.",
-            is_blocking=True,
-            failure_reason="depends on its neighbours",
-        )
-    if trained is not None and not trained.equal:
-        return CheckResult(
-            CHECK_NAME,
-            False,
-            tried,
-            f"in training mode, the answer to a row moves with its neighbours: {trained}; not in evaluation mode",
-            "As with batch normalisation, training depends on the size of the batch. Scores do not.",
-            failure_reason="depends on its neighbours while training",
-        )
-    return CheckResult(
-        CHECK_NAME,
-        True,
-        tried,
-        f"the same answer: {scored}",
-        "Each row is answered by itself.",
-        is_blocking=True,
+class BatchIndependenceCheck(ModelCheck):
+    """The output for a row does not depend on the other rows."""
+
+    name = "batch-independence"
+    is_blocking = True
+    has_training_mode = True
+    success = ("no output changes", "Each row is scored independently.")
+    failure = Failure(
+        "the output for a row changes with the other rows",
+        "Scores depend on which rows are evaluated together, so they are not a property of the model alone.",
+        "depends on other rows of the batch",
+    )
+    training_failure = Failure(
+        "the output for a row changes with the other rows in training mode only",
+        "As with batch normalisation, training depends on the batch size. Scores do not.",
+        "depends on other rows of the batch while training",
     )
 
+    def describe_procedure(self, probe: ModelProbe) -> str:
+        return "a row with other rows replaced, reordered and padded, and alone"
 
-def _compare_in_eval_mode(audited_model: AuditedModel) -> Iterator[Difference]:
-    ids = audited_model.ids
-    whole = audited_model.logits(ids)
-    beside = torch.cat((ids[:1], audited_model.others(ids[1:])))
-    yield measure_difference(audited_model.logits(beside)[:1], whole[:1], "other neighbours", audited_model.exact)
-    if "attention_mask" in audited_model.takes:
-        mask = torch.ones_like(ids, dtype=torch.bool)
-        base = audited_model.logits(ids, mask)[:1]
-        mask[1:, audited_model.length // 2 + 1 :] = False
-        yield measure_difference(audited_model.logits(beside, mask)[:1], base, "padded neighbours", audited_model.exact)
-    if audited_model.noise == "none":  # what is drawn may depend on the place in the batch
-        turned = audited_model.logits(ids.flip(0)).flip(0)
-        yield measure_difference(turned, whole, "another order", audited_model.rounding_tolerance)
-        try:
-            yield measure_difference(
-                audited_model.logits(ids[1:2]), whole[1:2], "alone", audited_model.rounding_tolerance
-            )
-        except UnsupportedInputError:
-            return  # batches of one size only: nothing else to try
-
-
-def _compare_in_training_mode(audited_model: AuditedModel) -> Difference:
-    ids = audited_model.ids
-    whole = audited_model.logits(ids, training=True)
-    beside = torch.cat((ids[:1], audited_model.others(ids[1:])))
-    return measure_difference(
-        audited_model.logits(beside, training=True)[:1], whole[:1], "other neighbours", audited_model.exact
-    )
+    def measure(self, probe: ModelProbe, *, training: bool = False) -> Iterator[Measurement]:
+        ids = probe.input_ids
+        expected = probe.compute_logits(ids, training=training)
+        replaced = torch.cat((ids[:1], probe.replace_tokens(ids[1:])))
+        logits = probe.compute_logits(replaced, training=training)
+        yield measure_difference(logits[:1], expected[:1], "other rows replaced", probe.exact_tolerance)
+        if training:
+            return
+        if "attention_mask" in probe.supported_arguments:
+            mask = torch.ones_like(ids, dtype=torch.bool)
+            unpadded = probe.compute_logits(ids, mask)
+            mask[1:, probe.length // 2 + 1 :] = False
+            logits = probe.compute_logits(replaced, mask)
+            yield measure_difference(logits[:1], unpadded[:1], "other rows padded", probe.exact_tolerance)
+        if probe.can_compare_shapes():
+            reordered = probe.compute_logits(ids.flip(0)).flip(0)
+            yield measure_difference(reordered, expected, "rows reordered", probe.rounding_tolerance)
+            try:
+                alone = probe.compute_logits(ids[1:2])
+            except UnsupportedInputError:
+                yield "batches of one row"
+            else:
+                yield measure_difference(alone, expected[1:2], "row alone", probe.rounding_tolerance)

@@ -1,8 +1,7 @@
-"""Padding: does the answer depend on what stands under the padding, or on how much of it there is?
+"""Padding: outputs must depend neither on the tokens under the padding nor on the amount of padding.
 
-Padding that is seen is a flaw and not a cheat: the same text, padded otherwise, is answered otherwise. Models of our
-own parts are scored on rows that are padded to the context, so that their scores are theirs and a verdict stays; in a
-fine-tuned one, whose batches are padded to their longest row, a score then depends on the neighbours as well.
+Visible padding is a flaw that does not withhold the verdict: rows padded to the context are all scored alike.
+Fine-tuned models are scored on batches padded to their longest row, so their scores would depend on other rows as well.
 """
 
 from __future__ import annotations
@@ -12,107 +11,120 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from headtohead.audit.probe import AuditedModel, UnsupportedInputError
-from headtohead.audit.result import CheckResult, build_inconclusive, build_not_applicable
-from headtohead.audit.tolerance import (
-    Difference,
-    max_abs_finite,
-    measure_difference,
-    measure_zero_gradient,
-    select_worst,
+from headtohead.audit.model_checks.attention_weights import check_attention_rules
+from headtohead.audit.model_checks.base import (
+    Failure,
+    Measurement,
+    ModelCheck,
+    build_mixed_padding_mask,
+    select_positions,
 )
+from headtohead.audit.probe import ModelProbe, UnsupportedInputError
+from headtohead.audit.tolerance import Difference, max_abs_finite, measure_difference, measure_zero_gradient
+from headtohead.nn.transformer import Transformer
 
-CHECK_NAME = "padding"
 
+class PaddingCheck(ModelCheck):
+    """Other padding tokens, more padding and no padding give the same outputs.
 
-def audit_padding(audited_model: AuditedModel) -> CheckResult:
-    """Other tokens under the padding, more padding, and none at all. On the right, as batches have it."""
-    masked = "attention_mask" in audited_model.takes
-    if not masked and audited_model.pad_id is None:
-        return build_not_applicable(CHECK_NAME, "the model takes no attention_mask, and no padding token is named")
-    if audited_model.length < 4:
-        return build_not_applicable(CHECK_NAME, f"a text of {audited_model.length} leaves no room for padding")
-    if audited_model.noise == "hidden":
-        return build_inconclusive(CHECK_NAME)
-    measured = list(_compare_padding(audited_model, masked))
-    if not measured:
-        return build_not_applicable(CHECK_NAME, "the model takes texts of one length only, and no attention_mask")
-    found = select_worst(measured)
-    under = "other tokens under the padding, gradients by padding, " if masked else ""
-    tried = f"{under}more padding, and none at all, on the right; {audited_model.how}"
-    if found.equal:
-        return CheckResult(CHECK_NAME, True, tried, f"the same answer: {found}", "Padding is not read.")
-    return CheckResult(
-        CHECK_NAME,
-        False,
-        tried,
-        f"the answer to a text moves with its padding: {found}",
-        "Padding is read like text: the same words padded otherwise get another answer. Rows that are all padded to "
-        "the context, as in task classify, are scored alike, and the verdict stands; padding should be masked.",
-        failure_reason="sees padding",
+    Transformers are padded on the left, on the right and in the middle, other models on the right, as in batches.
+    """
+
+    name = "padding"
+    success = ("no output changes", "Padding is ignored.")
+    failure = Failure(
+        "outputs change with the padding",
+        "Padding is read like text: the same text gets a different output if it is padded differently. Rows that are "
+        "all padded to the context are scored alike, so the verdict stands; padding should be masked.",
+        "sees padding",
     )
 
+    def find_inapplicable_reason(self, probe: ModelProbe) -> str:
+        if "attention_mask" not in probe.supported_arguments and probe.pad_id is None:
+            return "the model takes no attention_mask, and no padding token is given"
+        return f"a text of {probe.length} tokens leaves no room for padding" if probe.length < 4 else ""
 
-def _compare_padding(audited_model: AuditedModel, has_attention_mask: bool) -> Iterator[Difference]:
-    narrow = audited_model.length - max(1, audited_model.length // 4)
-    ids, mask = _build_padded_batch(audited_model, narrow)
-    try:
-        base = audited_model.logits(ids, mask)
-    except UnsupportedInputError:  # texts of one length only
-        narrow = audited_model.length
-        ids, mask = _build_padded_batch(audited_model, narrow)
-        base = audited_model.logits(ids, mask)
-    keep = mask if audited_model.predicts_tokens else None
-    scale = max_abs_finite(base)
-    if has_attention_mask:
-        other = torch.where(mask, ids, audited_model.others(audited_model.ids[:, :narrow]))
-        moved = _select_positions(audited_model.logits(other, mask), keep)
-        yield measure_difference(
-            moved, _select_positions(base, keep), "other tokens under the padding", audited_model.exact, scale=scale
+    def describe_procedure(self, probe: ModelProbe) -> str:
+        has_mask = "attention_mask" in probe.supported_arguments
+        masked = "other tokens under the padding, gradients by padding, " if has_mask else ""
+        sides = (
+            "on the left, on the right and in the middle" if isinstance(probe.model, Transformer) else "on the right"
         )
-        if (gradient := audited_model.compute_input_gradient(ids, mask, keep)) is not None:
-            yield measure_zero_gradient(
-                gradient[~mask], "gradient by padding", audited_model.exact, scale=max_abs_finite(gradient)
-            )
-    if narrow < audited_model.length and audited_model.noise == "none":
-        more = audited_model.length - narrow
-        wide = torch.cat((ids, ids.new_full((len(ids), more), _get_fill_token(audited_model))), dim=1)
-        wide_mask = torch.cat((mask, mask.new_zeros(len(ids), more)), dim=1)
-        moved = _select_positions(
-            audited_model.logits(wide, wide_mask), wide_mask if audited_model.predicts_tokens else None
-        )
-        yield measure_difference(
-            moved,
-            _select_positions(base, keep),
-            f"{more} more places of padding",
-            audited_model.rounding_tolerance,
-            scale=scale,
-        )
-        yield _compare_with_unpadded(audited_model, narrow)
+        return f"{masked}more padding, and no padding, {sides}"
+
+    def measure(self, probe: ModelProbe, *, training: bool = False) -> Iterator[Measurement]:
+        width = probe.length - max(1, probe.length // 4)
+        ids, mask = _build_padded_batch(probe, width)
+        try:
+            padded = probe.compute_logits(ids, mask)
+        except UnsupportedInputError:
+            width = probe.length
+            ids, mask = _build_padded_batch(probe, width)
+            padded = probe.compute_logits(ids, mask)
+        expected = select_positions(padded, mask if probe.predicts_tokens else None)
+        if "attention_mask" in probe.supported_arguments:
+            yield from _compare_masked(probe, ids, mask, expected)
+        if width == probe.length:
+            yield "texts of several lengths"
+        elif probe.can_compare_shapes():
+            yield _compare_more_padding(probe, ids, mask, expected)
+            yield from _compare_with_unpadded(probe, width)
 
 
-def _compare_with_unpadded(audited_model: AuditedModel, width: int) -> Difference:
-    """Texts of one length, so that neighbours stay what they are."""
-    text = width - max(1, width // 4)
-    ids, mask = audited_model.ids[:, :width].clone(), torch.ones(len(audited_model.ids), width, dtype=torch.bool)
-    ids[:, text:], mask[:, text:] = _get_fill_token(audited_model), False
-    padded = audited_model.logits(ids, mask.to(ids.device))
-    bare = audited_model.logits(ids[:, :text])
-    padded = padded[:, :text] if audited_model.predicts_tokens else padded
-    return measure_difference(padded, bare, "padding against none", audited_model.rounding_tolerance)
+def _compare_masked(probe: ModelProbe, ids: Tensor, mask: Tensor, expected: Tensor) -> Iterator[Difference]:
+    """Replace the tokens under the padding, and differentiate by them."""
+    keep = mask if probe.predicts_tokens else None
+    replaced = torch.where(mask, ids, probe.replace_tokens(ids))
+    logits = select_positions(probe.compute_logits(replaced, mask), keep)
+    scale = max_abs_finite(expected)
+    yield measure_difference(logits, expected, "other tokens under the padding", probe.exact_tolerance, scale=scale)
+    gradient = probe.compute_input_gradient(ids, mask, keep)
+    if gradient is not None:
+        scale = max_abs_finite(gradient)
+        yield measure_zero_gradient(gradient[~mask], "gradient by padding", probe.exact_tolerance, scale=scale)
+    if probe.is_strict:
+        with torch.no_grad():
+            attentions = probe.run_forward(ids, mask, output_attentions=True).attentions or ()
+        for layer in attentions:
+            rules = check_attention_rules(layer, mask, (None, None))
+            weight = max(rule.max_deviation for rule in rules if rule.name == "padding")
+            yield Difference(weight, 1.0, "attention weight on padding", probe.exact_tolerance)
 
 
-def _build_padded_batch(audited_model: AuditedModel, width: int) -> tuple[Tensor, Tensor]:
-    """Texts of different length, padded to one width."""
-    ids = audited_model.ids[:, :width].clone()
-    lengths = torch.linspace(max(1, width // 2), width - 1, len(ids)).long().to(ids.device)
-    mask = torch.arange(width, device=ids.device) < lengths[:, None]
-    return ids.masked_fill(~mask, _get_fill_token(audited_model)), mask
+def _compare_more_padding(probe: ModelProbe, ids: Tensor, mask: Tensor, expected: Tensor) -> Difference:
+    more = probe.length - ids.shape[1]
+    left = more // 2 if isinstance(probe.model, Transformer) else 0
+    wide_ids = torch.nn.functional.pad(ids, (left, more - left), value=probe.fill_token)
+    wide_mask = torch.nn.functional.pad(mask, (left, more - left), value=False)
+    logits = select_positions(probe.compute_logits(wide_ids, wide_mask), wide_mask if probe.predicts_tokens else None)
+    label = f"{more} more positions of padding"
+    return measure_difference(logits, expected, label, probe.rounding_tolerance, scale=max_abs_finite(expected))
 
 
-def _get_fill_token(audited_model: AuditedModel) -> int:
-    return 0 if audited_model.pad_id is None else audited_model.pad_id
+def _compare_with_unpadded(probe: ModelProbe, width: int) -> Iterator[Difference]:
+    """Pad all rows alike, so that a dependence on other rows does not count."""
+    length = width - max(1, width // 2 if isinstance(probe.model, Transformer) else width // 4)
+    text = probe.input_ids[:, :length]
+    unpadded = probe.compute_logits(text)
+    starts = {"right": (0, 0), "left": (0, width - length), "middle": (length // 2, width - length)}
+    for side in ("right", "left", "middle") if isinstance(probe.model, Transformer) else ("right",):
+        split, shift = starts[side]
+        positions = torch.arange(length, device=text.device)
+        positions = torch.where(positions < split, positions, positions + shift)
+        ids, mask = text.new_full((len(text), width), probe.fill_token), torch.zeros(len(text), width, dtype=torch.bool)
+        mask = mask.to(text.device)
+        ids[:, positions], mask[:, positions] = text, True
+        logits = probe.compute_logits(ids, mask)
+        logits = logits[:, positions] if probe.predicts_tokens else logits
+        yield measure_difference(logits, unpadded, f"padding on the {side} or none", probe.rounding_tolerance)
 
 
-def _select_positions(logits: Tensor, position_mask: Tensor | None) -> Tensor:
-    return logits if position_mask is None else logits[position_mask]
+def _build_padded_batch(probe: ModelProbe, width: int) -> tuple[Tensor, Tensor]:
+    """Return texts of different lengths and their mask, both (batch, width)."""
+    ids = probe.input_ids[:, :width].clone()
+    if isinstance(probe.model, Transformer):
+        mask = build_mixed_padding_mask(ids)
+    else:
+        lengths = torch.linspace(max(1, width // 2), width - 1, len(ids)).long().to(ids.device)
+        mask = torch.arange(width, device=ids.device) < lengths[:, None]
+    return ids.masked_fill(~mask, probe.fill_token), mask

@@ -1,10 +1,10 @@
-"""Two position signals: is a place told to the model twice in the same way?
+"""Position signals: at most one of them may be added to the input.
 
-Signals of different kinds (added to the input, turned into queries and keys, added to the scores) may well be used
-together; two that are both added to the input only blur each other. In a transformer of ours each position part is
-asked. In a network of the user's own, position tables are looked for by what they do: a tensor of (places, width) is
-one if adding to the row of a place does what adding to the embedding of the token there does.
-A signal that is computed in forward, without a table, cannot be seen from outside.
+Signals of different kinds (added to the input, rotating queries and keys, added to the attention scores) combine well;
+two that are added to the input overlap. Each position part of a Transformer is tested directly. In other networks,
+position tables are recognised by their effect: a tensor (positions, width) is one if adding a vector to the row of a
+position has the effect of adding it to the token embedding at that position. Signals that forward computes without a
+table cannot be detected.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from headtohead.audit.probe import AuditedModel
+from headtohead.audit.probe import ModelProbe
 from headtohead.audit.result import CheckResult, build_not_applicable
 from headtohead.audit.tolerance import measure_difference
 from headtohead.nn.parts.position import Position
@@ -27,117 +27,120 @@ CHECK_NAME = "position-signals"
 PERTURBATION_SIZE = 0.5
 
 
-def audit_position_signals(audited_model: AuditedModel) -> CheckResult:
-    """At most one signal is added to the input."""
-    if isinstance(audited_model.model, Transformer):
-        return _build_result(*_find_signals_in_parts(audited_model.model, audited_model.length))
-    if isinstance(audited_model.model, EncoderClassifier):
-        return build_not_applicable(CHECK_NAME, "a pretrained model's positions are its own")
-    if audited_model.length < 4 or audited_model.noise != "none":
-        return build_not_applicable(CHECK_NAME, "position tables cannot be told in this model")
-    audited_model = audited_model.copy_without_buffer_restore()
-    with audited_model.capture_embeddings(audited_model.ids) as held:
-        audited_model.run(audited_model.ids)
-    if not held:
-        return build_not_applicable(CHECK_NAME, "no embedding layer sees the tokens, to hold position tables against")
+def check_position_signals(probe: ModelProbe) -> CheckResult:
+    """Check that at most one position signal is added to the input."""
+    if isinstance(probe.model, Transformer):
+        return _build_result(*_find_signals_in_parts(probe.model, probe.length))
+    if isinstance(probe.model, EncoderClassifier):
+        return build_not_applicable(CHECK_NAME, "the model is pretrained")
+    if probe.length < 4 or probe.nondeterminism != "none":
+        return build_not_applicable(CHECK_NAME, "position tables cannot be detected in this model")
+    probe = probe.copy_without_buffer_restore()
+    with probe.capture_embeddings(probe.input_ids) as embeddings:
+        probe.run_forward(probe.input_ids)
+    if not embeddings:
+        return build_not_applicable(CHECK_NAME, "no embedding layer receives the token ids")
     tables = [
         name
-        for name, table in _find_position_tables(audited_model, held[-1].shape[-1])
-        if _is_added_to_embedding(audited_model, table)
+        for name, table in _find_position_tables(probe, embeddings[-1].shape[-1])
+        if _is_added_to_embedding(probe, table)
     ]
-    tried = "tensors of (places, width): whether adding to a row does what adding to that place's embedding does"
-    return _build_result(tables, [], tried)
+    procedure = "tensors (positions, width): whether adding to a row equals adding to the token embedding there"
+    return _build_result(tables, [], procedure)
 
 
 def _build_result(input_signals: list[str], other_signals: list[str], procedure: str) -> CheckResult:
-    signals = [*(f"{one} (added to the input)" for one in input_signals), *other_signals]
-    found = ", ".join(signals) or "no position signal"
+    signals = [*(f"{name} (added to the input)" for name in input_signals), *other_signals]
+    observation = ", ".join(signals) or "no position signal"
     if len(input_signals) < 2:
-        return CheckResult(CHECK_NAME, True, procedure, found, "No place is told twice in the same way.")
+        interpretation = "At most one position signal is added to the input."
+        return CheckResult(CHECK_NAME, True, procedure, observation, interpretation)
     return CheckResult(
         CHECK_NAME,
         False,
         procedure,
-        f"{len(input_signals)} signals are added to the input: {found}",
-        "The two blur each other, and a comparison of positions compares mixtures.",
+        f"{len(input_signals)} signals are added to the input: {observation}",
+        "The signals overlap, so a comparison of position parts compares mixtures.",
         failure_reason="two position signals",
     )
 
 
 def _find_signals_in_parts(model: Transformer, length: int) -> tuple[list[str], list[str], str]:
-    """What each position part really does, whatever it says of itself."""
+    """Return the signals that position parts add to the input, their other signals, and the procedure."""
     dtype = model.embedding.weight.dtype
-    at = torch.arange(length, device=model.embedding.weight.device)
-    stream = torch.ones(1, length, model.sizes.width, dtype=dtype, device=at.device)
-    heads = torch.ones(1, model.sizes.heads, length, model.sizes.head_dim, dtype=dtype, device=at.device)
-    added, others = [], []
+    positions = torch.arange(length, device=model.embedding.weight.device)
+    hidden_states = torch.ones(1, length, model.sizes.width, dtype=dtype, device=positions.device)
+    heads = torch.ones(1, model.sizes.heads, length, model.sizes.head_dim, dtype=dtype, device=positions.device)
+    input_signals, other_signals = [], []
     with torch.no_grad():
         for part in model.positions:
             assert isinstance(part, Position)
-            if not torch.equal(part.add_positions(stream, at), part.add_positions(stream, at.flip(0))):
-                added.append(part.kind)
-            if not torch.equal(part.rotate(heads, at), part.rotate(heads, at.flip(0))):
-                others.append(f"{part.kind} (turned into queries and keys)")
-            if part.compute_bias(at, at) is not None:
-                others.append(f"{part.kind} (added to the scores)")
-    return added, others, f"what each of {len(model.positions)} position parts does to {length} places"
+            reversed_positions = positions.flip(0)
+            if not torch.equal(
+                part.add_positions(hidden_states, positions), part.add_positions(hidden_states, reversed_positions)
+            ):
+                input_signals.append(part.kind)
+            if not torch.equal(part.rotate(heads, positions), part.rotate(heads, reversed_positions)):
+                other_signals.append(f"{part.kind} (rotates queries and keys)")
+            if part.compute_bias(positions, positions) is not None:
+                other_signals.append(f"{part.kind} (added to the attention scores)")
+    return input_signals, other_signals, f"effect of {len(model.positions)} position parts on {length} positions"
 
 
-def _find_position_tables(audited_model: AuditedModel, width: int) -> Iterator[tuple[str, Tensor]]:
-    """Tensors of the right shape: what the user's modules hold themselves, and the tables of embedding layers."""
+def _find_position_tables(probe: ModelProbe, width: int) -> Iterator[tuple[str, Tensor]]:
+    """Yield tensors of a fitting shape, held by the user's modules and by embedding layers."""
     seen = set()
-    for prefix, module in audited_model.model.named_modules():
+    for prefix, module in probe.model.named_modules():
         if type(module).__module__.startswith("torch.nn") and not isinstance(module, nn.Embedding):
             continue
-        held = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-        for name, tensor in held:
+        for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
             rows = [size for size in tensor.shape[:-1] if size != 1]
             fits = tensor.is_floating_point() and tensor.dim() > 1 and tensor.shape[-1] == width and len(rows) == 1
-            if fits and rows[0] >= audited_model.length and id(tensor) not in seen:
+            if fits and rows[0] >= probe.length and id(tensor) not in seen:
                 seen.add(id(tensor))
                 yield f"{prefix}.{name}".replace("inner.", "", 1), tensor
 
 
-def _is_added_to_embedding(audited_model: AuditedModel, table: Tensor) -> bool:
-    """Does adding to the row of place 0 do to the answer what adding to the embedding of its token does?"""
-    ids = audited_model.ids[:1, : audited_model.length // 2]
+def _is_added_to_embedding(probe: ModelProbe, table: Tensor) -> bool:
+    """Return whether adding to row 0 has the effect of adding to the embedding of the first token."""
+    ids = probe.input_ids[:1, : probe.length // 2]
     rows = table.detach().reshape(-1, table.shape[-1])
-    ids = ids.masked_fill(ids == 0, 1 if audited_model.pad_id != 1 else 2)  # no row 0 of a table of tokens is in use
-    base = audited_model.logits(ids)
-    push = PERTURBATION_SIZE * torch.linspace(-1, 1, rows.shape[1], dtype=rows.dtype, device=rows.device).cos()
-    with _perturb_rows(rows[:1], push):
-        moved = audited_model.logits(ids)
-    if torch.equal(moved, base):
+    ids = ids.masked_fill(ids == 0, 1 if probe.pad_id != 1 else 2)  # row 0 of a token embedding is then unused
+    expected = probe.compute_logits(ids)
+    offset = PERTURBATION_SIZE * torch.linspace(-1, 1, rows.shape[1], dtype=rows.dtype, device=rows.device).cos()
+    with _perturb_rows(rows[:1], offset):
+        changed = probe.compute_logits(ids)
+    if torch.equal(changed, expected):
         return False
-    # The first transformer scales the embedding by sqrt(width) before positions are added.
+    # The original Transformer multiplies the embedding by sqrt(width) before adding positions.
     for factor in (1.0, 1 / math.sqrt(rows.shape[1])):
-        with _perturb_first_embedding(audited_model, ids, factor * push):
-            told = audited_model.logits(ids)
-        if measure_difference(told, moved, "", audited_model.rounding_tolerance).equal:
+        with _perturb_first_embedding(probe, ids, factor * offset):
+            logits = probe.compute_logits(ids)
+        if measure_difference(logits, changed, "", probe.rounding_tolerance).is_within_tolerance:
             return True
     return False
 
 
 @contextmanager
-def _perturb_rows(rows: Tensor, perturbation: Tensor) -> Iterator[None]:
-    was = rows.clone()
-    rows.add_(perturbation)
+def _perturb_rows(rows: Tensor, offset: Tensor) -> Iterator[None]:
+    original = rows.clone()
+    rows.add_(offset)
     try:
         yield
     finally:
-        rows.copy_(was)
+        rows.copy_(original)
 
 
 @contextmanager
-def _perturb_first_embedding(audited_model: AuditedModel, input_ids: Tensor, perturbation: Tensor) -> Iterator[None]:
-    """Add to the embedding of the first token."""
+def _perturb_first_embedding(probe: ModelProbe, input_ids: Tensor, offset: Tensor) -> Iterator[None]:
+    """Add a vector to the embedding of the first token."""
 
-    def add(_module: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> Tensor:
-        if given[0].shape != input_ids.shape or not torch.equal(given[0], input_ids):
-            return out
-        return torch.cat((out[:, :1] + perturbation, out[:, 1:]), dim=1)
+    def add(_module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        if arguments[0].shape != input_ids.shape or not torch.equal(arguments[0], input_ids):
+            return output
+        return torch.cat((output[:, :1] + offset, output[:, 1:]), dim=1)
 
-    hooks = [m.register_forward_hook(add) for m in audited_model.model.modules() if isinstance(m, nn.Embedding)]
+    hooks = [m.register_forward_hook(add) for m in probe.model.modules() if isinstance(m, nn.Embedding)]
     try:
         yield
     finally:

@@ -20,21 +20,21 @@ from headtohead.nn.parts.position import Position
 from headtohead.nn.parts.registry import register_part
 from headtohead.testing import (
     CHECK_NAMES,
-    CheckResult,
+    PartCheckResult,
     PartConformanceSuite,
     check_part,
     check_part_file,
     list_option_sets,
 )
 
-MY_PARTS = Path(__file__).with_name("my_parts.py")
+MY_PARTS = Path(__file__).parents[1] / "nn" / "parts" / "my_parts.py"
 
 
 @pytest.mark.usefixtures("unchecked")
 class TestSqrtAlibi(PartConformanceSuite):
     """The exam as a user inherits it."""
 
-    use = MY_PARTS
+    part_file = MY_PARTS
     slot = "position"
     name = "sqrt-alibi"
     options = ({}, {"strength": 2.0})
@@ -42,7 +42,7 @@ class TestSqrtAlibi(PartConformanceSuite):
 
 @pytest.mark.usefixtures("unchecked")
 class TestEveryOther(PartConformanceSuite):
-    use = MY_PARTS
+    part_file = MY_PARTS
     slot = "pattern"
     name = "every-other"
     options = ({"step": 3},)
@@ -60,10 +60,10 @@ def enter(monkeypatch: pytest.MonkeyPatch, unchecked: None) -> Callable[[str, ty
     return entered
 
 
-def failed(slot: str, *checks: str) -> dict[str, CheckResult]:
-    """The findings that did not pass, one for each check."""
-    findings = check_part(slot, "broken", checks=checks or CHECK_NAMES)
-    return {finding.check: finding for finding in reversed(findings) if not finding.passed}
+def failed(slot: str, *checks: str) -> dict[str, PartCheckResult]:
+    """The failed result of each check."""
+    results = check_part(slot, "broken", checks=checks or CHECK_NAMES)
+    return {result.name: result for result in reversed(results) if not result.passed}
 
 
 class Changed(Merge):
@@ -87,9 +87,9 @@ def test_a_look_into_the_future_is_caught(enter: Any) -> None:
     enter("merge", Broken)
     found = failed("merge")
     assert set(found) == {"causality", "kv-cache"}
-    assert "merge broken, in a decoder" in str(found["causality"])
-    assert "broken and not declared: largest difference" in found["causality"].found
-    assert "declare 'causality' in breaks" in found["causality"].found
+    assert "merge broken (decoder)" in str(found["causality"])
+    assert "violated and not declared: largest difference" in found["causality"].observation
+    assert "declare 'causality' in violates" in found["causality"].observation
 
 
 def test_a_look_into_the_future_by_value_only_is_caught(enter: Any) -> None:
@@ -98,7 +98,7 @@ def test_a_look_into_the_future_by_value_only_is_caught(enter: Any) -> None:
             return heads + 0.1 * heads.detach().roll(-1, dims=2)
 
     enter("merge", Broken)
-    assert "gradient" not in failed("merge", "causality")["causality"].found
+    assert "gradient" not in failed("merge", "causality")["causality"].observation
 
 
 def test_a_look_into_the_future_by_gradient_only_is_caught(enter: Any) -> None:
@@ -108,7 +108,7 @@ def test_a_look_into_the_future_by_gradient_only_is_caught(enter: Any) -> None:
             return heads + ahead - ahead.detach()
 
     enter("merge", Broken)
-    assert "gradient of the first half by the second" in failed("merge", "causality")["causality"].found
+    assert "gradient of the logits before 4 by later tokens" in failed("merge", "causality")["causality"].observation
 
 
 def test_dependence_on_the_length_is_caught(enter: Any) -> None:
@@ -119,7 +119,7 @@ def test_dependence_on_the_length_is_caught(enter: Any) -> None:
     enter("merge", Broken)
     found = failed("merge", "causality", "kv-cache")
     assert set(found) == {"causality", "kv-cache"}
-    assert "cut off at" in found["causality"].found
+    assert "cut off at" in found["causality"].observation
 
 
 def test_a_leak_in_training_only_is_caught(enter: Any) -> None:
@@ -129,7 +129,7 @@ def test_a_leak_in_training_only_is_caught(enter: Any) -> None:
 
     enter("merge", Broken)
     findings = [finding for finding in check_part("merge", "broken", checks=("causality",)) if not finding.passed]
-    assert [finding.tried.endswith("(in training)") for finding in findings] == [True]
+    assert [finding.procedure.endswith("(training mode)") for finding in findings] == [True]
 
 
 def test_a_law_declared_and_kept_is_caught(enter: Any) -> None:
@@ -144,7 +144,7 @@ def test_a_law_declared_and_kept_is_caught(enter: Any) -> None:
     enter("merge", Broken)
     found = failed("merge")
     assert set(found) == {"causality", "batch-independence", "determinism", "kv-cache"}
-    assert all("declared as broken, and kept" in finding.found for finding in found.values())
+    assert all("declared as violated, but holds" in finding.observation for finding in found.values())
 
 
 def test_a_pattern_that_forgets_to_say_how_far_it_reaches_is_told_so(enter: Any) -> None:
@@ -153,7 +153,7 @@ def test_a_pattern_that_forgets_to_say_how_far_it_reaches_is_told_so(enter: Any)
             return query_at[..., :, None] >= key_at[..., None, :]
 
     enter("pattern", Broken)
-    assert "says so with a reach of (.., 0)" in failed("pattern", "causality")["causality"].found
+    assert "declares it with a window_size of (.., 0)" in failed("pattern", "causality")["causality"].observation
 
 
 def test_a_reach_that_is_too_short_is_caught(enter: Any) -> None:
@@ -167,7 +167,7 @@ def test_a_reach_that_is_too_short_is_caught(enter: Any) -> None:
 
     enter("pattern", Broken)
     found = failed("pattern", "contract", "attention-implementations")
-    assert "window_size says 2 behind, but compute_mask allows 11 behind" in found["contract"].found
+    assert "window_size is 2 behind, but compute_mask includes positions 11 behind" in found["contract"].observation
     assert "attention-implementations" in found
 
 
@@ -177,7 +177,7 @@ def test_neighbours_that_matter_are_caught(enter: Any) -> None:
             return heads - 0.5 * heads.flip(0)
 
     enter("merge", Broken)
-    assert "neighbours changed" in failed("merge", "batch-independence")["batch-independence"].found
+    assert "violated and not declared" in failed("merge", "batch-independence")["batch-independence"].observation
 
 
 def test_the_size_of_the_batch_that_matters_is_caught(enter: Any) -> None:
@@ -186,7 +186,7 @@ def test_the_size_of_the_batch_that_matters_is_caught(enter: Any) -> None:
             return heads * len(heads)
 
     enter("merge", Broken)
-    assert "alone" in failed("merge", "batch-independence")["batch-independence"].found
+    assert "row alone" in failed("merge", "batch-independence")["batch-independence"].observation
 
 
 def test_state_that_is_parked_is_caught(enter: Any) -> None:
@@ -209,7 +209,7 @@ def test_chance_breaks_one_law_only(enter: Any) -> None:
     enter("merge", Broken)
     found = failed("merge")
     assert set(found) == {"determinism"}
-    assert "from random state" in found["determinism"].found
+    assert "random state" in found["determinism"].observation
 
 
 def test_padding_that_matters_is_caught(enter: Any) -> None:
@@ -260,8 +260,8 @@ def test_roads_that_differ_are_caught(enter: Any) -> None:
 
     enter("position", Broken)
     found = failed("position", "attention-implementations")["attention-implementations"]
-    assert found.setting == "decoder with a window"
-    assert "largest difference" in found.found
+    assert found.setup == "decoder with a window"
+    assert "largest difference" in found.observation
 
 
 def test_a_parameter_without_a_gradient_is_named(enter: Any) -> None:
@@ -274,7 +274,7 @@ def test_a_parameter_without_a_gradient_is_named(enter: Any) -> None:
             return heads
 
     enter("merge", Broken)
-    assert "no gradient: layers.0.attention.merge.idle" in failed("merge")["gradients"].found
+    assert "no gradient: layers.0.attention.merge.idle" in failed("merge")["gradients"].observation
 
 
 def test_a_gradient_that_is_no_number_is_named(enter: Any) -> None:
@@ -287,7 +287,7 @@ def test_a_gradient_that_is_no_number_is_named(enter: Any) -> None:
             return heads + (heads * 0).abs() ** self.power.clamp(0.1, 0.2)
 
     enter("merge", Broken)
-    assert "not finite: " in failed("merge", "gradients")["gradients"].found
+    assert "not finite: " in failed("merge", "gradients")["gradients"].observation
 
 
 def test_what_starts_at_zero_hides_nothing(enter: Any) -> None:
@@ -318,8 +318,8 @@ def test_a_parameter_drawn_in_the_constructor_only_is_named(enter: Any) -> None:
     enter("merge", Broken)
     found = failed("merge")
     assert set(found) == {"initialization"}
-    assert "layers.0.attention.merge.raw, layers.1.attention.merge.raw" in found["initialization"].found
-    assert "draws it in reset_parameters(self)" in found["initialization"].found
+    assert "layers.0.attention.merge.raw, layers.1.attention.merge.raw" in found["initialization"].observation
+    assert "must draw them in reset_parameters(self)" in found["initialization"].observation
 
 
 def test_a_buffer_drawn_by_numpy_is_caught(enter: Any) -> None:
@@ -334,7 +334,7 @@ def test_a_buffer_drawn_by_numpy_is_caught(enter: Any) -> None:
             return heads * self.get_buffer("drawn")[:, None, None]
 
     enter("merge", Broken)
-    assert "merge.drawn" in failed("merge", "initialization")["initialization"].found
+    assert "merge.drawn" in failed("merge", "initialization")["initialization"].observation
 
 
 def test_a_part_that_sets_the_random_state_is_caught(enter: Any) -> None:
@@ -354,7 +354,7 @@ def test_a_part_that_sets_the_random_state_is_caught(enter: Any) -> None:
     enter("merge", Broken)
     assert (
         "the same for every seed: layers.0.attention.merge.raw"
-        in failed("merge", "initialization")["initialization"].found
+        in failed("merge", "initialization")["initialization"].observation
     )
 
 
@@ -368,7 +368,7 @@ def test_state_outside_state_dict_is_caught(enter: Any) -> None:
             return heads * self.order[:, None, None]
 
     enter("merge", Broken)
-    assert "has to be a parameter or a buffer" in failed("merge", "state-dict")["state-dict"].found
+    assert "as parameters or buffers" in failed("merge", "state-dict")["state-dict"].observation
 
 
 def test_another_precision_inside_is_caught(enter: Any) -> None:
@@ -377,7 +377,7 @@ def test_another_precision_inside_is_caught(enter: Any) -> None:
             return x.float()
 
     enter("norm", Broken)
-    assert "gives torch.float32 for torch.float64" in failed("norm", "contract")["contract"].found
+    assert "norm: torch.float32 instead of torch.float64" in failed("norm", "contract")["contract"].observation
 
 
 def test_another_shape_is_caught(enter: Any) -> None:
@@ -387,7 +387,7 @@ def test_another_shape_is_caught(enter: Any) -> None:
 
     enter("merge", Broken)
     found = failed("merge", "contract", "shapes")
-    assert "the merge gives the shape (3, 4, 6, 8), not (3, 4, 7, 8)" in found["contract"].found
+    assert "merge: shape (3, 4, 6, 8) instead of (3, 4, 7, 8)" in found["contract"].observation
     assert "shapes" in found
 
 
@@ -397,7 +397,7 @@ def test_an_absolute_signal_that_is_not_owned_up_to_is_caught(enter: Any) -> Non
             return x + at[..., None].to(x.dtype) / 10
 
     enter("position", Broken)
-    assert "declare is_absolute = True" in failed("position", "contract")["contract"].found
+    assert "declare is_absolute = True" in failed("position", "contract")["contract"].observation
 
 
 def test_a_bias_for_one_text_only_is_caught(enter: Any) -> None:
@@ -416,7 +416,7 @@ def test_a_part_of_another_family_is_caught(enter: Any) -> None:
             return x, None
 
     enter("merge", Broken)
-    assert "does not inherit parts.Merge" in failed("merge", "contract")["contract"].found
+    assert "does not inherit parts.Merge" in failed("merge", "contract")["contract"].observation
 
 
 def test_a_part_that_raises_is_a_finding(enter: Any) -> None:
@@ -427,7 +427,7 @@ def test_a_part_that_raises_is_a_finding(enter: Any) -> None:
     enter("merge", Broken)
     found = failed("merge")
     assert set(found) == set(CHECK_NAMES) - {"initialization"}
-    assert "KeyError: 'no such head'" in found["shapes"].found
+    assert "KeyError: 'no such head'" in found["shapes"].observation
 
 
 def test_a_constructor_that_raises_is_a_finding(enter: Any) -> None:
@@ -436,13 +436,13 @@ def test_a_constructor_that_raises_is_a_finding(enter: Any) -> None:
             raise ZeroDivisionError("on purpose")
 
     enter("merge", Broken)
-    assert "ZeroDivisionError: on purpose" in failed("merge")["contract"].found
+    assert "ZeroDivisionError: on purpose" in failed("merge")["contract"].observation
 
 
 def test_a_part_for_decoders_only_is_examined_as_a_decoder_only() -> None:
     parts_registry.load_part_file(MY_PARTS)
     findings = check_part("pattern", "every-other", {"step": 2}, checks=("contract", "causality"))
-    assert {finding.setting for finding in findings} == {"decoder"}
+    assert {finding.setup for finding in findings} == {"decoder"}
     assert all(finding.passed for finding in findings)
 
 
@@ -452,7 +452,7 @@ def test_a_part_that_refuses_every_model_is_an_error(enter: Any) -> None:
             raise ModelError("not today")
 
     enter("merge", Broken)
-    with pytest.raises(PartError, match=r"merge broken can be built into no model .*decoder: not today"):
+    with pytest.raises(PartError, match=r"no model can be built with merge broken .*decoder: not today"):
         check_part("merge", "broken")
 
 
@@ -475,7 +475,9 @@ def test_exam_raises_with_the_part_the_check_and_the_numbers(enter: Any) -> None
     class Exam(PartConformanceSuite):
         slot, name = "merge", "broken"
 
-    with pytest.raises(AssertionError, match=r"causality: merge broken, in a decoder\n  tried: .*\n  found: .*\d"):
+    with pytest.raises(
+        AssertionError, match=r"FAILED causality: merge broken \(decoder\)\n  procedure: .*\n  observation: .*\d"
+    ):
         Exam().test_causality()
 
 
@@ -488,12 +490,12 @@ def test_a_file_of_parts_is_examined_part_by_part() -> None:
         "merge noisy-gates",
     }
     assert not [str(finding) for finding in findings if not finding.passed]
-    assert set(findings[0].to_dict()) == {"part", "setting", "check", "passed", "tried", "found"}
+    assert {"name", "passed", "procedure", "observation", "part", "setup"} <= set(findings[0].to_dict())
 
 
 def test_a_file_without_parts_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "empty.py").write_text("x = 1\n")
-    with pytest.raises(PartError, match=r"empty\.py: defines no part; enter a class with @part"):
+    with pytest.raises(PartError, match=r"empty\.py: defines no part; register a class with @register_part"):
         check_part_file("empty.py", tmp_path)
 
 
@@ -509,5 +511,7 @@ def test_an_option_that_cannot_be_guessed_is_an_error(enter: Any) -> None:
             super().__init__(sizes)
 
     enter("merge", Broken)
-    with pytest.raises(PartError, match="merge 'broken' needs the option 'words', and what to try cannot be guessed"):
+    with pytest.raises(
+        PartError, match="merge 'broken': option 'words' is required, and no value for it can be guessed"
+    ):
         list_option_sets(Broken)
