@@ -181,7 +181,7 @@ def test_the_page_stands_on_its_own_in_a_browser(page_of_the_tour):
             assert page.evaluate("document.documentElement.scrollWidth") == width
             layout = "narrow" if width == 360 else "wide"
             page.locator(f".chart .{layout} path[aria-roledescription='bar']").first.hover(force=True)
-            assert page.locator(".tip").inner_text() == "key 0: weight 0.999, target 1"
+            assert page.locator(".tip").inner_text() == "key 0 (0.47, 0.65, 0.6): weight 0.999, target 1"
             page.close()
         browser.close()
     assert set(asked) == {path.as_uri()}
