@@ -49,7 +49,7 @@ def test_even_triangles_keep_every_rule_that_applies() -> None:
         "triangle": True,
         "band": None,
     }
-    assert answers["triangle"].found == "No token looks ahead: the weight above the diagonal is 0."
+    assert answers["triangle"].found == "No token attends to later ones: the weight above the diagonal is 0."
 
 
 def test_a_row_that_does_not_sum_to_one_is_named_with_its_layer() -> None:
@@ -104,7 +104,7 @@ def test_a_look_beyond_the_window_is_seen_on_both_sides(
     weights /= weights.sum(-1, keepdims=True)
     answer = found(world(weights, causal=causal, reach=reach))["band"]
     assert answer.passed is True
-    assert answer.found == "In every layer no token looks further than 2 places: the weight there is 0."
+    assert answer.found == "In every layer no token attends farther than 2 positions: the weight there is 0."
     weights[far] = 0.01
     assert found(world(weights, causal=causal, reach=reach))["band"].passed is False
 

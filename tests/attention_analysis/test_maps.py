@@ -50,7 +50,7 @@ def test_a_text_longer_than_the_context_is_cut_and_said_so(decoders: Runs) -> No
     seen = api.analyze_attention(decoders["baseline"], " ".join(["people will build"] * 10))
     assert len(seen.tokens) == 12
     (note,) = seen.notes
-    assert note == "The text is cut: the first 12 of its 30 tokens are shown, since the model's context is 12."
+    assert note == "The text is truncated to the first 12 of its 30 tokens: the model's context is 12."
 
 
 def test_unknown_words_are_counted(decoders: Runs) -> None:
@@ -89,10 +89,10 @@ def test_one_layer_and_one_head_keep_their_numbers(decoders: Runs) -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"layer": 3}, "layer 3: there is none; allowed: 1 to 2"),
-        ({"layer": 0}, "layer 0: there is none; allowed: 1 to 2"),
-        ({"head": 5}, "head 5: there is none; allowed: 1 to 2"),
-        ({"before_training": True, "compare_to": "x"}, "one of the two"),
+        ({"layer": 3}, "no layer 3; allowed: 1 to 2"),
+        ({"layer": 0}, "no layer 0; allowed: 1 to 2"),
+        ({"head": 5}, "no head 5; allowed: 1 to 2"),
+        ({"before_training": True, "compare_to": "x"}, "exclude each other"),
     ],
 )
 def test_what_is_not_there_is_refused(decoders: Runs, asked: dict[str, int], words: str) -> None:
@@ -134,9 +134,11 @@ def test_the_difference_is_the_second_minus_the_first(decoders: Runs) -> None:
 
 
 def test_models_that_cannot_be_compared_are_told_why(decoders: Runs, classifiers: Runs) -> None:
-    with pytest.raises(ModelError, match="2 layers x 2 heads, wide, seed 0 2 layers x 4 heads: there is no difference"):
+    with pytest.raises(
+        ModelError, match="2 layers x 2 heads, wide, seed 0 has 2 layers x 4 heads: maps cannot be subtracted"
+    ):
         api.analyze_attention(decoders["baseline"], TEXT, compare_to=decoders["wide"])
-    with pytest.raises(ModelError, match="given twice"):
+    with pytest.raises(ModelError, match="both models are the same"):
         api.analyze_attention(decoders["baseline"], TEXT, compare_to=decoders["baseline"])
     with pytest.raises(ModelError, match=r"different tokens \(7 and 9, apart from token 8 on\)"):
         api.analyze_attention(decoders["baseline"], TEXT, compare_to=classifiers["alibi"])
@@ -155,7 +157,7 @@ class Silent(nn.Module):
 
 def test_a_model_without_maps_is_an_error_and_no_empty_picture(decoders: Runs) -> None:
     reading = maps.encode_text(model_io.load(decoders["baseline"]).tokenizer, TEXT, 12)
-    with pytest.raises(ModelError, match="shows no attention maps"):
+    with pytest.raises(ModelError, match="returns no attention maps"):
         maps.compute_attention_maps(Silent(), reading)
 
 

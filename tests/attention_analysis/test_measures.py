@@ -186,7 +186,7 @@ def test_heads_of_pretrained_models_can_be_silenced_too(kind: str) -> None:
 
 
 def test_heads_that_cannot_be_told_apart_cannot_be_silenced() -> None:
-    with pytest.raises(ModelError, match="cannot be silenced"), head_metrics.ablate_head(nn.Linear(2, 2), 0, 0):
+    with pytest.raises(ModelError, match="cannot ablate heads"), head_metrics.ablate_head(nn.Linear(2, 2), 0, 0):
         pass
 
 

@@ -33,7 +33,7 @@ def test_a_page_is_written_and_the_terminal_tells_what_each_head_does(decoders: 
     assert Path("attention.html").read_text().startswith("<!doctype html>")
     assert "picture: attention.html" in out
     assert "baseline, seed 0" in out
-    assert "✓ triangle: No token looks ahead" in out
+    assert "✓ triangle: No token attends to later ones" in out
     assert max(map(len, out.splitlines())) <= 80
 
 
@@ -74,10 +74,10 @@ def test_before_and_after_are_two_tables(decoders: Runs) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((TEXT, "--layer", "7"), "layer 7: there is none; allowed: 1 to 2"),
+        ((TEXT, "--layer", "7"), "no layer 7; allowed: 1 to 2"),
         (("",), "the text is empty"),
         (("qqq zzz",), "every word of this text is unknown"),
-        ((TEXT, "--out", "x.jpg"), "is no picture"),
+        ((TEXT, "--out", "x.jpg"), "unsupported file extension"),
         ((TEXT, "--compare-to", "nowhere"), "nowhere"),
     ],
 )

@@ -144,9 +144,9 @@ def test_the_report_has_a_table_and_a_picture_of_it(findings: dict[str, Any]) ->
     assert cells["first"].replace("\u00a0", " ") == "25.0 ± 0.0"
     chart = next(chart for chart in charts.build_charts(findings) if chart.name == "heads")
     assert "layer" not in chart.title
-    assert chart.words.startswith("What each head does")
+    assert chart.words.startswith("Head metrics")
     drawn = chart.svg("narrow")
-    assert "baseline, head 1.2: on the first, % 25.0" in drawn.replace("\u00a0", " ")
+    assert "baseline, head 1.2: on first token, % 25.0" in drawn.replace("\u00a0", " ")
 
 
 def test_a_figure_that_rounds_to_nothing_has_no_sign(findings: dict[str, Any]) -> None:

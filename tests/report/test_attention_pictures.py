@@ -95,8 +95,8 @@ def test_many_long_maps_are_pooled_until_they_fit_and_the_page_says_so(monkeypat
     assert made.scale.pool == 3
     assert chunk(made.heads[0, 1, 1], b"IDAT").shape == (20, 20)
     page = attention_analysis_page.render_page(sheet(weights(2, 60), weights(2, 60)))
-    assert "a pixel is the largest of 3 × 3 weights" in page
-    assert "A pixel is the largest of 3 × 3 weights" in svg.render_svg(sheet(weights(2, 60), weights(2, 60)))
+    assert "Each pixel shows the largest of 3 × 3 weights" in page
+    assert "Each pixel shows the largest of 3 × 3 weights" in svg.render_svg(sheet(weights(2, 60), weights(2, 60)))
     monkeypatch.setattr(ap, "MAX_TOTAL_BYTES", 2_000)
     assert ap.render_heads(sheet(weights(2, 60), weights(2, 60))).scale.pool > 3
 
@@ -151,9 +151,9 @@ def test_every_format_is_written(tmp_path: Path) -> None:
 
 
 def test_another_ending_or_a_folder_is_refused_before_anything_is_drawn(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"map\.jpg: \.jpg is no picture, did you mean '\.png'\?"):
+    with pytest.raises(RequestError, match=r"map\.jpg: unsupported file extension '\.jpg', did you mean '\.png'\?"):
         svg.check_output_path(tmp_path / "map.jpg")
-    with pytest.raises(RequestError, match="no ending is no picture"):
+    with pytest.raises(RequestError, match="unsupported file extension ''"):
         svg.save_figure(sheet(weights(1, 3)), tmp_path / "map")
     (tmp_path / "x.svg").mkdir()
     with pytest.raises(RequestError, match="is a folder"):

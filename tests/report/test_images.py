@@ -50,7 +50,7 @@ def test_a_head_says_where_it_looks() -> None:
     before[0, 0] = 1.0
     said = thumbnails.describe_head(before, 0, 1, "after")
     assert said.startswith("Layer 1, head 2, after training.")
-    assert "25 % on the token itself, 100 % on the token before, 33 % on the first token" in said
+    assert "25 % on the token itself, 100 % on the previous token, 33 % on the first token" in said
 
 
 def test_maps_are_read_from_the_first_seed_that_has_some(
@@ -73,7 +73,7 @@ def test_maps_are_read_from_the_first_seed_that_has_some(
 def test_maps_that_are_damaged_are_named(findings: Callable[..., Findings], folder: Callable[[Findings], Path]) -> None:
     place = folder(findings({"v": 0.1}))
     (place / "v" / "seed-0" / "maps.safetensors").write_bytes(b"no")
-    with pytest.raises(RunFolderError, match=r"maps\.safetensors: is damaged"):
+    with pytest.raises(RunFolderError, match=r"maps\.safetensors is corrupted"):
         thumbnails.read_training_maps(place, ["v"])
 
 

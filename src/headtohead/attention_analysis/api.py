@@ -1,4 +1,4 @@
-"""The door to attention from Python: the maps of a model on a text, with measures and checks, to save or to display."""
+"""Python interface to attention analysis: maps of a model on a text, with head metrics and checks."""
 
 from __future__ import annotations
 
@@ -31,30 +31,31 @@ from headtohead.pretrained.tokenizer import PretrainedTokenizer
 
 MAX_PADDED_LENGTH = 4096
 INDUCTION_LENGTH = 64
-"""tokens of the rows on which copying is tried"""
+"""tokens per row of the induction test"""
 
 WeightArray = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionAnalysis:
-    """Attention on one text: of a model, before and after its training, or of two models with their difference.
+    """Attention on one text: of one model, of a model before and after training, or of two models with their
+    difference.
 
-    Displays itself in a notebook. Layers and heads are counted from 1 in words and rows, from 0 in arrays.
+    Displays itself in a notebook. Layers and heads are counted from 1 in text and rows, from 0 in arrays.
     """
 
     title: str
     panels: tuple[AttentionMaps, ...]
     measured: dict[str, list[head_metrics.HeadMeasures]]
-    """by the name of the panel"""
+    """by panel name"""
 
     @property
     def shown(self) -> AttentionMaps:
-        """The maps that are asked about: those of the model, after training."""
-        return next(one for one in self.panels if one.name in self._asked)
+        """The maps of the analyzed model, after training."""
+        return next(panel for panel in self.panels if panel.name in self._analyzed_names)
 
     @property
-    def _asked(self) -> tuple[str, ...]:
+    def _analyzed_names(self) -> tuple[str, ...]:
         return (AFTER_TRAINING,) if self.panels[0].name == BEFORE_TRAINING else (self.panels[0].name,)
 
     @property
@@ -67,7 +68,7 @@ class AttentionAnalysis:
 
     @property
     def maps(self) -> tuple[WeightArray, ...]:
-        """Heads x query x key for each layer."""
+        """One array of shape (heads, query, key) per layer."""
         return self.shown.layers
 
     @property
@@ -76,40 +77,40 @@ class AttentionAnalysis:
 
     @property
     def measures(self) -> list[head_metrics.HeadMeasures]:
-        """A row for each head."""
+        """One row of metrics per head."""
         return self.measured[self.shown.name]
 
     @cached_property
     def checks_by_panel(self) -> dict[str, list[map_checks.AttentionCheck]]:
-        return {one.name: map_checks.check_attention_maps(one) for one in self.panels if not one.is_difference}
+        return {panel.name: map_checks.check_attention_maps(panel) for panel in self.panels if not panel.is_difference}
 
     @property
     def checks(self) -> list[map_checks.AttentionCheck]:
         return self.checks_by_panel[self.shown.name]
 
     def save(self, path: str | Path) -> Path:
-        """Write a page (.html) or a picture (.svg, .pdf, .png)."""
+        """Save a page (.html) or a picture (.svg, .pdf, .png)."""
         return svg.save_figure(self.figure, path)
 
     @cached_property
     def figure(self) -> AttentionFigure:
-        """All of it, for those who draw."""
+        """Everything that is drawn."""
         return AttentionFigure(
             self.title,
             self.text,
             self.tokens,
             self.shown.real,
             tuple(
-                AttentionPanel(one.name, one.layers, one.layer_numbers, one.head_numbers, one.is_difference)
-                for one in self.panels
+                AttentionPanel(panel.name, panel.layers, panel.layer_numbers, panel.head_numbers, panel.is_difference)
+                for panel in self.panels
             ),
             self.notes,
-            {name: [check.to_dict() for check in found] for name, found in self.checks_by_panel.items()},
+            {name: [check.to_dict() for check in checks] for name, checks in self.checks_by_panel.items()},
             self.measured,
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for --json."""
+        """Return JSON values."""
         return {
             "title": self.title,
             "text": self.text,
@@ -147,33 +148,37 @@ def analyze_attention(
     pad: bool | None = None,
     ablate_heads: bool = False,
 ) -> AttentionAnalysis:
-    """The attention of a model (a run folder, or a pretrained model) on a text.
+    """Analyze the attention of a model (a run folder or a pretrained model) on a text.
 
-    `before` also shows a run's model as it was before training, `against` another model and the difference. `layer` and
-    `head` (from 1) choose. `pad` shows the text padded to the context; by default a classifier, which reads padded
-    rows, is shown with a strip of padding. `silence` measures what each head is worth on this text.
+    Args:
+        before_training: Also show the model of a run before training.
+        compare_to: Another model; also show the difference.
+        layer, head: Restrict the analysis, counted from 1.
+        pad: Show the text padded to the context. By default a classifier is shown with a strip of padding.
+        ablate_heads: Measure the loss increase of this text when each head is ablated.
     """
     if before_training and compare_to is not None:
-        raise ModelError("before and against: one of the two can be shown, not both")
-    opened = _resolve_model(model)
-    shown: list[tuple[str, ModelBundle]] = [(_format_model_name(opened), opened)]
+        raise ModelError("before_training and compare_to exclude each other")
+    bundle = _resolve_model(model)
+    named_bundles: list[tuple[str, ModelBundle]] = [(_format_model_name(bundle), bundle)]
     if before_training:
-        shown = [(BEFORE_TRAINING, _load_initial_model(opened)), (AFTER_TRAINING, opened)]
+        named_bundles = [(BEFORE_TRAINING, _load_initial_model(bundle)), (AFTER_TRAINING, bundle)]
     elif compare_to is not None:
         other = _resolve_model(compare_to)
-        names = [_format_model_name(opened), _format_model_name(other)]
+        names = [_format_model_name(bundle), _format_model_name(other)]
         if names[0] == names[1]:
-            names = [one.name for one in (opened, other)]
+            names = [item.name for item in (bundle, other)]
         if names[0] == names[1]:
-            raise ModelError(f"{names[0]}: given twice; there is no difference to look at")
-        shown = list(zip(names, (opened, other), strict=True))
-    panels = [select_heads(_compute_panel(one, text, name, pad), layer, head) for name, one in shown]
+            raise ModelError(f"{names[0]}: both models are the same; there is no difference to show")
+        named_bundles = list(zip(names, (bundle, other), strict=True))
+    panels = [select_heads(_compute_panel(item, text, name, pad), layer, head) for name, item in named_bundles]
     measured = {
-        maps.name: _measure_panel(one, maps, ablate_heads) for maps, (_, one) in zip(panels, shown, strict=True)
+        maps.name: _measure_panel(item, maps, ablate_heads)
+        for maps, (_, item) in zip(panels, named_bundles, strict=True)
     }
     if compare_to is not None:
         panels.append(subtract_maps(*panels))
-    title = " and ".join(name for name, _ in shown) if compare_to is not None else _format_model_name(opened)
+    title = " and ".join(name for name, _ in named_bundles) if compare_to is not None else _format_model_name(bundle)
     return AttentionAnalysis(title, tuple(panels), measured)
 
 
@@ -182,35 +187,36 @@ def _resolve_model(model: str | Path | ModelBundle) -> ModelBundle:
 
 
 def _format_model_name(opened: ModelBundle) -> str:
-    """alibi, seed 0; or what a pretrained model is called."""
+    """Return "variant, seed 0", or the name of a pretrained model."""
     return f"{opened.trial.variant}, seed {opened.trial.seed}" if isinstance(opened, SavedModel) else opened.name
 
 
 def _load_initial_model(opened: ModelBundle) -> ModelBundle:
     if not isinstance(opened, SavedModel):
-        raise ModelError(f"{opened.name}: a pretrained model is not known as it was before training; a run folder is")
+        raise ModelError(f"{opened.name}: the weights before training are only known for run folders")
     return model_io.load(opened.folder, use_initial_weights=True)
 
 
 def _compute_panel(opened: ModelBundle, text: str, name: str, pad: bool | None) -> AttentionMaps:
     before, after = _get_prefix_and_suffix_ids(opened, text)
-    reading = encode_text(opened.tokenizer, text, opened.model.context, prefix_ids=before, suffix_ids=after)
+    encoded = encode_text(opened.tokenizer, text, opened.model.context, prefix_ids=before, suffix_ids=after)
     return compute_attention_maps(
         opened.model,
-        reading,
+        encoded,
         name=name,
         is_causal=opened.target.is_causal,
-        pad_to=_choose_padded_length(opened, len(reading.ids), pad),
+        pad_to=_choose_padded_length(opened, len(encoded.ids), pad),
         pad_id=opened.tokenizer.pad_id,
     )
 
 
 def _choose_padded_length(opened: ModelBundle, length: int, pad: bool | None) -> int | None:
-    """How long the text is with its padding. Where padding is not masked, all of it is shown, since it changes what
-    the model sees."""
+    """Return the padded length. Unmasked padding is shown completely, because it changes the model output."""
     context = opened.model.context
     if pad and context > MAX_PADDED_LENGTH:
-        raise ModelError(f"{opened.name}: padded to its context of {context:,} tokens, a text cannot be shown")
+        raise ModelError(
+            f"{opened.name}: cannot show a text padded to {context:,} tokens; the limit is {MAX_PADDED_LENGTH:,}"
+        )
     if pad is not None:
         return context if pad else None
     if not isinstance(opened, SavedModel) or not opened.target.is_class:
@@ -222,17 +228,19 @@ def _choose_padded_length(opened: ModelBundle, length: int, pad: bool | None) ->
 
 
 def _get_prefix_and_suffix_ids(opened: ModelBundle, text: str) -> tuple[Sequence[int], Sequence[int]]:
-    """What the model expects before and after every text."""
+    """Return the special tokens that the model expects before and after every text."""
     tokenizer = opened.tokenizer
     if isinstance(opened, SavedModel) and not isinstance(tokenizer, PretrainedTokenizer):
-        # A language model of single rows is shown their beginning; its stop is only ever predicted.
+        # A language model of single rows reads the start token; the stop token is only predicted.
         starts = opened.target.is_causal and tokenizer.bos_id is not None and tokenizer.eos_id is not None
         return ([tokenizer.bos_id] if starts and tokenizer.bos_id is not None else []), []
     assert isinstance(tokenizer, PretrainedTokenizer)
     if not opened.target.is_causal:
-        whole, words = tokenizer.encode_with_special_tokens(text), tokenizer.encode(text)
-        at = next((i for i in range(len(whole)) if whole[i : i + len(words)] == words), 0)
-        return whole[:at], whole[at + len(words) :]
+        framed_ids, text_ids = tokenizer.encode_with_special_tokens(text), tokenizer.encode(text)
+        start = next(
+            (index for index in range(len(framed_ids)) if framed_ids[index : index + len(text_ids)] == text_ids), 0
+        )
+        return framed_ids[:start], framed_ids[start + len(text_ids) :]
     return tokenizer.prompt(""), []
 
 
@@ -257,31 +265,33 @@ def _add_induction_scores(
 def _add_loss_increases(
     opened: ModelBundle, maps: AttentionMaps, rows: list[head_metrics.HeadMeasures]
 ) -> list[head_metrics.HeadMeasures]:
-    score = _build_loss_function(opened, torch.tensor([maps.ids]))
-    whole = score()
-    found = []
+    compute_loss = _build_loss_function(opened, torch.tensor([maps.ids]))
+    baseline_loss = compute_loss()
+    extended_rows = []
     for row in rows:
         with head_metrics.ablate_head(opened.model, row["layer"] - 1, row["head"] - 1):
-            found.append({**row, "rise": float((score() - whole).mean())})
-    return found
+            extended_rows.append({**row, "rise": float((compute_loss() - baseline_loss).mean())})
+    return extended_rows
 
 
 def _build_loss_function(opened: ModelBundle, input_ids: torch.Tensor) -> Callable[[], WeightArray]:
-    """The loss of this text: of each next token, or of the class that the model names."""
+    """Return a function that computes the loss of this text: of each next token, or of the predicted class."""
     if opened.target is Target.NONE:
         raise ModelError(f"{opened.name}: an encoder without a task head has no loss; leave out --ablate-heads")
     if opened.target.is_causal and input_ids.shape[1] < 2:
-        raise ModelError("a text of one token has no loss: there is nothing to predict from it")
+        raise ModelError("a text of one token has no loss: no token is predicted")
 
     @torch.no_grad()
     def score() -> WeightArray:
         if opened.target.is_causal:
             logits = opened.model(input_ids).logits[0, :-1].float()
             return F.cross_entropy(logits, input_ids[0, 1:], reduction="none").numpy()
-        return F.cross_entropy(_compute_class_logits(opened, input_ids), named, reduction="none").numpy()
+        return F.cross_entropy(_compute_class_logits(opened, input_ids), predicted_class, reduction="none").numpy()
 
     with torch.no_grad():
-        named = _compute_class_logits(opened, input_ids).argmax(-1) if opened.target.is_class else input_ids[0, :1]
+        predicted_class = (
+            _compute_class_logits(opened, input_ids).argmax(-1) if opened.target.is_class else input_ids[0, :1]
+        )
     return score
 
 

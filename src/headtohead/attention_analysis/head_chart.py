@@ -1,4 +1,4 @@
-"""A picture of what each head does, over seeds: heads down, a mark and its interval for each variant."""
+"""Chart of head metrics over seeds."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from headtohead.presentation import style
 from headtohead.presentation.chart import AltairChart, Chart, ChartDatasets, Layout, PanelGrid
 
 MAX_HEADS = 32
-"""more are not drawn; the table has them all"""
+"""models with more heads get no chart; the table lists all"""
 
 
 def build_heads_chart(findings: Findings) -> Chart | None:
-    """Every measure as a small multiple: heads down, a mark and its interval for each variant."""
-    found = get_heads_by_variant(findings)
-    names = [name for name in select_measures(found) if name != "padding"]
-    count = max((len(own) for own in found.values()), default=0)
+    """Return small multiples, one per metric: heads as rows, one mark with its interval per variant."""
+    heads_by_variant = get_heads_by_variant(findings)
+    names = [name for name in select_measures(heads_by_variant) if name != "padding"]
+    count = max((len(rows) for rows in heads_by_variant.values()), default=0)
     if not names or count > MAX_HEADS:
         return None
-    most = max(found.items(), key=lambda one: max(_get_mean(row, "rise") for row in one[1]))
-    worth = max(most[1], key=lambda row: _get_mean(row, "rise"))
-    said = (
-        f"What each head does, one picture for each of {', '.join(MEASURE_FORMATS[name][0] for name in names)}. "
-        f"The head worth most is {worth['layer']}.{worth['head']} of {most[0]}: without it the loss rises by "
-        f"{_get_mean(worth, 'rise'):.3f} nats."
+    top_variant = max(heads_by_variant.items(), key=lambda item: max(_get_mean(row, "rise") for row in item[1]))
+    top_head = max(top_variant[1], key=lambda row: _get_mean(row, "rise"))
+    alt_text = (
+        f"Head metrics, one panel each for {', '.join(MEASURE_FORMATS[name][0] for name in names)}. "
+        f"Ablating head {top_head['layer']}.{top_head['head']} of {top_variant[0]} increases the loss most, by "
+        f"{_get_mean(top_head, 'rise'):.3f} nats."
     )
 
     def build(layout: Layout, sheets: ChartDatasets) -> AltairChart:
-        return _build_panels(found, names, sheets)
+        return _build_panels(heads_by_variant, names, sheets)
 
-    height = max(90, count * max(16, 9 * len(found)))
+    height = max(90, count * max(16, 9 * len(heads_by_variant)))
     panels: Mapping[Layout, PanelGrid] = {"wide": PanelGrid(150, height, 4, 4), "narrow": PanelGrid(108, height, 2, 2)}
-    return Chart("heads", "What each head does", said, build, panels)
+    return Chart("heads", "What each head does", alt_text, build, panels)
 
 
 def _get_mean(row: HeadSummary, measure: str) -> float:
-    figure = row.get(measure)
-    return float(figure["mean"]) if figure else 0.0
+    estimate = row.get(measure)
+    return float(estimate["mean"]) if estimate else 0.0
 
 
 def _build_panels(
@@ -56,13 +56,13 @@ def _build_panels(
     legend = alt.Legend(symbolOpacity=1, symbolStrokeWidth=0)
     hue = alt.Color("variant:N", scale=alt.Scale(domain=list(heads_by_variant), range=hues), legend=legend)
     shape = alt.Shape("variant:N", scale=alt.Scale(domain=list(heads_by_variant), range=shapes), legend=legend)
-    order = list(dict.fromkeys(f"{row['layer']}.{row['head']}" for own in heads_by_variant.values() for row in own))
+    order = list(dict.fromkeys(f"{row['layer']}.{row['head']}" for heads in heads_by_variant.values() for row in heads))
     panels = []
     for name in measures:
         title, scale, _ = MEASURE_FORMATS[name]
         rows = []
-        for variant, own in heads_by_variant.items():
-            for row in own:
+        for variant, heads in heads_by_variant.items():
+            for row in heads:
                 if not row.get(name):
                     continue
                 low, high = row[name]["interval"] or [row[name]["mean"]] * 2
@@ -73,7 +73,8 @@ def _build_panels(
                         "mean": scale * row[name]["mean"],
                         "low": scale * low,
                         "high": scale * high,
-                        "tip": f"{variant}, head {row['layer']}.{row['head']}: {title} {build_measure_cell(name, row[name]).text}",  # noqa: E501
+                        "tip": f"{variant}, head {row['layer']}.{row['head']}: {title} "
+                        + build_measure_cell(name, row[name]).text,
                     }
                 )
         data = sheets.chart(rows)

@@ -1,16 +1,13 @@
-"""What a head does, in numbers: how widely and how far it looks, at whom, whether it copies, and what it is worth.
+"""Metrics of attention heads.
 
-entropy     how widely a token's weight is spread, in bits: 0 is one token, 3 are eight tokens alike
-distance    how far away it looks, in tokens
-first, itself, previous, padding    the share of weight on the first token, the token itself, the one before, padding
-induction   the share on the token after the last time that the same token occurred, on random tokens shown twice
-            (Olsson et al. 2022, arXiv:2209.11895); `control` is the share on the same places when the second half is
-            new, which is what a head gets that goes by position alone
-rise        how much the loss rises when the head is silenced: its output is set to 0 (Michel et al. 2019,
-            arXiv:1905.10650)
+    entropy     entropy of a token's attention weights in bits
+    distance    mean distance of the attended tokens
+    first, itself, previous, padding    weight on the first token, the token itself, the previous token, padding
+    induction   weight on the token after the previous occurrence of the same token, on repeated random tokens (Olsson
+                et al. 2022, arXiv:2209.11895); `control` is the weight on the same positions without repetition
+    rise        loss increase when the head's output is set to 0 (Michel et al. 2019, arXiv:1905.10650)
 
-Means are over tokens that are not padding and not the first of their text: the first has nobody before it, and in a
-decoder no choice.
+Means are over tokens that are neither padding nor the first of their text, which has no previous token.
 """
 
 from __future__ import annotations
@@ -34,14 +31,14 @@ from headtohead.nn.transformer import Transformer
 
 ATTENTION_MEASURES = ("entropy", "distance", "first", "itself", "previous", "padding")
 INDUCTION_THRESHOLD = 0.2
-"""a head copies when repetition draws so much more of its weight than position alone"""
+"""a head copies if induction exceeds control by this much"""
 NEGLIGIBLE_LOSS_INCREASE = 0.01
-"""nats: a head does nothing when silencing it certainly changes the loss by less, 1 % of perplexity"""
+"""nats, about 1 % of perplexity; heads with a smaller loss increase are idle"""
 OUTPUT_PROJECTION_PATTERN = re.compile(
     r"(?:^|\.)(?:attn\.c_proj|attention\.output\.dense|self_attn\.o_proj|self_attn\.out_proj|attention\.out_lin"
     r"|attention\.dense|attn\.out_proj|attention\.out_proj)$"
 )
-"""what the output projection of attention is called in the models of transformers"""
+"""names of the attention output projection in transformers models"""
 
 HeadMeasures = dict[str, Any]
 BatchWeights = Float[Tensor, "batch heads query key"]
@@ -50,7 +47,7 @@ BatchMask = Bool[Tensor, "batch length"]
 
 @runtime_checkable
 class BatchLike(Protocol):
-    """What is asked of a batch."""
+    """The part of a batch that metrics use."""
 
     @property
     def input_ids(self) -> Tensor: ...
@@ -60,17 +57,17 @@ class BatchLike(Protocol):
 
 
 def measure_maps(maps: AttentionMaps) -> list[HeadMeasures]:
-    """The measures of the maps of one text, a row for each head."""
+    """Return the metrics of the maps of one text, one row per head."""
     real = torch.from_numpy(maps.real)[None]
-    found = []
+    rows = []
     for number, weights in zip(maps.layer_numbers, maps.layers, strict=True):
         totals, count = _sum_measures(torch.from_numpy(weights)[None], real)
-        found += _build_head_measures(number, maps.head_numbers, totals, count)
-    return found
+        rows += _build_head_measures(number, maps.head_numbers, totals, count)
+    return rows
 
 
 def measure_heads(model: nn.Module, batches: Iterable[BatchLike]) -> list[HeadMeasures]:
-    """The measures of every head over these rows, layer by layer; layers and heads are counted from 1."""
+    """Return the metrics of every head over these batches; layers and heads are counted from 1."""
     sums: list[Tensor] = []
     counts = 0
     for batch in batches:
@@ -92,41 +89,41 @@ def measure_heads(model: nn.Module, batches: Iterable[BatchLike]) -> list[HeadMe
 
 @torch.no_grad()
 def compute_attentions(model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, ...]:
-    """The maps of a batch, a tensor for each layer."""
+    """Return the attention weights of a batch, one tensor per layer."""
     output: ModelOutput = model(input_ids, attention_mask, output_attentions=True)
     if not output.attentions:
-        raise ModelError("the model shows no attention maps")
+        raise ModelError("the model returns no attention maps")
     return output.attentions
 
 
 def _build_head_measures(layer: int, heads: Iterable[int], totals: Tensor, count: int) -> list[HeadMeasures]:
     means = (totals / count).tolist() if count else [[None] * totals.shape[1]] * len(ATTENTION_MEASURES)
-    values = (dict(zip(ATTENTION_MEASURES, one, strict=True)) for one in zip(*means, strict=True))
+    values = (dict(zip(ATTENTION_MEASURES, column, strict=True)) for column in zip(*means, strict=True))
     return [{"layer": layer, "head": head, **value} for head, value in zip(heads, values, strict=True)]
 
 
 def _sum_measures(weights: BatchWeights, attention_mask: BatchMask) -> tuple[Float[Tensor, "measures heads"], int]:
-    """The sum of each measure over the tokens that count, and how many those are."""
-    at = attention_mask.long().cumsum(1) - 1
-    counted = attention_mask & (at > 0)
-    apart = (at[:, :, None] - at[:, None, :])[:, None]
-    key = attention_mask[:, None, None, :]
-    places = {
-        "first": key & (at == 0)[:, None, None, :],
-        "itself": key & (apart == 0),
-        "previous": key & (apart == 1),
-        "padding": ~key,
+    """Return the sum of each metric over the counted tokens, and their number."""
+    positions = attention_mask.long().cumsum(1) - 1
+    is_counted = attention_mask & (positions > 0)
+    distances = (positions[:, :, None] - positions[:, None, :])[:, None]
+    is_key = attention_mask[:, None, None, :]
+    masks = {
+        "first": is_key & (positions == 0)[:, None, None, :],
+        "itself": is_key & (distances == 0),
+        "previous": is_key & (distances == 1),
+        "padding": ~is_key,
     }
-    each = {
+    values = {
         "entropy": torch.special.entr(weights.clamp_min(0)).sum(-1) / np.log(2),
-        "distance": (weights * apart.abs() * key).sum(-1),
-        **{name: (weights * where).sum(-1) for name, where in places.items()},
+        "distance": (weights * distances.abs() * is_key).sum(-1),
+        **{name: (weights * mask).sum(-1) for name, mask in masks.items()},
     }
-    totals = [(each[name].double() * counted[:, None]).sum((0, 2)) for name in ATTENTION_MEASURES]
-    return torch.stack(totals), int(counted.sum())
+    totals = [(values[name].double() * is_counted[:, None]).sum((0, 2)) for name in ATTENTION_MEASURES]
+    return torch.stack(totals), int(is_counted.sum())
 
 
-# ---- heads that copy
+# ---- induction heads
 
 
 def compute_induction_scores(
@@ -138,24 +135,27 @@ def compute_induction_scores(
     special_ids: Iterable[int | None] = (),
     seed: int = 0,
 ) -> tuple[Float[np.ndarray, "layers heads"], Float[np.ndarray, "layers heads"]]:
-    """(score, control) of every head on rows of random tokens shown twice, `length` tokens in all."""
+    """Return (score, control) of every head on rows of repeated random tokens, `length` tokens in total."""
     half = length // 2
-    usual = [one for one in range(vocab_size) if one not in set(special_ids)]
-    if half < 2 or len(usual) < 2 * half:
-        shape = np.array([one.shape[1] for one in compute_attentions(model, torch.tensor([usual[:1] or [0]]))])
-        nothing = np.full((len(shape), int(shape.max())), np.nan)
-        return nothing, nothing
-    drawn = _sample_distinct_tokens(usual, 2 * half, num_rows, seed)
+    ordinary_ids = [item for item in range(vocab_size) if item not in set(special_ids)]
+    if half < 2 or len(ordinary_ids) < 2 * half:
+        shape = np.array([item.shape[1] for item in compute_attentions(model, torch.tensor([ordinary_ids[:1] or [0]]))])
+        undefined = np.full((len(shape), int(shape.max())), np.nan)
+        return undefined, undefined
+    tokens = _sample_distinct_tokens(ordinary_ids, 2 * half, num_rows, seed)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    once, new = drawn[:, :half], drawn[:, half:]
-    twice, control = torch.cat((once, once), 1).to(device), torch.cat((once, new), 1).to(device)
-    return _compute_induction_weights(compute_attentions(model, twice), half), _compute_induction_weights(
+    first_half, other_half = tokens[:, :half], tokens[:, half:]
+    repeated, control = (
+        torch.cat((first_half, first_half), 1).to(device),
+        torch.cat((first_half, other_half), 1).to(device),
+    )
+    return _compute_induction_weights(compute_attentions(model, repeated), half), _compute_induction_weights(
         compute_attentions(model, control), half
     )
 
 
 def _sample_distinct_tokens(token_ids: Sequence[int], length: int, num_rows: int, seed: int) -> Tensor:
-    """Random tokens, none twice in a row of them, so that there is one place to copy from and no more."""
+    """Sample rows of distinct random tokens, so that there is only one position to copy from."""
     generator = torch.Generator().manual_seed(rng.derive_seed(seed, "look", "induction"))
     orders = [torch.randperm(len(token_ids), generator=generator)[:length] for _ in range(num_rows)]
     return torch.tensor(token_ids)[torch.stack(orders)]
@@ -164,29 +164,31 @@ def _sample_distinct_tokens(token_ids: Sequence[int], length: int, num_rows: int
 def _compute_induction_weights(
     attentions: Iterable[BatchWeights], half_length: int
 ) -> Float[np.ndarray, "layers heads"]:
-    """The mean weight from each token of the second half on the one after the same token in the first."""
-    found = [weights[:, :, half_length:].diagonal(1, dim1=-2, dim2=-1).double().mean((0, -1)) for weights in attentions]
-    return np.stack([one.cpu().numpy() for one in found])
+    """Return the mean weight from tokens of the second half on the token after the same token in the first half."""
+    layer_scores = [
+        weights[:, :, half_length:].diagonal(1, dim1=-2, dim2=-1).double().mean((0, -1)) for weights in attentions
+    ]
+    return np.stack([scores.cpu().numpy() for scores in layer_scores])
 
 
-# ---- heads that are worth something
+# ---- head ablation
 
 
 @contextmanager
 def ablate_head(model: nn.Module, layer: int, head: int) -> Iterator[None]:
-    """Inside, this head (counted from 0 here, as arrays are) puts out 0; nothing else changes."""
-    place = _find_head_output_module(model, layer)
+    """Set the output of one head to 0 inside the context; layer and head are counted from 0."""
+    module = _find_head_output_module(model, layer)
 
-    def without(_module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        heads = given[0].clone()
-        if isinstance(place, Merge):
+    def zero_head(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        heads = args[0].clone()
+        if isinstance(module, Merge):
             heads[:, head] = 0
         else:
-            wide = heads.shape[-1] // _get_head_count(model)
-            heads[..., head * wide : (head + 1) * wide] = 0
-        return (heads, *given[1:])
+            head_dim = heads.shape[-1] // _get_head_count(model)
+            heads[..., head * head_dim : (head + 1) * head_dim] = 0
+        return (heads, *args[1:])
 
-    hook = place.register_forward_pre_hook(without)
+    hook = module.register_forward_pre_hook(zero_head)
     try:
         yield
     finally:
@@ -194,29 +196,29 @@ def ablate_head(model: nn.Module, layer: int, head: int) -> Iterator[None]:
 
 
 def _find_head_output_module(model: nn.Module, layer: int) -> nn.Module:
-    """Where the heads of a layer are still apart: before the merge of ours, before the output projection of others."""
+    """Return the module whose input holds the separate heads: our merge, or the output projection of other models."""
     if isinstance(model, Transformer):
-        merges: list[nn.Module] = [one for one in model.layers[layer].modules() if isinstance(one, Merge)]
+        merges: list[nn.Module] = [
+            submodule for submodule in model.layers[layer].modules() if isinstance(submodule, Merge)
+        ]
         if len(merges) == 1:
             return merges[0]
-        raise ModelError(
-            f"attention = {model.model_config.attention.kind!r} has no merge: its heads cannot be silenced"
-        )
-    found: list[nn.Module] = [
+        raise ModelError(f"attention = {model.model_config.attention.kind!r} has no merge: its heads cannot be ablated")
+    projections: list[nn.Module] = [
         module for name, module in model.named_modules() if OUTPUT_PROJECTION_PATTERN.search(name)
     ]
-    if layer >= len(found):
-        raise ModelError("it is not known where this model's heads are still apart: they cannot be silenced")
-    return found[layer]
+    if layer >= len(projections):
+        raise ModelError("cannot ablate heads: the attention output projection of this model is unknown")
+    return projections[layer]
 
 
 def _get_head_count(model: nn.Module) -> int:
     for module in model.modules():
-        config = getattr(module, "config", None)  # as every model of transformers has it
+        config = getattr(module, "config", None)  # transformers models
         heads = getattr(config, "num_attention_heads", None)
         if isinstance(heads, int):
             return heads
-    raise ModelError("it is not known how many heads this model has: they cannot be silenced")
+    raise ModelError("cannot ablate heads: the number of heads of this model is unknown")
 
 
 def compute_loss_increases(
@@ -226,7 +228,7 @@ def compute_loss_increases(
     compute_losses: Callable[[], Float[np.ndarray, " rows"]],
     baseline_losses: Float[np.ndarray, " rows"] | None = None,
 ) -> Float[np.ndarray, "layers heads rows"]:
-    """How much each row's loss, as `score` gives it, rises above `whole` when each head is silenced."""
+    """Return the increase of each row's loss when each head is ablated."""
     baseline_losses = compute_losses() if baseline_losses is None else baseline_losses
     rises = np.zeros((num_layers, num_heads, len(baseline_losses)))
     for layer in range(num_layers):
@@ -237,13 +239,13 @@ def compute_loss_increases(
 
 
 def is_induction_head(head_measures: HeadMeasures) -> bool | None:
-    """Does this head copy? None when it was not tried."""
+    """Return whether the head copies; None if it was not tested."""
     if head_measures.get("induction") is None or head_measures.get("control") is None:
         return None
     return bool(head_measures["induction"] - head_measures["control"] >= INDUCTION_THRESHOLD)
 
 
 def is_idle_head(head_measures: HeadMeasures) -> bool | None:
-    """Does this head do nothing: is the whole interval of its loss rise too small to count? None when not known."""
-    ends = head_measures.get("rise_interval")
-    return None if ends is None else bool(max(map(abs, ends)) < NEGLIGIBLE_LOSS_INCREASE)
+    """Return whether the whole interval of the loss increase is negligible; None if unknown."""
+    interval = head_measures.get("rise_interval")
+    return None if interval is None else bool(max(map(abs, interval)) < NEGLIGIBLE_LOSS_INCREASE)

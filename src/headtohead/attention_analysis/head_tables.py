@@ -1,7 +1,7 @@
-"""What each head does, over seeds, in the experiment's report: a table, and a long one for programs.
+"""Tables of head metrics over seeds for the report.
 
-A head has no name that outlives its seed: head 1 of one seed and head 1 of another are two draws of the same kind. What
-the seeds of a variant share is the layer; between variants, a head with the same seed began alike.
+Heads have no identity across seeds: head 1 of one seed and head 1 of another are independent draws. Seeds of a variant
+share only the layer; variants with the same seed start with equal heads.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ HeadSummary = dict[str, Any]
 MEASURE_FORMATS = {
     "entropy": ("entropy, bits", 1, 2),
     "distance": ("distance, tokens", 1, 2),
-    "first": ("on the first, %", 100, 1),
+    "first": ("on first token, %", 100, 1),
     "itself": ("on itself, %", 100, 1),
-    "previous": ("on the one before, %", 100, 1),
+    "previous": ("on previous token, %", 100, 1),
     "padding": ("on padding, %", 100, 1),
-    "induction": ("copying, %", 100, 1),
-    "rise": ("loss rise, nats", 1, 3),
+    "induction": ("induction, %", 100, 1),
+    "rise": ("loss increase, nats", 1, 3),
 }
-"""measure: its title, its scale, and its decimals"""
+"""metric: title, scale, decimals"""
 
 
 def build_heads_table(findings: Findings) -> Table:
-    """A row for each head of each variant: means over seeds and half their 95 % interval."""
-    found = get_heads_by_variant(findings)
-    names = select_measures(found)
+    """Return one row per variant and head: means over seeds and half the 95 % interval."""
+    heads_by_variant = get_heads_by_variant(findings)
+    names = select_measures(heads_by_variant)
     columns = [Column("variant", "variant"), Column("head", "layer.head")]
     columns += [Column(name, MEASURE_FORMATS[name][0], True) for name in names]
-    columns += [Column("copies", "copies"), Column("idle", "does nothing")]
+    columns += [Column("copies", "copies"), Column("idle", "idle")]
     rows = [
         [
             make_text_cell(variant),
@@ -43,39 +43,51 @@ def build_heads_table(findings: Findings) -> Table:
             _build_seed_count_cell(row, "copies"),
             _build_seed_count_cell(row, "idle"),
         ]
-        for variant, own in found.items()
-        for row in own
+        for variant, heads in heads_by_variant.items()
+        for row in heads
     ]
-    return make_table("heads", "What each head does", format_caption(findings), columns, rows)
+    return make_table("heads", "Attention heads", format_caption(findings), columns, rows)
 
 
 def format_caption(findings: Findings) -> str:
-    about = findings.get("attention") or {}
-    return f"Means over seeds ± half the 95 % t interval, on {about['rows']} rows of {about['split']}." if about else ""
+    attention = findings.get("attention") or {}
+    return (
+        f"Means over seeds ± half the 95 % t interval, on {attention['rows']} rows of {attention['split']}."
+        if attention
+        else ""
+    )
 
 
 def build_long_heads_table(findings: Findings) -> Table:
-    """A row for each figure, as programs like it."""
-    plain = ("variant", "layer", "head", "measure", "seeds")
-    columns = [*(Column(name, name) for name in plain), Column("mean", "mean", True), Column("interval", "", True)]
+    """Return one row per figure, for CSV."""
+    label_columns = ("variant", "layer", "head", "measure", "seeds")
+    columns = [
+        *(Column(name, name) for name in label_columns),
+        Column("mean", "mean", True),
+        Column("interval", "", True),
+    ]
     rows = []
-    for variant, own in get_heads_by_variant(findings).items():
-        for row in own:
+    for variant, heads in get_heads_by_variant(findings).items():
+        for row in heads:
             for name in (*MEASURE_FORMATS, "control"):
-                if figure := row.get(name):
-                    place = (variant, row["layer"], row["head"], name, row["seeds"])
-                    rows.append([*map(make_text_cell, place), Cell("", figure["mean"]), Cell("", figure["interval"])])
-    return make_table("heads", "What each head does", "", columns, rows)
+                if estimate := row.get(name):
+                    labels = (variant, row["layer"], row["head"], name, row["seeds"])
+                    rows.append(
+                        [*map(make_text_cell, labels), Cell("", estimate["mean"]), Cell("", estimate["interval"])]
+                    )
+    return make_table("heads", "Attention heads", "", columns, rows)
 
 
 def get_heads_by_variant(findings: Findings) -> dict[str, list[HeadSummary]]:
-    found: dict[str, list[HeadSummary]] = (findings.get("attention") or {}).get("variants") or {}
-    return {name: found[name] for name in findings_view.list_variant_names(findings) if name in found}
+    heads_by_variant: dict[str, list[HeadSummary]] = (findings.get("attention") or {}).get("variants") or {}
+    return {
+        name: heads_by_variant[name] for name in findings_view.list_variant_names(findings) if name in heads_by_variant
+    }
 
 
 def select_measures(heads_by_variant: dict[str, list[HeadSummary]]) -> list[str]:
-    """The measures that say something: padding is left out where there is no weight on any."""
-    rows = [row for own in heads_by_variant.values() for row in own]
+    """Return the metrics with values; padding only if some head puts weight on it."""
+    rows = [row for heads in heads_by_variant.values() for row in heads]
     names = [name for name in MEASURE_FORMATS if any(row.get(name) for row in rows)]
     return [name for name in names if name != "padding" or any(row["padding"]["mean"] > 0 for row in rows)]
 
@@ -93,7 +105,7 @@ def build_measure_cell(measure: str, estimate: dict[str, Any] | None) -> Cell:
 
 
 def _build_seed_count_cell(row: HeadSummary, flag_name: str) -> Cell:
-    """With how many of the seeds."""
+    """Return "2 of 3 seeds"."""
     count = row.get(flag_name)
     if count is None:
         return Cell(number_format.MISSING_VALUE)

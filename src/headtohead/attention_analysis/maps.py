@@ -22,23 +22,23 @@ from headtohead.nn.transformer import Transformer
 HeadWeights = Float[np.ndarray, "heads query key"]
 PAD_LABEL = "<pad>"
 WHITESPACE_SYMBOLS = str.maketrans({"Ġ": "␣", "Ċ": "⏎", "▁": "␣", "\n": "⏎", "\t": "⇥"})
-"""how tokenizers write a space or the end of a line, and how it is shown"""
+"""whitespace symbols of tokenizers, and how they are shown"""
 
 
 @dataclass(frozen=True)
 class EncodedText:
-    """A text as a model reads it."""
+    """A text as the model reads it."""
 
     text: str
     ids: tuple[int, ...]
     tokens: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    """what a reader must know: that the text was cut, that words are unknown"""
+    """warnings: the text was truncated, words are unknown"""
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionMaps:
-    """Attention on one text. Layers and heads are counted from 1, as people read them."""
+    """Attention on one text. Layers and heads are counted from 1."""
 
     name: str
     text: str
@@ -49,18 +49,18 @@ class AttentionMaps:
     layers: tuple[HeadWeights, ...]
     is_causal: bool
     ids: tuple[int, ...] = ()
-    """of the tokens, without padding"""
+    """token ids without padding"""
     window_sizes: tuple[AttentionReach, ...] = ()
-    """how far (behind, ahead) each layer may look; None: any distance"""
+    """(behind, ahead) distance that each layer may attend to; None means any"""
     notes: tuple[str, ...] = ()
     layer_numbers: tuple[int, ...] = ()
     head_numbers: tuple[int, ...] = ()
     is_difference: bool = False
-    """a difference of two maps, not weights"""
+    """whether the values are differences of two maps"""
 
     @property
     def shape(self) -> str:
-        """4 layers x 2 heads."""
+        """Return "4 layers x 2 heads"."""
         layers, heads = len(self.layers), len(self.head_numbers)
         return f"{layers} layer{'s' * (layers > 1)} x {heads} head{'s' * (heads > 1)}"
 
@@ -73,31 +73,33 @@ def encode_text(
     prefix_ids: Sequence[int] = (),
     suffix_ids: Sequence[int] = (),
 ) -> EncodedText:
-    """The text as tokens, cut at the context; `before` and `after` are what the model expects around every text."""
+    """Encode a text, truncated to the context; `prefix_ids` and `suffix_ids` are special tokens around it."""
     if not text.strip():
-        raise ModelError("the text is empty: there is nothing to look at")
-    words = tokenizer.encode(text)
-    if not words:
-        raise ModelError(f"{text!r}: the tokenizer makes nothing of this text")
-    room = max(1, context_length - len(prefix_ids) - len(suffix_ids))
-    kept = words[:room]
-    unknown = sum(one == tokenizer.unk_id for one in kept)
+        raise ModelError("the text is empty")
+    text_ids = tokenizer.encode(text)
+    if not text_ids:
+        raise ModelError(f"{text!r}: the tokenizer returns no tokens for this text")
+    max_text_tokens = max(1, context_length - len(prefix_ids) - len(suffix_ids))
+    kept = text_ids[:max_text_tokens]
+    unknown = sum(token_id == tokenizer.unk_id for token_id in kept)
     if unknown == len(kept):
         raise ModelError(f"{text!r}: every word of this text is unknown to the model")
     notes = []
-    if len(words) > room:
+    if len(text_ids) > max_text_tokens:
         notes.append(
-            f"The text is cut: the first {room:,} of its {len(words):,} tokens are shown, "
-            f"since the model's context is {context_length:,}."
+            f"The text is truncated to the first {max_text_tokens:,} of its {len(text_ids):,} tokens: "
+            f"the model's context is {context_length:,}."
         )
     if unknown:
         notes.append(f"{'1 word is' if unknown == 1 else f'{unknown:,} words are'} unknown to the model.")
     ids = (*prefix_ids, *kept, *suffix_ids)
-    return EncodedText(text, ids, tuple(format_token(tokenizer.id_to_token(one)) for one in ids), tuple(notes))
+    return EncodedText(
+        text, ids, tuple(format_token(tokenizer.id_to_token(token_id)) for token_id in ids), tuple(notes)
+    )
 
 
 def format_token(token: str) -> str:
-    """A token as people can see it: a space is ␣, the end of a line ⏎."""
+    """Return a printable token: ␣ for a space, ⏎ for a newline."""
     return token.translate(WHITESPACE_SYMBOLS) or "∅"
 
 
@@ -110,22 +112,22 @@ def compute_attention_maps(
     pad_to: int | None = None,
     pad_id: int | None = None,
 ) -> AttentionMaps:
-    """The maps of a model on a text; with `pad_to`, padded on the right as rows of a batch are.
+    """Return the attention maps of a model on a text, padded on the right to `pad_to`.
 
-    `causal` says whether the model may look ahead; a Transformer of ours knows by itself.
+    `is_causal` tells whether later tokens are hidden; our own Transformer knows it.
     """
     length = len(encoded_text.ids)
-    pads = max(0, (pad_to or 0) - length)
-    ids = torch.tensor([[*encoded_text.ids, *([pad_id or 0] * pads)]])
-    real = torch.arange(length + pads)[None] < length
+    num_padding = max(0, (pad_to or 0) - length)
+    input_ids = torch.tensor([[*encoded_text.ids, *([pad_id or 0] * num_padding)]])
+    real = torch.arange(length + num_padding)[None] < length
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    layers = _compute_layer_weights(model, ids.to(device), real.to(device) if pads else None)
+    layers = _compute_layer_weights(model, input_ids.to(device), real.to(device) if num_padding else None)
     if is_causal is None:
         is_causal = isinstance(model, Transformer) and model.sizes.is_causal
     return AttentionMaps(
         name=name,
         text=encoded_text.text,
-        tokens=(*encoded_text.tokens, *([PAD_LABEL] * pads)),
+        tokens=(*encoded_text.tokens, *([PAD_LABEL] * num_padding)),
         real=real[0].numpy(),
         layers=layers,
         is_causal=is_causal,
@@ -133,7 +135,7 @@ def compute_attention_maps(
         window_sizes=tuple(_get_window_size(model, layer, is_causal) for layer in range(len(layers))),
         notes=(
             *encoded_text.notes,
-            *([f"{pads:,} places of padding are shown after {length:,} tokens."] if pads else []),
+            *([f"{length:,} tokens are followed by {num_padding:,} padding positions."] if num_padding else []),
         ),
         layer_numbers=tuple(range(1, len(layers) + 1)),
         head_numbers=tuple(range(1, len(layers[0]) + 1)),
@@ -144,32 +146,34 @@ def _compute_layer_weights(
     model: nn.Module, input_ids: torch.Tensor, attention_mask: torch.Tensor | None
 ) -> tuple[HeadWeights, ...]:
     was_training = model.training
-    model.eval()  # dropout would leave holes in the maps
+    model.eval()  # dropout would zero some weights
     try:
         with torch.no_grad():
             output: ModelOutput = model(input_ids, attention_mask, output_attentions=True)
     finally:
         model.train(was_training)
-    maps = output.attentions or ()
-    expected = len(model.layers) if isinstance(model, Transformer) else max(1, len(maps))
-    if len(maps) < expected:
+    attentions = output.attentions or ()
+    expected = len(model.layers) if isinstance(model, Transformer) else max(1, len(attentions))
+    if len(attentions) < expected:
         kind = f" (attention = {model.model_config.attention.kind!r})" if isinstance(model, Transformer) else ""
-        raise ModelError(f"the model shows no attention maps{kind}: {len(maps)} of {expected} layers gave some")
-    return tuple(one[0].to(torch.float32).cpu().numpy() for one in maps)
+        raise ModelError(
+            f"the model returns no attention maps{kind}: {len(attentions)} of {expected} layers returned weights"
+        )
+    return tuple(weights[0].to(torch.float32).cpu().numpy() for weights in attentions)
 
 
 def _get_window_size(model: nn.Module, layer: int, is_causal: bool) -> AttentionReach:
-    """How far a layer may look; a model of transformers says so in its settings."""
-    settings = getattr(model, "config", None)
-    window = getattr(settings, "sliding_window", None)
-    kinds = getattr(settings, "layer_types", None)
-    if is_causal and window and (kinds is None or kinds[layer] == "sliding_attention"):
+    """Return how far a layer may attend; transformers models declare it in their config."""
+    config = getattr(model, "config", None)
+    window = getattr(config, "sliding_window", None)
+    layer_types = getattr(config, "layer_types", None)
+    if is_causal and window and (layer_types is None or layer_types[layer] == "sliding_attention"):
         return int(window) - 1, 0
     return find_layer_reach(model, layer, is_decoder=is_causal)
 
 
 def select_heads(maps: AttentionMaps, layer: int | None = None, head: int | None = None) -> AttentionMaps:
-    """One layer, one head, or one of each; counted from 1."""
+    """Return one layer, one head, or one head of one layer; counted from 1."""
     _check_in_range("layer", layer, maps.layer_numbers)
     _check_in_range("head", head, maps.head_numbers)
     rows = [i for i, number in enumerate(maps.layer_numbers) if layer in (None, number)]
@@ -190,23 +194,25 @@ def _check_in_range(name: str, number: int | None, allowed_numbers: Sequence[int
             if len(allowed_numbers) > 1
             else f"only {allowed_numbers[0]}"
         )
-        raise ModelError(f"{name} {number}: there is none; allowed: {allowed}")
+        raise ModelError(f"no {name} {number}; allowed: {allowed}")
 
 
 def subtract_maps(maps_a: AttentionMaps, maps_b: AttentionMaps) -> AttentionMaps:
-    """The second minus the first, on the same text cut in the same way."""
+    """Return the second minus the first; both must have the same tokens."""
     if maps_a.tokens != maps_b.tokens:
         pairs = enumerate(zip(maps_a.tokens, maps_b.tokens, strict=False))
-        at = next((i for i, (a, b) in pairs if a != b), min(len(maps_a.tokens), len(maps_b.tokens)))
+        index = next(
+            (token_index for token_index, (a, b) in pairs if a != b), min(len(maps_a.tokens), len(maps_b.tokens))
+        )
         raise ModelError(
-            f"{maps_a.name} and {maps_b.name} cut the text into different tokens ({len(maps_a.tokens)} and "
-            f"{len(maps_b.tokens)}, apart from token {at + 1} on): there is no difference to take"
+            f"{maps_a.name} and {maps_b.name} tokenize the text differently ({len(maps_a.tokens)} and "
+            f"{len(maps_b.tokens)} tokens, first difference at token {index + 1}): maps cannot be subtracted"
         )
     shapes = [[layer.shape for layer in maps.layers] for maps in (maps_a, maps_b)]
     if shapes[0] != shapes[1]:
         raise ModelError(
-            f"{maps_a.name} has {maps_a.shape}, {maps_b.name} {maps_b.shape}: there is no difference to take; "
-            "look at them one by one"
+            f"{maps_a.name} has {maps_a.shape}, {maps_b.name} has {maps_b.shape}: maps cannot be subtracted; "
+            "show them one at a time"
         )
     return replace(
         maps_b,

@@ -1,8 +1,8 @@
-"""Attention as one HTML file that needs nothing else: pick a head, pick a token, point at a cell.
+"""Interactive attention page as one self-contained HTML file.
 
-The maps are PNG pictures that carry their weights; our script reads them from there, so that nothing is sent twice and
-the page shows all maps without JavaScript too. Everything that comes from a user or a model is escaped by jinja2 or set
-as text by the script; a content security policy forbids every request and every script but our own.
+Maps are PNG images that carry the weights, which the script reads, so nothing is embedded twice and all maps are
+visible without JavaScript. jinja2 or the script escapes all text from users and models; a content security policy
+forbids requests and foreign scripts.
 """
 
 from __future__ import annotations
@@ -32,42 +32,42 @@ CHECK_STATES = {True: "passed", False: "failed", None: "does not apply"}
 MEASURE_COLUMNS = {
     "entropy": ("entropy", "bits", 2),
     "distance": ("distance", "tokens", 2),
-    "first": ("on the first", "%", 1),
+    "first": ("on first token", "%", 1),
     "itself": ("on itself", "%", 1),
-    "previous": ("on the one before", "%", 1),
+    "previous": ("on previous token", "%", 1),
     "padding": ("on padding", "%", 1),
-    "induction": ("copying", "%", 1),
-    "control": ("by position alone", "%", 1),
-    "rise": ("loss rise", "nats", 3),
+    "induction": ("induction", "%", 1),
+    "control": ("control", "%", 1),
+    "rise": ("loss increase", "nats", 3),
 }
-"""measure: its title, its unit, and its decimals"""
+"""metric: title, unit, decimals"""
 
 
 def render_page(figure: AttentionFigure) -> str:
-    """The page."""
+    """Return the HTML page."""
     view = _build_template_context(figure)
     digest = base64.b64encode(hashlib.sha256(str(view["script"]).encode()).digest()).decode()
     return _create_jinja_environment().get_template("attention_page.html").render(**view, script_hash=digest)
 
 
 def render_fragment(figure: AttentionFigure) -> str:
-    """The same for a place inside another page, such as a notebook."""
+    """Return a fragment for another page, such as a notebook."""
     return _create_jinja_environment().get_template("attention_fragment.html").render(**_build_template_context(figure))
 
 
 def render_body(figure: AttentionFigure) -> str:
-    """The text, the maps and the measures alone, for a page that has our style and script already."""
+    """Return text, maps and metrics for a page that already has our style and script."""
     return _create_jinja_environment().get_template("attention_inner.html").render(**_build_template_context(figure))
 
 
 def _build_template_context(figure: AttentionFigure) -> dict[str, Any]:
-    """All that the templates show."""
-    made = render_heads(figure)
+    """Return the template variables."""
+    rendered = render_heads(figure)
     return {
         "style": Markup(_read_template_file("report.css") + _read_template_file("attention.css")),
         "script": Markup(_read_template_file("attention.js")),
         "dark": list(style.DARK_MODE_COLORS.items()),
-        "data": Markup(encode_script_json(_build_script_data(figure, made))),
+        "data": Markup(encode_script_json(_build_script_data(figure, rendered))),
         "title": figure.title,
         "text": figure.text,
         "notes": figure.notes,
@@ -76,12 +76,15 @@ def _build_template_context(figure: AttentionFigure) -> dict[str, Any]:
         ],
         "length": int(figure.real.sum()),
         "kept": round(100 * float(figure.real.mean()), 3),
-        "panels": [_build_panel(panel, index, figure, made) for index, panel in enumerate(figure.panels)],
+        "panels": [_build_panel(panel, index, figure, rendered) for index, panel in enumerate(figure.panels)],
         "signed": any(panel.is_difference for panel in figure.panels),
-        "ramp": [(f"{one:g}", round(100 * one**made.scale.power, 1)) for one in choose_legend_ticks(made.scale.power)],
-        "power": f"{made.scale.power:.2f}".rstrip("0"),
-        "pool": made.scale.pool,
-        "precision": f"{made.scale.precision:.1g}",
+        "ramp": [
+            (f"{tick:g}", round(100 * tick**rendered.scale.power, 1))
+            for tick in choose_legend_ticks(rendered.scale.power)
+        ],
+        "power": f"{rendered.scale.power:.2f}".rstrip("0"),
+        "pool": rendered.scale.pool,
+        "precision": f"{rendered.scale.precision:.1g}",
         "checks": [
             {"title": title, "rows": [_build_check_row(row) for row in rows]} for title, rows in figure.checks.items()
         ],
@@ -94,7 +97,7 @@ def _pair_tokens_with_mask(figure: AttentionFigure) -> Sequence[tuple[str, bool]
 
 
 def _build_script_data(figure: AttentionFigure, rendered: RenderedHeads) -> dict[str, Any]:
-    """What the script needs beside the pictures."""
+    """Return the data for the script besides the images."""
     return {
         "tokens": list(figure.tokens),
         "real": int(figure.real.sum()),
@@ -110,11 +113,11 @@ def _build_panel(panel: AttentionPanel, index: int, figure: AttentionFigure, ren
     for row, layer in enumerate(panel.layer_numbers):
         heads = []
         for column, head in enumerate(panel.head_numbers):
-            known = measured.get((layer, head), {"layer": layer, "head": head})
+            measures = measured.get((layer, head), {"layer": layer, "head": head})
             heads.append(
                 {
                     "number": head,
-                    "words": describe_head(known),
+                    "words": describe_head(measures),
                     "uri": build_data_uri(rendered.heads[index, row, column]),
                 }
             )
@@ -127,21 +130,21 @@ def _build_check_row(row: ResultRow) -> dict[str, Any]:
 
 
 def _build_measures_table(title: str, rows: Sequence[ResultRow]) -> dict[str, Any]:
-    """The measures of a panel; a cell is shaded by where it stands between the least and the most of its column."""
+    """Return the metrics of a panel; cells are shaded by their rank within the column range."""
     names = select_columns(rows)
-    ends = {name: _compute_value_range(row.get(name) for row in rows) for name in names}
-    made = [
+    ranges = {name: _compute_value_range(row.get(name) for row in rows) for name in names}
+    table_rows = [
         {
             "layer": row["layer"],
             "head": row["head"],
             "cells": [
-                (format_measure(name, row.get(name)), _compute_shade(row.get(name), ends[name])) for name in names
+                (format_measure(name, row.get(name)), _compute_shade(row.get(name), ranges[name])) for name in names
             ],
         }
         for row in rows
     ]
-    heads = [f"{MEASURE_COLUMNS[name][0]}, {MEASURE_COLUMNS[name][1]}" for name in names]
-    return {"title": title, "columns": heads, "rows": made}
+    titles = [f"{MEASURE_COLUMNS[name][0]}, {MEASURE_COLUMNS[name][1]}" for name in names]
+    return {"title": title, "columns": titles, "rows": table_rows}
 
 
 def _compute_value_range(values: Iterable[float | None]) -> tuple[float, float]:
@@ -155,13 +158,13 @@ def _compute_shade(value: float | None, value_range: tuple[float, float]) -> str
 
 
 def select_columns(rows: Sequence[ResultRow]) -> list[str]:
-    """The measures that say something: padding is left out where there is none."""
+    """Return the metrics with values; padding only if there is some."""
     known = [name for name in MEASURE_COLUMNS if any(row.get(name) is not None for row in rows)]
     return [name for name in known if name != "padding" or any(row["padding"] for row in rows)]
 
 
 def format_measure(measure: str, value: float | None) -> str:
-    """A measure as people read it, without its unit."""
+    """Format a metric without its unit."""
     if value is None:
         return "–"
     _, unit, places = MEASURE_COLUMNS[measure]

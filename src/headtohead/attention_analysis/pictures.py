@@ -1,8 +1,8 @@
-"""Attention maps as pictures: one a head, a pixel for each pair of tokens, whatever the length of the text.
+"""Render attention maps as images: one per head, one pixel per pair of tokens.
 
-The strength of a pixel is a power of its weight, chosen by the length of the text so that a row spread evenly over all
-tokens is drawn at a quarter of full strength: the square root for 16 tokens, about the fifth root for 1,024. Where the
-pixels would be too many, neighbours are drawn as one that has their largest weight, and the picture says so.
+Opacity is a power of the weight, chosen so that a uniform row is drawn at a quarter of full opacity: the square root
+for 16 tokens, about the fifth root for 1,024. If there would be too many pixels, blocks of neighbours are max-pooled,
+and the picture says so.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ WeightArray = np.ndarray[Any, np.dtype[Any]]
 ResultRow = Mapping[str, Any]
 
 POSITIVE_COLOR, NEGATIVE_COLOR = (8, 48, 107), (166, 54, 3)
-"""the colour of weight, or of more of it; and of less, in a difference"""
+"""color of weights or positive differences, and of negative differences"""
 UNIFORM_ROW_OPACITY = 0.25
-"""how strong an even row is drawn"""
+"""opacity of a uniform row"""
 MAX_PIXELS = 2**24
 MAX_16_BIT_PIXELS = 3 * 2**20
-"""up to so many pixels a picture carries its weights in two bytes"""
+"""images with more pixels carry 8-bit weights"""
 MAX_TOTAL_BYTES = 10_000_000
-"""of all pictures together, before they become text"""
+"""of all images together, before base64"""
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionPanel:
-    """The maps of one model, or the difference of two: for each layer heads x query x key."""
+    """Maps of one model, or the difference of two: per layer an array of shape (heads, query, key)."""
 
     title: str
     layers: tuple[WeightArray, ...]
@@ -43,7 +43,7 @@ class AttentionPanel:
 
 @dataclass(frozen=True, eq=False)
 class AttentionFigure:
-    """All that is shown together: one text, and the maps of one or more models on it."""
+    """One text with the maps of one or more models."""
 
     title: str
     text: str
@@ -53,65 +53,67 @@ class AttentionFigure:
     panels: tuple[AttentionPanel, ...]
     notes: tuple[str, ...] = ()
     checks: Mapping[str, Sequence[ResultRow]] = field(default_factory=dict)
-    """by the title of the panel"""
+    """by panel title"""
     measures: Mapping[str, Sequence[ResultRow]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class PixelScale:
-    """How weights become pixels."""
+    """How weights map to pixels."""
 
     power: float
     pool: int = 1
-    """so many tokens each way are one pixel"""
+    """tokens per pixel in each direction"""
     fine: bool = False
-    """two bytes a pixel, not one"""
+    """whether pixels have 16 bits"""
 
     @property
     def precision(self) -> float:
-        """The largest error of a weight that is read back from a picture."""
+        """Largest error of a weight read back from an image."""
         return 0.5 / self.power / (65535 if self.fine else 255)
 
 
 @dataclass(frozen=True)
 class RenderedHeads:
-    """The pictures of a sheet, by (panel, layer, head), each counted from 0."""
+    """Images by (panel, layer, head), counted from 0."""
 
     scale: PixelScale
     heads: Mapping[tuple[int, int, int], bytes]
 
 
 def choose_exponent(length: int) -> float:
-    """The power that draws an even row at a quarter; never stronger than the square root."""
+    """Return the exponent that draws a uniform row at a quarter of full opacity; at most 0.5."""
     return min(0.5, math.log(UNIFORM_ROW_OPACITY) / -math.log(max(2, length)))
 
 
 def render_heads(figure: AttentionFigure, *, allow_16_bit: bool = True, upscale_factor: int = 1) -> RenderedHeads:
-    """Every head of a sheet, small enough to travel in one file. `enlarge` draws a pixel as a square of pixels, for
-    programs that would blur it."""
+    """Render every head, small enough for one file. `upscale_factor` repeats pixels, against blurring viewers."""
     length = len(figure.tokens)
-    maps = sum(len(weights) for panel in figure.panels for weights in panel.layers)
+    num_maps = sum(len(weights) for panel in figure.panels for weights in panel.layers)
     pool = 1
-    while maps * math.ceil(length / pool) ** 2 > MAX_PIXELS:
+    while num_maps * math.ceil(length / pool) ** 2 > MAX_PIXELS:
         pool += 1
     while True:
-        pixels = maps * math.ceil(length / pool) ** 2
+        pixels = num_maps * math.ceil(length / pool) ** 2
         scale = PixelScale(choose_exponent(length), pool, allow_16_bit and pixels <= MAX_16_BIT_PIXELS)
-        made = {place: render_head(one, scale, signed, upscale_factor) for place, one, signed in _iterate_heads(figure)}
-        if sum(map(len, made.values())) <= MAX_TOTAL_BYTES or pool >= length:
-            return RenderedHeads(scale, made)
+        images = {
+            key: render_head(weights, scale, is_difference, upscale_factor)
+            for key, weights, is_difference in _iterate_heads(figure)
+        }
+        if sum(map(len, images.values())) <= MAX_TOTAL_BYTES or pool >= length:
+            return RenderedHeads(scale, images)
         pool += 1
 
 
 def _iterate_heads(figure: AttentionFigure) -> Iterator[tuple[tuple[int, int, int], WeightArray, bool]]:
-    for p, panel in enumerate(figure.panels):
+    for panel_index, panel in enumerate(figure.panels):
         for layer, weights in enumerate(panel.layers):
-            for head, one in enumerate(weights):
-                yield (p, layer, head), one, panel.is_difference
+            for head, head_weights in enumerate(weights):
+                yield (panel_index, layer, head), head_weights, panel.is_difference
 
 
 def render_head(weights: WeightArray, scale: PixelScale, is_difference: bool = False, upscale_factor: int = 1) -> bytes:
-    """One head as a PNG."""
+    """Render one head as PNG."""
     values = pool_max_abs(np.nan_to_num(weights.astype(np.float32)), scale.pool)
     strength = np.sign(values) * np.minimum(np.abs(values), 1) ** np.float32(scale.power)
     if not is_difference:
@@ -134,7 +136,7 @@ DIFFERENCE_PALETTE = (
 
 
 def pool_max_abs(weights: WeightArray, pool_size: int) -> WeightArray:
-    """Blocks of neighbours as one: the value that is furthest from 0."""
+    """Pool blocks of neighbours to the value with the largest magnitude."""
     if pool_size == 1:
         return weights
     rows, columns = (math.ceil(size / pool_size) * pool_size for size in weights.shape)
@@ -146,26 +148,26 @@ def pool_max_abs(weights: WeightArray, pool_size: int) -> WeightArray:
 
 
 def describe_head(head_measures: ResultRow) -> str:
-    """What a head does, in one sentence."""
+    """Describe a head in one sentence."""
     name = f"Layer {head_measures['layer']}, head {head_measures['head']}"
     if head_measures.get("first") is None:
         return f"{name}."
-    shares = {"the first token": "first", "the token itself": "itself", "the token before": "previous"}
-    words = ", ".join(f"{100 * head_measures[key]:.0f} % on {place}" for place, key in shares.items())
-    return f"{name}. Weight on average: {words}; {head_measures['entropy']:.1f} bits wide."
+    shares = {"the first token": "first", "the token itself": "itself", "the previous token": "previous"}
+    shares_text = ", ".join(f"{100 * head_measures[key]:.0f} % on {place}" for place, key in shares.items())
+    return f"{name}. Mean weight: {shares_text}; entropy {head_measures['entropy']:.1f} bits."
 
 
 def truncate_label(text: str, max_length: int = 14) -> str:
-    """A token beside a map: no sign that a file of pictures could not hold, and not too long."""
-    clean = "".join(one if one.isprintable() else "�" for one in text)
+    """Return a printable label of limited length."""
+    clean = "".join(character if character.isprintable() else "�" for character in text)
     return clean if len(clean) <= max_length else clean[: max_length - 1] + "…"
 
 
 def choose_legend_ticks(exponent: float, is_difference: bool = False) -> list[float]:
-    """Weights to write below the scale, none too near its neighbour."""
+    """Return weights to label on the scale, none too close to another."""
     kept = [1.0]
-    for one in (0.5, 0.1, 0.01, 0.001):
-        if kept[-1] ** exponent - one**exponent > 0.15 and one**exponent > 0.15:
-            kept.append(one)
-    ahead = [0.0, *reversed(kept)]
-    return [-one for one in kept] + ahead if is_difference else ahead
+    for weight in (0.5, 0.1, 0.01, 0.001):
+        if kept[-1] ** exponent - weight**exponent > 0.15 and weight**exponent > 0.15:
+            kept.append(weight)
+    positive = [0.0, *reversed(kept)]
+    return [-weight for weight in kept] + positive if is_difference else positive

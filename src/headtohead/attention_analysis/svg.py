@@ -1,4 +1,4 @@
-"""Attention maps for paper: an SVG with real text around embedded pictures, and from it PDF and PNG. Offline."""
+"""Static attention figures: SVG with text around embedded images, and PDF and PNG made from it offline."""
 
 from __future__ import annotations
 
@@ -26,42 +26,43 @@ from headtohead.presentation.png import build_data_uri
 SUPPORTED_SUFFIXES = (".html", ".svg", ".pdf", ".png")
 MARGIN, GAP = 18, 14
 TARGET_WIDTH = 880
-"""how wide all maps together are drawn, about"""
+"""approximate width of all maps together"""
 MAX_SINGLE_MAP_SIDE, MIN_MAP_SIDE = 560, 56
-"""the side of a map alone, and the smallest side of one among many"""
+"""side of a single map, and smallest side of one of many"""
 MIN_LABEL_SPACING = 8.5
-"""a token needs so many pixels to have its name beside it"""
+"""minimum pixels between token labels"""
 CHARACTER_WIDTH_RATIO = 0.5
-"""the width of a letter, of its height, on average"""
+"""mean character width relative to the font size"""
 
 
 @dataclass
 class SvgCanvas:
-    """SVG in the making."""
+    """A minimal SVG builder that tracks its size; altair cannot embed images of this kind with text labels."""
 
     width: float = 0
     height: float = 0
     parts: list[str] = field(default_factory=list)
 
     def text(
-        self, x: float, y: float, text: str, *, size: float = 11, color: str = style.TEXT_COLOR, **more: str
+        self, x: float, y: float, text: str, *, size: float = 11, color: str = style.TEXT_COLOR, **extra: str
     ) -> None:
-        given = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in more.items())
-        place = f' x="{x:.1f}" y="{y:.1f}"' if "transform" not in more else ""
-        self.parts.append(f'<text{place} font-size="{size:g}" fill="{color}"{given}>{escape(text)}</text>')
-        if "transform" not in more and more.get("text_anchor") != "end":
-            half = more.get("text_anchor") == "middle"
+        attributes = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in extra.items())
+        position = f' x="{x:.1f}" y="{y:.1f}"' if "transform" not in extra else ""
+        self.parts.append(f'<text{position} font-size="{size:g}" fill="{color}"{attributes}>{escape(text)}</text>')
+        if "transform" not in extra and extra.get("text_anchor") != "end":
+            half = extra.get("text_anchor") == "middle"
             self.grow(x + len(text) * size * CHARACTER_WIDTH_RATIO / (2 if half else 1), y + 4)
 
-    def add_rect(self, x: float, y: float, width: float, height: float, **more: str) -> None:
-        given = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in more.items())
-        self.parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"{given}/>')
+    def add_rect(self, x: float, y: float, width: float, height: float, **extra: str) -> None:
+        attributes = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in extra.items())
+        self.parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"{attributes}/>')
         self.grow(x + width, y + height)
 
     def add_image(self, x: float, y: float, side: float, png_bytes: bytes, alt_text: str) -> None:
         self.parts.append(
             f'<image x="{x:.1f}" y="{y:.1f}" width="{side:.1f}" height="{side:.1f}" preserveAspectRatio="none" '
-            f'style="image-rendering: pixelated" href="{build_data_uri(png_bytes)}"><title>{escape(alt_text)}</title></image>'  # noqa: E501
+            f'style="image-rendering: pixelated" href="{build_data_uri(png_bytes)}">'
+            f"<title>{escape(alt_text)}</title></image>"
         )
 
     def grow(self, x: float, y: float) -> None:
@@ -78,18 +79,18 @@ class SvgCanvas:
 
 @dataclass(frozen=True)
 class MapGrid:
-    """Where the maps of a panel stand."""
+    """Layout of the maps of a panel."""
 
     map_side: float
     has_token_labels: bool
     row_label_width: float
-    """room for the tokens that look"""
+    """width of the query labels"""
     top: float
-    """room for the tokens that are looked at"""
+    """height of the key labels"""
     names: float
-    """room for the names of the layers"""
+    """width of the layer labels"""
     columns: int
-    """maps side by side: the heads of a layer, or of one layer alone as many as there is room for"""
+    """maps per row: the heads of a layer, or as many as fit for a single layer"""
 
     @property
     def step(self) -> float:
@@ -97,33 +98,33 @@ class MapGrid:
 
 
 def render_svg(figure: AttentionFigure, background: str = "white") -> str:
-    """All layers and heads as small multiples; a map alone stands large with its tokens on both axes."""
+    """Return all layers and heads as small multiples; a single map is drawn large with its tokens on both axes."""
     length = len(figure.tokens)
-    made = render_heads(figure, allow_16_bit=False, upscale_factor=max(1, 256 // length))
+    rendered = render_heads(figure, allow_16_bit=False, upscale_factor=max(1, 256 // length))
     canvas = SvgCanvas()
-    across = 1 if len(figure.panels) * len(figure.panels[0].head_numbers) > 12 else len(figure.panels)
-    grid = _compute_grid(figure, across)
-    wide = across * (grid.names + grid.row_label_width + grid.columns * grid.step)
-    y = _draw_header(canvas, figure, made, max(460, wide))
+    panels_per_row = 1 if len(figure.panels) * len(figure.panels[0].head_numbers) > 12 else len(figure.panels)
+    grid = _compute_grid(figure, panels_per_row)
+    width = panels_per_row * (grid.names + grid.row_label_width + grid.columns * grid.step)
+    y = _draw_header(canvas, figure, rendered, max(460, width))
     x: float = MARGIN
     bottom = y
     for index, panel in enumerate(figure.panels):
-        if index and index % across == 0:
+        if index and index % panels_per_row == 0:
             x, y = MARGIN, bottom + 2 * GAP
-        right, low = _draw_panel(canvas, figure, panel, made, index, grid, x, y)
-        x, bottom = right + 2 * GAP, max(bottom, low)
+        right, lower = _draw_panel(canvas, figure, panel, rendered, index, grid, x, y)
+        x, bottom = right + 2 * GAP, max(bottom, lower)
     return canvas.svg(f"{figure.title}: attention on {truncate_label(figure.text, 200)}", background)
 
 
 def _draw_header(canvas: SvgCanvas, figure: AttentionFigure, rendered: RenderedHeads, width: float) -> float:
-    """What is shown, on which text, and what strength means; gives the place where the maps begin."""
+    """Draw title, text, notes and legend; return the y position where the maps start."""
     canvas.text(
         MARGIN, 32, truncate_label(figure.title, int(width / 15 / CHARACTER_WIDTH_RATIO)), size=15, font_weight="600"
     )
     y = 50.0
     for line in (f"“{truncate_label(figure.text, 280)}”", *figure.notes, *_describe_pooling(rendered)):
         for piece in _wrap_line(line, int(width / 11 / CHARACTER_WIDTH_RATIO)):
-            canvas.text(MARGIN, y, piece, colour=style.MUTED_TEXT_COLOR)
+            canvas.text(MARGIN, y, piece, color=style.MUTED_TEXT_COLOR)
             y += 15
     _draw_legend(canvas, y, rendered.scale.power, any(panel.is_difference for panel in figure.panels))
     return y + 44
@@ -131,7 +132,7 @@ def _draw_header(canvas: SvgCanvas, figure: AttentionFigure, rendered: RenderedH
 
 def _describe_pooling(rendered: RenderedHeads) -> list[str]:
     pool = rendered.scale.pool
-    return [f"A pixel is the largest of {pool} × {pool} weights."] if pool > 1 else []
+    return [f"Each pixel shows the largest of {pool} × {pool} weights."] if pool > 1 else []
 
 
 def _wrap_line(line: str, max_length: int) -> list[str]:
@@ -144,35 +145,38 @@ def _wrap_line(line: str, max_length: int) -> list[str]:
 
 
 def _draw_legend(canvas: SvgCanvas, y: float, exponent: float, is_difference: bool) -> None:
-    """From no weight to all of it, as it is drawn."""
-    for part, (name, colour) in enumerate(
+    """Draw the opacity scale."""
+    for part, (name, rgb) in enumerate(
         [("weight", POSITIVE_COLOR)] + ([("difference", NEGATIVE_COLOR)] if is_difference else [])
     ):
         x, width = MARGIN + part * 330.0, 170.0
-        hue = f"rgb({','.join(map(str, colour))})"
-        canvas.text(x, y + 10, name, colour=style.MUTED_TEXT_COLOR)
+        color = f"rgb({','.join(map(str, rgb))})"
+        canvas.text(x, y + 10, name, color=style.MUTED_TEXT_COLOR)
         left = x + 62
         if part == 0:
-            stops: list[tuple[float, str, int]] = [(0, hue, 0), (1, hue, 1)]
-            marks = [(one**exponent, one) for one in choose_legend_ticks(exponent)]
+            stops: list[tuple[float, str, int]] = [(0, color, 0), (1, color, 1)]
+            ticks = [(weight**exponent, weight) for weight in choose_legend_ticks(exponent)]
         else:
-            other = f"rgb({','.join(map(str, POSITIVE_COLOR))})"
-            stops = [(0, hue, 1), (0.5, hue, 0), (0.5, other, 0), (1, other, 1)]
+            positive_color = f"rgb({','.join(map(str, POSITIVE_COLOR))})"
+            stops = [(0, color, 1), (0.5, color, 0), (0.5, positive_color, 0), (1, positive_color, 1)]
             signs = [
-                (math.copysign(abs(one) ** exponent, one), one)
-                for one in choose_legend_ticks(exponent, is_difference=True)
+                (math.copysign(abs(weight) ** exponent, weight), weight)
+                for weight in choose_legend_ticks(exponent, is_difference=True)
             ]
-            marks = [((1 + at) / 2, one) for at, one in signs if abs(one) in (0, 0.1, 1)]
-        ramp = "".join(f'<stop offset="{at}" stop-color="{c}" stop-opacity="{o}"/>' for at, c, o in stops)
+            ticks = [((1 + offset) / 2, weight) for offset, weight in signs if abs(weight) in (0, 0.1, 1)]
+        ramp = "".join(
+            f'<stop offset="{offset}" stop-color="{stop_color}" stop-opacity="{stop_opacity}"/>'
+            for offset, stop_color, stop_opacity in stops
+        )
         canvas.parts.append(f'<linearGradient id="ramp-{part}">{ramp}</linearGradient>')
         canvas.add_rect(left, y, width, 11, fill=f"url(#ramp-{part})", stroke=style.GRID_COLOR)
-        for at, one in marks:
+        for offset, weight in ticks:
             canvas.text(
-                left + at * width,
+                left + offset * width,
                 y + 24,
-                f"{one:g}".replace("-", "−"),
+                f"{weight:g}".replace("-", "−"),
                 size=9.5,
-                colour=style.MUTED_TEXT_COLOR,
+                color=style.MUTED_TEXT_COLOR,
                 text_anchor="middle",
             )
 
@@ -181,18 +185,20 @@ def _compute_grid(figure: AttentionFigure, panels_per_row: int) -> MapGrid:
     panel, length = figure.panels[0], len(figure.tokens)
     heads = len(panel.head_numbers)
     columns = min(heads, 4) if len(panel.layers) == 1 else heads
-    alone = len(panel.layers) == heads == 1
+    is_single = len(panel.layers) == heads == 1
     side = (
         min(MAX_SINGLE_MAP_SIDE, max(240, 17 * length))
-        if alone
+        if is_single
         else min(200, max(MIN_MAP_SIDE, TARGET_WIDTH / columns / panels_per_row - GAP))
     )
-    if alone and panels_per_row > 1:
+    if is_single and panels_per_row > 1:
         side = min(side, TARGET_WIDTH / panels_per_row)
-    labelled = alone or side / length >= MIN_LABEL_SPACING
+    is_labelled = is_single or side / length >= MIN_LABEL_SPACING
     longest = max(len(truncate_label(token)) for token in figure.tokens)
-    room = longest * 10.5 * 0.58 + 8 if labelled else 0
-    return MapGrid(side, labelled, room, room * 0.9 + 4 if labelled else 0, 0 if alone else 54, columns)
+    label_width = longest * 10.5 * 0.58 + 8 if is_labelled else 0
+    return MapGrid(
+        side, is_labelled, label_width, label_width * 0.9 + 4 if is_labelled else 0, 0 if is_single else 54, columns
+    )
 
 
 def _draw_panel(
@@ -205,36 +211,36 @@ def _draw_panel(
     x: float,
     y: float,
 ) -> tuple[float, float]:
-    """One panel; gives its right and lower end."""
-    alone = not grid.names
+    """Draw one panel; return its right and lower end."""
+    is_single = not grid.names
     title = panel.title if len(figure.panels) > 1 else ""
-    if alone:
+    if is_single:
         title += f"{', ' if title else ''}layer {panel.layer_numbers[0]}, head {panel.head_numbers[0]}"
     if title:
         canvas.text(x, y + 8, truncate_label(title, 60), size=13, font_weight="600")
         y += 18
-    left, top = x + grid.names + grid.row_label_width, y + grid.top + (0 if alone else 20)
+    left, top = x + grid.names + grid.row_label_width, y + grid.top + (0 if is_single else 20)
     wrapped = len(panel.layers) == 1 and len(panel.head_numbers) > grid.columns
-    down = grid.step + (20 if wrapped else 0)
+    row_step = grid.step + (20 if wrapped else 0)
     rows = 0
-    for at, (layer, head) in enumerate(
+    for map_index, (layer, head) in enumerate(
         (a, b) for a in range(len(panel.layers)) for b in range(len(panel.head_numbers))
     ):
-        row, column = divmod(at, grid.columns)
-        corner = left + column * grid.step, top + row * down
+        row, column = divmod(map_index, grid.columns)
+        corner = left + column * grid.step, top + row * row_step
         rows = row + 1
-        words = f"Layer {panel.layer_numbers[layer]}, head {panel.head_numbers[head]}"
-        _draw_map(canvas, figure, *corner, grid.map_side, rendered.heads[index, layer, head], words)
-        if not alone and (row == 0 or wrapped):
-            middle, above = corner[0] + grid.map_side / 2, corner[1] - 6 - (0 if row else grid.top)
-            named = f"head {panel.head_numbers[head]}"
-            canvas.text(middle, above, named, colour=style.MUTED_TEXT_COLOR, text_anchor="middle")
-        if not alone and column == 0 and not (wrapped and row):
+        alt_text = f"Layer {panel.layer_numbers[layer]}, head {panel.head_numbers[head]}"
+        _draw_map(canvas, figure, *corner, grid.map_side, rendered.heads[index, layer, head], alt_text)
+        if not is_single and (row == 0 or wrapped):
+            middle, label_y = corner[0] + grid.map_side / 2, corner[1] - 6 - (0 if row else grid.top)
+            head_label = f"head {panel.head_numbers[head]}"
+            canvas.text(middle, label_y, head_label, color=style.MUTED_TEXT_COLOR, text_anchor="middle")
+        if not is_single and column == 0 and not (wrapped and row):
             canvas.text(
                 x,
                 corner[1] + grid.map_side / 2 + 4,
                 f"layer {panel.layer_numbers[layer]}",
-                colour=style.MUTED_TEXT_COLOR,
+                color=style.MUTED_TEXT_COLOR,
             )
         if grid.has_token_labels and row == 0:
             _draw_column_labels(canvas, figure.tokens, *corner, grid.map_side)
@@ -242,14 +248,17 @@ def _draw_panel(
             _draw_row_labels(canvas, figure.tokens, *corner, grid.map_side)
     right = left + grid.columns * grid.step - GAP + (grid.top * 0.6 if grid.has_token_labels else 0)
     canvas.grow(right, 0)
-    return right, top + rows * down - GAP
+    return right, top + rows * row_step - GAP
 
 
 def _draw_map(
     canvas: SvgCanvas, figure: AttentionFigure, x: float, y: float, side: float, png_bytes: bytes, alt_text: str
 ) -> None:
-    """The picture. Padding is grey: below it where it is looked at, so that a weight there would be seen; above it
-    where it looks, since that means nothing."""
+    """Draw one map.
+
+    Padding is gray: below the map for keys, so that any weight there stays visible, and above it for queries, whose
+    weights are meaningless.
+    """
     kept = float(figure.real.sum()) / len(figure.tokens) * side
     if kept < side:
         canvas.add_rect(x + kept, y, side - kept, side, fill=style.GRID_COLOR)
@@ -258,12 +267,12 @@ def _draw_map(
         canvas.add_rect(x, y + kept, side, side - kept, fill=style.GRID_COLOR)
         if side - kept > 60:
             middle = (side + kept) / 2
-            canvas.text(x + middle, y + middle, "padding", colour=style.MUTED_TEXT_COLOR, text_anchor="middle")
+            canvas.text(x + middle, y + middle, "padding", color=style.MUTED_TEXT_COLOR, text_anchor="middle")
     canvas.add_rect(x, y, side, side, fill="none", stroke="#9aa5b1", stroke_width="0.7")
 
 
 def _compute_label_spacing(tokens: Sequence[str], side: float) -> tuple[float, float, int]:
-    """The room of a token, the size of its name, and that every so many is named."""
+    """Return cell size, font size and label step."""
     cell = side / len(tokens)
     step = max(1, math.ceil(MIN_LABEL_SPACING / cell))
     return cell, min(10.5, max(8.0, 0.8 * cell * step)), step
@@ -271,20 +280,20 @@ def _compute_label_spacing(tokens: Sequence[str], side: float) -> tuple[float, f
 
 def _draw_row_labels(canvas: SvgCanvas, tokens: Sequence[str], left: float, top: float, side: float) -> None:
     cell, size, step = _compute_label_spacing(tokens, side)
-    for at in range(0, len(tokens), step):
-        middle = top + (at + 0.5) * cell + 0.34 * size
-        canvas.text(left - 5, middle, truncate_label(tokens[at]), size=size, text_anchor="end")
+    for index in range(0, len(tokens), step):
+        middle = top + (index + 0.5) * cell + 0.34 * size
+        canvas.text(left - 5, middle, truncate_label(tokens[index]), size=size, text_anchor="end")
 
 
 def _draw_column_labels(canvas: SvgCanvas, tokens: Sequence[str], left: float, top: float, side: float) -> None:
     cell, size, step = _compute_label_spacing(tokens, side)
-    for at in range(0, len(tokens), step):
-        place = f"translate({left + (at + 0.5) * cell + 0.3 * size:.1f},{top - 5:.1f}) rotate(-60)"
-        canvas.text(0, 0, truncate_label(tokens[at]), size=size, transform=place)
+    for index in range(0, len(tokens), step):
+        transform = f"translate({left + (index + 0.5) * cell + 0.3 * size:.1f},{top - 5:.1f}) rotate(-60)"
+        canvas.text(0, 0, truncate_label(tokens[index]), size=size, transform=transform)
 
 
 def save_figure(figure: AttentionFigure, path: str | Path) -> Path:
-    """Write what is shown as .html, .svg, .pdf or .png."""
+    """Save the figure as .html, .svg, .pdf or .png."""
     target = Path(path)
     kind = target.suffix.lower()
     check_output_path(target)
@@ -295,16 +304,16 @@ def save_figure(figure: AttentionFigure, path: str | Path) -> Path:
 
 
 def check_output_path(path: str | Path) -> None:
-    """Is this a file that can be written? Asked before the work is done."""
+    """Raise an error if the file cannot be written."""
     kind = Path(path).suffix.lower()
     if kind not in SUPPORTED_SUFFIXES:
-        near = suggest(kind, SUPPORTED_SUFFIXES)
-        hint = f", did you mean {near!r}?" if near else ""
+        suggestion = suggest(kind, SUPPORTED_SUFFIXES)
+        hint = f", did you mean {suggestion!r}?" if suggestion else ""
         raise RequestError(
-            f"{path}: {kind or 'no ending'} is no picture{hint} (allowed: {', '.join(SUPPORTED_SUFFIXES)})"
+            f"{path}: unsupported file extension {kind!r}{hint} (allowed: {', '.join(SUPPORTED_SUFFIXES)})"
         )
     if Path(path).is_dir():
-        raise RequestError(f"{path}: is a folder; give the name of a file")
+        raise RequestError(f"{path}: is a folder; expected a file name")
 
 
 def _render_bytes(figure: AttentionFigure, suffix: str) -> bytes:
@@ -312,9 +321,9 @@ def _render_bytes(figure: AttentionFigure, suffix: str) -> bytes:
         from headtohead.attention_analysis.page import render_page
 
         return render_page(figure).encode()
-    drawn = render_svg(figure)
+    svg = render_svg(figure)
     if suffix == ".svg":
-        return drawn.encode()
+        return svg.encode()
     import vl_convert
 
-    return bytes(vl_convert.svg_to_pdf(drawn) if suffix == ".pdf" else vl_convert.svg_to_png(drawn, scale=2))
+    return bytes(vl_convert.svg_to_pdf(svg) if suffix == ".pdf" else vl_convert.svg_to_png(svg, scale=2))

@@ -1,4 +1,4 @@
-"""Attention in the terminal: a table of what each head does, the checks in words, and where the pictures are."""
+"""Print head metrics and checks in the terminal."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from headtohead.presentation.terminal import get_stdout_console, make_rich_table
 MAX_ROWS = 48
 CHECK_MARKS = {True: "[green]✓[/]", False: "[red]✕[/]", None: "[dim]–[/]"}
 COLUMN_TITLES = {
-    "entropy": "width\nbits",
+    "entropy": "entropy\nbits",
     "distance": "distance\ntokens",
     "first": "first\n%",
     "itself": "itself\n%",
-    "previous": "before\n%",
+    "previous": "previous\n%",
     "padding": "padding\n%",
-    "induction": "copies\n%",
-    "control": "by place\n%",
-    "rise": "rise\nnats",
+    "induction": "induction\n%",
+    "control": "control\n%",
+    "rise": "ablated\nnats",
 }
 
 
 def print_analysis(analysis: dict[str, Any], figure_path: Path | None) -> None:
-    """What `headtohead.attention` found, as its `as_row` says it."""
+    """Print the `to_dict` of an attention analysis."""
     console = get_stdout_console()
     console.print(f"[bold]{escape(analysis['title'])}[/]")
     for note in analysis["notes"]:
@@ -40,21 +40,21 @@ def print_analysis(analysis: dict[str, Any], figure_path: Path | None) -> None:
 
 def _print_panel(panel: dict[str, Any], *, is_only_panel: bool) -> None:
     console, rows = get_stdout_console(), panel["measures"]
-    shown = rows if len(rows) <= MAX_ROWS else _average_by_layer(rows)
+    shown_rows = rows if len(rows) <= MAX_ROWS else _average_by_layer(rows)
     names = select_columns(rows)
-    first = "head" if shown is rows else "layer"
-    made = make_rich_table(
-        first, *(COLUMN_TITLES[name] for name in names), title=None if is_only_panel else escape(panel["name"])
+    row_title = "head" if shown_rows is rows else "layer"
+    rich_table = make_rich_table(
+        row_title, *(COLUMN_TITLES[name] for name in names), title=None if is_only_panel else escape(panel["name"])
     )
-    for row in shown:
-        name = f"{row['layer']}.{row['head']}" if shown is rows else str(row["layer"])
-        made.add_row(name, *(format_measure(one, row.get(one)) for one in names))
-    console.print(made)
-    if shown is not rows:
-        console.print(f"[dim]means of each layer's heads; --json gives all {len(rows)}[/]")
+    for row in shown_rows:
+        name = f"{row['layer']}.{row['head']}" if shown_rows is rows else str(row["layer"])
+        rich_table.add_row(name, *(format_measure(measure, row.get(measure)) for measure in names))
+    console.print(rich_table)
+    if shown_rows is not rows:
+        console.print(f"[dim]means over the heads of each layer; --json prints all {len(rows)}[/]")
     copying = [f"{row['layer']}.{row['head']}" for row in rows if row.get("copies")]
     if copying:
-        console.print(f"copies what came after the same token before: {', '.join(copying)}")
+        console.print(f"induction heads: {', '.join(copying)}")
     for check in panel["checks"]:
         console.print(f"{CHECK_MARKS[check['passed']]} {escape(check['name'])}: {escape(check['found'])}")
 
@@ -63,6 +63,8 @@ def _average_by_layer(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     means = []
     for layer in dict.fromkeys(row["layer"] for row in rows):
         heads = [row for row in rows if row["layer"] == layer]
-        known = {name: [row[name] for row in heads if row.get(name) is not None] for name in MEASURE_COLUMNS}
-        means.append({"layer": layer, **{name: sum(v) / len(v) for name, v in known.items() if v}})
+        values = {name: [row[name] for row in heads if row.get(name) is not None] for name in MEASURE_COLUMNS}
+        means.append(
+            {"layer": layer, **{name: sum(numbers) / len(numbers) for name, numbers in values.items() if numbers}}
+        )
     return means

@@ -1,7 +1,7 @@
-"""Attention maps as small pictures: one PNG a head, a pixel for each pair of tokens, and what it shows in words.
+"""Attention maps of a trial before and after training as small images.
 
-A picture has one colour, and the weight is how opaque a pixel is, so that it can lie on light and on dark paper. Small
-weights are drawn stronger than they are (the square root), or a row that is spread over many tokens would look blank.
+Images have one color and use opacity for the weight, so they work on light and dark backgrounds. Opacity is the square
+root of the weight, so that rows spread over many tokens stay visible.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from safetensors import SafetensorError
 from headtohead.errors import RunFolderError
 from headtohead.experiment import schemas
 from headtohead.experiment.run_folder import ExperimentRuns, read_arrays
-from headtohead.presentation.png import build_data_uri
-from headtohead.presentation.png import encode_png as write_png
+from headtohead.presentation.png import build_data_uri, encode_png
 
 WeightArray = np.ndarray[Any, np.dtype[Any]]
 
@@ -30,7 +29,7 @@ MAX_HEADS = 12
 
 @dataclass(frozen=True)
 class TrainingMaps:
-    """Attention on one text before and after training: for each layer heads x query x key."""
+    """Attention on one text before and after training: per layer an array of shape (heads, query, key)."""
 
     text: str
     tokens: tuple[str, ...]
@@ -41,7 +40,7 @@ class TrainingMaps:
 
 @dataclass(frozen=True)
 class HeadImage:
-    """One head's picture."""
+    """The image of one head."""
 
     layer: int
     head: int
@@ -52,7 +51,7 @@ class HeadImage:
 
 @dataclass(frozen=True)
 class LayerImages:
-    """The pictures of a layer: all heads before, all heads after."""
+    """The images of a layer before and after training."""
 
     layer: int
     before: tuple[HeadImage, ...]
@@ -60,41 +59,44 @@ class LayerImages:
 
 
 def read_training_maps(folder: Path, variants: Sequence[str]) -> dict[str, TrainingMaps]:
-    """The maps of each variant's first seed that has some."""
-    found = {}
+    """Return the maps of each variant's first seed that has maps."""
+    maps_by_variant = {}
     for variant in variants:
         runs = ExperimentRuns(folder)
         for seed in runs.seeds(variant):
             run = runs.run(variant, seed).folder
             if (run / "maps.safetensors").is_file() and (run / "maps.json").is_file():
-                found[variant] = _read_run_maps(run, seed)
+                maps_by_variant[variant] = _read_run_maps(run, seed)
                 break
-    return found
+    return maps_by_variant
 
 
 def _read_run_maps(run_folder: Path, seed: int) -> TrainingMaps:
-    about = schemas.read_validated(run_folder / "maps.json", schemas.AttentionMapsFile)
+    header = schemas.read_validated(run_folder / "maps.json", schemas.AttentionMapsFile)
     try:
         arrays = read_arrays(run_folder / "maps.safetensors")
     except SafetensorError as error:
-        raise RunFolderError(f"{run_folder / 'maps.safetensors'}: is damaged ({error})") from None
+        raise RunFolderError(f"{run_folder / 'maps.safetensors'} is corrupted ({error})") from None
     layers: dict[str, dict[int, WeightArray]] = {"before": {}, "after": {}}
     for name, array in arrays.items():
-        when, _, layer = name.partition(".")
-        if when in layers:
+        stage, _, layer = name.partition(".")
+        if stage in layers:
             if not layer.isdecimal() or len(layer) > 4 or array.ndim != 3 or 0 in array.shape:
-                raise RunFolderError(f"{run_folder / 'maps.safetensors'}: is damaged (no attention map in {name!r})")
-            layers[when][int(layer)] = array
-    return TrainingMaps(str(about["text"]), tuple(map(str, about["tokens"])), layers["before"], layers["after"], seed)
+                raise RunFolderError(f"{run_folder / 'maps.safetensors'} is corrupted (no attention map in {name!r})")
+            layers[stage][int(layer)] = array
+    return TrainingMaps(str(header["text"]), tuple(map(str, header["tokens"])), layers["before"], layers["after"], seed)
 
 
 def render_layers(maps: TrainingMaps) -> list[LayerImages]:
-    """Every head as a picture, layer by layer; of very large models the first ones."""
-    made = []
+    """Render every head, layer by layer; only the first ones of very large models."""
+    layers = []
     for layer in sorted({*maps.before, *maps.after})[:MAX_LAYERS]:
-        before, after = (_render_heads(when.get(layer), layer, name) for when, name in _pair_weights_with_stage(maps))
-        made.append(LayerImages(layer, before, after))
-    return made
+        before, after = (
+            _render_heads(weights_by_layer.get(layer), layer, stage)
+            for weights_by_layer, stage in _pair_weights_with_stage(maps)
+        )
+        layers.append(LayerImages(layer, before, after))
+    return layers
 
 
 def _pair_weights_with_stage(maps: TrainingMaps) -> tuple[tuple[Mapping[int, WeightArray], str], ...]:
@@ -106,21 +108,25 @@ def _render_heads(weights: WeightArray | None, layer: int, stage: str) -> tuple[
         return ()
     return tuple(
         HeadImage(
-            layer, head, stage, render_head_uri(one[:MAX_TOKENS, :MAX_TOKENS]), describe_head(one, layer, head, stage)
+            layer,
+            head,
+            stage,
+            render_head_uri(head_weights[:MAX_TOKENS, :MAX_TOKENS]),
+            describe_head(head_weights, layer, head, stage),
         )
-        for head, one in enumerate(weights[:MAX_HEADS])
+        for head, head_weights in enumerate(weights[:MAX_HEADS])
     )
 
 
 def describe_head(weights: WeightArray, layer: int, head: int, stage: str) -> str:
-    """Where a head looks on average: at the token itself, the one before it, the first."""
-    share = {
+    """Describe the mean weight of a head on the token itself, the previous token and the first token."""
+    shares = {
         "the token itself": np.diagonal(weights).mean(),
-        "the token before": np.diagonal(weights, -1).mean() if len(weights) > 1 else 0.0,
+        "the previous token": np.diagonal(weights, -1).mean() if len(weights) > 1 else 0.0,
         "the first token": weights[1:, 0].mean() if len(weights) > 1 else 0.0,
     }
-    said = ", ".join(f"{100 * part:.0f} % on {name}" for name, part in share.items())
-    return f"Layer {layer + 1}, head {head + 1}, {stage} training. Weight on average: {said}."
+    text = ", ".join(f"{100 * weight:.0f} % on {name}" for name, weight in shares.items())
+    return f"Layer {layer + 1}, head {head + 1}, {stage} training. Mean weight: {text}."
 
 
 def render_head_uri(weights: WeightArray) -> str:
@@ -128,7 +134,7 @@ def render_head_uri(weights: WeightArray) -> str:
 
 
 def render_head(weights: WeightArray) -> bytes:
-    """One colour in 256 strengths."""
+    """Render one head as PNG with 256 opacities."""
     shares = np.sqrt(np.clip(np.nan_to_num(weights.astype(np.float64)), 0, 1))
     pixels = np.rint(255 * shares).astype(np.uint8)
-    return write_png(pixels, bytes(MAP_COLOR) * 256, bytes(range(256)))
+    return encode_png(pixels, bytes(MAP_COLOR) * 256, bytes(range(256)))

@@ -1,6 +1,6 @@
-"""What each head of a trained model does: measured at the end of a trial, gathered over seeds for the findings.
+"""Head metrics of trained models: measured at the end of a trial, aggregated over seeds for the findings.
 
-Only transformers of parts are measured; a network of the user's own shows no maps. Reading needs no torch.
+Only transformers of parts are measured. Reading imports no torch.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ MEASURE_NAMES = ("entropy", "distance", "first", "itself", "previous", "padding"
 MAX_ROWS, MIN_ROWS, MAX_BATCH_SIZE = 48, 8, 16
 MAX_BATCH_WEIGHTS = 2**26
 INDUCTION_LENGTH = 64
-"""tokens of the rows on which copying is tried"""
+"""tokens per row of the induction test"""
 TARGET_ABLATION_COST, MAX_ABLATION_COST = 2e10, 4e11
-"""parameters times tokens times passes: what silencing every head may cost, a second; and when it is left out"""
+"""parameters x tokens x passes: target cost of ablating every head, and the limit above which it is skipped"""
 
 HeadRecord = dict[str, Any]
 
@@ -40,41 +40,42 @@ HeadRecord = dict[str, Any]
 def write_head_measures(
     folder: Path, model: Transformer, examples: EvaluationExamples, tokenizer: TokenizerProtocol, split: str
 ) -> None:
-    """Measure every head on some rows of a held-out split, and leave it in the run folder. An attention of the user's
-    own may show no maps: then there is nothing to leave."""
+    """Measure every head on rows of a held-out split and write attention.json. Custom attention without maps is
+    skipped.
+    """
     try:
-        found = compute_head_measures(model, examples, tokenizer)
+        measures = compute_head_measures(model, examples, tokenizer)
     except ModelError:
         return
-    write_json(folder / FILE_NAME, {"schema": SCHEMA_VERSION, "split": split, **found})
+    write_json(folder / FILE_NAME, {"schema": SCHEMA_VERSION, "split": split, **measures})
 
 
 def compute_head_measures(
     model: Transformer, examples: EvaluationExamples, tokenizer: TokenizerProtocol
 ) -> dict[str, Any]:
-    """The number of rows that were looked at, and a row of measures for each head."""
+    """Return the number of measured rows and one row of metrics per head."""
     from headtohead.attention_analysis import head_metrics
 
     model.eval()
-    few = min(MAX_ROWS, max(MIN_ROWS, int(TARGET_ABLATION_COST / _estimate_row_cost(model))))
-    size = _choose_batch_size(model)
-    batches = list(islice(examples.sample(few).batches(size), -(-few // size)))
-    found = head_metrics.measure_heads(model, batches)
+    num_rows = min(MAX_ROWS, max(MIN_ROWS, int(TARGET_ABLATION_COST / _estimate_row_cost(model))))
+    batch_size = _choose_batch_size(model)
+    batches = list(islice(examples.sample(num_rows).batches(batch_size), -(-num_rows // batch_size)))
+    heads = head_metrics.measure_heads(model, batches)
     if model.sizes.is_causal:
         special = (tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
         length = min(model.context, INDUCTION_LENGTH)
         score, control = head_metrics.compute_induction_scores(
             model, tokenizer.vocab_size, length=length, special_ids=special
         )
-        for row in found:
-            at = row["layer"] - 1, row["head"] - 1
-            row |= {"induction": float(score[at]), "control": float(control[at])}
-    if few * _estimate_row_cost(model) <= MAX_ABLATION_COST and _can_ablate_heads(model):
-        _add_loss_increases(model, batches, examples.target, found)
-    found = [{name: _replace_nan(value) for name, value in row.items()} for row in found]
-    for row in found:
+        for row in heads:
+            index = row["layer"] - 1, row["head"] - 1
+            row |= {"induction": float(score[index]), "control": float(control[index])}
+    if num_rows * _estimate_row_cost(model) <= MAX_ABLATION_COST and _can_ablate_heads(model):
+        _add_loss_increases(model, batches, examples.target, heads)
+    heads = [{name: _replace_nan(value) for name, value in row.items()} for row in heads]
+    for row in heads:
         row |= {"copies": head_metrics.is_induction_head(row), "idle": head_metrics.is_idle_head(row)}
-    return {"rows": sum(len(batch.input_ids) for batch in batches), "heads": found}
+    return {"rows": sum(len(batch.input_ids) for batch in batches), "heads": heads}
 
 
 def _estimate_row_cost(model: Transformer) -> float:
@@ -83,13 +84,13 @@ def _estimate_row_cost(model: Transformer) -> float:
 
 
 def _choose_batch_size(model: Transformer) -> int:
-    """So many rows that their maps do not fill the memory."""
+    """Return a batch size whose attention maps fit into memory."""
     weights = model.sizes.layers * model.sizes.heads * model.context**2
     return min(MAX_BATCH_SIZE, max(1, MAX_BATCH_WEIGHTS // weights))
 
 
 def _can_ablate_heads(model: Transformer) -> bool:
-    """A user's own attention may have no place where its heads are still apart."""
+    """Return whether every layer has exactly one merge, whose input holds the separate heads."""
     from headtohead.nn.parts.merge import Merge
 
     return all(sum(isinstance(m, Merge) for m in layer.modules()) == 1 for layer in model.layers)
@@ -98,51 +99,53 @@ def _can_ablate_heads(model: Transformer) -> bool:
 def _add_loss_increases(
     model: Transformer, batches: Sequence[Any], target: Target, head_records: list[HeadRecord]
 ) -> None:
-    """How much the loss rises without each head, with a t interval over the rows that it was tried on."""
+    """Add the loss increase of each ablated head, with a t interval over rows."""
     import torch
 
     from headtohead.attention_analysis import head_metrics
     from headtohead.training.objectives import build_objective, evaluate
 
     objective, device = build_objective(target), torch.device("cpu")
-    whole = evaluate(model, objective, batches, device)
+    baseline = evaluate(model, objective, batches, device)
 
-    def score() -> np.ndarray[Any, np.dtype[np.float64]]:
+    def compute_losses() -> np.ndarray[Any, np.dtype[np.float64]]:
         return evaluate(model, objective, batches, device).losses
 
-    rises = head_metrics.compute_loss_increases(model, model.sizes.layers, model.sizes.heads, score, whole.losses)
+    increases = head_metrics.compute_loss_increases(
+        model, model.sizes.layers, model.sizes.heads, compute_losses, baseline.losses
+    )
     for row in head_records:
-        each = linearize_ratio(rises[row["layer"] - 1, row["head"] - 1], whole.counts)
-        row |= {"rise": float(each.mean()), "rise_interval": compute_mean_interval(each.tolist())}
+        contributions = linearize_ratio(increases[row["layer"] - 1, row["head"] - 1], baseline.counts)
+        row |= {"rise": float(contributions.mean()), "rise_interval": compute_mean_interval(contributions.tolist())}
 
 
 def linearize_ratio(
     totals: np.ndarray[Any, np.dtype[np.float64]], counts: np.ndarray[Any, np.dtype[np.float64]]
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Each row's share in sum(totals) / sum(counts): their mean is the ratio, and their spread its error."""
+    """Return per-row contributions to sum(totals) / sum(counts); their mean is the ratio and their spread its error."""
     ratio = totals.sum() / counts.sum()
     return np.asarray(ratio + (totals - ratio * counts) / counts.mean())
 
 
 def _replace_nan(value: Any) -> Any:
-    """What is not a number is not known."""
+    """Return None for NaN."""
     return None if isinstance(value, float) and np.isnan(value) else value
 
 
 def summarize_over_seeds(runs_by_variant: Mapping[str, Mapping[int, Run]]) -> dict[str, Any] | None:
-    """For each variant and head the mean of every measure over seeds, with a t interval; None if none was measured."""
+    """Return the mean of every metric over seeds with a t interval, per variant and head; None without data."""
     variants: dict[str, list[HeadRecord]] = {}
-    about: dict[str, Any] = {}
-    for name, found in runs_by_variant.items():
+    header: dict[str, Any] = {}
+    for name, runs in runs_by_variant.items():
         files = [
             schemas.read_validated(path, schemas.AttentionFile)
-            for run in found.values()
+            for run in runs.values()
             if (path := run.folder / FILE_NAME).is_file()
         ]
         if files:
-            about = about or {"split": files[0]["split"], "rows": files[0]["rows"]}
+            header = header or {"split": files[0]["split"], "rows": files[0]["rows"]}
             variants[name] = _aggregate_seeds([file["heads"] for file in files])
-    return {**about, "variants": variants} if variants else None
+    return {**header, "variants": variants} if variants else None
 
 
 def _aggregate_seeds(runs: Sequence[Sequence[HeadRecord]]) -> list[HeadRecord]:
@@ -156,7 +159,7 @@ def _aggregate_seeds(runs: Sequence[Sequence[HeadRecord]]) -> list[HeadRecord]:
             "head": head,
             "seeds": len(rows),
             **{name: _summarize_values([row.get(name) for row in rows]) for name in MEASURE_NAMES},
-            **{word: _count_true([row.get(word) for row in rows]) for word in ("copies", "idle")},
+            **{flag: _count_true([row.get(flag) for row in rows]) for flag in ("copies", "idle")},
         }
         for (layer, head), rows in heads.items()
     ]
@@ -168,5 +171,5 @@ def _summarize_values(values: Sequence[float | None]) -> dict[str, Any] | None:
 
 
 def _count_true(flags: Sequence[bool | None]) -> int | None:
-    """With how many seeds; None when it was never tried."""
-    return None if all(answer is None for answer in flags) else sum(bool(answer) for answer in flags)
+    """Return the number of seeds; None if it was never tested."""
+    return None if all(flag is None for flag in flags) else sum(bool(flag) for flag in flags)

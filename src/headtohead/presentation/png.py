@@ -1,7 +1,7 @@
-"""PNG pictures of weights, written by hand: a palette of 256 strengths, and a byte for each pair of tokens.
+"""Encode PNG images with a palette of 256 opacities.
 
-A picture can carry its weights more finely than eye and palette can: a chunk of our own (`loWB`) holds a second byte
-for each pixel, which viewers skip and our page reads. See https://www.w3.org/TR/png-3/.
+A private chunk (`loWB`) holds a second byte per pixel for 16-bit weights; viewers skip it and our page reads it. See
+https://www.w3.org/TR/png-3/.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ PixelArray = np.ndarray[Any, np.dtype[np.uint8]]
 Color = tuple[int, int, int]
 
 LOW_BYTE_CHUNK = b"loWB"
-"""ancillary, private, not to be copied along once the picture is edited: what the case of the letters says"""
+"""the letter case marks the chunk as ancillary, private and unsafe to copy"""
 
 
 def encode_png(pixels: PixelArray, palette: bytes, alphas: bytes, low_bytes: PixelArray | None = None) -> bytes:
-    """A picture with a palette of 256 `colours` (3 bytes each), each as opaque as `strengths` says."""
+    """Return a PNG with a palette of 256 colors (3 bytes each) and their alpha values."""
     height, width = pixels.shape
     chunks = [
         b"\x89PNG\r\n\x1a\n",
@@ -40,7 +40,7 @@ def build_data_uri(png_bytes: bytes) -> str:
 
 
 def _compress_scanlines(pixels: PixelArray) -> bytes:
-    """Lines as they are, each after a 0 that says so."""
+    """Compress scanlines with filter type 0."""
     lines = np.zeros((pixels.shape[0], pixels.shape[1] + 1), dtype=np.uint8)
     lines[:, 1:] = pixels
     return zlib.compress(lines.tobytes(), 9 if pixels.size < 2**18 else 4)
