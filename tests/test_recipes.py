@@ -14,8 +14,8 @@ from headtohead.config import loading as config_loading
 from headtohead.experiment import loading
 from headtohead.replication import claims
 from headtohead.replication.published import build_long_published_table, build_published_table
+from headtohead.tasks.registry import prepare_dataset
 from headtohead.training.devices import is_bfloat16_usable
-from headtohead.trials.dataset import prepare_dataset
 from headtohead.trials.trial import build_training, run_trial
 
 PUBLISHED = Path(__file__).parents[2] / "shared" / "published.md"

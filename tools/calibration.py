@@ -68,9 +68,9 @@ def train(job: tuple[str, str, list[int]]) -> tuple[np.ndarray, np.ndarray]:
     from headtohead.data.examples import build_evaluation_examples
     from headtohead.experiment import loading
     from headtohead.model_factory import build_model
+    from headtohead.tasks.registry import get_task, prepare_dataset
     from headtohead.training.loop import Trainer
-    from headtohead.training.objectives import build_objective, evaluate
-    from headtohead.trials.dataset import prepare_dataset
+    from headtohead.training.objectives import evaluate
 
     task, variant, seeds = job
     experiment = loading.build_experiment(TASKS[task], "calibration")
@@ -79,11 +79,11 @@ def train(job: tuple[str, str, list[int]]) -> tuple[np.ndarray, np.ndarray]:
         trial = config_loading.build_trial(experiment, variant, seed)
         prepared = prepare_dataset(trial.data, trial.task)
         tokenizer, context = prepared.tokenizer, trial.model.context
-        model = build_model(trial.model, tokenizer.vocab_size, prepared.classes, seed=seed)
+        model = build_model(trial.model, tokenizer.vocab_size, prepared.num_classes, seed=seed)
         schedule = BatchSchedule(
             prepared.encoded["train"], trial.spec.target, trial.training, trial.data, context, seed, tokenizer
         )
-        objective = build_objective(trial.spec.target)
+        objective = get_task(trial.task).build_objective(prepared)
         with tempfile.TemporaryDirectory() as folder:
             Trainer(model, objective, schedule, trial.training, seed, Path(folder)).run()
         found = []

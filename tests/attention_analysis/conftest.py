@@ -10,7 +10,7 @@ import torch
 from headtohead.config import experiment
 from headtohead.config.loading import build_trial as trial_of
 from headtohead.experiment import loading, model_io
-from headtohead.trials.dataset import prepare_dataset
+from headtohead.tasks.registry import prepare_dataset
 from headtohead.trials.trial import build_training
 
 WORDS = ["the", "people", "will", "build", "schools", "and", "honor", "law", "peace", "jobs", "we", "ask", "new", "."]

@@ -41,7 +41,7 @@ def test_a_claim_holds_exactly_when_the_verdict_is_the_one_it_asks_for(expects, 
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory):
-    from .conftest import write_text
+    from tests.conftest import write_text
 
     folder = tmp_path_factory.mktemp("answers")
     raw = {

@@ -15,7 +15,8 @@ from headtohead.experiment.run_folder import Run
 from headtohead.model_factory import build_model
 from headtohead.presentation.exports import render_csv
 from headtohead.report import charts, tables
-from headtohead.trials.dataset import prepare_dataset
+from headtohead.tasks.registry import prepare_dataset
+from headtohead.training.objectives import LanguageModelObjective
 from headtohead.trials.trial import run_trial
 
 
@@ -61,7 +62,9 @@ def test_an_attention_without_maps_costs_no_trial(small: Any, tmp_path: Path, mo
     examples = data_examples.build_evaluation_examples(
         prepared.encoded["validation"], trial.spec.target, 8, prepared.tokenizer
     )
-    trial_metrics.write_head_measures(tmp_path, model, examples, prepared.tokenizer, "validation")
+    trial_metrics.write_head_measures(
+        tmp_path, model, examples, LanguageModelObjective(), prepared.tokenizer, "validation"
+    )
     assert not (tmp_path / trial_metrics.FILE_NAME).exists()
 
 
@@ -72,12 +75,17 @@ def test_large_models_are_measured_on_fewer_rows(small: Any, monkeypatch: pytest
     examples = data_examples.build_evaluation_examples(
         prepared.encoded["validation"], trial.spec.target, 8, prepared.tokenizer
     )
-    usual = trial_metrics.compute_head_measures(model, examples, prepared.tokenizer)
+    usual = trial_metrics.compute_head_measures(model, examples, LanguageModelObjective(), prepared.tokenizer)
     monkeypatch.setattr(trial_metrics, "TARGET_ABLATION_COST", 1.0)
-    fewer = trial_metrics.compute_head_measures(model, examples, prepared.tokenizer)
+    fewer = trial_metrics.compute_head_measures(model, examples, LanguageModelObjective(), prepared.tokenizer)
     assert fewer["rows"] < usual["rows"]
     monkeypatch.setattr(trial_metrics, "MAX_ABLATION_COST", 1.0)
-    assert "rise" not in trial_metrics.compute_head_measures(model, examples, prepared.tokenizer)["heads"][0]
+    assert (
+        "rise"
+        not in trial_metrics.compute_head_measures(model, examples, LanguageModelObjective(), prepared.tokenizer)[
+            "heads"
+        ][0]
+    )
 
 
 def test_the_rise_is_per_token_and_its_rows_spread_like_a_ratio() -> None:

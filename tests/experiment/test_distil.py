@@ -17,8 +17,8 @@ from headtohead.errors import ConfigError, ModelError, RequestError
 from headtohead.experiment import loading
 from headtohead.report import write
 from headtohead.runner import run_experiment
+from headtohead.tasks.registry import prepare_dataset
 from headtohead.training.distillation_batches import DistillationBatch
-from headtohead.trials.dataset import prepare_dataset
 from headtohead.trials.trial import build_training, run_trial
 
 CPU = torch.device("cpu")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import write_text
 
 from headtohead.atomic_io import has_valid_checksum, lock_run_folder, read_json, verify_checksum, write_json
 from headtohead.config import loading as config_loading
@@ -22,8 +23,6 @@ from headtohead.findings import findings
 from headtohead.runner import run_experiment, run_search
 from headtohead.runner.verify import verify_experiment
 from headtohead.trials.trial import run_trial
-
-from .conftest import write_text
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from headtohead.runner import run_experiment, verify
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """One small experiment that several tests look at (they copy what they change)."""
-    from .conftest import write_rows, write_text
+    from tests.conftest import write_rows, write_text
 
     tmp_path = tmp_path_factory.mktemp("finished")
     write_text(tmp_path / "text")

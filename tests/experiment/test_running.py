@@ -16,7 +16,7 @@ from headtohead.errors import RunFolderError
 from headtohead.execution.worker_pool import Job
 from headtohead.experiment.run_folder import lock_folder, open_runs
 from headtohead.runner import run_experiment
-from headtohead.trials.dataset import prepare_dataset
+from headtohead.tasks.registry import prepare_dataset
 from headtohead.trials.trial import compute_model_size
 
 

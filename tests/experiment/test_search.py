@@ -61,7 +61,7 @@ class Killed:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
-    from .conftest import write_text
+    from tests.conftest import write_text
 
     root = tmp_path_factory.mktemp("search")
     file, folder = root / "grid.toml", root / "runs"

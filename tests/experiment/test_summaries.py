@@ -26,8 +26,8 @@ from headtohead.experiment.open_model import open_model
 from headtohead.pretrained.layer_dropping import StudentModel
 from headtohead.report import write
 from headtohead.runner import run_experiment
+from headtohead.tasks.registry import prepare_dataset
 from headtohead.training.distillation_batches import DistillationBatch
-from headtohead.trials.dataset import prepare_dataset
 from headtohead.trials.trial import run_trial
 
 transformers = pytest.importorskip("transformers")

@@ -14,6 +14,7 @@ import psutil
 import pytest
 import torch
 from jaxtyping import config
+from tests.conftest import write_rows, write_text
 
 from headtohead.atomic_io import read_json, read_jsonl
 from headtohead.config import loading as config_loading
@@ -26,7 +27,6 @@ from headtohead.training import checkpoints
 from headtohead.training.processes import check_rows_independent
 from headtohead.trials.trial import run_trial
 
-from .conftest import write_rows, write_text
 from .test_trial import without_times
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import write_text
 from typer.testing import CliRunner
 
 import headtohead as h2h
@@ -17,8 +18,6 @@ from headtohead.errors import MissingExtraError, RequestError
 from headtohead.execution import trackers
 from headtohead.execution.trackers import TrackerGroup
 from headtohead.experiment import loading
-
-from .conftest import write_text
 
 NO_NETWORK = """
 import os, socket

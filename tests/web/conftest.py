@@ -195,7 +195,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     from headtohead.config.loading import build_trial as trial_of
     from headtohead.experiment import loading, model_io
-    from headtohead.trials.dataset import prepare_dataset
+    from headtohead.tasks.registry import prepare_dataset
     from headtohead.trials.trial import build_training
 
     place = tmp_path_factory.mktemp("trained")

@@ -21,8 +21,8 @@ import headtohead as h2h
 from headtohead.config import experiment as config_experiment
 from headtohead.config import loading
 from headtohead.data.batches import Batch
+from headtohead.tasks.registry import prepare_dataset
 from headtohead.training.loop import Trainer
-from headtohead.trials.dataset import prepare_dataset
 from headtohead.trials.trial import build_training
 
 EVALUATION_BATCH = 16

@@ -80,7 +80,7 @@ def write_text(folder: Path, data: str, size: int) -> None:
     tokenizer of byte pairs that is learned from it once."""
     from headtohead.config import experiment, loading
     from headtohead.data import tokenizers
-    from headtohead.trials.dataset import prepare_dataset
+    from headtohead.tasks.registry import prepare_dataset
 
     from . import lessons
 

@@ -94,8 +94,8 @@ def _checkpoint(data: bytes, scratch: Path) -> None:
     import hashlib
 
     from headtohead.experiment.run_folder import Run
+    from headtohead.tasks.registry import prepare_dataset
     from headtohead.training.checkpoints import restore
-    from headtohead.trials.dataset import prepare_dataset
     from headtohead.trials.trial import build_initial_model
 
     run = world(scratch) / "baseline" / "seed-0"

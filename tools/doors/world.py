@@ -50,8 +50,8 @@ def world(place: Path, *, labels: bool = False) -> Path:
     from headtohead.experiment import loading, run_folder
     from headtohead.findings import findings
     from headtohead.runner import run_experiment
+    from headtohead.tasks.registry import prepare_dataset
     from headtohead.training import devices
-    from headtohead.trials.dataset import prepare_dataset
     from headtohead.trials.trial import build_training, run_trial
 
     os.environ["XDG_CACHE_HOME"] = str(place / "cache")

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headtohead.atomic_io import write_json
-from headtohead.config.tasks import Target
 from headtohead.errors import ModelError
 from headtohead.experiment import schemas
 from headtohead.experiment.run_folder import SCHEMA_VERSION, Run
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from headtohead.data.examples import EvaluationExamples
     from headtohead.data.tokenizers import TokenizerProtocol
     from headtohead.nn.transformer import Transformer
+    from headtohead.training.objectives import Objective
 
 FILE_NAME = "attention.json"
 MEASURE_NAMES = ("entropy", "distance", "first", "itself", "previous", "padding", "induction", "control", "rise")
@@ -38,20 +38,25 @@ HeadRecord = dict[str, Any]
 
 
 def write_head_measures(
-    folder: Path, model: Transformer, examples: EvaluationExamples, tokenizer: TokenizerProtocol, split: str
+    folder: Path,
+    model: Transformer,
+    examples: EvaluationExamples,
+    objective: Objective,
+    tokenizer: TokenizerProtocol,
+    split: str,
 ) -> None:
     """Measure every head on rows of a held-out split and write attention.json. Custom attention without maps is
     skipped.
     """
     try:
-        measures = compute_head_measures(model, examples, tokenizer)
+        measures = compute_head_measures(model, examples, objective, tokenizer)
     except ModelError:
         return
     write_json(folder / FILE_NAME, {"schema": SCHEMA_VERSION, "split": split, **measures})
 
 
 def compute_head_measures(
-    model: Transformer, examples: EvaluationExamples, tokenizer: TokenizerProtocol
+    model: Transformer, examples: EvaluationExamples, objective: Objective, tokenizer: TokenizerProtocol
 ) -> dict[str, Any]:
     """Return the number of measured rows and one row of metrics per head."""
     from headtohead.attention_analysis import head_metrics
@@ -71,7 +76,7 @@ def compute_head_measures(
             index = row["layer"] - 1, row["head"] - 1
             row |= {"induction": float(score[index]), "control": float(control[index])}
     if num_rows * _estimate_row_cost(model) <= MAX_ABLATION_COST and _can_ablate_heads(model):
-        _add_loss_increases(model, batches, examples.target, heads)
+        _add_loss_increases(model, batches, objective, heads)
     heads = [{name: _replace_nan(value) for name, value in row.items()} for row in heads]
     for row in heads:
         row |= {"copies": head_metrics.is_induction_head(row), "idle": head_metrics.is_idle_head(row)}
@@ -97,15 +102,15 @@ def _can_ablate_heads(model: Transformer) -> bool:
 
 
 def _add_loss_increases(
-    model: Transformer, batches: Sequence[Any], target: Target, head_records: list[HeadRecord]
+    model: Transformer, batches: Sequence[Any], objective: Objective, head_records: list[HeadRecord]
 ) -> None:
     """Add the loss increase of each ablated head, with a t interval over rows."""
     import torch
 
     from headtohead.attention_analysis import head_metrics
-    from headtohead.training.objectives import build_objective, evaluate
+    from headtohead.training.objectives import evaluate
 
-    objective, device = build_objective(target), torch.device("cpu")
+    device = torch.device("cpu")
     baseline = evaluate(model, objective, batches, device)
 
     def compute_losses() -> np.ndarray[Any, np.dtype[np.float64]]:

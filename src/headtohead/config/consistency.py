@@ -34,7 +34,7 @@ def check_experiment(experiment: Experiment) -> list[ValidationIssue]:
             faults.append(ValidationIssue("primary.split", "asks for validation data, and data.validation is 0"))
     metric, spec = experiment.primary.metric, experiment.spec
     if metric != spec.metric:
-        suitable = " and ".join(other.name for other in TASK_SPECS.values() if other.metric == metric)
+        suitable = ", ".join(other.name for other in TASK_SPECS.values() if other.metric == metric)
         faults.append(ValidationIssue("primary.metric", f"{metric} applies to tasks {suitable}", (spec.metric,)))
     if isinstance(model, TransformerConfig) and model.tied and spec.target.is_class:
         faults.append(ValidationIssue("model.tied", "a classifier has no output layer to tie to the embedding"))

@@ -53,6 +53,11 @@ class TaskSpec:
     """the pipeline tag of the model card"""
 
     @property
+    def scores_every_row(self) -> bool:
+        """True if example i of an evaluation is row i of the split."""
+        return self.target is not Target.MASKED_TOKEN
+
+    @property
     def metric(self) -> MetricName:
         return "accuracy" if self.target.is_class else "perplexity"
 

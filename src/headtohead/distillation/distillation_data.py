@@ -50,20 +50,19 @@ class DistillationData:
 def build_distillation_data(
     trial: experiment.Trial,
     dataset: Any,
-    run_trial: RunTrial,
+    run_trial: RunTrial | None,
     on_progress: ProgressCallback = ignore_progress,
     *,
-    use_teacher: bool = True,
     generators: TextGenerators | None = None,
 ) -> DistillationData:
     """Return the training data of a trial, computing whatever the teacher cache lacks.
 
-    With `use_teacher=False`, reference texts replace the teacher's: enough to check that a trial can run and to
+    Without `run_trial`, reference texts replace the teacher's: enough to check that a trial can run and to
     measure the time of a step.
     """
     reference_rows = build_reference_rows(trial, dataset)
-    settings = trial.training.distillation if use_teacher else None
-    if settings is None:
+    settings = trial.training.distillation
+    if settings is None or run_trial is None:
         return DistillationData(reference_rows, DistillationObjective())
     teacher = open_teacher(trial, dataset, run_trial, on_progress)
     rows = reference_rows

@@ -152,7 +152,7 @@ def list_teacher_caches(trial: experiment.Trial) -> list[Path]:
     if trial.teacher is None:
         return []
     from headtohead.distillation.teacher import list_cache_folders
-    from headtohead.trials.dataset import prepare_dataset
+    from headtohead.tasks.registry import prepare_dataset
     from headtohead.trials.trial import run_trial
 
     return list_cache_folders(trial, prepare_dataset(trial.data, trial.task), run_trial)

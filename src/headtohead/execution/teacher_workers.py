@@ -16,7 +16,7 @@ from headtohead.distillation.teacher import describe_teacher
 from headtohead.errors import TrialError
 from headtohead.execution.worker_pool import Job, WorkerPool, run_jobs
 from headtohead.progress import ProgressCallback, ignore_progress
-from headtohead.trials.dataset import prepare_dataset
+from headtohead.tasks.registry import prepare_dataset
 from headtohead.trials.trial import run_trial
 
 MAX_BATCHES_PER_JOB = 8

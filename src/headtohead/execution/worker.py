@@ -54,7 +54,7 @@ def _run_job(request: dict[str, Any], folder: Path, send: SendEvent) -> dict[str
     """Run a trial and return its scores, or generate a part of a teacher's texts and return {}."""
     from headtohead.distillation.teacher_texts import generate_batches
     from headtohead.model_cost import ModelCost
-    from headtohead.trials.dataset import prepare_dataset
+    from headtohead.tasks.registry import prepare_dataset
     from headtohead.trials.trial import run_trial
 
     trial = experiment.Trial.model_validate(request["trial"])

@@ -42,12 +42,13 @@ from headtohead.experiment.versions import collect_versions
 from headtohead.findings import findings
 from headtohead.model_cost import ModelCost
 from headtohead.progress import ProgressCallback, ignore_progress
-from headtohead.trials.dataset import Dataset, prepare_dataset
+from headtohead.tasks.dataset import Dataset
+from headtohead.tasks.registry import prepare_dataset
+from headtohead.trials.outputs import remove_checkpoints
 from headtohead.trials.trial import (
     build_training,
     compute_model_size,
     estimate_seconds,
-    remove_checkpoints,
 )
 
 DEFAULT_RUNS_FOLDER = Path("runs")
@@ -141,7 +142,7 @@ def describe_corpus(experiment: experiment.Experiment) -> dict[str, Any]:
             "unknown": unknown,
         }
     # Scores can be told apart by row only where an example is a row, and not a block of a stream.
-    by_row = trial.spec.target.is_class or trial.data.rows == "sentences"
+    by_row = trial.spec.scores_every_row and (trial.spec.target.is_class or trial.data.rows == "sentences")
     unseen = {
         split.name: np.flatnonzero(leakage.compute_unseen_mask(texts, split.name)).tolist()
         for split in texts.get_test_splits()
@@ -226,7 +227,7 @@ def check_runnable(experiment: experiment.Experiment) -> dict[str, ModelCost]:
         sizes[variant] = compute_model_size(trial, prepared)
         with tempfile.TemporaryDirectory() as scratch:
             build_training(
-                trial, prepared, Path(scratch), torch.device("cpu"), use_teacher=False, model_size=sizes[variant]
+                trial, prepared, Path(scratch), torch.device("cpu"), with_dependencies=False, model_size=sizes[variant]
             )
     return sizes
 

@@ -49,7 +49,7 @@ from headtohead.runner.run_experiment import DEFAULT_RUNS_FOLDER, ExperimentOutc
 from headtohead.search import points as known
 from headtohead.search import pruning, samplers
 from headtohead.search.points import SearchJournal, SearchPoint
-from headtohead.trials.dataset import prepare_dataset
+from headtohead.tasks.registry import prepare_dataset
 from headtohead.trials.trial import build_training, estimate_seconds
 
 CPU = torch.device("cpu")
@@ -134,7 +134,11 @@ def check_search(experiment: config_experiment.Experiment) -> None:
         try:
             with tempfile.TemporaryDirectory() as scratch:
                 build_training(
-                    different, prepare_dataset(different.data, different.task), Path(scratch), CPU, use_teacher=False
+                    different,
+                    prepare_dataset(different.data, different.task),
+                    Path(scratch),
+                    CPU,
+                    with_dependencies=False,
                 )
         except (HeadToHeadError, ValueError) as error:
             said = ", ".join(f"{name} = {value!r}" for name, value in settings.items())

@@ -24,8 +24,9 @@ from headtohead.experiment import model_io, run_folder, schemas, trust
 from headtohead.experiment.run_folder import ExperimentRuns, Run
 from headtohead.findings import findings
 from headtohead.search import points
-from headtohead.trials.dataset import prepare_dataset
-from headtohead.trials.trial import evaluate_splits, run_trial
+from headtohead.tasks.registry import prepare_dataset
+from headtohead.trials.evaluation import evaluate_splits
+from headtohead.trials.trial import run_trial
 
 MISMATCH_MESSAGE = "is not what the runs give"
 JOURNAL_SEAL_KEY = f"search.seals.{points.JOURNAL_FILE}"

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headtohead.config.tasks import Target
 from headtohead.data.batches import IGNORE_INDEX, Batch
 from headtohead.nn.transformer import Transformer
 from headtohead.training.cross_entropy import chunked_linear_cross_entropy, score_predictions
@@ -120,11 +119,6 @@ class ClassificationObjective:
             "labels": batch.labels,
             "guessed": guessed,
         }
-
-
-def build_objective(target: Target) -> Objective:
-    """Return the objective that trains and scores predictions of this kind."""
-    return ClassificationObjective() if target.is_class else LanguageModelObjective()
 
 
 @torch.no_grad()

@@ -10,22 +10,14 @@ from torch import Tensor
 from headtohead.config import experiment
 from headtohead.config.experiment import BASELINE
 from headtohead.config.loading import build_trial as trial_of
-from headtohead.config.tasks import Target
-from headtohead.data.batches import IGNORE_INDEX, Batch, TokenRows
-from headtohead.trials.dataset import Dataset, prepare_dataset
-from headtohead.trials.trial import build_batches_and_objective
+from headtohead.data.batches import Batch, TokenRows
+from headtohead.tasks.base import Task
+from headtohead.tasks.dataset import Dataset
+from headtohead.tasks.registry import get_task, prepare_dataset
 
 TENSOR_DESCRIPTIONS = {
-    Target.NEXT_TOKEN: {
-        "input_ids": "the tokens that the model reads, as numbers",
-        "labels": f"the token that comes next at each place; {IGNORE_INDEX} counts for nothing",
-        "attention_mask": "true where there is text, false on padding",
-    },
-    Target.CLASS: {
-        "input_ids": "the tokens that the model reads, as numbers",
-        "labels": "the class of each text",
-        "attention_mask": "true where there is text, false on padding",
-    },
+    "input_ids": "token ids, the model's input",
+    "attention_mask": "true on text, false on padding",
 }
 
 
@@ -64,14 +56,13 @@ def summarize_first_batch(experiment: experiment.Experiment, seed: int = 0) -> B
     trial = trial_of(experiment, BASELINE, seed)
     prepared = prepare_dataset(trial.data, trial.task)
     tokenizer = prepared.tokenizer
-    schedule, _ = build_batches_and_objective(trial, prepared, use_teacher=False)
+    task = get_task(trial.task)
+    schedule, _ = task.build_training_data(trial, prepared)
     train = schedule.encoded
     batch = schedule.batch(0)
     named = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask, "labels": batch.labels}
     tensors = tuple(
-        _summarize_tensor(name, tensor, trial.spec.target, prepared)
-        for name, tensor in named.items()
-        if isinstance(tensor, Tensor)
+        _summarize_tensor(name, tensor, task, prepared) for name, tensor in named.items() if isinstance(tensor, Tensor)
     )
     length = batch.input_ids.shape[1] if batch.attention_mask is None else int(batch.attention_mask[0].sum())
     ids = batch.input_ids[0, :length].tolist()
@@ -86,15 +77,15 @@ def summarize_first_batch(experiment: experiment.Experiment, seed: int = 0) -> B
         tensors,
         tuple(tokenizer.id_to_token(i) for i in ids),
         tokenizer.decode(ids),
-        _decode_target(batch, prepared, length),
+        task.describe_labels(batch, prepared, length),
         notes,
     )
 
 
-def _summarize_tensor(name: str, tensor: Tensor, target: Target, dataset: Dataset) -> TensorSummary:
-    meaning = TENSOR_DESCRIPTIONS[target][name]
-    if name == "labels" and dataset.corpus.label_names:
-        meaning += ": " + ", ".join(f"{i} is {label}" for i, label in enumerate(dataset.corpus.label_names))
+def _summarize_tensor(name: str, tensor: Tensor, task: Task, dataset: Dataset) -> TensorSummary:
+    meaning = TENSOR_DESCRIPTIONS.get(name, task.label_description)
+    if name == "labels" and dataset.label_names:
+        meaning += ": " + ", ".join(f"{i} is {label}" for i, label in enumerate(dataset.label_names))
     return TensorSummary(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), meaning)
 
 
@@ -113,10 +104,3 @@ def _describe_padding(batch: Batch, train_rows: Any, trial: experiment.Trial) ->
     if cut:
         notes.append(f"{cut:,} of {len(train_rows):,} training rows are longer than {room} and lose their end")
     return notes
-
-
-def _decode_target(batch: Batch, dataset: Dataset, length: int) -> str:
-    if batch.labels.dim() == 1:
-        return dataset.corpus.label_names[int(batch.labels[0])]
-    said = [int(i) for i in batch.labels[0, :length] if int(i) != IGNORE_INDEX]
-    return dataset.tokenizer.decode(said)

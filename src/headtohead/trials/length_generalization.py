@@ -1,4 +1,4 @@
-"""Other lengths of input than a model was trained with: how well it does there, and what a step costs there."""
+"""Scores and costs of a model at input lengths other than the one it was trained with."""
 
 from __future__ import annotations
 
@@ -9,17 +9,13 @@ import torch
 from torch import Tensor
 
 from headtohead.config import model as config_model
-from headtohead.config.tasks import Target
-from headtohead.data import batches
-from headtohead.data import examples as data_examples
-from headtohead.data.batches import TokenRows
-from headtohead.data.tokenizers import TokenizerProtocol
 from headtohead.errors import ModelError
 from headtohead.model_factory import build_model
-from headtohead.nn.custom_model import CustomModel
 from headtohead.nn.transformer import Transformer
+from headtohead.tasks.base import Task, TrialModel
+from headtohead.tasks.dataset import Dataset
 from headtohead.training.loop import summarize_evaluation
-from headtohead.training.objectives import build_objective, evaluate
+from headtohead.training.objectives import evaluate
 
 TOKENS_PER_BATCH = 512
 """tokens of a batch, whatever their length: what grows with the length is the length's doing"""
@@ -28,72 +24,38 @@ NUM_COST_REPEATS = 3
 
 
 def evaluate_at_lengths(
-    model: Transformer | CustomModel,
-    target: Target,
-    tokenizer: TokenizerProtocol,
-    held_out_splits: dict[str, batches.EncodedSplit],
-    context_lengths: tuple[int, ...],
+    model: TrialModel, task: Task, dataset: Dataset, context_lengths: tuple[int, ...]
 ) -> list[dict[str, Any]]:
-    """The held-out texts read in pieces of each length: the scores and the time, or why the model cannot."""
+    """Return scores and time of each test split read in pieces of each length, or the error that a model raised."""
     return [
-        _evaluate_at_length(model, target, tokenizer, name, held_out_splits[name], at)
-        for at in context_lengths
-        for name in held_out_splits
+        _evaluate_at_length(model, task, dataset, split.name, length)
+        for length in context_lengths
+        for split in dataset.corpus.get_test_splits()
     ]
 
 
 def _evaluate_at_length(
-    model: Transformer | CustomModel,
-    target: Target,
-    tokenizer: TokenizerProtocol,
-    split: str,
-    encoded: batches.EncodedSplit,
-    context_length: int,
+    model: TrialModel, task: Task, dataset: Dataset, split: str, context_length: int
 ) -> dict[str, Any]:
     row = {"split": split, "context": context_length}
-    if target.is_class and isinstance(encoded, TokenRows):
-        encoded = join_rows_by_label(encoded, context_length)
-    examples = data_examples.build_evaluation_examples(encoded, target, context_length, tokenizer)
-    objective = build_objective(target)
-    began = time.perf_counter()
+    encoded = task.join_rows(dataset.encoded[split], context_length)
+    examples = task.build_examples(dataset, encoded, context_length)
+    batches = examples.batches(max(1, TOKENS_PER_BATCH // context_length))
+    started = time.perf_counter()
     try:
-        found = evaluate(
-            model, objective, examples.batches(max(1, TOKENS_PER_BATCH // context_length)), torch.device("cpu")
-        )
+        evaluation = evaluate(model, task.build_objective(dataset), batches, torch.device("cpu"))
     except ModelError as error:
         return {**row, "error": str(error)}
-    except (RuntimeError, IndexError) as error:  # a network of the user's own: whatever it says
+    except (RuntimeError, IndexError) as error:  # a custom network may raise anything
         if isinstance(model, Transformer):
             raise
         return {**row, "error": f"{type(error).__name__}: {error}"}
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - started
     return {
         **row,
-        **summarize_evaluation(found, objective.metric),
+        **summarize_evaluation(evaluation, task.spec.metric),
         "seconds_per_1000_tokens": 1000 * seconds / len(encoded.tokens),
     }
-
-
-def join_rows_by_label(rows: TokenRows, max_tokens: int) -> TokenRows:
-    """Rows of one class joined to texts of up to so many tokens. A longer text holds more evidence, so that a model
-    that can use it does better; a row that is longer by itself stays alone."""
-    assert rows.labels is not None
-    pieces: list[Tensor] = []
-    labels: list[int] = []
-    for label in range(int(rows.labels.max()) + 1):
-        text: list[Tensor] = []
-        for i in torch.nonzero(rows.labels == label).flatten().tolist():
-            row = rows.tokens[rows.offsets[i] : rows.offsets[i + 1]]
-            if text and sum(map(len, text)) + len(row) > max_tokens:
-                pieces.append(torch.cat(text))
-                labels.append(label)
-                text = []
-            text.append(row)
-        if text:
-            pieces.append(torch.cat(text))
-            labels.append(label)
-    offsets = torch.tensor([0, *(len(piece) for piece in pieces)]).cumsum(0)
-    return TokenRows(rows.name, torch.cat(pieces), offsets, torch.tensor(labels))
 
 
 def measure_costs_at_lengths(

@@ -17,7 +17,7 @@ from headtohead.config.tasks import Target
 from headtohead.errors import ConfigError, DataError, ModelError
 from headtohead.experiment import encoder_inputs, inference, loading, model_io
 from headtohead.runner import run_experiment
-from headtohead.trials.dataset import prepare_dataset
+from headtohead.tasks.registry import prepare_dataset
 from headtohead.trials.inspect_batch import summarize_first_batch
 from headtohead.trials.trial import build_training, run_trial
 
@@ -237,7 +237,7 @@ def test_an_optimizer_that_does_not_exist_is_an_error(experiment):
         ({"model": {"head": "kept", "pool": "mean"}}, r"leave out pool"),
         ({"model": {"layers": 2}}, r"unknown key.*\s+allowed: pretrained, max_length, pool"),
         ({"task": "classify"}, r"task: is 'classify', and model.pretrained is for tasks? finetune"),
-        ({"primary": {"metric": "perplexity"}}, r"perplexity belongs to tasks? language-model"),
+        ({"primary": {"metric": "perplexity"}}, r"perplexity applies to tasks language-model, masked-lm, distil"),
         ({"probe": {"contexts": [16]}}, r"contexts and costs are not for task finetune"),
     ],
 )

@@ -134,7 +134,7 @@ def test_best_weights_are_chosen_by_validation_data_only(small, tmp_path):
 def test_early_stop_stops(small, tmp_path):
     changes = {**HARD, "training": {**HARD["training"], "steps": 400, "early_stopping": {"patience": 2}}}
     result = run_trial(config_loading.build_trial(small(**changes), "baseline", 0), tmp_path / "run")
-    assert result["trained"]["stopped_early"]
+    assert result["trained"]["is_stopped_early"]
     assert result["trained"]["steps"] < 400
 
 
@@ -153,7 +153,7 @@ def test_a_folder_of_another_trial_is_refused(small, tmp_path):
 def test_a_damaged_checkpoint_is_named_and_not_used(small, tmp_path):
     trial = config_loading.build_trial(small(), "baseline", 0)
     run_trial(trial, tmp_path / "run")
-    from headtohead.trials.dataset import prepare_dataset
+    from headtohead.tasks.registry import prepare_dataset
     from headtohead.trials.trial import build_training
 
     folder = tmp_path / "other"

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from headtohead.config import model
 from headtohead.data.batches import TokenRows
-from headtohead.trials.length_generalization import join_rows_by_label, measure_costs_at_lengths
+from headtohead.tasks.classification import join_rows_by_label
+from headtohead.trials.length_generalization import measure_costs_at_lengths
 
 
 @settings(max_examples=50, deadline=None)

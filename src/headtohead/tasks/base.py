@@ -1,0 +1,100 @@
+"""The interface of a task. A task is one object: it loads the data, builds the model, the batches and the objective,
+and decides what is evaluated and shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+from headtohead.config.data import DataConfig
+from headtohead.config.experiment import Trial
+from headtohead.config.pretrained import PretrainedModelConfig
+from headtohead.config.tasks import TaskSpec
+from headtohead.data import token_cache
+from headtohead.data.batches import IGNORE_INDEX, Batch, BatchSchedule, EncodedSplit, count_tokens
+from headtohead.data.examples import EvaluationExamples, build_evaluation_examples
+from headtohead.distillation.teacher import RunTrial
+from headtohead.experiment.model_io import SavedModel
+from headtohead.model_factory import build_model
+from headtohead.nn.custom_model import CustomModel
+from headtohead.nn.transformer import Transformer
+from headtohead.pretrained.classifier import EncoderClassifier
+from headtohead.pretrained.layer_dropping import StudentModel
+from headtohead.tasks.dataset import Dataset
+from headtohead.training.objectives import Objective
+
+AUDIT_BATCH_SIZE = 8
+NUM_TRAIN_EVAL_EXAMPLES = 256
+"""rows or blocks of the training split that are scored during training"""
+
+TrialModel = Transformer | CustomModel | EncoderClassifier | StudentModel
+
+
+class Task:
+    """One task. Subclasses set `spec` and override what differs."""
+
+    spec: ClassVar[TaskSpec]
+    required_audits: ClassVar[tuple[str, ...]] = ("batch", "repeatable", "padding")
+    """audits of the trained model that must apply to every model of this task"""
+    label_description: ClassVar[str]
+    """what the labels of a batch are, for `h2h inspect`"""
+
+    def load_dataset(self, data: DataConfig) -> Dataset:
+        """Read, split and tokenize the corpus, or open it in the token cache."""
+        corpus = token_cache.load_tokenized_corpus(data, has_labels=self.spec.target.is_class)
+        return Dataset(corpus.corpus, corpus.tokenizer, corpus.encoded, corpus.corpus.label_names)
+
+    def build_model(self, trial: Trial, dataset: Dataset, run_trial: RunTrial | None = None) -> TrialModel:
+        """Return the trial's model at step 0. Without `run_trial`, models that it depends on are not trained."""
+        vocab_size = dataset.tokenizer.vocab_size
+        is_pretrained = isinstance(trial.model, PretrainedModelConfig)
+        return build_model(
+            trial.model,
+            vocab_size,
+            dataset.num_classes,
+            is_causal=self.spec.target.is_causal,
+            seed=trial.seed,
+            token_counts=None if is_pretrained else count_tokens(dataset.encoded["train"], vocab_size),
+        )
+
+    def build_objective(self, dataset: Dataset) -> Objective:
+        """Return the objective that scores the model and, unless there is a teacher, trains it."""
+        raise NotImplementedError
+
+    def build_training_data(
+        self, trial: Trial, dataset: Dataset, run_trial: RunTrial | None = None
+    ) -> tuple[BatchSchedule, Objective]:
+        """Return the training batches and the objective to minimise. Without `run_trial`, a teacher is not trained."""
+        arguments = (trial.training, trial.data, trial.model.context, trial.seed, dataset.tokenizer)
+        batches = BatchSchedule(dataset.encoded["train"], self.spec.target, *arguments)
+        return batches, self.build_objective(dataset)
+
+    def build_examples(self, dataset: Dataset, encoded: EncodedSplit, context: int) -> EvaluationExamples:
+        """Return the evaluation examples of a split for a model of this context."""
+        return build_evaluation_examples(encoded, self.spec.target, context, dataset.tokenizer)
+
+    def build_split_examples(self, trial: Trial, dataset: Dataset, split: str) -> EvaluationExamples:
+        """Return the examples of a named split. The training split is sampled: scoring all of it would cost more than
+        training."""
+        examples = self.build_examples(dataset, dataset.encoded[split], trial.model.context)
+        return examples.sample(NUM_TRAIN_EVAL_EXAMPLES) if split == "train" else examples
+
+    def build_audit_batch(self, trial: Trial, dataset: Dataset) -> Batch:
+        """Return a small batch of training text, to measure the loss before training."""
+        return next(self.build_split_examples(trial, dataset, "train").batches(AUDIT_BATCH_SIZE))
+
+    def join_rows(self, encoded: EncodedSplit, max_tokens: int) -> EncodedSplit:
+        """Return the split as evaluated at another input length."""
+        return encoded
+
+    def score_sentence(self, model: SavedModel, text: str) -> dict[str, Any]:
+        """Return what the model says about a probe sentence."""
+        raise NotImplementedError
+
+    def describe_labels(self, batch: Batch, dataset: Dataset, length: int) -> str:
+        """Return the labels of the first row as text."""
+        return dataset.tokenizer.decode([int(i) for i in batch.labels[0, :length] if int(i) != IGNORE_INDEX])
+
+    def write_outputs(self, trial: Trial, dataset: Dataset, model: TrialModel, folder: Path) -> dict[str, Any]:
+        """Write files of this task alone to the run folder; return entries for result.json."""
+        return {}

@@ -1,0 +1,60 @@
+"""Classification: an encoder predicts the class of a text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headtohead.config.tasks import CLASSIFY
+from headtohead.data.batches import Batch, EncodedSplit, TokenRows
+from headtohead.experiment import inference
+from headtohead.experiment.model_io import SavedModel
+from headtohead.tasks.base import Task
+from headtohead.tasks.dataset import Dataset
+from headtohead.training.objectives import ClassificationObjective, Objective
+
+
+class ClassificationTask(Task):
+    """Read labelled rows, predict the class of each, report accuracy."""
+
+    spec = CLASSIFY
+    label_description = "the class of each text"
+
+    def build_objective(self, dataset: Dataset) -> Objective:
+        return ClassificationObjective()
+
+    def join_rows(self, encoded: EncodedSplit, max_tokens: int) -> EncodedSplit:
+        return join_rows_by_label(encoded, max_tokens) if isinstance(encoded, TokenRows) else encoded
+
+    def score_sentence(self, model: SavedModel, text: str) -> dict[str, Any]:
+        return inference.predict_class(model, text)
+
+    def describe_labels(self, batch: Batch, dataset: Dataset, length: int) -> str:
+        return dataset.label_names[int(batch.labels[0])]
+
+
+def join_rows_by_label(rows: TokenRows, max_tokens: int) -> TokenRows:
+    """Concatenate rows of the same class into texts of up to `max_tokens` tokens.
+
+    A longer text holds more evidence, so a model that can use it scores higher. A row longer than the limit stays
+    alone.
+    """
+    assert rows.labels is not None
+    pieces: list[Tensor] = []
+    labels: list[int] = []
+    for label in range(int(rows.labels.max()) + 1):
+        text: list[Tensor] = []
+        for index in torch.nonzero(rows.labels == label).flatten().tolist():
+            row = rows.tokens[rows.offsets[index] : rows.offsets[index + 1]]
+            if text and sum(map(len, text)) + len(row) > max_tokens:
+                pieces.append(torch.cat(text))
+                labels.append(label)
+                text = []
+            text.append(row)
+        if text:
+            pieces.append(torch.cat(text))
+            labels.append(label)
+    offsets = torch.tensor([0, *(len(piece) for piece in pieces)]).cumsum(0)
+    return TokenRows(rows.name, torch.cat(pieces), offsets, torch.tensor(labels))

@@ -1,0 +1,30 @@
+"""The dataset of a trial: corpus, tokenizer and encoded splits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from headtohead.data.sources.documents import SummarizationCorpus
+from headtohead.data.splits import Corpus
+from headtohead.data.tokenizers import CorpusTokenizer
+from headtohead.pretrained.tokenizer import PretrainedTokenizer
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """An encoded corpus. All trials with the same data share it."""
+
+    corpus: Corpus
+    tokenizer: CorpusTokenizer | PretrainedTokenizer
+    encoded: dict[str, Any]
+    """split name -> TokenStream or TokenRows"""
+    label_names: tuple[str, ...] = ()
+    """the classes to predict; empty if the task predicts tokens"""
+    documents: SummarizationCorpus | None = None
+    """the documents with reference summaries, if the corpus has them"""
+
+    @property
+    def num_classes(self) -> int | None:
+        """The size of a classification head, or None for a vocabulary head."""
+        return len(self.label_names) or None

@@ -1,0 +1,66 @@
+"""Distillation: a student learns from reference texts, from a teacher's texts or from its logits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from headtohead.atomic_io import append_jsonl
+from headtohead.config.data import DataConfig
+from headtohead.config.experiment import Trial
+from headtohead.config.tasks import DISTIL
+from headtohead.data.batches import BatchSchedule, EncodedSplit
+from headtohead.data.examples import EvaluationExamples
+from headtohead.data.sft import PromptedRows, build_prompted_examples
+from headtohead.distillation import summarization
+from headtohead.distillation.distillation_data import build_distillation_data
+from headtohead.distillation.teacher import RunTrial, build_teacher_strategy
+from headtohead.distillation.teacher_texts import build_summary_prompts
+from headtohead.tasks.base import TrialModel
+from headtohead.tasks.dataset import Dataset
+from headtohead.tasks.language_model import LanguageModelTask
+from headtohead.training.distillation_batches import DistillationObjective
+from headtohead.training.objectives import Objective
+
+
+class DistillationTask(LanguageModelTask):
+    """Read running text or documents with summaries, predict each next token, report perplexity and ROUGE."""
+
+    spec = DISTIL
+
+    def load_dataset(self, data: DataConfig) -> Dataset:
+        if data.tokens.kind != "pretrained":
+            return super().load_dataset(data)
+        corpus, tokenizer, encoded, documents = summarization.prepare_documents(data)
+        return Dataset(corpus, tokenizer, encoded, documents=documents)
+
+    def build_objective(self, dataset: Dataset) -> Objective:
+        return DistillationObjective()
+
+    def build_training_data(
+        self, trial: Trial, dataset: Dataset, run_trial: RunTrial | None = None
+    ) -> tuple[BatchSchedule, Objective]:
+        data = build_distillation_data(trial, dataset, run_trial)
+        return data.schedule(trial, dataset.tokenizer), data.objective
+
+    def build_examples(self, dataset: Dataset, encoded: EncodedSplit, context: int) -> EvaluationExamples:
+        if isinstance(encoded, PromptedRows):
+            return build_prompted_examples(encoded, context, dataset.tokenizer.pad_id or 0)
+        return super().build_examples(dataset, encoded, context)
+
+    def write_outputs(self, trial: Trial, dataset: Dataset, model: TrialModel, folder: Path) -> dict[str, Any]:
+        """Write a summary of each test document with its scores. Seed 0 also measures the time per summary."""
+        if dataset.documents is None or trial.teacher is None or trial.choosing:
+            return {}
+        model.eval().cpu()
+        strategy, max_new_tokens = build_teacher_strategy(trial.teacher), trial.teacher.max_new_tokens
+        prompts = build_summary_prompts(trial.data, dataset, dataset.tokenizer, "test")
+        summaries = summarization.generate_summaries(model, dataset.tokenizer, prompts, strategy, max_new_tokens)
+        path = folder / summarization.SUMMARIES_FILE
+        path.unlink(missing_ok=True)
+        for document, summary in zip(dataset.documents.splits["test"], summaries, strict=True):
+            append_jsonl(path, summarization.score_summary(document, summary.text, summary.ended))
+        if trial.seed != 0:
+            return {}
+        seconds = summarization.measure_seconds_per_summary(model, dataset.tokenizer, prompts, strategy, max_new_tokens)
+        return {"seconds_per_summary": seconds}

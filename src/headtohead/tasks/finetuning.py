@@ -1,0 +1,22 @@
+"""Fine-tuning: classification with a pretrained encoder and its tokenizer."""
+
+from __future__ import annotations
+
+from headtohead.config.data import DataConfig
+from headtohead.config.tasks import FINETUNE
+from headtohead.data.sources import loading
+from headtohead.experiment import encoder_inputs
+from headtohead.tasks.classification import ClassificationTask
+from headtohead.tasks.dataset import Dataset
+
+
+class FinetuningTask(ClassificationTask):
+    """Read labelled rows with the encoder's tokenizer, predict the class of each, report accuracy."""
+
+    spec = FINETUNE
+
+    def load_dataset(self, data: DataConfig) -> Dataset:
+        corpus = loading.load_corpus(data, has_labels=True)
+        tokenizer = encoder_inputs.load_tokenizer(data.tokens)
+        encoded = encoder_inputs.encode_splits(corpus, tokenizer, data.tokens)
+        return Dataset(corpus, tokenizer, encoded, corpus.label_names)

@@ -1,0 +1,27 @@
+"""Language modelling: a decoder predicts the next token of running text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headtohead.config.tasks import LANGUAGE_MODEL
+from headtohead.data.batches import IGNORE_INDEX
+from headtohead.experiment import inference
+from headtohead.experiment.model_io import SavedModel
+from headtohead.tasks.base import Task
+from headtohead.tasks.dataset import Dataset
+from headtohead.training.objectives import LanguageModelObjective, Objective
+
+
+class LanguageModelTask(Task):
+    """Read a stream or sentences, predict each next token, report perplexity."""
+
+    spec = LANGUAGE_MODEL
+    required_audits = ("causality", *Task.required_audits)
+    label_description = f"the next token at each position; {IGNORE_INDEX} outside the loss"
+
+    def build_objective(self, dataset: Dataset) -> Objective:
+        return LanguageModelObjective()
+
+    def score_sentence(self, model: SavedModel, text: str) -> dict[str, Any]:
+        return inference.score_text(model, text)

@@ -1,0 +1,172 @@
+"""Write the files of a finished trial: scores, audits, probes, attention maps and the result."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.numpy import save as pack
+
+from headtohead import rng
+from headtohead.atomic_io import compute_sha256, write_bytes, write_json
+from headtohead.attention_analysis import trial_metrics
+from headtohead.audit import model_audit
+from headtohead.audit.model_checks import initialization
+from headtohead.config.experiment import Trial
+from headtohead.experiment.model_io import SavedModel
+from headtohead.experiment.run_folder import SCHEMA_VERSION
+from headtohead.generation.generate import sample_continuation_ids
+from headtohead.nn.transformer import Transformer
+from headtohead.pretrained.classifier import EncoderClassifier
+from headtohead.tasks.base import Task, TrialModel
+from headtohead.tasks.dataset import Dataset
+from headtohead.training.loop import TrainingResult, summarize_evaluation
+from headtohead.training.objectives import Evaluation
+from headtohead.trials import length_generalization
+
+SAMPLE_MAX_NEW_TOKENS = 30
+
+GetModel = Callable[[], TrialModel]
+
+
+def write_scores(folder: Path, evaluations: dict[str, Evaluation]) -> None:
+    """Write the scores of each example of each split to scores.safetensors."""
+    arrays: dict[str, np.ndarray[Any, np.dtype[Any]]] = {}
+    for name, evaluation in evaluations.items():
+        arrays |= {f"{name}.{column}": values for column, values in evaluation.columns.items()}
+    write_bytes(folder / "scores.safetensors", pack(arrays))
+
+
+def write_analyses(
+    task: Task, trial: Trial, dataset: Dataset, model: TrialModel, get_initial_model: GetModel, folder: Path
+) -> None:
+    """Write audits, probes, attention maps, head measures and length generalization to the run folder."""
+    if trial.seed == 0:  # other seeds have the same architecture
+        _write_audits(task, trial, dataset, model, get_initial_model, folder)
+    _write_probes(task, trial, dataset, model, get_initial_model, folder)
+    if isinstance(model, Transformer):
+        _write_head_measures(task, trial, dataset, model, folder)
+    _write_length_generalization(task, trial, dataset, model, folder)
+
+
+def _write_audits(
+    task: Task, trial: Trial, dataset: Dataset, model: TrialModel, get_initial_model: GetModel, folder: Path
+) -> None:
+    target, vocab_size, num_classes = task.spec.target, dataset.tokenizer.vocab_size, dataset.num_classes
+    results = [
+        *initialization.audit_untrained_model(
+            get_initial_model(),
+            task.build_audit_batch(trial, dataset),
+            target=target,
+            vocab_size=vocab_size,
+            num_classes=num_classes,
+        ),
+        *model_audit.audit_model(
+            model.cpu(),
+            target=target,
+            vocab_size=vocab_size,
+            context=trial.model.context,
+            num_classes=num_classes,
+            pad_id=dataset.tokenizer.pad_id,
+        ),
+    ]
+    write_json(folder / "audits.json", {"schema": SCHEMA_VERSION, "audits": [result.to_dict() for result in results]})
+
+
+def _write_probes(
+    task: Task, trial: Trial, dataset: Dataset, model: TrialModel, get_initial_model: GetModel, folder: Path
+) -> None:
+    """Continue the probe prompts, score or classify the probe sentences, and map attention on the first text."""
+    tokenizer = dataset.tokenizer
+    model.eval().cpu()
+    saved_model = SavedModel(model, tokenizer, task.spec.target, dataset.label_names, trial, folder)
+    samples = []
+    for prompt in trial.probe.prompts if task.spec.target.is_causal else ():
+        assert not isinstance(model, EncoderClassifier)
+        for sample in range(trial.probe.samples):
+            seed = rng.derive_seed(trial.seed, "sample", sample) if sample else trial.seed
+            ids = sample_continuation_ids(
+                model, tokenizer.encode(prompt), SAMPLE_MAX_NEW_TOKENS, seed=seed, stop_token_id=tokenizer.eos_id
+            )
+            samples.append({"prompt": prompt, "text": tokenizer.decode(ids)})
+    sentences = {name: task.score_sentence(saved_model, text) for name, text in trial.probe.sentences.items()}
+    write_json(folder / "probes.json", {"samples": samples, "sentences": sentences})
+    texts = [*trial.probe.sentences.values(), *trial.probe.prompts]
+    if texts and isinstance(model, Transformer):
+        _write_attention_maps(trial, dataset, model, get_initial_model, texts[0], folder)
+
+
+def _write_attention_maps(
+    trial: Trial, dataset: Dataset, model: Transformer, get_initial_model: GetModel, text: str, folder: Path
+) -> None:
+    """Write the attention weights on one text before and after training."""
+    ids = dataset.tokenizer.encode(text)[: trial.model.context]
+    arrays = {}
+    with torch.no_grad():
+        for stage, network in (("before", get_initial_model().eval()), ("after", model)):
+            for layer, weights in enumerate(network(torch.tensor([ids]), output_attentions=True).attentions or ()):
+                arrays[f"{stage}.{layer}"] = weights[0].to(torch.float32).numpy()
+    write_bytes(folder / "maps.safetensors", pack(arrays))
+    write_json(folder / "maps.json", {"text": text, "tokens": [dataset.tokenizer.id_to_token(i) for i in ids]})
+
+
+def _write_head_measures(task: Task, trial: Trial, dataset: Dataset, model: Transformer, folder: Path) -> None:
+    """Measure each attention head on validation data if there is any: nothing is selected by it."""
+    validation = [split.name for split in dataset.corpus.splits.values() if split.role == "validation"]
+    (name, *_) = [*validation, *(split.name for split in dataset.corpus.get_test_splits()), "train"]
+    examples = task.build_split_examples(trial, dataset, name)
+    objective = task.build_objective(dataset)
+    trial_metrics.write_head_measures(folder, model, examples, objective, dataset.tokenizer, name)
+
+
+def _write_length_generalization(task: Task, trial: Trial, dataset: Dataset, model: TrialModel, folder: Path) -> None:
+    """Evaluate at the context lengths of the probe. Costs are measured for seed 0 only."""
+    contexts, cost_contexts = trial.probe.contexts, trial.probe.costs if trial.seed == 0 else ()
+    if not contexts and not cost_contexts:
+        return
+    lengths = {
+        "schema": SCHEMA_VERSION,
+        "contexts": length_generalization.evaluate_at_lengths(model, task, dataset, contexts),
+        "costs": length_generalization.measure_costs_at_lengths(
+            trial.model, dataset.tokenizer.vocab_size, dataset.num_classes, cost_contexts
+        ),
+    }
+    write_json(folder / "lengths.json", lengths)
+
+
+def build_result(
+    trial: Trial, folder: Path, training_result: TrainingResult, evaluations: dict[str, Evaluation], seconds: float
+) -> dict[str, Any]:
+    """Return the content of result.json: scores, training summary and the checksum of every file in the folder."""
+    metric = trial.spec.metric
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("."))
+    checksums = {
+        str(p.relative_to(folder)): compute_sha256(p)
+        for p in files
+        if not p.is_relative_to(folder / "own" / "__pycache__")
+        and not p.relative_to(folder).parts[0].startswith(("checkpoint-", "best-"))
+        and p.name not in ("result.json", "failure.json")
+    }
+    return {
+        "schema": SCHEMA_VERSION,
+        "variant": trial.variant,
+        "seed": trial.seed,
+        "metric": metric,
+        "scores": {name: summarize_evaluation(evaluation, metric) for name, evaluation in evaluations.items()},
+        "trained": {k: (None if v != v else v) for k, v in asdict(training_result).items()},
+        "trial_seconds": round(seconds, 3),
+        "sha256": checksums,
+    }
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove the checkpoints of a finished trial."""
+    for checkpoint in folder.glob("checkpoint-*"):
+        shutil.rmtree(checkpoint, ignore_errors=True)
+    for weights in folder.glob("best-*.safetensors"):
+        weights.unlink(missing_ok=True)
