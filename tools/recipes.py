@@ -24,7 +24,7 @@ from headtohead.findings import findings
 from headtohead.presentation import number_format
 from headtohead.presentation.table import Table
 from headtohead.replication import published, tables
-from headtohead.report import comparisons
+from headtohead.report.sections import comparisons
 from headtohead.search import phrasing
 from headtohead.search import tables as search_tables
 

@@ -14,7 +14,7 @@ from headtohead.data import examples as data_examples
 from headtohead.experiment.run_folder import Run
 from headtohead.model_factory import build_model
 from headtohead.presentation.exports import render_csv
-from headtohead.report import charts, tables
+from headtohead.report import sections
 from headtohead.tasks.registry import prepare_dataset
 from headtohead.training.objectives import LanguageModelObjective
 from headtohead.trials.trial import run_trial
@@ -143,17 +143,17 @@ def test_seeds_become_a_mean_with_a_t_interval(findings: dict[str, Any]) -> None
 
 
 def test_the_report_has_a_table_and_a_picture_of_it(findings: dict[str, Any]) -> None:
-    made = next(table for table in tables.build_tables(findings) if table.name == "heads")
+    made = next(table for table in sections.build_tables(findings) if table.name == "heads")
     assert len(made.rows) == 4
     assert made.caption == "Means over seeds ± half the 95 % t interval, on 48 rows of validation."
     cells = {column.name: cell.text for column, cell in zip(made.columns, made.rows[1], strict=True)}
     assert cells["copies"] == "1 of 3 seeds"
     assert cells["idle"] == "2 of 3 seeds"
     assert cells["first"].replace("\u00a0", " ") == "25.0 ± 0.0"
-    chart = next(chart for chart in charts.build_charts(findings) if chart.name == "heads")
+    chart = next(chart for chart in sections.build_charts(findings) if chart.name == "heads")
     assert "layer" not in chart.title
-    assert chart.words.startswith("Head metrics")
-    drawn = chart.svg("narrow")
+    assert chart.alt_text.startswith("Head metrics")
+    drawn = chart.to_svg("narrow")
     assert "baseline, head 1.2: on first token, % 25.0" in drawn.replace("\u00a0", " ")
 
 

@@ -67,7 +67,7 @@ def test_every_kind_of_picture_is_sound_vega_lite(found, name):
 @pytest.mark.parametrize("name", answers())
 def test_every_answer_can_be_drawn(found, name):
     row = found[name].to_dict()
-    drawn = build_chart(row).svg()
+    drawn = build_chart(row).to_svg()
     assert float(ET.fromstring(drawn).get("width")) < 900
     assert "NaN" not in drawn
     assert row["question"][1:] in drawn
@@ -75,7 +75,7 @@ def test_every_answer_can_be_drawn(found, name):
 
 @pytest.mark.parametrize("name", ["corner", "average", "matrix"])
 def test_on_a_phone_the_panels_stand_below_one_another(found, name):
-    drawn = ET.fromstring(build_chart(found[name].to_dict(), has_title=False).svg("narrow"))
+    drawn = ET.fromstring(build_chart(found[name].to_dict(), has_title=False).to_svg("narrow"))
     assert float(drawn.get("width")) < 400
     assert float(drawn.get("height")) > 400
 

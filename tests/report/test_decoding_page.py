@@ -254,7 +254,7 @@ def test_a_trace_is_drawn_to_scale_with_what_became_of_each_token() -> None:
     assert [row["to"] for row in first] == pytest.approx([0.5, 0.8, 0.95, 1])
     assert [row["fate"] for row in first] == ["drawn", "kept", "dropped", "dropped"]
     assert "97 others" in first[-1]["tip"]
-    assert "kept 2 tokens with 80.0\u00a0%" in chart.words
+    assert "kept 2 tokens with 80.0\u00a0%" in chart.alt_text
 
 
 def test_marks_stand_where_their_figures_are() -> None:

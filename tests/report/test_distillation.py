@@ -5,8 +5,8 @@ import math
 import pytest
 
 from headtohead.distillation import tables, terminal
-from headtohead.presentation import exports
 from headtohead.report import page
+from headtohead.report.markdown import render_markdown_report
 
 
 @pytest.mark.parametrize(("of_teacher", "behind"), [(250.0, False), (350.0, True)])
@@ -69,13 +69,13 @@ def test_summaries_are_judged_by_rouge_before_perplexity():
     )
     assert far.startswith("Student, taught is behind teacher: ROUGE-1 0.1000 lower (95 % interval −0.1200 to −0.0800;")
     findings = {"distilled": CONTEST, "verdicts": [VERDICT], "metric": "perplexity"}
-    written = exports.render_markdown_report(findings, [])
+    written = render_markdown_report(findings)
     assert written.index("ROUGE-1") < written.index("perplexity")
 
 
 def test_the_page_leads_with_what_each_writes():
     shown = page.render_page({"distilled": CONTEST, "verdicts": [VERDICT], "metric": "perplexity"})
-    assert "Judged by ROUGE-1 of what each writes about 199 held-out documents, 3 seeds." in shown
+    assert "Based on ROUGE-1 of what each writes about 199 held-out documents, 3 seeds." in shown
     assert shown.index('id="contest"') < shown.index("By perplexity") < shown.index("taught hurt: perplexity")
     plain = page.render_page({"verdicts": [VERDICT], "metric": "perplexity"})
     assert 'id="contest"' not in plain and "By perplexity" not in plain

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from headtohead.report import charts, comparisons, fit_chart, page, tables
+from headtohead.report import fit_chart, page, sections
+from headtohead.report.sections import comparisons
 
 
 def line(*values: float) -> list[list[float]]:
@@ -52,12 +53,12 @@ def test_train_and_validation_loss_and_accuracy_stand_in_one_picture(found):
     points = fit_chart.compute_curve_points(found, "baseline", "loss", "train")
     assert [(p.at, p.mean, p.low, p.high, p.seeds) for p in points][1] == (10, 0.45, 0.4, 0.5, 2)
     assert fit_chart.get_selected_step(found, "baseline") == 10
-    assert "baseline: at the end train 90.0%, validation 60.0%, weights of step 10." in made.words
+    assert "baseline: final accuracy train 90.0\u00a0%, validation 60.0\u00a0%, weights of step 10." in made.alt_text
     drawn = made.to_vega_lite()
     assert len(drawn["concat"]) == 4  # two variants, loss and accuracy
-    svg = made.svg()
+    svg = made.to_svg()
     assert svg.count("baseline, validation, step 20: loss 0.900") == 1
-    assert made.svg("narrow").startswith("<svg")
+    assert made.to_svg("narrow").startswith("<svg")
 
 
 def test_there_is_no_picture_without_validation_or_for_a_language_model(found):
@@ -73,9 +74,9 @@ def test_each_comparison_has_a_picture_its_verdicts_and_what_it_teaches(found):
         ("comparison-1", "At one rate"),
         ("comparison-2", "Own rates"),
     ]
-    names = [one.name for one in charts.build_charts(found)]
+    names = [one.name for one in sections.build_charts(found)]
     assert names[:3] == ["forest", "comparison-1", "comparison-2"] and "fit" in names
-    table = next(one for one in tables.build_tables(found) if one.name == "comparisons")
+    table = next(one for one in sections.build_tables(found) if one.name == "comparisons")
     assert [[cell.text for cell in row][:4] for row in table.rows] == [
         ["At one rate", "sgd", "baseline", "hurt"],
         ["Own rates", "sgd-own", "adamw-own", "hurt"],
@@ -83,7 +84,7 @@ def test_each_comparison_has_a_picture_its_verdicts_and_what_it_teaches(found):
     html = page.render_page(found)
     section = re.search(r'<section id="comparisons">(.*?)</section>', html, flags=re.DOTALL)
     assert section is not None
-    for said in ("The rate speaks.", "sgd-own moved by -0.012.", "Change against adamw-own"):
+    for said in ("The rate speaks.", "sgd-own moved by -0.012.", "Change relative to adamw-own"):
         assert said in section[1]
     assert section[1].count("<figure>") == 2 and "Nothing ran" not in section[1]
     json.loads(json.dumps(found))

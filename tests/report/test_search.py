@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headtohead.presentation import chart as presentation_chart
-from headtohead.report import charts, page, tables
+from headtohead.report import page, sections
 from headtohead.report.markdown import render_markdown_report
 from headtohead.search import charts as search_charts
 from headtohead.search import phrasing
@@ -98,8 +98,8 @@ def test_every_picture_in_every_layout_is_sound(metric):
     for chart, layout in itertools.product(made, LAYOUTS):
         if layout == "wide" or chart.panels is None:
             chart.build(layout, presentation_chart.ChartDatasets()).to_dict(validate=True)
-    assert "<b>" not in made[2].svg()
-    names = [chart.name for chart in charts.build_charts({**build(metric), "verdicts": []})]
+    assert "<b>" not in made[2].to_svg()
+    names = [chart.name for chart in sections.build_charts({**build(metric), "verdicts": []})]
     assert names == ["search-history", "search-effects", "search-parallel"]
 
 
@@ -140,7 +140,7 @@ def test_a_cell_far_behind_is_drawn_at_the_edge():
 
 
 def test_the_table_ranks_the_cells_and_says_how_they_ended():
-    made = {table.name: table for table in tables.build_tables(build())}
+    made = {table.name: table for table in sections.build_tables(build())}
     ends = [(row[0].text, row[-1].text) for row in made["search"].rows]
     assert ends == [
         ("cell-002", "winner"),
@@ -149,7 +149,7 @@ def test_the_table_ranks_the_cells_and_says_how_they_ended():
         ("cell-004", "failed: ran away"),
     ]
     assert len(made["search_effects"].rows) == 2
-    assert all(not table.name.startswith("search") for table in tables.build_tables({"metric": "accuracy"}))
+    assert all(not table.name.startswith("search") for table in sections.build_tables({"metric": "accuracy"}))
 
 
 def test_page_and_markdown_show_the_search(plain):
@@ -158,8 +158,8 @@ def test_page_and_markdown_show_the_search(plain):
     assert 'id="search"' in html and "1.4 were luck" in html
     assert HOSTILE not in html.partition('id="findings"')[0]
     assert html.count("<svg") >= 6
-    text = render_markdown_report(findings, tables.build_tables(findings))
-    assert "1.4 were luck" in text and "## The search" in text
+    text = render_markdown_report(findings)
+    assert "1.4 were luck" in text and "## Search" in text
     assert 'id="search"' not in page.render_page(plain({"v": 0.05}))
 
 
@@ -172,7 +172,7 @@ def test_the_terminal_shows_the_best_cells_in_80_columns(capsys, monkeypatch):
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 80
     assert "cell-002" in said and "winner" in said
-    assert "and 10 more cells, in the report" in said
+    assert "10 more rows in the report" in " ".join(said.split())
     assert "1.4 were luck" in " ".join(said.split())
     print_search({"metric": "accuracy"})
     assert capsys.readouterr().out == ""

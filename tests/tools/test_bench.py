@@ -220,7 +220,7 @@ def test_the_picture_is_drawn_and_says_in_words_what_it_shows(tmp_path):
     picture.write(found, tmp_path / "made" / "picture.svg")
     drawn = ET.parse(tmp_path / "made" / "picture.svg").getroot()
     assert drawn.tag.endswith("svg") and "2.00 x, wanted at least 1.6 x" in "".join(drawn.itertext())
-    assert "memory: speed: 2.00 x, wanted at least 1.6 x." in picture.chart(found).words
+    assert "memory: speed: 2.00 x, wanted at least 1.6 x." in picture.chart(found).alt_text
 
 
 SHAPE = lessons.Shape(5755, None, 256, 4, 2, 1024, 64, 1e-3, 500, 100)

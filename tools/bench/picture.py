@@ -70,7 +70,7 @@ def chart(found: dict[str, Results]) -> Chart:
 def write(found: dict[str, Results], path: Path) -> None:
     """As SVG, which is a thirtieth of the PNG; on white, since dark pages would swallow its words."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    drawn = chart(found).svg()
+    drawn = chart(found).to_svg()
     width, height = (float(one) for one in re.findall(r'(?:width|height)="([\d.]+)"', drawn)[:2])
     rest = drawn.split(">", 1)[1]
     head = f'viewBox="{-ROOM} 0 {width + 2 * ROOM} {height}" width="{width + 2 * ROOM}" height="{height}"'

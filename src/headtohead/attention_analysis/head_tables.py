@@ -6,6 +6,7 @@ share only the layer; variants with the same seed start with equal heads.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from headtohead.experiment import findings_view
@@ -46,7 +47,8 @@ def build_heads_table(findings: Findings) -> Table:
         for variant, heads in heads_by_variant.items()
         for row in heads
     ]
-    return make_table("heads", "Attention heads", format_caption(findings), columns, rows)
+    table = make_table("heads", "Attention heads", format_caption(findings), columns, rows)
+    return replace(table, long_form=build_long_heads_table(findings))
 
 
 def format_caption(findings: Findings) -> str:

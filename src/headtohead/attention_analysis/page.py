@@ -7,8 +7,6 @@ forbids requests and foreign scripts.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -24,8 +22,7 @@ from headtohead.attention_analysis.pictures import (
     render_heads,
     truncate_label,
 )
-from headtohead.presentation import style
-from headtohead.presentation.html import _create_jinja_environment, _read_template_file, encode_script_json
+from headtohead.presentation.html import encode_script_json, render_document
 from headtohead.presentation.png import build_data_uri
 
 CHECK_STATES = {True: "passed", False: "failed", None: "does not apply"}
@@ -45,28 +42,28 @@ MEASURE_COLUMNS = {
 
 def render_page(figure: AttentionFigure) -> str:
     """Return the HTML page."""
-    view = _build_template_context(figure)
-    digest = base64.b64encode(hashlib.sha256(str(view["script"]).encode()).digest()).decode()
-    return _create_jinja_environment().get_template("attention_page.html").render(**view, script_hash=digest)
+    return _render("attention_page.html", figure)
 
 
 def render_fragment(figure: AttentionFigure) -> str:
     """Return a fragment for another page, such as a notebook."""
-    return _create_jinja_environment().get_template("attention_fragment.html").render(**_build_template_context(figure))
+    return _render("attention_fragment.html", figure)
 
 
 def render_body(figure: AttentionFigure) -> str:
     """Return text, maps and metrics for a page that already has our style and script."""
-    return _create_jinja_environment().get_template("attention_inner.html").render(**_build_template_context(figure))
+    return _render("attention_inner.html", figure)
+
+
+def _render(template: str, figure: AttentionFigure) -> str:
+    variables = _build_template_context(figure)
+    return render_document(template, extra_styles=["attention.css"], script="attention.js", **variables)
 
 
 def _build_template_context(figure: AttentionFigure) -> dict[str, Any]:
     """Return the template variables."""
     rendered = render_heads(figure)
     return {
-        "style": Markup(_read_template_file("report.css") + _read_template_file("attention.css")),
-        "script": Markup(_read_template_file("attention.js")),
-        "dark": list(style.DARK_MODE_COLORS.items()),
         "data": Markup(encode_script_json(_build_script_data(figure, rendered))),
         "title": figure.title,
         "text": figure.text,

@@ -29,6 +29,6 @@ def judge(
     rows = [verdict.to_dict() for verdict in verdicts]
     print_json(rows) if as_json else terminal.print_verdicts(rows)
     if out:
-        from headtohead.report.charts import save_forest_plot
+        from headtohead.report.export import save_forest_plot
 
         save_forest_plot(rows, out)

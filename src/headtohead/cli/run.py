@@ -74,11 +74,11 @@ def run(
         recipe, changes, part_files=part_files or (), data_source=data, use_full_setting=full, use_quick_setting=quick
     )
     if show_batch:
-        from headtohead.report import batch_terminal
+        from headtohead.report import terminal
         from headtohead.trials.inspect_batch import summarize_first_batch
 
         batch = summarize_first_batch(experiment)
-        print_json(batch.to_dict()) if as_json else batch_terminal.print_batch(batch)
+        print_json(batch.to_dict()) if as_json else terminal.print_batch(batch)
         return
     if dry_run:
         _rerun_in_safe_environment(experiment)

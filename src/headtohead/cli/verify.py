@@ -24,7 +24,7 @@ def verify(
 
     with StatusLine() as status:
         checks = verify_experiment(
-            runs, rescore=rescore, num_retrained=retrain, render_report=write, on_progress=status.tell
+            runs, rescore=rescore, num_retrained=retrain, render_report=write, on_progress=status.update
         )
     print_json([check.to_dict() for check in checks]) if as_json else terminal.print_verification_checks(checks)
     if not all(check.passed for check in checks):

@@ -11,7 +11,7 @@ import altair as alt
 
 from headtohead.decoding_comparison import phrasing as say
 from headtohead.presentation import style
-from headtohead.presentation.chart import AltairChart, Chart, ChartDatasets, Layout, PanelGrid, _choose_log_ticks
+from headtohead.presentation.chart import AltairChart, Chart, ChartDatasets, Layout, PanelGrid, choose_log_ticks
 
 DecodingResults = dict[str, Any]
 Panel = alt.LayerChart | alt.FacetChart
@@ -199,7 +199,7 @@ def _build_diversity_axis(rows: Sequence[DecodingResults], diversity: DecodingRe
         return alt.X("x:Q", scale=scale, axis=alt.Axis(title=title, tickCount=5, labelExpr=PERCENT_LABEL_EXPR))
     low, high = min(row["x"] for row in rows), max(row["x"] for row in rows)
     scale = alt.Scale(type="log", domain=[high * 2.1, low / 1.5], nice=False)
-    return alt.X("x:Q", scale=scale, axis=alt.Axis(title=title, values=_choose_log_ticks(low, high), format=",~r"))
+    return alt.X("x:Q", scale=scale, axis=alt.Axis(title=title, values=choose_log_ticks(low, high), format=",~r"))
 
 
 def _build_likelihood_axis(
@@ -210,7 +210,7 @@ def _build_likelihood_axis(
     if likelihood["kind"] != "perplexity":
         return alt.Y("y:Q", scale=alt.Scale(zero=False, padding=14), axis=alt.Axis(title=None, tickCount=5))
     scale = alt.Scale(type="log", domain=[low * 0.9, high * 1.12], nice=False)
-    return alt.Y("y:Q", scale=scale, axis=alt.Axis(title=None, values=_choose_log_ticks(low, high), format=",~r"))
+    return alt.Y("y:Q", scale=scale, axis=alt.Axis(title=None, values=choose_log_ticks(low, high), format=",~r"))
 
 
 def _build_human_level(

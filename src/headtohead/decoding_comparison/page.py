@@ -6,8 +6,6 @@ charts are written as Markdown, CSV, SVG, PDF and PNG when they are asked for.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import re
 import shlex
@@ -18,21 +16,20 @@ from typing import Any
 
 from markupsafe import Markup
 
-from headtohead.atomic_io import read_json, read_jsonl, write_bytes, write_text
+from headtohead.atomic_io import read_json, read_jsonl, write_text
 from headtohead.decoding_comparison import phrasing as say
 from headtohead.decoding_comparison.charts import build_charts
 from headtohead.decoding_comparison.tables import build_tables
 from headtohead.errors import RunFolderError
 from headtohead.presentation import style
-from headtohead.presentation.exports import escape_markdown, render_csv, render_latex_table, render_markdown_table
-from headtohead.presentation.files import DOCUMENT_SUFFIXES, _render_chart_image, _sanitize_file_name, check_formats
+from headtohead.presentation.exports import escape_markdown, render_markdown_table
+from headtohead.presentation.files import DOCUMENT_SUFFIXES, check_formats, write_charts, write_tables
 from headtohead.presentation.html import (
     CLOSING_PUNCTUATION,
-    _create_jinja_environment,
-    _default_to_none,
-    _read_template_file,
+    default_to_none,
     encode_script_json,
     render_chart,
+    render_document,
 )
 
 DecodingResults = dict[str, Any]
@@ -64,24 +61,11 @@ def write_report(folder: Path, formats: Sequence[str] = ("html",)) -> list[Path]
             write_text(path, render_html(found) if one == "html" else render_markdown(found))
             written.append(path)
             continue
-        place = folder / (f"{REPORT_NAME}-tables" if one in ("csv", "latex") else f"{REPORT_NAME}-charts")
-        place.mkdir(exist_ok=True)
-        for name, content in _render_files(one, found):
-            write_bytes(place / name, content)
-            written.append(place / name)
+        if one in ("csv", "latex"):
+            written += write_tables(build_tables(found), one, folder / f"{REPORT_NAME}-tables")
+        else:
+            written += write_charts(build_charts(found), one, folder / f"{REPORT_NAME}-charts")
     return written
-
-
-def _render_files(file_format: str, results: DecodingResults) -> list[tuple[str, bytes]]:
-    if file_format in ("csv", "latex"):
-        make, ending = (render_csv, "csv") if file_format == "csv" else (render_latex_table, "tex")
-        return [
-            (f"{_sanitize_file_name(table.name)}.{ending}", make(table).encode()) for table in build_tables(results)
-        ]
-    return [
-        (f"{_sanitize_file_name(chart.name)}.{file_format}", _render_chart_image(chart, file_format))
-        for chart in build_charts(results)
-    ]
 
 
 def render_markdown(results: DecodingResults) -> str:
@@ -96,43 +80,35 @@ def render_markdown(results: DecodingResults) -> str:
 
 def render_html(results: DecodingResults) -> str:
     """The page."""
-    script = _read_template_file("report.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     by_name = {table.name: table for table in build_tables(results)}
     drawn = {chart.name: render_chart(chart) for chart in build_charts(results)}
-    return (
-        _create_jinja_environment()
-        .get_template("decoding-page.html")
-        .render(
-            style=Markup(_read_template_file("report.css") + _read_template_file("decoding.css")),
-            script=Markup(script),
-            script_hash=digest,
-            dark=list(style.DARK_MODE_COLORS.items()),
-            data=Markup(encode_script_json({name: value for name, value in results.items() if name != "samples"})),
-            title=build_title(results),
-            lead=build_lead_paragraph(results),
-            notes=results["notes"],
-            baseline=results["baseline"],
-            cards=build_strategy_cards(results),
-            measures=results["measures"],
-            has_people=bool(results["people"]),
-            tables=_default_to_none(by_name),
-            charts=_default_to_none(drawn),
-            sweep=results["sweep"],
-            traces=[
-                {
-                    **one,
-                    "chart": drawn[f"trace-{one['strategy']}"],
-                    "table": by_name.get(f"trace-{one['strategy']}"),
-                    "prompt": results["prompts"][one["prompt"]]["text"],
-                }
-                for one in results["traces"]
-            ],
-            broken=[one["law"] for one in results["laws"] if not one["passed"]],
-            samples=_group_samples_by_prompt(results),
-            open=NUM_EXPANDED_PROMPTS,
-            reproduce=_build_reproduction_details(results),
-        )
+    return render_document(
+        "decoding-page.html",
+        extra_styles=["decoding.css"],
+        data=Markup(encode_script_json({name: value for name, value in results.items() if name != "samples"})),
+        title=build_title(results),
+        lead=build_lead_paragraph(results),
+        notes=results["notes"],
+        baseline=results["baseline"],
+        cards=build_strategy_cards(results),
+        measures=results["measures"],
+        has_people=bool(results["people"]),
+        tables=default_to_none(by_name),
+        charts=default_to_none(drawn),
+        sweep=results["sweep"],
+        traces=[
+            {
+                **one,
+                "chart": drawn[f"trace-{one['strategy']}"],
+                "table": by_name.get(f"trace-{one['strategy']}"),
+                "prompt": results["prompts"][one["prompt"]]["text"],
+            }
+            for one in results["traces"]
+        ],
+        broken=[one["law"] for one in results["laws"] if not one["passed"]],
+        samples=_group_samples_by_prompt(results),
+        open=NUM_EXPANDED_PROMPTS,
+        reproduce=_build_reproduction_details(results),
     )
 
 

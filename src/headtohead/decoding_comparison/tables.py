@@ -47,7 +47,8 @@ def build_metrics_table(results: DecodingResults) -> Table:
 
 def _build_estimate_cell(metric: DecodingResults, estimate: DecodingResults | None) -> Cell:
     value = None if estimate is None else [estimate["value"], *(estimate["interval"] or [])]
-    return Cell(say.format_estimate(metric["kind"], estimate), value)
+    text = say.format_estimate(metric["kind"], estimate)
+    return Cell(text, value, short_text=say.format_value(metric["kind"], estimate and estimate["value"]))
 
 
 def build_pairwise_matrix(results: DecodingResults) -> Table:

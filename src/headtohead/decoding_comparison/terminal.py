@@ -9,19 +9,16 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from headtohead.decoding_comparison import phrasing as say
+from headtohead.decoding_comparison.tables import build_metrics_table
 from headtohead.presentation.terminal import (
     VERDICT_TERMINAL_COLORS,
     get_stderr_console,
     get_stdout_console,
-    make_rich_table,
+    print_table,
 )
 from headtohead.progress import ProgressUpdate, StderrProgress
 
 DecodingResults = dict[str, Any]
-SUMMARY_METRICS = ("perplexity", "second", "distinct-2", "self-bleu", "repetition", "nearness")
-"""what fits into 80 columns; the page has all"""
-SHORT_HEADINGS = {"second": "2nd b/B", "distinct-2": "dist-2", "repetition": "repeats", "nearness": "chrF"}
 
 
 class DecodingProgressBar:
@@ -64,13 +61,7 @@ def print_comparison(results: DecodingResults, folder: str, report_path: str) ->
 
     console.print(f"\n[bold]{escape(build_title(results))}[/]")
     console.print(escape(build_lead_paragraph(results)))
-    measures = [one for one in results["measures"] if one["name"] in SUMMARY_METRICS]
-    made = make_rich_table("", *(SHORT_HEADINGS.get(one["name"], one["title"]) for one in measures))
-    made.columns[0].no_wrap = True
-    for name, figures in {**results["figures"], **({"people": results["people"]} if results["people"] else {})}.items():
-        cells = (say.format_value(one["kind"], (figures.get(one["name"]) or {}).get("value")) for one in measures)
-        made.add_row(escape(name), *cells)
-    console.print(made)
+    print_table(build_metrics_table(results))
     for card in build_strategy_cards(results):
         console.print(f"  [bold]{escape(card['strategy'])}[/] against {escape(results['baseline'])}")
         for line in card["lines"]:

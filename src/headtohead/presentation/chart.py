@@ -1,8 +1,11 @@
-"""What every chart shares: two layouts, its content in words, and how it becomes SVG, PDF or PNG, offline."""
+"""Charts as Vega-Lite specifications with a text alternative, rendered offline to SVG, PDF or PNG.
+
+Every chart has a wide layout and a narrow one for phones.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -13,23 +16,32 @@ from headtohead.presentation import number_format, style
 
 Layout = Literal["wide", "narrow"]
 AltairChart = alt.TopLevelMixin
+MAX_TICKS = 6
+LOG_TICK_DIGITS = (
+    (1, 1.2, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9),
+    (1, 1.5, 2, 3, 4, 5, 6, 8),
+    (1, 2, 3, 5, 7),
+    (1, 2, 5),
+    (1,),
+)
 
 
 class ChartDatasets:
-    """The figures of a chart, kept beside its description: altair copies a description many times while it grows."""
+    """The data of a chart, kept outside the specification, which altair copies many times while building it."""
 
     def __init__(self) -> None:
         self.rows: dict[str, list[dict[str, Any]]] = {}
 
     def chart(self, rows: Sequence[dict[str, Any]]) -> alt.Chart:
-        name = f"sheet-{len(self.rows)}"
+        """Return an empty chart of these rows."""
+        name = f"dataset-{len(self.rows)}"
         self.rows[name] = list(rows)
         return alt.Chart(alt.NamedData(name))
 
 
 @dataclass(frozen=True)
 class PanelGrid:
-    """The size of small multiples, and how many stand side by side."""
+    """Size and arrangement of small multiples."""
 
     width: int
     height: int
@@ -39,39 +51,38 @@ class PanelGrid:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart, its title, and what it shows in words. With `panels` both layouts have the same description."""
+    """A chart with a title and a text alternative. With `panels`, both layouts share one specification."""
 
     name: str
     title: str
-    words: str
+    alt_text: str
     build: Callable[[Layout, ChartDatasets], AltairChart]
     panels: Mapping[Layout, PanelGrid] | None = None
 
     def to_vega_lite(self, layout: Layout = "wide", background: str = "transparent") -> dict[str, Any]:
-        """The Vega-Lite description."""
+        """Return the Vega-Lite specification."""
         config = style.build_vega_config(background)
         if self.panels is not None:
-            one = self.panels[layout]
-            config["view"] |= dict.fromkeys(("continuousWidth", "discreteWidth"), one.width)
-            config["view"] |= dict.fromkeys(("continuousHeight", "discreteHeight"), one.height)
-            config["concat"] |= {"columns": one.columns}
-            config["legend"] |= {"columns": one.legend_columns}
-            config["title"] |= {"limit": one.width + 30}
-        described = self._shared_spec if self.panels is not None else self._build_spec(layout)
-        return {**described, "config": config, "description": self.words}
+            grid = self.panels[layout]
+            config["view"] |= dict.fromkeys(("continuousWidth", "discreteWidth"), grid.width)
+            config["view"] |= dict.fromkeys(("continuousHeight", "discreteHeight"), grid.height)
+            config["concat"] |= {"columns": grid.columns}
+            config["legend"] |= {"columns": grid.legend_columns}
+            config["title"] |= {"limit": grid.width + 30}
+        spec = self._shared_spec if self.panels is not None else self._build_spec(layout)
+        return {**spec, "config": config, "description": self.alt_text}
 
     @cached_property
     def _shared_spec(self) -> dict[str, Any]:
         return self._build_spec("wide")
 
     def _build_spec(self, layout: Layout) -> dict[str, Any]:
-        sheets = ChartDatasets()
-        built = self.build(layout, sheets)
-        # Altair's check of the whole schema takes longer than drawing; the tests do it instead.
-        described: dict[str, Any] = built.to_dict(validate=False)
-        return {**described, "datasets": sheets.rows}
+        datasets = ChartDatasets()
+        # Schema validation takes longer than rendering; the tests validate instead.
+        spec: dict[str, Any] = self.build(layout, datasets).to_dict(validate=False)
+        return {**spec, "datasets": datasets.rows}
 
-    def svg(self, layout: Layout = "wide", background: str = "transparent") -> str:
+    def to_svg(self, layout: Layout = "wide", background: str = "transparent") -> str:
         import vl_convert
 
         return str(vl_convert.vegalite_to_svg(self.to_vega_lite(layout, background)))
@@ -88,7 +99,7 @@ class Chart:
 
 
 def build_effect_label_expression(metric: str) -> str:
-    """How an axis of differences is labelled: +5 %, 0, −5 %."""
+    """Return the Vega expression that labels an axis of differences: +5 %, 0, −5 %."""
     scale, unit = (
         (100, "\u00a0%" if metric == "perplexity" else "") if number_format.is_shown_in_percent(metric) else (1, "")
     )
@@ -96,12 +107,12 @@ def build_effect_label_expression(metric: str) -> str:
 
 
 def build_score_label_expression(metric: str) -> str:
-    """How an axis of scores is labelled: 85 %, 1,200."""
+    """Return the Vega expression that labels an axis of scores: 85 %, 1,200."""
     return "format(datum.value * 100, ',~r') + '\u00a0%'" if metric == "accuracy" else "format(datum.value, ',~r')"
 
 
-def _choose_log_ticks(low: float, high: float) -> list[float]:
-    """Round numbers between the ends, as many as there is room for."""
+def choose_log_ticks(low: float, high: float) -> list[float]:
+    """Return at most `MAX_TICKS` round numbers between the ends of a logarithmic axis."""
     for digits in LOG_TICK_DIGITS:
         ticks = [digit * 10.0**power for power in range(-1, 12) for digit in digits]
         ticks = [tick for tick in ticks if 0.95 * low <= tick <= 1.05 * high]
@@ -110,13 +121,34 @@ def _choose_log_ticks(low: float, high: float) -> list[float]:
     return ticks
 
 
-LOG_TICK_DIGITS = (
-    (1, 1.2, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9),
-    (1, 1.5, 2, 3, 4, 5, 6, 8),
-    (1, 2, 3, 5, 7),
-    (1, 2, 5),
-    (1,),
-)
+def build_step_axis(steps: Iterable[int]) -> alt.Axis:
+    """Return an axis of training steps with a tick at every evaluation, or round numbers if there are many."""
+    values = sorted(set(steps))
+    if len(values) <= MAX_TICKS:
+        return alt.Axis(title="step", grid=False, format=",d", values=values)
+    return alt.Axis(title="step", grid=False, format=",d", tickCount=5)
 
 
-MAX_TICKS = 6
+def draw_curve(
+    data: alt.Chart, x: alt.X, y: Callable[[str], alt.Y], *, point_size: int = 34, clip: bool = False, **encoding: Any
+) -> list[alt.Chart]:
+    """Return band (`low` to `high`), line and points (`mean`, described by `tip`) of one panel.
+
+    `encoding` may hold `color`, `strokeDash` (for the line) and `shape` (for the points).
+    """
+    color = {"color": encoding["color"]} if "color" in encoding else {"color": alt.value(style.BASELINE_COLOR)}
+    dash = {"strokeDash": encoding["strokeDash"]} if "strokeDash" in encoding else {}
+    shape = {"shape": encoding["shape"]} if "shape" in encoding else {}
+    band = data.mark_area(aria=False, opacity=0.16, clip=clip)
+    line = data.mark_line(aria=False, strokeWidth=2, clip=clip)
+    points = data.mark_point(size=point_size, filled=True, opacity=1, clip=clip)
+    return [
+        band.encode(x=x, y=y("low:Q"), y2="high:Q", **color),
+        line.encode(x=x, y=y("mean:Q"), **color, **dash),
+        points.encode(x=x, y=y("mean:Q"), description="tip:N", **color, **shape),
+    ]
+
+
+def arrange_panels(panels: Iterable[alt.LayerChart | alt.FacetChart]) -> AltairChart:
+    """Return small multiples whose plots are aligned regardless of the labels around them."""
+    return alt.concat(*panels, bounds="flush", spacing=alt.RowColnumber(row=80, column=58))

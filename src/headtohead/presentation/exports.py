@@ -1,4 +1,4 @@
-"""Tables for other people's documents: Markdown, CSV, LaTeX (booktabs). Everything is escaped for where it goes."""
+"""Sections and tables as Markdown, CSV and LaTeX (booktabs). All text is escaped for its format."""
 
 from __future__ import annotations
 
@@ -6,9 +6,21 @@ import csv
 import io
 import json
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from headtohead.presentation import number_format
+from headtohead.presentation.section import (
+    BulletList,
+    Code,
+    Facts,
+    HtmlBlock,
+    Paragraph,
+    Section,
+    Subheading,
+    TableBlock,
+    VerdictList,
+)
 from headtohead.presentation.table import Table
 
 MAX_UNWRAPPED_LENGTH = 24
@@ -41,33 +53,66 @@ LATEX_ESCAPES = {
 
 
 def escape_markdown(text: str) -> str:
-    """One line of plain words, whatever is in it."""
+    """Return text as one line without markup."""
     return MARKDOWN_SPECIAL_CHARACTERS.sub(r"\\\1", " ".join(text.split(" "))).replace("\r", " ").replace("\n", " ")
 
 
 def render_markdown_table(table: Table) -> str:
-    """A table of the kind that GitHub and most others read, its caption above."""
+    """Return a table in GitHub's syntax, below its caption."""
     head = [escape_markdown(column.title) for column in table.columns]
     rule = ["---:" if column.is_numeric else "---" for column in table.columns]
     rows = [[escape_markdown(cell.text) for cell in row] for row in table.rows]
     lines = ["| " + " | ".join(line) + " |" for line in (head, rule, *rows)]
-    return "\n".join([escape_markdown(table.caption), "", *lines, ""])
+    return "\n".join([*([escape_markdown(table.caption), ""] if table.caption else []), *lines, ""])
+
+
+def render_markdown_sections(sections: Iterable[Section]) -> str:
+    """Return every section with its text and tables. Charts and HTML blocks are omitted, their tables are kept."""
+    lines: list[str] = []
+    for section in sections:
+        lines += [f"## {escape_markdown(section.title)}", ""]
+        for block in section.blocks:
+            if isinstance(block, Paragraph):
+                lead = f"**{escape_markdown(block.lead)}** " if block.lead else ""
+                lines += [lead + escape_markdown(block.text), ""]
+            elif isinstance(block, Subheading):
+                lines += [f"### {escape_markdown(block.text)}", ""]
+            elif isinstance(block, BulletList):
+                lines += [*(f"- {escape_markdown(item)}" for item in block.items), ""]
+            elif isinstance(block, VerdictList):
+                lines += [
+                    f"- **{escape_markdown(row['word'])}**: {escape_markdown(row['sentence'])}" for row in block.rows
+                ]
+                lines.append("")
+            elif isinstance(block, Facts):
+                lines += [f"- {escape_markdown(name)}: {escape_markdown(fact)}" for name, fact in block.items.items()]
+                lines.append("")
+            elif isinstance(block, Code) and not block.summary:
+                lines += ["```", *block.text.replace("```", "").splitlines(), "```", ""]
+            elif isinstance(block, TableBlock | HtmlBlock):
+                for table in [block.table] if isinstance(block, TableBlock) else block.tables:
+                    title = (
+                        [f"### {escape_markdown(table.title)}", ""] if table.title not in ("", section.title) else []
+                    )
+                    lines += [*title, render_markdown_table(table)]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def render_csv(table: Table) -> str:
-    """The plain values; an interval takes two columns, low and high."""
+    """Return the plain values, in long form if the table has one. An interval takes two columns, low and high."""
+    table = table.long_form or table
     file = io.StringIO()
-    pairs = {i for row in table.rows for i, cell in enumerate(row) if isinstance(cell.value, list | tuple)}
-    write = csv.writer(file, lineterminator="\n")
+    intervals = {i for row in table.rows for i, cell in enumerate(row) if isinstance(cell.value, list | tuple)}
+    writer = csv.writer(file, lineterminator="\n")
     head: list[str] = []
     for i, column in enumerate(table.columns):
-        head += [f"{column.name}_low", f"{column.name}_high"] if i in pairs else [column.name]
-    write.writerow(head)
+        head += [f"{column.name}_low", f"{column.name}_high"] if i in intervals else [column.name]
+    writer.writerow(head)
     for row in table.rows:
         cells: list[Any] = []
         for i, cell in enumerate(row):
-            cells += _split_interval(cell.value) if i in pairs else [_format_csv_value(cell.value)]
-        write.writerow(cells)
+            cells += _split_interval(cell.value) if i in intervals else [_format_csv_value(cell.value)]
+        writer.writerow(cells)
     return file.getvalue()
 
 
@@ -81,7 +126,7 @@ def _format_csv_value(value: Any) -> Any:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
-        return "'" + value  # a spreadsheet would run it as a formula
+        return "'" + value  # otherwise a spreadsheet would evaluate it as a formula
     return value if isinstance(value, str | int | float) else json.dumps(value)
 
 
@@ -90,7 +135,7 @@ def escape_latex(text: str) -> str:
 
 
 def render_latex_table(table: Table) -> str:
-    r"""A floating table with \caption and \label; it needs the booktabs package."""
+    r"""Return a floating table with \caption and \label. It needs the booktabs package."""
     columns = "".join(_choose_latex_column_type(table, i) for i in range(len(table.columns)))
     head = " & ".join(escape_latex(column.title) for column in table.columns) + r" \\"
     rows = [" & ".join(escape_latex(cell.text) for cell in row) + r" \\" for row in table.rows]
@@ -100,7 +145,7 @@ def render_latex_table(table: Table) -> str:
         r"\begin{table}",
         r"\centering",
         *([r"\footnotesize\setlength{\tabcolsep}{3pt}"] if len(table.columns) > MAX_NORMAL_SIZE_COLUMNS else []),
-        rf"\caption{{{escape_latex(f'{table.title}. {table.caption}'.strip())}}}",
+        rf"\caption{{{escape_latex(f'{table.title}. {table.caption}'.strip(' .') + '.')}}}",
         rf"\label{{tab:{label}}}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
@@ -115,7 +160,7 @@ def render_latex_table(table: Table) -> str:
 
 
 def _choose_latex_column_type(table: Table, column_index: int) -> str:
-    """Figures to the right; long words, such as an audit's sentences, in a column that breaks lines."""
+    """Return r for numbers, l for short text, and a paragraph column that wraps for long text."""
     if table.columns[column_index].is_numeric:
         return "r"
     long = [

@@ -1,39 +1,59 @@
-"""File names, formats and chart images of exported reports."""
+"""Export formats, and writing tables and charts as files."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Literal, get_args
 
+from headtohead.atomic_io import write_bytes, write_text
 from headtohead.errors import RequestError, suggest
 from headtohead.presentation.chart import Chart
+from headtohead.presentation.exports import render_csv, render_latex_table
+from headtohead.presentation.table import Table
 
+ReportFormat = Literal["html", "md", "csv", "latex", "svg", "pdf", "png"]
+REPORT_FORMATS: tuple[str, ...] = get_args(ReportFormat)
 DOCUMENT_SUFFIXES = {"html": ".html", "md": ".md"}
 
 
 def check_formats(formats: Sequence[str]) -> None:
-    """Every format that does not exist, at once."""
-    unknown = [one for one in formats if one not in REPORT_FORMATS]
+    """Raise a RequestError that names every unknown format."""
+    unknown = [name for name in formats if name not in REPORT_FORMATS]
     if unknown or not formats:
         given = ", ".join(map(repr, unknown)) or "none"
-        near = suggest(unknown[0], REPORT_FORMATS) if unknown else None
-        hint = f"; did you mean {near!r}?" if near else ""
+        closest = suggest(unknown[0], REPORT_FORMATS) if unknown else None
+        hint = f"; did you mean {closest!r}?" if closest else ""
         raise RequestError(f"format: {given} given{hint}; allowed: {', '.join(REPORT_FORMATS)}")
 
 
-def _render_chart_image(chart: Chart, image_format: str) -> bytes:
-    if image_format == "svg":
-        return chart.svg(background="white").encode()
-    return chart.to_pdf() if image_format == "pdf" else chart.to_png()
+def write_tables(tables: Iterable[Table], table_format: str, folder: Path) -> list[Path]:
+    """Write each table as NAME.csv or NAME.tex and return the paths."""
+    render, suffix = (render_csv, ".csv") if table_format == "csv" else (render_latex_table, ".tex")
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for table in tables:
+        path = folder / f"{sanitize_file_name(table.name)}{suffix}"
+        write_text(path, render(table))
+        written.append(path)
+    return written
 
 
-def _sanitize_file_name(name: str) -> str:
-    """A name that every file system takes: a confusion table is called after its variant."""
+def write_charts(charts: Iterable[Chart], image_format: str, folder: Path) -> list[Path]:
+    """Write each chart as NAME.svg, .pdf or .png and return the paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for chart in charts:
+        path = folder / f"{sanitize_file_name(chart.name)}.{image_format}"
+        if image_format == "svg":
+            write_bytes(path, chart.to_svg(background="white").encode())
+        else:
+            write_bytes(path, chart.to_pdf() if image_format == "pdf" else chart.to_png())
+        written.append(path)
+    return written
+
+
+def sanitize_file_name(name: str) -> str:
+    """Return a name that is valid on every file system. Confusion tables are named after variants."""
     return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "table"
-
-
-ReportFormat = Literal["html", "md", "csv", "latex", "svg", "pdf", "png"]
-
-
-REPORT_FORMATS: tuple[str, ...] = get_args(ReportFormat)

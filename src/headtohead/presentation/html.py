@@ -1,72 +1,104 @@
-"""HTML building blocks shared by every page: the jinja2 environment, embedded charts and script data."""
+"""HTML rendering shared by every page: templates, embedded charts, and data for scripts."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from headtohead.presentation import chart, number_format, style
+from headtohead.presentation import number_format, style
+from headtohead.presentation.chart import Chart
 
 TEMPLATES_FOLDER = Path(__file__).parent / "templates"
-
-
 CLOSING_PUNCTUATION = tuple(".,;:!?)]}’'\"")
-
-
 CLIP_PATH_PATTERN = re.compile(r'(<clipPath id="|clip-path="url\(#)(clip\d+)')
+INLINE_CODE_PATTERN = re.compile(r"`([^`]+)`")
 
 
-@lru_cache(maxsize=1)
-def _create_jinja_environment() -> Environment:
-    made = Environment(
-        loader=FileSystemLoader(TEMPLATES_FOLDER),
+def create_environment(*template_folders: Path) -> Environment:
+    """Return a jinja2 environment that escapes everything and fails on undefined names.
+
+    The templates of this package are searched after `template_folders`.
+    """
+    environment = Environment(
+        loader=FileSystemLoader([*template_folders, TEMPLATES_FOLDER]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals.update(number_format=number_format, verdict_symbols=style.VERDICT_SYMBOLS)
-    return made
+    environment.globals.update(
+        number_format=number_format, verdict_symbols=style.VERDICT_SYMBOLS, render_chart=render_chart
+    )
+    environment.filters["inline_code"] = render_inline_code
+    return environment
+
+
+@lru_cache(maxsize=1)
+def get_environment() -> Environment:
+    return create_environment()
 
 
 @lru_cache(maxsize=8)
-def _read_template_file(name: str) -> str:
+def read_template_file(name: str) -> str:
     return (TEMPLATES_FOLDER / name).read_text(encoding="utf-8")
 
 
-def _default_to_none(mapping: dict[str, Any]) -> dict[str, Any]:
-    """What is not there is None, so that a template can ask for it."""
+def render_document(
+    template: str, *, extra_styles: Sequence[str] = (), script: str = "report.js", **variables: Any
+) -> str:
+    """Return a self-contained page: style sheets and script are embedded, and the script is allowed by its hash."""
+    script_text = read_template_file(script)
+    return (
+        get_environment()
+        .get_template(template)
+        .render(
+            style=Markup("".join(read_template_file(name) for name in ("report.css", *extra_styles))),
+            script=Markup(script_text),
+            script_hash=base64.b64encode(hashlib.sha256(script_text.encode()).digest()).decode(),
+            dark=list(style.DARK_MODE_COLORS.items()),
+            **variables,
+        )
+    )
+
+
+def default_to_none(mapping: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy in which missing keys are None, so that templates can test for them."""
     return defaultdict(lambda: None, mapping)
 
 
 def encode_script_json(value: Any) -> str:
-    """JSON that can stand inside a script element: nothing in it can end the element."""
+    """Return JSON that cannot end the script element that contains it."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def render_chart(chart: chart.Chart) -> dict[str, Any]:
-    """Both layouts as SVG."""
-    wide, narrow = (
-        _rename_clip_paths(chart.svg("wide"), f"{chart.name}-wide"),
-        _rename_clip_paths(chart.svg("narrow"), chart.name),
-    )
-    return {"wide": Markup(wide), "narrow": Markup(narrow), "title": chart.title, "words": chart.words}
+def render_inline_code(text: str) -> Markup:
+    """Escape text and turn backticked words into code elements."""
+    return Markup(INLINE_CODE_PATTERN.sub(r"<code>\1</code>", str(escape(text))))
+
+
+def render_chart(chart: Chart) -> dict[str, Any]:
+    """Return both layouts as SVG, with title and text alternative."""
+    wide = _rename_clip_paths(chart.to_svg("wide"), f"{chart.name}-wide")
+    narrow = _rename_clip_paths(chart.to_svg("narrow"), chart.name)
+    return {"wide": Markup(wide), "narrow": Markup(narrow), "title": chart.title, "alt_text": chart.alt_text}
 
 
 def _rename_clip_paths(svg: str, prefix: str) -> str:
-    """Clip paths are counted through all that a process draws; here they are named by the chart that they belong to."""
-    seen: dict[str, str] = {}
+    """Number clip paths by chart. The renderer numbers them by process, so equal charts would differ."""
+    names: dict[str, str] = {}
 
-    def renamed(match: re.Match[str]) -> str:
-        name = seen.setdefault(match[2], f"{prefix}-{len(seen)}")
-        return match[1] + name
+    def rename(match: re.Match[str]) -> str:
+        return match[1] + names.setdefault(match[2], f"{prefix}-{len(names)}")
 
-    return CLIP_PATH_PATTERN.sub(renamed, svg)
+    return CLIP_PATH_PATTERN.sub(rename, svg)

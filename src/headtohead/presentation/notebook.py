@@ -14,7 +14,7 @@ class NotebookChart:
         self.chart = chart
 
     def __repr__(self) -> str:
-        return f"{self.chart.title}. {self.chart.words}"
+        return f"{self.chart.title}. {self.chart.alt_text}"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return {"image/svg+xml": self.chart.svg(background="white"), "text/plain": repr(self)}
+        return {"image/svg+xml": self.chart.to_svg(background="white"), "text/plain": repr(self)}

@@ -1,13 +1,23 @@
-"""Terminal building blocks: consoles, tables, a status line and verdict colors."""
+"""Terminal output: consoles, tables that fit the width of the terminal, and a status line."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.padding import Padding
+from rich.table import Table as RichTable
+
+from headtohead.presentation.table import Column, Table
+
+UNLIMITED_WIDTH = 1000
+VERDICT_TERMINAL_COLORS = {"helped": "green", "hurt": "red", "not comparable": "magenta", "cannot tell": "yellow"}
+WORD_COLORS = {**VERDICT_TERMINAL_COLORS, "passed": "green", "failed": "red", "note": "yellow", "does not apply": "dim"}
+WORD_COLUMNS = ("result", "verdict", "word")
+"""columns whose cells are colored by their word"""
 
 
 def get_stdout_console() -> Console:
@@ -18,27 +28,85 @@ def get_stderr_console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
-def make_rich_table(*columns: str, title: str | None = None) -> Table:
-    """A plain table: the first column is names, the others are figures."""
-    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+def make_rich_table(*columns: str, title: str | None = None) -> RichTable:
+    """Return an empty table without rules: the first column is aligned left, the others right."""
+    table = RichTable(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
     for index, column in enumerate(columns):
-        made.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
-    return made
+        table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
+    return table
 
 
-def format_si_number(number: float) -> str:
-    """1.00 M, 863 k."""
-    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number:.0f}"
+def print_indented(text: str, indent: int = 2) -> None:
+    """Print text, markup included, with every line indented."""
+    get_stdout_console().print(Padding(text, (0, 0, 0, indent)))
 
 
-VERDICT_TERMINAL_COLORS = {"helped": "green", "hurt": "red", "not comparable": "magenta", "cannot tell": "yellow"}
+def print_table(table: Table, *, max_rows: int | None = None) -> None:
+    """Print title, table and caption. Optional columns that do not fit are dropped, then cells are shortened."""
+    console = get_stdout_console()
+    columns, use_short_text = list(table.columns), False
+    rich_table = _build_rich_table(table, columns, max_rows)
+    while _exceeds_width(console, rich_table) and any(column.is_optional for column in columns):
+        columns.remove([column for column in columns if column.is_optional][-1])
+        rich_table = _build_rich_table(table, columns, max_rows)
+    if _exceeds_width(console, rich_table):
+        use_short_text = True
+        rich_table = _build_rich_table(table, columns, max_rows, use_short_text=True)
+    if _exceeds_width(console, rich_table):
+        _narrow_numeric_columns(rich_table, columns)
+    console.print(rich_table)
+    notes = [table.caption] if table.caption else []
+    if max_rows is not None and len(table.rows) > max_rows:
+        notes.append(f"{len(table.rows) - max_rows} more rows in the report.")
+    hidden = [column.title for column in table.columns if column not in columns]
+    if use_short_text and any(cell.short_text for row in table.rows for cell in row):
+        hidden.append("intervals")
+    if hidden:
+        notes.append(f"Only in the report: {', '.join(hidden)}.")
+    if notes:
+        console.print(f"[dim]{escape(' '.join(notes))}[/]")
+
+
+def _build_rich_table(
+    table: Table, columns: Sequence[Column], max_rows: int | None, *, use_short_text: bool = False
+) -> RichTable:
+    rich_table = make_rich_table(title=escape(table.title) if table.title else None)
+    for column in columns:
+        rich_table.add_column(escape(column.title), justify="right" if column.is_numeric else "left", overflow="fold")
+    indices = [table.columns.index(column) for column in columns]
+    for row in table.rows[:max_rows]:
+        texts = []
+        for index in indices:
+            cell = row[index]
+            text = escape(cell.short_text if use_short_text and cell.short_text else cell.text)
+            color = WORD_COLORS.get(cell.text) if table.columns[index].name in WORD_COLUMNS else None
+            texts.append(f"[{color}]{text}[/]" if color else text)
+        rich_table.add_row(*texts)
+    return rich_table
+
+
+def _exceeds_width(console: Console, rich_table: RichTable) -> bool:
+    """Whether the table is too wide with numeric columns at full width and text columns wrapped at words."""
+    options = console.options.update_width(UNLIMITED_WIDTH)
+    for column in rich_table.columns:
+        column.no_wrap = column.justify == "right"
+    minimum = console.measure(rich_table, options=options).minimum
+    for column in rich_table.columns:
+        column.no_wrap = False
+    return minimum > console.width
+
+
+def _narrow_numeric_columns(rich_table: RichTable, columns: Sequence[Column]) -> None:
+    """Wrap numeric columns at words, so that the remaining width goes to the text columns."""
+    rich_table.padding = (0, 1, 0, 0)
+    for rich_column, column in zip(rich_table.columns, columns, strict=True):
+        if column.is_numeric:
+            texts = [str(rich_column.header), *(str(cell) for cell in rich_column.cells)]
+            rich_column.max_width = max(len(word) for text in texts for word in text.split())
 
 
 class StatusLine:
-    """One line on stderr that says what is being done; nothing when stderr is not a terminal."""
+    """A status line on stderr that shows the current activity. Prints nothing if stderr is not a terminal."""
 
     def __init__(self) -> None:
         self.console = get_stderr_console()
@@ -54,5 +122,5 @@ class StatusLine:
     ) -> None:
         self.status.stop()
 
-    def tell(self, text: str) -> None:
+    def update(self, text: str) -> None:
         self.status.update(escape(text))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from headtohead.experiment import findings_view
@@ -34,8 +35,9 @@ def build_published_table(findings: Findings) -> Table:
             rows.append([make_text_cell(f"{source}, {variant}{at}"), *cells, make_text_cell(note)])
     if not any(row[-1].text for row in rows):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
-    caption = "Ours: mean over seeds, and its 95 % interval. Theirs: the figure, and what it is against ours."
-    return make_table("published", "Published figures beside ours", caption, columns, rows)
+    caption = "Ours: mean over seeds with its 95 % interval. Theirs: the published value and its difference to ours."
+    table = make_table("published", "Published results", caption, columns, rows)
+    return replace(table, long_form=build_long_published_table(findings))
 
 
 def _make_our_cell(row: dict[str, Any] | None) -> Cell:
@@ -85,4 +87,4 @@ def build_long_published_table(findings: Findings) -> Table:
             for value in (row["value"], row.get("ours"), row.get("interval"), _compute_difference_to_ours(row))
         ]
         rows.append([*(make_text_cell(row.get(name)) for name in names), *figure, make_text_cell(_format_note(row))])
-    return make_table("published", "Published figures beside ours", "", [*columns, Column("note", "note")], rows)
+    return make_table("published", "Published results", "", [*columns, Column("note", "note")], rows)

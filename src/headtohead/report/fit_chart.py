@@ -1,5 +1,4 @@
-"""Loss and accuracy along the way, train and validation in one picture: how well a classifier fits, and when it begins
-to learn by heart."""
+"""Training and validation curves of classifiers: loss and accuracy side by side, which shows overfitting."""
 
 from __future__ import annotations
 
@@ -18,7 +17,10 @@ from headtohead.presentation.chart import (
     ChartDatasets,
     Layout,
     PanelGrid,
+    arrange_panels,
     build_score_label_expression,
+    build_step_axis,
+    draw_curve,
 )
 
 SHOWN_SPLITS = ("train", "validation")
@@ -27,25 +29,27 @@ SPLIT_STYLES = {"train": (style.MUTED_TEXT_COLOR, [4, 3]), "validation": (style.
 
 
 def build_fit_chart(findings: Findings) -> Chart | None:
-    """A row for each variant: loss on the left, accuracy on the right; a rule where the weights were chosen."""
+    """Return a row of two panels per variant, loss and accuracy, with a rule at the step whose weights were tested.
+
+    None for language models and for experiments without validation losses.
+    """
     if not findings.get("losses") or findings_view.get_metric(findings) != "accuracy":
         return None
-    known = [name for name in findings_view.list_variant_names(findings) if _has_all_curves(findings, name)][
-        :MAX_VARIANTS
-    ]
-    if not known:
+    variants = [name for name in findings_view.list_variant_names(findings) if _has_all_curves(findings, name)]
+    variants = variants[:MAX_VARIANTS]
+    if not variants:
         return None
-    panels = [(name, kind) for name in known for kind in ("loss", "accuracy")]
-    said = "Loss and accuracy of train and validation while training. " + " ".join(
-        _describe_variant(findings, n) for n in known
+
+    def build(layout: Layout, datasets: ChartDatasets) -> AltairChart:
+        return arrange_panels(
+            _draw_panel(findings, name, quantity, datasets) for name in variants for quantity in ("loss", "accuracy")
+        )
+
+    alt_text = "Training and validation loss and accuracy during training. " + " ".join(
+        _describe_variant(findings, name) for name in variants
     )
-
-    def build(layout: Layout, sheets: ChartDatasets) -> AltairChart:
-        made = [_draw_panel(findings, name, kind, sheets) for name, kind in panels]
-        return alt.concat(*made, bounds="flush", spacing=alt.RowColnumber(row=80, column=58))
-
     sizes: dict[Layout, PanelGrid] = {"wide": PanelGrid(372, 170, 2, 2), "narrow": PanelGrid(286, 150, 1, 2)}
-    return Chart("fit", "Loss and accuracy, train and validation", said, build, sizes)
+    return Chart("fit", "Training and validation loss and accuracy", alt_text, build, sizes)
 
 
 def _has_all_curves(findings: Findings, variant: str) -> bool:
@@ -53,80 +57,65 @@ def _has_all_curves(findings: Findings, variant: str) -> bool:
 
 
 def compute_curve_points(findings: Findings, variant: str, quantity: str, split: str) -> list[CurvePoint]:
-    """Mean, lowest and highest seed at each step."""
+    """Return mean, lowest and highest seed at each step."""
     lines = (findings["losses"] if quantity == "loss" else findings["curves"])[variant][split]
     by_step: dict[int, list[float]] = {}
     for line in lines.values():
-        for at, value in line:
+        for step, value in line:
             if number_format.is_finite_number(value):
-                by_step.setdefault(int(at), []).append(value)
+                by_step.setdefault(int(step), []).append(value)
     return [
-        CurvePoint(split, at, statistics.fmean(values), min(values), max(values), len(values))
-        for at, values in sorted(by_step.items())
+        CurvePoint(split, step, statistics.fmean(values), min(values), max(values), len(values))
+        for step, values in sorted(by_step.items())
     ]
 
 
 def get_selected_step(findings: Findings, variant: str) -> float | None:
-    """The step whose weights were tested: the middle one of the seeds."""
+    """Return the step whose weights were tested, as the median over seeds."""
     pairs = (findings.get("chosen") or {}).get(variant) or []
     return statistics.median(step for _, step in pairs) if pairs else None
 
 
 def _describe_variant(findings: Findings, variant: str) -> str:
-    ends = [
-        f"{split} {compute_curve_points(findings, variant, 'accuracy', split)[-1].mean:.1%}" for split in SHOWN_SPLITS
-    ]
-    at = get_selected_step(findings, variant)
-    where = "" if at is None else f", weights of step {at:,.0f}"
-    return f"{variant}: at the end {', '.join(ends)}{where}."
+    finals = {split: compute_curve_points(findings, variant, "accuracy", split)[-1].mean for split in SHOWN_SPLITS}
+    step = get_selected_step(findings, variant)
+    selected = "" if step is None else f", weights of step {step:,.0f}"
+    accuracies = ", ".join(f"{split} {number_format.format_percentage(value)}" for split, value in finals.items())
+    return f"{variant}: final accuracy {accuracies}{selected}."
 
 
 def _draw_panel(
     findings: Findings, variant: str, quantity: str, datasets: ChartDatasets
 ) -> alt.LayerChart | alt.FacetChart:
-    found = {split: compute_curve_points(findings, variant, quantity, split) for split in SHOWN_SPLITS}
+    curves = {split: compute_curve_points(findings, variant, quantity, split) for split in SHOWN_SPLITS}
     rows: list[dict[str, Any]] = [
-        {**asdict(one), "tip": _format_tooltip(variant, quantity, one)}
-        for split in SHOWN_SPLITS
-        for one in found[split]
+        {**asdict(point), "tip": _format_tooltip(variant, quantity, point)}
+        for points in curves.values()
+        for point in points
     ]
-    data = datasets.chart(rows)
-    labels = build_score_label_expression("accuracy") if quantity == "accuracy" else "format(datum.value, ',~r')"
-    y_axis = alt.Axis(title=None, tickCount=5, labelExpr=labels)
-    steps = sorted({one.at for one in found["train"]})
-    ticks: dict[str, Any] = {"values": steps} if len(steps) <= 6 else {"tickCount": 5}
-    x = alt.X("at:Q", scale=alt.Scale(nice=False, padding=7), axis=alt.Axis(title="step", grid=False, **ticks))
+    axis = alt.Axis(title=None, tickCount=5, labelExpr=build_score_label_expression(quantity))
     scale = alt.Scale(zero=False, padding=6)
+    step_axis = build_step_axis(point.at for point in curves["train"])
+    x = alt.X("at:Q", scale=alt.Scale(nice=False, padding=7), axis=step_axis)
     legend = alt.Legend(symbolType="stroke", symbolSize=250)
-    hue = alt.Color(
-        "variant:N",
-        scale=alt.Scale(domain=list(SPLIT_STYLES), range=[look[0] for look in SPLIT_STYLES.values()]),
-        legend=legend,
+    splits = list(SPLIT_STYLES)
+    colors = alt.Scale(domain=splits, range=[SPLIT_STYLES[split][0] for split in splits])
+    dashes = alt.Scale(domain=splits, range=[SPLIT_STYLES[split][1] for split in splits])
+    layers = draw_curve(
+        datasets.chart(rows),
+        x,
+        lambda field: alt.Y(field, scale=scale, axis=axis),
+        point_size=30,
+        color=alt.Color("variant:N", scale=colors, legend=legend),
+        strokeDash=alt.StrokeDash("variant:N", scale=dashes, legend=legend),
     )
-    dashes = alt.Scale(domain=list(SPLIT_STYLES), range=[look[1] for look in SPLIT_STYLES.values()])
-    layers = [
-        data.mark_area(aria=False, opacity=0.16).encode(
-            x=x, y=alt.Y("low:Q", scale=scale, axis=y_axis), y2="high:Q", color=hue
-        ),
-        data.mark_line(aria=False, strokeWidth=2).encode(
-            x=x,
-            y=alt.Y("mean:Q", scale=scale, axis=y_axis),
-            color=hue,
-            strokeDash=alt.StrokeDash("variant:N", scale=dashes, legend=legend),
-        ),
-        data.mark_point(size=30, filled=True, opacity=1).encode(
-            x=x, y=alt.Y("mean:Q", scale=scale, axis=y_axis), color=hue, description="tip:N"
-        ),
-    ]
-    if (at := get_selected_step(findings, variant)) is not None:
-        rule = datasets.chart([{"at": at}]).mark_rule(aria=False, color=style.ZERO_LINE_COLOR, strokeDash=[2, 2])
+    if (step := get_selected_step(findings, variant)) is not None:
+        rule = datasets.chart([{"at": step}]).mark_rule(aria=False, color=style.ZERO_LINE_COLOR, strokeDash=[2, 2])
         layers.append(rule.encode(x=x))
     return alt.layer(*layers).properties(title=alt.TitleParams(variant, subtitle=quantity))
 
 
 def _format_tooltip(variant: str, quantity: str, point: CurvePoint) -> str:
-    def say(value: float) -> str:
-        return number_format.format_score("accuracy", value) if quantity == "accuracy" else f"{value:.3f}"
-
-    seeds = f" (seeds from {say(point.low)} to {say(point.high)})" if point.seeds > 1 else ""
-    return f"{variant}, {point.variant}, step {point.at:,}: {quantity} {say(point.mean)}{seeds}"
+    mean, low, high = (number_format.format_score(quantity, value) for value in (point.mean, point.low, point.high))
+    seeds = f" (seeds from {low} to {high})" if point.seeds > 1 else ""
+    return f"{variant}, {point.variant}, step {point.at:,}: {quantity} {mean}{seeds}"

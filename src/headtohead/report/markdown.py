@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from headtohead.distillation import tables as distillation_tables
 from headtohead.experiment import findings_view
 from headtohead.experiment.findings_view import Findings
-from headtohead.presentation.exports import escape_markdown, render_markdown_table
-from headtohead.presentation.table import Table
-from headtohead.search import phrasing
+from headtohead.presentation.exports import escape_markdown, render_markdown_sections
+from headtohead.report.context import ReportContext
+from headtohead.report.sections import build_sections
 
 
-def render_markdown_report(findings: Findings, tables: Sequence[Table]) -> str:
-    """The question, the verdicts, and every table."""
-    lines = [f"# {escape_markdown(findings_view.get_question(findings))}", ""]
-    for row in (*distillation_tables.build_headline_verdicts(findings), *findings_view.get_verdicts(findings)):
-        lines += [f"- **{escape_markdown(row['word'])}**: {escape_markdown(row['sentence'])}"]
-    if said := phrasing.describe_search(findings):
-        lines += ["", *(f"- {escape_markdown(sentence)}" for sentence in said)]
-    for table in tables:
-        lines += ["", f"## {escape_markdown(table.title)}", "", render_markdown_table(table).rstrip()]
-    return "\n".join(lines) + "\n"
+def render_markdown_report(findings: Findings, *, headlines_only: bool = False) -> str:
+    """Return the question and every section, or only the verdicts."""
+    sections = build_sections(ReportContext(findings))
+    if headlines_only:
+        sections = [section for section in sections if section.is_headline]
+    return f"# {escape_markdown(findings_view.get_question(findings))}\n\n{render_markdown_sections(sections)}"

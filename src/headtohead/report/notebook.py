@@ -1,48 +1,41 @@
-"""The same in a notebook: results and charts display by themselves."""
+"""Results and charts that display themselves in a notebook."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headtohead.attention_analysis import thumbnails
 from headtohead.experiment import findings_view
 from headtohead.experiment.findings_view import Findings
 from headtohead.presentation.notebook import NotebookChart
-from headtohead.report import charts, markdown, page
+from headtohead.report import markdown, page
+from headtohead.report.sections import build_charts
 
 
-def render_html(
-    findings: Findings, folder: Path | None = None, attention_maps: Mapping[str, thumbnails.TrainingMaps] | None = None
-) -> str:
-    """The report as a piece of HTML; attention maps too, when the experiment's folder is given."""
-    return page.render_fragment(findings, attention_maps, folder)
+def render_html(findings: Findings, folder: Path | None = None) -> str:
+    """Return the report as an HTML fragment, with attention maps if the experiment's folder is given."""
+    return page.render_fragment(findings, None, folder)
 
 
 def render_text(findings: Findings) -> str:
-    """The question and the verdicts, for places that show no HTML."""
+    """Return the question and the verdicts as plain text."""
     sentences = [f"  {row['sentence']}" for row in findings_view.get_verdicts(findings)]
     return "\n".join([findings_view.get_question(findings), *sentences])
 
 
-def render_markdown(findings: Findings) -> str:
-    return markdown.render_markdown_report(findings, [])
-
-
 def build_notebook_charts(findings: Findings) -> dict[str, NotebookChart]:
-    """Every chart by name, each of which displays by itself."""
-    return {chart.name: NotebookChart(chart) for chart in charts.build_charts(findings)}
+    """Return every chart by name; each displays itself."""
+    return {chart.name: NotebookChart(chart) for chart in build_charts(findings)}
 
 
 class NotebookReportMixin:
-    """Mix this into a class and say what its findings are: a notebook then shows the report."""
+    """Displays the report of an object in a notebook. Subclasses implement `shown_findings`."""
 
     def shown_findings(self) -> Findings:
-        raise NotImplementedError(f"{type(self).__name__} does not say what its findings are")
+        raise NotImplementedError(f"{type(self).__name__} does not implement shown_findings()")
 
     def shown_folder(self) -> Path | None:
-        """The experiment's folder, from which attention maps are read."""
+        """Return the experiment's folder, from which attention maps are read."""
         return None
 
     def _repr_html_(self) -> str:
@@ -52,6 +45,6 @@ class NotebookReportMixin:
         findings = self.shown_findings()
         return {
             "text/html": render_html(findings, self.shown_folder()),
-            "text/markdown": render_markdown(findings),
+            "text/markdown": markdown.render_markdown_report(findings, headlines_only=True),
             "text/plain": render_text(findings),
         }

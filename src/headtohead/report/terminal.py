@@ -1,155 +1,157 @@
-"""What a person sees in the terminal: live progress on stderr, results on stdout, readable at 80 columns."""
+"""Terminal output of the commands: results on stdout, readable at 80 columns."""
 
 from __future__ import annotations
 
-import statistics
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from rich.markup import escape
-from rich.padding import Padding
-from rich.table import Table
 
-from headtohead.config import experiment
-from headtohead.experiment import findings_view
+from headtohead.config.experiment import Experiment
 from headtohead.presentation import number_format
-from headtohead.presentation.terminal import (
-    VERDICT_TERMINAL_COLORS,
-    format_si_number,
-    get_stdout_console,
-    make_rich_table,
-)
+from headtohead.presentation.table import Cell, Column, make_table, make_text_cell, make_text_table
+from headtohead.presentation.terminal import VERDICT_TERMINAL_COLORS, get_stdout_console, print_indented, print_table
 from headtohead.progress import format_duration
 from headtohead.replication.terminal import print_claims
 
+AUDIT_MARKS = {True: "[green]passed[/]", False: "[red]failed[/]", None: "[dim]does not apply[/]"}
 
-def print_plan(
-    experiment: experiment.Experiment, variant_plans: Sequence[Any], num_seeds: int, num_workers: int
-) -> None:
-    made = make_rich_table(
-        "variant",
-        "parameters",
-        "FLOPs/token",
-        "memory",
-        "steps",
-        "one trial",
-        title=escape(experiment.question),
-    )
-    for one in variant_plans:
-        memory = f"{format_si_number(one.training_bytes)}B"
-        made.add_row(
-            escape(one.variant),
-            f"{one.parameters:,}",
-            format_si_number(one.flops_per_token),
-            memory,
-            f"{one.steps:,}",
-            format_duration(one.seconds),
-        )
-    console = get_stdout_console()
-    console.print(made)
-    total = num_seeds * sum(one.seconds for one in variant_plans) / min(num_workers, num_seeds * len(variant_plans))
-    trials = f"{len(variant_plans)} variants x {num_seeds} seeds = {len(variant_plans) * num_seeds} trials"
-    console.print(
-        f"{trials} on {num_workers} workers: about {format_duration(total)}, estimated from a few real steps."
+
+def print_plan(experiment: Experiment, variant_plans: Sequence[Any], num_seeds: int, num_workers: int) -> None:
+    """Print size and estimated cost of each variant and of the whole experiment."""
+    columns = [
+        Column("variant", "variant"),
+        Column("parameters", "parameters", True),
+        Column("flops_per_token", "FLOPs/token", True),
+        Column("memory", "memory", True),
+        Column("steps", "steps", True),
+        Column("seconds", "one trial", True),
+    ]
+    rows = [
+        [
+            make_text_cell(plan.variant),
+            Cell(number_format.format_count(plan.parameters)),
+            Cell(number_format.format_si_number(plan.flops_per_token)),
+            Cell(number_format.format_bytes(plan.training_bytes)),
+            Cell(number_format.format_count(plan.steps)),
+            Cell(format_duration(plan.seconds)),
+        ]
+        for plan in variant_plans
+    ]
+    print_table(make_table("plan", experiment.question, "", columns, rows))
+    num_trials = len(variant_plans) * num_seeds
+    seconds = num_seeds * sum(plan.seconds for plan in variant_plans) / min(num_workers, num_trials)
+    get_stdout_console().print(
+        f"{len(variant_plans)} variants x {num_seeds} seeds = {num_trials} trials on {num_workers} workers: about "
+        f"{format_duration(seconds)}, estimated from a few real steps."
     )
 
 
 def print_recipes(recipes: Sequence[dict[str, Any]]) -> None:
-    made = make_rich_table("recipe", "question")
-    made.columns[1].justify = "left"
-    for one in recipes:
-        made.add_row(escape(one["name"]), escape(one["question"]))
+    rows = [(recipe["name"], recipe["question"]) for recipe in recipes]
+    print_table(make_text_table("recipes", ("recipe", "question"), rows))
+    full = ", ".join(recipe["name"] for recipe in recipes if recipe["full"])
     console = get_stdout_console()
-    console.print(made)
-    console.print("h2h run NAME trains one; h2h recipes --show NAME > mine.toml starts your own.")
-    larger = ", ".join(one["name"] for one in recipes if one["full"])
-    console.print(
-        f"--quick shows in a minute or two what its report looks like; --full is for a larger machine ({larger})."
-    )
+    console.print("h2h run NAME trains a recipe; h2h recipes --show NAME > mine.toml copies it to start your own.")
+    console.print(f"--quick previews the report in a minute or two; --full is for a larger machine ({full}).")
 
 
-def print_parts(rows: Sequence[dict[str, str]]) -> None:
-    made = make_rich_table("slot", "part", "options")
-    made.columns[1].justify = made.columns[2].justify = "left"
-    last = ""
-    for row in rows:
-        about = (
-            f"{row['options']}\n[dim]{escape(row['about'])}[/]" if row["options"] else f"[dim]{escape(row['about'])}[/]"
-        )
-        made.add_row(row["slot"] if row["slot"] != last else "", escape(row["part"]), about)
-        last = row["slot"]
-    get_stdout_console().print(made)
+def print_parts(parts: Sequence[dict[str, str]]) -> None:
+    rows, last_slot = [], ""
+    for part in parts:
+        description = "\n".join(line for line in (part["options"], part["about"]) if line)
+        rows.append((part["slot"] if part["slot"] != last_slot else "", part["part"], description))
+        last_slot = part["slot"]
+    print_table(make_text_table("parts", ("slot", "part", "options and description"), rows))
 
 
 def print_predictions(predictions: Sequence[dict[str, Any]]) -> None:
-    made = make_rich_table("text", "class", "confidence")
-    for one in predictions:
-        made.add_row(escape(one["text"]), escape(one["class"]), f"{one['confidence']:.1%}")
+    columns = [Column("text", "text"), Column("class", "class"), Column("confidence", "confidence", True)]
+    rows = [
+        [
+            make_text_cell(row["text"]),
+            make_text_cell(row["class"]),
+            Cell(number_format.format_percentage(row["confidence"])),
+        ]
+        for row in predictions
+    ]
+    print_table(make_table("predictions", "", "", columns, rows))
     console = get_stdout_console()
-    console.print(made)
-    for one in predictions:
-        if one["cut"]:
-            console.print(f"[yellow]cut at the model's context:[/] {escape(one['text'])}")
-        if one["unknown"]:
-            console.print(f"[dim]{one['unknown']} unknown words in: {escape(one['text'])}[/]")
+    for row in predictions:
+        if row["cut"]:
+            console.print(f"[yellow]truncated at the model's context length:[/] {escape(row['text'])}")
+        if row["unknown"]:
+            console.print(f"[dim]{row['unknown']} unknown words in: {escape(row['text'])}[/]")
 
 
 def print_token_scores(scored_texts: Sequence[dict[str, Any]]) -> None:
-    console = get_stdout_console()
-    for one in scored_texts:
-        made = make_rich_table("token", "loss", "probability", title=escape(one["text"]))
-        for row in one["tokens"]:
-            known = "" if row["known"] else " [yellow](unknown)[/]"
-            made.add_row(escape(row["token"]) + known, f"{row['loss']:.3f}", f"{2.718281828459045 ** -row['loss']:.2%}")
-        console.print(made)
-        blocks = f", read in {one['blocks']} blocks of the model's context" if one["blocks"] > 1 else ""
-        console.print(
-            f"loss {one['loss']:.4f}, perplexity {one['perplexity']:,.2f}, {len(one['tokens'])} tokens{blocks}\n"
-        )
+    """Print loss and probability of every token, then the totals of each text."""
+    columns = [Column("token", "token"), Column("loss", "loss", True), Column("probability", "probability", True)]
+    for scored in scored_texts:
+        rows = [
+            [
+                make_text_cell(row["token"] if row["known"] else f"{row['token']} (unknown)"),
+                Cell(number_format.format_fixed(row["loss"], 3)),
+                Cell(f"{math.exp(-row['loss']):.2%}"),
+            ]
+            for row in scored["tokens"]
+        ]
+        print_table(make_table("tokens", scored["text"], "", columns, rows))
+        blocks = f", in {scored['blocks']} blocks of the model's context length" if scored["blocks"] > 1 else ""
+        totals = f"loss {scored['loss']:.4f}, perplexity {scored['perplexity']:,.2f}, {len(scored['tokens'])} tokens"
+        get_stdout_console().print(f"{totals}{blocks}\n")
 
 
 def print_device_report(device_report: dict[str, Any]) -> None:
-    made = make_rich_table("what", "found")
-    made.columns[1].justify = "left"
-    for finding in device_report["findings"]:
-        advice = f"\n[yellow]{escape(finding['advice'])}[/]" if finding["advice"] else ""
-        made.add_row(escape(finding["name"]), escape(str(finding["found"])) + advice)
-    get_stdout_console().print(made)
+    rows = [
+        (finding["name"], "\n".join(str(line) for line in (finding["found"], finding["advice"]) if line))
+        for finding in device_report["findings"]
+    ]
+    print_table(make_text_table("devices", ("check", "result"), rows))
 
 
 def print_conformance_results(check_results: Sequence[Any]) -> None:
-    table = make_rich_table("part", "model", "check", "result")
-    for column in table.columns[1:]:
-        column.justify = "left"
-    for result in check_results:
-        status = "[green]passed[/]" if result.passed else f"[red]failed[/] {escape(result.observation)}"
-        table.add_row(escape(result.part), escape(result.setup), escape(result.name), status)
-    console = get_stdout_console()
-    console.print(table)
-    num_failed = sum(not result.passed for result in check_results)
-    console.print(f"{len(check_results) - num_failed} checks passed, {num_failed} failed")
+    rows = [
+        (result.part, result.setup, result.name, "passed" if result.passed else "failed", result.observation)
+        for result in check_results
+    ]
+    if all(result.passed for result in check_results):
+        table = make_text_table("checks", ("part", "model", "check", "result"), [row[:4] for row in rows])
+    else:
+        table = make_text_table("checks", ("part", "model", "check", "result", "detail"), rows)
+    print_table(table)
+    _print_check_counts(check_results)
+
+
+def print_verification_checks(checks: Sequence[Any]) -> None:
+    rows = [(check.place, check.what, "passed" if check.passed else "failed", check.found) for check in checks]
+    print_table(make_text_table("verification", ("file", "check", "result", "detail"), rows))
+    _print_check_counts(checks)
+
+
+def _print_check_counts(checks: Sequence[Any]) -> None:
+    failed = sum(not check.passed for check in checks)
+    get_stdout_console().print(f"{len(checks) - failed} checks passed, {failed} failed")
+
+
+def print_batch(batch: Any) -> None:
+    """Print the tensors of a batch and one decoded example."""
+    rows = [(tensor.name, tensor.dtype, " x ".join(map(str, tensor.shape)), tensor.meaning) for tensor in batch.tensors]
+    title = f"First batch (task {batch.task}, seed {batch.seed})"
+    print_table(make_text_table("batch", ("tensor", "dtype", "shape", "meaning"), rows, title))
+    for note in batch.notes:
+        print_indented(escape(note))
+    for heading, text in (("tokens", " ".join(batch.tokens)), ("text", batch.text), ("target", batch.answer)):
+        get_stdout_console().print(f"[bold]{heading}[/]")
+        print_indented(escape(text))
 
 
 def print_outcome(outcome: Any, report_path: str | None) -> None:
-    """Verdicts in words, the result table, what went wrong, and where things are."""
+    """Print verdicts, scores, audits, failed trials, and the paths of runs and report."""
     console = get_stdout_console()
-    found = outcome.findings
-    if found is not None:
-        console.print()
-        console.print(f"[bold]{escape(outcome.runs.experiment.question)}[/]")
-        if found.get("distilled"):
-            console.print("by perplexity of people’s summaries, on which only the baseline was trained:")
-        print_verdicts(found["verdicts"])
-        console.print(build_result_table(found))
-        metric = found["metric"]
-        console.print(f"[dim]{metric} with the chosen weights: mean over seeds ± standard deviation of one seed[/]")
-        for one in found.get("comparisons") or []:
-            console.print(f"[bold]{escape(one['title'])}[/] (against {escape(one['baseline'])})")
-            print_verdicts(one["verdicts"])
-        print_claims(found.get("claims") or [])
-        print_audit_summary(found)
-        if outcome.runs.experiment.quick:
-            console.print("[yellow]a quick look: fewer seeds and steps than the file asks for, so no answer[/]")
+    if outcome.findings is not None:
+        _print_findings(outcome.findings, outcome.runs.experiment)
     for job in outcome.failed_jobs:
         console.print(f"[red]{job.state}[/]: {escape(job.trial.variant)}, seed {job.trial.seed}: {escape(job.message)}")
     console.print(f"runs:   {escape(str(outcome.runs.folder))}", soft_wrap=True)
@@ -157,66 +159,60 @@ def print_outcome(outcome: Any, report_path: str | None) -> None:
         console.print(f"report: {escape(report_path)}", soft_wrap=True)
 
 
-def print_verdicts(verdicts: Sequence[dict[str, Any]]) -> None:
+def _print_findings(findings: dict[str, Any], experiment: Experiment) -> None:
+    from headtohead.report.sections.scores import build_scores_table  # imports altair, which is slow
+
     console = get_stdout_console()
-    for row in verdicts:
-        colour = VERDICT_TERMINAL_COLORS.get(row["word"], "cyan")
-        console.print(f"  [bold {colour}]{escape(row['variant'])}: {row['word']}[/]")
-        console.print(Padding(escape(row["sentence"]), (0, 0, 0, 4)))
+    console.print(f"\n[bold]{escape(experiment.question)}[/]")
+    if findings.get("distilled"):
+        console.print("by perplexity of the human-written summaries, on which only the baseline was trained:")
+    print_verdicts(findings["verdicts"])
+    print_table(build_scores_table(findings))
+    for comparison in findings.get("comparisons") or []:
+        console.print(f"[bold]{escape(comparison['title'])}[/] (baseline: {escape(comparison['baseline'])})")
+        print_verdicts(comparison["verdicts"])
+    print_claims(findings.get("claims") or [])
+    print_audit_summary(findings)
+    if experiment.quick:
+        console.print("[yellow]Quick preview: fewer seeds and steps than the experiment specifies, so no answer.[/]")
+
+
+def print_verdicts(verdicts: Sequence[dict[str, Any]]) -> None:
+    for verdict in verdicts:
+        color = VERDICT_TERMINAL_COLORS.get(verdict["word"], "cyan")
+        print_indented(f"[bold {color}]{escape(verdict['variant'])}: {verdict['word']}[/]")
+        print_indented(escape(verdict["sentence"]), 4)
 
 
 def print_audit_summary(findings: dict[str, Any]) -> None:
-    """What did not pass, in words; the rest is in the report."""
-    console = get_stdout_console()
-    places = [("data", findings["data_audits"]), *findings["audits"].items()]
-    failed = [(name, row) for name, rows in places for row in rows if row["passed"] is False]
-    passed = sum(row["passed"] is True for _, rows in places for row in rows)
-    console.print(f"audits: {passed} passed, {len(failed)} warnings")
+    """Print the number of audits that passed, and every one that did not."""
+    audits = [("data", row) for row in findings["data_audits"]]
+    audits += [(name, row) for name, rows in findings["audits"].items() for row in rows]
+    failed = [(name, row) for name, row in audits if row["passed"] is False]
+    num_passed = sum(row["passed"] is True for _, row in audits)
+    get_stdout_console().print(f"audits: {num_passed} passed, {len(failed)} warning{'' if len(failed) == 1 else 's'}")
     for name, row in failed:
-        console.print(
-            Padding(f"[yellow]{escape(name)}, {escape(row['name'])}:[/] {escape(row['observation'])}", (0, 0, 0, 4))
-        )
+        print_indented(f"[yellow]{escape(name)}, {escape(row['name'])}:[/] {escape(row['observation'])}", 4)
 
 
-def build_result_table(findings: dict[str, Any]) -> Table:
-    """Variants and splits, whichever way round needs fewer columns; below or beside them the words not known."""
-    results = findings["results"]
-    splits, variants = list(next(iter(results.values()))), list(results)
-    cells = {
-        (variant, split): _format_mean_and_std(
-            [value for _, value in results[variant].get(split, [])], findings["metric"]
-        )
-        for variant in variants
-        for split in splits
-    }
-    if unknown := findings_view.get_unknown_token_rates(findings):
-        variants.append("unknown words")
-        cells |= {("unknown words", split): number_format.format_percentage(unknown.get(split)) for split in splits}
-    across, down = (splits, variants) if len(splits) <= len(variants) else (variants, splits)
-    made = make_rich_table("", *map(escape, across))
-    made.columns[0].no_wrap = True
-    for name in down:
-        made.add_row(escape(name), *(cells.get((name, other)) or cells[other, name] for other in across))
-    return made
-
-
-def _format_mean_and_std(values: Sequence[float], metric: str) -> str:
-    if not values:
-        return "none"
-    scale, digits, unit = (100, 1, "%") if metric == "accuracy" else (1, 1, "")
-    mean = f"{scale * statistics.fmean(values):.{digits}f}{unit}"
-    return mean + (f"±{scale * statistics.stdev(values):.{digits}f}" if len(values) > 1 else "")
+def print_audits(audits: Sequence[dict[str, Any]]) -> None:
+    """Print procedure, observation and interpretation of every audit, failed ones first."""
+    for row in sorted(audits, key=lambda row: (row["passed"] is not False, row["passed"] is None)):
+        get_stdout_console().print(f"[bold]{escape(row['name'])}[/]: {AUDIT_MARKS[row['passed']]}")
+        keys = ("procedure", "observation") if row["passed"] is None else ("procedure", "observation", "interpretation")
+        for key in keys:
+            print_indented(escape(row[key]), 4)
 
 
 def outcome_to_json(outcome: Any, report_path: str | None) -> dict[str, Any]:
-    """One object: the experiment, a row for each variant, and where the report is."""
-    found = outcome.findings
+    """Return the experiment, a row for each variant, failures and paths as plain data."""
+    findings = outcome.findings
     return {
         "experiment": outcome.runs.experiment.name,
         "question": outcome.runs.experiment.question,
-        "variants": [_make_variant_row(row, found) for row in found["verdicts"]] if found else [],
-        "results": found["results"] if found else {},
-        "search": found.get("search") if found else None,
+        "variants": [_make_variant_row(row, findings) for row in findings["verdicts"]] if findings else [],
+        "results": findings["results"] if findings else {},
+        "search": findings.get("search") if findings else None,
         "failures": [
             {"variant": job.trial.variant, "seed": job.trial.seed, "state": job.state, "message": job.message}
             for job in outcome.failed_jobs
@@ -229,33 +225,7 @@ def outcome_to_json(outcome: Any, report_path: str | None) -> dict[str, Any]:
 def _make_variant_row(verdict: dict[str, Any], findings: dict[str, Any]) -> dict[str, Any]:
     renamed = {"variant": "name", "word": "verdict", "effect": "difference"}
     audits = [
-        {k: audit[k] for k in ("name", "passed", "observation")}
+        {key: audit[key] for key in ("name", "passed", "observation")}
         for audit in findings["audits"].get(verdict["variant"], [])
     ]
-    return {**{renamed.get(k, k): v for k, v in verdict.items()}, "audits": audits}
-
-
-def print_audits(audits: Sequence[dict[str, Any]]) -> None:
-    """Print the procedure, observation and interpretation of each audit."""
-    console = get_stdout_console()
-    marks = {True: "[green]passed[/]", False: "[red]failed[/]", None: "[dim]does not apply[/]"}
-    for row in sorted(audits, key=lambda row: (row["passed"] is not False, row["passed"] is None)):
-        console.print(f"[bold]{escape(row['name'])}[/]: {marks[row['passed']]}")
-        for words in (
-            row["procedure"],
-            row["observation"],
-            *([row["interpretation"]] if row["passed"] is not None else []),
-        ):
-            console.print(Padding(escape(words), (0, 0, 0, 4)))
-
-
-def print_verification_checks(checks: Sequence[Any]) -> None:
-    made = make_rich_table("where", "what", "found")
-    made.columns[1].justify = made.columns[2].justify = "left"
-    for one in checks:
-        colour = "green" if one.passed else "red"
-        made.add_row(escape(one.place), escape(one.what), f"[{colour}]{escape(one.found)}[/]")
-    console = get_stdout_console()
-    console.print(made)
-    failed = sum(not one.passed for one in checks)
-    console.print(f"{len(checks) - failed} checks passed, {failed} failed")
+    return {**{renamed.get(key, key): value for key, value in verdict.items()}, "audits": audits}

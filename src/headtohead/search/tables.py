@@ -26,7 +26,7 @@ def build_search_points_table(findings: Findings) -> Table:
         Column("cell", "cell"),
         *(Column(setting, name, True) for setting, name in names.items()),
         Column("mean", f"{metric} on validation", True),
-        Column("interval", "95 % interval", True),
+        Column("interval", "95 % interval", True, is_optional=True),
         Column("seeds", "seeds", True),
         Column("status", "ended"),
     ]

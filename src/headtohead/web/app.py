@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 
 from headtohead.errors import ConfigError, HeadToHeadError
+from headtohead.presentation.html import TEMPLATES_FOLDER
 from headtohead.web import site as shared
 from headtohead.web.estimates import CostEstimator
 from headtohead.web.experiment_folders import ExperimentFolders, NameNotFoundError
@@ -20,7 +21,7 @@ from headtohead.web.models.catalog import ModelCatalog
 from headtohead.web.models.client import ModelProcessClient
 from headtohead.web.pages import api, attention, design, experiments, playground, start
 from headtohead.web.request_guard import AllowedHosts, RequestGuard
-from headtohead.web.site import REPORT_TEMPLATES_FOLDER, WEB_FOLDER, AppContext
+from headtohead.web.site import WEB_FOLDER, AppContext
 from headtohead.web.training_process import ConflictError
 
 PAGE_ROUTERS = (
@@ -29,7 +30,7 @@ PAGE_ROUTERS = (
 )
 STATIC_FILE_FOLDERS = {
     **dict.fromkeys(("live.js", "form.js", "design.js", "looking.js", "playground.js"), WEB_FOLDER / "static"),
-    **dict.fromkeys(("report.js", "attention.js"), REPORT_TEMPLATES_FOLDER),
+    **dict.fromkeys(("report.js", "attention.js"), TEMPLATES_FOLDER),
 }
 """file: where it lies"""
 

@@ -14,10 +14,11 @@ from urllib.parse import quote
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
-from headtohead.presentation import number_format, style
+from headtohead.presentation import style
+from headtohead.presentation.html import TEMPLATES_FOLDER, create_environment
 from headtohead.progress import format_duration
 from headtohead.web.experiment_folders import ExperimentFolders
 from headtohead.web.live.watchers import WatcherRegistry
@@ -32,7 +33,6 @@ NAVIGATION = (
 """address and title of each page, in order"""
 
 WEB_FOLDER = Path(__file__).parent
-REPORT_TEMPLATES_FOLDER = WEB_FOLDER.parent / "presentation" / "templates"
 
 
 @dataclass(frozen=True)
@@ -52,19 +52,8 @@ def get_app_context(request: Request) -> AppContext:
 
 @lru_cache(maxsize=1)
 def _create_jinja_environment() -> Environment:
-    made = Environment(
-        loader=FileSystemLoader([WEB_FOLDER / "templates", REPORT_TEMPLATES_FOLDER]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.globals.update(
-        number_format=number_format,
-        verdict_symbols=style.VERDICT_SYMBOLS,
-        navigation=NAVIGATION,
-        address=build_url_path,
-    )
+    made = create_environment(WEB_FOLDER / "templates")
+    made.globals.update(navigation=NAVIGATION, address=build_url_path)
     made.tests["endswith"] = lambda text, ending: str(text).endswith(ending)
     made.filters.update(drawn=Markup, duration=format_duration)  # drawn: an SVG of our own making
     return made
@@ -96,9 +85,9 @@ def build_stylesheet() -> str:
     ]
     ours = WEB_FOLDER / "static"
     files = (
-        REPORT_TEMPLATES_FOLDER / "report.css",
+        TEMPLATES_FOLDER / "report.css",
         ours / "site.css",
-        REPORT_TEMPLATES_FOLDER / "attention.css",
+        TEMPLATES_FOLDER / "attention.css",
         ours / "models.css",
         ours / "design.css",
     )

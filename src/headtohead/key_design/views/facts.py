@@ -80,6 +80,19 @@ def _build_key_cells(result: ResultDict, key_index: int, published: dict[str, An
     )
 
 
+def build_weight_matrix(result: ResultDict) -> Table:
+    """Return the attention weights of an identity design: a row for each query, a column for each key."""
+    columns = [
+        Column("query", "weights"),
+        *(Column(f"key {i}", f"key {i}", True) for i in range(len(result["weights"]))),
+    ]
+    rows = [
+        [Cell(f"row {i}", i), *(Cell(format_weight(weight) if weight >= 5e-5 else "0", weight) for weight in weights)]
+        for i, weights in enumerate(result["weights"])
+    ]
+    return make_table("weights", "", "", columns, rows)
+
+
 def build_summary(result: ResultDict) -> dict[str, str]:
     """Return the main figures of a solution by label."""
     summary = {}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,13 +20,7 @@ from headtohead.key_design.views.facts import (
     format_weight,
 )
 from headtohead.key_design.views.picture import build_chart
-from headtohead.presentation import style
-from headtohead.presentation.html import (
-    _create_jinja_environment,
-    _read_template_file,
-    encode_script_json,
-    render_chart,
-)
+from headtohead.presentation.html import encode_script_json, render_chart, render_document
 
 SUPPORTED_SUFFIXES = (".html", ".svg", ".pdf", ".png")
 
@@ -48,7 +40,7 @@ def save_result(result: ResultDict, path: Path) -> None:
     check_output_path(path)
     makers: dict[str, Callable[[], bytes]] = {
         ".html": lambda: render_page(result).encode(),
-        ".svg": lambda: build_chart(result).svg(background="white").encode(),
+        ".svg": lambda: build_chart(result).to_svg(background="white").encode(),
         ".pdf": lambda: build_chart(result).to_pdf(),
         ".png": lambda: build_chart(result).to_png(),
     }
@@ -57,26 +49,17 @@ def save_result(result: ResultDict, path: Path) -> None:
 
 def render_page(result: ResultDict) -> str:
     """Return the HTML page of a solution or the walkthrough."""
-    script = _read_template_file("report.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     steps = (
         result["steps"]
         if result["kind"] == "tour"
         else [{"question": None, "solution": result, "published": None, "limits": []}]
     )
-    return (
-        _create_jinja_environment()
-        .get_template("design.html")
-        .render(
-            title="The questions of report C, part 1" if result["kind"] == "tour" else format_heading(result),
-            lead=result["reason"],
-            steps=[_build_section(step) for step in steps],
-            style=Markup(_read_template_file("report.css")),  # our own file
-            script=Markup(script),
-            script_hash=digest,
-            dark=list(style.DARK_MODE_COLORS.items()),
-            data=Markup(encode_script_json(result)),
-        )
+    return render_document(
+        "design.html",
+        title="The questions of report C, part 1" if result["kind"] == "tour" else format_heading(result),
+        lead=result["reason"],
+        steps=[_build_section(step) for step in steps],
+        data=Markup(encode_script_json(result)),
     )
 
 

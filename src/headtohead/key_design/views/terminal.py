@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -14,11 +15,12 @@ from headtohead.key_design.views.facts import (
     ResultDict,
     build_keys_table,
     build_summary,
+    build_weight_matrix,
     format_heading,
     format_outcome,
     format_weight,
 )
-from headtohead.presentation.terminal import get_stdout_console, make_rich_table
+from headtohead.presentation.terminal import get_stdout_console, print_table
 
 OUTCOME_COLORS = {"exact": "green", "exact in the limit": "green", "not exact": "yellow"}
 MAX_MATRIX_COLUMNS = 8
@@ -38,23 +40,9 @@ def _print_design(console: Console, result: ResultDict, title: str, published: d
     console.print(f"[bold {OUTCOME_COLORS[format_outcome(result)]}]{escape(title)}[/]", soft_wrap=False)
     console.print(Padding(escape(result["reason"]), (0, 0, 0, 2)))
     _print_notes(console, [(f"[dim]{name}[/]", text) for name, text in build_summary(result).items()])
-    keys_table = build_keys_table(result, published)
-    rich_table = make_rich_table(*(column.title for column in keys_table.columns))
-    for column, description in zip(rich_table.columns, keys_table.columns, strict=True):
-        column.justify = "right" if description.is_numeric else "left"
-        column.no_wrap = description.name != "numbers"
-    for row in keys_table.rows:
-        rich_table.add_row(*(escape(cell.text) for cell in row))
-    console.print(rich_table)
+    print_table(replace(build_keys_table(result, published), title="", caption=""))
     if result["kind"] == "identity" and len(result["weights"]) <= MAX_MATRIX_COLUMNS:
-        _print_weight_matrix(console, result)
-
-
-def _print_weight_matrix(console: Console, result: ResultDict) -> None:
-    matrix = make_rich_table("weights", *(f"key {index}" for index in range(len(result["weights"]))))
-    for index, row in enumerate(result["weights"]):
-        matrix.add_row(f"row {index}", *(format_weight(weight) if weight >= 5e-5 else "0" for weight in row))
-    console.print(matrix)
+        print_table(build_weight_matrix(result))
 
 
 def _print_walkthrough(console: Console, walkthrough: ResultDict) -> None:

@@ -73,16 +73,11 @@ def _compute_interim_findings(experiment_folder: Path) -> JsonDict:
 
 
 def _render_learning_curves(findings: JsonDict) -> JsonDict | None:
-    from headtohead.experiment import findings_view
     from headtohead.presentation.html import render_chart
-    from headtohead.report import charts
+    from headtohead.report.curve_charts import build_learning_curves
 
-    splits = [
-        split
-        for split in findings_view.list_splits(findings, "curves")
-        if findings_view.compute_learning_curves(findings, split)
-    ]
-    return render_chart(charts.build_learning_curves(findings, splits)) if splits else None
+    chart = build_learning_curves(findings)
+    return None if chart is None else render_chart(chart)
 
 
 def _render_forest_plot(findings: JsonDict) -> JsonDict:

@@ -15,6 +15,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response, Streamin
 
 from headtohead.errors import RequestError
 from headtohead.presentation import number_format
+from headtohead.presentation.html import TEMPLATES_FOLDER
 from headtohead.web import training_process
 from headtohead.web.experiment_folders import NameNotFoundError, find_readable_file
 from headtohead.web.live.experiment_state import (
@@ -23,7 +24,7 @@ from headtohead.web.live.experiment_state import (
     ExperimentState,
     read_distillation_verdicts,
 )
-from headtohead.web.site import REPORT_TEMPLATES_FOLDER, AppContext, build_url_path, get_app_context, render_page
+from headtohead.web.site import AppContext, build_url_path, get_app_context, render_page
 
 router = APIRouter(include_in_schema=False)
 AppContextDep = Annotated[AppContext, Depends(get_app_context)]
@@ -139,7 +140,7 @@ def serve_report(name: str, context: AppContextDep) -> Response:
     if path is None:
         raise HTTPException(404, "this experiment has no report yet")
     ours = " ".join(
-        f"'sha256-{_compute_sha256_base64(REPORT_TEMPLATES_FOLDER / file)}'" for file in ("report.js", "attention.js")
+        f"'sha256-{_compute_sha256_base64(TEMPLATES_FOLDER / file)}'" for file in ("report.js", "attention.js")
     )
     policy = (
         f"sandbox allow-scripts; default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {ours}; "

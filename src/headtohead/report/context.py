@@ -1,0 +1,51 @@
+"""The input of a report: findings, and where they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headtohead.attention_analysis.thumbnails import TrainingMaps, read_training_maps
+from headtohead.experiment import findings_view
+from headtohead.experiment.findings_view import Findings
+from headtohead.presentation import number_format
+
+
+@dataclass(frozen=True)
+class ReportContext:
+    """What section builders read. Every key of the findings may be missing."""
+
+    findings: Findings
+    folder: Path | None = None
+    """the experiment's folder; attention maps are read from it unless they are given"""
+    attention_maps: Mapping[str, TrainingMaps] | None = None
+
+    @property
+    def metric(self) -> str:
+        return findings_view.get_metric(self.findings)
+
+    @property
+    def margin(self) -> str:
+        """The equivalence margin as text: ±1 %."""
+        return number_format.format_margin(self.metric, findings_view.get_equivalence_margin(self.findings))
+
+    @property
+    def experiment(self) -> dict[str, Any]:
+        return findings_view.get_experiment(self.findings)
+
+    @property
+    def variant_names(self) -> list[str]:
+        return findings_view.list_variant_names(self.findings)
+
+    def load_attention_maps(self) -> Mapping[str, TrainingMaps]:
+        """Return attention maps by variant, empty if there are none."""
+        if self.attention_maps is not None:
+            return self.attention_maps
+        return read_training_maps(self.folder, self.variant_names) if self.folder else {}
+
+    def describe_primary_metric(self) -> str:
+        """Return what the verdict is based on: perplexity on test, unseen rows."""
+        evaluation_set = findings_view.describe_evaluation_set(self.findings)
+        return self.metric + (f" on {evaluation_set}" if evaluation_set else "")

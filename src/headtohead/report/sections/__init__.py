@@ -1,0 +1,70 @@
+"""The sections of the report, one module per family. A builder returns a `Section`, or None without content.
+
+To add a section, write a module with a builder and add the builder to `SECTION_BUILDERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headtohead.experiment.findings_view import Findings
+from headtohead.presentation.chart import Chart
+from headtohead.presentation.section import Section
+from headtohead.presentation.table import Table
+from headtohead.report.context import ReportContext
+from headtohead.report.sections import (
+    attention,
+    audits,
+    comparisons,
+    curves,
+    distillation,
+    examples,
+    pairing,
+    replication,
+    reproduction,
+    scores,
+    search,
+    verdicts,
+)
+
+SECTION_BUILDERS: tuple[Callable[[ReportContext], Section | None], ...] = (
+    distillation.build_headline_section,
+    verdicts.build_verdicts_section,
+    distillation.build_distillation_section,
+    search.build_search_section,
+    comparisons.build_comparisons_section,
+    replication.build_claims_section,
+    replication.build_published_section,
+    replication.build_axis_section,
+    replication.build_context_length_section,
+    pairing.build_settings_section,
+    curves.build_curves_section,
+    scores.build_scores_section,
+    pairing.build_cost_section,
+    pairing.build_pairing_section,
+    audits.build_audits_section,
+    audits.build_data_section,
+    audits.build_failures_section,
+    examples.build_confusion_section,
+    examples.build_samples_section,
+    examples.build_probe_sentences_section,
+    attention.build_heads_section,
+    attention.build_maps_section,
+    reproduction.build_reproduction_section,
+)
+
+
+def build_sections(context: ReportContext) -> list[Section]:
+    """Return the sections that have content, in reading order."""
+    sections = (build(context) for build in SECTION_BUILDERS)
+    return [section for section in sections if section is not None]
+
+
+def build_tables(findings: Findings) -> list[Table]:
+    """Return every table of the report, in reading order."""
+    return [table for section in build_sections(ReportContext(findings)) for table in section.tables]
+
+
+def build_charts(findings: Findings) -> list[Chart]:
+    """Return every chart of the report, in reading order."""
+    return [chart for section in build_sections(ReportContext(findings)) for chart in section.charts]

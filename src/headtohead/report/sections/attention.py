@@ -1,0 +1,70 @@
+"""Attention: measures of each head, and attention maps before and after training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headtohead.attention_analysis import thumbnails
+from headtohead.attention_analysis.head_chart import build_heads_chart
+from headtohead.attention_analysis.head_tables import build_heads_table
+from headtohead.presentation.section import Block, Figure, HtmlBlock, Paragraph, Section, TableBlock
+from headtohead.report.context import ReportContext
+
+MAX_LABELLED_TOKENS = 10
+"""longer texts have no token labels beside their maps"""
+MAX_UNFOLDED_ROWS = 8
+HEADS_NOTE = (
+    "Entropy: how widely a token attends; 0 bits means a single token. Induction: weight on the token that followed "
+    "the previous occurrence of the current token, on random tokens shown twice. Loss increase: how much the loss "
+    "grows when the head is ablated. A head has no effect if that is certainly below 0.01 nats, 1 % of perplexity."
+)
+MAPS_NOTE = (
+    "Rows are query tokens, columns are key tokens; stronger colors mean more weight. The scale is the square root, so "
+    "small weights look larger than they are."
+)
+
+
+def build_heads_section(context: ReportContext) -> Section | None:
+    table = build_heads_table(context.findings)
+    if not table.rows:
+        return None
+    blocks: list[Block] = [Paragraph(HEADS_NOTE, "notes")]
+    if (chart := build_heads_chart(context.findings)) is not None:
+        caption = (
+            "Marks: mean over seeds; lines: 95 % interval. Heads of one layer are exchangeable: head 1 of one seed "
+            "resembles head 1 of another no more than head 2."
+        )
+        blocks.insert(0, Figure(chart, caption))
+    is_open = len(table.rows) <= MAX_UNFOLDED_ROWS
+    blocks.append(TableBlock(table, summary="Measures of every head", is_open=is_open, layout="grid"))
+    return Section("heads", "Attention heads", blocks, "Attention heads")
+
+
+def build_maps_section(context: ReportContext) -> Section | None:
+    maps = [_prepare_maps(name, found) for name, found in context.load_attention_maps().items()]
+    if not maps:
+        return None
+    block = HtmlBlock("maps", {"maps": maps, "max_labelled_tokens": MAX_LABELLED_TOKENS})
+    title = "Attention maps before and after training"
+    return Section("maps", title, [Paragraph(MAPS_NOTE), block], "Attention maps")
+
+
+def _prepare_maps(variant: str, training_maps: thumbnails.TrainingMaps) -> dict[str, Any]:
+    tokens = training_maps.tokens[: thumbnails.MAX_TOKENS]
+    num_heads = max((len(heads) for heads in training_maps.after.values()), default=1)
+    return {
+        "variant": variant,
+        "text": training_maps.text,
+        "seed": training_maps.seed,
+        "tokens": tokens,
+        "is_truncated": len(training_maps.tokens) > len(tokens),
+        "layers": thumbnails.render_layers(training_maps),
+        "cell_size": _choose_cell_size(len(tokens) or 1, num_heads),
+    }
+
+
+def _choose_cell_size(num_tokens: int, num_heads: int) -> int:
+    """Return the pixels per pair of tokens, so that up to four heads fit side by side."""
+    if num_tokens <= MAX_LABELLED_TOKENS:
+        return 20 if num_tokens < 5 else 16 if num_tokens < 8 else 13
+    return max(2, (132 if num_heads < 4 else 84) // num_tokens)

@@ -1,0 +1,73 @@
+"""Comparisons between variants that the experiment file asks for, each with its own baseline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from headtohead.experiment import findings_view
+from headtohead.experiment.findings_view import Findings
+from headtohead.presentation.chart import Chart
+from headtohead.presentation.section import Block, BulletList, Figure, Paragraph, Section, Subheading, TableBlock
+from headtohead.presentation.table import Column, Table, make_table, make_text_cell
+from headtohead.report.context import ReportContext
+from headtohead.report.forest import build_forest_plot
+from headtohead.report.sections.verdicts import make_effect_cells
+
+
+def list_judged_comparisons(findings: Findings) -> list[dict[str, Any]]:
+    """Return the comparisons that have a verdict."""
+    return [comparison for comparison in findings.get("comparisons") or [] if comparison.get("verdicts")]
+
+
+def build_comparisons_section(context: ReportContext) -> Section | None:
+    findings = context.findings
+    comparisons = list_judged_comparisons(findings)
+    if not comparisons:
+        return None
+    blocks: list[Block] = []
+    for comparison, chart in zip(comparisons, build_comparison_charts(findings), strict=True):
+        blocks.append(Subheading(comparison["title"]))
+        if comparison.get("says"):
+            blocks.append(Paragraph(comparison["says"]))
+        caption = (
+            f"Change relative to {comparison['baseline']}, with its 95 % interval. Shaded: within {context.margin}."
+        )
+        blocks += [Figure(chart, caption), BulletList([row["sentence"] for row in comparison["verdicts"]])]
+    blocks.append(TableBlock(build_comparison_table(findings), summary="All numbers of these comparisons"))
+    return Section("comparisons", "Comparisons between variants", blocks, "Comparisons")
+
+
+def build_comparison_charts(findings: Findings) -> list[Chart]:
+    """Return one forest plot per comparison."""
+    metric, margin = findings_view.get_metric(findings), findings_view.get_equivalence_margin(findings)
+    charts = []
+    for index, comparison in enumerate(list_judged_comparisons(findings)):
+        chart = build_forest_plot(comparison["verdicts"], metric, margin)
+        title = f"{comparison['title']}: change in {metric} relative to {comparison['baseline']}"
+        alt_text = f"{comparison['title']}. {chart.alt_text}"
+        charts.append(replace(chart, name=f"comparison-{index + 1}", title=title, alt_text=alt_text))
+    return charts
+
+
+def build_comparison_table(findings: Findings) -> Table:
+    """Return every verdict of every comparison."""
+    metric = findings_view.get_metric(findings)
+    columns = [
+        Column("comparison", "comparison"),
+        Column("variant", "variant"),
+        Column("against", "baseline"),
+        Column("verdict", "verdict"),
+        Column("effect", "change", True),
+        Column("interval", "95 % interval", True),
+    ]
+    rows = [
+        [
+            *map(make_text_cell, (comparison["title"], row["variant"], comparison["baseline"], row["word"])),
+            *make_effect_cells(row, metric, with_means=False),
+        ]
+        for comparison in list_judged_comparisons(findings)
+        for row in comparison["verdicts"]
+    ]
+    said = [f"{one['title']}: {one['says']}" for one in list_judged_comparisons(findings) if one.get("says")]
+    return make_table("comparisons", "Comparisons between variants", "; ".join(said), columns, rows)

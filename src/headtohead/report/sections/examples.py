@@ -1,0 +1,108 @@
+"""Model outputs on examples: confusion matrices, generated samples and probe sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headtohead.experiment import findings_view
+from headtohead.experiment.findings_view import Findings
+from headtohead.presentation import number_format
+from headtohead.presentation.html import CLOSING_PUNCTUATION
+from headtohead.presentation.section import HtmlBlock, Section, make_table_blocks
+from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
+from headtohead.report.context import ReportContext
+
+
+def build_confusion_section(context: ReportContext) -> Section | None:
+    tables = build_confusion_tables(context.findings)
+    block = HtmlBlock("confusion", {"matrices": [_add_shares(table) for table in tables]}, tables)
+    return Section("confusion", "Confusion matrices", [block], "Confusion") if tables else None
+
+
+def _add_shares(table: Table) -> dict[str, Any]:
+    """Return a confusion table with each count as a share of its true class, which sets the shade of the cell."""
+    shares = []
+    for row in table.rows:
+        counts = [cell.value for cell in row[1:]]
+        shares.append([None, *(count / (sum(counts) or 1) for count in counts)])
+    return {"table": table, "shares": shares}
+
+
+def build_confusion_tables(findings: Findings) -> list[Table]:
+    """Return one table per variant: a row for each true class, a column for each prediction."""
+    confusion = findings.get("confusion") or {}
+    labels = [str(label) for label in confusion.get("labels") or []]
+    columns = [Column("true", "true class"), *(Column(label, f"predicted {label}", True) for label in labels)]
+    tables = []
+    for name, matrix in (confusion.get("matrices") or {}).items():
+        rows = []
+        for label, counts in zip(labels, matrix, strict=True):
+            total = sum(counts) or 1
+            cells = [Cell(f"{count:,} ({number_format.format_percentage(count / total)})", count) for count in counts]
+            rows.append([make_text_cell(label), *cells])
+        caption = f"{name}: all held-out rows, summed over seeds, with the share of the true class."
+        tables.append(make_table(f"confusion-{name}", "Confusion matrix", caption, columns, rows))
+    return tables
+
+
+def build_samples_section(context: ReportContext) -> Section | None:
+    """Return the samples of every variant by prompt, first seed first."""
+    samples = context.findings.get("samples") or {}
+    prompts = dict.fromkeys(sample["prompt"] for rows in samples.values() for sample in rows)
+    groups = []
+    for prompt in prompts:
+        columns = []
+        for name in context.variant_names:
+            texts = [
+                {**sample, "separator": "" if sample["text"].startswith((*CLOSING_PUNCTUATION, " ")) else " "}
+                for sample in samples.get(name, [])
+                if sample["prompt"] == prompt
+            ]
+            if texts:
+                columns.append({"variant": name, "first": texts[0], "others": texts[1:]})
+        groups.append({"prompt": prompt, "columns": columns})
+    return Section("samples", "Samples", [HtmlBlock("samples", {"groups": groups})], "Samples") if groups else None
+
+
+def build_probe_sentences_section(context: ReportContext) -> Section | None:
+    blocks = make_table_blocks(build_probe_sentences_table(context.findings))
+    return Section("sentences", "Probe sentences", blocks, "Probe sentences") if blocks else None
+
+
+def build_probe_sentences_table(findings: Findings) -> Table:
+    scores = findings.get("sentences") or {}
+    texts = (findings_view.get_experiment(findings).get("probe") or {}).get("sentences") or {}
+    columns = [
+        Column("sentence", "sentence"),
+        Column("text", "text"),
+        Column("variant", "variant"),
+        Column("figure", "perplexity or class"),
+    ]
+    rows = []
+    for sentence in dict.fromkeys(sentence for by_sentence in scores.values() for sentence in by_sentence):
+        names = [name for name in findings_view.list_variant_names(findings) if sentence in scores.get(name, {})]
+        for index, name in enumerate(names):
+            text = texts.get(sentence, "")
+            # Repeated cells are empty for people and filled in for programs.
+            first = (
+                [make_text_cell(sentence), make_text_cell(text)] if index == 0 else [Cell("", sentence), Cell("", text)]
+            )
+            rows.append([*first, make_text_cell(name), _make_probe_cell(list(scores[name][sentence].values()))])
+    caption = "Perplexity: mean over seeds and range. Classification: predicted class, number of seeds and confidence."
+    return make_table("sentences", "Probe sentences", caption, columns, rows)
+
+
+def _make_probe_cell(scores: list[Any]) -> Cell:
+    if scores and all(number_format.is_finite_number(score) for score in scores):
+        mean = findings_view.average_over_seeds("perplexity", scores)
+        ends = number_format.format_score_interval("perplexity", [min(scores), max(scores)])
+        return Cell(number_format.format_perplexity(mean) + (f" ({ends})" if len(scores) > 1 else ""), mean)
+    confidences: dict[str, list[float]] = {}
+    for label, confidence in scores:
+        confidences.setdefault(str(label), []).append(confidence)
+    parts = [
+        f"{label} ({len(values)} of {len(scores)} seeds, confidence "
+        f"{number_format.format_percentage(sum(values) / len(values))})"
+        for label, values in sorted(confidences.items(), key=lambda item: -len(item[1]))
+    ]
+    return make_text_cell("; ".join(parts) or number_format.MISSING_VALUE)

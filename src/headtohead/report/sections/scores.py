@@ -1,0 +1,87 @@
+"""Scores by variant and evaluation set: mean and standard deviation, and every seed."""
+
+from __future__ import annotations
+
+import statistics
+
+from headtohead.experiment import findings_view
+from headtohead.experiment.findings_view import Findings
+from headtohead.presentation import number_format
+from headtohead.presentation.section import Block, Figure, Section, TableBlock
+from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
+from headtohead.report.context import ReportContext
+from headtohead.report.paired_chart import build_paired_score_chart
+
+
+def build_scores_section(context: ReportContext) -> Section | None:
+    pairs = findings_view.pair_scores_by_seed(context.findings)
+    blocks: list[Block] = []
+    if (table := build_scores_table(context.findings)).rows:
+        blocks.append(TableBlock(table))
+    if (chart := build_paired_score_chart(pairs, context.metric)) is not None:
+        evaluation_sets = ", ".join(dict.fromkeys(pair.text for pair in pairs))
+        note = "A seed fixes initial weights and batches, so each line compares two otherwise equal runs."
+        blocks.append(Figure(chart, f"{chart.title}, on {evaluation_sets}. {note}"))
+    if (table := build_scores_by_seed_table(context.findings)).rows:
+        blocks.append(TableBlock(table, summary=table.title, layout="grid"))
+    return Section("pairs", "Scores", blocks, "Scores") if blocks else None
+
+
+def _get_scores(findings: Findings, variant: str, split: str) -> dict[int, float]:
+    """Return the finite scores by seed."""
+    pairs = (findings.get("results") or {}).get(variant, {}).get(split, [])
+    return {int(seed): score for seed, score in pairs if number_format.is_finite_number(score)}
+
+
+def build_scores_table(findings: Findings) -> Table:
+    """Return mean and standard deviation, with variants and evaluation sets oriented for fewer columns."""
+    metric = findings_view.get_metric(findings)
+    splits = findings_view.list_splits(findings, "results")
+    variants = [name for name in findings_view.list_variant_names(findings) if name in (findings.get("results") or {})]
+    cells = {
+        (variant, split): _make_score_cell(list(_get_scores(findings, variant, split).values()), metric)
+        for variant in variants
+        for split in splits
+    }
+    if unknown := findings_view.get_unknown_token_rates(findings):
+        variants.append("unknown words")
+        for split in splits:
+            rate = unknown.get(split)
+            cells["unknown words", split] = Cell(number_format.format_percentage(rate), rate)
+    if len(splits) <= len(variants):
+        columns = [Column("variant", "variant"), *(Column(split, split, True) for split in splits)]
+        rows = [[make_text_cell(name), *(cells[name, split] for split in splits)] for name in variants]
+    else:
+        columns = [Column("split", "evaluation set"), *(Column(name, name, True) for name in variants)]
+        rows = [[make_text_cell(split), *(cells[name, split] for name in variants)] for split in splits]
+    caption = f"{metric.capitalize()} with the selected weights: mean over seeds ± standard deviation of one seed."
+    return make_table("scores", "", caption, columns, rows if splits else [])
+
+
+def _make_score_cell(scores: list[float], metric: str) -> Cell:
+    if not scores:
+        return Cell(number_format.MISSING_VALUE)
+    mean = findings_view.average_over_seeds(metric, scores)
+    deviation = statistics.stdev(scores) if len(scores) > 1 else None
+    return Cell(number_format.format_score_with_deviation(metric, mean, deviation), mean)
+
+
+def build_scores_by_seed_table(findings: Findings) -> Table:
+    metric = findings_view.get_metric(findings)
+    unknown = findings_view.get_unknown_token_rates(findings)
+    results = findings.get("results") or {}
+    seeds = sorted({int(seed) for by_split in results.values() for pairs in by_split.values() for seed, _ in pairs})
+    columns = [Column("variant", "variant"), Column("split", "evaluation set"), Column("mean", "mean", True)]
+    columns += [Column(f"seed {seed}", f"seed {seed}", True) for seed in seeds]
+    columns += [Column("unknown", "unknown words", True)] if unknown else []
+    rows = []
+    for split in findings_view.list_splits(findings, "results"):
+        last = [Cell(number_format.format_percentage(unknown.get(split)), unknown.get(split))] if unknown else []
+        for name in findings_view.list_variant_names(findings):
+            by_seed = _get_scores(findings, name, split)
+            if by_seed:
+                mean = findings_view.average_over_seeds(metric, list(by_seed.values()))
+                scores = [mean, *(by_seed.get(seed) for seed in seeds)]
+                cells = [Cell(number_format.format_score(metric, score), score) for score in scores]
+                rows.append([make_text_cell(name), make_text_cell(split), *cells, *last])
+    return make_table("results", "Scores of every seed", f"{metric.capitalize()} after training.", columns, rows)

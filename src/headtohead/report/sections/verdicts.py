@@ -1,0 +1,158 @@
+"""Verdicts on the primary metric, with the forest plot."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from headtohead.distillation import tables as distillation_tables
+from headtohead.experiment import findings_view
+from headtohead.experiment.findings_view import Findings
+from headtohead.presentation import number_format, style
+from headtohead.presentation.section import Block, Figure, Paragraph, Section, TableBlock, VerdictList
+from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
+from headtohead.report.context import ReportContext
+from headtohead.report.forest import build_forest_plot
+
+MAX_PROMINENT_VERDICTS = 4
+"""with more verdicts, the forest plot comes first"""
+MAX_UNFOLDED_ROWS = 8
+
+
+def build_verdicts_section(context: ReportContext) -> Section:
+    """Return cards, the forest plot and the numbers behind them. Always present."""
+    findings, metric = context.findings, context.metric
+    rows = [prepare_verdict(row, metric) for row in findings_view.get_verdicts(findings)]
+    is_secondary = bool(distillation_tables.build_headline_verdicts(findings))
+    blocks: list[Block] = [VerdictList(rows)]
+    if rows:
+        margin = findings_view.get_equivalence_margin(findings)
+        forest = Figure(
+            build_forest_plot(rows, metric, margin),
+            "Marks: change relative to the baseline. Thin lines: the simultaneous 95 % interval that decides the "
+            "verdict, for new seeds and new text of this kind. Thick lines: the interval over seeds alone, on this "
+            f"test set. Shaded: within {context.margin}, no practical difference.",
+        )
+        blocks.insert(0 if len(rows) > MAX_PROMINENT_VERDICTS else 1, forest)
+    if is_secondary:
+        introduction = (
+            "Perplexity of the human-written summaries. Only the baseline was trained on them; the distilled students "
+            f"were not. Differences within {context.margin} count as no practical difference."
+        )
+        blocks.insert(0, Paragraph(introduction))
+    if (table := build_verdicts_table(context)).rows:
+        blocks.append(TableBlock(table, summary="All numbers behind the verdicts"))
+    if (table := build_secondary_results_table(findings)).rows:
+        blocks.append(TableBlock(table, summary=table.title, is_open=len(table.rows) <= MAX_UNFOLDED_ROWS))
+    blocks += [Paragraph(text, "about") for text in split_paragraphs(str(context.experiment.get("about") or ""))]
+    title = "By perplexity" if is_secondary else "Verdict" if len(rows) == 1 else "Verdicts"
+    count = summarize_verdicts(findings) if len(rows) > 1 else ""
+    return Section("verdicts", title, blocks, count=count, is_headline=True)
+
+
+def prepare_verdict(verdict: dict[str, Any], metric: str) -> dict[str, Any]:
+    """Return a verdict with its symbol and a note on noise and sensitivity."""
+    notes = []
+    if verdict.get("noise") in ("seeds", "examples"):
+        notes.append(f"dominant noise source: {verdict['noise']}")
+    if number_format.is_finite_number(verdict.get("detectable")):
+        notes.append(f"minimum detectable effect: about {_format_detectable(verdict, metric).removeprefix('±')}")
+    return {**verdict, "sign": style.VERDICT_SYMBOLS.get(verdict["word"], "?"), "notes": "; ".join(notes)}
+
+
+def _format_detectable(verdict: dict[str, Any], metric: str) -> str:
+    size = verdict.get("detectable")
+    if not number_format.is_finite_number(size):
+        return number_format.MISSING_VALUE
+    return number_format.format_margin(metric, float(f"{size:.2g}"))
+
+
+def summarize_verdicts(findings: Findings) -> str:
+    """Return the number of verdicts of each kind: 1 helped, 2 hurt."""
+    counts = Counter(row["word"] for row in findings_view.get_verdicts(findings))
+    return ", ".join(f"{counts[word]} {word}" for word in style.VERDICT_SYMBOLS if counts[word])
+
+
+def split_paragraphs(text: str) -> list[str]:
+    """Split text at empty lines and join the lines of each paragraph."""
+    return [" ".join(paragraph.split()) for paragraph in text.split("\n\n") if paragraph.strip()]
+
+
+def build_verdicts_table(context: ReportContext) -> Table:
+    columns = [
+        Column("variant", "variant"),
+        Column("verdict", "verdict"),
+        Column("baseline", "baseline", True),
+        Column("mean", "variant mean", True),
+        Column("effect", "change", True),
+        Column("interval", "95 % interval", True),
+        Column("interval_seeds", "interval over seeds", True, is_optional=True),
+        Column("seeds", "seeds", True, is_optional=True),
+        Column("examples", "examples", True, is_optional=True),
+        Column("noise", "dominant noise source", is_optional=True),
+        Column("detectable", "minimum detectable effect", True, is_optional=True),
+        Column("to_settle", "seeds needed", is_optional=True),
+    ]
+    caption = (
+        f"Based on {context.describe_primary_metric()}. The 95 % interval decides; it is simultaneous for all variants "
+        "and generalizes to new seeds and new text of this kind. The interval over seeds covers this test set only. "
+        "Seeds needed: what would probably settle an undecided comparison."
+    )
+    rows = [_make_verdict_row(row, context.metric) for row in findings_view.get_verdicts(context.findings)]
+    return make_table("verdicts", "Verdicts", caption, columns, rows)
+
+
+def _make_verdict_row(verdict: dict[str, Any], metric: str) -> list[Cell]:
+    seed_interval = verdict.get("interval_seeds")
+    decimals = number_format.choose_decimals(metric, verdict.get("interval"))
+    needed = [(verdict.get("more_seeds"), "seeds"), (verdict.get("more_examples"), "examples")]
+    needed_text = " or ".join(f"{number:,} more {kind}" for number, kind in needed if number)
+    noise = verdict.get("noise")
+    return [
+        make_text_cell(verdict["variant"]),
+        make_text_cell(verdict["word"]),
+        *make_effect_cells(verdict, metric),
+        Cell(number_format.format_effect_interval(metric, seed_interval, decimals), seed_interval),
+        Cell(number_format.format_count(verdict.get("seeds")), verdict.get("seeds")),
+        Cell(number_format.format_count(verdict.get("examples")), verdict.get("examples")),
+        Cell(number_format.MISSING_VALUE if noise in (None, "unknown") else str(noise), noise),
+        Cell(_format_detectable(verdict, metric), verdict.get("detectable")),
+        Cell(needed_text or number_format.MISSING_VALUE, needed_text),
+    ]
+
+
+def make_effect_cells(row: dict[str, Any], metric: str, *, with_means: bool = True) -> list[Cell]:
+    """Return baseline mean, variant mean, change and 95 % interval of a verdict."""
+    interval = row.get("interval")
+    decimals = number_format.choose_decimals(metric, interval)
+    means = [Cell(number_format.format_score(metric, row.get(key)), row.get(key)) for key in ("baseline_mean", "mean")]
+    return [
+        *(means if with_means else []),
+        Cell(number_format.format_effect(metric, row.get("effect"), decimals), row.get("effect")),
+        Cell(number_format.format_effect_interval(metric, interval, decimals), interval),
+    ]
+
+
+def build_secondary_results_table(findings: Findings) -> Table:
+    metric = findings_view.get_metric(findings)
+    columns = [
+        Column("text", "evaluation set"),
+        Column("variant", "variant"),
+        Column("baseline", "baseline", True),
+        Column("mean", "variant mean", True),
+        Column("effect", "change", True),
+        Column("interval", "95 % interval", True),
+        Column("word", "result"),
+    ]
+    rows = [
+        [
+            make_text_cell(name),
+            make_text_cell(row["variant"]),
+            *make_effect_cells(row, metric),
+            make_text_cell(row["word"]),
+        ]
+        for name, verdicts in (findings.get("others") or {}).items()
+        for row in verdicts
+    ]
+    caption = "For information only: the verdict uses only the evaluation set that the experiment file names."
+    return make_table("others", "Other evaluation sets", caption, columns, rows)
