@@ -140,7 +140,7 @@ def test_models_that_cannot_be_compared_are_told_why(decoders: Runs, classifiers
         api.analyze_attention(decoders["baseline"], TEXT, compare_to=decoders["wide"])
     with pytest.raises(ModelError, match="both models are the same"):
         api.analyze_attention(decoders["baseline"], TEXT, compare_to=decoders["baseline"])
-    with pytest.raises(ModelError, match=r"different tokens \(7 and 9, apart from token 8 on\)"):
+    with pytest.raises(ModelError, match=r"differently \(7 and 9 tokens, first difference at token 8\)"):
         api.analyze_attention(decoders["baseline"], TEXT, compare_to=classifiers["alibi"])
 
 
