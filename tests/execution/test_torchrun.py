@@ -27,7 +27,7 @@ from headtohead.training import checkpoints
 from headtohead.training.processes import check_rows_independent
 from headtohead.trials.trial import run_trial
 
-from .test_trial import without_times
+from tests.trials.test_trial import without_times
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 CLOSE = 1e-5
