@@ -15,6 +15,7 @@ import pytest
 import torch
 from jaxtyping import config
 from tests.conftest import write_rows, write_text
+from tests.trials.test_trial import without_times
 
 from headtohead.atomic_io import read_json, read_jsonl
 from headtohead.config import loading as config_loading
@@ -26,8 +27,6 @@ from headtohead.runner import verify
 from headtohead.training import checkpoints
 from headtohead.training.processes import check_rows_independent
 from headtohead.trials.trial import run_trial
-
-from tests.trials.test_trial import without_times
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 CLOSE = 1e-5

@@ -194,7 +194,7 @@ def test_a_tracker_that_fails_is_told_once_and_ends_nothing(finished, tmp_path, 
     lines = [f"{key} = {json.dumps(experiment[key])}" for key in ("question", "task", "seeds")]
     for table in ("data", "model", "training"):
         kept = {"data": ("source",), "model": ("width", "layers", "heads", "context")}
-        names = kept.get(table, ("steps", "batch", "evaluate"))
+        names = kept.get(table, ("steps", "batch_size", "eval_every"))
         lines += [f"[{table}]", *(f"{name} = {json.dumps(experiment[table][name])}" for name in names)]
     file.write_text("\n".join([*lines, "[variants.alibi]", 'model.position = "alibi"']) + "\n")
     done = CliRunner().invoke(
