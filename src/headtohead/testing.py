@@ -42,6 +42,7 @@ from headtohead.audit.model_checks.initialization import check_gradients
 from headtohead.audit.result import PartCheckResult
 from headtohead.audit.tolerance import Difference, select_worst
 from headtohead.config.base import ComponentConfig
+from headtohead.data.sources.conformance import SourceConformanceSuite, find_source_violations
 from headtohead.errors import ModelError, PartError
 from headtohead.nn.parts import registry
 from headtohead.nn.parts.base import Invariant, Part
@@ -269,7 +270,9 @@ __all__ = [
     "CHECK_NAMES",
     "PartCheckResult",
     "PartConformanceSuite",
+    "SourceConformanceSuite",
     "check_part",
     "check_part_file",
+    "find_source_violations",
     "list_option_sets",
 ]

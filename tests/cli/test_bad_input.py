@@ -117,7 +117,7 @@ def test_a_tsv_with_an_unknown_label(h2h, world):
     file = world("classify", "rows")
     path = Path("rows/test.tsv")
     path.write_text(path.read_text().replace("a\tword2 is", "c\tword2 is", 1))
-    refused(h2h("run", file), "test.tsv", "line 4", "'c'", "never occurs in train")
+    refused(h2h("run", file), "test.tsv", "line 4", "'c'", "does not occur in train")
 
 
 def test_bytes_that_are_not_utf8(h2h, world):

@@ -276,15 +276,15 @@ def test_a_model_that_is_none_and_an_empty_prompt_are_refused(h2h: Call, prompts
     ("name", "content", "words"),
     [
         ("a.jsonl", '{"prompt": "x"}\n{"prompt": 3}\nno\n', "line 3: is not JSON"),
-        ("a.jsonl", '{"prompt": "x"}\n{"prompt": 3}\n', "line 2: prompt is '3'; words were expected"),
-        ("a.jsonl", '{"promt": "x"}\n', "no column for the prompt; it has promt"),
-        ("a.jsonl", "[1]\n", "an object with 'prompt' was expected"),
+        ("a.jsonl", '{"prompt": "x"}\n{"prompt": 3}\n', "line 2: prompt is '3'; expected a string"),
+        ("a.jsonl", '{"promt": "x"}\n', "has no prompt column; it has promt"),
+        ("a.jsonl", "[1]\n", "expected an object with 'prompt'"),
         ("a.tsv", "prompt\tcontinuation\nx\n", "has 1 columns, the header has 2"),
         ("a.csv", 'prompt\n"x\n', "is not CSV"),
-        ("a.csv", "prompt,continuation\n", "has a header and no rows"),
+        ("a.csv", "prompt,continuation\n", "has a header but no rows"),
         ("a.csv", "prompt,continuation\n ,there\n", "prompt is empty"),
         ("a.txt", "  \n", "is empty"),
-        ("a.xml", "<x/>", "prompts cannot be read from .xml"),
+        ("a.xml", "<x/>", "unsupported file extension '.xml'"),
     ],
 )
 def test_a_file_that_holds_no_prompts_is_refused(tmp_path: Path, name: str, content: str, words: str) -> None:
@@ -299,7 +299,7 @@ def test_a_file_that_is_not_there_is_not_taken_for_a_text(tmp_path: Path) -> Non
         read_prompts(str(tmp_path / "storys.jsonl"))
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "notes.txt").write_text("x")
-    with pytest.raises(DataError, match=r"no file of prompts in this folder; it holds notes\.txt"):
+    with pytest.raises(DataError, match=r"no prompt file in this folder; it contains notes\.txt"):
         read_prompts(str(tmp_path / "folder"))
 
 

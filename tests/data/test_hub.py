@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from headtohead.config.data import DataConfig
-from headtohead.data.sources.loading import load_corpus, read_folder
+from headtohead.data.sources.files import read_folder
+from headtohead.data.sources.loading import load_corpus
 from headtohead.errors import DataError
 
 Write = Callable[..., Path]
@@ -34,7 +35,7 @@ def test_pieces_of_a_split_are_joined_in_order(write: Write, tmp_path: Path) -> 
 def test_two_configurations_need_a_choice(write: Write, tmp_path: Path) -> None:
     write("en/train.csv", "text\none\n")
     write("fr/train.csv", "text\nun\n")
-    with pytest.raises(DataError, match=r"more than one file could be train: en/train.csv, fr/train.csv"):
+    with pytest.raises(DataError, match=r"several files match train: en/train.csv, fr/train.csv"):
         read_folder(tmp_path, DataConfig(source="hub:a/b"), False, display_name="hub:a/b", is_recursive=True)
 
 
@@ -60,10 +61,10 @@ def test_without_a_network_the_cache_is_enough_and_what_it_lacks_is_refused(writ
     done = subprocess.run([sys.executable, "-c", LOAD], env=env, capture_output=True, text=True, check=True)
     there, absent = done.stdout.splitlines()
     assert there == "('one', 'two')"
-    assert absent.startswith("refused: hub:owner/other: cannot be had from the hub")
-    assert "A folder with the files works without the hub" in absent
+    assert absent.startswith("refused: hub:owner/other: cannot be downloaded")
+    assert "A folder with its files works offline" in absent
 
 
 def test_a_name_that_is_none_is_refused() -> None:
-    with pytest.raises(DataError, match=r"is written hub:owner/name"):
+    with pytest.raises(DataError, match=r"a hub dataset is written hub:owner/name"):
         load_corpus(DataConfig(source="hub:a b/c"), has_labels=False)

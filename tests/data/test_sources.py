@@ -215,5 +215,5 @@ def test_parquet_is_read_by_named_columns(write: Write, tmp_path: Path) -> None:
     assert (found.train.rows, found.train.labels) == (("one", "two"), (1, 0))
     with pytest.raises(DataError, match=r"a.parquet: 2 errors\n  columns: no column 'text'"):
         corpus(tmp_path, "classify", files=files)
-    with pytest.raises(DataError, match=r"b.parquet: 1 error\n  file: is not Parquet"):
+    with pytest.raises(DataError, match=r"b.parquet: 1 error\n  file: is not a readable Parquet file"):
         corpus(tmp_path, "classify", files={"train": "b.parquet"})

@@ -26,7 +26,7 @@ from headtohead.config import loading as config_loading
 from headtohead.config.data import DataConfig
 from headtohead.config.tasks import Target
 from headtohead.config.training import TrainingConfig
-from headtohead.data import token_cache
+from headtohead.data import token_cache, token_shards
 from headtohead.data.batches import BatchSchedule, TokenRows, TokenStream, count_tokens
 from headtohead.data.examples import build_evaluation_examples
 from headtohead.data.sources import streaming
@@ -103,7 +103,7 @@ def test_the_store_holds_what_would_be_made_in_memory(
     large_from: int,
 ) -> None:
     monkeypatch.setattr("headtohead.data.sources.readers.STREAMING_THRESHOLD_BYTES", large_from)
-    monkeypatch.setattr(token_cache, "SHARD_BYTES", 1000)
+    monkeypatch.setattr(token_shards, "SHARD_BYTES", 1000)
     path = write("text/train.txt", text.replace("\n", "\r\n").encode("utf-8-sig"))
     data = DataConfig.model_validate({"source": str(path.parent), **CASES[case]})
     made = load_tokenized_corpus(data, has_labels=False)
@@ -204,9 +204,9 @@ def test_tokens_are_mapped_and_not_read(write: Callable[..., Path]) -> None:
 CHILD = """
 import os, signal, sys
 from headtohead.config.data import DataConfig
-from headtohead.data import token_cache
-token_cache.SHARD_BYTES = 1000
-left, real = int(sys.argv[2]), token_cache.append_jsonl
+from headtohead.data import token_cache, token_shards
+token_shards.SHARD_BYTES = 1000
+left, real = int(sys.argv[2]), token_shards.append_jsonl
 def dying(path, line):
     global left
     left -= 1
@@ -214,7 +214,7 @@ def dying(path, line):
         path.open("ab").write(b'{"rows": 1')
         os.kill(os.getpid(), signal.SIGKILL)
     real(path, line)
-token_cache.append_jsonl = dying
+token_shards.append_jsonl = dying
 token_cache.load_tokenized_corpus(DataConfig(source=sys.argv[1], rows=sys.argv[3]), has_labels=False)
 """
 
@@ -231,13 +231,13 @@ def test_a_kill_loses_only_the_shards_on_their_way(
     before = [json.loads(line) for line in (folder / "split0.jsonl").read_text().splitlines()[:-1]]
     assert len(before) == 7
     cut: list[tuple[str, int]] = []
-    plain = token_cache._SplitTokenization.encode_shard
+    plain = token_shards.SplitTokenization.encode_shard
     monkeypatch.setattr(
-        token_cache._SplitTokenization,
+        token_shards.SplitTokenization,
         "encode_shard",
         lambda self, a, b: (cut.append((self.name, a)), plain(self, a, b))[1],
     )
-    monkeypatch.setattr(token_cache, "SHARD_BYTES", 1000)
+    monkeypatch.setattr(token_shards, "SHARD_BYTES", 1000)
     monkeypatch.setattr(
         "headtohead.data.sources.loading.load_corpus", lambda *a, **k: pytest.fail("texts were read again")
     )
@@ -251,7 +251,7 @@ def test_a_kill_loses_only_the_shards_on_their_way(
 def test_a_kill_while_texts_are_read_begins_anew(write: Callable[..., Path], cache: Path) -> None:
     path = write("train.txt", lines(100))
     data = DataConfig(source=str(path))
-    folder = cache / token_cache._hash_json(token_cache._build_cache_key(data, False, Path()))[:24]
+    folder = cache / token_cache._hash_json(token_cache.build_cache_key(data, False, Path()))[:24]
     folder.mkdir(parents=True)
     write_text_rows(folder, "split0", ["half of it"])
     same(load_tokenized_corpus(data, has_labels=False), token_cache.tokenize_in_memory(data, has_labels=False))
@@ -277,7 +277,7 @@ def test_damage_is_seen_and_said_and_made_good(
     same(load_tokenized_corpus(data, has_labels=False), token_cache.tokenize_in_memory(data, has_labels=False))
     said = capsys.readouterr().err
     if (name, damage) != ("manifest.json", "gone"):
-        assert "damaged" in said and "made anew" in said
+        assert "is corrupted" in said and "building it again" in said
     assert token_cache._find_cache_error(folder) is None
 
 
@@ -309,7 +309,7 @@ def test_two_processes_at_once_make_it_once(write: Callable[..., Path], cache: P
         "real = token_cache._write_corpus_texts\n"
         "token_cache._write_corpus_texts = lambda *arguments: (print('written'), real(*arguments))[1]\n"
         "data = DataConfig(source=sys.argv[1])\n"
-        "tokenized = token_cache.load_tokenized_corpus(data, 'language-model')\n"
+        "tokenized = token_cache.load_tokenized_corpus(data, has_labels=False)\n"
         "print(int(tokenized.encoded['train'].tokens.long().sum()))"
     )
     both = [
@@ -349,7 +349,7 @@ def test_what_nobody_opens_is_removed(write: Callable[..., Path], cache: Path) -
 def test_progress_is_told_with_the_time_that_is_left(
     write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_cache, "SHARD_BYTES", 2**18)
+    monkeypatch.setattr(token_shards, "SHARD_BYTES", 2**18)
     monkeypatch.setattr("headtohead.data.sources.readers.STREAMING_THRESHOLD_BYTES", 0)
     many = [f"{i} law" for i in range(40_000)] + [f"{i}" + " peace" * 200 for i in range(2000)]
     path = write("train.txt", "\n".join(many))
@@ -358,7 +358,7 @@ def test_progress_is_told_with_the_time_that_is_left(
         DataConfig.model_validate({"source": str(path), "tokens": "bytes"}), has_labels=False, on_progress=told.append
     )
     assert any(one.what.startswith("reading") and one.done > 0 for one in told)
-    cutting = [one for one in told if one.what == "cutting train into tokens, in MB"]
+    cutting = [one for one in told if one.what == "tokenizing train, in MB"]
     assert cutting[-1].done == cutting[-1].of > 1
     assert all(one.seconds_left is not None for one in cutting[1:])
 
@@ -371,13 +371,13 @@ def test_a_large_file_that_is_not_text_is_refused_with_places(
     with pytest.raises(DataError, match=r"2 errors\n  byte 9 \(line 2\): ff fe 20 68 is not UTF-8"):
         load_tokenized_corpus(DataConfig(source=str(path)), has_labels=False)
     path = write("train.txt", b" \n\n \n")
-    with pytest.raises(DataError, match="is empty; text was expected"):
+    with pytest.raises(DataError, match="is empty; expected text"):
         load_tokenized_corpus(DataConfig(source=str(path)), has_labels=False)
     path = write("train.txt", b"one row alone\n")
     with pytest.raises(DataError, match=r"1 row .* cannot be split into train and test"):
         load_tokenized_corpus(DataConfig(source=str(path)), has_labels=False)
     path = write("train.txt", lines(40))
-    with pytest.raises(DataError, match="a classifier needs rows with labels"):
+    with pytest.raises(DataError, match="classification needs labelled rows"):
         load_tokenized_corpus(DataConfig(source=str(path)), has_labels=True)
 
 
@@ -406,7 +406,7 @@ def test_rows_on_disk_are_a_sequence(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (found[0], found[-1], found[200]) == (every[0], every[-1], "")
     assert found[3:9] == every[3:9] and found[:-1] == every[:-1] and found[::50] == every[::50]
     assert rows(200)[5] in found and "nowhere" not in found
-    with pytest.raises(IndexError, match="no row 202 of 202"):
+    with pytest.raises(IndexError, match="row 202 is out of range for 202 rows"):
         found[202]
     cuts = found.compute_shard_boundaries(500)
     assert cuts[0] == 0 and cuts[-1] == 202 and cuts == sorted(set(cuts))

@@ -85,7 +85,7 @@ def test_a_parquet_file_that_unpacks_to_a_flood_is_refused(tmp_path):
     text = arrow.DictionaryArray.from_arrays(arrow.array([0] * 200_000, arrow.int32()), arrow.array(["x" * 1_000]))
     parquet.write_table(arrow.table({"text": text}), path)
     assert path.stat().st_size < 30_000
-    with pytest.raises(DataError, match="unpacks to more than 100 times its size"):
+    with pytest.raises(DataError, match="decompresses to more than 100 times its size"):
         loading.load_corpus(config_data.DataConfig.model_validate({"source": str(path)}), has_labels=False)
 
 

@@ -1,4 +1,4 @@
-"""How a file is refused: every fault of it at once, each with its place, and not more than a screen of them."""
+"""Error messages for invalid files: all errors at once, each with its location, at most a screenful."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ MAX_ITEMS_SHOWN = 10
 
 
 def build_file_error(
-    path: str | Path, faults: Sequence[ValidationIssue], *, num_errors: int | None = None
+    path: str | Path, issues: Sequence[ValidationIssue], *, num_errors: int | None = None
 ) -> DataError:
-    """The error for a file with these faults; `count` where there are more of them than were put into words."""
-    num_errors = len(faults) if num_errors is None else num_errors
+    """Return the error for a file with these issues. `num_errors` is the total if only some issues are given."""
+    num_errors = len(issues) if num_errors is None else num_errors
     lines = [f"{path}: {num_errors} error{'s' if num_errors != 1 else ''}"]
-    lines += ["  " + str(fault).replace("\n", "\n  ") for fault in faults[:MAX_ITEMS_SHOWN]]
+    lines += ["  " + str(issue).replace("\n", "\n  ") for issue in issues[:MAX_ITEMS_SHOWN]]
     if num_errors > MAX_ITEMS_SHOWN:
         lines.append(f"  and {num_errors - MAX_ITEMS_SHOWN} more")
     return DataError("\n".join(lines))
 
 
 def build_missing_path_error(path: Path) -> DataError:
-    """The error for a path that is not there, with the nearest name that is."""
+    """Return the error for a missing path, with the most similar name in its folder."""
     folder = path.parent
     if path.exists():
-        return DataError(f"{path}: is neither a plain file nor a folder")
+        return DataError(f"{path}: neither a regular file nor a folder")
     if not folder.is_dir():
-        return DataError(f"{path}: no such file, and no such folder: {folder}")
+        return DataError(f"{path}: no such file; the folder {folder} does not exist either")
     names = list_folder_entries(folder)
-    near = suggest(path.name, names)
-    hint = f"; did you mean {near!r}?" if near else ""
-    return DataError(f"{path}: no such file or folder{hint} ({folder} holds: {format_name_list(names)})")
+    suggestion = suggest(path.name, names)
+    hint = f"; did you mean {suggestion!r}?" if suggestion else ""
+    return DataError(f"{path}: no such file or folder{hint} ({folder} contains: {format_name_list(names)})")
 
 
 def list_folder_entries(folder: Path) -> list[str]:
-    return sorted(one.name + ("/" if one.is_dir() else "") for one in folder.iterdir())
+    return sorted(path.name + ("/" if path.is_dir() else "") for path in folder.iterdir())
 
 
 def format_name_list(names: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
-"""What a corpus is: texts with named splits, and how a share of the rows is held back.
+"""Corpora as named splits, and the rule that holds out missing ones.
 
-A row falls on one side by the hash of its text alone: equal rows stay together, and the split does not change when
-rows are added or the order does.
+The hash of a row's text decides whether it is held out: equal rows stay together, and adding or reordering rows leaves
+the split of the others unchanged.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from headtohead.errors import DataError, ValidationIssue, suggest
 SplitRole = Literal["train", "validation", "test"]
 
 TEST_FRACTION = 0.1
+DIGEST_LABELS = {True: "classify", False: "language-model"}
+"""first entry of the digest; published results identify corpora by their digest, so it must not change"""
 MAX_LABELS = 10_000
 DIGEST_CHUNK_ROWS = 1024
-DIGEST_LABELS = {True: "classify", False: "language-model"}
-"""first entry of the digest; published results name corpora by their digest, so it must not change"""
 
 
 @dataclass(frozen=True)
 class Split:
-    """One named part of a corpus. Labels are indices into the corpus's label_names."""
+    """A named split of a corpus. Labels are indices into the label names of the corpus."""
 
     name: str
     role: SplitRole
     rows: Sequence[str]
-    """in memory, or on disk (`texts.Texts`)"""
+    """in memory, or on disk as `DiskTextRows`"""
     labels: tuple[int, ...] | None = None
     separator: str = "\n"
-    """what stands between two rows when they are read as one stream"""
+    """text between two rows when the split is read as one stream"""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Texts with named splits, and what a tokenizer may learn from."""
+    """Splits by name, and the rows from which a tokenizer may be trained."""
 
     has_labels: bool
     splits: Mapping[str, Split]
     label_names: tuple[str, ...]
     vocabulary_rows: Sequence[str]
     origin: str
-    """where from, in plain words; the licence if it is known"""
+    """where the text comes from and, if known, its licence"""
     digest: str
-    """SHA-256 of every split, the labels and what the vocabulary is made from"""
+    """SHA-256 of the splits, the labels and the vocabulary rows"""
 
     @property
     def train(self) -> Split:
@@ -62,26 +62,30 @@ class Corpus:
         return self.splits.get("validation")
 
     def get_test_splits(self) -> tuple[Split, ...]:
-        """The test splits."""
         return tuple(split for split in self.splits.values() if split.role == "test")
 
 
 @dataclass(frozen=True)
 class RawSplit:
-    """Rows as read: labels are still words, and each row knows its line."""
+    """Rows as a source returns them, with labels as text."""
 
     rows: Sequence[str]
     labels: tuple[str, ...] | None = None
+    """one per row, for classification"""
     lines: tuple[int, ...] = ()
+    """the line number of each row, for error messages"""
     path: str = ""
+    """where the rows come from, for error messages"""
     separator: str = "\n"
+    """text between two rows when the split is read as one stream"""
 
     def pick(self, row_mask: Iterable[bool]) -> RawSplit:
-        at = [i for i, one in enumerate(row_mask) if one]
+        """Return the rows whose mask is true."""
+        indices = [i for i, is_selected in enumerate(row_mask) if is_selected]
         return RawSplit(
-            tuple(self.rows[i] for i in at),
-            tuple(self.labels[i] for i in at) if self.labels is not None else None,
-            tuple(self.lines[i] for i in at) if self.lines else (),
+            tuple(self.rows[i] for i in indices),
+            tuple(self.labels[i] for i in indices) if self.labels is not None else None,
+            tuple(self.lines[i] for i in indices) if self.lines else (),
             self.path,
             self.separator,
         )
@@ -89,14 +93,38 @@ class RawSplit:
 
 @dataclass(frozen=True)
 class RawCorpus:
-    """What a source gave: which splits it has, and the texts of every training file."""
+    """The splits that a source has. Missing ones are held out from train."""
 
     train: RawSplit
     origin: str
+    """where the text comes from and, if known, its licence"""
     validation: RawSplit | None = None
     tests: Mapping[str, RawSplit] = field(default_factory=dict)
+    """test splits by name"""
     course_rows: tuple[str, ...] = ()
-    """every row of every training file, the other task's too"""
+    """rows of all training files, including the other task's, for `vocabulary = "course"`"""
+
+    def list_splits(self) -> dict[str, RawSplit]:
+        """Return every split by name."""
+        validation = {} if self.validation is None else {"validation": self.validation}
+        return {"train": self.train, **validation, **self.tests}
+
+
+def check_raw_corpus(raw_corpus: object, source: str, *, has_labels: bool) -> None:
+    """Raise `DataError` if a source returned something that is not a corpus, or lacks labels that the task needs."""
+    if not isinstance(raw_corpus, RawCorpus):
+        raise DataError(f"source {source!r} must return a RawCorpus, got {type(raw_corpus).__name__}")
+    for name in ("train", "validation"):
+        if name in raw_corpus.tests:
+            raise DataError(f"a test split cannot be named {name!r}: the name is reserved")
+    for name, split in raw_corpus.list_splits().items():
+        if not isinstance(split, RawSplit):
+            raise DataError(f"source {source!r}: split {name!r} must be a RawSplit, got {type(split).__name__}")
+        if has_labels and (split.labels is None or len(split.labels) != len(split.rows)):
+            found = "no labels" if split.labels is None else f"{len(split.labels)} labels"
+            raise DataError(f"source {source!r}: split {name!r} has {len(split.rows)} rows and {found}")
+    if not any(True for _ in raw_corpus.train.rows):
+        raise DataError(f"source {source!r}: train has no rows")
 
 
 def build_corpus(
@@ -107,36 +135,28 @@ def build_corpus(
     vocabulary_source: Literal["train", "course"],
     max_test_rows: int | None = None,
 ) -> Corpus:
-    """The corpus: what the source lacks is held back from train, labels become numbers."""
-    names = _collect_label_names(raw_corpus.train) if has_labels else ()
+    """Hold out missing splits from train, convert labels to indices, and return the corpus."""
+    label_names = _collect_label_names(raw_corpus.train) if has_labels else ()
     train, tests = raw_corpus.train, dict(raw_corpus.tests)
     if not tests:
         train, tests["test"] = hold_out(train, TEST_FRACTION, "test")
-    held = raw_corpus.validation
-    if held is None and validation_fraction > 0:
-        train, held = hold_out(train, validation_fraction, "validation")
-    splits = {"train": _build_split("train", "train", train, names)}
-    if held is not None:
-        splits["validation"] = _build_split("validation", "validation", held, names)
-    for name, table in tests.items():
+    validation = raw_corpus.validation
+    if validation is None and validation_fraction > 0:
+        train, validation = hold_out(train, validation_fraction, "validation")
+    splits = {"train": _build_split("train", "train", train, label_names)}
+    if validation is not None:
+        splits["validation"] = _build_split("validation", "validation", validation, label_names)
+    for name, test in tests.items():
         if max_test_rows is not None:
-            table = table.pick(i < max_test_rows for i in range(len(table.rows)))
-        if name in splits:
-            raise DataError(f"a held-out text cannot be named {name!r}: that is a split of its own")
-        splits[name] = _build_split(name, "test", table, names)
-    rows = _select_course_rows(raw_corpus, held) if vocabulary_source == "course" else train.rows
-    return Corpus(
-        has_labels,
-        splits,
-        names,
-        rows,
-        describe_origin(raw_corpus, validation_fraction),
-        compute_digest(has_labels, splits, names, rows),
-    )
+            test = test.pick(i < max_test_rows for i in range(len(test.rows)))
+        splits[name] = _build_split(name, "test", test, label_names)
+    rows = _select_course_rows(raw_corpus, validation) if vocabulary_source == "course" else train.rows
+    origin = describe_origin(raw_corpus, validation_fraction)
+    return Corpus(has_labels, splits, label_names, rows, origin, compute_digest(has_labels, splits, label_names, rows))
 
 
 def describe_origin(raw_corpus: RawCorpus, validation_fraction: float) -> str:
-    """Where the texts are from, and what was held back from train."""
+    """Return where the text comes from and which splits were held out."""
     origin = raw_corpus.origin
     if not raw_corpus.tests:
         origin += f"; no test split: {TEST_FRACTION:.0%} of the rows by hash of the text"
@@ -145,77 +165,75 @@ def describe_origin(raw_corpus: RawCorpus, validation_fraction: float) -> str:
     return origin
 
 
-def _select_course_rows(raw_corpus: RawCorpus, held_out: RawSplit | None) -> Sequence[str]:
-    """Every training file's rows but those held back from train: they must be as strange to the model as a test text.
-    (Where the other task's file has such a row too it stays, as it does for the course's test texts.)"""
-    apart = set(held_out.rows) if held_out is not None and raw_corpus.validation is None else set()
-    return tuple(row for row in raw_corpus.course_rows or raw_corpus.train.rows if row not in apart)
+def _select_course_rows(raw_corpus: RawCorpus, validation: RawSplit | None) -> Sequence[str]:
+    """Return the rows of all training files except those held out for validation, which must stay unseen."""
+    held_out = set(validation.rows) if validation is not None and raw_corpus.validation is None else set()
+    return tuple(row for row in raw_corpus.course_rows or raw_corpus.train.rows if row not in held_out)
 
 
 def hold_out(raw_split: RawSplit, fraction: float, purpose: str) -> tuple[RawSplit, RawSplit]:
-    """What is left, and the share that was taken: about so many rows, at least one text."""
+    """Split off about `fraction` of the rows, at least one distinct text. Return (remaining, held out)."""
     keys = [rng.derive_seed("split", purpose, row) for row in raw_split.rows]
-    limit = max(int(fraction * 2**63), min(keys) + 1)
-    left, taken = raw_split.pick(key >= limit for key in keys), raw_split.pick(key < limit for key in keys)
-    if not left.rows:
+    threshold = max(int(fraction * 2**63), min(keys) + 1)
+    remaining = raw_split.pick(key >= threshold for key in keys)
+    if not remaining.rows:
+        count = len(raw_split.rows)
         raise DataError(
-            f"{raw_split.path}: {_format_count(len(raw_split.rows), 'row')} (equal ones count once) cannot be split into train and "  # noqa: E501
-            f"{purpose}; give more text, or files of their own for each split (data.files)"
+            f"{raw_split.path}: {count} row{'s' if count != 1 else ''} (equal rows count once) cannot be split into "
+            f"train and {purpose}; add text, or give each split its own file with data.files"
         )
-    return left, taken
+    return remaining, raw_split.pick(key < threshold for key in keys)
 
 
 def _build_split(name: str, role: SplitRole, raw_split: RawSplit, label_names: tuple[str, ...]) -> Split:
     if not label_names:
         return Split(name, role, raw_split.rows, None, raw_split.separator)
-    assert raw_split.labels is not None, "a table of a classifier has labels"
-    number = {label: i for i, label in enumerate(label_names)}
-    if unknown := [i for i, label in enumerate(raw_split.labels) if label not in number]:
+    assert raw_split.labels is not None
+    index = {label: i for i, label in enumerate(label_names)}
+    if unknown := [i for i, label in enumerate(raw_split.labels) if label not in index]:
         shown = [_build_unknown_label_error(raw_split, i, label_names) for i in unknown[:MAX_ITEMS_SHOWN]]
         raise build_file_error(raw_split.path, shown, num_errors=len(unknown))
-    return Split(name, role, raw_split.rows, tuple(number[label] for label in raw_split.labels), raw_split.separator)
+    return Split(name, role, raw_split.rows, tuple(index[label] for label in raw_split.labels), raw_split.separator)
 
 
 def _build_unknown_label_error(raw_split: RawSplit, row_index: int, label_names: tuple[str, ...]) -> ValidationIssue:
     assert raw_split.labels is not None
     label = raw_split.labels[row_index]
+    line = raw_split.lines[row_index] if raw_split.lines else row_index + 1
     return ValidationIssue(
-        f"line {raw_split.lines[row_index]}",
-        f"label {label!r} never occurs in train",
-        label_names,
-        suggest(label, label_names),
+        f"line {line}", f"label {label!r} does not occur in train", label_names, suggest(label, label_names)
     )
 
 
 def _collect_label_names(train: RawSplit) -> tuple[str, ...]:
-    """In the order of their numbers if they are numbers, else of the alphabet."""
-    assert train.labels is not None, "a table of a classifier has labels"
+    """Return the labels of train in numerical order if all are integers, else in alphabetical order."""
+    assert train.labels is not None
     names = set(train.labels)
     if len(names) < 2:
-        raise DataError(f"{train.path}: every row has the label {train.labels[0]!r}; a classifier needs two or more")
+        raise DataError(f"{train.path}: every row has the label {train.labels[0]!r}; classification needs at least two")
     if len(names) > MAX_LABELS:
-        raise DataError(f"{train.path}: {len(names):,} different labels; a classifier names {MAX_LABELS:,} at most")
-    numbers = all(re.fullmatch(r"-?\d{1,18}", name) for name in names)
-    order: Callable[[str], tuple[int, str]] = lambda name: (int(name) if numbers else 0, name)  # noqa: E731
-    return tuple(sorted(names, key=order))
+        raise DataError(f"{train.path}: {len(names):,} different labels; the maximum is {MAX_LABELS:,}")
+    are_integers = all(re.fullmatch(r"-?\d{1,18}", name) for name in names)
+    sort_key: Callable[[str], tuple[int, str]] = lambda name: (int(name) if are_integers else 0, name)  # noqa: E731
+    return tuple(sorted(names, key=sort_key))
 
 
 def compute_digest(
     has_labels: bool, splits: Mapping[str, Split], label_names: tuple[str, ...], vocabulary_rows: Sequence[str]
 ) -> str:
-    """SHA-256 of all of it as one JSON list, fed piece by piece: the texts may be larger than memory."""
-    made = hashlib.sha256()
-    for piece in _iter_json_chunks(has_labels, splits, label_names, vocabulary_rows):
-        made.update(piece.encode())
-    return made.hexdigest()
+    """Return the SHA-256 of the corpus as one JSON list, hashed in chunks because texts may exceed memory."""
+    digest = hashlib.sha256()
+    for chunk in _iter_json_chunks(has_labels, splits, label_names, vocabulary_rows):
+        digest.update(chunk.encode())
+    return digest.hexdigest()
 
 
 def _iter_json_chunks(
     has_labels: bool, splits: Mapping[str, Split], label_names: tuple[str, ...], vocabulary_rows: Sequence[str]
 ) -> Iterator[str]:
     yield f"[{_dump_json(DIGEST_LABELS[has_labels])}, {_dump_json(label_names)}, ["
-    for at, split in enumerate(splits.values()):
-        yield f"{', ' if at else ''}[{_dump_json(split.name)}, {_dump_json(split.role)}, "
+    for i, split in enumerate(splits.values()):
+        yield f"{', ' if i else ''}[{_dump_json(split.name)}, {_dump_json(split.role)}, "
         yield from _iter_rows_as_json(split.rows)
         yield f", {_dump_json(split.labels)}, {_dump_json(split.separator)}]"
     yield "], "
@@ -225,16 +243,12 @@ def _iter_json_chunks(
 
 def _iter_rows_as_json(rows: Sequence[str]) -> Iterator[str]:
     yield "["
-    every, between = iter(rows), ""
-    while block := list(islice(every, DIGEST_CHUNK_ROWS)):
-        yield between + _dump_json(block)[1:-1]
-        between = ", "
+    iterator, separator = iter(rows), ""
+    while chunk := list(islice(iterator, DIGEST_CHUNK_ROWS)):
+        yield separator + _dump_json(chunk)[1:-1]
+        separator = ", "
     yield "]"
 
 
 def _dump_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def _format_count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

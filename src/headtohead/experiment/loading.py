@@ -10,6 +10,7 @@ from typing import Any
 from headtohead.config import base, experiment, loading
 from headtohead.config.overlays import RawConfig
 from headtohead.data import tokenizers
+from headtohead.data.sources.loading import check_source, resolve_source_path
 from headtohead.errors import PartError, StrategyError, ValidationIssue
 from headtohead.experiment import trust
 from headtohead.generation.strategies import build_strategy
@@ -32,12 +33,12 @@ def load_experiment(
     over the file what it says about its original data), `full` takes its full setting, `quick` a quick look."""
 
     def prepare(raw: RawConfig, folder: Path) -> None:
-        _resolve_paths(raw, folder)
-        files = [*raw.get("use", []), *(str(Path(file).resolve()) for file in part_files)]
+        files = [*_list_use_files(raw, folder), *(str(Path(file).resolve()) for file in part_files)]
         if files:
-            raw["use"] = [str(registry.load_part_file(file)) for file in files if isinstance(file, str)]
+            raw["use"] = [str(registry.load_part_file(file)) for file in files]
+        _resolve_paths(raw, folder)
         if data_source is not None:
-            raw.setdefault("data", {})["source"] = _resolve_source(str(data_source), Path("."))
+            raw.setdefault("data", {})["source"] = resolve_source_path(str(data_source), Path("."))
 
     original = data_source is not None and str(data_source) != "sotu"
     made = loading.parse_experiment(
@@ -55,17 +56,23 @@ def load_experiment(
 
 def build_experiment(raw: dict[str, Any], name: str = "experiment") -> experiment.Experiment:
     """The same rules for an experiment that is written in Python."""
+    if files := _list_use_files(raw, Path(".")):
+        raw["use"] = [str(registry.load_part_file(file)) for file in files]
     _resolve_paths(raw, Path("."))
-    for file in raw.get("use", []):
-        registry.load_part_file(file)
     made = loading.build_experiment(raw, name, check=check_names_and_options)
     trust.trust_files(trust.list_code_files(made))
     return made
 
 
+def _list_use_files(raw: RawConfig, folder: Path) -> list[str]:
+    """Return the files of user code. They are loaded before other settings, which may name what they define."""
+    files = raw.get("use")
+    return (
+        [str((folder / file).resolve()) for file in files if isinstance(file, str)] if isinstance(files, list) else []
+    )
+
+
 def _resolve_paths(raw: RawConfig, folder: Path) -> None:
-    if isinstance(raw.get("use"), list):
-        raw["use"] = [str((folder / file).resolve()) for file in raw["use"]]
     tables = [raw, *(v for v in _as_dict(raw.get("variants")).values() if isinstance(v, dict))]
     for table in tables:
         module = _as_dict(table.get("model")).get("module")
@@ -79,7 +86,7 @@ def _resolve_paths(raw: RawConfig, folder: Path) -> None:
             table["model"]["pretrained"] = next((str(one.resolve()) for one in places if one.is_dir()), weights)
         source = _as_dict(table.get("data")).get("source")
         if isinstance(source, str):
-            table["data"]["source"] = _resolve_source(source, folder)
+            table["data"]["source"] = resolve_source_path(source, folder)
         teacher = _as_dict(table.get("teacher")).get("model")
         if isinstance(teacher, str) and (folder / teacher).exists():
             table["teacher"]["model"] = str((folder / teacher).resolve())
@@ -92,17 +99,12 @@ def _as_dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _resolve_source(source: str, folder: Path) -> str:
-    """A built-in corpus or a hub's name stays as it is, a path becomes whole."""
-    if source == "sotu" or source.startswith("hub:"):
-        return source
-    return str((folder / source).resolve())
-
-
 def check_names_and_options(raw: RawConfig) -> list[ValidationIssue]:
     """What the spec cannot know: do parts, optimizer, schedule and tokenizer exist, and do their options fit?"""
     model, data, training = (_as_dict(raw.get(table)) for table in ("model", "data", "training"))
     faults = [] if "module" in model or "pretrained" in model else _check_model(model)
+    if isinstance(data.get("source"), str):
+        faults += check_source(data["source"])
     if "tokens" in data:
         try:
             faults += tokenizers.check_tokenizer_choice(base.ComponentConfig.model_validate(data["tokens"]))

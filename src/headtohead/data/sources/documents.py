@@ -1,8 +1,7 @@
-"""Documents with summaries that people wrote: JSON lines with `document` and `summary`, or `summaries` for several.
+"""Documents with reference summaries, read from JSON lines with `document` and `summary` or `summaries`.
 
-A folder has train.jsonl, dev.jsonl (or validation, valid) and test.jsonl; of a single file, or where a split is
-missing, a share is held back by hash of the document. Held-out documents that also stand in train are left out, and
-counted.
+A folder contains train.jsonl, dev.jsonl (or validation, valid) and test.jsonl. Missing splits are held out by the hash
+of the document. Held-out documents that also occur in train are removed and counted.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from headtohead.data.file_errors import (
     format_name_list,
     list_folder_entries,
 )
+from headtohead.data.sources.files import SPLIT_FILE_STEMS
 from headtohead.data.sources.readers import InvalidJson, has_lone_surrogate, parse_json, read_text
 from headtohead.errors import DataError, ValidationIssue, suggest
 
-SPLIT_FILE_STEMS = {"train": ("train",), "validation": ("validation", "valid", "dev"), "test": ("test",)}
 DOCUMENT_SUFFIXES = (".jsonl", ".json")
 ENTRY_KEYS = ("document", "summary", "summaries")
 HELD_OUT_FRACTIONS = {"test": 0.1, "validation": 0.1}
@@ -32,7 +31,7 @@ HELD_OUT_FRACTIONS = {"test": 0.1, "validation": 0.1}
 
 @dataclass(frozen=True)
 class Document:
-    """A text, and how people put it in short."""
+    """A document with its reference summaries."""
 
     text: str
     summaries: tuple[str, ...]
@@ -51,62 +50,59 @@ class SummarizationCorpus:
     digest: str
     """SHA-256 of every document and summary"""
     left_out: Mapping[str, int]
-    """held-out documents that also stand in train, by split"""
+    """number of held-out documents per split that were removed because they occur in train"""
 
 
 def read_documents(path: Path) -> list[Document]:
-    """One file of JSON lines; refused with every fault of it, each with its line."""
-    found, faults = [], []
-    for number, line in enumerate(read_text(path).split("\n"), start=1):
+    """Read a file of JSON lines. Raise `DataError` with every error and its line."""
+    documents, issues = [], []
+    for line_number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
         entry = parse_json(line)
-        if isinstance(entry, InvalidJson):
-            faults.append(ValidationIssue(f"line {number}", str(entry)))
-            continue
-        wrong = list(_find_entry_errors(entry))
-        faults += [ValidationIssue(f"line {number}", message, suggestion=near) for message, near in wrong]
-        if not wrong:
-            found.append(Document(entry["document"], _get_summaries(entry), str(entry.get("id", number))))
-    if faults:
-        raise build_file_error(path, faults)
-    return found
+        errors = [(str(entry), None)] if isinstance(entry, InvalidJson) else list(_find_entry_errors(entry))
+        issues += [ValidationIssue(f"line {line_number}", text, suggestion=near) for text, near in errors]
+        if not errors:
+            documents.append(Document(entry["document"], _get_summaries(entry), str(entry.get("id", line_number))))
+    if issues:
+        raise build_file_error(path, issues)
+    return documents
 
 
 def _find_entry_errors(entry: Any) -> Iterator[tuple[str, str | None]]:
-    """What keeps an entry from being a document with its summaries, and a key that may have been meant."""
+    """Yield each error of an entry with the key that was probably meant."""
     if not isinstance(entry, dict):
-        yield f"is a {type(entry).__name__}; an object with document and summary was expected", None
+        yield f"is a {type(entry).__name__}; expected an object with document and summary", None
         return
-    has = ", ".join(entry) or "nothing"
+    keys = ", ".join(entry) or "nothing"
     if "document" not in entry:
-        yield f"has no 'document'; it has {has}", suggest("document", entry)
+        yield f"has no 'document'; it has {keys}", suggest("document", entry)
     elif not isinstance(entry["document"], str) or not entry["document"].strip():
         yield "has an empty document", None
     elif has_lone_surrogate(entry["document"]) or has_lone_surrogate(str(entry.get("id"))):
-        yield "holds half of a character (a lone surrogate)", None
+        yield "contains a lone surrogate", None
     if "summary" not in entry and "summaries" not in entry:
-        yield f"has no 'summary' and no 'summaries'; it has {has}", suggest("summary", entry)
+        yield f"has no 'summary' and no 'summaries'; it has {keys}", suggest("summary", entry)
         return
-    given = _get_summaries(entry)
-    if not given:
+    summaries = _get_summaries(entry)
+    if not summaries:
         yield "has an empty list of summaries", None
-    for at, one in enumerate(given, start=1):
-        if not isinstance(one, str):
-            yield f"summary {at} is a {type(one).__name__}, not text", None
-        elif has_lone_surrogate(one):
-            yield f"summary {at} holds half of a character (a lone surrogate)", None
-        elif not one.strip():
-            yield f"has an empty summary{f' (number {at} of {len(given)})' if len(given) > 1 else ''}", None
+    for number, summary in enumerate(summaries, start=1):
+        if not isinstance(summary, str):
+            yield f"summary {number} is a {type(summary).__name__}, not text", None
+        elif has_lone_surrogate(summary):
+            yield f"summary {number} contains a lone surrogate", None
+        elif not summary.strip():
+            yield f"has an empty summary{f' (number {number} of {len(summaries)})' if len(summaries) > 1 else ''}", None
 
 
 def _get_summaries(entry: Mapping[str, Any]) -> tuple[Any, ...]:
-    given = entry["summaries"] if "summaries" in entry else entry["summary"]
-    return tuple(given) if isinstance(given, list) else (given,)
+    summaries = entry["summaries"] if "summaries" in entry else entry["summary"]
+    return tuple(summaries) if isinstance(summaries, list) else (summaries,)
 
 
 def load_summarization_corpus(source: str | Path, *, max_test_rows: int | None = None) -> SummarizationCorpus:
-    """The splits of a folder or a file. `test_rows` reads no more than so many documents of each held-out split."""
+    """Return the splits of a folder or file, with at most `max_test_rows` documents in each held-out split."""
     path = Path(source).expanduser()
     if path.is_dir():
         splits, origin = _read_folder(path), f"folder {source}"
@@ -114,32 +110,30 @@ def load_summarization_corpus(source: str | Path, *, max_test_rows: int | None =
         splits, origin = {"train": read_documents(path)}, f"file {source}"
     else:
         raise build_missing_path_error(path)
-    for name, share in HELD_OUT_FRACTIONS.items():
+    for name, fraction in HELD_OUT_FRACTIONS.items():
         if name not in splits:
-            splits["train"], splits[name] = _hold_out_fraction(splits["train"], share, name, path)
-            origin += f"; no {name} split: {share:.0%} of the documents by hash of the text"
-    known = {document.text for document in splits["train"]}
+            splits["train"], splits[name] = _hold_out_fraction(splits["train"], fraction, name, path)
+            origin += f"; no {name} split: {fraction:.0%} of the documents by hash of the text"
+    train_texts = {document.text for document in splits["train"]}
     left_out = {}
     for name in ("validation", "test"):
-        kept = [document for document in splits[name] if document.text not in known]
-        left_out[name] = len(splits[name]) - len(kept)
-        splits[name] = kept[:max_test_rows]
-        if not kept:
-            raise DataError(f"{path}: every document of {name} also stands in train; nothing is left to test on")
-    made = {name: tuple(splits[name]) for name in ("train", "validation", "test")}
-    return SummarizationCorpus(made, origin, _compute_digest(made), left_out)
+        unseen = [document for document in splits[name] if document.text not in train_texts]
+        left_out[name] = len(splits[name]) - len(unseen)
+        splits[name] = unseen[:max_test_rows]
+        if not unseen:
+            raise DataError(f"{path}: every document of {name} also occurs in train, so none is left to evaluate on")
+    ordered = {name: tuple(splits[name]) for name in ("train", "validation", "test")}
+    return SummarizationCorpus(ordered, origin, _compute_digest(ordered), left_out)
 
 
 def _read_folder(folder: Path) -> dict[str, list[Document]]:
     splits = {}
     for name, stems in SPLIT_FILE_STEMS.items():
-        there = [p for stem in stems for suffix in DOCUMENT_SUFFIXES if (p := folder / f"{stem}{suffix}").is_file()]
-        if len(there) > 1:
-            raise DataError(
-                f"{folder}: more than one file could be {name}: {format_name_list([p.name for p in there])}"
-            )
-        if there:
-            splits[name] = read_documents(there[0])
+        paths = [p for stem in stems for suffix in DOCUMENT_SUFFIXES if (p := folder / f"{stem}{suffix}").is_file()]
+        if len(paths) > 1:
+            raise DataError(f"{folder}: several files match {name}: {format_name_list([p.name for p in paths])}")
+        if paths:
+            splits[name] = read_documents(paths[0])
     if "train" not in splits:
         raise DataError(
             f"{folder}: expected train.jsonl (JSON lines with document and summary, or summaries), "
@@ -151,13 +145,13 @@ def _read_folder(folder: Path) -> dict[str, list[Document]]:
 def _hold_out_fraction(
     documents: Sequence[Document], fraction: float, purpose: str, path: Path
 ) -> tuple[list[Document], list[Document]]:
-    """What is left, and the share that was taken, by hash of the text: at least one document each."""
+    """Split off about `fraction` of the documents by hash of the text. Return (remaining, held out)."""
     keys = {document.text: rng.derive_seed("split", purpose, document.text) for document in documents}
-    limit = max(int(fraction * 2**63), min(keys.values()) + 1)
-    left = [one for one in documents if keys[one.text] >= limit]
-    if not left:
-        raise DataError(f"{path}: {len(documents)} documents cannot be split into train and {purpose}; give more")
-    return left, [one for one in documents if keys[one.text] < limit]
+    threshold = max(int(fraction * 2**63), min(keys.values()) + 1)
+    remaining = [document for document in documents if keys[document.text] >= threshold]
+    if not remaining:
+        raise DataError(f"{path}: {len(documents)} documents cannot be split into train and {purpose}; add documents")
+    return remaining, [document for document in documents if keys[document.text] < threshold]
 
 
 def _compute_digest(splits: Mapping[str, DocumentSplit]) -> str:

@@ -1,7 +1,6 @@
-"""Data sets of the Hugging Face hub: `hub:owner/name`, or `hub:owner/name@revision`.
+"""Source `hub`: datasets of the Hugging Face Hub, written `hub:owner/name` or `hub:owner/name@revision`.
 
-Only files of text and tables are fetched, never code. Where they are kept and whether the network may be used is for
-HF_HOME and HF_HUB_OFFLINE to say, which huggingface_hub reads itself.
+Only text and table files are downloaded, never code. huggingface_hub reads HF_HOME and HF_HUB_OFFLINE itself.
 """
 
 from __future__ import annotations
@@ -9,19 +8,32 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from headtohead.data.sources.files import DATA_SUFFIXES, METADATA_FILES, list_folder_files, read_folder
+from headtohead.data.sources.registry import CorpusSource, SourceRequest, source
+from headtohead.data.splits import RawCorpus
 from headtohead.errors import DataError
 
-SOURCE_PREFIX = "hub:"
-DATA_SUFFIXES = (".parquet", ".jsonl", ".json", ".csv", ".tsv", ".txt")
-# Files that describe a data set are not part of it.
-METADATA_FILES = ("dataset_infos.json", "dataset_info.json", "requirements.txt", "LICENSE.txt", "license.txt")
+
+@source("hub")
+class HubSource(CorpusSource):
+    """A dataset of the hub, with one or several files per split."""
+
+    has_path_argument = False
+
+    def read(self, request: SourceRequest) -> RawCorpus:
+        folder = download_dataset(request.argument)
+        name = f"hub:{request.argument}"
+        return read_folder(folder, request.data, request.has_labels, display_name=name, is_recursive=True)
+
+    def list_files(self, request: SourceRequest) -> dict[str, Path]:
+        return list_folder_files(download_dataset(request.argument), request.data, is_recursive=True)
 
 
-def download_dataset(source: str) -> Path:
-    """The folder with the data set's files on this machine."""
-    name, _, revision = source.removeprefix(SOURCE_PREFIX).partition("@")
+def download_dataset(repo: str) -> Path:
+    """Download a dataset, unless it is cached, and return the local folder with its files."""
+    name, _, revision = repo.partition("@")
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
-        raise DataError(f"{source}: a data set of the hub is written hub:owner/name, or hub:owner/name@revision")
+        raise DataError(f"hub:{repo}: a hub dataset is written hub:owner/name or hub:owner/name@revision")
     import huggingface_hub
 
     try:
@@ -35,11 +47,7 @@ def download_dataset(source: str) -> Path:
     except (OSError, ValueError, RuntimeError) as error:
         reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         raise DataError(
-            f"{source}: cannot be had from the hub, and is not in its cache on this machine ({type(error).__name__}: "
-            f'{reason}). A folder with the files works without the hub: source = "path/to/folder"'
+            f"hub:{repo}: cannot be downloaded and is not in the local cache ({type(error).__name__}: {reason}). A "
+            'folder with its files works offline: source = "path/to/folder"'
         ) from error
     return Path(folder)
-
-
-def is_data_file(path: Path) -> bool:
-    return path.suffix.lower() in DATA_SUFFIXES and path.name not in METADATA_FILES

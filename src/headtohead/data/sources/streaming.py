@@ -1,8 +1,8 @@
-"""Large plain texts: gone through in one pass, every row to its split as it comes, straight to disk.
+"""Large plain-text files: read in one pass, with every row written directly to its split on disk.
 
-The rows, the splits and the digest are those that a text in memory would give (`reading.read_passages`,
-`splits.assemble`); a test holds the two together. What cannot be done in one pass goes the other way: labels, tables,
-`vocabulary = "course"`, and texts of so few rows that a share of them may be none.
+Rows, splits and digest equal those of the in-memory path (`readers.read_plain_text`, `splits.build_corpus`); a test
+compares the two. What needs more than one pass is read into memory instead: labels, tables, `vocabulary = "course"`,
+and texts so short that a held-out fraction may be empty.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from headtohead.errors import DataError, ValidationIssue
 from headtohead.progress import ProgressCallback, ProgressReporter
 
 STREAMING_THRESHOLD_BYTES = 2**25
-"""bytes of a file whose rows are not held in memory"""
+"""file size above which rows are not held in memory"""
 PARAGRAPH_BLANK_LINE_FRACTION = 0.05
-"""so many blank lines make a text one of paragraphs; fewer are taken for slips in a text of lines"""
+"""fraction of blank lines above which rows are paragraphs; fewer are treated as stray lines"""
 
 
 class StreamedRows(Sequence[str]):
-    """Rows of large files, read anew whenever they are gone through."""
+    """Rows of large files, read again on every iteration."""
 
     def __init__(self, *parts: Iterable[str]) -> None:
         self.parts = parts
@@ -59,30 +59,30 @@ class StreamedRows(Sequence[str]):
 
 
 class StreamedTextFile:
-    """A plain text on disk as rows: lines, or paragraphs where blank lines stand between them."""
+    """A plain-text file as an iterable of rows: lines, or paragraphs separated by blank lines."""
 
     def __init__(self, path: Path, has_paragraphs: bool | None) -> None:
         self.path = path
-        lines, blank = self._count()
+        num_lines, num_blank = self._count_lines()
         self.has_paragraphs = (
-            blank >= max(1, PARAGRAPH_BLANK_LINE_FRACTION * lines) if has_paragraphs is None else has_paragraphs
+            num_blank >= max(1, PARAGRAPH_BLANK_LINE_FRACTION * num_lines) if has_paragraphs is None else has_paragraphs
         )
 
-    def _count(self) -> tuple[int, int]:
-        """How many lines it has, and how many are blank; line ends at the end of the file do not count."""
-        lines = blank = ended_with = 0
+    def _count_lines(self) -> tuple[int, int]:
+        """Return the number of lines and of blank lines, without empty lines at the end of the file."""
+        num_lines = num_blank = num_trailing = 0
         try:
             for line in self._iter_lines():
-                lines += 1
-                blank += not line or line.isspace()
-                ended_with = 0 if line else ended_with + 1
+                num_lines += 1
+                num_blank += not line or line.isspace()
+                num_trailing = 0 if line else num_trailing + 1
         except UnicodeDecodeError:
             raise build_file_error(self.path, list(islice(self._find_invalid_lines(), MAX_ITEMS_SHOWN))) from None
         except OSError as error:
             raise DataError(f"{self.path}: cannot be read: {error.strerror}") from None
-        if blank == lines:
-            raise build_file_error(self.path, [ValidationIssue("file", "is empty; text was expected")])
-        return lines - ended_with, blank - ended_with
+        if num_blank == num_lines:
+            raise build_file_error(self.path, [ValidationIssue("file", "is empty; expected text")])
+        return num_lines - num_trailing, num_blank - num_trailing
 
     def _iter_lines(self) -> Iterator[str]:
         with self.path.open(encoding="utf-8-sig") as file:
@@ -90,16 +90,16 @@ class StreamedTextFile:
                 yield line.removesuffix("\n")
 
     def _find_invalid_lines(self) -> Iterator[ValidationIssue]:
-        at = 0
+        offset = 0
         with self.path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+            for line_number, line in enumerate(file, start=1):
                 try:
                     line.decode()
                 except UnicodeDecodeError as error:
-                    found = line[error.start : error.start + 4].hex(" ")
-                    place = f"byte {at + error.start} (line {number})"
-                    yield ValidationIssue(place, f"{found} is not UTF-8; save the file as UTF-8")
-                at += len(line)
+                    invalid = line[error.start : error.start + 4].hex(" ")
+                    location = f"byte {offset + error.start} (line {line_number})"
+                    yield ValidationIssue(location, f"{invalid} is not UTF-8; save the file as UTF-8")
+                offset += len(line)
 
     def __iter__(self) -> Iterator[str]:
         lines = (line.rstrip() for line in self._iter_lines())
@@ -119,36 +119,32 @@ def _iter_paragraphs(lines: Iterable[str]) -> Iterator[str]:
 
 
 def has_streamed_rows(raw_corpus: RawCorpus) -> bool:
-    return any(isinstance(table.rows, StreamedRows) for table in _list_raw_splits(raw_corpus))
+    return any(isinstance(split.rows, StreamedRows) for split in raw_corpus.list_splits().values())
 
 
 def load_into_memory(raw_corpus: RawCorpus) -> RawCorpus:
-    """The same with every row at hand."""
-    tests = {name: _load_rows(table) for name, table in raw_corpus.tests.items()}
-    validation = None if raw_corpus.validation is None else _load_rows(raw_corpus.validation)
-    return replace(raw_corpus, train=_load_rows(raw_corpus.train), validation=validation, tests=tests)
-
-
-def _load_rows(raw_split: RawSplit) -> RawSplit:
-    return replace(raw_split, rows=tuple(raw_split.rows))
-
-
-def _list_raw_splits(raw_corpus: RawCorpus) -> list[RawSplit]:
-    return [raw_corpus.train, *([raw_corpus.validation] if raw_corpus.validation else []), *raw_corpus.tests.values()]
+    """Return the corpus with every row in memory."""
+    splits = {name: replace(split, rows=tuple(split.rows)) for name, split in raw_corpus.list_splits().items()}
+    return replace(
+        raw_corpus,
+        train=splits.pop("train"),
+        validation=None if raw_corpus.validation is None else splits.pop("validation"),
+        tests=splits,
+    )
 
 
 class _HashHoldOut:
-    """Which rows are held back for a purpose: those that `splits.hold_back` would take, if it takes any."""
+    """The rows that `splits.hold_out` selects for a purpose, decided one row at a time."""
 
     def __init__(self, purpose: str, fraction: float) -> None:
-        # As streams.key hashes ("split", purpose, row), with the beginning hashed once.
+        # Equal to rng.derive_seed("split", purpose, row), with the constant prefix hashed once.
         self._hash_prefix = hashlib.blake2b(f"str:split\x1fstr:{purpose}\x1fstr:".encode(), digest_size=8)
         self._hash_threshold = (2 * int(fraction * 2**63)).to_bytes(8, "big")
 
-    def takes(self, row: bytes) -> bool:
-        made = self._hash_prefix.copy()
-        made.update(row)
-        return made.digest() < self._hash_threshold
+    def selects(self, row: bytes) -> bool:
+        digest = self._hash_prefix.copy()
+        digest.update(row)
+        return digest.digest() < self._hash_threshold
 
 
 def build_corpus_on_disk(
@@ -159,35 +155,34 @@ def build_corpus_on_disk(
     folder: Path,
     on_progress: ProgressCallback,
 ) -> Corpus | None:
-    """The corpus of a language model with its rows in `folder`; None where too few rows were held back to be sure."""
-    if {"train", "validation"} & set(raw_corpus.tests):
-        return None  # names that are refused
+    """Return a language-model corpus whose rows are files in `folder`; None if a held-out split came out empty."""
     roles: dict[str, SplitRole] = {"train": "train"}
-    held = (
+    hold_outs = (
         {"validation": _HashHoldOut("validation", validation_fraction)}
         if raw_corpus.validation is None and validation_fraction > 0
         else {}
     )
-    if raw_corpus.validation is not None or held:
+    if raw_corpus.validation is not None or hold_outs:
         roles["validation"] = "validation"
     roles |= dict.fromkeys(raw_corpus.tests or ("test",), "test")
     if not raw_corpus.tests:
-        held = {"test": _HashHoldOut("test", TEST_FRACTION), **held}
-    writers = {name: DiskTextWriter(folder, f"split{at}") for at, name in enumerate(roles)}
-    taken = _distribute_train_rows(raw_corpus.train, held, writers, max_test_rows, on_progress)
-    if not all(taken.values()):
+        hold_outs = {"test": _HashHoldOut("test", TEST_FRACTION), **hold_outs}
+    writers = {name: DiskTextWriter(folder, f"split{i}") for i, name in enumerate(roles)}
+    row_counts = _distribute_train_rows(raw_corpus.train, hold_outs, writers, max_test_rows, on_progress)
+    if not all(row_counts.values()):
         for writer in writers.values():
             writer.close()
         return None
-    given = {**({"validation": raw_corpus.validation} if raw_corpus.validation else {}), **raw_corpus.tests}
-    for name, table in given.items():
-        for row in islice(table.rows, max_test_rows if name in raw_corpus.tests else None):
-            writers[name].add(row.encode())
+    raw_splits = raw_corpus.list_splits()
+    for name, split in raw_splits.items():
+        if name != "train":
+            for row in islice(split.rows, max_test_rows if name in raw_corpus.tests else None):
+                writers[name].add(row.encode())
     splits = {}
-    for at, (name, role) in enumerate(roles.items()):
+    for i, (name, role) in enumerate(roles.items()):
         writers[name].close()
-        joint = given[name].separator if name in given else raw_corpus.train.separator
-        splits[name] = Split(name, role, DiskTextRows(folder, f"split{at}"), None, joint)
+        separator = raw_splits.get(name, raw_corpus.train).separator
+        splits[name] = Split(name, role, DiskTextRows(folder, f"split{i}"), None, separator)
     rows = splits["train"].rows
     digest = compute_digest(False, splits, (), rows)
     return Corpus(False, splits, (), rows, describe_origin(raw_corpus, validation_fraction), digest)
@@ -200,23 +195,22 @@ def _distribute_train_rows(
     max_test_rows: int | None,
     on_progress: ProgressCallback,
 ) -> dict[str, int]:
-    """Every row of the training text to the split that takes it first. Gives how many each took."""
-    taken = dict.fromkeys((*hold_outs, "train"), 0)
-    room = {"test": max_test_rows}
+    """Write each training row to the first split that selects it. Return the number of rows per split."""
+    row_counts = dict.fromkeys((*hold_outs, "train"), 0)
     size = sum(part.path.stat().st_size for part in _list_text_files(train.rows))
-    clock, done, told = ProgressReporter(f"reading {train.path}, in MB", size // 2**20, on_progress), 0, 0
+    progress = ProgressReporter(f"reading {train.path}, in MB", size // 2**20, on_progress)
+    num_bytes = num_reported = 0
     for row in train.rows:
-        raw = row.encode()
-        name = next((name for name, one in hold_outs.items() if one.takes(raw)), "train")
-        taken[name] += 1
-        limit = room.get(name)
-        if limit is None or taken[name] <= limit:
-            writers[name].add(raw)
-        done += len(raw) + 1
-        if done // 2**20 > told:
-            clock.step(done // 2**20 - told)
-            told = done // 2**20
-    return taken
+        encoded = row.encode()
+        name = next((name for name, hold_out in hold_outs.items() if hold_out.selects(encoded)), "train")
+        row_counts[name] += 1
+        if name != "test" or max_test_rows is None or row_counts[name] <= max_test_rows:
+            writers[name].add(encoded)
+        num_bytes += len(encoded) + 1
+        if num_bytes // 2**20 > num_reported:
+            progress.step(num_bytes // 2**20 - num_reported)
+            num_reported = num_bytes // 2**20
+    return row_counts
 
 
 def _list_text_files(rows: Any) -> list[StreamedTextFile]:

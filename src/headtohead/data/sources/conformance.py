@@ -1,0 +1,98 @@
+"""The conformance suite of corpus sources, for your own tests.
+
+class TestPoems(SourceConformanceSuite):
+    source = "poems:tests/poems.json"
+    use = "poems.py"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from headtohead.config.data import DataConfig
+from headtohead.data.sources.loading import load_corpus, resolve_source
+from headtohead.data.sources.readers import has_lone_surrogate
+from headtohead.data.splits import RawCorpus, check_raw_corpus
+from headtohead.errors import HeadToHeadError
+from headtohead.nn.parts.registry import load_part_file
+
+
+def find_source_violations(
+    source: str, *, has_labels: bool = False, use: str | Path | None = None, data: DataConfig | None = None
+) -> list[str]:
+    """Read a source and return what is wrong with it, one sentence each; an empty list if it conforms.
+
+    `source` is written as in `data.source`, `use` is the file that defines it, `data` holds other settings it needs.
+    """
+    if use is not None:
+        load_part_file(use)
+    settings = (data or DataConfig()).model_copy(update={"source": source})
+    try:
+        reader, request = resolve_source(settings, Path(), has_labels=has_labels)
+        raw_corpus = reader.read(request)
+        check_raw_corpus(raw_corpus, reader.name, has_labels=has_labels)
+        violations = _find_row_violations(raw_corpus)
+        violations += _find_label_violations(raw_corpus) if has_labels else []
+        if not raw_corpus.origin.strip():
+            violations.append("origin is empty; it should say where the text comes from")
+        paths = reader.list_files(request).values()
+        violations += [f"list_files names {path}, which is not a file" for path in paths if not path.is_file()]
+        if not violations and _collect_rows(reader.read(request)) != _collect_rows(raw_corpus):
+            violations.append("reading it twice returns different rows; a corpus must not depend on chance or time")
+        if not violations:
+            load_corpus(settings, has_labels=has_labels)
+    except HeadToHeadError as error:
+        return [str(error)]
+    return violations
+
+
+def _collect_rows(raw_corpus: RawCorpus) -> dict[str, tuple[tuple[str, ...], tuple[str, ...] | None]]:
+    return {name: (tuple(split.rows), split.labels) for name, split in raw_corpus.list_splits().items()}
+
+
+def _find_row_violations(raw_corpus: RawCorpus) -> list[str]:
+    violations = []
+    for name, split in raw_corpus.list_splits().items():
+        rows: Sequence[object] = split.rows
+        for number, row in enumerate(rows, start=1):
+            if not isinstance(row, str):
+                violations.append(f"{name}: row {number} is a {type(row).__name__}, not a string")
+            elif not row.strip():
+                violations.append(f"{name}: row {number} is empty")
+            elif has_lone_surrogate(row):
+                violations.append(f"{name}: row {number} contains a lone surrogate")
+        if split.lines and len(split.lines) != len(split.rows):
+            violations.append(f"{name}: {len(split.rows)} rows and {len(split.lines)} line numbers")
+    return violations
+
+
+def _find_label_violations(raw_corpus: RawCorpus) -> list[str]:
+    labels = {name: set(split.labels or ()) for name, split in raw_corpus.list_splits().items()}
+    return [
+        f"{name}: label {label!r} does not occur in train"
+        for name, found in labels.items()
+        for label in sorted(found - labels["train"])
+    ]
+
+
+class SourceConformanceSuite:
+    """Inherit it in a test file and name a source; pytest then checks that the source conforms."""
+
+    source: ClassVar[str]
+    """as in `data.source`"""
+    has_labels: ClassVar[bool] = False
+    """whether the source is read for classification"""
+    use: ClassVar[str | Path | None] = None
+    """the file that defines the source, unless the test file does"""
+    data: ClassVar[DataConfig | None] = None
+    """other settings of `[data]` that the source needs"""
+
+    def test_source_conforms(self) -> None:
+        violations = find_source_violations(self.source, has_labels=self.has_labels, use=self.use, data=self.data)
+        if violations:
+            raise AssertionError("\n".join(violations))
+
+
+__all__ = ["SourceConformanceSuite", "find_source_violations"]

@@ -1,0 +1,197 @@
+"""Sources `folder` and `file`: plain text and tables on disk.
+
+A folder has one of these layouts:
+
+    train.*, validation.* (or valid.*, dev.*), test.* or test_NAME.*    plain text or tables
+    train_CLS.tsv, test_CLS.tsv, train_LM.txt, test_LM_NAME.txt         the speeches layout
+    any other, if data.files assigns the files to splits
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from headtohead.config.data import ColumnsConfig, DataConfig, SplitFilesConfig
+from headtohead.data.file_errors import build_missing_path_error, format_name_list, list_folder_entries
+from headtohead.data.sources.readers import TABLE_SUFFIXES, is_table_file, read_plain_text, read_table, read_text
+from headtohead.data.sources.registry import CorpusSource, SourceRequest, source
+from headtohead.data.sources.streaming import StreamedRows
+from headtohead.data.splits import RawCorpus, RawSplit
+from headtohead.errors import DataError
+
+DATA_SUFFIXES = (".txt", *TABLE_SUFFIXES)
+METADATA_FILES = ("dataset_infos.json", "dataset_info.json", "requirements.txt", "LICENSE.txt", "license.txt")
+"""files that describe a dataset and are not part of it"""
+SPEECHES_COLUMNS = ColumnsConfig(label=0, text=1)
+SPLIT_FILE_STEMS = {"train": ("train",), "validation": ("validation", "valid", "dev"), "test": ("test",)}
+
+
+@source("file")
+class FileSource(CorpusSource):
+    """One file, from which validation and test rows are held out."""
+
+    def read(self, request: SourceRequest) -> RawCorpus:
+        if not request.path.is_file():
+            raise build_missing_path_error(request.path)
+        if request.data.files is not None:
+            raise DataError(f"{request.path}: data.files requires a folder, and this is a file")
+        return RawCorpus(_read_split([request.path], request.data, request.has_labels), f"file {request.argument}")
+
+    def list_files(self, request: SourceRequest) -> dict[str, Path]:
+        if not request.path.is_file():
+            raise build_missing_path_error(request.path)
+        return super().list_files(request)
+
+
+@source("folder")
+class FolderSource(CorpusSource):
+    """A folder with one file per split."""
+
+    def read(self, request: SourceRequest) -> RawCorpus:
+        if not request.path.is_dir():
+            raise build_missing_path_error(request.path)
+        return read_folder(request.path, request.data, request.has_labels, display_name=request.argument)
+
+    def list_files(self, request: SourceRequest) -> dict[str, Path]:
+        if not request.path.is_dir():
+            raise build_missing_path_error(request.path)
+        return list_folder_files(request.path, request.data)
+
+
+def list_folder_files(folder: Path, data: DataConfig, *, is_recursive: bool = False) -> dict[str, Path]:
+    """Return the data files of a folder and those that data.files names, by path relative to the folder."""
+    assigned = [] if data.files is None else [data.files.train, data.files.validation, *data.files.test.values()]
+    paths = _list_data_files(folder, is_recursive=is_recursive)
+    paths += [folder / name for name in assigned if name and (folder / name).is_file()]
+    return {str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path): path for path in paths}
+
+
+def read_folder(
+    folder: Path, data: DataConfig, has_labels: bool, *, display_name: str, is_recursive: bool = False
+) -> RawCorpus:
+    """Return the splits of a folder, read by the first layout that fits. `is_recursive` includes subfolders."""
+    origin = f"{'data set' if is_recursive else 'folder'} {display_name}"
+    if data.files is not None:
+        return _read_assigned_files(folder, data.files, data, has_labels, origin)
+    if any((folder / name).is_file() for name in ("train_CLS.tsv", "train_LM.txt")):
+        return _read_speeches_folder(folder, data, has_labels, origin)
+    return _read_split_files(folder, data, has_labels, origin, is_recursive)
+
+
+def _read_assigned_files(
+    folder: Path, files: SplitFilesConfig, data: DataConfig, has_labels: bool, origin: str
+) -> RawCorpus:
+    train = _read_split([folder / files.train], data, has_labels)
+    validation = (
+        _read_split([folder / files.validation], data, has_labels, train.separator) if files.validation else None
+    )
+    tests = {name: _read_split([folder / path], data, has_labels, train.separator) for name, path in files.test.items()}
+    return RawCorpus(train, origin, validation, tests)
+
+
+def _read_speeches_folder(folder: Path, data: DataConfig, has_labels: bool, origin: str) -> RawCorpus:
+    """Read the speeches layout. Its vocabulary was built from whole lines of both training files, with labels."""
+    labelled, plain = folder / "train_CLS.tsv", folder / "train_LM.txt"
+    test_paths = sorted(folder.glob("test_LM_*.txt"))
+    if has_labels:
+        _require_files(folder, ["train_CLS.tsv", "test_CLS.tsv"], [labelled, folder / "test_CLS.tsv"])
+        columns = data.columns if isinstance(data.columns.text, int) else SPEECHES_COLUMNS
+        train = read_table(labelled, columns, has_labels=True)
+        tests = {"test": read_table(folder / "test_CLS.tsv", columns, has_labels=True)}
+    else:
+        _require_files(
+            folder, ["train_LM.txt", "test_LM_NAME.txt"], [plain, *(test_paths or [folder / "test_LM_NAME.txt"])]
+        )
+        train = read_plain_text(plain, has_paragraphs=False)
+        tests = {path.stem.removeprefix("test_LM_"): read_plain_text(path, has_paragraphs=False) for path in test_paths}
+    vocabulary_paths = [path for path in (labelled, plain) if path.is_file()] if data.vocabulary == "course" else []
+    course_rows = tuple(line for path in vocabulary_paths for line in read_text(path).split("\n") if line.strip())
+    return RawCorpus(train, origin, None, tests, course_rows)
+
+
+def _require_files(folder: Path, expected: Sequence[str], paths: Sequence[Path]) -> None:
+    if not all(path.is_file() for path in paths):
+        raise _build_missing_files_error(folder, " and ".join(expected))
+
+
+def _build_missing_files_error(folder: Path, expected: str) -> DataError:
+    subfolders = [
+        path.name
+        for path in sorted(folder.iterdir())
+        if path.is_dir() and any(_infer_split_name(file) == "train" for file in _list_data_files(path))
+    ]
+    hint = f"; did you mean its subfolder {subfolders[0]!r}?" if subfolders else ""
+    entries = format_name_list(list_folder_entries(folder))
+    return DataError(
+        f"{folder}: expected {expected}, found {entries}{hint}. For any other layout, assign the files to splits with "
+        'data.files, as in files = { train = "a.txt", test = { name = "b.txt" } }'
+    )
+
+
+def _read_split_files(folder: Path, data: DataConfig, has_labels: bool, origin: str, is_recursive: bool) -> RawCorpus:
+    """Read train.*, validation.* and test.*. In a hub dataset, each split may have several files."""
+    paths_by_split: dict[str, list[Path]] = {}
+    for path in _list_data_files(folder, is_recursive=is_recursive):
+        if split := _infer_split_name(path):
+            paths_by_split.setdefault(split, []).append(path)
+    if "train" not in paths_by_split:
+        names = " ".join(f"train{suffix}" for suffix in DATA_SUFFIXES)
+        raise _build_missing_files_error(folder, f"the speeches layout (train_LM.txt, train_CLS.tsv) or one of {names}")
+    _check_files_unambiguous(folder, paths_by_split, is_recursive)
+    train = _read_split(paths_by_split.pop("train"), data, has_labels)
+    validation_paths = paths_by_split.pop("validation", None)
+    validation = _read_split(validation_paths, data, has_labels, train.separator) if validation_paths else None
+    tests = {
+        name.removeprefix("test_"): _read_split(paths, data, has_labels, train.separator)
+        for name, paths in paths_by_split.items()
+    }
+    return RawCorpus(train, origin, validation, tests)
+
+
+def _list_data_files(folder: Path, *, is_recursive: bool = False) -> list[Path]:
+    paths = folder.glob("**/*" if is_recursive else "*")
+    return sorted(
+        path
+        for path in paths
+        if path.is_file() and path.suffix.lower() in DATA_SUFFIXES and path.name not in METADATA_FILES
+    )
+
+
+def _infer_split_name(path: Path) -> str | None:
+    """Return the split that a file name denotes: train, validation, test or test_NAME; None for other names."""
+    stem = re.sub(r"-\d+-of-\d+.*$", "", path.stem)  # shards of a hub dataset
+    if stem.startswith("train_"):
+        return "train" if stem in ("train_CLS", "train_LM") else None
+    if stem.startswith("test_"):
+        return stem
+    return next((split for split, stems in SPLIT_FILE_STEMS.items() if stem in stems), None)
+
+
+def _check_files_unambiguous(folder: Path, paths_by_split: Mapping[str, Sequence[Path]], is_recursive: bool) -> None:
+    for split, paths in paths_by_split.items():
+        if len(paths) > 1 and (not is_recursive or len({(path.parent, path.suffix) for path in paths}) > 1):
+            names = [str(path.relative_to(folder)) for path in paths]
+            raise DataError(f"{folder}: several files match {split}: {format_name_list(names)}; choose with data.files")
+
+
+def _read_split(paths: Sequence[Path], data: DataConfig, has_labels: bool, separator: str | None = None) -> RawSplit:
+    """Read one split from its files. Held-out text is cut into rows like train, whose separator is given."""
+    parts = [_read_split_file(path, data, has_labels, separator) for path in paths]
+    if len(parts) == 1:
+        return parts[0]
+    labels = tuple(label for part in parts for label in part.labels or ())
+    lines = tuple(line for part in parts for line in part.lines)
+    rows: Sequence[str] = StreamedRows(*(part.rows for part in parts))
+    rows = rows if any(isinstance(part.rows, StreamedRows) for part in parts) else tuple(rows)
+    return RawSplit(rows, labels or None, lines, str(paths[0].parent), parts[0].separator)
+
+
+def _read_split_file(path: Path, data: DataConfig, has_labels: bool, separator: str | None) -> RawSplit:
+    if is_table_file(path):
+        return read_table(path, data.columns, has_labels=has_labels)
+    if has_labels:
+        read_plain_text(path)  # reports a missing or empty file first
+        raise DataError(f"{path}: classification needs labelled rows ({', '.join(TABLE_SUFFIXES)}), got plain text")
+    return read_plain_text(path, has_paragraphs=None if separator is None else separator == "\n\n")

@@ -1,0 +1,141 @@
+"""The registry of corpus sources.
+
+`data.source` is written `name` or `name:argument`; anything else is the path of a folder or file. A source returns the
+splits it has; the package holds out the ones it lacks.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from headtohead.atomic_io import compute_sha256
+from headtohead.config.data import DataConfig
+from headtohead.data.splits import RawCorpus
+from headtohead.errors import DataError, ValidationIssue, suggest
+
+NAME_PATTERN = re.compile(r"[a-z][a-z0-9_-]+")
+PATH_SOURCES = ("folder", "file")
+"""sources that a bare path selects"""
+
+
+@dataclass(frozen=True)
+class SourceRequest:
+    """What a source is asked to read."""
+
+    argument: str
+    """the text after the colon in `data.source`, empty if there is none"""
+    has_labels: bool
+    """True if rows need labels, as in classification"""
+    data: DataConfig
+    base_folder: Path = Path()
+
+    @property
+    def path(self) -> Path:
+        """The argument as a path, relative to the base folder."""
+        return self.base_folder / Path(self.argument).expanduser()
+
+
+class CorpusSource(ABC):
+    """A source of text. Subclass it, or register a plain function that takes a request and returns a `RawCorpus`."""
+
+    name = ""
+    has_path_argument = True
+    """whether an argument that is an existing path is taken relative to the experiment file"""
+
+    @abstractmethod
+    def read(self, request: SourceRequest) -> RawCorpus:
+        """Return the splits that the source has. `train` is required."""
+
+    def list_files(self, request: SourceRequest) -> dict[str, Path]:
+        """Return the files that the rows depend on, by name. A change in one of them invalidates cached tokens.
+
+        By default: the argument, if it is the path of a file.
+        """
+        return {request.path.name: request.path} if request.argument and request.path.is_file() else {}
+
+
+class _FunctionSource(CorpusSource):
+    def __init__(self, function: Callable[[SourceRequest], Any]) -> None:
+        self.function = function
+
+    def read(self, request: SourceRequest) -> Any:
+        return self.function(request)
+
+
+_registry: dict[str, tuple[CorpusSource, str]] = {}
+"""each source with the name of the module that defines it"""
+
+Registered = TypeVar("Registered", bound=Callable[..., Any])
+
+
+def source(name: str) -> Callable[[Registered], Registered]:
+    """Register a `CorpusSource` subclass, or a function from `SourceRequest` to `RawCorpus`, under a name."""
+    if not NAME_PATTERN.fullmatch(name):
+        raise DataError(f"source name {name!r} is invalid: use lowercase letters, digits, - and _, at least two")
+
+    def register(factory: Registered) -> Registered:
+        other = _registry.get(name)
+        if other is not None and _find_module_file(other[1]) != _find_module_file(factory.__module__):
+            raise DataError(
+                f"source {name!r} is defined twice: in {_find_module_file(other[1])} and "
+                f"{_find_module_file(factory.__module__)}"
+            )
+        instance = factory() if isinstance(factory, type) else _FunctionSource(factory)
+        if not isinstance(instance, CorpusSource):
+            raise DataError(f"source {name!r}: {factory.__name__} must subclass CorpusSource")
+        instance.name = name
+        _registry[name] = (instance, factory.__module__)
+        return factory
+
+    return register
+
+
+def _find_module_file(module: str) -> str:
+    return str(getattr(sys.modules.get(module), "__file__", None) or module)
+
+
+def list_source_names() -> tuple[str, ...]:
+    return tuple(sorted(_registry))
+
+
+def split_source(text: str, base_folder: Path = Path()) -> tuple[str, str]:
+    """Split `data.source` into the name of a source and its argument. A path selects `folder` or `file`."""
+    name, colon, argument = text.partition(":")
+    if name in _registry and (colon or name not in PATH_SOURCES):
+        return name, argument
+    return ("folder" if (base_folder / Path(text).expanduser()).is_dir() else "file"), text
+
+
+def get_source(name: str) -> CorpusSource:
+    return _registry[name][0]
+
+
+def compute_code_digest(name: str) -> str:
+    """Return the digest of the file that defines a source, so that cached tokens follow changes in a user's file."""
+    return compute_sha256(Path(_find_module_file(_registry[name][1])))
+
+
+def check_source(text: str, base_folder: Path = Path()) -> list[ValidationIssue]:
+    """Return an issue if `data.source` names a source that is not registered."""
+    name, colon, _ = text.partition(":")
+    if not colon or name in _registry or not NAME_PATTERN.fullmatch(name) or (base_folder / text).exists():
+        return []
+    names = list_source_names()
+    return [ValidationIssue("data.source", f"no source named {name!r}", names, suggest(name, names))]
+
+
+def resolve_source_path(text: str, base_folder: Path) -> str:
+    """Make a path in `data.source` absolute; leave other arguments as they are."""
+    name, argument = split_source(text, base_folder)
+    if argument == text and name in PATH_SOURCES and not check_source(text, base_folder):
+        return str((base_folder / Path(text).expanduser()).resolve())
+    path = base_folder / Path(argument).expanduser()
+    if argument and get_source(name).has_path_argument and path.exists():
+        return f"{name}:{path.resolve()}"
+    return text
