@@ -213,7 +213,7 @@ def test_rows_that_see_each_other_are_not_shared_out():
 def test_what_means_nothing_under_torchrun_is_refused():
     with pytest.raises(RequestError, match="--workers: under torchrun"):
         torchrun.check_torchrun_options(None, 2)
-    with pytest.raises(RequestError, match="--backend: under torchrun"):
+    with pytest.raises(RequestError, match="--backend: cannot be used under torchrun"):
         torchrun.check_torchrun_options("ray", None)
     torchrun.check_torchrun_options(None, None)
     assert torchrun.read_ranks({}) == (0, 1, 0)
