@@ -72,7 +72,13 @@ def test_a_worker_ends_with_its_parent_in_the_middle_of_a_trial(small: Any, tmp_
     )
     assert worker.stdin is not None
     assert worker.stdout is not None
-    asked = {"trial": trial.model_dump(mode="json"), "folder": str(folder), "device": "cpu", "texts": None}
+    asked = {
+        "trial": trial.model_dump(mode="json"),
+        "folder": str(folder),
+        "device": "cpu",
+        "texts": None,
+        "request": 1,
+    }
     worker.stdin.write(json.dumps(asked) + "\n")
     worker.stdin.flush()
     deadline = time.monotonic() + 500

@@ -77,7 +77,7 @@ def test_luck_is_said_in_words():
         "A grid tried 4 cells (of 8 in the grid) with up to 2 seeds each, 5 trials in all; "
         "1 was given up early, 1 failed."
     )
-    assert won.startswith("The winner is cell-002: rate 0.001, position")
+    assert won.startswith("The winner is cell-002: lr 0.001, position")
     assert "Of the lead of 3.1\u00a0points, 1.4 were luck (95\u00a0% interval −0.2 to 3.0)." in lucky
     assert "88.4\u00a0%" in lucky and "87.0\u00a0%" in lucky and "with 5 seeds that the search never used" in lucky
     assert "none of it was luck" in phrasing.describe_selection_bias(build(luck=-0.004))
@@ -87,8 +87,8 @@ def test_luck_is_said_in_words():
 
 
 def test_names_are_as_short_as_they_can_be_told_apart():
-    names = phrasing.shorten_setting_names(["training.optimizer.lr", "training.schedule.rate", "model.width"])
-    assert list(names.values()) == ["optimizer.lr", "schedule.rate", "width"]
+    names = phrasing.shorten_setting_names(["training.optimizer.lr", "training.schedule.lr", "model.width"])
+    assert list(names.values()) == ["optimizer.lr", "schedule.lr", "width"]
 
 
 @pytest.mark.parametrize("metric", ["perplexity", "accuracy"])
@@ -115,7 +115,7 @@ def test_marks_are_where_their_figures_are():
     assert [(row["value"], row["mean"]) for row in only] == [("0.001", 0.88), ("0.01", 0.85)]
     points = [row for rows in parallel.values() for row in rows if "cell" in row]
     at = {(row["cell"], row["axis"]): row["at"] for row in points}
-    assert at["cell-004", "rate"] > at["cell-001", "rate"] > at["cell-002", "rate"] > at["cell-003", "rate"]
+    assert at["cell-004", "lr"] > at["cell-001", "lr"] > at["cell-002", "lr"] > at["cell-003", "lr"]
     assert ("cell-004", "accuracy") not in at, "a cell that failed reached nothing"
     assert at["cell-002", "accuracy"] > at["cell-001", "accuracy"], "better is above, whatever the metric"
     worse = search_charts.build_search_charts(build("perplexity"))[2].to_vega_lite()["datasets"]

@@ -122,8 +122,12 @@ def test_work_is_done_once_and_told(distil, empty_cache, monkeypatch):
     trial = config_loading.build_trial(distil(), "both", 0)
     prepared = prepare_dataset(trial.data, trial.task)
     first = distillation_data.build_distillation_data(trial, prepared, run_trial, told.append)
-    assert {pace.what for pace in told} == {"the teacher is trained", "the teacher writes", "the teacher reads"}
-    assert [pace for pace in told if pace.what == "the teacher writes"][-1].done == 60
+    assert {pace.what for pace in told} == {
+        "training the teacher",
+        "generating teacher texts",
+        "computing teacher logits",
+    }
+    assert [pace for pace in told if pace.what == "generating teacher texts"][-1].done == 60
     assert told[-1].seconds_left == 0
 
     def never(*given: Any, **named: Any) -> Any:
@@ -159,20 +163,20 @@ def test_tokens_that_differ_are_refused_for_logits_only(distil):
     writer = distillation_teacher.open_teacher(trial, prepared, run_trial)
     other = distil(data={"tokens": "characters"})
     strange = prepare_dataset(config_loading.build_trial(other, "baseline", 0).data, "distil").tokenizer
-    with pytest.raises(ModelError, match=r"its tokens are not the student's .*taught\.by = .texts. works"):
+    with pytest.raises(ModelError, match=r"is not the student's .*distillation\.by = .texts. works"):
         distillation_teacher.check_same_vocabulary(writer, strange)
     folder = distillation_teacher.train_teacher(trial, prepared, run_trial)
     named = distil(teacher={"model": str(folder), "training": None}, data={"tokens": "characters"})
     _, crossed, lesson = _lesson(named, "texts")
     assert lesson.rows.tokens.max() < crossed.tokenizer.vocab_size
-    with pytest.raises(ModelError, match="its tokens are not the student's"):
+    with pytest.raises(ModelError, match=r"vocabulary .* is not the student's"):
         _lesson(named, "logits")
 
 
 def test_what_a_teacher_cannot_do_is_said(distil):
-    with pytest.raises(RequestError, match="leave nothing to write in a context of 8"):
+    with pytest.raises(RequestError, match=r"teacher\.begin: must be at most 8 \(the context length\), got 9"):
         _lesson(distil(teacher={"begin": 9}), "texts")
-    with pytest.raises(ModelError, match="reads 4 tokens, and the student's texts have 8"):
+    with pytest.raises(ModelError, match="its context length is 4, and the student's rows have 8 tokens"):
         _lesson(distil(teacher={"model": {"width": 16, "layers": 1, "context": 4}}), "logits")
 
 
@@ -210,7 +214,7 @@ def test_faults_of_the_file_are_named(distil):
             {"teacher": {"training": {"optimizer": "adamv"}}},
             "teacher.training.optimizer: unknown optimizer 'adamv'",
         ),
-        ({"variants": {"a": {"training": {"distillation": {"by": "logit"}}}}}, "taught.by: cannot be 'logit'"),
+        ({"variants": {"a": {"training": {"distillation": {"by": "logit"}}}}}, "distillation.by: cannot be 'logit'"),
     ):
         with pytest.raises(ConfigError, match=re.escape(said)):
             distil(**changes)

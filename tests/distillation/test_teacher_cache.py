@@ -31,7 +31,7 @@ def _targets(seed: int, positions: int = 7, k: int = 5):
 
 
 def test_what_is_added_is_found_again_to_the_bit(tmp_path):
-    cache = TeacherCache.open(WHOSE, tmp_path, going_on=True)
+    cache = TeacherCache.open(WHOSE, tmp_path, is_writable=True)
     for seed in range(4):
         cache.add_text(f"d{seed}", {"text": f"summary {seed}", "ids": [seed]})
         cache.add_targets(f"d{seed}", _targets(seed, 3 + seed))
@@ -48,13 +48,13 @@ def test_what_is_added_is_found_again_to_the_bit(tmp_path):
 
 def test_a_whole_vocabulary_leaves_no_rest(tmp_path):
     whose = CacheKey("a teacher", "abc", {"top": 30})
-    cache = TeacherCache.open(whose, tmp_path, going_on=True)
+    cache = TeacherCache.open(whose, tmp_path, is_writable=True)
     cache.add_targets("d", _targets(0, k=30))
     assert torch.isneginf(cache.targets(["d"], [7]).other_log_prob).all()
 
 
 def test_the_rest_of_a_kill_is_cut_off_and_work_goes_on(tmp_path):
-    cache = TeacherCache.open(WHOSE, tmp_path, going_on=True)
+    cache = TeacherCache.open(WHOSE, tmp_path, is_writable=True)
     for seed in range(3):
         cache.add_text(f"d{seed}", {"text": str(seed)})
         cache.add_targets(f"d{seed}", _targets(seed))
@@ -65,7 +65,7 @@ def test_the_rest_of_a_kill_is_cut_off_and_work_goes_on(tmp_path):
         file.write(b"\x00" * 50)  # a block whose line was not written
     reader = TeacherCache.open(WHOSE, tmp_path)
     assert len(reader.texts) == len(reader.places) == 3
-    again = TeacherCache.open(WHOSE, tmp_path, going_on=True)
+    again = TeacherCache.open(WHOSE, tmp_path, is_writable=True)
     assert (tmp_path / LOGITS_FILE).stat().st_size == whole
     again.add_text("d3", {"text": "3"})
     again.add_targets("d3", _targets(3))
@@ -76,7 +76,7 @@ def test_the_rest_of_a_kill_is_cut_off_and_work_goes_on(tmp_path):
 
 
 def test_the_work_of_another_teacher_or_with_other_settings_is_refused(tmp_path):
-    TeacherCache.open(WHOSE, tmp_path, going_on=True)
+    TeacherCache.open(WHOSE, tmp_path, is_writable=True)
     with pytest.raises(RunFolderError, match=r"another teacher, a teacher \(weights abc\).*weights xyz"):
         TeacherCache.open(CacheKey("another", "xyz", WHOSE.settings), tmp_path)
     with pytest.raises(RunFolderError, match=r"other settings \(temperature\)"):
@@ -84,7 +84,7 @@ def test_the_work_of_another_teacher_or_with_other_settings_is_refused(tmp_path)
 
 
 def test_a_file_that_is_too_short_is_refused(tmp_path):
-    cache = TeacherCache.open(WHOSE, tmp_path, going_on=True)
+    cache = TeacherCache.open(WHOSE, tmp_path, is_writable=True)
     cache.add_targets("d", _targets(0))
     (tmp_path / LOGITS_FILE).write_bytes(b"")
     with pytest.raises(RunFolderError, match=r"shorter than logits\.jsonl says"):
@@ -104,10 +104,11 @@ def test_the_place_is_named_by_all_that_the_work_depends_on(tmp_path, monkeypatc
 WRITER = """
 import sys, time
 from pathlib import Path
-from headtohead.distillation.teacher_cache import TeacherCache, Whose, at_work
+from headtohead.atomic_io import lock_cache_folder
+from headtohead.distillation.teacher_cache import CacheKey, TeacherCache
 folder = Path(sys.argv[1])
-with at_work(folder):
-    cache = TeacherCache.open(Whose("t", "abc", {"top": 5}), folder, going_on=True)
+with lock_cache_folder(folder):
+    cache = TeacherCache.open(CacheKey("t", "abc", {"top": 5}), folder, is_writable=True)
     for at in range(100000):
         if f"d{at}" not in cache.texts:
             cache.add_text(f"d{at}", {"text": "word " * 20000, "at": at})
@@ -127,7 +128,7 @@ def test_a_kill_loses_no_more_than_the_document_being_written(tmp_path):
         rest = process.stdout.read().split()
         process.stdout.close()
         told = max([told, *map(int, rest)])
-        there = TeacherCache.open(CacheKey("t", "abc", {"top": 5}), tmp_path, going_on=True).texts
+        there = TeacherCache.open(CacheKey("t", "abc", {"top": 5}), tmp_path, is_writable=True).texts
         assert {f"d{at}" for at in range(told + 1)} <= set(there)
         assert all(line["text"] == "word " * 20000 for line in there.values())
         lines = (tmp_path / TEXTS_FILE).read_text().splitlines()
@@ -136,8 +137,8 @@ def test_a_kill_loses_no_more_than_the_document_being_written(tmp_path):
 
 def test_a_second_process_waits(tmp_path):
     code = (
-        "import sys, time\nfrom pathlib import Path\nfrom headtohead.distillation.teacher_cache import at_work\n"
-        "with at_work(Path(sys.argv[1])):\n    print('in', flush=True)\n    time.sleep(0.5)\n"
+        "import sys, time\nfrom pathlib import Path\nfrom headtohead.atomic_io import lock_cache_folder\n"
+        "with lock_cache_folder(Path(sys.argv[1])):\n    print('in', flush=True)\n    time.sleep(0.5)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -17,7 +17,7 @@ def claim(expects: str, **more) -> experiment.Claim:
 
 def verdict(word: str):
     row = {"word": word, "effect": -0.02, "interval": [-0.03, -0.01], "seeds": 5, "sentence": "so it is"}
-    return SimpleNamespace(variant="alibi", as_row=lambda: row)
+    return SimpleNamespace(variant="alibi", to_dict=lambda: row)
 
 
 @pytest.mark.parametrize(

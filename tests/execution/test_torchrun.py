@@ -15,6 +15,7 @@ import pytest
 import torch
 from jaxtyping import config
 from tests.conftest import write_rows, write_text
+from tests.trials.test_trial import without_times
 
 from headtohead.atomic_io import read_json, read_jsonl
 from headtohead.config import loading as config_loading
@@ -26,8 +27,6 @@ from headtohead.runner import verify
 from headtohead.training import checkpoints
 from headtohead.training.processes import check_rows_independent
 from headtohead.trials.trial import run_trial
-
-from .test_trial import without_times
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 CLOSE = 1e-5
@@ -148,7 +147,7 @@ def near(one: Path, other: Path) -> None:
     for name, column in Run(one).scores.items():
         counts = Run(one).scores[name.split(".")[0] + ".counts"]
         assert np.abs((column - Run(other).scores[name]) / counts.clip(1)).max() < CLOSE, name
-    for key in ("steps", "chosen_step", "stopped_early"):
+    for key in ("steps", "chosen_step", "is_stopped_early"):
         assert Run(one).result["trained"][key] == Run(other).result["trained"][key]
 
 
@@ -166,7 +165,7 @@ def test_two_processes_train_what_one_trains(trained, name):
 
 def test_the_early_stop_of_two_processes_is_that_of_one(trained):
     result = Run(trained / "best").result["trained"]
-    assert result["stopped_early"]
+    assert result["is_stopped_early"]
     assert (result["chosen_step"], result["steps"]) == (0, 10)
 
 
@@ -211,7 +210,7 @@ def test_rows_that_see_each_other_are_not_shared_out():
 
 
 def test_what_means_nothing_under_torchrun_is_refused():
-    with pytest.raises(RequestError, match="--workers: under torchrun"):
+    with pytest.raises(RequestError, match="--workers: cannot be used under torchrun"):
         torchrun.check_torchrun_options(None, 2)
     with pytest.raises(RequestError, match="--backend: cannot be used under torchrun"):
         torchrun.check_torchrun_options("ray", None)
@@ -278,7 +277,7 @@ def test_killed_and_started_again_they_end_with_the_same_bits(trained, tmp_path)
     ranks_of(process)[0].kill()
     said, _ = process.communicate(timeout=120)
     assert process.returncode != 0
-    assert "start it again with --resume" in said
+    assert "run the same command with --resume" in said
     assert not Run(run).is_finished
     assert Run(run).failure is None
 

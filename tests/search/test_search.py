@@ -133,7 +133,7 @@ def test_the_winner_is_the_best_on_validation_data_and_is_judged_by_fresh_seeds(
     searched = {int(p.name.removeprefix("seed-")) for p in (killed.folder / "search").glob("cell-*/seed-*")}
     assert searched == {FIRST_SEARCH_SEED, FIRST_SEARCH_SEED + 1}
     chosen, settings = runs.run("winner", 0).trial, killed.search["cells"][winner]["settings"]
-    assert chosen.training.optimizer.options["rate"] == settings["training.optimizer.lr"]
+    assert chosen.training.optimizer.options["lr"] == settings["training.optimizer.lr"]
     assert (chosen.training.batch_size, chosen.model.layers) == (
         settings["training.batch_size"],
         settings["model.layers"],
