@@ -29,12 +29,13 @@ def compute_model_cost(
     vocab_size: int,
     num_classes: int | None = None,
     *,
+    is_causal: bool | None = None,
     batch_size: int = 16,
     base_folder: Path = Path("."),
 ) -> ModelCost:
     """Return the cost of a model of any size, without allocating it."""
     with torch.device("meta"):
-        network = _build_on_meta_device(model, vocab_size, num_classes, base_folder)
+        network = _build_on_meta_device(model, vocab_size, num_classes, is_causal, base_folder)
         ids = torch.zeros(1, model.context, dtype=torch.long)
     parameters = sum(p.numel() for p in network.parameters())
     with FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -51,10 +52,10 @@ def compute_model_cost(
 
 
 def _build_on_meta_device(
-    model: model.ModelConfig, vocab_size: int, num_classes: int | None, base_folder: Path
+    model: model.ModelConfig, vocab_size: int, num_classes: int | None, is_causal: bool | None, base_folder: Path
 ) -> nn.Module:
     if not isinstance(model, pretrained.PretrainedModelConfig):
-        return build_model(model, vocab_size, num_classes, base_folder=base_folder)
+        return build_model(model, vocab_size, num_classes, is_causal=is_causal, base_folder=base_folder)
     if num_classes is None:
         return layer_dropping.build_student_on_meta_device(model)
     return classifier.build_classifier_on_meta_device(model, num_classes)

@@ -9,7 +9,7 @@ from headtohead.config.experiment import BASELINE, Experiment
 from headtohead.config.model import TransformerConfig
 from headtohead.config.pretrained import PretrainedModelConfig
 from headtohead.config.search import WINNER_VARIANT
-from headtohead.config.tasks import TASK_SPECS
+from headtohead.config.tasks import TASK_SPECS, Target
 from headtohead.errors import ValidationIssue, suggest
 
 WORD_TOKENIZER = ComponentConfig(kind="words")
@@ -44,7 +44,27 @@ def check_experiment(experiment: Experiment) -> list[ValidationIssue]:
         )
     if data.once != RareWordsConfig() and not (data.tokens.kind == "words" and spec.uses_rare_words):
         faults.append(ValidationIssue("data.once", "is for a language model of words"))
+    if data.rows == "labelled" and spec.target is not Target.MASKED_TOKEN:
+        faults.append(ValidationIssue("data.rows", "labelled applies to task masked-lm", ("stream", "sentences")))
+    if training.masking is not None and spec.target is not Target.MASKED_TOKEN:
+        faults.append(ValidationIssue("training.masking", f"applies to task masked-lm, and task is {spec.name!r}"))
+    if isinstance(model, TransformerConfig) and model.init_from is not None:
+        faults += _check_init_from(experiment)
     return faults + _check_pretrained(experiment) + check_distillation(experiment) + _check_references(experiment)
+
+
+def _check_init_from(experiment: Experiment) -> list[ValidationIssue]:
+    """Check that a classifier can start from a masked language model: both need one vocabulary."""
+    tokens = experiment.data.tokens
+    if not experiment.spec.target.is_class:
+        return [ValidationIssue("model.init_from", f"applies to task classify, and task is {experiment.spec.name!r}")]
+    if tokens.kind != "file" and not tokens.options.get("add_mask"):
+        message = (
+            "the encoder needs a mask token in the vocabulary that all variants share; write "
+            f'data.tokens = {{ kind = "{tokens.kind}", add_mask = true }}'
+        )
+        return [ValidationIssue("model.init_from", message)]
+    return []
 
 
 def _check_pretrained(experiment: Experiment) -> list[ValidationIssue]:

@@ -52,7 +52,7 @@ class DataConfig(BaseConfig):
     vocabulary: Literal["train", "course"] = "train"
     """where the vocabulary comes from: the training split alone, or, as the course had it, every training file of the
     folder, the other task's too"""
-    rows: Literal["stream", "sentences"] = "stream"
+    rows: Literal["stream", "sentences", "labelled"] = "stream"
     """language model: blocks of one stream of text, or one sentence a row with start and stop"""
     unknown: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """share of training words that are replaced by the unknown word, drawn anew at every step"""

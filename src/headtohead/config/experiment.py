@@ -136,8 +136,9 @@ def remove_unused_distillation_fields(settings: dict[str, Any]) -> dict[str, Any
         settings.pop("teacher", None)
     else:
         settings["teacher"] = {k: v for k, v in settings["teacher"].items() if k not in ("reported", "claims")}
-    if settings["training"].get("distillation") is None:
-        settings["training"].pop("distillation", None)
+    for table, key in (("training", "distillation"), ("training", "masking"), ("model", "init_from")):
+        if settings[table].get(key) is None:
+            settings[table].pop(key, None)
     return settings
 
 

@@ -9,6 +9,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from headtohead.config.base import BaseConfig, ComponentConfig, SequenceLength, SmallCount, VectorSize
 from headtohead.config.pretrained import PretrainedModelConfig
+from headtohead.config.pretraining import PretrainingConfig
 
 
 def _convert_to_tuple(value: object) -> object:
@@ -39,6 +40,16 @@ class PerLayerPattern(BaseConfig):
 PatternConfig = Annotated[
     Annotated[tuple[ComponentConfig, ...], Tag("all layers")] | Annotated[PerLayerPattern, Tag("each layer")],
     Discriminator(_get_pattern_tag),
+]
+
+
+def _get_init_tag(value: Any) -> str:
+    return "none" if value is None else "folder" if isinstance(value, str) else "pre-training"
+
+
+InitFrom = Annotated[
+    Annotated[None, Tag("none")] | Annotated[str, Tag("folder")] | Annotated[PretrainingConfig, Tag("pre-training")],
+    Discriminator(_get_init_tag),
 ]
 
 
@@ -77,6 +88,9 @@ class TransformerConfig(BaseConfig):
     """standard deviation, at step 0, of the words' vectors; 1 is what torch draws"""
     final_norm: bool = True
     embedding_norm: bool = False
+    init_from: InitFrom = None
+    """classifier: copy the encoder's weights from a run folder of task masked-lm, or pre-train it first, as in
+    { masking = { rate = 0.15 } }"""
     mask_padding: bool = True
     """off: padding is attended to and pooled like text, as some of the reports did"""
 

@@ -118,8 +118,8 @@ def apply_quick_mode(raw_experiment: RawExperiment) -> RawExperiment:
             table.setdefault("training", {})
         training = table.get("training") if isinstance(table, dict) else None
         if isinstance(training, dict) and (table is raw or "steps" in training):
-            steps = _shrink_steps(training.get("steps", TrainingConfig().steps))
-            training |= {"steps": steps, "eval_every": steps, "checkpoint_every": steps}
+            _shrink_training(training)
+        _shrink_pretraining(table)
     if isinstance(raw.get("search"), dict):
         _shrink_search(raw["search"])
     if isinstance(raw.get("teacher"), dict):
@@ -133,7 +133,16 @@ def _shrink_teacher(teacher: RawConfig) -> None:
     """A tenth of the texts to be taught, and of the steps of a teacher that is trained first."""
     if isinstance(teacher.get("documents"), int):
         teacher["documents"] = max(QUICK_DOCUMENTS, teacher["documents"] // QUICK_DIVISOR)
-    training = teacher.get("training")
+    _shrink_training(teacher.get("training"))
+
+
+def _shrink_pretraining(table: Any) -> None:
+    model = table.get("model") if isinstance(table, dict) else None
+    if isinstance(model, dict) and isinstance(model.get("init_from"), dict):
+        _shrink_training(model["init_from"].get("training"))
+
+
+def _shrink_training(training: Any) -> None:
     if isinstance(training, dict):
         steps = _shrink_steps(training.get("steps", TrainingConfig().steps))
         training |= {"steps": steps, "eval_every": steps, "checkpoint_every": steps}

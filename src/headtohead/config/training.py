@@ -8,6 +8,7 @@ from pydantic import Field
 
 from headtohead.config.base import EPOCHS_PATTERN, BaseConfig, ComponentConfig, Count, convert_to_steps
 from headtohead.config.distillation_targets import DistillationConfig
+from headtohead.config.masking import MaskingConfig
 
 StepsOrEpochs = Count | Annotated[str, Field(pattern=rf"^{EPOCHS_PATTERN.pattern}$")]
 
@@ -42,6 +43,8 @@ class TrainingConfig(BaseConfig):
     metric_for_best_model: Literal["loss", "accuracy"] = "loss"
     """validation metric for `load_best_model_at_end` and `early_stopping`"""
     early_stopping: EarlyStoppingConfig | None = None
+    masking: MaskingConfig | None = None
+    """task masked-lm: unless given, 15 % of the tokens with BERT's replacements"""
     distillation: DistillationConfig | None = None
     """task distil: what the student learns from the teacher; None: train on the reference texts only"""
 

@@ -38,6 +38,7 @@ SPECIAL_TOKEN_ALIASES = {
     "start": (BOS_TOKEN, "[CLS]", "<bos>", "<|begin_of_text|>", "<|endoftext|>"),
     "stop": (EOS_TOKEN, "[SEP]", "<eos>", "<|end_of_text|>", "<|endoftext|>"),
 }
+MASK_TOKEN_ALIASES = ("<mask>", "[MASK]")
 _ANY_CHARACTER_PATTERN = "(?m)."  # Oniguruma's m: a period is a line end too
 
 PositiveCount = Annotated[int, Field(ge=1)]
@@ -77,6 +78,7 @@ class CorpusTokenizer:
         self.pad_id, self.unk_id, self.bos_id, self.eos_id = (
             self._find_token_id(names) for names in SPECIAL_TOKEN_ALIASES.values()
         )
+        self.mask_id = self._find_token_id(MASK_TOKEN_ALIASES)
 
     def _find_token_id(self, names: Iterable[str]) -> int | None:
         ids = (self.backend.token_to_id(name) for name in names)
@@ -175,6 +177,7 @@ def train_word_tokenizer(
     vocab_size: PositiveCount | None = None,
     lowercase: bool = False,
     add_bos_eos: bool = False,
+    add_mask: bool = False,
 ) -> Backend:
     """Words after the Penn Treebank; the most frequent come first, equal ones in the order of the alphabet."""
     normalizer, splitter = treebank.build_normalizer(lowercase=lowercase), pre_tokenizers.WhitespaceSplit()
@@ -186,20 +189,24 @@ def train_word_tokenizer(
     numbers = backend.get_vocab()
     ranked = sorted(numbers, key=numbers.__getitem__)
     backend.model = _build_word_level_model(
-        ranked, _list_special_tokens(has_unk=True, add_bos_eos=add_bos_eos), vocab_size
+        ranked, _list_special_tokens(has_unk=True, add_bos_eos=add_bos_eos, add_mask=add_mask), vocab_size
     )
     backend.decoder = treebank.build_decoder()
     return backend
 
 
-def train_character_tokenizer(rows: Iterable[str], *, lowercase: bool = False, add_bos_eos: bool = False) -> Backend:
+def train_character_tokenizer(
+    rows: Iterable[str], *, lowercase: bool = False, add_bos_eos: bool = False, add_mask: bool = False
+) -> Backend:
     """Every character a token, line ends among them."""
     counts: Counter[str] = Counter()
     for row in rows:
         counts.update(row.lower() if lowercase else row)
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
     backend = Backend(
-        _build_word_level_model(ranked, _list_special_tokens(has_unk=True, add_bos_eos=add_bos_eos), None)
+        _build_word_level_model(
+            ranked, _list_special_tokens(has_unk=True, add_bos_eos=add_bos_eos, add_mask=add_mask), None
+        )
     )
     if lowercase:
         backend.normalizer = normalizers.Lowercase()
@@ -208,9 +215,9 @@ def train_character_tokenizer(rows: Iterable[str], *, lowercase: bool = False, a
     return backend
 
 
-def build_byte_tokenizer(rows: Iterable[str], *, add_bos_eos: bool = False) -> Backend:
+def build_byte_tokenizer(rows: Iterable[str], *, add_bos_eos: bool = False, add_mask: bool = False) -> Backend:
     """The 256 bytes of UTF-8: nothing is unknown."""
-    vocabulary = _list_special_tokens(has_unk=False, add_bos_eos=add_bos_eos) + sorted(
+    vocabulary = _list_special_tokens(has_unk=False, add_bos_eos=add_bos_eos, add_mask=add_mask) + sorted(
         pre_tokenizers.ByteLevel.alphabet()
     )
     backend = Backend(models.BPE({token: i for i, token in enumerate(vocabulary)}, []))
@@ -219,11 +226,13 @@ def build_byte_tokenizer(rows: Iterable[str], *, add_bos_eos: bool = False) -> B
     return backend
 
 
-def train_bpe_tokenizer(rows: Iterable[str], *, vocab_size: BpeVocabSize = 2000, add_bos_eos: bool = False) -> Backend:
+def train_bpe_tokenizer(
+    rows: Iterable[str], *, vocab_size: BpeVocabSize = 2000, add_bos_eos: bool = False, add_mask: bool = False
+) -> Backend:
     """Byte pairs merged by how often they occur, after Sennrich et al. 2016, arXiv:1508.07909, on bytes as in GPT-2."""
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    specials = _list_special_tokens(has_unk=False, add_bos_eos=add_bos_eos)
+    specials = _list_special_tokens(has_unk=False, add_bos_eos=add_bos_eos, add_mask=add_mask)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size, special_tokens=specials, initial_alphabet=alphabet, show_progress=False
@@ -292,8 +301,14 @@ def _find_option_error(hint: Any, value: object) -> str | None:
     return None
 
 
-def _list_special_tokens(*, has_unk: bool, add_bos_eos: bool) -> list[str]:
-    return [PAD_TOKEN, *([UNK_TOKEN] if has_unk else []), *([BOS_TOKEN, EOS_TOKEN] if add_bos_eos else [])]
+def _list_special_tokens(*, has_unk: bool, add_bos_eos: bool, add_mask: bool) -> list[str]:
+    optional = (
+        (UNK_TOKEN, has_unk),
+        (BOS_TOKEN, add_bos_eos),
+        (EOS_TOKEN, add_bos_eos),
+        (MASK_TOKEN_ALIASES[0], add_mask),
+    )
+    return [PAD_TOKEN, *(token for token, is_used in optional if is_used)]
 
 
 def _build_word_level_model(

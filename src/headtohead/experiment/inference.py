@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
 from headtohead.config.tasks import Target
+from headtohead.data.tokenizers import CorpusTokenizer
 from headtohead.errors import ModelError
 from headtohead.experiment.open_model import ModelBundle
 from headtohead.pretrained.classifier import EncoderClassifier
@@ -56,7 +58,7 @@ def predict_class(bundle: ModelBundle, text: str) -> dict[str, Any]:
 @torch.no_grad()
 def score_text(bundle: ModelBundle, text: str) -> dict[str, Any]:
     """Loss and perplexity of a sentence, token by token. What lies beyond the context is read in further blocks."""
-    if not bundle.target.is_causal:
+    if not bundle.target.is_token:
         raise ModelError(f"{bundle.name}: {_describe_model_kind(bundle)} gives no perplexity; `h2h predict` reads it")
     if not text.strip():
         raise ModelError("the text is empty")
@@ -70,15 +72,11 @@ def score_text(bundle: ModelBundle, text: str) -> dict[str, Any]:
     if len(ids) < 2:
         raise ModelError(f"{text!r} is one token: there is nothing to predict from it")
     room = bundle.model.context
-    rows = []
-    for begin in range(0, len(ids) - 1, room):
-        piece = torch.tensor(ids[begin : begin + room + 1])
-        logits = bundle.model(piece[None, :-1]).logits[0].float()
-        losses = F.cross_entropy(logits, piece[1:], reduction="none").tolist()
-        rows += [
-            {"token": tokenizer.id_to_token(int(i)), "loss": loss, "known": int(i) != tokenizer.unk_id}
-            for i, loss in zip(piece[1:], losses, strict=True)
-        ]
+    score = _score_next_tokens if bundle.target.is_causal else _score_masked_tokens
+    rows: list[dict[str, Any]] = [
+        {"token": tokenizer.id_to_token(token), "loss": loss, "known": token != tokenizer.unk_id}
+        for token, loss in score(bundle, ids)
+    ]
     mean = sum(row["loss"] for row in rows) / len(rows)
     return {
         "text": text,
@@ -87,3 +85,26 @@ def score_text(bundle: ModelBundle, text: str) -> dict[str, Any]:
         "tokens": rows,
         "blocks": -(-(len(ids) - 1) // room),
     }
+
+
+def _score_next_tokens(bundle: ModelBundle, ids: list[int]) -> Iterator[tuple[int, float]]:
+    """Yield each token but the first with its loss given the earlier tokens of its block."""
+    context = bundle.model.context
+    for start in range(0, len(ids) - 1, context):
+        block = torch.tensor(ids[start : start + context + 1])
+        logits = bundle.model(block[None, :-1]).logits[0].float()
+        yield from zip(block[1:].tolist(), F.cross_entropy(logits, block[1:], reduction="none").tolist(), strict=True)
+
+
+def _score_masked_tokens(bundle: ModelBundle, ids: list[int]) -> Iterator[tuple[int, float]]:
+    """Yield each token with its loss when it alone is masked in its block; start and end tokens are not scored."""
+    tokenizer, context = bundle.tokenizer, bundle.model.context
+    assert isinstance(tokenizer, CorpusTokenizer)
+    assert tokenizer.mask_id is not None
+    for start in range(0, len(ids), context):
+        block = torch.tensor(ids[start : start + context])
+        copies = block.repeat(len(block), 1).fill_diagonal_(tokenizer.mask_id)
+        logits = bundle.model(copies).logits.float().diagonal().T
+        losses = F.cross_entropy(logits, block, reduction="none").tolist()
+        special_ids = (tokenizer.bos_id, tokenizer.eos_id)
+        yield from ((i, loss) for i, loss in zip(block.tolist(), losses, strict=True) if i not in special_ids)

@@ -127,7 +127,9 @@ def load(folder: str | Path, *, use_initial_weights: bool = False) -> SavedModel
             f"{place}: made for {config['vocab_size']} tokens, and tokenizer.json has {tokenizer.vocab_size}"
         )
     _check_model_size(trial, tokenizer.vocab_size, len(labels) or None, place)
-    model = build_model(trial.model, tokenizer.vocab_size, len(labels) or None, seed=trial.seed)
+    model = build_model(
+        trial.model, tokenizer.vocab_size, len(labels) or None, is_causal=trial.spec.target.is_causal, seed=trial.seed
+    )
     if not use_initial_weights:
         _verify_weights_checksum(place)
         load_tensors(model, read_weights(place / "model.safetensors"), str(place))

@@ -256,6 +256,8 @@ def compute_run_identity(trial: config_experiment.Trial, corpus_digest: str) -> 
         from headtohead.pretrained.weights import compute_digest, locate_weights
 
         kept["teacher"]["model"] = compute_digest(locate_weights(trial.teacher.model))
+    if isinstance(trial.model, model.TransformerConfig) and isinstance(trial.model.init_from, str):
+        kept["model"]["init_from"] = compute_sha256(Path(trial.model.init_from) / "model.safetensors")
     text = json.dumps([kept, trial.seed, corpus_digest], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

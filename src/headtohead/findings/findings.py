@@ -376,6 +376,7 @@ SETTINGS_CHANGING_BATCHES = (
 )
 """settings that change the batches on purpose"""
 SETTINGS_CHANGING_INITIALIZATION = {
+    "model.init_from": "*",
     "model.embedding_start": "embedding.*",
     "model.position": "positions.*",
     "model.output_start": "output.*",

@@ -43,12 +43,13 @@ from headtohead.findings import findings
 from headtohead.model_cost import ModelCost
 from headtohead.progress import ProgressCallback, ignore_progress
 from headtohead.tasks.dataset import Dataset
-from headtohead.tasks.registry import prepare_dataset
+from headtohead.tasks.registry import get_task, prepare_dataset
 from headtohead.trials.outputs import remove_checkpoints
 from headtohead.trials.trial import (
     build_training,
     compute_model_size,
     estimate_seconds,
+    run_trial,
 )
 
 DEFAULT_RUNS_FOLDER = Path("runs")
@@ -103,6 +104,9 @@ def run_experiment(
         write_json(folder / "corpus.json", describe_corpus(experiment), with_checksum=True)
         if experiment.spec.has_teacher:
             write_json(folder / "teacher.json", run_teacher(experiment, folder, on_progress, pool), with_checksum=True)
+        for trial in (trial_of(experiment, name, 0) for name in experiment.names):
+            dataset = prepare_dataset(trial.data, trial.task)
+            get_task(trial.task).train_dependencies(trial, dataset, run_trial, on_progress)
         looks = findings.list_interim_analyses(runs)
         jobs: list[Job] = []
         found: dict[str, Any] | None = None
@@ -169,7 +173,7 @@ def describe_corpus(experiment: experiment.Experiment) -> dict[str, Any]:
 
 def _compute_count_baselines(trial: experiment.Trial, dataset: Dataset) -> dict[str, dict[str, float]]:
     """What a count can do with labelled rows: over their tokens, or over words where a model brings pieces of words."""
-    if not dataset.corpus.label_names:
+    if not dataset.label_names:
         return {}
     encoded, vocab = dataset.encoded, dataset.tokenizer.vocab_size
     if trial.spec.needs_pretrained:

@@ -20,6 +20,7 @@ from headtohead.nn.custom_model import CustomModel
 from headtohead.nn.transformer import Transformer
 from headtohead.pretrained.classifier import EncoderClassifier
 from headtohead.pretrained.layer_dropping import StudentModel
+from headtohead.progress import ProgressCallback, ignore_progress
 from headtohead.tasks.dataset import Dataset
 from headtohead.training.objectives import Objective
 
@@ -34,7 +35,7 @@ class Task:
     """One task. Subclasses set `spec` and override what differs."""
 
     spec: ClassVar[TaskSpec]
-    required_audits: ClassVar[tuple[str, ...]] = ("batch", "repeatable", "padding")
+    required_audits: ClassVar[tuple[str, ...]] = ("batch-independence", "determinism", "padding")
     """audits of the trained model that must apply to every model of this task"""
     label_description: ClassVar[str]
     """what the labels of a batch are, for `h2h inspect`"""
@@ -43,6 +44,11 @@ class Task:
         """Read, split and tokenize the corpus, or open it in the token cache."""
         corpus = token_cache.load_tokenized_corpus(data, has_labels=self.spec.target.is_class)
         return Dataset(corpus.corpus, corpus.tokenizer, corpus.encoded, corpus.corpus.label_names)
+
+    def train_dependencies(
+        self, trial: Trial, dataset: Dataset, run_trial: RunTrial, on_progress: ProgressCallback = ignore_progress
+    ) -> None:
+        """Train the models that trials of this variant start from, before the trials run in parallel."""
 
     def build_model(self, trial: Trial, dataset: Dataset, run_trial: RunTrial | None = None) -> TrialModel:
         """Return the trial's model at step 0. Without `run_trial`, models that it depends on are not trained."""

@@ -7,12 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headtohead.config.experiment import Trial
+from headtohead.config.model import TransformerConfig
+from headtohead.config.pretraining import PretrainingConfig
 from headtohead.config.tasks import CLASSIFY
 from headtohead.data.batches import Batch, EncodedSplit, TokenRows
+from headtohead.distillation.teacher import RunTrial
 from headtohead.experiment import inference
 from headtohead.experiment.model_io import SavedModel
-from headtohead.tasks.base import Task
+from headtohead.nn.transformer import Transformer
+from headtohead.progress import ProgressCallback, ignore_progress
+from headtohead.tasks.base import Task, TrialModel
 from headtohead.tasks.dataset import Dataset
+from headtohead.tasks.pretraining import load_encoder, train_encoder
 from headtohead.training.objectives import ClassificationObjective, Objective
 
 
@@ -21,6 +28,19 @@ class ClassificationTask(Task):
 
     spec = CLASSIFY
     label_description = "the class of each text"
+
+    def train_dependencies(
+        self, trial: Trial, dataset: Dataset, run_trial: RunTrial, on_progress: ProgressCallback = ignore_progress
+    ) -> None:
+        if isinstance(trial.model, TransformerConfig) and isinstance(trial.model.init_from, PretrainingConfig):
+            train_encoder(trial, dataset.corpus.digest, run_trial, on_progress)
+
+    def build_model(self, trial: Trial, dataset: Dataset, run_trial: RunTrial | None = None) -> TrialModel:
+        """Return the classifier at step 0, with the encoder of model.init_from if there is one."""
+        model = super().build_model(trial, dataset, run_trial)
+        if isinstance(model, Transformer) and run_trial is not None:
+            load_encoder(model, trial, dataset, run_trial)
+        return model
 
     def build_objective(self, dataset: Dataset) -> Objective:
         return ClassificationObjective()

@@ -13,9 +13,17 @@ from headtohead.tasks.dataset import Dataset
 from headtohead.tasks.distillation import DistillationTask
 from headtohead.tasks.finetuning import FinetuningTask
 from headtohead.tasks.language_model import LanguageModelTask
+from headtohead.tasks.masked_lm import MaskedLanguageModelTask
 
 TASKS: dict[str, Task] = {
-    task.spec.name: task for task in (LanguageModelTask(), ClassificationTask(), FinetuningTask(), DistillationTask())
+    task.spec.name: task
+    for task in (
+        LanguageModelTask(),
+        MaskedLanguageModelTask(),
+        ClassificationTask(),
+        FinetuningTask(),
+        DistillationTask(),
+    )
 }
 
 

@@ -1,4 +1,4 @@
-"""What is minimised and what is measured, for each task. The loop knows neither."""
+"""Objectives: the loss that a task minimises and the scores that it reports. The training loop knows neither."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,11 +16,14 @@ from headtohead.training.cross_entropy import chunked_linear_cross_entropy, scor
 
 FloatArray = NDArray[np.float64]
 
+MASKED_COPIES = 256
+"""rows of a forward pass that computes pseudo-perplexity"""
+
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of each example of a text, as columns: `losses` (total), `counts` (predictions), `correct`; a
-    classifier's `labels` and `guessed` too."""
+    """Scores of each example of a split, as columns: `losses` (sum over its predictions), `counts` (number of
+    predictions) and `correct`; of a classifier also `labels` and `guessed`."""
 
     columns: dict[str, FloatArray]
 
@@ -34,7 +37,7 @@ class Evaluation:
 
     @property
     def loss(self) -> float:
-        """Total loss over total predictions, never a mean of means."""
+        """Mean loss per prediction, weighted by the predictions of each example."""
         return float(self.losses.sum() / self.counts.sum())
 
     @property
@@ -46,21 +49,21 @@ class Evaluation:
         return float(self.columns["correct"].sum() / self.counts.sum())
 
     def pick(self, indices: NDArray[np.intp]) -> "Evaluation":
-        """The scores of these examples."""
+        """Return the scores of the examples at these indices."""
         return Evaluation({name: column[indices] for name, column in self.columns.items()})
 
 
 @runtime_checkable
 class Objective(Protocol):
-    """A task as the loop sees it."""
+    """What the training loop needs of a task."""
 
     metric: str
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The mean loss of a batch, to go down from."""
+        """Return the mean loss of a batch."""
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """The columns of an evaluation, for the rows of this batch."""
+        """Return the columns of an `Evaluation`, one value per row of the batch."""
 
 
 class LanguageModelObjective:
@@ -81,8 +84,8 @@ class LanguageModelObjective:
         right = torch.zeros_like(counted)
         if isinstance(model, Transformer):
             hidden, labels = self._select_predicted_hidden_states(model, batch)
-            found, best = score_predictions(model.output, hidden, labels)
-            losses[counted], right[counted] = found.double(), best
+            token_losses, is_correct = score_predictions(model.output, hidden, labels)
+            losses[counted], right[counted] = token_losses.double(), is_correct
         else:
             logits = model(batch.input_ids, batch.attention_mask).logits[counted]
             labels = batch.labels[counted]
@@ -92,7 +95,7 @@ class LanguageModelObjective:
 
     @staticmethod
     def _select_predicted_hidden_states(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The stream where something is predicted, and what; the vocabulary layer is not asked about the rest."""
+        """Return hidden states (predictions, width) and labels (predictions) of the positions to predict."""
         hidden, _ = model.compute_hidden_states(batch.input_ids, batch.attention_mask)
         if batch.attention_mask is None:
             return hidden.flatten(0, 1), batch.labels.flatten()
@@ -100,8 +103,39 @@ class LanguageModelObjective:
         return hidden[counted], batch.labels[counted]
 
 
+class MaskedLanguageModelObjective(LanguageModelObjective):
+    """Predict masked tokens; score by pseudo-perplexity, after Salazar et al. 2020, arXiv:1910.14659."""
+
+    def __init__(self, mask_id: int) -> None:
+        self.mask_id = mask_id
+
+    def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Mask each labelled token alone, one copy of its row per token, and sum the losses by row."""
+        rows, positions = (batch.labels != IGNORE_INDEX).nonzero(as_tuple=True)
+        totals = {
+            name: torch.zeros(len(batch.labels), dtype=torch.float64, device=rows.device)
+            for name in ("losses", "counts", "correct")
+        }
+        for row, position in zip(rows.split(MASKED_COPIES), positions.split(MASKED_COPIES), strict=True):
+            copies = torch.arange(len(row), device=row.device)
+            input_ids, labels = batch.input_ids[row], torch.full_like(batch.labels[row], IGNORE_INDEX)
+            labels[copies, position] = batch.labels[row, position]
+            input_ids[copies, position] = self.mask_id
+            attention_mask = None if batch.attention_mask is None else batch.attention_mask[row]
+            for name, values in super().score(model, Batch(input_ids, labels, attention_mask)).items():
+                totals[name].index_add_(0, row, values.double())
+        return totals
+
+    @staticmethod
+    def _select_predicted_hidden_states(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return hidden states and labels of the masked positions only, also in batches without padding."""
+        hidden, _ = model.compute_hidden_states(batch.input_ids, batch.attention_mask)
+        is_predicted = batch.labels != IGNORE_INDEX
+        return hidden[is_predicted], batch.labels[is_predicted]
+
+
 class ClassificationObjective:
-    """Name the class of a text."""
+    """Predict the class of a text."""
 
     metric = "accuracy"
 
@@ -123,7 +157,7 @@ class ClassificationObjective:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, objective: Objective, batches: Iterable[Batch], device: torch.device) -> Evaluation:
-    """Score every example, in whatever order they come; the model is left in the mode that it was in."""
+    """Score all batches in evaluation mode; return the examples in their order. The model's mode is restored."""
     was_training = model.training
     model.eval()
     scored, places = [], []

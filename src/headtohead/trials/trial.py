@@ -139,7 +139,11 @@ def build_training(
 def compute_model_size(trial: Trial, dataset: Dataset) -> ModelCost:
     """Return parameters, FLOPs and memory of the trial's model."""
     return compute_model_cost(
-        trial.model, dataset.tokenizer.vocab_size, dataset.num_classes, batch_size=trial.training.batch_size
+        trial.model,
+        dataset.tokenizer.vocab_size,
+        dataset.num_classes,
+        is_causal=trial.spec.target.is_causal,
+        batch_size=trial.training.batch_size,
     )
 
 

@@ -1,0 +1,122 @@
+"""Batches and evaluation examples of a masked language model, after Devlin et al. 2019, arXiv:1810.04805."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from headtohead.config.data import DataConfig
+from headtohead.config.masking import MaskingConfig
+from headtohead.config.tasks import Target
+from headtohead.config.training import TrainingConfig
+from headtohead.data.batches import IGNORE_INDEX, Batch, BatchSchedule, EncodedSplit, TokenRows, TokenStream
+from headtohead.data.examples import EvaluationExamples
+from headtohead.data.tokenizers import CorpusTokenizer
+from headtohead.errors import DataError
+
+MASK_FRACTION, RANDOM_FRACTION = 0.8, 0.1
+"""of the predicted tokens: replaced by the mask token, and by a random token"""
+
+
+class MaskedBatchSchedule(BatchSchedule):
+    """Masked batches as a pure function of (seed, step): rows, masks and replacements have streams of their own."""
+
+    def __init__(
+        self,
+        encoded: EncodedSplit,
+        training: TrainingConfig,
+        data: DataConfig,
+        context: int,
+        seed: int,
+        tokenizer: CorpusTokenizer,
+    ) -> None:
+        super().__init__(encoded, Target.MASKED_TOKEN, training, data, context, seed, tokenizer)
+        self.masking = training.masking or MaskingConfig()
+        self.mask_id = get_mask_id(tokenizer)
+        special_ids = torch.cat((self._special_ids, torch.tensor([self.mask_id])))
+        vocabulary = torch.arange(tokenizer.vocab_size)
+        self._content_ids = vocabulary[~torch.isin(vocabulary, special_ids)]
+
+    def batch(self, step: int) -> Batch:
+        rows = self.indices(step)
+        if isinstance(self.encoded, TokenStream):
+            tokens, attention_mask = self._windows[rows][:, : self.context].long(), None
+        else:
+            tokens, attention_mask = self.encoded.pad_rows(rows, self.encoded.width(rows, self.context), self.pad_id)
+        if self.unknown:
+            tokens = self._replace_with_unknown(tokens, step)
+        chosen = self._choose_positions(tokens, attention_mask, step)
+        labels = tokens.masked_fill(~chosen, IGNORE_INDEX)
+        return Batch(self._replace_tokens(tokens, chosen, step), labels, attention_mask)
+
+    def digest(self, num_steps: int) -> str:
+        """Return a SHA-256 of the examples of each step and of the masking settings."""
+        return hashlib.sha256(f"{super().digest(num_steps)} {self.masking.model_dump_json()}".encode()).hexdigest()
+
+    def _choose_positions(
+        self, tokens: Int64[Tensor, "batch length"], attention_mask: Bool[Tensor, "batch length"] | None, step: int
+    ) -> Bool[Tensor, "batch length"]:
+        """Choose the positions to predict: never padding, start or end tokens, and at least one in a batch."""
+        draws = torch.rand(tokens.shape, generator=self._seed_generator("masked positions", step))
+        is_special = torch.isin(tokens, self._special_ids)
+        draws.masked_fill_(is_special if attention_mask is None else is_special | ~attention_mask, 2.0)
+        chosen = draws < self.masking.rate
+        return chosen if bool(chosen.any()) else draws == draws.min()
+
+    def _replace_tokens(
+        self, tokens: Int64[Tensor, "batch length"], chosen: Bool[Tensor, "batch length"], step: int
+    ) -> Int64[Tensor, "batch length"]:
+        """Return the input ids: chosen positions hold the mask token, a random token or the original one."""
+        if self.masking.replacement == "mask":
+            return tokens.masked_fill(chosen, self.mask_id)
+        draws = torch.rand(tokens.shape, generator=self._seed_generator("mask replacements", step))
+        indices = torch.randint(
+            self._content_ids.numel(), tokens.shape, generator=self._seed_generator("mask random tokens", step)
+        )
+        is_random = chosen & (draws >= MASK_FRACTION) & (draws < MASK_FRACTION + RANDOM_FRACTION)
+        replaced = torch.where(is_random, self._content_ids[indices], tokens)
+        return replaced.masked_fill(chosen & (draws < MASK_FRACTION), self.mask_id)
+
+
+@dataclass(frozen=True)
+class MaskedEvaluationExamples(EvaluationExamples):
+    """Unmasked examples whose labels are their own tokens; the objective masks each of them once."""
+
+    special_ids: tuple[int, ...] = ()
+    """padding, start and end tokens, which are not predicted"""
+
+    def _rows(self, rows: TokenRows, batch_size: int) -> Iterator[Batch]:
+        special_ids = torch.tensor(self.special_ids, dtype=torch.int64)
+        for indices in self._places(batch_size):
+            tokens, attention_mask = rows.pad_rows(indices, rows.width(indices, self.context), self.pad_id)
+            labels = tokens.masked_fill(torch.isin(tokens, special_ids) | ~attention_mask, IGNORE_INDEX)
+            yield Batch(tokens, labels, attention_mask, indices)
+
+
+def build_masked_examples(encoded: EncodedSplit, context: int, tokenizer: CorpusTokenizer) -> MaskedEvaluationExamples:
+    """Return the evaluation examples of a split: its rows, or consecutive blocks of `context` tokens of a stream."""
+    rows = encoded if isinstance(encoded, TokenRows) else _split_into_blocks(encoded, context)
+    num_tokens = rows.lengths.clamp(max=context)
+    if isinstance(encoded, TokenRows) and tokenizer.bos_id is not None and tokenizer.eos_id is not None:
+        num_tokens = num_tokens - 1 - (rows.lengths <= context).long()
+    special_ids = tuple(i for i in (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id) if i is not None)
+    return MaskedEvaluationExamples(
+        rows, Target.MASKED_TOKEN, context, tokenizer.pad_id or 0, num_tokens, special_ids=special_ids
+    )
+
+
+def _split_into_blocks(stream: TokenStream, context: int) -> TokenRows:
+    offsets = torch.cat((torch.arange(0, len(stream), context), torch.tensor([len(stream)])))
+    return TokenRows(stream.name, stream.tokens, offsets)
+
+
+def get_mask_id(tokenizer: CorpusTokenizer) -> int:
+    """Return the id of the mask token, or raise if the vocabulary has none."""
+    if tokenizer.mask_id is None:
+        raise DataError(f"masked language modelling needs a mask token, and the tokenizer ({tokenizer.kind}) has none")
+    return tokenizer.mask_id

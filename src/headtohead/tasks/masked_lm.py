@@ -1,0 +1,66 @@
+"""Masked language modelling: an encoder predicts masked tokens from both sides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headtohead.config.base import ComponentConfig
+from headtohead.config.data import DataConfig
+from headtohead.config.experiment import Trial
+from headtohead.config.tasks import MASKED_LM
+from headtohead.data import token_cache
+from headtohead.data.batches import IGNORE_INDEX, Batch, BatchSchedule, EncodedSplit
+from headtohead.data.examples import EvaluationExamples
+from headtohead.data.masking import MaskedBatchSchedule, build_masked_examples, get_mask_id
+from headtohead.data.tokenizers import CorpusTokenizer
+from headtohead.distillation.teacher import RunTrial
+from headtohead.experiment import inference
+from headtohead.experiment.model_io import SavedModel
+from headtohead.tasks.base import AUDIT_BATCH_SIZE, Task
+from headtohead.tasks.dataset import Dataset
+from headtohead.training.objectives import MaskedLanguageModelObjective, Objective
+
+MAX_EVALUATION_EXAMPLES = 128
+"""rows or blocks of each split that are scored, evenly spaced: pseudo-perplexity needs one forward pass per token"""
+
+
+class MaskedLanguageModelTask(Task):
+    """Read a stream, sentences or labelled rows, predict masked tokens, report pseudo-perplexity."""
+
+    spec = MASKED_LM
+    label_description = f"the original token at masked positions; {IGNORE_INDEX} elsewhere"
+
+    def load_dataset(self, data: DataConfig) -> Dataset:
+        if data.tokens.kind != "file":
+            tokens = ComponentConfig(kind=data.tokens.kind, **{**data.tokens.options, "add_mask": True})
+            data = data.model_copy(update={"tokens": tokens})
+        corpus = token_cache.load_tokenized_corpus(data, has_labels=data.rows == "labelled")
+        get_mask_id(corpus.tokenizer)
+        return Dataset(corpus.corpus, corpus.tokenizer, corpus.encoded)
+
+    def build_objective(self, dataset: Dataset) -> Objective:
+        return MaskedLanguageModelObjective(get_mask_id(_get_tokenizer(dataset)))
+
+    def build_training_data(
+        self, trial: Trial, dataset: Dataset, run_trial: RunTrial | None = None
+    ) -> tuple[BatchSchedule, Objective]:
+        arguments = (trial.training, trial.data, trial.model.context, trial.seed, _get_tokenizer(dataset))
+        return MaskedBatchSchedule(dataset.encoded["train"], *arguments), self.build_objective(dataset)
+
+    def build_examples(self, dataset: Dataset, encoded: EncodedSplit, context: int) -> EvaluationExamples:
+        return build_masked_examples(encoded, context, _get_tokenizer(dataset)).sample(MAX_EVALUATION_EXAMPLES)
+
+    def build_split_examples(self, trial: Trial, dataset: Dataset, split: str) -> EvaluationExamples:
+        return self.build_examples(dataset, dataset.encoded[split], trial.model.context)
+
+    def build_audit_batch(self, trial: Trial, dataset: Dataset) -> Batch:
+        """Return a masked batch: with tied embeddings, an unmasked token predicts itself before training."""
+        return self.build_training_data(trial, dataset)[0].batch(0).rows(0, AUDIT_BATCH_SIZE)
+
+    def score_sentence(self, model: SavedModel, text: str) -> dict[str, Any]:
+        return inference.score_text(model, text)
+
+
+def _get_tokenizer(dataset: Dataset) -> CorpusTokenizer:
+    assert isinstance(dataset.tokenizer, CorpusTokenizer)
+    return dataset.tokenizer

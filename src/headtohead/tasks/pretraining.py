@@ -1,0 +1,86 @@
+"""Pre-training: a classifier whose encoder starts from a masked language model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from headtohead.atomic_io import get_cache_folder, lock_cache_folder
+from headtohead.config.experiment import Trial
+from headtohead.config.model import TransformerConfig
+from headtohead.config.pretraining import PretrainingConfig
+from headtohead.distillation.teacher import RunTrial
+from headtohead.errors import ModelError
+from headtohead.experiment import model_io
+from headtohead.experiment.run_folder import compute_run_identity
+from headtohead.nn.transformer import Transformer
+from headtohead.progress import ProgressCallback, ProgressUpdate, ignore_progress
+from headtohead.tasks.dataset import Dataset
+from headtohead.training.loop import TrainingProgress
+
+HEAD_PREFIXES = ("output.", "pool.", "classifier.")
+"""tensors of a head, which are not copied"""
+
+
+def build_pretraining_trial(trial: Trial) -> Trial:
+    """Return the masked-lm trial that trains the encoder of a classifier on the same rows, without their labels."""
+    assert isinstance(trial.model, TransformerConfig)
+    settings = trial.model.init_from
+    assert isinstance(settings, PretrainingConfig)
+    training = (settings.training or trial.training).model_copy(update={"masking": settings.masking})
+    return Trial(
+        task="masked-lm",
+        variant="encoder",
+        seed=settings.seed,
+        data=trial.data.model_copy(update={"rows": "labelled"}),
+        model=trial.model.model_copy(update={"init_from": None}),
+        training=training,
+        use=trial.use,
+    )
+
+
+def train_encoder(
+    trial: Trial, corpus_digest: str, run_trial: RunTrial, on_progress: ProgressCallback = ignore_progress
+) -> Path:
+    """Return the run folder of the trial's encoder; train it unless the cache has one of the same content."""
+    encoder_trial = build_pretraining_trial(trial)
+    folder = get_cache_folder("encoders") / compute_run_identity(encoder_trial, corpus_digest)
+    with lock_cache_folder(folder):
+        if not (folder / "result.json").is_file():
+
+            def report(progress: TrainingProgress) -> None:
+                seconds = (progress.steps - progress.step) / progress.rate if progress.rate else None
+                on_progress(ProgressUpdate("pre-training the encoder", progress.step, progress.steps, seconds))
+
+            run_trial(encoder_trial, folder, on_progress=report)
+    return folder
+
+
+def load_encoder(model: Transformer, trial: Trial, dataset: Dataset, run_trial: RunTrial) -> None:
+    """Copy the weights of the encoder that model.init_from names into a classifier; its head keeps its own."""
+    assert isinstance(trial.model, TransformerConfig)
+    source = trial.model.init_from
+    if source is None:
+        return
+    folder = Path(source) if isinstance(source, str) else train_encoder(trial, dataset.corpus.digest, run_trial)
+    encoder = model_io.load(folder)
+    if encoder.tokenizer != dataset.tokenizer:
+        raise ModelError(f"model.init_from: {encoder.name} was trained with another vocabulary")
+    weights = {name: tensor for name, tensor in encoder.model.state_dict().items() if not _is_head(name)}
+    own = {name: tensor for name, tensor in model.state_dict().items() if not _is_head(name)}
+    different = [name for name in {**own, **weights} if _get_shape(own, name) != _get_shape(weights, name)]
+    if different:
+        raise ModelError(
+            f"model.init_from: {encoder.name} has another architecture: tensor {different[0]} has shape "
+            f"{_get_shape(weights, different[0])}, expected {_get_shape(own, different[0])}"
+        )
+    model.load_state_dict(weights, strict=False)
+
+
+def _is_head(name: str) -> bool:
+    return name.startswith(HEAD_PREFIXES)
+
+
+def _get_shape(tensors: dict[str, torch.Tensor], name: str) -> tuple[int, ...] | None:
+    return tuple(tensors[name].shape) if name in tensors else None
