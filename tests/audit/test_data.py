@@ -40,8 +40,8 @@ def corpus(
 
 
 def audited(texts: Corpus, **settings: Any) -> dict[str, CheckResult]:
-    data = DataConfig.model_validate({"validation": 0.0, **settings})
-    return {f.name: f for f in audit_data(texts, train_tokenizer(data, texts), unknown_rate=data.unknown)}
+    data = DataConfig.model_validate({"validation_fraction": 0.0, **settings})
+    return {f.name: f for f in audit_data(texts, train_tokenizer(data, texts), unknown_rate=data.word_dropout)}
 
 
 @pytest.mark.parametrize(
@@ -165,16 +165,16 @@ def test_word_inside_a_longer_word_does_not_count() -> None:
 
 @pytest.mark.parametrize("tokens", ["bytes", "characters", {"kind": "bpe", "vocab_size": 300}])
 def test_other_kinds_of_tokens_are_audited_too(tokens: Any) -> None:
-    found = audited(corpus(("The cat sat.", "The zebra")), tokens=tokens)
+    found = audited(corpus(("The cat sat.", "The zebra")), tokenizer=tokens)
     assert found["vocabulary"].passed is (None if tokens == "bytes" else True)
     assert format_blocking_reasons(found.values()) == ""
 
 
 def test_piece_of_a_word_from_a_file_that_holds_test_rows_is_measured() -> None:
     texts = corpus(("quagga quagga quagga",), more=("quagga quagga quagga", "quagga"))
-    assert audited(texts, tokens={"kind": "bpe", "vocab_size": 300})["vocabulary"].passed is True
+    assert audited(texts, tokenizer={"kind": "bpe", "vocab_size": 300})["vocabulary"].passed is True
     texts = corpus(("quagga quagga quagga",), more=("quagga quagga quagga",))
-    assert audited(texts, tokens={"kind": "bpe", "vocab_size": 300})["vocabulary"].passed is False
+    assert audited(texts, tokenizer={"kind": "bpe", "vocab_size": 300})["vocabulary"].passed is False
 
 
 def test_unknown_words_that_training_never_shows_are_told() -> None:
@@ -182,13 +182,13 @@ def test_unknown_words_that_training_never_shows_are_told() -> None:
     found = audited(texts)["unknown tokens"]
     assert found.passed is False
     assert found.observation == "train 0.0%, test 50.0%"
-    assert audited(texts, unknown=0.02)["unknown tokens"].passed is True
-    assert audited(texts, tokens={"kind": "words", "min_count": 2})["unknown tokens"].passed is True
+    assert audited(texts, word_dropout=0.02)["unknown tokens"].passed is True
+    assert audited(texts, tokenizer={"kind": "words", "min_count": 2})["unknown tokens"].passed is True
 
 
 def test_tokens_at_hand_give_the_same_findings() -> None:
     texts = corpus(("The zebra sat",), more=("The zebra sat",))
-    data = DataConfig(validation=0.0)
+    data = DataConfig(validation_fraction=0.0)
     tokenizer = train_tokenizer(data, texts)
     encoded = {name: encode_split(split, tokenizer, data, has_labels=False) for name, split in texts.splits.items()}
     assert audit_data(texts, tokenizer, encoded_splits=encoded) == audit_data(texts, tokenizer)
@@ -204,7 +204,7 @@ def test_nothing_in_the_data_takes_a_verdict_away() -> None:
 
 
 def speeches(folder: Path, task: Any) -> tuple[Corpus, CorpusTokenizer]:
-    data = DataConfig(source=str(folder), vocabulary="course", validation=0.0)
+    data = DataConfig(source=str(folder), vocabulary="folder", validation_fraction=0.0)
     texts = load_corpus(data, has_labels=task == "classify")
     return texts, train_tokenizer(data, texts)
 

@@ -46,7 +46,7 @@ def test_output_of_zeros_starts_exactly_at_chance(make: Any) -> None:
 
 
 def test_embedding_that_is_scaled_up_starts_far_from_chance(make: Any) -> None:
-    model = make(tied=True, final_norm=False)
+    model = make(tie_word_embeddings=True, final_norm=False)
     with torch.no_grad():
         model.embedding.weight.mul_(10)
     (found,) = audit_untrained_model(model, batch(), target=Target.NEXT_TOKEN, vocab_size=VOCAB)

@@ -145,8 +145,8 @@ def test_a_variant_that_cannot_be_one_is_an_error(file, change, words):
 
 
 def test_choices_need_validation_data(file):
-    found = faults_of(file(GOOD), "data.validation=0.0", "training.load_best_model_at_end=true")
-    assert "choices need validation data" in found["--set training.load_best_model_at_end"].message
+    found = faults_of(file(GOOD), "data.validation_fraction=0.0", "training.load_best_model_at_end=true")
+    assert "needs validation data" in found["--set training.load_best_model_at_end"].message
 
 
 @pytest.mark.parametrize(

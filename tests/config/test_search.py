@@ -89,7 +89,7 @@ def test_every_fault_of_a_space_is_reported_at_once_with_its_line(tmp_path):
         ),
         ({"space": {"training.batch_size": {"low": 8, "high": 4}}}, "low must be below high"),
         ({"space": {"training.max_grad_norm": {"low": 0, "high": 4, "log": True}}}, "log needs a low end above 0"),
-        ({"space": {"data.tokens": ["words", "bytes"]}}, "could not be compared"),
+        ({"space": {"data.tokenizer": ["words", "bytes"]}}, "could not be compared"),
         ({"space": {"seeds": [1, 2]}}, "a search changes settings of data, model or training"),
         ({"space": {"training.batch_size": 4}}, "must be a list, not the number 4"),
         ({"space": {"training.batch_size": [4, 8]}, "method": "random"}, "random goes on until it is told to end"),

@@ -76,7 +76,7 @@ def test_unknown_label_in_test(write: Write, tmp_path: Path) -> None:
 def test_a_label_of_train_is_known_wherever_its_row_falls(write: Write, tmp_path: Path) -> None:
     write("train_CLS.tsv", GOOD + "".join(f"{i}\trow {i}\n" for i in range(2, 30)))
     write("test_CLS.tsv", "".join(f"{i}\tx\n" for i in range(30)))
-    found = load_corpus(DataConfig(source=str(tmp_path), validation=0.5), has_labels=True)
+    found = load_corpus(DataConfig(source=str(tmp_path), validation_fraction=0.5), has_labels=True)
     assert len(found.label_names) == 30
 
 

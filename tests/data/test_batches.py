@@ -50,7 +50,7 @@ def schedule(
     **training: object,
 ) -> BatchSchedule:
     settings = TrainingConfig.model_validate({"batch_size": 4, **training})
-    return BatchSchedule(encoded, target, settings, DataConfig(unknown=unknown), context, seed, PLAIN)
+    return BatchSchedule(encoded, target, settings, DataConfig(word_dropout=unknown), context, seed, PLAIN)
 
 
 @pytest.mark.parametrize("sampling", ["random", "shuffled"])
@@ -130,7 +130,7 @@ def test_stream_is_the_rows_joined() -> None:
 
 
 def test_stream_of_characters_has_the_line_ends() -> None:
-    data = DataConfig.model_validate({"tokens": "characters"})
+    data = DataConfig.model_validate({"tokenizer": "characters"})
     tokenizer = train_tokenizer(data, corpus())
     found = encode_split(corpus().train, tokenizer, data, has_labels=False)
     assert tokenizer.decode(found.tokens.tolist()) == "\n".join(TEXTS)
@@ -217,7 +217,7 @@ def test_padding_start_and_stop_never_become_unknown() -> None:
         rows,
         Target.NEXT_TOKEN,
         TrainingConfig(batch_size=5),
-        DataConfig(rows="sentences", unknown=0.99),
+        DataConfig(rows="sentences", word_dropout=0.99),
         20,
         0,
         tokenizer,
@@ -231,9 +231,9 @@ def test_padding_start_and_stop_never_become_unknown() -> None:
 
 
 def test_unknown_words_need_an_unknown_token() -> None:
-    data = DataConfig.model_validate({"tokens": "bytes", "unknown": 0.1})
+    data = DataConfig.model_validate({"tokenizer": "bytes", "word_dropout": 0.1})
     tokenizer = train_tokenizer(data, corpus())
-    with pytest.raises(DataError, match=r"data.unknown: the tokenizer \(bytes\) has no unknown token"):
+    with pytest.raises(DataError, match=r"data.word_dropout: the tokenizer \(bytes\) has no unknown token"):
         BatchSchedule(stream(100), Target.NEXT_TOKEN, TrainingConfig(), data, 8, 0, tokenizer)
 
 

@@ -45,7 +45,7 @@ from headtohead.data.sources.loading import load_corpus
 from headtohead.errors import DataError
 for name in ("owner/name", "owner/other"):
     try:
-        print(load_corpus(DataConfig(source="hub:" + name, validation=0.0), has_labels=False).train.rows)
+        print(load_corpus(DataConfig(source="hub:" + name, validation_fraction=0.0), has_labels=False).train.rows)
     except DataError as error:
         print("refused:", error)
 """

@@ -1,4 +1,4 @@
-"""Words that train shows once: made unknown, hidden, or given away, as data.once asks and no others."""
+"""Words that train shows once: made unknown, hidden, or given away, as data.rare_words asks and no others."""
 
 import torch
 
@@ -16,7 +16,7 @@ SINGLE = ["one zebra came", "two foxes ran", "three owls slept"]
 def made(write, **once):
     write("train.txt", "\n".join(ROWS + SINGLE))
     path = write("test.txt", "the cat ran")
-    data = DataConfig(source=str(path.parent), validation=0.0, once=once)
+    data = DataConfig(source=str(path.parent), validation_fraction=0.0, rare_words=once)
     texts = load_corpus(data, has_labels=False)
     tokenizer = train_tokenizer(data, texts)
     encoded = encode_split(texts.train, tokenizer, data, has_labels=False)
@@ -36,7 +36,7 @@ def test_made_unknown_on_both_sides_and_only_words_shown_once(write):
 
 
 def test_hidden_words_are_still_to_be_said(write):
-    schedule, tokenizer, shown = made(write, hidden=1.0)
+    schedule, tokenizer, shown = made(write, unknown_input=1.0)
     plain, _, _ = made(write)
     ours, theirs = schedule.batch(0), plain.batch(0)
     assert torch.equal(ours.labels, theirs.labels)
@@ -48,7 +48,9 @@ def test_what_is_given_away_goes_to_words_that_train_never_shows(write):
     write("test_CLS.tsv", "0\tunseen\n1\tmore")
     write("train_LM.txt", "\n".join(ROWS + SINGLE))
     path = write("test_LM_obama.txt", "the cat ran")
-    data = DataConfig(source=str(path.parent), validation=0.0, vocabulary="course", once={"unseen": 1.0})
+    data = DataConfig(
+        source=str(path.parent), validation_fraction=0.0, vocabulary="folder", rare_words={"unseen_target": 1.0}
+    )
     texts = load_corpus(data, has_labels=False)
     tokenizer = train_tokenizer(data, texts)
     encoded = encode_split(texts.train, tokenizer, data, has_labels=False)
@@ -82,7 +84,7 @@ def test_held_back_rows_are_not_in_the_courses_vocabulary(write):
     write("test_CLS.tsv", "0\thello\n1\tbye")
     write("train_LM.txt", "\n".join(f"word{i} and word{i}" for i in range(60)))
     path = write("test_LM_obama.txt", "and so on")
-    data = DataConfig(source=str(path.parent), validation=0.2, vocabulary="course")
+    data = DataConfig(source=str(path.parent), validation_fraction=0.2, vocabulary="folder")
     texts = load_corpus(data, has_labels=False)
     vocabulary = set(" ".join(texts.vocabulary_rows).split())
     assert {"hello", "bye"} <= vocabulary

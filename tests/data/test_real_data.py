@@ -25,7 +25,7 @@ COURSE_VOCABULARY = 5755
 
 @cache
 def speeches(folder: Path, task: str) -> tuple[DataConfig, Corpus, CorpusTokenizer]:
-    data = DataConfig(source=str(folder), vocabulary="course", validation=0.0)
+    data = DataConfig(source=str(folder), vocabulary="folder", validation_fraction=0.0)
     corpus = load_corpus(data, has_labels=task == "classify")
     return data, corpus, train_tokenizer(data, corpus)
 
@@ -107,7 +107,9 @@ def test_shakespeare_is_read_speech_by_speech(shared: Shared) -> None:
 
 def test_one_billion_words_sample_is_read_by_data_files(shared: Shared) -> None:
     files = {"train": "1b_benchmark.test.tokens", "test": {"dev": "1b_benchmark.dev.tokens"}}
-    data = DataConfig.model_validate({"source": str(shared("1b-benchmark")), "files": files, "validation": 0.0})
+    data = DataConfig.model_validate(
+        {"source": str(shared("1b-benchmark")), "files": files, "validation_fraction": 0.0}
+    )
     corpus = load_corpus(data, has_labels=False)
     assert {name: len(split.rows) for name, split in corpus.splits.items()} == {"train": 12105, "dev": 12216}
 
@@ -116,6 +118,10 @@ def test_summaries_and_stories_are_read_by_named_columns(shared: Shared) -> None
     for folder, column, rows in (("summaries/dialogsum", "document", 3000), ("summaries/scitldr", "document", 1992)):
         spec = {"source": str(shared(folder)), "columns": {"text": column}}
         assert len(load_corpus(DataConfig.model_validate(spec), has_labels=False).train.rows) == rows
-    spec = {"source": str(shared("rocstories") / "stories.jsonl"), "columns": {"text": "prompt"}, "validation": 0.0}
+    spec = {
+        "source": str(shared("rocstories") / "stories.jsonl"),
+        "columns": {"text": "prompt"},
+        "validation_fraction": 0.0,
+    }
     corpus = load_corpus(DataConfig.model_validate(spec), has_labels=False)
     assert sum(len(split.rows) for split in corpus.splits.values()) == 3742

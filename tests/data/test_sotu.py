@@ -23,7 +23,7 @@ from headtohead.data.splits import Corpus
 
 @cache
 def corpus(task: str, validation: float = 0.1, vocabulary: str = "train") -> Corpus:
-    data = DataConfig.model_validate({"validation": validation, "vocabulary": vocabulary})
+    data = DataConfig.model_validate({"validation_fraction": validation, "vocabulary": vocabulary})
     return load_corpus(data, has_labels=task == "classify")
 
 
@@ -80,7 +80,7 @@ def test_validation_is_whole_addresses_or_none() -> None:
 
 
 def test_course_vocabulary_is_of_both_tasks() -> None:
-    rows = corpus("classify", vocabulary="course").vocabulary_rows
+    rows = corpus("classify", vocabulary="folder").vocabulary_rows
     assert set(corpus("classify").train.rows) < set(rows)
     assert set(corpus("language-model").train.rows) < set(rows)
 

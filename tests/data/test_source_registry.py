@@ -157,7 +157,7 @@ def test_the_request_has_the_argument_and_the_settings() -> None:
         requests.append(request)
         return RawCorpus(RawSplit(ROWS), "here")
 
-    data = DataConfig(source="rows:one:two", validation=0.2)
+    data = DataConfig(source="rows:one:two", validation_fraction=0.2)
     corpus = load_corpus(data, has_labels=False, base_folder=Path("/base"))
     assert (requests[0].argument, requests[0].path, requests[0].data) == ("one:two", Path("/base/one:two"), data)
     assert set(corpus.splits) == {"train", "validation", "test"}, "missing splits are held out"

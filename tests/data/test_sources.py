@@ -33,7 +33,7 @@ def speeches(write: Write, tmp_path: Path) -> Path:
 
 
 def test_speeches_folder_gives_the_classifier_its_tsv(speeches: Path) -> None:
-    found = corpus(speeches, "classify", validation=0.0)
+    found = corpus(speeches, "classify", validation_fraction=0.0)
     assert [(s.name, s.role, len(s.rows)) for s in found.splits.values()] == [
         ("train", "train", 200),
         ("test", "test", 2),
@@ -43,7 +43,7 @@ def test_speeches_folder_gives_the_classifier_its_tsv(speeches: Path) -> None:
 
 
 def test_speeches_folder_names_held_out_texts_by_their_files(speeches: Path) -> None:
-    found = corpus(speeches, validation=0.0)
+    found = corpus(speeches, validation_fraction=0.0)
     assert {s.name: s.rows for s in found.get_test_splits()} == {"obama": ("one", "two"), "wbush": ("three",)}
     assert found.train.rows[:2] == ("line 0", "line 1")
 
@@ -52,7 +52,7 @@ def test_vocabulary_is_of_train_alone_or_of_every_training_file(speeches: Path) 
     alone = corpus(speeches, "classify")
     assert alone.vocabulary_rows == alone.train.rows
     assert len(alone.vocabulary_rows) < 200
-    course = corpus(speeches, "classify", vocabulary="course")
+    course = corpus(speeches, "classify", vocabulary="folder")
     assert len(course.vocabulary_rows) == 300
     assert course.vocabulary_rows[0] == "0\trow number 0"
 
@@ -71,7 +71,7 @@ def test_folder_of_train_dev_and_test(write: Write, tmp_path: Path) -> None:
 def test_folder_may_have_many_named_tests(write: Write, tmp_path: Path) -> None:
     for name in ("train", "test_near", "test_far"):
         write(f"{name}.txt", "some\ntext\n" * 5)
-    assert [s.name for s in corpus(tmp_path, validation=0.0).get_test_splits()] == ["far", "near"]
+    assert [s.name for s in corpus(tmp_path, validation_fraction=0.0).get_test_splits()] == ["far", "near"]
 
 
 def test_a_relative_source_is_taken_from_base(write: Write, tmp_path: Path) -> None:
@@ -91,14 +91,14 @@ def test_plain_file_is_split_by_hash(write: Write) -> None:
 
 def test_blank_lines_make_paragraphs(write: Write) -> None:
     text = "".join(f"FIRST {i}:\nspeaks\n\n" for i in range(50))
-    found = corpus(write("play.txt", text), validation=0.0)
+    found = corpus(write("play.txt", text), validation_fraction=0.0)
     assert sum(len(s.rows) for s in found.splits.values()) == 50
     assert found.train.rows[0].endswith(":\nspeaks")
     assert found.train.separator == "\n\n"
 
 
 def test_a_stray_blank_line_makes_no_paragraphs(write: Write) -> None:
-    found = corpus(write("text.txt", "line\n" * 50 + "\n" + "other\n" * 50), validation=0.0)
+    found = corpus(write("text.txt", "line\n" * 50 + "\n" + "other\n" * 50), validation_fraction=0.0)
     assert sum(len(s.rows) for s in found.splits.values()) == 100
     assert found.train.separator == "\n"
 
@@ -106,7 +106,7 @@ def test_a_stray_blank_line_makes_no_paragraphs(write: Write) -> None:
 def test_held_out_text_is_cut_into_rows_as_train_is(write: Write, tmp_path: Path) -> None:
     write("train.txt", "a\nb\n\n" * 20)
     write("test.txt", "c\nd\ne\nf\n")
-    assert corpus(tmp_path, validation=0.0).splits["test"].rows == ("c\nd\ne\nf",)
+    assert corpus(tmp_path, validation_fraction=0.0).splits["test"].rows == ("c\nd\ne\nf",)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,9 @@ def test_tables_with_names_and_with_numbers(
 ) -> None:
     write(name, text)
     files = {"train": name, "test": {"same": name}}
-    found = corpus(tmp_path, "classify", files=files, validation=0.0, **({"columns": columns} if columns else {}))
+    found = corpus(
+        tmp_path, "classify", files=files, validation_fraction=0.0, **({"columns": columns} if columns else {})
+    )
     assert found.train.rows == ('good "one', "bad, one")
     assert found.label_names == ("cold", "pos")
     assert found.splits["same"].labels == (1, 0)
@@ -134,7 +136,7 @@ def test_tables_with_names_and_with_numbers(
 def test_labels_that_are_numbers_are_ordered_as_numbers(write: Write, tmp_path: Path) -> None:
     write("train.jsonl", "".join(json.dumps({"text": f"t{i}", "label": i}) + "\n" for i in (10, 9, 2)))
     write("test.jsonl", '{"text": "t", "label": "9"}\n')
-    found = corpus(tmp_path, "classify", validation=0.0)
+    found = corpus(tmp_path, "classify", validation_fraction=0.0)
     assert found.label_names == ("2", "9", "10")
     assert found.splits["test"].labels == (1,)
 
@@ -175,14 +177,14 @@ def test_some_text_is_always_held_back() -> None:
 
 
 def test_no_validation_when_its_share_is_zero(write: Write) -> None:
-    assert corpus(write("a.txt", "a\nb\nc\nd\n"), validation=0.0).validation is None
+    assert corpus(write("a.txt", "a\nb\nc\nd\n"), validation_fraction=0.0).validation is None
 
 
 def test_digest_depends_on_content_and_splits(write: Write) -> None:
     path = write("a.txt", "".join(f"line {i}\n" for i in range(100)))
     one = corpus(path)
     assert one.digest == corpus(path).digest
-    assert one.digest != corpus(path, validation=0.3).digest
+    assert one.digest != corpus(path, validation_fraction=0.3).digest
     write("a.txt", "".join(f"line {i}\n" for i in range(99)) + "line!\n")
     assert one.digest != corpus(path).digest
 
@@ -190,13 +192,13 @@ def test_digest_depends_on_content_and_splits(write: Write) -> None:
 def test_byte_order_mark_and_foreign_line_ends_are_not_text(write: Write, tmp_path: Path) -> None:
     write("train.txt", b"\xef\xbb\xbfone\r\ntwo\rthree")
     write("test.txt", "x")
-    assert corpus(tmp_path, validation=0.0).train.rows == ("one", "two", "three")
+    assert corpus(tmp_path, validation_fraction=0.0).train.rows == ("one", "two", "three")
 
 
 def test_a_line_end_of_unicode_does_not_end_a_row(write: Write, tmp_path: Path) -> None:
     write("train.txt", "one\u2028still one\ntwo")
     write("test.txt", "x")
-    assert len(corpus(tmp_path, validation=0.0).train.rows) == 2
+    assert len(corpus(tmp_path, validation_fraction=0.0).train.rows) == 2
 
 
 def test_a_test_text_cannot_take_the_name_of_a_split(write: Write, tmp_path: Path) -> None:
@@ -211,7 +213,7 @@ def test_parquet_is_read_by_named_columns(write: Write, tmp_path: Path) -> None:
     parquet.write_table(pa.table({"said": ["one", "two"], "who": [1, 0]}), tmp_path / "a.parquet")
     write("b.parquet", b"PAR1")
     files = {"train": "a.parquet", "test": {"same": "a.parquet"}}
-    found = corpus(tmp_path, "classify", files=files, columns={"text": "said", "label": "who"}, validation=0.0)
+    found = corpus(tmp_path, "classify", files=files, columns={"text": "said", "label": "who"}, validation_fraction=0.0)
     assert (found.train.rows, found.train.labels) == (("one", "two"), (1, 0))
     with pytest.raises(DataError, match=r"a.parquet: 2 errors\n  columns: no column 'text'"):
         corpus(tmp_path, "classify", files=files)

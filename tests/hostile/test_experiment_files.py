@@ -19,7 +19,7 @@ SMALL = b"""question = "Does it help?"
 task = "language-model"
 seeds = 2
 [data]
-tokens = { kind = "bpe", vocab_size = 300 }
+tokenizer = { kind = "bpe", vocab_size = 300 }
 [model]
 width = 16
 heads = 2

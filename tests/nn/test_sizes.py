@@ -85,7 +85,7 @@ def test_flops_of_a_window_do_not_grow_with_the_context(context: int) -> None:
         {"projection": {"kind": "mlp", "depth": 2}, "norm": "rms", "feedforward": "swiglu"},
         {"position": ["alibi", "rope"], "block": "parallel", "feedforward": "none", "merge": "shuffle"},
         {"embedding_norm": True, "classifier_hidden": None, "pool": "attention", "output_bias": False},
-        {"tied": True},
+        {"tie_word_embeddings": True},
     ],
     ids=str,
 )
@@ -101,7 +101,10 @@ def test_count_agrees_with_the_real_model(settings: dict[str, Any], classes: int
 
 def test_tied_weights_are_counted_once() -> None:
     untied = compute_model_cost(made({"output_bias": False}), VOCAB).parameters
-    assert compute_model_cost(made({"output_bias": False, "tied": True}), VOCAB).parameters == untied - VOCAB * 64
+    assert (
+        compute_model_cost(made({"output_bias": False, "tie_word_embeddings": True}), VOCAB).parameters
+        == untied - VOCAB * 64
+    )
 
 
 def test_counting_makes_no_weights() -> None:

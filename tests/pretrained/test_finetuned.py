@@ -224,7 +224,7 @@ def test_lora_refuses_maps_that_are_not_there(tiny_roberta: Path) -> None:
     with pytest.raises(
         ModelError, match=r"model.lora.on: the encoder has no linear map named 'q_proj'; it has: .*query"
     ):
-        built(tiny_roberta, lora={"on": ["q_proj"]})
+        built(tiny_roberta, lora={"target_modules": ["q_proj"]})
 
 
 @pytest.mark.parametrize("settings", [{}, {"pool": "mean"}, {"lora": {"rank": 2}}])

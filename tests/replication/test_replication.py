@@ -49,7 +49,7 @@ def outcome(tmp_path_factory):
         "task": "language-model",
         "seeds": 3,
         "axis": "model.feedforward.hidden",
-        "data": {"source": str(write_text(folder / "text")), "watch": ["test"]},
+        "data": {"source": str(write_text(folder / "text")), "monitor": ["test"]},
         "original": {"corpus": "the digest of another text"},
         "model": {
             "width": 16,

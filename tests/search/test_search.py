@@ -228,8 +228,8 @@ def test_what_only_building_shows_is_found_before_anything_is_written(small, tmp
 
 
 def test_without_validation_data_there_is_no_search(small):
-    with pytest.raises(ConfigError, match="choices need validation data"):
-        small(search={"space": {"training.batch_size": [4, 8]}}, data={"validation": 0})
+    with pytest.raises(ConfigError, match="needs validation data"):
+        small(search={"space": {"training.batch_size": [4, 8]}}, data={"validation_fraction": 0})
 
 
 def test_a_cell_that_runs_away_is_out_and_the_others_go_on(small, tmp_path):

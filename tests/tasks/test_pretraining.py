@@ -28,7 +28,7 @@ def classifier(rows_folder):
             "question": "Does pre-training help?",
             "task": "classify",
             "seeds": 2,
-            "data": {"source": str(rows_folder), "tokens": {"kind": "words", "add_mask": True}},
+            "data": {"source": str(rows_folder), "tokenizer": {"kind": "words", "add_mask": True}},
             "model": {"width": 16, "layers": 1, "heads": 2, "context": 12},
             "training": TRAINING,
             "variants": {"pretrained": {"model": {"init_from": init_from or {"masking": {"rate": 0.4}}}}},

@@ -230,8 +230,8 @@ def test_an_optimizer_that_does_not_exist_is_an_error(experiment):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"data": {"tokens": "bytes"}}, r"data.tokens: a pretrained model's tokens are its own"),
-        ({"data": {"unknown": 0.1}}, r"data.unknown: a pretrained model's tokens are its own"),
+        ({"data": {"tokenizer": "bytes"}}, r"data.tokenizer: a pretrained model's tokens are its own"),
+        ({"data": {"word_dropout": 0.1}}, r"data.word_dropout: a pretrained model's tokens are its own"),
         ({"model": {"freeze": "encoder", "lora": {}}}, r"lora freezes the encoder by itself"),
         ({"model": {"layer_decay": 0.9, "lora": {}}}, r"layer_decay is for the encoder's own weights"),
         ({"model": {"head": "kept", "pool": "mean"}}, r"leave out pool"),
@@ -294,7 +294,7 @@ def test_every_task_shows_a_batch_at_80_columns_and_trains_nothing(task, tiny_ro
     file = tmp_path / "mine.toml"
     file.write_text(
         f'question = "?"\ntask = "{task}"\n[data]\nsource = "{source}"\ncolumns = {{ label = 0, text = 1 }}\n'
-        f"validation = 0.2\n[model]\n{model}\n[variants.a]\ntraining.max_grad_norm = 1.0\n"
+        f"validation_fraction = 0.2\n[model]\n{model}\n[variants.a]\ntraining.max_grad_norm = 1.0\n"
     )
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)

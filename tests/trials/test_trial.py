@@ -83,7 +83,7 @@ def test_what_two_variants_share_starts_equal_and_sees_the_same_batches(small, t
 KILLS = 10
 HARD = {
     "model": {"dropout": 0.1},
-    "data": {"unknown": 0.05},
+    "data": {"word_dropout": 0.05},
     "training": {
         "steps": 60,
         "load_best_model_at_end": True,

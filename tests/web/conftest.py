@@ -208,7 +208,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "question": "Where does it look?",
         "task": "language-model",
         "seeds": 1,
-        "data": {"source": str(place / "data"), "tokens": {"kind": "file", "path": str(place / "tokenizer.json")}},
+        "data": {"source": str(place / "data"), "tokenizer": {"kind": "file", "path": str(place / "tokenizer.json")}},
         "model": {"width": 16, "layers": 2, "heads": 2, "context": 24},
         "training": {"steps": 12, "batch_size": 8, "checkpoint_every": 6},
         "variants": {"alibi": {"model": {"position": "alibi"}}},

@@ -28,7 +28,10 @@ def test_fields_have_the_files_values_and_the_schemas_kinds(files: Path) -> None
     assert (found["training.steps"].value, found["training.steps"].kind) == ("8", "word")
     assert (found["seeds"].value, found["matters"].value) == ("1", "0.01")
     assert (found["training.sampling"].kind, found["training.sampling"].options) == ("choice", ("random", "shuffled"))
-    assert (found["model.tied"].value, found["model.tied"].options) == ("false", ("true", "false"))
+    assert (found["model.tie_word_embeddings"].value, found["model.tie_word_embeddings"].options) == (
+        "false",
+        ("true", "false"),
+    )
     assert found["training.optimizer"].value == '{ kind = "adamw", lr = 0.001 }'
     assert '"rope"' in found["model.position"].options
     assert "use" not in found and "model.module" not in found
@@ -131,7 +134,7 @@ def test_the_form_shows_the_values_of_the_setting_that_is_ticked(client: TestCli
         ((), "/etc", "data.source: leads out of the folder"),
         ((), "../..", "data.source: leads out of the folder"),
         ((), "~root/x", "data.source: leads out of the folder"),
-        (('data.tokens={kind="file",path="../../t.json"}',), None, "data.tokens: leads out of the folder"),
+        (('data.tokenizer={kind="file",path="../../t.json"}',), None, "data.tokenizer: leads out of the folder"),
         (('data.files={train="/etc/passwd"}',), None, "data.files: leads out of the folder"),
         (('model.pretrained="/root/model"',), None, "leads out of the folder"),
         (("nothing",), None, "has the form name=value"),
@@ -159,7 +162,7 @@ def test_errors_stand_at_their_field(client: TestClient) -> None:
     sent = {"name": "new", "training.batch_size": "none", "model.heads": "0", "do": "start"}
     answer = client.post("/start/mine.toml", data=sent)
     assert "Nothing was started." in answer.text
-    assert 'id="field-training-batch_size-error-1"' in answer.text and "must be a whole number" in answer.text
+    assert 'id="field-training-batch-size-error-1"' in answer.text and "must be a whole number" in answer.text
     assert 'id="field-model-heads-error-1"' in answer.text and "must be &gt;= 1" in answer.text
     assert 'value="none"' in answer.text, "what was filled in is still there"
     hostile = client.post("/start/mine.toml", data={**sent, "training.batch_size": HOSTILE, "name": HOSTILE})

@@ -72,7 +72,13 @@ def classifier(data: str, *, seeds: int, epochs: int) -> dict[str, Any]:
 
 
 def _data(source: str, watch: list[str]) -> dict[str, Any]:
-    return {"source": source, "tokens": "words", "vocabulary": "course", "validation": 0.0, "watch": watch}
+    return {
+        "source": source,
+        "tokenizer": "words",
+        "vocabulary": "folder",
+        "validation_fraction": 0.0,
+        "monitor": watch,
+    }
 
 
 def _sizes() -> dict[str, Any]:

@@ -117,7 +117,9 @@ def data_of(folder: Path) -> Any:
 
     chosen = {"kind": "file", "path": str(folder / TOKENIZER)}
     files = {"train": TEXT, "test": {"test": "test.txt"}}
-    return data.DataConfig.model_validate({"source": str(folder), "files": files, "tokens": chosen, "validation": 0.0})
+    return data.DataConfig.model_validate(
+        {"source": str(folder), "files": files, "tokenizer": chosen, "validation_fraction": 0.0}
+    )
 
 
 def in_store(folder: Path) -> dict[str, float]:
@@ -138,7 +140,7 @@ def with_library(folder: Path) -> dict[str, float]:
     with (folder / TEXT).open(encoding="utf-8") as file:
         while some := list(islice(file, ROWS_AT_ONCE)):
             tokens += sum(len(one.ids) for one in backend.encode_batch(some, add_special_tokens=False))
-    return {"seconds": time.perf_counter() - began, "bytes": _peak(), "tokens": tokens}
+    return {"seconds": time.perf_counter() - began, "bytes": _peak(), "tokenizer": tokens}
 
 
 def opened(folder: Path) -> dict[str, float]:

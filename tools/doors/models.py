@@ -19,7 +19,7 @@ def _tokenizers(scratch: Path) -> list[bytes]:
 
     texts, made = write_corpus(scratch / "texts"), []
     for tokens in ("words", "characters", "bytes", {"kind": "bpe", "vocab_size": 280}):
-        data = config_data.DataConfig.model_validate({"source": str(texts), "tokens": tokens})
+        data = config_data.DataConfig.model_validate({"source": str(texts), "tokenizer": tokens})
         made.append(
             tokenizers.train_tokenizer(data, loading.load_corpus(data, has_labels=False)).save(scratch).read_bytes()
         )

@@ -58,7 +58,7 @@ def _knock_corpus(data: bytes, scratch: Path, name: str, task: str, **settings: 
 @door("text", _texts)
 def _text(data: bytes, scratch: Path) -> None:
     _knock_corpus(data, scratch, "text.txt", "language-model")
-    _knock_corpus(data, scratch, "text.txt", "language-model", tokens="characters", rows="sentences")
+    _knock_corpus(data, scratch, "text.txt", "language-model", tokenizer="characters", rows="sentences")
 
 
 def _tsv(scratch: Path) -> list[bytes]:

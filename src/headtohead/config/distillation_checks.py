@@ -18,8 +18,8 @@ def check_distillation(experiment: Experiment) -> list[ValidationIssue]:
     """Teacher and task belong together, and so do a prompt and documents with summaries."""
     task, teacher, taught = experiment.task, experiment.teacher, experiment.training.distillation
     if not experiment.spec.has_teacher:
-        fewer = experiment.model.fewer if isinstance(experiment.model, PretrainedModelConfig) else None
-        given = (("teacher", teacher), ("training.distillation", taught), ("model.fewer", fewer))
+        fewer = experiment.model.layer_subset if isinstance(experiment.model, PretrainedModelConfig) else None
+        given = (("teacher", teacher), ("training.distillation", taught), ("model.layer_subset", fewer))
         return [
             ValidationIssue(place, f"is for task distil, and task is {task!r}")
             for place, value in given
@@ -28,8 +28,8 @@ def check_distillation(experiment: Experiment) -> list[ValidationIssue]:
     if teacher is None:
         return [ValidationIssue("teacher", MISSING_TEACHER_MESSAGE)]
     faults = []
-    if experiment.data.unknown or experiment.data.once != RareWordsConfig():
-        place = "data.unknown" if experiment.data.unknown else "data.once"
+    if experiment.data.word_dropout or experiment.data.rare_words != RareWordsConfig():
+        place = "data.word_dropout" if experiment.data.word_dropout else "data.rare_words"
         faults.append(
             ValidationIssue(place, "changes texts at every step, and a teacher's work is done once; leave it out")
         )

@@ -173,7 +173,7 @@ def build_trial(experiment: Experiment, variant: str, seed: int) -> Trial:
     merged = apply_variant(raw, experiment.variants[variant]) if variant != BASELINE else raw
     teacher = None if experiment.teacher is None else experiment.teacher.model_dump(mode="json")
     if "pretrained" in merged["model"]:  # its tokens are its own
-        merged["data"]["tokens"] = build_tokenizer_config(merged["model"], teacher)
+        merged["data"]["tokenizer"] = build_tokenizer_config(merged["model"], teacher)
     return Trial.model_validate(
         {
             **merged,

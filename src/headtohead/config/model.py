@@ -78,14 +78,14 @@ class TransformerConfig(BaseConfig):
     classifier_hidden: VectorSize | None = 100
     """classifier: width of the hidden layer between pool and classes"""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    tied: bool = False
-    """the output layer of a language model shares the embedding's weights"""
+    tie_word_embeddings: bool = False
+    """share the embedding weights with the output layer of a language model"""
     output_bias: bool | Literal["frequencies"] = True
-    """frequencies: it starts as the logarithm of how often train shows each word"""
-    output_start: Literal["drawn", "zero"] = "drawn"
-    """the output layer's weights at step 0: drawn at random, or zero"""
-    embedding_start: Annotated[float, Field(gt=0)] = 1.0
-    """standard deviation, at step 0, of the words' vectors; 1 is what torch draws"""
+    """frequencies: initialize with the log frequencies of the tokens in the training split"""
+    output_init: Literal["random", "zero"] = "random"
+    """initial weights of the output layer"""
+    embedding_init_std: Annotated[float, Field(gt=0)] = 1.0
+    """standard deviation of the initial token embeddings; 1 is the default of torch"""
     final_norm: bool = True
     embedding_norm: bool = False
     init_from: InitFrom = None
@@ -118,8 +118,8 @@ class TransformerConfig(BaseConfig):
 
     @model_validator(mode="after")
     def _check_output_layer(self) -> TransformerConfig:
-        if self.tied and self.output_start == "zero":
-            raise ValueError('output_start = "zero" would also empty the embedding that a tied output layer shares')
+        if self.tie_word_embeddings and self.output_init == "zero":
+            raise ValueError('output_init = "zero" would also zero the embedding that is tied to the output layer')
         return self
 
     @property

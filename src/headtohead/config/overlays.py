@@ -106,7 +106,7 @@ def apply_quick_mode(raw_experiment: RawExperiment) -> RawExperiment:
         raw["seeds"] = QUICK_SEEDS
     data, probe = raw.setdefault("data", {}), raw.get("probe")
     if isinstance(data, dict):
-        data |= {"watch": [], "test_rows": QUICK_TEST_ROWS}
+        data |= {"monitor": [], "max_test_rows": QUICK_TEST_ROWS}
     for lengths in ("contexts", "costs"):
         if isinstance(probe, dict) and isinstance(probe.get(lengths), list):
             probe[lengths] = [*probe[lengths][:1], *probe[lengths][1:][-1:]]
@@ -125,7 +125,7 @@ def apply_quick_mode(raw_experiment: RawExperiment) -> RawExperiment:
     if isinstance(raw.get("teacher"), dict):
         _shrink_teacher(raw["teacher"])
         if isinstance(data, dict) and "prompt" in raw["teacher"]:
-            data["test_rows"] = QUICK_DOCUMENTS
+            data["max_test_rows"] = QUICK_DOCUMENTS
     return replace(raw_experiment, raw=raw)
 
 

@@ -10,21 +10,21 @@ from headtohead.config.base import BaseConfig, SmallCount, VectorSize
 
 
 class LoraConfig(BaseConfig):
-    """Small matrices beside the frozen ones, after Hu et al. 2021, arXiv:2106.09685."""
+    """Low-rank adapters on frozen weights, after Hu et al. 2021, arXiv:2106.09685."""
 
     rank: VectorSize = 8
     alpha: Annotated[float, Field(gt=0)] = 16.0
-    """what the small matrices add is multiplied by alpha / rank"""
-    on: tuple[str, ...] = Field(default=("query", "value"), min_length=1)
-    """the layers' linear maps that get them, by the last part of their name"""
+    """the adapter output is scaled by alpha / rank"""
+    target_modules: tuple[str, ...] = Field(default=("query", "value"), min_length=1)
+    """linear layers to adapt, by the last component of their name"""
 
 
 class LayerSubsetConfig(BaseConfig):
-    """A model of one's own made from some of the layers of a larger one."""
+    """A student initialized from a subset of the layers of a larger model."""
 
     layers: SmallCount
-    chosen: Literal["evenly", "first"] = "evenly"
-    """spread from the first to the last, or the first so many"""
+    selection: Literal["evenly", "first"] = "evenly"
+    """layers spread evenly from first to last, or the first ones"""
 
 
 class PretrainedModelConfig(BaseConfig):
@@ -46,8 +46,8 @@ class PretrainedModelConfig(BaseConfig):
     """each layer's rate is this share of the rate of the layer above it; the head has the full rate"""
     lora: LoraConfig | None = None
     """train small matrices beside the encoder's own, which stay as they are"""
-    fewer: LayerSubsetConfig | None = None
-    """task distil: begin with some of the layers only"""
+    layer_subset: LayerSubsetConfig | None = None
+    """task distil: initialize the student from a subset of the layers"""
 
     @property
     def context(self) -> int:

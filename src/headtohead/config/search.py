@@ -32,7 +32,7 @@ MAX_CHECKED_COMBINATIONS = 2_000
 """so many combinations are checked before anything is trained"""
 MAX_SHOWN_COMBINATIONS = 5
 """impossible combinations that are shown"""
-SEARCHABLE_DATA_SETTINGS = ("data.unknown", "data.once")
+SEARCHABLE_DATA_SETTINGS = ("data.word_dropout", "data.rare_words")
 """what a search may change of the data: validation figures on other rows or tokens could not be compared"""
 
 SettingValues = dict[str, Any]
@@ -257,8 +257,8 @@ def _check_structure(raw: RawConfig, search: SearchConfig) -> Iterator[Validatio
             "search.space", f"has {search.cells():,} cells; a grid can have {MAX_SEARCH_POINTS:,}, random any number"
         )
     data, variants, seeds = raw.get("data"), raw.get("variants"), raw.get("seeds")
-    if isinstance(data, dict) and data.get("validation") == 0 and not _has_validation_file(data):
-        yield ValidationIssue("search", "chooses its winner, and choices need validation data: data.validation is 0")
+    if isinstance(data, dict) and data.get("validation_fraction") == 0 and not _has_validation_file(data):
+        yield ValidationIssue("search", "needs validation data to select the winner, and data.validation_fraction is 0")
     for name in (WINNER_VARIANT, SEARCH_FOLDER):
         if isinstance(variants, dict) and name in variants:
             yield ValidationIssue(f"variants.{name}", "is a name that the search needs; give the change another one")

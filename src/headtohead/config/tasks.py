@@ -48,7 +48,7 @@ class TaskSpec:
     has_teacher: bool = False
     """the tables [teacher] and [training.distillation] apply"""
     uses_rare_words: bool = False
-    """data.once applies"""
+    """data.rare_words applies"""
     hub_tag: str = "text-generation"
     """the pipeline tag of the model card"""
 

@@ -213,10 +213,13 @@ class BatchSchedule:
         self.size = training.batch_size
         self.is_grouped_by_length = training.group_by_length
         self.random = isinstance(encoded, TokenStream) and training.sampling == "random"
-        self.unknown, self.once = data.unknown, data.once
+        self.unknown, self.once = data.word_dropout, data.rare_words
         self.unk_id, self.pad_id = tokenizer.unk_id, tokenizer.pad_id or 0
         self._special_ids = _collect_special_ids(tokenizer)
-        for setting, asked in (("unknown", self.unknown), ("once", self.once.unknown or self.once.hidden)):
+        for setting, asked in (
+            ("word_dropout", self.unknown),
+            ("rare_words", self.once.unknown or self.once.unknown_input),
+        ):
             if asked and self.unk_id is None:
                 raise DataError(f"data.{setting}: the tokenizer ({tokenizer.kind}) has no unknown token")
         self._shown = count_tokens(encoded, tokenizer.vocab_size) if self.once != RareWordsConfig() else None
@@ -318,19 +321,19 @@ class BatchSchedule:
     def _apply_rare_word_treatment(
         self, block: Int64[Tensor, "batch width"], real: Bool[Tensor, "batch width"] | None, step: int
     ) -> tuple[Int64[Tensor, "batch length"], Int64[Tensor, "batch length"], Bool[Tensor, "batch length"] | None]:
-        """Inputs, labels and mask, with words that train shows once treated as data.once asks."""
+        """Inputs, labels and mask, with words that train shows once treated as data.rare_words asks."""
         assert self._shown is not None
         once = self._shown[block] == 1
         both = once & self._sample_mask(block, self.once.unknown, "once unknown", step)
         block = block.masked_fill(both, self.unk_id) if self.unk_id is not None else block
         inputs, labels, mask = split_inputs_and_labels(block, real)
         left = once & ~both
-        hidden = (left & self._sample_mask(block, self.once.hidden, "once hidden", step))[:, :-1]
+        hidden = (left & self._sample_mask(block, self.once.unknown_input, "once hidden", step))[:, :-1]
         if self.unk_id is not None:
             inputs = inputs.masked_fill(hidden, self.unk_id)
         never = self._unseen_ids
-        if self.once.unseen and never.numel():
-            given = (left & self._sample_mask(block, self.once.unseen, "once unseen", step))[:, 1:] & (
+        if self.once.unseen_target and never.numel():
+            given = (left & self._sample_mask(block, self.once.unseen_target, "once unseen", step))[:, 1:] & (
                 labels != IGNORE_INDEX
             )
             words = never[

@@ -102,7 +102,7 @@ class RawCorpus:
     tests: Mapping[str, RawSplit] = field(default_factory=dict)
     """test splits by name"""
     course_rows: tuple[str, ...] = ()
-    """rows of all training files, including the other task's, for `vocabulary = "course"`"""
+    """rows of all training files, including the other task's, for `vocabulary = "folder"`"""
 
     def list_splits(self) -> dict[str, RawSplit]:
         """Return every split by name."""
@@ -132,7 +132,7 @@ def build_corpus(
     *,
     has_labels: bool,
     validation_fraction: float,
-    vocabulary_source: Literal["train", "course"],
+    vocabulary_source: Literal["train", "folder"],
     max_test_rows: int | None = None,
 ) -> Corpus:
     """Hold out missing splits from train, convert labels to indices, and return the corpus."""
@@ -150,7 +150,7 @@ def build_corpus(
         if max_test_rows is not None:
             test = test.pick(i < max_test_rows for i in range(len(test.rows)))
         splits[name] = _build_split(name, "test", test, label_names)
-    rows = _select_course_rows(raw_corpus, validation) if vocabulary_source == "course" else train.rows
+    rows = _select_folder_rows(raw_corpus, validation) if vocabulary_source == "folder" else train.rows
     origin = describe_origin(raw_corpus, validation_fraction)
     return Corpus(has_labels, splits, label_names, rows, origin, compute_digest(has_labels, splits, label_names, rows))
 
@@ -165,7 +165,7 @@ def describe_origin(raw_corpus: RawCorpus, validation_fraction: float) -> str:
     return origin
 
 
-def _select_course_rows(raw_corpus: RawCorpus, validation: RawSplit | None) -> Sequence[str]:
+def _select_folder_rows(raw_corpus: RawCorpus, validation: RawSplit | None) -> Sequence[str]:
     """Return the rows of all training files except those held out for validation, which must stay unseen."""
     held_out = set(validation.rows) if validation is not None and raw_corpus.validation is None else set()
     return tuple(row for row in raw_corpus.course_rows or raw_corpus.train.rows if row not in held_out)

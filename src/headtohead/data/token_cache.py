@@ -60,7 +60,16 @@ from headtohead.progress import ProgressCallback, StderrProgress
 SCHEMA_VERSION = 2
 MANIFEST_FILE, TEXTS_FILE = "manifest.json", "texts.json"
 MAX_UNUSED_DAYS = 60
-CACHE_KEY_SETTINGS = ("source", "files", "columns", "tokens", "vocabulary", "rows", "validation", "test_rows")
+CACHE_KEY_SETTINGS = (
+    "source",
+    "files",
+    "columns",
+    "tokenizer",
+    "vocabulary",
+    "rows",
+    "validation_fraction",
+    "max_test_rows",
+)
 """the settings of `data` that rows and tokens depend on"""
 
 
@@ -109,8 +118,8 @@ def build_cache_key(data: DataConfig, has_labels: bool, base_folder: Path) -> di
     """Return everything that the tokens depend on as JSON values."""
     source, request = loading.resolve_source(data, base_folder, has_labels=has_labels)
     files = source.list_files(request)
-    if "path" in data.tokens.options:
-        tokenizer_path = base_folder / Path(str(data.tokens.options["path"])).expanduser()
+    if "path" in data.tokenizer.options:
+        tokenizer_path = base_folder / Path(str(data.tokenizer.options["path"])).expanduser()
         files |= {"tokenizer": tokenizer_path} if tokenizer_path.is_file() else {}
     return {
         "schema": SCHEMA_VERSION,

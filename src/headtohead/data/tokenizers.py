@@ -155,19 +155,19 @@ def translate_backend_errors() -> Iterator[None]:
 
 def train_tokenizer(data: DataConfig, corpus: Corpus, *, base_folder: Path = Path()) -> CorpusTokenizer:
     """The tokenizer that `data` asks for, learned from what the corpus allows. A relative path is taken from `base`."""
-    if faults := check_tokenizer_choice(data.tokens):
-        raise build_file_error("data.tokens", faults)
-    options = dict(data.tokens.options)
+    if faults := check_tokenizer_choice(data.tokenizer):
+        raise build_file_error("data.tokenizer", faults)
+    options = dict(data.tokenizer.options)
     language = not corpus.has_labels
-    if data.tokens.kind == "file":
+    if data.tokenizer.kind == "file":
         options["path"] = str(base_folder / Path(options["path"]).expanduser())
     elif language and data.rows == "sentences":
         options["add_bos_eos"] = True
     rows: Iterable[str] = corpus.vocabulary_rows
-    if language and data.rows == "stream" and data.tokens.kind != "words":
+    if language and data.rows == "stream" and data.tokenizer.kind != "words":
         # What stands between two rows of a stream is text as well.
         rows = (row + corpus.train.separator for row in rows)
-    return CorpusTokenizer(TOKENIZER_BUILDERS[data.tokens.kind](rows, **options))
+    return CorpusTokenizer(TOKENIZER_BUILDERS[data.tokenizer.kind](rows, **options))
 
 
 def train_word_tokenizer(
@@ -261,8 +261,8 @@ TOKENIZER_BUILDERS: dict[str, Callable[..., Backend]] = {
 
 
 def check_tokenizer_choice(choice: ComponentConfig) -> list[ValidationIssue]:
-    """What is wrong with data.tokens: kind and options are held against the functions above."""
-    place = "data.tokens"
+    """What is wrong with data.tokenizer: kind and options are held against the functions above."""
+    place = "data.tokenizer"
     if choice.kind not in TOKENIZER_BUILDERS:
         return [
             ValidationIssue(

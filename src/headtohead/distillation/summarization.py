@@ -82,10 +82,10 @@ def prepare_documents(
             "(or summaries), in one file or as train, dev and test in a folder"
         )
     documents = _limit_train_documents(
-        load_summarization_corpus(data.source, max_test_rows=data.test_rows), data.tokens.options["documents"]
+        load_summarization_corpus(data.source, max_test_rows=data.max_test_rows), data.tokenizer.options["documents"]
     )
-    tokenizer = load_tokenizer(data.tokens.options["model"])
-    asking = build_summary_prompt(data.tokens)
+    tokenizer = load_tokenizer(data.tokenizer.options["model"])
+    asking = build_summary_prompt(data.tokenizer)
     if tokenizer.eos_id is None:
         raise DataError(f"{tokenizer.name}: its tokenizer has no stop token, so that a summary could not end")
     encoded = {name: _encode_rows(name, split, tokenizer, asking) for name, split in documents.splits.items()}

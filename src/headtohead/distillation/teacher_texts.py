@@ -148,5 +148,5 @@ def build_teacher_rows(
 
 def build_summary_prompts(data: data.DataConfig, dataset: Any, tokenizer: Any, split: str) -> list[list[int]]:
     """Return the prompt ids for every document of a split, in the vocabulary of `tokenizer`."""
-    summary_prompt = summarization.build_summary_prompt(data.tokens)
+    summary_prompt = summarization.build_summary_prompt(data.tokenizer)
     return [summary_prompt.ids(tokenizer, document.text)[0] for document in dataset.documents.splits[split]]

@@ -90,7 +90,7 @@ def _resolve_paths(raw: RawConfig, folder: Path) -> None:
         teacher = _as_dict(table.get("teacher")).get("model")
         if isinstance(teacher, str) and (folder / teacher).exists():
             table["teacher"]["model"] = str((folder / teacher).resolve())
-        tokens = _as_dict(_as_dict(table.get("data")).get("tokens"))
+        tokens = _as_dict(_as_dict(table.get("data")).get("tokenizer"))
         if isinstance(tokens.get("path"), str):
             tokens["path"] = str((folder / tokens["path"]).resolve())
 
@@ -105,9 +105,9 @@ def check_names_and_options(raw: RawConfig) -> list[ValidationIssue]:
     faults = [] if "module" in model or "pretrained" in model else _check_model(model)
     if isinstance(data.get("source"), str):
         faults += check_source(data["source"])
-    if "tokens" in data:
+    if "tokenizer" in data:
         try:
-            faults += tokenizers.check_tokenizer_choice(base.ComponentConfig.model_validate(data["tokens"]))
+            faults += tokenizers.check_tokenizer_choice(base.ComponentConfig.model_validate(data["tokenizer"]))
         except ValueError:
             pass  # the spec has said so
     return faults + optimizers.check_training_options(training) + _check_teacher(_as_dict(raw.get("teacher")))

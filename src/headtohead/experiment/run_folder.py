@@ -251,7 +251,7 @@ def compute_run_identity(trial: config_experiment.Trial, corpus_digest: str) -> 
         from headtohead.pretrained.weights import compute_digest, locate_weights
 
         kept["model"]["pretrained"] = compute_digest(locate_weights(trial.model.pretrained))
-        del kept["data"]["tokens"]
+        del kept["data"]["tokenizer"]
     if trial.teacher is not None and isinstance(trial.teacher.model, str):
         from headtohead.pretrained.weights import compute_digest, locate_weights
 

@@ -377,9 +377,9 @@ SETTINGS_CHANGING_BATCHES = (
 """settings that change the batches on purpose"""
 SETTINGS_CHANGING_INITIALIZATION = {
     "model.init_from": "*",
-    "model.embedding_start": "embedding.*",
+    "model.embedding_init_std": "embedding.*",
     "model.position": "positions.*",
-    "model.output_start": "output.*",
+    "model.output_init": "output.*",
     "model.output_bias": "output.*",
     # A bias is drawn within bounds that depend on how many numbers its layer takes in.
     "model.width": "*",

@@ -94,7 +94,7 @@ class Transformer(nn.Module):
         self.final_norm = self._build_norm() if model_config.final_norm else nn.Identity()
         if num_classes is None:
             self.output = nn.Linear(model_config.width, vocab_size, bias=model_config.output_bias is not False)
-            if model_config.tied:
+            if model_config.tie_word_embeddings:
                 self.output.weight = self.embedding.weight
         else:
             self.pool = registry.build_part("pool", model_config.pool, sizes)

@@ -87,8 +87,8 @@ def _shorten_config(config: Any, total_layers: int, kept_layers: tuple[int, ...]
 def build_student(model_config: pretrained.PretrainedModelConfig) -> StudentModel:
     """The student of this spec at step 0: it draws nothing, so every seed begins alike."""
     loaded = _load_teacher(model_config.pretrained)
-    if model_config.fewer is not None:
-        made = drop_layers(loaded, model_config.fewer.layers, model_config.fewer.chosen)
+    if model_config.layer_subset is not None:
+        made = drop_layers(loaded, model_config.layer_subset.layers, model_config.layer_subset.selection)
         return StudentModel(made.inner, made.name, model_config.max_length).train()
     return StudentModel(copy.deepcopy(loaded.inner), loaded.name, model_config.max_length).train()
 
@@ -122,9 +122,11 @@ def build_student_on_meta_device(model_config: pretrained.PretrainedModelConfig)
     with silence_transformers(transformers), use_fast_reader():
         config = transformers.AutoConfig.from_pretrained(weights.folder, local_files_only=True, **gguf)
     text = config.get_text_config()
-    if model_config.fewer is not None:
+    if model_config.layer_subset is not None:
         total = int(text.num_hidden_layers)
-        _shorten_config(text, total, select_layers(total, model_config.fewer.layers, model_config.fewer.chosen))
+        _shorten_config(
+            text, total, select_layers(total, model_config.layer_subset.layers, model_config.layer_subset.selection)
+        )
     with torch.device("meta"):
         return StudentModel(
             transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager"),

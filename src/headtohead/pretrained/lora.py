@@ -47,12 +47,12 @@ def apply_lora(encoder: nn.Module, lora_config: pretrained.LoraConfig) -> None:
     encoder.requires_grad_(False)
     found = [(at, name, one) for at, name, one in _iterate_children(encoder) if isinstance(one, nn.Linear)]
     known = {name for _, name, _ in found}
-    if absent := [name for name in lora_config.on if name not in known]:
+    if absent := [name for name in lora_config.target_modules if name not in known]:
         raise ModelError(
             f"model.lora.on: the encoder has no linear map named {absent[0]!r}; it has: {', '.join(sorted(known))}"
         )
     for parent, name, linear in found:
-        if name in lora_config.on:
+        if name in lora_config.target_modules:
             setattr(parent, name, LoRALinear(linear, lora_config.rank, lora_config.alpha))
 
 

@@ -162,7 +162,7 @@ def describe_corpus(experiment: experiment.Experiment) -> dict[str, Any]:
         "audits": [
             finding.to_dict()
             for finding in data_audit.audit_data(
-                texts, tokenizer, encoded_splits=prepared.encoded, unknown_rate=trial.data.unknown
+                texts, tokenizer, encoded_splits=prepared.encoded, unknown_rate=trial.data.word_dropout
             )
         ],
         "unseen": unseen,
@@ -219,10 +219,10 @@ def check_runnable(experiment: experiment.Experiment) -> dict[str, ModelCost]:
     for variant in experiment.names:
         trial = trial_of(experiment, variant, 0)
         prepared = prepare_dataset(trial.data, trial.task)
-        unknown = [name for name in trial.data.watch if name not in prepared.corpus.splits]
+        unknown = [name for name in trial.data.monitor if name not in prepared.corpus.splits]
         if unknown:
             there = ", ".join(split.name for split in prepared.corpus.get_test_splits())
-            raise RequestError(f"data.watch: no held-out text named {unknown[0]!r} (there are: {there})")
+            raise RequestError(f"data.monitor: no held-out text named {unknown[0]!r} (there are: {there})")
         primary = experiment.primary.split
         if primary not in ("test", *prepared.corpus.splits):
             raise RequestError(

@@ -127,8 +127,8 @@ def check_search(experiment: config_experiment.Experiment) -> None:
     trial = trial_of(experiment, config_experiment.BASELINE, 0)
     if prepare_dataset(trial.data, trial.task).corpus.validation is None:
         raise RequestError(
-            "search: the winner is chosen on validation data, and there is none; give data.validation a share of "
-            "train, or data.files a validation file"
+            "search: the winner is selected on validation data, and there is none; set data.validation_fraction, "
+            "or name a validation file in data.files"
         )
     for settings, different in _list_distinct_trials(experiment):
         try:
@@ -170,7 +170,7 @@ def _build_search_trial(
     """A trial of a search: the cell laid over the baseline, nothing tried on it at the end, no test text watched."""
     changes = build_variant_changes(_dump_raw_settings(experiment), settings)
     made = trial_of(experiment.model_copy(update={"variants": {variant: changes}}), variant, seed)
-    data = made.data.model_copy(update={"watch": ()})
+    data = made.data.model_copy(update={"monitor": ()})
     return made.model_copy(update={"data": data, "probe": config_experiment.ProbeConfig(), "choosing": True})
 
 

@@ -29,7 +29,7 @@ class DistillationTask(LanguageModelTask):
     spec = DISTIL
 
     def load_dataset(self, data: DataConfig) -> Dataset:
-        if data.tokens.kind != "pretrained":
+        if data.tokenizer.kind != "pretrained":
             return super().load_dataset(data)
         corpus, tokenizer, encoded, documents = summarization.prepare_documents(data)
         return Dataset(corpus, tokenizer, encoded, documents=documents)

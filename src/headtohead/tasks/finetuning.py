@@ -17,6 +17,6 @@ class FinetuningTask(ClassificationTask):
 
     def load_dataset(self, data: DataConfig) -> Dataset:
         corpus = loading.load_corpus(data, has_labels=True)
-        tokenizer = encoder_inputs.load_tokenizer(data.tokens)
-        encoded = encoder_inputs.encode_splits(corpus, tokenizer, data.tokens)
+        tokenizer = encoder_inputs.load_tokenizer(data.tokenizer)
+        encoded = encoder_inputs.encode_splits(corpus, tokenizer, data.tokenizer)
         return Dataset(corpus, tokenizer, encoded, corpus.label_names)

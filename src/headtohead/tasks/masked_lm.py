@@ -31,8 +31,8 @@ class MaskedLanguageModelTask(Task):
     label_description = f"the original token at masked positions; {IGNORE_INDEX} elsewhere"
 
     def load_dataset(self, data: DataConfig) -> Dataset:
-        if data.tokens.kind != "file":
-            tokens = ComponentConfig(kind=data.tokens.kind, **{**data.tokens.options, "add_mask": True})
+        if data.tokenizer.kind != "file":
+            tokens = ComponentConfig(kind=data.tokenizer.kind, **{**data.tokenizer.options, "add_mask": True})
             data = data.model_copy(update={"tokens": tokens})
         corpus = token_cache.load_tokenized_corpus(data, has_labels=data.rows == "labelled")
         get_mask_id(corpus.tokenizer)

@@ -48,7 +48,7 @@ def evaluate_splits(
 def find_unseen_rows(trial: Trial, dataset: Dataset) -> dict[str, tuple[str, NDArray[np.intp]]]:
     """Return, for each watched split that shares some rows with train, its name and the rows that it does not share."""
     unseen = {}
-    for name in trial.data.watch:
+    for name in trial.data.monitor:
         encoded = dataset.encoded[name]
         if not isinstance(encoded, TokenRows) or not trial.spec.scores_every_row:
             continue

@@ -95,7 +95,7 @@ def build_training(
     tracked_examples = {
         name: task.build_split_examples(trial, dataset, name)
         for name, split in dataset.corpus.splits.items()
-        if split.role in ("train", "validation") or name in trial.data.watch
+        if split.role in ("train", "validation") or name in trial.data.monitor
     }
     training = Trainer(
         model,

@@ -193,7 +193,7 @@ def audit_unknown_tokens(
         return CheckResult(UNKNOWN_CHECK_NAME, True, tried, found, meaning)
     meaning = (
         "Training never shows the unknown token, and a model gives it next to no mass: that alone is a large part "
-        "of the held-out perplexity. Set data.unknown."
+        "of the held-out perplexity. Set data.word_dropout."
     )
     return CheckResult(UNKNOWN_CHECK_NAME, False, tried, found, meaning, failure_reason="unknown tokens never trained")
 

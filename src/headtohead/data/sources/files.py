@@ -106,7 +106,7 @@ def _read_speeches_folder(folder: Path, data: DataConfig, has_labels: bool, orig
         )
         train = read_plain_text(plain, has_paragraphs=False)
         tests = {path.stem.removeprefix("test_LM_"): read_plain_text(path, has_paragraphs=False) for path in test_paths}
-    vocabulary_paths = [path for path in (labelled, plain) if path.is_file()] if data.vocabulary == "course" else []
+    vocabulary_paths = [path for path in (labelled, plain) if path.is_file()] if data.vocabulary == "folder" else []
     course_rows = tuple(line for path in vocabulary_paths for line in read_text(path).split("\n") if line.strip())
     return RawCorpus(train, origin, None, tests, course_rows)
 

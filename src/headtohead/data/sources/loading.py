@@ -41,8 +41,8 @@ def load_corpus(
         if rows_folder is not None and data.vocabulary == "train":
             corpus = build_corpus_on_disk(
                 raw_corpus,
-                validation_fraction=data.validation,
-                max_test_rows=data.test_rows,
+                validation_fraction=data.validation_fraction,
+                max_test_rows=data.max_test_rows,
                 folder=rows_folder,
                 on_progress=on_progress,
             )
@@ -52,9 +52,9 @@ def load_corpus(
     return build_corpus(
         raw_corpus,
         has_labels=has_labels,
-        validation_fraction=data.validation,
+        validation_fraction=data.validation_fraction,
         vocabulary_source=data.vocabulary,
-        max_test_rows=data.test_rows,
+        max_test_rows=data.max_test_rows,
     )
 
 

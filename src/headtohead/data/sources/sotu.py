@@ -49,7 +49,7 @@ class StateOfTheUnionSource(CorpusSource):
         roles = [
             (speech, role)
             for president in PRESIDENTS
-            for speech, role in _assign_roles(_read_speeches(folder, president), request.data.validation)
+            for speech, role in _assign_roles(_read_speeches(folder, president), request.data.validation_fraction)
         ]
         build_split = _build_classification_split if request.has_labels else _build_language_model_split
         train, validation = build_split(roles, "train"), build_split(roles, "validation")

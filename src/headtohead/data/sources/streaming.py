@@ -1,7 +1,7 @@
 """Large plain-text files: read in one pass, with every row written directly to its split on disk.
 
 Rows, splits and digest equal those of the in-memory path (`readers.read_plain_text`, `splits.build_corpus`); a test
-compares the two. What needs more than one pass is read into memory instead: labels, tables, `vocabulary = "course"`,
+compares the two. What needs more than one pass is read into memory instead: labels, tables, `vocabulary = "folder"`,
 and texts so short that a held-out fraction may be empty.
 """
 
