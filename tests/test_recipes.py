@@ -66,6 +66,9 @@ def loaded(name: str, folders: dict[str, Path], *, full: bool = False) -> config
     small.append(f"model.pretrained='{folders['encoder']}'" if is_finetuned(name) else "probe.costs=[8]")
     if name == "distil-decoder":
         small += ["teacher.training.steps=2", "teacher.training.eval_every=2", "teacher.documents=20"]
+    if name == "pretraining":
+        encoders = [f"variants.pretrained-{rate}.model.init_from.training" for rate in (15, 40)]
+        small += [f"{table}.{key}=2" for table in encoders for key in ("steps", "eval_every")]
     return loading.load_experiment(name, small, data_source=folders.get(name, folders[""]), use_full_setting=full)
 
 
