@@ -1,4 +1,4 @@
-"""The first batch of an experiment, tensor by tensor, and one example of it in words. Nothing is trained."""
+"""Describe the first training batch of an experiment: its tensors, and its first row as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headtohead.config import experiment
 from headtohead.config.experiment import BASELINE
-from headtohead.config.loading import build_trial as trial_of
+from headtohead.config.loading import build_trial
 from headtohead.data.batches import Batch, TokenRows
 from headtohead.tasks.base import Task
 from headtohead.tasks.dataset import Dataset
@@ -33,42 +33,42 @@ class TensorSummary:
 
 @dataclass(frozen=True)
 class BatchSummary:
-    """A batch as people want to see it."""
+    """A batch, described."""
 
     task: str
     seed: int
     tensors: tuple[TensorSummary, ...]
     tokens: tuple[str, ...]
-    """the first example's, as they stand in the vocabulary"""
+    """tokens of the first row"""
     text: str
-    """the same, decoded"""
+    """the first row, decoded"""
     answer: str
-    """what the model is to say of it"""
+    """the labels of the first row, as text"""
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        tensors = [{**vars(one), "shape": list(one.shape)} for one in self.tensors]
+        tensors = [{**vars(tensor), "shape": list(tensor.shape)} for tensor in self.tensors]
         return {**vars(self), "tensors": tensors, "tokens": list(self.tokens), "notes": list(self.notes)}
 
 
 def summarize_first_batch(experiment: experiment.Experiment, seed: int = 0) -> BatchSummary:
-    """What the baseline sees at its first step."""
-    trial = trial_of(experiment, BASELINE, seed)
-    prepared = prepare_dataset(trial.data, trial.task)
-    tokenizer = prepared.tokenizer
+    """Return the baseline's batch at step 0. No teacher or encoder is trained for it."""
+    trial = build_trial(experiment, BASELINE, seed)
+    dataset = prepare_dataset(trial.data, trial.task)
+    tokenizer = dataset.tokenizer
     task = get_task(trial.task)
-    schedule, _ = task.build_training_data(trial, prepared)
-    train = schedule.encoded
-    batch = schedule.batch(0)
+    batches, _ = task.build_training_data(trial, dataset)
+    train = batches.encoded
+    batch = batches.batch(0)
     named = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask, "labels": batch.labels}
     tensors = tuple(
-        _summarize_tensor(name, tensor, task, prepared) for name, tensor in named.items() if isinstance(tensor, Tensor)
+        _summarize_tensor(name, tensor, task, dataset) for name, tensor in named.items() if isinstance(tensor, Tensor)
     )
     length = batch.input_ids.shape[1] if batch.attention_mask is None else int(batch.attention_mask[0].sum())
     ids = batch.input_ids[0, :length].tolist()
-    epoch = schedule.steps_per_epoch
+    epoch = batches.steps_per_epoch
     notes = (
-        f"{epoch:,} batches an epoch, {trial.training.compute_total_steps(epoch):,} in all",
+        f"{epoch:,} batches per epoch, {trial.training.compute_total_steps(epoch):,} in total",
         *_describe_padding(batch, train, trial),
     )
     return BatchSummary(
@@ -77,7 +77,7 @@ def summarize_first_batch(experiment: experiment.Experiment, seed: int = 0) -> B
         tensors,
         tuple(tokenizer.id_to_token(i) for i in ids),
         tokenizer.decode(ids),
-        task.describe_labels(batch, prepared, length),
+        task.describe_labels(batch, dataset, length),
         notes,
     )
 
@@ -92,15 +92,15 @@ def _summarize_tensor(name: str, tensor: Tensor, task: Task, dataset: Dataset) -
 def _describe_padding(batch: Batch, train_rows: Any, trial: experiment.Trial) -> list[str]:
     if batch.attention_mask is None:
         return ["no padding: rows are blocks of one stream"]
-    share = 1 - float(batch.attention_mask.double().mean())
-    to = (
+    fraction = 1 - float(batch.attention_mask.double().mean())
+    width = (
         "the longest row of the batch"
         if isinstance(train_rows, TokenRows) and train_rows.pad_to_longest
         else "the model's context"
     )
-    notes = [f"rows are padded to {to}; {share:.0%} of this batch is padding"]
-    room = trial.model.context
-    cut = train_rows.cut(room) if isinstance(train_rows, TokenRows) else 0
-    if cut:
-        notes.append(f"{cut:,} of {len(train_rows):,} training rows are longer than {room} and lose their end")
+    notes = [f"rows are padded to {width}; {fraction:.0%} of this batch is padding"]
+    context = trial.model.context
+    num_truncated = train_rows.cut(context) if isinstance(train_rows, TokenRows) else 0
+    if num_truncated:
+        notes.append(f"{num_truncated:,} of {len(train_rows):,} training rows are truncated to {context} tokens")
     return notes

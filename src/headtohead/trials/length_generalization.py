@@ -18,7 +18,7 @@ from headtohead.training.loop import summarize_evaluation
 from headtohead.training.objectives import evaluate
 
 TOKENS_PER_BATCH = 512
-"""tokens of a batch, whatever their length: what grows with the length is the length's doing"""
+"""tokens per batch at every length, so that cost differences come from the length alone"""
 TOKENS_PER_COST_MEASUREMENT = 2048
 NUM_COST_REPEATS = 3
 
@@ -61,51 +61,52 @@ def _evaluate_at_length(
 def measure_costs_at_lengths(
     model: config_model.ModelConfig, vocab_size: int, num_classes: int | None, context_lengths: tuple[int, ...]
 ) -> list[dict[str, Any]]:
-    """Time and memory of the layers, forward and backward, for the same number of tokens in rows of each length.
+    """Return time and activation memory of the layers, forward and backward, for the same number of tokens per length.
 
-    The vocabulary layer is left out: it costs the same at every length and would hide what differs. Memory is what is
-    kept for the way back, counted tensor by tensor: it is what limits the length that can be trained.
+    The output layer is excluded: its cost per token does not depend on the length. Memory is the size of the
+    activations saved for the backward pass, which limits the length that can be trained.
     """
     if not isinstance(model, config_model.TransformerConfig):
         return []
     rows = []
-    for at in context_lengths:
-        made = build_model(model.model_copy(update={"context": at}), vocab_size, num_classes)
-        assert isinstance(made, Transformer)
-        ids = torch.arange(max(1, TOKENS_PER_COST_MEASUREMENT // at) * at).remainder(vocab_size).view(-1, at)
-        kept = _measure_saved_activation_bytes(made, ids)
-        seconds = min(_time_forward_backward(made, ids) for _ in range(NUM_COST_REPEATS))
+    for length in context_lengths:
+        network = build_model(model.model_copy(update={"context": length}), vocab_size, num_classes)
+        assert isinstance(network, Transformer)
+        num_tokens = max(1, TOKENS_PER_COST_MEASUREMENT // length) * length
+        ids = torch.arange(num_tokens).remainder(vocab_size).view(-1, length)
+        saved_bytes = _measure_saved_activation_bytes(network, ids)
+        seconds = min(_time_forward_backward(network, ids) for _ in range(NUM_COST_REPEATS))
         rows.append(
             {
-                "context": at,
+                "context": length,
                 "seconds_per_1000_tokens": 1000 * seconds / ids.numel(),
-                "bytes_per_token": kept / ids.numel(),
+                "bytes_per_token": saved_bytes / ids.numel(),
             }
         )
     return rows
 
 
 def _measure_saved_activation_bytes(model: Transformer, ids: Tensor) -> int:
-    """Bytes kept between forward and backward, shared ones counted once, without the weights."""
+    """Return the bytes of all storages saved for the backward pass, without the weights."""
     sizes: dict[int, int] = {}
 
-    def note(tensor: Tensor) -> Tensor:
+    def record(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        stream, _ = model.compute_hidden_states(ids)
+    with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
+        hidden_states, _ = model.compute_hidden_states(ids)
     for parameter in model.parameters():
         sizes.pop(parameter.untyped_storage().data_ptr(), None)
-    stream.sum().backward()  # the graph has held everything until here, so that no address was used twice
+    hidden_states.sum().backward()  # the graph kept every storage alive until here, so no address was reused
     model.zero_grad(set_to_none=True)
     return sum(sizes.values())
 
 
 def _time_forward_backward(model: Transformer, ids: Tensor) -> float:
-    began = time.perf_counter()
-    stream, _ = model.compute_hidden_states(ids)
-    stream.sum().backward()
+    started = time.perf_counter()
+    hidden_states, _ = model.compute_hidden_states(ids)
+    hidden_states.sum().backward()
     model.zero_grad(set_to_none=True)
-    return time.perf_counter() - began
+    return time.perf_counter() - started
