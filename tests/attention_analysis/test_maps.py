@@ -109,7 +109,7 @@ def test_a_text_with_nothing_to_look_at_is_refused(decoders: Runs, text: str, wo
 def test_a_run_folder_without_weights_is_named(decoders: Runs, tmp_path: Path) -> None:
     shutil.copytree(decoders["baseline"], tmp_path / "run")
     (tmp_path / "run" / "model.safetensors").unlink()
-    with pytest.raises(HeadToHeadError, match=r"model\.safetensors: no weights here"):
+    with pytest.raises(HeadToHeadError, match=r"model\.safetensors not found"):
         api.analyze_attention(tmp_path / "run", TEXT)
     with pytest.raises(HeadToHeadError, match="has no config"):
         api.analyze_attention(decoders["baseline"].parent, TEXT)

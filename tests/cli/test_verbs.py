@@ -95,7 +95,7 @@ def test_schema_and_parts_and_doctor_print_json(h2h):  # noqa: F811
     assert json.loads(h2h("schema")[1])["title"] == "Head to Head experiment"
     parts = json.loads(h2h("parts", "--json")[1])
     assert {"position", "pattern", "pool"} <= {row["slot"] for row in parts}
-    assert json.loads(h2h("doctor", "--json")[1])["findings"]
+    assert json.loads(h2h("doctor", "--json")[1])["checks"]
     assert "bfloat16" in h2h("doctor")[1]
 
 

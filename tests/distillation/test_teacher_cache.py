@@ -41,7 +41,7 @@ def test_what_is_added_is_found_again_to_the_bit(tmp_path):
         wanted = _targets(seed, 3 + seed)
         for found in (cache.targets([f"d{seed}"], [3 + seed]), again.targets([f"d{seed}"], [3 + seed])):
             assert torch.equal(found.ids, wanted.ids)
-            assert torch.equal(found.shares, wanted.shares)
+            assert torch.equal(found.log_probs, wanted.log_probs)
             assert torch.equal(found.other_log_prob, wanted.other_log_prob)
     assert len(again.targets(["d3"], [2])) == 2
 
@@ -71,8 +71,8 @@ def test_the_rest_of_a_kill_is_cut_off_and_work_goes_on(tmp_path):
     again.add_targets("d3", _targets(3))
     last = TeacherCache.open(WHOSE, tmp_path)
     assert [line["text"] for line in last.texts.values()] == ["0", "1", "2", "3"]
-    assert torch.equal(last.targets(["d3"], [7]).shares, _targets(3).shares)
-    assert torch.equal(last.targets(["d0"], [7]).shares, _targets(0).shares)
+    assert torch.equal(last.targets(["d3"], [7]).log_probs, _targets(3).log_probs)
+    assert torch.equal(last.targets(["d0"], [7]).log_probs, _targets(0).log_probs)
 
 
 def test_the_work_of_another_teacher_or_with_other_settings_is_refused(tmp_path):

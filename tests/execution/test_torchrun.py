@@ -205,7 +205,7 @@ def test_every_unfinished_run_of_an_experiment_is_resharded(trained, tmp_path):
 
 def test_rows_that_see_each_other_are_not_shared_out():
     check_rows_independent(torch.nn.Linear(2, 2))
-    with pytest.raises(RequestError, match="rows of a batch see each other"):
+    with pytest.raises(RequestError, match="rows of a batch depend on each other"):
         check_rows_independent(torch.nn.Sequential(torch.nn.BatchNorm1d(2)))
 
 

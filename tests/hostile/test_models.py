@@ -60,7 +60,7 @@ def test_other_values_are_read_or_refused_in_words(scratch, kind, data):
 
 def test_weights_of_another_shape_are_refused_although_the_run_vouches_for_them(scratch):
     scores, *_ = DOORS["safetensors"].seeds(scratch)
-    assert "the weights do not fit the model" in str(knock("safetensors", scores, scratch))
+    assert "the weights do not match the model" in str(knock("safetensors", scores, scratch))
 
 
 # ---- claims that a file cannot keep

@@ -176,7 +176,7 @@ def test_layer_wise_rates_reach_every_optimizer(tiny_roberta: Path, kind: str) -
     names = {id(p): name for name, p in model.named_parameters()}
     extra = {"adamw_lr": 1.0} if kind == "muon" else {}
     found = {}
-    for optimizer in OPTIMIZERS[kind](model.named_parameters(), model.shares(), lr=1.0, **extra):
+    for optimizer in OPTIMIZERS[kind](model.named_parameters(), model.compute_lr_multipliers(), lr=1.0, **extra):
         for group in optimizer.param_groups:
             found |= {names[id(p)]: group["lr"] for p in group["params"]}
     assert set(found) == set(names.values())

@@ -1,4 +1,4 @@
-"""Adam and AdamW are torch's, bit for bit, and leave the state that torch would."""
+"""Adam and AdamW equal torch.optim bit for bit, in parameters and state, with and without the fused kernel."""
 
 import copy
 import subprocess
@@ -16,25 +16,25 @@ from headtohead.training.optimizers import ScheduledOptimizer, adam, adamw
 KINDS = {"adam": (adam, torch.optim.Adam), "adamw": (adamw, torch.optim.AdamW)}
 
 
-def network():
+def build_network():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7), nn.ReLU(), nn.Linear(7, 3))
 
 
-def give_gradients(model, step, but=()):
-    """The same for every model, different at every step."""
+def set_gradients(model, step, without=()):
+    """Set gradients that depend on the step only."""
     generator = torch.Generator().manual_seed(step)
     for name, parameter in model.named_parameters():
-        drawn = torch.randn(parameter.shape, generator=generator)
-        parameter.grad = None if name in but else drawn
+        gradient = torch.randn(parameter.shape, generator=generator)
+        parameter.grad = None if name in without else gradient
 
 
-def same_bits(ours, theirs):
+def are_equal(ours, theirs):
     pairs = zip(ours.state_dict().items(), theirs.state_dict().items(), strict=True)
     return all(a == b and torch.equal(x, y) for (a, x), (b, y) in pairs)
 
 
-def states(optimizer):
+def collect_state(optimizer):
     return {
         (index, name): value
         for index, state in optimizer.state_dict()["state"].items()
@@ -42,109 +42,136 @@ def states(optimizer):
     }
 
 
-def twins(kind, **options):
-    """Our optimizer of one network, and torch's of another that is the same."""
-    make, theirs_of = KINDS[kind]
-    ours, theirs = network(), network()
-    (optimizer,) = make(ours.named_parameters(), **options)
+def build_pair(kind, **options):
+    """Return a network with our optimizer, and an equal one with the optimizer of torch."""
+    create, torch_class = KINDS[kind]
+    ours, theirs = build_network(), build_network()
+    (optimizer,) = create(ours.named_parameters(), **options)
     settings = {"betas": optimizer.betas, "eps": optimizer.eps, "fused": True}
-    (like,) = make(theirs.named_parameters(), **options)
-    return ours, optimizer, theirs, theirs_of(like.param_groups, **settings)
+    (twin_source,) = create(theirs.named_parameters(), **options)
+    return ours, optimizer, theirs, torch_class(twin_source.param_groups, **settings)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_steps_and_state_are_those_of_torch(kind, decay):
-    ours, optimizer, theirs, twin = twins(kind, betas=(0.9, 0.95), eps=1e-6, weight_decay=decay)
+def test_parameters_and_state_equal_those_of_torch(kind, decay):
+    ours, optimizer, theirs, twin = build_pair(kind, betas=(0.9, 0.95), eps=1e-6, weight_decay=decay)
     for step in range(6):
-        give_gradients(ours, step)
-        give_gradients(theirs, step)
-        for one in (optimizer, twin):
-            for group in one.param_groups:
+        set_gradients(ours, step)
+        set_gradients(theirs, step)
+        for each in (optimizer, twin):
+            for group in each.param_groups:
                 group["lr"] = 1e-2 / (step + 1)
-            one.step()
-            one.zero_grad()
-        assert same_bits(ours, theirs)
+            each.step()
+            each.zero_grad()
+        assert are_equal(ours, theirs)
         assert all(p.grad is None for p in ours.parameters())
-    found, wanted = states(optimizer), states(twin)
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[place], wanted[place]) for place in wanted)
+    actual, expected = collect_state(optimizer), collect_state(twin)
+    assert actual.keys() == expected.keys()
+    assert all(torch.equal(actual[key], expected[key]) for key in expected)
 
 
-def test_a_tensor_without_a_gradient_stays_behind_as_in_torch():
-    ours, optimizer, theirs, twin = twins("adamw", weight_decay=0.1)
-    for step, but in enumerate([("1.bias",), (), (), ("0.weight",), ("0.weight", "3.bias"), (), ()]):
-        give_gradients(ours, step, but)
-        give_gradients(theirs, step, but)
-        for one in (optimizer, twin):
-            one.step()
-    assert same_bits(ours, theirs)
-    found, wanted = states(optimizer), states(twin)
-    assert all(torch.equal(found[place], wanted[place]) for place in wanted)
-    assert {float(value) for (_, name), value in found.items() if name == "step"} == {5.0, 6.0, 7.0}
+def test_a_parameter_without_a_gradient_is_skipped_as_in_torch():
+    ours, optimizer, theirs, twin = build_pair("adamw", weight_decay=0.1)
+    for step, without in enumerate([("1.bias",), (), (), ("0.weight",), ("0.weight", "3.bias"), (), ()]):
+        set_gradients(ours, step, without)
+        set_gradients(theirs, step, without)
+        for each in (optimizer, twin):
+            each.step()
+    assert are_equal(ours, theirs)
+    actual, expected = collect_state(optimizer), collect_state(twin)
+    assert all(torch.equal(actual[key], expected[key]) for key in expected)
+    assert {float(value) for (_, name), value in actual.items() if name == "step"} == {5.0, 6.0, 7.0}
 
 
 @pytest.mark.parametrize("ours_first", [True, False])
-def test_one_goes_on_from_the_state_of_the_other(ours_first):
-    ours, optimizer, theirs, twin = twins("adam")
+def test_each_optimizer_resumes_from_the_state_of_the_other(ours_first):
+    ours, optimizer, theirs, twin = build_pair("adam")
     first, second = (optimizer, twin) if ours_first else (twin, optimizer)
     before, after = (ours, theirs) if ours_first else (theirs, ours)
     for step in range(3):
-        give_gradients(before, step)
+        set_gradients(before, step)
         first.step()
     after.load_state_dict(before.state_dict())
     second.load_state_dict({**second.state_dict(), "state": copy.deepcopy(first.state_dict()["state"])})
     for step in range(3, 6):
-        for model, one in ((ours, optimizer), (theirs, twin)):
-            give_gradients(model, step)
-            one.step()
-    assert same_bits(ours, theirs)
+        for model, each in ((ours, optimizer), (theirs, twin)):
+            set_gradients(model, step)
+            each.step()
+    assert are_equal(ours, theirs)
 
 
-def test_a_descent_goes_on_from_its_checkpoint_to_the_same_bits(tmp_path):
+def test_a_descent_goes_on_from_its_checkpoint_to_the_are_equal(tmp_path):
     training = config_training.TrainingConfig.model_validate(
         {"steps": 8, "optimizer": {"kind": "adamw"}, "schedule": "cosine"}
     )
-    whole, broken = network(), network()
-    one, other = ScheduledOptimizer(whole, training, 8), ScheduledOptimizer(broken, training, 8)
+    uninterrupted, resumed = build_network(), build_network()
+    first, second = ScheduledOptimizer(uninterrupted, training, 8), ScheduledOptimizer(resumed, training, 8)
     for step in range(8):
         if step == 4:
-            save(tmp_path, broken, other.tensors(), TrainingState(step=4))
-            broken = network()
-            other = ScheduledOptimizer(broken, training, 8)
-            tensors, _ = restore(tmp_path / "checkpoint-000004", broken)
-            other.load_state_tensors(tensors)
-        give_gradients(whole, step)
-        give_gradients(broken, step)
-        one.step(step)
-        other.step(step)
-    assert same_bits(whole, broken)
-    assert all(torch.equal(one.tensors()[place], value) for place, value in other.tensors().items())
+            save(tmp_path, resumed, second.collect_state_tensors(), TrainingState(step=4))
+            resumed = build_network()
+            second = ScheduledOptimizer(resumed, training, 8)
+            tensors, _ = restore(tmp_path / "checkpoint-000004", resumed)
+            second.load_state_tensors(tensors)
+        set_gradients(uninterrupted, step)
+        set_gradients(resumed, step)
+        first.step(step)
+        second.step(step)
+    assert are_equal(uninterrupted, resumed)
+    assert all(
+        torch.equal(first.collect_state_tensors()[key], value) for key, value in second.collect_state_tensors().items()
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_the_fused_kernel_torch_optim_trains_and_resumes(kind, monkeypatch, tmp_path):
+    create, torch_class = KINDS[kind]
+    training = config_training.TrainingConfig.model_validate({"steps": 6, "optimizer": {"kind": kind}})
+    fused_model, model = build_network(), build_network()
+    fused = ScheduledOptimizer(fused_model, training, 6)
+    monkeypatch.delattr(torch, f"_fused_{kind}_")
+    fallback = ScheduledOptimizer(model, training, 6)
+    assert type(fallback.optimizers[0]) is torch_class
+    with pytest.raises(RequestError, match="lr must be 0 or more"):
+        create(model.named_parameters(), lr=-1.0)
+    for step in range(6):
+        if step == 3:
+            save(tmp_path, model, fallback.collect_state_tensors(), TrainingState(step=3))
+            model = build_network()
+            fallback = ScheduledOptimizer(model, training, 6)
+            fallback.load_state_tensors(restore(tmp_path / "checkpoint-000003", model)[0])
+        set_gradients(fused_model, step)
+        set_gradients(model, step)
+        fused.step(step)
+        fallback.step(step)
+    for expected, actual in zip(fused_model.parameters(), model.parameters(), strict=True):
+        assert torch.allclose(expected, actual, atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
-        ({"lr": -1.0}, "lr must be 0 or more, not -1"),
-        ({"eps": float("nan")}, "eps must be 0 or more, not nan"),
+        ({"lr": -1.0}, "lr must be 0 or more, got -1"),
+        ({"eps": float("nan")}, "eps must be 0 or more, got nan"),
         (
             {"weight_decay": -0.1, "betas": (0.9, 1.0)},
-            "weight_decay must be .*; betas must lie from 0 to below 1, not 1",
+            "weight_decay must be .*; betas must be in .0, 1., got 1",
         ),
     ],
 )
-def test_what_torch_refuses_is_refused(options, said):
-    with pytest.raises(RequestError, match=said):
-        adamw(network().named_parameters(), **options)
+def test_values_that_torch_rejects_are_rejected(options, message):
+    with pytest.raises(RequestError, match=message):
+        adamw(build_network().named_parameters(), **options)
 
 
 def test_the_compiler_of_torch_is_not_imported():
-    """It takes longer than many steps; torch.optim imports it."""
+    """torch.optim imports it, which takes longer than many steps."""
     code = (
         "import sys, torch; from headtohead.training.optimizers import adamw; "
-        "layer = torch.nn.Linear(2, 2); (one,) = adamw(layer.named_parameters()); "
-        "layer(torch.ones(2)).sum().backward(); one.step(); one.zero_grad(); "
+        "layer = torch.nn.Linear(2, 2); (optimizer,) = adamw(layer.named_parameters()); "
+        "layer(torch.ones(2)).sum().backward(); optimizer.step(); optimizer.zero_grad(); "
         "print('torch._dynamo' in sys.modules)"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "False"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert child.stdout.strip() == "False"

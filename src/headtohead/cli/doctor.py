@@ -9,7 +9,7 @@ from headtohead.cli.app import JsonOption, app, print_json
 def doctor(as_json: JsonOption = False) -> None:
     """Print device, threads, memory, package versions and bfloat16 support."""
     from headtohead.report import terminal
-    from headtohead.training import devices
+    from headtohead.training.doctor import inspect_machine
 
-    row = devices.inspect_machine().to_dict()
-    print_json(row) if as_json else terminal.print_device_report(row)
+    report = inspect_machine().to_dict()
+    print_json(report) if as_json else terminal.print_device_report(report)

@@ -59,8 +59,10 @@ def train_teacher(
     folder = get_cache_root() / TRAINED_TEACHERS_FOLDER / identity
 
     def report(progress: TrainingProgress) -> None:
-        seconds_left = (progress.steps - progress.step) / progress.rate if progress.rate else None
-        on_progress(ProgressUpdate("training the teacher", progress.step, progress.steps, seconds_left))
+        seconds_left = (
+            (progress.total_steps - progress.step) / progress.steps_per_second if progress.steps_per_second else None
+        )
+        on_progress(ProgressUpdate("training the teacher", progress.step, progress.total_steps, seconds_left))
 
     with lock_cache_folder(folder):
         if not (folder / "result.json").is_file():

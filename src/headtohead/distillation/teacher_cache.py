@@ -175,7 +175,7 @@ class TeacherCache:
 
     def add_targets(self, key: str, targets: TeacherTargets) -> None:
         """What the teacher thinks of each position of one document."""
-        numbers = torch.cat((targets.shares, targets.other_log_prob[:, None]), 1).float().cpu().numpy()
+        numbers = torch.cat((targets.log_probs, targets.other_log_prob[:, None]), 1).float().cpu().numpy()
         ids = targets.ids.to(torch.int32).cpu().numpy()
         assert ids.shape[1] == self.top_k, "as many words as the settings say"
         block = np.ascontiguousarray(np.concatenate((ids.view(np.float32), numbers), axis=1)).tobytes()

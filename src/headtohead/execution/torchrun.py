@@ -42,7 +42,7 @@ def run_follower(environment: Mapping[str, str]) -> None:
     ranks = join_process_group(*read_ranks(environment))
     _install_sigterm_handler(ranks)
     with _add_resume_hint():
-        while (request := ranks.say()) is not None:
+        while (request := ranks.broadcast_json()) is not None:
             trial = experiment.Trial.model_validate(request["trial"])
             try:
                 run_trial(trial, Path(request["folder"]), device=request["device"], ranks=ranks)
@@ -63,10 +63,10 @@ def open_leader(environment: Mapping[str, str]) -> Iterator[TorchrunLeader]:
     except BaseException as error:
         leader.end()
         if isinstance(error, HeadToHeadError) and leader.is_idle:
-            ranks.say(None)
+            ranks.broadcast_json(None)
         raise
     with _add_resume_hint():
-        ranks.say(None)
+        ranks.broadcast_json(None)
     leave_process_group()
 
 
@@ -104,7 +104,7 @@ class TorchrunLeader:
     def _run_job(self, job: Job, device: str) -> None:
         trial, folder = job.trial.model_dump(mode="json"), str(job.folder.absolute())
         try:
-            self.ranks.say({"trial": trial, "folder": folder, "device": device})
+            self.ranks.broadcast_json({"trial": trial, "folder": folder, "device": device})
             on_progress = throttle_progress(self._send)
             result = run_trial(job.trial, job.folder, device=device, on_progress=on_progress, ranks=self.ranks)
             self._send({"event": "finished", "result": {key: result[key] for key in ("scores", "trained")}})
@@ -126,7 +126,7 @@ class TorchrunLeader:
     def end(self) -> None:
         """Stop a running trial at its next collective operation. Its last checkpoint is on disk."""
         if self._thread is not None and self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self.ranks.stopped.set()
+            self.ranks.stop_event.set()
             self._thread.join(JOIN_TIMEOUT_SECONDS)
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ def _install_sigterm_handler(ranks: DataParallelProcess) -> None:
     """Turn SIGTERM into PeerLostError: torchrun sends it when another process has died, or when it is stopped."""
 
     def handle(signal_number: int, frame: Any) -> None:
-        raise PeerLostError(f"process {ranks.rank + 1} of {ranks.size} was terminated by torchrun")
+        raise PeerLostError(f"process {ranks.rank + 1} of {ranks.world_size} was terminated by torchrun")
 
     signal.signal(signal.SIGTERM, handle)
 

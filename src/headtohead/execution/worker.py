@@ -78,9 +78,10 @@ def throttle_progress(send: SendEvent) -> Callable[[Any], None]:
 
     def report(progress: Any) -> None:
         nonlocal last_sent
-        if time.monotonic() - last_sent > PROGRESS_INTERVAL_SECONDS or progress.step == progress.steps:
+        if time.monotonic() - last_sent > PROGRESS_INTERVAL_SECONDS or progress.step == progress.total_steps:
             last_sent = time.monotonic()
-            send({"event": "progress", **{key: getattr(progress, key) for key in ("step", "steps", "loss", "rate")}})
+            keys = ("step", "total_steps", "loss", "steps_per_second")
+            send({"event": "progress", **{key: getattr(progress, key) for key in keys}})
 
     return report
 

@@ -106,7 +106,7 @@ def build_environment(trials: Sequence[experiment.Trial]) -> dict[str, str]:
     if all(trial.training.optimizer.kind != "muon" for trial in trials):
         return {}
     probe = devices.probe_bfloat16()
-    return devices.BFLOAT16_WORKAROUND_ENV if probe.outcome == "works with cure" else {}
+    return devices.BFLOAT16_WORKAROUND_ENV if probe.status == "works with workaround" else {}
 
 
 def run_jobs(
@@ -182,7 +182,8 @@ def _update_job(worker: WorkerHandle, message: dict[str, Any]) -> bool:
     if job is None or message["event"] == "ready":
         return False
     if message["event"] == "progress":
-        job.step, job.steps, job.loss, job.rate = (message[key] for key in ("step", "steps", "loss", "rate"))
+        keys = ("step", "total_steps", "loss", "steps_per_second")
+        job.step, job.steps, job.loss, job.rate = (message[key] for key in keys)
         return False
     if message["event"] == "text":
         job.generated_lines.append(message["line"])

@@ -161,8 +161,8 @@ class EncoderClassifier(nn.Module):
             "layer_decay cannot be had"
         )
 
-    def shares(self) -> dict[str, float]:
-        """The share of the rate that each tensor is trained with; full unless named."""
+    def compute_lr_multipliers(self) -> dict[str, float]:
+        """Return the learning-rate multiplier of each parameter; empty without layer decay."""
         if self.model_config.layer_decay == 1:
             return {}
         layers = list(self._find_encoder_layers()[1])

@@ -105,8 +105,8 @@ def print_token_scores(scored_texts: Sequence[dict[str, Any]]) -> None:
 
 def print_device_report(device_report: dict[str, Any]) -> None:
     rows = [
-        (finding["name"], "\n".join(str(line) for line in (finding["found"], finding["advice"]) if line))
-        for finding in device_report["findings"]
+        (check["name"], "\n".join(str(line) for line in (check["value"], check["advice"]) if line))
+        for check in device_report["checks"]
     ]
     print_table(make_text_table("devices", ("check", "result"), rows))
 

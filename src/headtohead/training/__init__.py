@@ -1,1 +1,1 @@
-"""Training: the loop, objectives, losses, optimizers, checkpoints, devices and data parallelism."""
+"""Training: loop, objectives, losses, optimizers, checkpoints, devices and data-parallel processes."""

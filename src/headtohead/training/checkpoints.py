@@ -1,8 +1,7 @@
-"""The state of a training on disk: tensors as safetensors, the rest as JSON, each file whole or not there.
+"""Training checkpoints: tensors as safetensors, other state as JSON.
 
-A checkpoint is a folder `checkpoint-000100` that comes into being by a rename; the newest whole one counts and
-older ones are removed after it is in place.
-"""
+A checkpoint is a folder such as `checkpoint-000100`. It is written under a temporary name and renamed, so that it is
+complete or absent. Older checkpoints are removed afterwards."""
 
 import hashlib
 import json
@@ -33,56 +32,56 @@ TENSOR_FILES = ("model.safetensors", "optimizer.safetensors")
 
 @dataclass
 class TrainingState:
-    """Where a training stands, apart from tensors."""
+    """Training state other than tensors, stored as state.json."""
 
     step: int = 0
-    metrics_lines: int = 0
-    """how much of metrics.jsonl belongs to it; later lines are drawn again"""
+    num_metrics_lines: int = 0
+    """Lines of metrics.jsonl up to this step; later lines are dropped on resume."""
     seconds: float = 0.0
-    recent_loss: float = 0.0
-    recent_steps: int = 0
+    loss_sum: float = 0.0
+    """Sum of the training losses since the last evaluation."""
+    num_summed_steps: int = 0
     first_loss: float | None = None
     best_step: int | None = None
     best_score: float | None = None
-    waited: int = 0
-    """evaluations since the best"""
+    evaluations_since_best: int = 0
     peak_memory: int = 0
     processes: int = 1
-    """that train it together"""
+    """Number of processes."""
     resharded: list[int] = field(default_factory=list)
-    """the steps after which their number was changed"""
-    beside: dict[str, str] = field(default_factory=dict)
-    """checksums of the files beside the checkpoint that it goes on with: the best weights so far, and as much of
-    metrics.jsonl as belongs to it"""
+    """Steps after which the number of processes changed."""
+    file_checksums: dict[str, str] = field(default_factory=dict)
+    """Checksums of the files next to the checkpoint that training resumes with: best weights and metrics.jsonl."""
 
 
 def collect_model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Each tensor once: a tied weight is saved under its first name."""
+    """Return the state dict on the CPU, with tied tensors under their first name only."""
     seen: set[int] = set()
-    found = {}
+    tensors = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         if id(tensor) not in seen:
             seen.add(id(tensor))
-            found[name] = tensor.detach().cpu().contiguous()
-    return found
+            tensors[name] = tensor.detach().cpu().contiguous()
+    return tensors
 
 
 def load_tensors(model: nn.Module, tensors: dict[str, Tensor], source: str) -> None:
-    """Put saved tensors back; what is missing must be tied to something that is there."""
+    """Load saved tensors into the model. Missing tensors must be tied to loaded ones."""
     try:
         missing, unexpected = model.load_state_dict(tensors, strict=False)
     except RuntimeError as error:  # tensors of another shape
-        said = truncate_text(str(error).replace("\n", " "), 300)
-        raise RunFolderError(f"{source}: the weights do not fit the model: {said}") from None
+        reason = truncate_text(str(error).replace("\n", " "), 300)
+        raise RunFolderError(f"{source}: the weights do not match the model: {reason}") from None
     untied = set(missing) & set(collect_model_tensors(model))
     if untied or unexpected:
         raise RunFolderError(
-            f"{source}: the weights do not fit the model: missing {sorted(untied)[:3]}, unknown {sorted(unexpected)[:3]}"  # noqa: E501
+            f"{source}: the weights do not match the model: missing {sorted(untied)[:3]}, "
+            f"unexpected {sorted(unexpected)[:3]}"
         )
 
 
 def save_weights(path: Path, model: nn.Module) -> str:
-    """Gives the checksum of what was written."""
+    """Write the model's weights; return the SHA-256 of the file."""
     content = st.save(collect_model_tensors(model), metadata={"format": "pt"})
     write_bytes(path, content)
     return hashlib.sha256(content).hexdigest()
@@ -91,16 +90,16 @@ def save_weights(path: Path, model: nn.Module) -> str:
 def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         if not path.exists():
-            raise RunFolderError(f"{path}: no weights here; was the run finished?")
+            raise RunFolderError(f"{path} not found: the run may not have finished")
         return st.load(read_bytes(path))
     except (SafetensorError, ValueError, KeyError, TypeError, OverflowError, RuntimeError) as error:
-        raise RunFolderError(f"{path}: is damaged ({error})") from None
+        raise RunFolderError(f"{path} is corrupted ({error})") from None
 
 
 def save(folder: Path, model: nn.Module, optimizer_tensors: dict[str, Tensor], state: TrainingState) -> None:
     """Write the checkpoint of this step and remove older ones."""
     final = folder / f"checkpoint-{state.step:06d}"
-    if final.exists():  # left by a run that was killed right after writing it: the same content
+    if final.exists():  # left by a run that was killed right after writing it, with the same content
         shutil.rmtree(final)
     temporary = folder / f".checkpoint.{os.getpid()}.part"
     shutil.rmtree(temporary, ignore_errors=True)
@@ -127,59 +126,63 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def find_latest(folder: Path) -> Path | None:
-    """The newest checkpoint, or None. Rests of a write that was cut off are swept away."""
-    for rest in [*folder.glob(".checkpoint.*.part"), *folder.glob(".*.part")]:
-        shutil.rmtree(rest, ignore_errors=True) if rest.is_dir() else rest.unlink(missing_ok=True)
-    found = list_checkpoints(folder)
-    return found[-1] if found else None
+    """Return the newest checkpoint, or None. Removes leftovers of interrupted writes."""
+    for leftover in [*folder.glob(".checkpoint.*.part"), *folder.glob(".*.part")]:
+        shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink(missing_ok=True)
+    checkpoints = list_checkpoints(folder)
+    return checkpoints[-1] if checkpoints else None
 
 
 def restore(path: Path, model: nn.Module) -> tuple[dict[str, Tensor], TrainingState]:
-    """Put the model back where it was; gives the optimizer's tensors and the state."""
+    """Load the model's weights; return the optimizer tensors and the training state."""
     state, sums = read_state(path)
-    for name, wanted in sums.items():
-        if compute_sha256(path / name) != wanted:
-            raise RunFolderError(f"{path / name}: the checksum does not agree; remove {path} to start the trial anew")
+    for name, expected in sums.items():
+        if compute_sha256(path / name) != expected:
+            raise RunFolderError(f"{path / name} is corrupted: checksum mismatch; remove {path} to restart the trial")
     load_tensors(model, read_weights(path / "model.safetensors"), str(path))
     return read_weights(path / "optimizer.safetensors"), state
 
 
 def read_state(path: Path) -> tuple[TrainingState, dict[str, str]]:
-    """Where the training of this checkpoint stands, and the checksums of its other files."""
+    """Return the training state of a checkpoint, and the checksums of its tensor files."""
     raw = read_json_object(path / "state.json")
     try:
         if not has_valid_checksum(raw):
-            raise ValueError("its checksum does not agree")
+            raise ValueError("checksum mismatch")
         raw.pop(CHECKSUM_KEY, None)
         sums = raw.pop("sha256", None)
         if not isinstance(sums, dict) or set(sums) != set(TENSOR_FILES):
-            raise ValueError(f"it has checksums of other files than {' and '.join(TENSOR_FILES)}")
+            raise ValueError(f"it must have checksums of {' and '.join(TENSOR_FILES)}")
         return TypeAdapter(TrainingState).validate_json(json.dumps(raw), strict=True), sums
     except ValueError as error:
-        said = truncate_text(str(error).replace("\n", ": "), 300)
-        raise RunFolderError(f"{path / 'state.json'}: is damaged ({said}); remove {path} to start anew") from None
+        reason = truncate_text(str(error).replace("\n", ": "), 300)
+        raise RunFolderError(
+            f"{path / 'state.json'} is corrupted ({reason}); remove {path} to restart the trial"
+        ) from None
 
 
 def check_world_size(path: Path, state: TrainingState, world_size: int) -> None:
-    """Another number of processes sums in another order and has other streams for dropout: not the same bits."""
+    """Raise RunFolderError for a different number of processes: summation order and dropout masks would change."""
     if state.processes != world_size:
         raise RunFolderError(
-            f"{path}: was saved by a training on {_format_process_count(state.processes)}, and this is {_format_process_count(world_size)}; "  # noqa: E501
-            f"start as many again (torchrun --nproc-per-node {state.processes}), or add --reshard to go on with this "
-            "number: then it ends near the same figures, but not with the same bits"
+            f"{path} was saved by {_format_process_count(state.processes)}, this run has "
+            f"{_format_process_count(world_size)}; use the same number (torchrun --nproc-per-node {state.processes}), "
+            "or add --reshard to continue with the new number: results will be close, but not bit-identical"
         )
 
 
 def reshard(folder: Path, world_size: int) -> bool:
-    """Let another number of processes go on with a run. Each holds the whole model, so nothing else is to be done."""
-    found = find_latest(folder)
-    if found is None:
+    """Allow a run to resume with another number of processes; return whether anything changed.
+
+    Every process holds the whole model, so that only the recorded number has to change."""
+    checkpoint = find_latest(folder)
+    if checkpoint is None:
         return False
-    state, sums = read_state(found)
+    state, sums = read_state(checkpoint)
     if state.processes == world_size:
         return False
     state.processes, state.resharded = world_size, [*state.resharded, state.step]
-    write_json(found / "state.json", {**asdict(state), "sha256": sums}, with_checksum=True)
+    write_json(checkpoint / "state.json", {**asdict(state), "sha256": sums}, with_checksum=True)
     return True
 
 
@@ -188,17 +191,17 @@ def _format_process_count(count: int) -> str:
 
 
 def truncate_lines(path: Path, num_lines: int) -> None:
-    """Leave the first so many lines of a JSONL file."""
+    """Keep the first `num_lines` lines of a JSONL file."""
     if path.is_file():
         kept = path.read_bytes().split(b"\n")[:num_lines]
         write_bytes(path, b"".join(line + b"\n" for line in kept))
 
 
 def verify_checksums(folder: Path, expected_checksums: dict[str, str], moment: str) -> None:
-    """Are these files of a run what they were then?"""
-    for name, there in expected_checksums.items():
-        if not (folder / name).is_file() or compute_sha256(folder / name) != there:
+    """Raise RunFolderError if a file is missing or has changed. `moment` says since when, for the message."""
+    for name, expected in expected_checksums.items():
+        if not (folder / name).is_file() or compute_sha256(folder / name) != expected:
             raise RunFolderError(
-                f"{folder / name}: is damaged, or gone: it is not what it was {moment}; remove {folder} to start the "
-                "trial anew"
+                f"{folder / name} is missing or has changed since it was written {moment}; remove {folder} to restart "
+                "the trial"
             )

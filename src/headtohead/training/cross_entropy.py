@@ -1,15 +1,13 @@
-"""Cross entropy over a vocabulary without the whole logits.
+"""Linear layer plus cross entropy without materialising all logits.
 
-At the sizes that people try ideas at, the vocabulary layer and its softmax are most of a step, and most of that is
-memory: 512 predictions of 5,755 words are 12 MB, written and read several times over. Here the predictions are taken a
-few at a time, so that their logits stay near the processor; loss and gradients are made in the same visit and the
-logits thrown away. The same mathematics as `cross_entropy` (tests hold the two against each other), after the idea of
-Wijmans et al. 2024, arXiv:2411.09009.
+In small models, the vocabulary layer and its softmax take most of a step, and most of that is memory traffic: 512
+predictions over 5,755 tokens are 12 MB, written and read several times. Here predictions are processed in chunks whose
+logits fit into the cache; loss and gradients are computed in the same pass and the logits are discarded. The result
+equals `F.cross_entropy` (tested). The idea is that of Wijmans et al. 2024, arXiv:2411.09009.
 
-A softmax takes the largest logit off all others, so that no exponential overflows. Where the lengths of the vectors
-show that none can (`_is_mild`), that is left out, and with it several readings of all logits: exponentials straight
-from the product, and the sums multiplied into the small matrices.
-"""
+A softmax subtracts the maximum so that no exponential overflows. If vector norms show that none can
+(`_has_bounded_logits`), this step and several passes over the logits are skipped: exponentials are computed directly
+from the product, and the normalisation is applied to the small matrices."""
 
 from __future__ import annotations
 
@@ -22,9 +20,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 CHUNK_SIZE = 128
-"""predictions at a time: 128 x 5,755 logits are 3 MB"""
+"""Predictions per chunk: 128 x 5,755 logits are 3 MB."""
 MAX_SAFE_LOGIT = 60.0
-"""logits between -60 and 60: a sum of 10^12 of their exponentials, and one divided by another, are still floats"""
+"""With logits in [-60, 60], sums of 10^12 exponentials and their quotients are finite in float32."""
 
 HiddenStates = Float[Tensor, "predictions width"]
 Labels = Int[Tensor, "predictions"]
@@ -33,7 +31,7 @@ Labels = Int[Tensor, "predictions"]
 def chunked_linear_cross_entropy(
     output_layer: nn.Linear, hidden_states: HiddenStates, labels: Labels
 ) -> Float[Tensor, ""]:
-    """The mean cross entropy of what the output layer says."""
+    """Return the mean cross entropy of the output layer's predictions."""
     loss: Tensor = _ChunkedLinearCrossEntropy.apply(hidden_states, output_layer.weight, output_layer.bias, labels)  # type: ignore[no-untyped-call]
     return loss
 
@@ -42,97 +40,96 @@ def chunked_linear_cross_entropy(
 def score_predictions(
     output_layer: nn.Linear, hidden_states: HiddenStates, labels: Labels
 ) -> tuple[Float[Tensor, "predictions"], Bool[Tensor, "predictions"]]:
-    """Of each prediction: the cross entropy, and whether no word is likelier than the right one."""
-    losses, right = [], []
-    mild = _has_bounded_logits(hidden_states, output_layer.weight, output_layer.bias)
-    room = _LogitsBuffer(hidden_states, output_layer.weight, has_bounded_logits=mild)
-    for rows, wanted in _iter_chunks(hidden_states, labels):
-        logits = room.of(len(rows), 0)
+    """Return the cross entropy of each prediction, and whether no token scores higher than the label."""
+    losses, is_correct = [], []
+    is_bounded = _has_bounded_logits(hidden_states, output_layer.weight, output_layer.bias)
+    buffer = _LogitsBuffer(hidden_states, output_layer.weight, has_bounded_logits=is_bounded)
+    for rows, chunk_labels in _iter_chunks(hidden_states, labels):
+        logits = buffer.get(len(rows), 0)
         _apply_linear(rows, output_layer.weight, output_layer.bias, out=logits)
-        said, highest = logits.gather(1, wanted[:, None]).squeeze(1), logits.amax(-1)
-        if mild:
-            losses.append(_compute_negative_log_likelihood(logits.exp_().sum(-1), said.exp()))
+        label_logits, max_logits = logits.gather(1, chunk_labels[:, None]).squeeze(1), logits.amax(-1)
+        if is_bounded:
+            losses.append(_compute_negative_log_likelihood(logits.exp_().sum(-1), label_logits.exp()))
         else:
-            shares = torch.softmax(logits, -1, out=room.of(len(rows), 1))
-            losses.append((highest - said) - shares.amax(-1).log_())
-        right.append(said >= highest)  # the place of the highest would take as long as the product
+            probs = torch.softmax(logits, -1, out=buffer.get(len(rows), 1))
+            losses.append((max_logits - label_logits) - probs.amax(-1).log_())
+        is_correct.append(label_logits >= max_logits)  # argmax would take as long as the product
     if not losses:
         return hidden_states.new_zeros(0), labels.new_zeros(0, dtype=torch.bool)
-    return torch.cat(losses), torch.cat(right)
+    return torch.cat(losses), torch.cat(is_correct)
 
 
 class _ChunkedLinearCrossEntropy(torch.autograd.Function):
-    """Forward makes the gradients along with the loss; backward only hands them on."""
+    """The forward pass computes loss and gradients; the backward pass returns the stored gradients."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
         if not len(labels):
-            ctx.save_for_backward(*(None if one is None else torch.zeros_like(one) for one in (hidden, weight, bias)))
+            ctx.save_for_backward(*(None if x is None else torch.zeros_like(x) for x in (hidden, weight, bias)))
             return hidden.new_zeros(())
-        made = _LinearGradients.wanted((hidden, weight, bias), ctx.needs_input_grad)
-        visit = (
-            _accumulate_without_max_subtraction
-            if _has_bounded_logits(hidden, weight, bias)
-            else _accumulate_with_softmax
-        )
-        losses = visit(hidden, weight, bias, labels, made)
-        ctx.save_for_backward(made.hidden, made.weight, made.bias)
+        gradients = _LinearGradients.allocate((hidden, weight, bias), ctx.needs_input_grad)
+        is_bounded = _has_bounded_logits(hidden, weight, bias)
+        accumulate = _accumulate_without_max_subtraction if is_bounded else _accumulate_with_softmax
+        losses = accumulate(hidden, weight, bias, labels, gradients)
+        ctx.save_for_backward(gradients.hidden, gradients.weight, gradients.bias)
         return losses.mean()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
-        if gradient.device.type == "cpu" and gradient == 1:  # nearly always: the loss is what is minimised
+        if gradient.device.type == "cpu" and gradient == 1:  # the usual case: backward is called on the loss itself
             return *ctx.saved_tensors, None
-        return *(None if one is None else one * gradient for one in ctx.saved_tensors), None
+        return *(None if x is None else x * gradient for x in ctx.saved_tensors), None
 
 
 @dataclass(frozen=True)
 class _LinearGradients:
-    """The gradients of the mean loss that are wanted, filled chunk by chunk."""
+    """Required gradients of the mean loss, accumulated chunk by chunk."""
 
     hidden: Tensor | None
     weight: Tensor | None
     bias: Tensor | None
 
     @classmethod
-    def wanted(cls, inputs: tuple[Tensor | None, ...], needs_grad: tuple[bool, ...]) -> _LinearGradients:
-        """Room that the first chunk fills: nothing is written there before."""
+    def allocate(cls, inputs: tuple[Tensor | None, ...], needs_grad: tuple[bool, ...]) -> _LinearGradients:
+        """Allocate the required gradients uninitialised; the first chunk overwrites them."""
         empty = (
-            torch.empty_like(one) if one is not None and ask else None
-            for one, ask in zip(inputs, needs_grad[:3], strict=True)
+            torch.empty_like(x) if x is not None and needed else None
+            for x, needed in zip(inputs, needs_grad[:3], strict=True)
         )
         return cls(*empty)
 
-    def add(self, start: int, logit_gradients: Tensor, row_factors: Tensor, rows: Tensor, weight: Tensor) -> None:
-        """Predictions from `start` on, whose gradient by the logits is `shares`, row by row times `factors`."""
-        kept = 1.0 if start else 0.0  # of what is there already
+    def accumulate(
+        self, start: int, logit_gradients: Tensor, row_factors: Tensor, rows: Tensor, weight: Tensor
+    ) -> None:
+        """Add predictions from `start` on, with gradient by the logits `logit_gradients` times `row_factors` by row."""
+        beta = 1.0 if start else 0.0  # the first chunk overwrites
         by_row = row_factors[:, None]
         if self.hidden is not None:
             torch.mm(logit_gradients, weight, out=self.hidden[start : start + len(rows)]).mul_(by_row)
         if self.weight is not None:
-            self.weight.addmm_(logit_gradients.t(), rows * by_row, beta=kept)
+            self.weight.addmm_(logit_gradients.t(), rows * by_row, beta=beta)
         if self.bias is not None:
-            self.bias.addmv_(logit_gradients.t(), row_factors, beta=kept)
+            self.bias.addmv_(logit_gradients.t(), row_factors, beta=beta)
 
 
 def _accumulate_with_softmax(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, gradients: _LinearGradients
 ) -> Tensor:
-    """Losses, and gradients written in place, by a softmax over the logits. Right for any numbers."""
+    """Return the loss of each prediction and accumulate gradients, using a softmax. Valid for all inputs."""
     losses = torch.empty_like(hidden[:, 0])
-    room = _LogitsBuffer(hidden, weight, has_bounded_logits=False)
+    buffer = _LogitsBuffer(hidden, weight, has_bounded_logits=False)
     start = 0
-    for rows, wanted in _iter_chunks(hidden, labels):
-        logits, shares = room.of(len(rows), 0), room.of(len(rows), 1)
+    for rows, chunk_labels in _iter_chunks(hidden, labels):
+        logits, probs = buffer.get(len(rows), 0), buffer.get(len(rows), 1)
         _apply_linear(rows, weight, bias, out=logits)
-        column = wanted[:, None]
-        said, highest = logits.gather(1, column), logits.amax(-1, keepdim=True)
-        torch.softmax(logits, -1, out=shares)
-        # The likeliest word's share is 1 / sum(exp(logits - highest)): the softmax has done that sum.
-        losses[start : start + len(rows)] = ((highest - said) - shares.amax(-1, keepdim=True).log_())[:, 0]
-        shares.scatter_add_(1, column, torch.full_like(said, -1.0))
-        gradients.add(start, shares, torch.full_like(said[:, 0], 1 / len(labels)), rows, weight)
+        column = chunk_labels[:, None]
+        label_logits, max_logits = logits.gather(1, column), logits.amax(-1, keepdim=True)
+        torch.softmax(logits, -1, out=probs)
+        # The largest probability is 1 / sum(exp(logits - max_logits)), so the sum need not be computed again.
+        losses[start : start + len(rows)] = ((max_logits - label_logits) - probs.amax(-1, keepdim=True).log_())[:, 0]
+        probs.scatter_add_(1, column, torch.full_like(label_logits, -1.0))
+        gradients.accumulate(start, probs, torch.full_like(label_logits[:, 0], 1 / len(labels)), rows, weight)
         start += len(rows)
     return losses
 
@@ -140,63 +137,68 @@ def _accumulate_with_softmax(
 def _accumulate_without_max_subtraction(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, gradients: _LinearGradients
 ) -> Tensor:
-    """The same for mild logits. A share is exp(h w) exp(b) / sum: the large matrix is made where it lies and not
-    touched again. exp(b) and 1 / sum go with words and predictions into the small matrices."""
-    sums, right = torch.empty_like(hidden[:, 0]), torch.empty_like(hidden[:, 0])
-    room = _LogitsBuffer(hidden, weight, has_bounded_logits=True)
-    factor = None if bias is None else bias.exp()
-    weighted = weight if factor is None else weight * factor[:, None]
-    each = 1 / len(labels)
+    """Return the same for bounded logits.
+
+    A probability is exp(h w) exp(b) / sum. The large matrix exp(h w) is computed in place and not modified again;
+    exp(b) is applied to the weight and 1 / sum to the rows."""
+    sums, label_exps = torch.empty_like(hidden[:, 0]), torch.empty_like(hidden[:, 0])
+    buffer = _LogitsBuffer(hidden, weight, has_bounded_logits=True)
+    bias_exp = None if bias is None else bias.exp()
+    scaled_weight = weight if bias_exp is None else weight * bias_exp[:, None]
+    mean_factor = 1 / len(labels)
     start = 0
-    for rows, wanted in _iter_chunks(hidden, labels):
-        powers = torch.mm(rows, weight.t(), out=room.of(len(rows), 0)).exp_()
-        here = sums[start : start + len(rows)]
-        torch.sum(powers, 1, out=here) if factor is None else torch.mv(powers, factor, out=here)
-        right[start : start + len(rows)] = powers.gather(1, wanted[:, None])[:, 0]
-        gradients.add(start, powers, each / here, rows, weighted)
+    for rows, chunk_labels in _iter_chunks(hidden, labels):
+        exps = torch.mm(rows, weight.t(), out=buffer.get(len(rows), 0)).exp_()
+        chunk_sums = sums[start : start + len(rows)]
+        torch.sum(exps, 1, out=chunk_sums) if bias_exp is None else torch.mv(exps, bias_exp, out=chunk_sums)
+        label_exps[start : start + len(rows)] = exps.gather(1, chunk_labels[:, None])[:, 0]
+        gradients.accumulate(start, exps, mean_factor / chunk_sums, rows, scaled_weight)
         start += len(rows)
-    if factor is not None and gradients.weight is not None:
-        gradients.weight.mul_(factor[:, None])
-    if factor is not None and gradients.bias is not None:
-        gradients.bias.mul_(factor)
-    # What is left of the gradient by the logits is -1 where the right word is.
+    if bias_exp is not None and gradients.weight is not None:
+        gradients.weight.mul_(bias_exp[:, None])
+    if bias_exp is not None and gradients.bias is not None:
+        gradients.bias.mul_(bias_exp)
+    # The gradient by the logits is probability minus 1 at the label; subtract the second term.
     if gradients.hidden is not None:
-        gradients.hidden.sub_(weight[labels], alpha=each)
+        gradients.hidden.sub_(weight[labels], alpha=mean_factor)
     if gradients.weight is not None:
-        gradients.weight.index_add_(0, labels, hidden, alpha=-each)
+        gradients.weight.index_add_(0, labels, hidden, alpha=-mean_factor)
     if gradients.bias is not None:
-        gradients.bias.index_add_(0, labels, torch.ones_like(sums), alpha=-each)
-    return _compute_negative_log_likelihood(sums, right if factor is None else right * factor[labels])
+        gradients.bias.index_add_(0, labels, torch.ones_like(sums), alpha=-mean_factor)
+    return _compute_negative_log_likelihood(sums, label_exps if bias_exp is None else label_exps * bias_exp[labels])
 
 
 def _compute_negative_log_likelihood(exp_sums: Tensor, label_exps: Tensor) -> Tensor:
-    """log(sum / right). Divided first: a difference of two large logarithms has lost its last digits. Where the
-    quotient is too large for a float, it has none to lose."""
+    """Return log(exp_sums / label_exps). Dividing first avoids cancellation between two large logarithms; the
+    difference of logarithms is used only where the quotient overflows."""
     quotient = exp_sums / label_exps
     return torch.where(quotient.isinf(), exp_sums.log() - label_exps.log(), quotient.log())
 
 
 def _has_bounded_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Can no logit be large? A product of two vectors is no larger than the product of their lengths. Asked on the
-    processor only: elsewhere the answer would have to be waited for."""
+    """Return whether no logit can exceed MAX_SAFE_LOGIT, by the Cauchy-Schwarz inequality. Always False on
+    accelerators, where reading the answer would force a synchronisation."""
     if hidden.device.type != "cpu" or hidden.dtype not in (torch.float32, torch.float64) or not len(hidden):
         return False
     largest = torch.linalg.vector_norm(hidden, dim=1).max() * torch.linalg.vector_norm(weight, dim=1).max()
     if bias is not None:
         largest = largest + bias.abs().max()
-    return bool(largest < MAX_SAFE_LOGIT)  # never where something is not a number
+    return bool(largest < MAX_SAFE_LOGIT)  # False if anything is nan
 
 
 class _LogitsBuffer:
-    """Memory for what is as large as the logits of one chunk, taken once and used again: fresh pages cost as much as
-    the product that fills them. A softmax wants a second shelf, and each prediction's logits side by side; without one,
-    products are quicker with each word's side by side."""
+    """Buffers for the logits of one chunk, allocated once, because fresh pages cost as much as the product.
+
+    A softmax needs a second buffer and contiguous logits of each prediction. Without a softmax, the product is faster
+    with contiguous logits of each token."""
 
     def __init__(self, hidden: Tensor, weight: Tensor, *, has_bounded_logits: bool) -> None:
-        rows, words = min(CHUNK_SIZE, len(hidden)), len(weight)
-        self.buffers = hidden.new_empty(1, words, rows).mT if has_bounded_logits else hidden.new_empty(2, rows, words)
+        rows, vocab_size = min(CHUNK_SIZE, len(hidden)), len(weight)
+        self.buffers = (
+            hidden.new_empty(1, vocab_size, rows).mT if has_bounded_logits else hidden.new_empty(2, rows, vocab_size)
+        )
 
-    def of(self, num_rows: int, buffer_index: int) -> Tensor:
+    def get(self, num_rows: int, buffer_index: int) -> Tensor:
         return self.buffers[buffer_index, :num_rows]
 
 

@@ -1,7 +1,6 @@
-"""A teacher in the one loop: batches that carry its targets, and the objective that learns from them.
+"""Batches with teacher targets, and the objective that trains a student on them.
 
-What is measured does not change: a student is scored on people's texts, as any language model is.
-"""
+Evaluation does not change: a student is scored on the reference texts, as any language model is."""
 
 from __future__ import annotations
 
@@ -26,12 +25,12 @@ from headtohead.training.distillation_loss import (
 from headtohead.training.objectives import LanguageModelObjective
 
 TeacherTargetLookup = Callable[[Sequence[int], Sequence[int]], TeacherTargets]
-"""numbers of rows, and how many predictions of each count: their targets, laid end to end"""
+"""Maps row indices and the number of predictions in each row to their targets, concatenated."""
 
 
 @dataclass(frozen=True)
 class DistillationBatch(Batch):
-    """A batch, and what the teacher says of each of its counted predictions, row by row."""
+    """A batch with the teacher's targets for each of its predictions, row by row."""
 
     targets: TeacherTargets | None = None
 
@@ -45,41 +44,43 @@ class DistillationBatch(Batch):
         if targets is not None:
             skipped = super().rows(0, start).num_predictions
             taken = slice(skipped, skipped + plain.num_predictions)
-            targets = TeacherTargets(targets.ids[taken], targets.shares[taken], targets.other_log_prob[taken])
+            targets = TeacherTargets(targets.ids[taken], targets.log_probs[taken], targets.other_log_prob[taken])
         return DistillationBatch(plain.input_ids, plain.labels, plain.attention_mask, targets=targets)
 
 
 class DistillationBatchSchedule(PromptedBatchSchedule):
-    """The same batches, with a teacher's targets."""
+    """A batch schedule that adds the teacher's targets to each batch."""
 
-    def __init__(self, *given: Any, look_up_targets: TeacherTargetLookup, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.gather = look_up_targets
+    def __init__(self, *args: Any, look_up_targets: TeacherTargetLookup, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.look_up_targets = look_up_targets
 
     def batch(self, step: int) -> Batch:
         plain = super().batch(step)
         counts = (plain.labels != IGNORE_INDEX).sum(1).tolist()
-        targets = self.gather(self.indices(step).tolist(), counts)
+        targets = self.look_up_targets(self.indices(step).tolist(), counts)
         return DistillationBatch(plain.input_ids, plain.labels, plain.attention_mask, targets=targets)
 
 
 class DistillationObjective(LanguageModelObjective):
-    """Predict the next token; where a batch has a teacher's targets, be near them too."""
+    """Next-token prediction, plus the divergence from the teacher for batches that have its targets."""
 
     def __init__(self, loss_config: DistillationLossConfig | None = None) -> None:
-        self.how = loss_config
+        self.loss_config = loss_config
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         targets = batch.targets if isinstance(batch, DistillationBatch) else None
-        if targets is None or self.how is None:
+        if targets is None or self.loss_config is None:
             if not _has_hidden_states(model):
                 return super().loss(model, batch)
             return chunked_linear_cross_entropy(*_select_predicted_hidden_states(model, batch))
         if _has_hidden_states(model):
-            return compute_chunked_distillation_loss(*_select_predicted_hidden_states(model, batch), targets, self.how)
+            return compute_chunked_distillation_loss(
+                *_select_predicted_hidden_states(model, batch), targets, self.loss_config
+            )
         counted = batch.labels != IGNORE_INDEX
         logits = model(batch.input_ids, batch.attention_mask).logits[counted]
-        return compute_distillation_losses(logits, batch.labels[counted], targets, self.how).mean()
+        return compute_distillation_losses(logits, batch.labels[counted], targets, self.loss_config).mean()
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         if not isinstance(model, StudentModel) or not model.is_output_linear():
@@ -93,14 +94,14 @@ class DistillationObjective(LanguageModelObjective):
 
 
 def _has_hidden_states(model: nn.Module) -> bool:
-    """Whether the vocabulary layer may be asked about some positions only."""
+    """Return whether the output layer can be applied to selected positions only."""
     return isinstance(model, Transformer) or (isinstance(model, StudentModel) and model.is_output_linear())
 
 
 def _select_predicted_hidden_states(model: Any, batch: Batch) -> tuple[nn.Linear, Tensor, Tensor]:
-    """The output layer, the stream where something is predicted, and what."""
-    found = model.compute_hidden_states(batch.input_ids, batch.attention_mask)
-    hidden = found[0] if isinstance(found, tuple) else found
+    """Return the output layer, and the hidden states and labels of the predicted positions."""
+    output = model.compute_hidden_states(batch.input_ids, batch.attention_mask)
+    hidden = output[0] if isinstance(output, tuple) else output
     counted = batch.labels != IGNORE_INDEX
     return model.output, hidden[counted], batch.labels[counted]
 

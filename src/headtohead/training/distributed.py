@@ -1,17 +1,15 @@
-"""One training on several processes (ranks): each holds the whole model and takes a share of the rows of every batch.
+"""Data-parallel training: every process holds the whole model and processes a share of the rows of each batch.
 
-The batch of a step is the same for any number of processes. Each makes the gradient of its rows, weighted by how many
-of the batch's predictions are among them (rows are padded, so that equal shares of rows are not equal shares of
-predictions); the sum over the processes is the gradient of the whole batch, and its loss the loss. From there on all do
-the same with the same numbers, so they stay alike without another word.
+The batch of a step does not depend on the number of processes. Each process computes the gradient of its rows, weighted
+by its share of the batch's predictions (rows are padded, so equal numbers of rows are not equal numbers of
+predictions). The sum over processes is the gradient of the whole batch. All processes then apply the same update and
+stay equal.
 
-Why not torch's DistributedDataParallel? It divides by the number of processes, where weights are needed; it hooks into
-the call of a model, where our vocabulary loss goes past it, from the stream to the output layer; and a process whose
-share is empty (the last rows of an epoch) or a tensor without a gradient are special cases for it. Here all of that is
-one sum after the backward pass. What is given up is that the sum could begin while gradients are still being made.
+torch's DistributedDataParallel is not used because it averages without weights, because it hooks into the model's
+forward pass, which the chunked vocabulary loss bypasses, and because it needs special handling of processes without
+rows and of parameters without a gradient. The price is that communication does not overlap with the backward pass.
 
-Only the first process reads and writes files.
-"""
+Only the main process reads and writes files."""
 
 from __future__ import annotations
 
@@ -39,27 +37,27 @@ from headtohead.training.objectives import Evaluation, Objective, evaluate
 from headtohead.training.processes import NamedTensors, SingleProcess
 
 BUCKET_BYTES = 2**25
-"""so many bytes of gradients are added up at a time"""
+"""Gradients are summed in buckets of this size."""
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
-"""a process that is silent for so long in the middle of a training is taken for lost"""
+"""During training, a process that does not respond for this long counts as lost."""
 IDLE_TIMEOUT = timedelta(days=30)
-"""between trainings the others wait for the first, which may have a teacher at work or a report to write"""
+"""Between trainings, other processes wait for the main one, which may run a teacher or write a report."""
 
 POLL_SECONDS = 0.05
 EMPTY_COLUMN = torch.zeros(0, dtype=torch.float64)
 
 
 class DataParallelProcess(SingleProcess):
-    """This process among several. Every method is called by all of them, in the same order."""
+    """One of several processes. All of them must call every method, in the same order."""
 
     def __init__(self, rank: int, world_size: int, local_rank: int = 0) -> None:
-        self.rank, self.size, self.local_rank = rank, world_size, local_rank
-        self.stream = ("rank", rank)
-        self.stopped = threading.Event()
-        """set: the next thing done together raises"""
-        self._rest = dist.new_group(backend="gloo", timeout=IDLE_TIMEOUT)
+        self.rank, self.world_size, self.local_rank = rank, world_size, local_rank
+        self.rng_suffix = ("rank", rank)
+        self.stop_event = threading.Event()
+        """If set, the next collective operation raises PeerLostError."""
+        self._idle_group = dist.new_group(backend="gloo", timeout=IDLE_TIMEOUT)
 
-    def place(self, device: torch.device) -> torch.device:
+    def select_device(self, device: torch.device) -> torch.device:
         if device.type != "cuda":
             return device
         torch.cuda.set_device(self.local_rank)
@@ -73,180 +71,185 @@ class DataParallelProcess(SingleProcess):
         parameters: Sequence[nn.Parameter],
         device: torch.device,
     ) -> Tensor:
-        mine = batch.rows(*_compute_row_range(len(batch.labels), self.rank, self.size))
-        weight = mine.num_predictions / max(1, batch.num_predictions)
+        own_rows = batch.rows(*_compute_row_range(len(batch.labels), self.rank, self.world_size))
+        weight = own_rows.num_predictions / max(1, batch.num_predictions)
         loss = torch.zeros((), device=device)
         if weight:
-            loss = objective.loss(model, mine.to(device)) * weight
+            loss = objective.loss(model, own_rows.to(device)) * weight
             loss.backward()
         self._sum_gradients(parameters)
         return loss.detach()
 
     def _sum_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Everybody's gradients, added. A tensor that nobody has a gradient for is left so: it does not decay."""
-        has = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8)
-        self._all_reduce(has, dist.ReduceOp.MAX)
-        for parameter, is_used in zip(parameters, has.tolist(), strict=True):
+        """Sum the gradients over processes. A parameter without a gradient in all of them keeps None: it does not
+        decay."""
+        has_gradient = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8)
+        self._all_reduce(has_gradient, dist.ReduceOp.MAX)
+        for parameter, is_used in zip(parameters, has_gradient.tolist(), strict=True):
             if is_used and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        for some in _iter_buckets([parameter.grad for parameter in parameters if parameter.grad is not None]):
-            flat = torch.cat([gradient.reshape(-1) for gradient in some])
+        for bucket in _iter_buckets([parameter.grad for parameter in parameters if parameter.grad is not None]):
+            flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
             self._all_reduce(flat)
-            for gradient, added in zip(some, flat.split([gradient.numel() for gradient in some]), strict=True):
-                gradient.copy_(added.view_as(gradient))
+            for gradient, total in zip(bucket, flat.split([gradient.numel() for gradient in bucket]), strict=True):
+                gradient.copy_(total.view_as(gradient))
 
-    def total(self, losses: Tensor) -> Tensor:
-        added = losses.clone()
-        self._all_reduce(added)
-        return added
+    def sum_losses(self, losses: Tensor) -> Tensor:
+        total = losses.clone()
+        self._all_reduce(total)
+        return total
 
     def evaluate(
         self, model: nn.Module, objective: Objective, batches: Iterable[Batch], device: torch.device
     ) -> Evaluation:
-        """Each scores its share of the batches, which are those of one process; then all know all scores."""
-        places: list[Tensor] = []
-        mine = self._iter_own_batches(batches, places)
-        one = next(mine, None)
-        scored = {} if one is None else evaluate(model, objective, chain((one,), mine), device).columns
-        names = self.say(list(scored))  # the first has the first batch
-        columns = [torch.from_numpy(scored[name]) if scored else EMPTY_COLUMN for name in names]
-        gathered = self._gather(torch.stack([torch.cat([EMPTY_COLUMN, *places]).sort().values, *columns]))
+        """Evaluate a share of the batches in each process; return all scores in every process."""
+        example_indices: list[Tensor] = []
+        own_batches = self._iter_own_batches(batches, example_indices)
+        first = next(own_batches, None)
+        scores = {} if first is None else evaluate(model, objective, chain((first,), own_batches), device).columns
+        names = self.broadcast_json(list(scores))  # the main process always has the first batch
+        columns = [torch.from_numpy(scores[name]) if scores else EMPTY_COLUMN for name in names]
+        indices = torch.cat([EMPTY_COLUMN, *example_indices]).sort().values
+        gathered = self._gather_columns(torch.stack([indices, *columns]))
         gathered = gathered[:, gathered[0].argsort()]
         return Evaluation({name: column.numpy() for name, column in zip(names, gathered[1:], strict=True)})
 
     def _iter_own_batches(self, batches: Iterable[Batch], example_indices: list[Tensor]) -> Iterator[Batch]:
-        """Every so many of the batches, with the numbers of their examples, which are noted too."""
-        seen = 0
-        for number, batch in enumerate(batches):
+        """Yield every `world_size`-th batch with the indices of its examples, and append those to `example_indices`."""
+        num_examples = 0
+        for batch_index, batch in enumerate(batches):
             rows = len(batch.labels)
-            if number % self.size == self.rank:
-                at = torch.arange(seen, seen + rows) if batch.at is None else batch.at
-                example_indices.append(at)
-                yield replace(batch, at=at)
-            seen += rows
+            if batch_index % self.world_size == self.rank:
+                indices = torch.arange(num_examples, num_examples + rows) if batch.at is None else batch.at
+                example_indices.append(indices)
+                yield replace(batch, at=indices)
+            num_examples += rows
 
-    def _gather(self, columns: Tensor) -> Tensor:
-        """Everybody's columns, side by side."""
-        widths = torch.zeros(self.size, dtype=torch.int64)
+    def _gather_columns(self, columns: Tensor) -> Tensor:
+        """Return the columns of all processes, concatenated along axis 1."""
+        widths = torch.zeros(self.world_size, dtype=torch.int64)
         widths[self.rank] = columns.shape[1]
         self._all_reduce(widths)
         padded = torch.zeros(len(columns), int(widths.max()), dtype=columns.dtype)
         padded[:, : columns.shape[1]] = columns
-        found = [torch.empty_like(padded) for _ in range(self.size)]
-        self._run_collective(dist.all_gather, found, padded)
-        return torch.cat([one[:, :width] for one, width in zip(found, widths.tolist(), strict=True)], dim=1)
+        gathered = [torch.empty_like(padded) for _ in range(self.world_size)]
+        self._run_collective(dist.all_gather, gathered, padded)
+        return torch.cat([part[:, :width] for part, width in zip(gathered, widths.tolist(), strict=True)], dim=1)
 
     def synchronize_start(
         self, model: nn.Module, optimizer_tensors: NamedTensors | None, state: TrainingState
     ) -> tuple[NamedTensors | None, TrainingState]:
-        said = self.say({"resumed": optimizer_tensors is not None, "state": asdict(state)})
-        if said is None:
-            raise PeerLostError(f"process {self.rank + 1} of {self.size}: the first one has given up")
+        message = self.broadcast_json({"resumed": optimizer_tensors is not None, "state": asdict(state)})
+        if message is None:
+            raise PeerLostError(f"process {self.rank + 1} of {self.world_size}: the main process has failed")
         self.broadcast_weights(model)
-        return self._broadcast_tensors(optimizer_tensors or {}) if said["resumed"] else None, TrainingState(
-            **said["state"]
-        )
+        tensors = self._broadcast_tensors(optimizer_tensors or {}) if message["resumed"] else None
+        return tensors, TrainingState(**message["state"])
 
     def broadcast_weights(self, model: nn.Module) -> None:
-        given = self._broadcast_tensors(checkpoints.collect_model_tensors(model))
+        tensors = self._broadcast_tensors(checkpoints.collect_model_tensors(model))
         if not self.is_main_process:
-            checkpoints.load_tensors(model, given, "the first process")
+            checkpoints.load_tensors(model, tensors, "main process")
 
     def _broadcast_tensors(self, tensors: NamedTensors) -> NamedTensors:
-        """The first one's tensors for everybody."""
-        about = self.say({name: [str(one.dtype).removeprefix("torch."), *one.shape] for name, one in tensors.items()})
-        found = {}
-        for name, (kind, *shape) in about.items():
-            tensor = tensors[name].cpu() if self.is_main_process else torch.empty(shape, dtype=getattr(torch, kind))
+        """Return the tensors of the main process, in every process."""
+        specs = {name: [str(t.dtype).removeprefix("torch."), *t.shape] for name, t in tensors.items()}
+        received = {}
+        for name, (dtype, *shape) in self.broadcast_json(specs).items():
+            tensor = tensors[name].cpu() if self.is_main_process else torch.empty(shape, dtype=getattr(torch, dtype))
             content = tensor.contiguous().reshape(-1).view(torch.uint8)
             if content.numel():
                 self._run_collective(dist.broadcast, content, src=0)
-            found[name] = tensor
-        return found
+            received[name] = tensor
+        return received
 
     def check_weights_in_sync(self, parameters: Sequence[nn.Parameter]) -> None:
-        """They are by construction, where all have the same processor and libraries; another machine may not."""
+        """Raise RequestError if weights differ, which happens on machines with different CPUs or libraries."""
         sums = torch.stack([parameter.detach().double().sum().cpu() for parameter in parameters])
-        least, most = sums.clone(), sums.clone()
-        self._all_reduce(least, dist.ReduceOp.MIN)
-        self._all_reduce(most, dist.ReduceOp.MAX)
-        if not torch.equal(least, most) and not bool(sums.isnan().any()):
+        lowest, highest = sums.clone(), sums.clone()
+        self._all_reduce(lowest, dist.ReduceOp.MIN)
+        self._all_reduce(highest, dist.ReduceOp.MAX)
+        if not torch.equal(lowest, highest) and not bool(sums.isnan().any()):
             raise RequestError(
-                "the processes' weights have drifted apart: they do not compute alike; use machines of one kind, "
-                "with the same versions of everything"
+                "the weights of the processes have diverged, because their arithmetic differs; use machines of one "
+                "type with the same package versions"
             )
 
-    def say(self, value: Any = None) -> Any:
-        """What the first one says, heard by all."""
+    def broadcast_json(self, value: Any = None) -> Any:
+        """Return the value of the main process, in every process."""
         content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         length = torch.tensor([len(content)])
-        self._run_collective(dist.broadcast, length, src=0, group=self._rest)
+        self._run_collective(dist.broadcast, length, src=0, group=self._idle_group)
         if not self.is_main_process:
             content = torch.empty(int(length), dtype=torch.uint8)
-        self._run_collective(dist.broadcast, content, src=0, group=self._rest)
+        self._run_collective(dist.broadcast, content, src=0, group=self._idle_group)
         return json.loads(content.numpy().tobytes())
 
     def _all_reduce(self, tensor: Tensor, reduce_op: Any = dist.ReduceOp.SUM) -> None:
         self._run_collective(dist.all_reduce, tensor, op=reduce_op)
 
-    def _run_collective(self, collective: Callable[..., Any], *given: Any, **named: Any) -> None:
-        """Do what all do. A process that is gone shows itself here."""
-        if self.stopped.is_set():
-            raise PeerLostError("it was told to stop")
+    def _run_collective(self, collective: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Run a collective operation; raise PeerLostError if another process is gone."""
+        if self.stop_event.is_set():
+            raise PeerLostError("stop requested")
         try:
-            collective(*given, **named)
+            collective(*args, **kwargs)
         except RuntimeError as error:
-            said = re.sub(r"^\[[^]]*\] *", "", str(error).strip().splitlines()[0]).split(". ")[0][:200]
-            raise PeerLostError(f"process {self.rank + 1} of {self.size} has lost the others ({said})") from error
+            reason = re.sub(r"^\[[^]]*\] *", "", str(error).strip().splitlines()[0]).split(". ")[0][:200]
+            raise PeerLostError(
+                f"process {self.rank + 1} of {self.world_size} lost the connection to the others ({reason})"
+            ) from error
 
 
 def join_process_group(rank: int, world_size: int, local_rank: int) -> DataParallelProcess:
-    """Meet the others, at the address that torchrun has put into the environment."""
+    """Join the process group at the address that torchrun put into the environment."""
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
-    board, _, _ = next(rendezvous("env://", rank, world_size, timeout=COLLECTIVE_TIMEOUT))
-    fresh = PrefixStore(_agree_on_store_prefix(board, rank, world_size), board)
-    dist.init_process_group(backend, store=fresh, rank=rank, world_size=world_size, timeout=COLLECTIVE_TIMEOUT)
+    store, _, _ = next(rendezvous("env://", rank, world_size, timeout=COLLECTIVE_TIMEOUT))
+    prefixed = PrefixStore(_agree_on_store_prefix(store, rank, world_size), store)
+    dist.init_process_group(backend, store=prefixed, rank=rank, world_size=world_size, timeout=COLLECTIVE_TIMEOUT)
     return DataParallelProcess(rank, world_size, local_rank)
 
 
 def _agree_on_store_prefix(store: Any, rank: int, world_size: int) -> str:
-    """A word that those who live agree on. When torchrun starts its processes anew, the board where they meet still
-    has the addresses of those who died; under a new word it is empty."""
+    """Return a key prefix that all running processes agree on.
+
+    When torchrun restarts processes, the store still holds the addresses of the previous ones; a new prefix hides
+    them."""
     if rank == 0:
-        word = secrets.token_hex(8)
-        store.set("word", word)
-        store.set(f"{word} seen by", b" ".join(store.get(f"{word} {other}") for other in range(1, world_size)))
-        return word
+        prefix = secrets.token_hex(8)
+        store.set("prefix", prefix)
+        store.set(f"{prefix} seen by", b" ".join(store.get(f"{prefix} {other}") for other in range(1, world_size)))
+        return prefix
     while True:
-        word, name = str(store.get("word"), "ascii"), secrets.token_hex(8)
-        store.set(f"{word} {rank}", name)
-        while store.get("word").decode() == word:
-            # The first one of an earlier start has never seen this name.
-            if store.check([f"{word} seen by"]) and name in store.get(f"{word} seen by").decode():
-                return word
+        prefix, name = str(store.get("prefix"), "ascii"), secrets.token_hex(8)
+        store.set(f"{prefix} {rank}", name)
+        while store.get("prefix").decode() == prefix:
+            # The main process of a previous start has never seen this name.
+            if store.check([f"{prefix} seen by"]) and name in store.get(f"{prefix} seen by").decode():
+                return prefix
             time.sleep(POLL_SECONDS)
 
 
 def leave_process_group() -> None:
-    """Part, when all is done."""
+    """Leave the process group."""
     dist.destroy_process_group()
 
 
 def _compute_row_range(num_rows: int, rank: int, world_size: int) -> tuple[int, int]:
-    """From where to where the rows of this process go."""
+    """Return the range (start, end) of the rows of this process."""
     return rank * num_rows // world_size, (rank + 1) * num_rows // world_size
 
 
 def _iter_buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """Neighbours of one kind, up to so many bytes."""
-    some: list[Tensor] = []
-    room = BUCKET_BYTES
+    """Group consecutive tensors of equal dtype and device into buckets of at most BUCKET_BYTES."""
+    bucket: list[Tensor] = []
+    free_bytes = BUCKET_BYTES
     for tensor in tensors:
         size = tensor.numel() * tensor.element_size()
-        if some and (size > room or tensor.dtype != some[0].dtype or tensor.device != some[0].device):
-            yield some
-            some, room = [], BUCKET_BYTES
-        some.append(tensor)
-        room -= size
-    if some:
-        yield some
+        if bucket and (size > free_bytes or tensor.dtype != bucket[0].dtype or tensor.device != bucket[0].device):
+            yield bucket
+            bucket, free_bytes = [], BUCKET_BYTES
+        bucket.append(tensor)
+        free_bytes -= size
+    if bucket:
+        yield bucket

@@ -1,93 +1,99 @@
-"""Adam and AdamW by torch's fused kernel, called once a group and step.
+"""Adam and AdamW with PyTorch's fused kernel, called once per parameter group and step.
 
-torch's own class looks at every tensor before it calls the same kernel: has it a gradient, where does it lie, what type
-is it; and it raises a counter for each. For a small model that takes longer than the kernel. It also imports torch's
-compiler, which takes as long as fifty steps. Here the answers that never change are asked once. Weights and state
-are those of torch.optim, bit for bit, and a checkpoint of one can be read by the other.
-"""
+Kept because torch.optim takes longer than the kernel itself for a small model (it checks every tensor at every step)
+and imports torch._dynamo, which takes as long as fifty steps. Parameters and state equal those of torch.optim bit for
+bit, and each can load the other's checkpoints. The kernel is private to PyTorch: without it, `create_adam` uses
+torch.optim."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from headtohead.errors import RequestError
 
 ParamGroup = dict[str, Any]
 AdamState = dict[int, dict[str, Tensor]]
-"""by the number of the tensor: step, exp_avg, exp_avg_sq"""
+"""By parameter index: step, exp_avg, exp_avg_sq."""
 
 
 @dataclass(frozen=True)
 class _FusedGroup:
-    """Tensors of one group that lie on one device in one type, have taken equally many steps and have a gradient."""
+    """Parameters of one group with a gradient, and with equal device, dtype and step count."""
 
-    group: ParamGroup
+    param_group: ParamGroup
     parameters: list[Tensor]
     exp_avgs: list[Tensor]
     exp_avg_sqs: list[Tensor]
-    counts: list[Tensor]
-    """one counter of steps, once for each tensor"""
+    state_steps: list[Tensor]
+    """One shared step counter, repeated for each parameter."""
+
+
+def create_adam(
+    param_groups: Iterable[ParamGroup], *, betas: tuple[float, float], eps: float, decoupled_weight_decay: bool = False
+) -> FusedAdam | Optimizer:
+    """Return a FusedAdam, or torch.optim.Adam or AdamW if this version of PyTorch lacks the kernel."""
+    param_groups = list(param_groups)
+    _check_hyperparameters(param_groups, betas, eps)
+    name = "_fused_adamw_" if decoupled_weight_decay else "_fused_adam_"
+    if hasattr(torch, name):
+        return FusedAdam(param_groups, betas=betas, eps=eps, kernel=getattr(torch, name))
+    optimizer_class = torch.optim.AdamW if decoupled_weight_decay else torch.optim.Adam
+    return optimizer_class(param_groups, betas=betas, eps=eps)
+
+
+def _check_hyperparameters(param_groups: list[ParamGroup], betas: tuple[float, float], eps: float) -> None:
+    """Raise RequestError for values that torch.optim rejects."""
+    values = [("eps", eps)]
+    for group in param_groups:
+        values += [("lr", group["lr"]), ("weight_decay", group["weight_decay"])]
+    errors = [f"{name} must be 0 or more, got {value:g}" for name, value in values if not value >= 0]
+    errors += [f"betas must be in [0, 1), got {beta:g}" for beta in betas if not 0 <= beta < 1]
+    if errors:
+        raise RequestError(f"training.optimizer: {'; '.join(dict.fromkeys(errors))}")
 
 
 class FusedAdam:
-    """What the loop steps: a rate of its own for each group, as in torch.optim."""
+    """Adam with the interface of torch.optim that the training loop uses: parameter groups with their own lr."""
 
     def __init__(
-        self,
-        param_groups: Iterable[ParamGroup],
-        *,
-        betas: tuple[float, float],
-        eps: float,
-        decoupled_weight_decay: bool = False,
+        self, param_groups: list[ParamGroup], *, betas: tuple[float, float], eps: float, kernel: Callable[..., None]
     ) -> None:
-        """With `decoupled`, weights decay beside the gradient (AdamW), and not within it."""
-        self.param_groups = list(param_groups)
-        self.betas, self.eps = betas, eps
-        self._check()
-        self._kernel = torch._fused_adamw_ if decoupled_weight_decay else torch._fused_adam_
+        self.param_groups, self.betas, self.eps, self._kernel = param_groups, betas, eps, kernel
         self._parameters: list[Tensor] = [p for group in self.param_groups for p in group["params"]]
         self._state: AdamState = {}
         self._fused_groups: list[_FusedGroup] = []
-        """made at a step at which every tensor has a gradient, for the steps that follow"""
-
-    def _check(self) -> None:
-        """What torch would refuse is refused, in words."""
-        given = [("eps", self.eps)]
-        for group in self.param_groups:
-            given += [("lr", group["lr"]), ("weight_decay", group["weight_decay"])]
-        wrong = [f"{name} must be 0 or more, not {value:g}" for name, value in given if not value >= 0]
-        wrong += [f"betas must lie from 0 to below 1, not {beta:g}" for beta in self.betas if not 0 <= beta < 1]
-        if wrong:
-            raise RequestError(f"training.optimizer: {'; '.join(dict.fromkeys(wrong))}")
+        """Built when every parameter has a gradient, and reused while that holds."""
 
     @torch.no_grad()
     def step(self) -> None:
-        everything = all(p.grad is not None for p in self._parameters)
-        if not everything or not self._fused_groups:
+        """Apply one update at the current lr of each group. Parameters without a gradient are skipped."""
+        has_all_gradients = all(p.grad is not None for p in self._parameters)
+        if not has_all_gradients or not self._fused_groups:
             self._fused_groups = self._build_fused_groups()
-        for alike in self._fused_groups:
-            alike.counts[0].add_(1)
+        for fused_group in self._fused_groups:
+            fused_group.state_steps[0].add_(1)
             self._kernel(
-                alike.parameters,
-                [p.grad for p in alike.parameters if p.grad is not None],
-                alike.exp_avgs,
-                alike.exp_avg_sqs,
+                fused_group.parameters,
+                [p.grad for p in fused_group.parameters if p.grad is not None],
+                fused_group.exp_avgs,
+                fused_group.exp_avg_sqs,
                 [],
-                alike.counts,
-                lr=alike.group["lr"],
+                fused_group.state_steps,
+                lr=fused_group.param_group["lr"],
                 beta1=self.betas[0],
                 beta2=self.betas[1],
-                weight_decay=alike.group["weight_decay"],
+                weight_decay=fused_group.param_group["weight_decay"],
                 eps=self.eps,
                 amsgrad=False,
                 maximize=False,
             )
-        if not everything:
+        if not has_all_gradients:
             self._fused_groups = []
 
     def zero_grad(self) -> None:
@@ -95,42 +101,38 @@ class FusedAdam:
             parameter.grad = None
 
     def _build_fused_groups(self) -> list[_FusedGroup]:
-        """Tensors that have a gradient, in lists for the kernel. Those of one list share a counter."""
-        found: dict[tuple[Any, ...], _FusedGroup] = {}
-        number = 0
-        for at, group in enumerate(self.param_groups):
+        """Return the parameters with a gradient, grouped for the kernel. Each group shares one step counter."""
+        fused_groups: dict[tuple[Any, ...], _FusedGroup] = {}
+        index = 0
+        for group_index, group in enumerate(self.param_groups):
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    state = self._get_or_create_state(number, parameter)
-                    key = at, parameter.device, parameter.dtype, float(state["step"])
-                    alike = found.setdefault(key, _FusedGroup(group, [], [], [], []))
-                    count = alike.counts[0] if alike.counts else state["step"].clone()
-                    state["step"] = count
-                    for one, many in (
-                        (parameter, alike.parameters),
-                        (state["exp_avg"], alike.exp_avgs),
-                        (state["exp_avg_sq"], alike.exp_avg_sqs),
-                        (count, alike.counts),
-                    ):
-                        many.append(one)
-                number += 1
-        return list(found.values())
+                    state = self._get_or_create_state(index, parameter)
+                    key = group_index, parameter.device, parameter.dtype, float(state["step"])
+                    fused_group = fused_groups.setdefault(key, _FusedGroup(group, [], [], [], []))
+                    step = fused_group.state_steps[0] if fused_group.state_steps else state["step"].clone()
+                    state["step"] = step
+                    fused_group.parameters.append(parameter)
+                    fused_group.exp_avgs.append(state["exp_avg"])
+                    fused_group.exp_avg_sqs.append(state["exp_avg_sq"])
+                    fused_group.state_steps.append(step)
+                index += 1
+        return list(fused_groups.values())
 
     def _get_or_create_state(self, index: int, parameter: Tensor) -> dict[str, Tensor]:
-        """Made at the first step, when the model is where it is trained."""
+        """Return the state of a parameter. It is created at the first step, on the device used for training."""
         if index not in self._state:
-            made = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
-            self._state[index] = {"step": torch.zeros((), device=parameter.device), **made}
+            moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            self._state[index] = {"step": torch.zeros((), device=parameter.device), **moments}
         return self._state[index]
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch.optim has it. A counter is copied: several tensors share it."""
-        state = {at: {**one, "step": one["step"].clone()} for at, one in self._state.items()}
-        return {"state": state}
+        """Return the state in the format of torch.optim. Step counters are copied, because parameters share them."""
+        return {"state": {index: {**state, "step": state["step"].clone()} for index, state in self._state.items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._fused_groups = []
         self._state = {
-            at: {name: value.clone().to(self._parameters[at].device) for name, value in one.items()}
-            for at, one in state_dict["state"].items()
+            index: {name: value.clone().to(self._parameters[index].device) for name, value in state.items()}
+            for index, state in state_dict["state"].items()
         }

@@ -1,9 +1,8 @@
-"""The one training loop, for every task.
+"""The training loop, shared by all tasks.
 
-A step is a function of (seed, step): its batch, its dropout, its rate. The state between steps is the weights, the
-optimizer's moments and a handful of numbers, all of which a checkpoint holds; so a run that is killed at any moment and
-started again ends with the same bits as one that was not.
-"""
+Batch, dropout and learning rate of a step are functions of (seed, step). All other state (weights, optimizer state, a
+few numbers) is in the checkpoint. A run that is killed at any time and resumed therefore ends with bit-identical
+weights."""
 
 import math
 import time
@@ -32,41 +31,41 @@ from headtohead.training.processes import SINGLE_PROCESS, SingleProcess
 LOSS_CHECK_INTERVAL = 10
 DIVERGENCE_FACTOR = 3.0
 EVALUATION_BATCH_SIZE = 16
-"""small enough for the logits of a batch to stay near the processor"""
+"""Small enough for the logits of a batch to fit into the CPU cache."""
 
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """What the loop tells while it runs."""
+    """Progress of a running training, passed to `on_progress`."""
 
     step: int
-    steps: int
+    total_steps: int
     loss: float
-    rate: float
-    """steps per second since this process began"""
+    steps_per_second: float
+    """Since this process started."""
 
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a finished training says of itself. The model holds the weights that were chosen."""
+    """Summary of a finished training. The model holds the selected weights."""
 
     steps: int
     seconds: float
     seconds_per_step: float
     peak_memory: int
     last_loss: float
-    """mean training loss since the last evaluation"""
+    """Mean training loss since the last evaluation."""
     chosen_step: int
     is_stopped_early: bool
     processes: int = 1
-    """that trained it together"""
+    """Number of processes."""
     resharded: tuple[int, ...] = ()
-    """the steps after which their number was changed"""
+    """Steps after which the number of processes changed."""
 
 
 @dataclass
 class Trainer:
-    """One trial being trained: all that a step needs."""
+    """Trains one model: steps, evaluations, checkpoints and early stopping."""
 
     model: nn.Module
     objective: Objective
@@ -75,158 +74,169 @@ class Trainer:
     seed: int
     folder: Path
     tracked_examples: Mapping[str, EvaluationExamples] = field(default_factory=dict)
-    """texts scored along the way, by name: train, validation, and those of `watch`"""
+    """Examples evaluated during training, by name: train, validation and those of `watch`."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    tell: Callable[[TrainingProgress], None] = lambda progress: None
-    ranks: SingleProcess = SINGLE_PROCESS
+    on_progress: Callable[[TrainingProgress], None] = lambda progress: None
+    process: SingleProcess = SINGLE_PROCESS
     tracked_subsets: Mapping[str, tuple[str, NDArray[np.intp]]] = field(default_factory=dict)
-    """some rows of a followed text under a name of their own: which text, and which rows. Nothing is scored twice."""
+    """Subsets of tracked examples with their own metrics: name to (tracked name, row indices)."""
 
     def __post_init__(self) -> None:
         epoch = self.schedule.steps_per_epoch
-        self.steps = self.settings.compute_total_steps(epoch)
+        self.total_steps = self.settings.compute_total_steps(epoch)
         self.evaluate_every = self.settings.compute_eval_interval(epoch)
         self.checkpoint_every = self.settings.compute_checkpoint_interval(epoch)
-        self.optimizer = ScheduledOptimizer(self.model, self.settings, self.steps)
-        self.state = TrainingState(processes=self.ranks.size)
-        self.metrics = self.folder / "metrics.jsonl"
+        self.optimizer = ScheduledOptimizer(self.model, self.settings, self.total_steps)
+        self.state = TrainingState(processes=self.process.world_size)
+        self.metrics_path = self.folder / "metrics.jsonl"
         self.evaluations: dict[str, Evaluation] = {}
-        """the followed texts with the weights as they are, where those were scored"""
+        """Evaluations of the tracked examples with the current weights."""
         self._pending_losses: list[torch.Tensor] = []
         self._best_weights_checksum: str | None = None
-        """checksum of the best weights so far, where they are kept"""
+        """Checksum of the best weights so far, if they are kept."""
 
     def run(self) -> TrainingResult:
-        """Train from the newest checkpoint, or from the start, to the end."""
+        """Train to the end, from the newest checkpoint if there is one."""
         is_new = not self._resume_from_checkpoint()
         self.model.train()
         memory.reset_peak()
-        began, first_step = time.perf_counter(), self.state.step
+        start_time, first_step = time.perf_counter(), self.state.step
         if is_new:
             self._evaluate_tracked_examples()
             self._save_checkpoint()
-        stopped = self._is_patience_exhausted()
-        while self.state.step < self.steps and not stopped:
-            self._step(self.state.step)
+        is_stopped = self._is_patience_exhausted()
+        while self.state.step < self.total_steps and not is_stopped:
+            self._train_step(self.state.step)
             self.state.step += 1
-            if self.state.step % LOSS_CHECK_INTERVAL == 0 or self.state.step == self.steps:
+            if self.state.step % LOSS_CHECK_INTERVAL == 0 or self.state.step == self.total_steps:
                 self._accumulate_losses()
-                done, gone = self.state.step - first_step, time.perf_counter() - began
-                loss = self.state.recent_loss / max(1, self.state.recent_steps)
-                self.tell(TrainingProgress(self.state.step, self.steps, loss, done / gone))
-            at_end = self.state.step == self.steps
-            if at_end or self.state.step % self.evaluate_every == 0:
+                num_steps, elapsed = self.state.step - first_step, time.perf_counter() - start_time
+                loss = self.state.loss_sum / max(1, self.state.num_summed_steps)
+                self.on_progress(TrainingProgress(self.state.step, self.total_steps, loss, num_steps / elapsed))
+            is_last = self.state.step == self.total_steps
+            if is_last or self.state.step % self.evaluate_every == 0:
                 self._evaluate_tracked_examples()
-                stopped = self._is_patience_exhausted()
-            if at_end or stopped or self.state.step % self.checkpoint_every == 0:
+                is_stopped = self._is_patience_exhausted()
+            if is_last or is_stopped or self.state.step % self.checkpoint_every == 0:
                 self._save_checkpoint()
-        return self._load_chosen_weights(stopped and self.state.step < self.steps)
+        return self._load_chosen_weights(is_stopped and self.state.step < self.total_steps)
 
-    def _step(self, step: int) -> None:
-        began = time.perf_counter()
+    def _train_step(self, step: int) -> None:
+        start_time = time.perf_counter()
         self.evaluations.clear()
-        seed_devices(rng.derive_seed(self.seed, "dropout", step, *self.ranks.stream))
+        seed_devices(rng.derive_seed(self.seed, "dropout", step, *self.process.rng_suffix))
         batch = self.schedule.batch(step)
-        loss = self.ranks.backward(self.objective, self.model, batch, self.optimizer.parameters, self.device)
+        loss = self.process.backward(self.objective, self.model, batch, self.optimizer.parameters, self.device)
         self.optimizer.step(step)
         self._pending_losses.append(loss)
-        self.state.seconds += time.perf_counter() - began
+        self.state.seconds += time.perf_counter() - start_time
 
     def _accumulate_losses(self) -> None:
-        """Add up what was not yet added up; one look at the values for several steps."""
-        losses = self.ranks.total(torch.stack(self._pending_losses)).tolist() if self._pending_losses else []
+        """Add pending losses to the running sum. Several steps share one device synchronisation."""
+        losses = self.process.sum_losses(torch.stack(self._pending_losses)).tolist() if self._pending_losses else []
         for offset, loss in enumerate(losses):
             step = self.state.step - len(self._pending_losses) + offset + 1
             if self.state.first_loss is None:
                 self.state.first_loss = loss
             if not math.isfinite(loss):
-                raise DivergedError(self._format_divergence_message(f"the loss is not a number at step {step}"))
-            self.state.recent_loss += loss
-            self.state.recent_steps += 1
+                raise DivergedError(self._format_divergence_message(f"loss is not finite at step {step}"))
+            self.state.loss_sum += loss
+            self.state.num_summed_steps += 1
         self._pending_losses.clear()
 
     def _format_divergence_message(self, problem: str) -> str:
         optimizer = self.settings.optimizer
-        rate = optimizer.options.get("lr", "its default")
+        lr = optimizer.options.get("lr", "the default")
         clip = "" if self.settings.max_grad_norm else ", or clip gradients (training.max_grad_norm = 1.0)"
-        return f"{problem}: try a lower rate than {rate} for {optimizer.kind}, a longer warm-up{clip}"
+        return f"{problem}: try a learning rate below {lr} for {optimizer.kind}, a longer warmup{clip}"
 
     def _evaluate_tracked_examples(self) -> None:
-        """Score the followed texts; note them; keep the best by validation data only."""
+        """Evaluate the tracked examples, write metrics, and update the best step by validation data only."""
         self._accumulate_losses()
         state = self.state
-        if state.recent_steps:
-            loss = state.recent_loss / state.recent_steps
-            self._append_metrics("batches", {"loss": loss, "rate": self.optimizer.inner[0].param_groups[0]["lr"]})
+        if state.num_summed_steps:
+            loss = state.loss_sum / state.num_summed_steps
+            self._append_metrics("batches", {"loss": loss, "rate": self.optimizer.optimizers[0].param_groups[0]["lr"]})
             if state.first_loss is not None and loss > DIVERGENCE_FACTOR * max(state.first_loss, 1e-3):
-                message = f"the loss ran away, from {state.first_loss:.3g} to {loss:.3g} at step {state.step}"
+                message = f"training diverged: loss rose from {state.first_loss:.3g} to {loss:.3g} by step {state.step}"
                 raise DivergedError(self._format_divergence_message(message))
-            state.recent_loss, state.recent_steps = 0.0, 0
+            state.loss_sum, state.num_summed_steps = 0.0, 0
         for name, examples in self.tracked_examples.items():
-            found = self.ranks.evaluate(
+            evaluation = self.process.evaluate(
                 self.model, self.objective, examples.batches(EVALUATION_BATCH_SIZE), self.device
             )
-            self.evaluations[name] = found
-            self._append_metrics(name, summarize_evaluation(found, self.objective.metric))
+            self.evaluations[name] = evaluation
+            self._append_metrics(name, summarize_evaluation(evaluation, self.objective.metric))
             if name == "validation":
-                self._update_best(found.loss if self.settings.metric_for_best_model == "loss" else 1 - found.accuracy)
-        for name, (text, rows) in self.tracked_subsets.items():
-            self._append_metrics(name, summarize_evaluation(self.evaluations[text].pick(rows), self.objective.metric))
+                self._update_best(
+                    evaluation.loss if self.settings.metric_for_best_model == "loss" else 1 - evaluation.accuracy
+                )
+        for name, (tracked_name, rows) in self.tracked_subsets.items():
+            self._append_metrics(
+                name, summarize_evaluation(self.evaluations[tracked_name].pick(rows), self.objective.metric)
+            )
 
     def _append_metrics(self, name: str, scores: dict[str, float]) -> None:
         line = {"step": self.state.step, "split": name, **scores, "seconds": round(self.state.seconds, 3)}
-        if self.ranks.is_main_process:
-            append_jsonl(self.metrics, line)
-        self.state.metrics_lines += 1
+        if self.process.is_main_process:
+            append_jsonl(self.metrics_path, line)
+        self.state.num_metrics_lines += 1
 
     def _update_best(self, score: float) -> None:
-        """Note the lowest score; of equal ones, the first."""
+        """Record the lowest score and, if requested, keep its weights. The first of equal scores wins."""
         state = self.state
         if state.best_score is None or score < state.best_score:
-            state.best_score, state.best_step, state.waited = score, state.step, 0
-            if self.settings.load_best_model_at_end and self.ranks.is_main_process:
-                self._best_weights_checksum = checkpoints.save_weights(self._best(state.step), self.model)
+            state.best_score, state.best_step, state.evaluations_since_best = score, state.step, 0
+            if self.settings.load_best_model_at_end and self.process.is_main_process:
+                self._best_weights_checksum = checkpoints.save_weights(
+                    self._build_best_weights_path(state.step), self.model
+                )
         else:
-            state.waited += 1
+            state.evaluations_since_best += 1
 
-    def _best(self, step: int) -> Path:
+    def _build_best_weights_path(self, step: int) -> Path:
         return self.folder / f"best-{step:06d}.safetensors"
 
     def _is_patience_exhausted(self) -> bool:
-        return self.settings.early_stopping is not None and self.state.waited >= self.settings.early_stopping.patience
+        return (
+            self.settings.early_stopping is not None
+            and self.state.evaluations_since_best >= self.settings.early_stopping.patience
+        )
 
     def _save_checkpoint(self) -> None:
         self._accumulate_losses()
-        self.ranks.check_weights_in_sync(self.optimizer.parameters)
-        if not self.ranks.is_main_process:
+        self.process.check_weights_in_sync(self.optimizer.parameters)
+        if not self.process.is_main_process:
             return
         self.state.peak_memory = max(self.state.peak_memory, memory.read_peak_bytes())
-        self.state.beside = self._collect_file_checksums()
-        checkpoints.save(self.folder, self.model, self.optimizer.tensors(), self.state)
+        self.state.file_checksums = self._collect_file_checksums()
+        checkpoints.save(self.folder, self.model, self.optimizer.collect_state_tensors(), self.state)
         for old in self.folder.glob("best-*.safetensors"):
-            if self.state.best_step is not None and old != self._best(self.state.best_step):
+            if self.state.best_step is not None and old != self._build_best_weights_path(self.state.best_step):
                 old.unlink(missing_ok=True)
 
     def _collect_file_checksums(self) -> dict[str, str]:
-        found = {self.metrics.name: compute_sha256(self.metrics)} if self.metrics.is_file() else {}
+        path = self.metrics_path
+        checksums = {path.name: compute_sha256(path)} if path.is_file() else {}
         if self._best_weights_checksum is not None and self.state.best_step is not None:
-            found[self._best(self.state.best_step).name] = self._best_weights_checksum
-        return found
+            checksums[self._build_best_weights_path(self.state.best_step).name] = self._best_weights_checksum
+        return checksums
 
     def _resume_from_checkpoint(self) -> bool:
-        """Go back to the newest checkpoint, if there is one."""
+        """Restore the newest checkpoint; return whether there is one."""
         tensors = None
-        if self.ranks.is_main_process:
+        if self.process.is_main_process:
             newest = checkpoints.find_latest(self.folder)
             if newest is not None:
                 tensors, self.state = checkpoints.restore(newest, self.model)
-                checkpoints.check_world_size(newest, self.state, self.ranks.size)
-            checkpoints.truncate_lines(self.metrics, self.state.metrics_lines)
+                checkpoints.check_world_size(newest, self.state, self.process.world_size)
+            checkpoints.truncate_lines(self.metrics_path, self.state.num_metrics_lines)
             if newest is not None:
-                checkpoints.verify_checksums(self.folder, self.state.beside, f"at step {self.state.step}")
-                best = self.state.best_step
-                self._best_weights_checksum = None if best is None else self.state.beside.get(self._best(best).name)
-        tensors, self.state = self.ranks.synchronize_start(self.model, tensors, self.state)
+                checkpoints.verify_checksums(self.folder, self.state.file_checksums, f"at step {self.state.step}")
+                if (best := self.state.best_step) is not None:
+                    name = self._build_best_weights_path(best).name
+                    self._best_weights_checksum = self.state.file_checksums.get(name)
+        tensors, self.state = self.process.synchronize_start(self.model, tensors, self.state)
         if tensors is not None:
             self.optimizer.load_state_tensors(tensors)
         return tensors is not None
@@ -238,11 +248,11 @@ class Trainer:
             if chosen != state.best_step:
                 self.evaluations.clear()
             chosen = state.best_step
-            if self.ranks.is_main_process:
+            if self.process.is_main_process:
                 checkpoints.verify_checksums(self.folder, self._collect_file_checksums(), f"at step {chosen}")
-                tensors = checkpoints.read_weights(self._best(chosen))
-                checkpoints.load_tensors(self.model, tensors, str(self._best(chosen)))
-            self.ranks.broadcast_weights(self.model)
+                tensors = checkpoints.read_weights(self._build_best_weights_path(chosen))
+                checkpoints.load_tensors(self.model, tensors, str(self._build_best_weights_path(chosen)))
+            self.process.broadcast_weights(self.model)
         return TrainingResult(
             steps=state.step,
             seconds=state.seconds,
@@ -256,15 +266,11 @@ class Trainer:
         )
 
     def _read_last_loss(self) -> float:
-        losses = [line["loss"] for line in read_jsonl(self.metrics) if line["split"] == "batches"]
+        losses = [line["loss"] for line in read_jsonl(self.metrics_path) if line["split"] == "batches"]
         return float(losses[-1]) if losses else math.nan
 
 
 def summarize_evaluation(evaluation: Evaluation, metric: str) -> dict[str, float]:
-    """An evaluation as it is written down."""
-    shown = {"loss": evaluation.loss, "count": int(evaluation.counts.sum())}
-    return (
-        {**shown, "perplexity": evaluation.perplexity}
-        if metric == "perplexity"
-        else {**shown, "accuracy": evaluation.accuracy}
-    )
+    """Return the metrics of an evaluation as written to metrics.jsonl."""
+    metrics = {"loss": evaluation.loss, "count": int(evaluation.counts.sum())}
+    return {**metrics, metric: evaluation.perplexity if metric == "perplexity" else evaluation.accuracy}

@@ -1,8 +1,7 @@
-"""Optimizers and schedules by name. Each function's keyword-only arguments are its options.
+"""Optimizers and learning-rate schedules by name. Keyword-only arguments of each function are its options.
 
-Weight decay is applied to matrices only, never to biases, norms and the like. Tensors may have a share of the rate of
-their own (layer-wise rates): they go into groups of their own, for every optimizer.
-"""
+Weight decay applies to matrices only, not to biases and norms. With per-parameter learning-rate multipliers (layer-wise
+decay), parameters are split into groups by multiplier, for every optimizer."""
 
 import math
 import re
@@ -18,31 +17,31 @@ from headtohead.errors import DeviceError, ValidationIssue, suggest
 from headtohead.nn.parts.registry import validate_options
 from headtohead.pretrained.classifier import EncoderClassifier
 from headtohead.training.devices import is_bfloat16_usable
-from headtohead.training.fused_adam import FusedAdam
+from headtohead.training.fused_adam import FusedAdam, create_adam
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 LrMultipliers = Mapping[str, float]
-"""what share of the rate a tensor is trained with, by name; full unless named"""
+"""Learning-rate multiplier by parameter name; 1 unless listed."""
 ParamGroups = list[dict[str, Any]]
 AnyOptimizer = Optimizer | FusedAdam
 NO_LR_MULTIPLIERS: LrMultipliers = {}
 LAYER_PARAMETER_PATTERN = re.compile(r"(^|\.)(layers?|blocks?|h)\.\d+\.")
-"""the names of what lies inside the layers, ours and those of the libraries"""
+"""Matches parameters inside the layers, of our models and of the usual libraries."""
 
 
 def _build_param_groups(
     named_parameters: NamedParameters, lr_multipliers: LrMultipliers, lr: float, weight_decay: float
 ) -> ParamGroups:
-    """Matrices, which decay, and the rest, which does not; one pair for each share of the rate."""
-    by_share: dict[float, tuple[list[nn.Parameter], list[nn.Parameter]]] = {}
+    """Return two groups per multiplier: matrices with weight decay, and other parameters without."""
+    by_multiplier: dict[float, tuple[list[nn.Parameter], list[nn.Parameter]]] = {}
     for name, parameter in named_parameters:
         if parameter.requires_grad:
-            matrices, rest = by_share.setdefault(lr_multipliers.get(name, 1.0), ([], []))
+            matrices, rest = by_multiplier.setdefault(lr_multipliers.get(name, 1.0), ([], []))
             (matrices if parameter.dim() > 1 else rest).append(parameter)
     groups = []
-    for share, (matrices, rest) in by_share.items():
-        groups.append({"params": matrices, "weight_decay": weight_decay, "lr": lr * share})
-        groups.append({"params": rest, "weight_decay": 0.0, "lr": lr * share})
+    for multiplier, (matrices, rest) in by_multiplier.items():
+        groups.append({"params": matrices, "weight_decay": weight_decay, "lr": lr * multiplier})
+        groups.append({"params": rest, "weight_decay": 0.0, "lr": lr * multiplier})
     return [group for group in groups if group["params"]]
 
 
@@ -59,10 +58,10 @@ def adamw(
     eps: float = 1e-8,
     weight_decay: float = 0.01,
 ) -> list[AnyOptimizer]:
-    """Loshchilov and Hutter 2019, arXiv:1711.05101."""
+    """AdamW. After Loshchilov and Hutter 2019, arXiv:1711.05101."""
     first, second = betas
     groups = _build_param_groups(named_parameters, lr_multipliers, lr, weight_decay)
-    return [FusedAdam(groups, betas=(first, second), eps=eps, decoupled_weight_decay=True)]
+    return [create_adam(groups, betas=(first, second), eps=eps, decoupled_weight_decay=True)]
 
 
 def adam(
@@ -74,10 +73,10 @@ def adam(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
 ) -> list[AnyOptimizer]:
-    """Kingma and Ba 2015, arXiv:1412.6980."""
+    """Adam. After Kingma and Ba 2015, arXiv:1412.6980."""
     first, second = betas
     groups = _build_param_groups(named_parameters, lr_multipliers, lr, weight_decay)
-    return [FusedAdam(groups, betas=(first, second), eps=eps)]
+    return [create_adam(groups, betas=(first, second), eps=eps)]
 
 
 def sgd(
@@ -88,7 +87,7 @@ def sgd(
     momentum: float = 0.0,
     weight_decay: float = 0.0,
 ) -> list[AnyOptimizer]:
-    """Plain gradient descent, with momentum if asked."""
+    """Stochastic gradient descent, optionally with momentum."""
     named_parameters = list(named_parameters)
     groups = _build_param_groups(named_parameters, lr_multipliers, lr, weight_decay)
     return [torch.optim.SGD(groups, lr=lr, momentum=momentum, fused=_can_use_fused_kernel(named_parameters))]
@@ -102,7 +101,7 @@ def adagrad(
     eps: float = 1e-10,
     weight_decay: float = 0.0,
 ) -> list[AnyOptimizer]:
-    """Duchi et al. 2011."""
+    """Adagrad. After Duchi et al. 2011."""
     return [
         torch.optim.Adagrad(_build_param_groups(named_parameters, lr_multipliers, lr, weight_decay), lr=lr, eps=eps)
     ]
@@ -117,11 +116,11 @@ def muon(
     weight_decay: float = 0.1,
     adamw_lr: float = 1e-3,
 ) -> list[AnyOptimizer]:
-    """Orthogonalised momentum for the matrices inside the layers, AdamW for the rest. After Jordan 2024."""
+    """Muon (orthogonalised momentum) for matrices inside the layers, AdamW for the rest. After Jordan 2024."""
     named_parameters = [(name, p) for name, p in named_parameters if p.requires_grad]
     if not hasattr(torch.optim, "Muon"):
-        raise DeviceError(f"muon needs torch 2.9 or newer; this is {torch.__version__}")
-    # The outer layers are matrices too, but not of the kind that Muon is made for: rows are looked up, not mixed.
+        raise DeviceError(f"muon needs torch 2.9 or newer, found {torch.__version__}")
+    # Embedding and output layers are matrices too, but Muon is not meant for them.
     inner = [(n, p) for n, p in named_parameters if p.dim() == 2 and LAYER_PARAMETER_PATTERN.search(n)]
     outer = [(n, p) for n, p in named_parameters if not (p.dim() == 2 and LAYER_PARAMETER_PATTERN.search(n))]
     rest = adamw(outer, lr_multipliers, lr=adamw_lr) if outer else []
@@ -135,25 +134,25 @@ OPTIMIZERS: dict[str, Callable[..., list[AnyOptimizer]]] = {f.__name__: f for f 
 
 
 def constant(step: int, total_steps: int, *, warmup: int = 0) -> float:
-    """The full rate, after a linear warm-up."""
+    """Return 1, after a linear warmup."""
     return min(1.0, (step + 1) / (warmup + 1))
 
 
 def cosine(step: int, total_steps: int, *, warmup: int = 0, final: float = 0.0) -> float:
-    """Down along half a cosine to `final` of the full rate."""
-    left = 0.5 * (1 + math.cos(math.pi * _compute_decay_progress(step, total_steps, warmup)))
-    return constant(step, total_steps, warmup=warmup) * (final + (1 - final) * left)
+    """Decay along half a cosine to the fraction `final`, after a linear warmup."""
+    remaining = 0.5 * (1 + math.cos(math.pi * _compute_decay_progress(step, total_steps, warmup)))
+    return constant(step, total_steps, warmup=warmup) * (final + (1 - final) * remaining)
 
 
 def linear(step: int, total_steps: int, *, warmup: int = 0, final: float = 0.0) -> float:
-    """Down along a line to `final` of the full rate."""
+    """Decay linearly to the fraction `final`, after a linear warmup."""
     return constant(step, total_steps, warmup=warmup) * (
         final + (1 - final) * (1 - _compute_decay_progress(step, total_steps, warmup))
     )
 
 
 def _compute_decay_progress(step: int, total_steps: int, warmup: int) -> float:
-    """What share of the way after the warm-up is behind us."""
+    """Return the completed fraction of the steps after warmup."""
     return min(1.0, max(0, step - warmup) / max(1, total_steps - warmup))
 
 
@@ -161,77 +160,75 @@ LR_SCHEDULES: dict[str, Callable[..., float]] = {f.__name__: f for f in (constan
 
 
 class ScheduledOptimizer:
-    """The optimizers of one model with their schedule: what the loop steps."""
+    """The optimizers of one model, with gradient clipping and a learning-rate schedule."""
 
     def __init__(self, model: nn.Module, training: training.TrainingConfig, total_steps: int) -> None:
-        shares = model.shares() if isinstance(model, EncoderClassifier) else NO_LR_MULTIPLIERS
-        make = OPTIMIZERS[training.optimizer.kind]
-        self.inner = make(model.named_parameters(), shares, **training.optimizer.options)
+        multipliers = model.compute_lr_multipliers() if isinstance(model, EncoderClassifier) else NO_LR_MULTIPLIERS
+        create = OPTIMIZERS[training.optimizer.kind]
+        self.optimizers = create(model.named_parameters(), multipliers, **training.optimizer.options)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.base_lrs = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.inner]
-        self.schedule, self.options = LR_SCHEDULES[training.schedule.kind], training.schedule.options
-        self.clip, self.steps = training.max_grad_norm, total_steps
-        self._unsure = training.optimizer.kind == "muon"
+        self.base_lrs = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
+        self.lr_schedule, self.lr_schedule_options = LR_SCHEDULES[training.schedule.kind], training.schedule.options
+        self.max_grad_norm, self.total_steps = training.max_grad_norm, total_steps
+        self._needs_bfloat16_check = training.optimizer.kind == "muon"
 
     def _check_bfloat16(self) -> None:
-        """Asked before the first step and not before: workers are given an environment in which it works."""
+        """Raise DeviceError if bfloat16 crashes here. Checked at the first step, because workers get the workaround."""
         if any(p.device.type == "cpu" for p in self.parameters) and not is_bfloat16_usable():
             raise DeviceError(
-                "muon multiplies in bfloat16, which kills the process on this machine; set "
-                "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before starting (`h2h doctor` says more)"
+                "muon uses bfloat16, which crashes on this machine; set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before "
+                "starting (`h2h doctor` reports details)"
             )
-        self._unsure = False
+        self._needs_bfloat16_check = False
 
     def step(self, step: int) -> None:
-        """Go down, at the rate of this step, and forget the gradients."""
-        if self._unsure:
+        """Apply one optimizer step at this step's learning rate, then clear gradients."""
+        if self._needs_bfloat16_check:
             self._check_bfloat16()
-        if self.clip is not None:
-            nn.utils.clip_grad_norm_(self.parameters, self.clip)
-        factor = self.schedule(step, self.steps, **self.options)
-        for optimizer, rates in zip(self.inner, self.base_lrs, strict=True):
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * factor
+        if self.max_grad_norm is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
+        factor = self.lr_schedule(step, self.total_steps, **self.lr_schedule_options)
+        for optimizer, base_lrs in zip(self.optimizers, self.base_lrs, strict=True):
+            for group, base_lr in zip(optimizer.param_groups, base_lrs, strict=True):
+                group["lr"] = base_lr * factor
             optimizer.step()
             optimizer.zero_grad()
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The state as named tensors, for a checkpoint."""
-        found = {}
-        for i, optimizer in enumerate(self.inner):
+    def collect_state_tensors(self) -> dict[str, Tensor]:
+        """Return the optimizer state as named tensors, for a checkpoint."""
+        tensors = {}
+        for i, optimizer in enumerate(self.optimizers):
             for index, state in optimizer.state_dict()["state"].items():
                 for name, value in state.items():
                     if value is not None:
-                        found[f"{i}.{index}.{name}"] = torch.as_tensor(value)
-        return found
+                        tensors[f"{i}.{index}.{name}"] = torch.as_tensor(value)
+        return tensors
 
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
-        for i, optimizer in enumerate(self.inner):
+        """Load the state that `collect_state_tensors` returned."""
+        for i, optimizer in enumerate(self.optimizers):
             state: dict[int, dict[str, Tensor]] = {}
-            for place, value in tensors.items():
-                which, index, name = place.split(".", 2)
-                if int(which) == i:
+            for key, value in tensors.items():
+                optimizer_index, index, name = key.split(".", 2)
+                if int(optimizer_index) == i:
                     state.setdefault(int(index), {})[name] = value
             optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
 def check_training_options(training: dict[str, Any]) -> list[ValidationIssue]:
-    """Do the optimizer and the schedule of an experiment file exist, and do their options fit?"""
-    faults = []
-    tables: tuple[tuple[str, dict[str, Callable[..., Any]]], ...] = (
-        ("optimizer", OPTIMIZERS),
-        ("schedule", LR_SCHEDULES),
-    )
-    for slot, known in tables:
+    """Return the issues of the optimizer and schedule of an experiment file: unknown names or options."""
+    issues = []
+    registries: dict[str, dict[str, Callable[..., Any]]] = {"optimizer": OPTIMIZERS, "schedule": LR_SCHEDULES}
+    for slot, registry in registries.items():
         if slot not in training:
             continue
         try:
-            choice = base.ComponentConfig.model_validate(training[slot])
+            config = base.ComponentConfig.model_validate(training[slot])
         except ValueError:
             continue
-        if choice.kind not in known:
-            message, allowed = f"unknown {slot} {choice.kind!r}", tuple(known)
-            faults.append(ValidationIssue(f"training.{slot}", message, allowed, suggest(choice.kind, allowed)))
+        if config.kind not in registry:
+            message, allowed = f"unknown {slot} {config.kind!r}", tuple(registry)
+            issues.append(ValidationIssue(f"training.{slot}", message, allowed, suggest(config.kind, allowed)))
         else:
-            faults += validate_options(known[choice.kind], choice.options, f"training.{slot}")
-    return faults
+            issues += validate_options(registry[config.kind], config.options, f"training.{slot}")
+    return issues

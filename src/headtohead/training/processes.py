@@ -1,5 +1,5 @@
-"""What the loop asks of the processes that train one model together. Here the answers of one that is alone, which cost
-nothing; those of several are in `distributed`."""
+"""The operations that processes training one model do together, for a single process; `distributed` has those of
+several."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ NamedTensors = dict[str, Tensor]
 
 
 class SingleProcess:
-    """One process: nothing to share, nobody to ask."""
+    """A single process: every collective operation is a no-op."""
 
-    rank, size = 0, 1
-    stream: tuple[str | int, ...] = ()
-    """what the names of random streams have at their end, for each process to have its own"""
+    rank, world_size = 0, 1
+    rng_suffix: tuple[str | int, ...] = ()
+    """Appended to the labels of random streams, so that each process has its own."""
 
     @property
     def is_main_process(self) -> bool:
         return self.rank == 0
 
-    def place(self, device: torch.device) -> torch.device:
-        """The device of this process."""
+    def select_device(self, device: torch.device) -> torch.device:
+        """Return the device of this process."""
         return device
 
     def backward(
@@ -40,42 +40,42 @@ class SingleProcess:
         parameters: Sequence[nn.Parameter],
         device: torch.device,
     ) -> Tensor:
-        """Gradients of the whole batch; gives this process's part of the loss."""
+        """Compute the gradients of the whole batch; return this process's share of the loss."""
         loss = objective.loss(model, batch.to(device))
         loss.backward()
         return loss.detach()
 
-    def total(self, losses: Tensor) -> Tensor:
-        """The losses, from everybody's parts of them."""
+    def sum_losses(self, losses: Tensor) -> Tensor:
+        """Return the sum of the losses over all processes."""
         return losses
 
     def evaluate(
         self, model: nn.Module, objective: Objective, batches: Iterable[Batch], device: torch.device
     ) -> Evaluation:
-        """Every example's scores, on all processes."""
+        """Return the scores of all examples, in every process."""
         return evaluate(model, objective, batches, device)
 
     def synchronize_start(
         self, model: nn.Module, optimizer_tensors: NamedTensors | None, state: TrainingState
     ) -> tuple[NamedTensors | None, TrainingState]:
-        """Everybody as the first: weights, the optimizer's tensors (None at the start), state."""
+        """Copy weights, optimizer tensors (None at the start) and state from the main process to all others."""
         return optimizer_tensors, state
 
     def broadcast_weights(self, model: nn.Module) -> None:
-        """The first one's weights for everybody."""
+        """Copy the weights of the main process to all others."""
 
     def check_weights_in_sync(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Is everybody's model the same?"""
+        """Raise RequestError if the weights differ between processes."""
 
 
 SINGLE_PROCESS = SingleProcess()
 
 
 def check_rows_independent(model: nn.Module) -> None:
-    """Rows that see each other cannot be spread over processes."""
-    sees = isinstance(model, Transformer) and "batch-independence" in model.violates
-    if sees or any(isinstance(one, nn.modules.batchnorm._BatchNorm) for one in model.modules()):
+    """Raise RequestError if rows of a batch depend on each other and cannot be split over processes."""
+    mixes_rows = isinstance(model, Transformer) and "batch-independence" in model.violates
+    if mixes_rows or any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
         raise RequestError(
-            "this model lets the rows of a batch see each other, so they cannot be spread over processes; train it "
-            "with one: h2h run"
+            "rows of a batch depend on each other in this model, so it cannot be trained on several processes; train "
+            "it on one: h2h run"
         )

@@ -48,7 +48,7 @@ def run_trial(
     for file in trial.use:
         registry.load_part_file(file)
     task, dataset = get_task(trial.task), prepare_dataset(trial.data, trial.task)
-    placement = ranks.place(devices.select_device(device))
+    placement = ranks.select_device(devices.select_device(device))
     started = time.perf_counter()
     model, training = build_training(trial, dataset, folder, placement, on_progress, ranks=ranks, model_size=model_size)
     training_result = training.run()
@@ -110,7 +110,7 @@ def build_training(
         ranks,
         find_unseen_rows(trial, dataset),
     )
-    if ranks.size > 1:
+    if ranks.world_size > 1:
         check_rows_independent(model)
     if ranks.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
@@ -121,8 +121,8 @@ def build_training(
         start = {
             "schema": SCHEMA_VERSION,
             "tensors": compute_tensor_hashes(model),
-            "schedule": batches.digest(training.steps),
-            "steps": training.steps,
+            "schedule": batches.digest(training.total_steps),
+            "steps": training.total_steps,
             "steps_per_epoch": batches.steps_per_epoch,
             "vocabulary": dataset.tokenizer.vocab_size,
             "classes": dataset.num_classes,
@@ -169,14 +169,14 @@ def estimate_seconds(trial: Trial, folder: Path, *, num_steps: int = 3) -> float
     model, training = build_training(trial, dataset, folder, devices.select_device("auto"), with_dependencies=False)
     model.train()
     num_threads = devices.set_num_threads(1)  # as in a worker
-    training._step(0)
+    training._train_step(0)
     started = time.perf_counter()
     for step in range(num_steps):
-        training._step(step)
+        training._train_step(step)
     seconds_per_step = (time.perf_counter() - started) / num_steps
     devices.set_num_threads(num_threads)
     num_examples = sum(examples.count / examples.stride for examples in training.tracked_examples.values())
-    num_evaluations = 2 + training.steps // training.evaluate_every
+    num_evaluations = 2 + training.total_steps // training.evaluate_every
     # An evaluation is a forward pass: about a third of the cost of a training step per row.
     evaluation_steps = num_evaluations * num_examples / trial.training.batch_size / 3
-    return (training.steps + evaluation_steps) * seconds_per_step
+    return (training.total_steps + evaluation_steps) * seconds_per_step
