@@ -140,7 +140,9 @@ def test_early_stop_stops(small, tmp_path):
 
 def test_divergence_ends_with_a_plain_statement_and_what_to_try(small, tmp_path):
     trial = config_loading.build_trial(small(training={"optimizer": {"kind": "sgd", "lr": 1e30}}), "baseline", 0)
-    with pytest.raises(DivergedError, match=r"loss is not finite at step \d+: try a learning rate below 1e\+30 for sgd"):
+    with pytest.raises(
+        DivergedError, match=r"loss is not finite at step \d+: try a learning rate below 1e\+30 for sgd"
+    ):
         run_trial(trial, tmp_path / "run")
 
 

@@ -50,8 +50,12 @@ def train_encoder(
         if not (folder / "result.json").is_file():
 
             def report(progress: TrainingProgress) -> None:
-                seconds = (progress.steps - progress.step) / progress.rate if progress.rate else None
-                on_progress(ProgressUpdate("pre-training the encoder", progress.step, progress.steps, seconds))
+                seconds = (
+                    (progress.total_steps - progress.step) / progress.steps_per_second
+                    if progress.steps_per_second
+                    else None
+                )
+                on_progress(ProgressUpdate("pre-training the encoder", progress.step, progress.total_steps, seconds))
 
             run_trial(encoder_trial, folder, on_progress=report)
     return folder
