@@ -131,7 +131,7 @@ def a_against_a(name: str, one: np.ndarray, other: np.ndarray, weights: np.ndarr
             metric="perplexity",
             equivalence_margin=MATTERS,
         )
-        words.append(verdict.word)
+        words.append(verdict.outcome)
         excluded += not verdict.interval[0] <= 0 <= verdict.interval[1]
     false = sum(word in ("helped", "hurt") for word in words)
     low, high = stats.binomtest(excluded, AA_EXPERIMENTS).proportion_ci()
@@ -163,7 +163,7 @@ def auto_against_auto(name: str, one: np.ndarray, other: np.ndarray, weights: np
             )
             if is_settled([verdict]):
                 break
-        words.append(verdict.word)
+        words.append(verdict.outcome)
         used.append(look)
     false = sum(word in ("helped", "hurt") for word in words)
     return {
@@ -209,10 +209,12 @@ def main() -> None:
         ResampledSimulation("language model: other streams", [second - first], [weights]),
         ResampledSimulation("language model: alibi", [alibi - first[:100]], [weights]),
         ResampledSimulation("classifier: no positions", [bare - guessed], [ones]),
-        SyntheticSimulation("synthetic: seeds dominate", of_seeds=1.0, of_examples=0.2, residual_std=0.2),
-        SyntheticSimulation("synthetic: examples dominate", of_seeds=0.2, of_examples=1.0, residual_std=0.2),
-        SyntheticSimulation("synthetic: heavy tails", shape="heavy"),
-        SyntheticSimulation("synthetic: skewed, unequal lengths", shape="skewed", lengths=True),
+        SyntheticSimulation("synthetic: seeds dominate", seed_std=1.0, example_std=0.2, residual_std=0.2),
+        SyntheticSimulation("synthetic: examples dominate", seed_std=0.2, example_std=1.0, residual_std=0.2),
+        SyntheticSimulation("synthetic: heavy tails", example_distribution="heavy"),
+        SyntheticSimulation(
+            "synthetic: skewed, unequal lengths", example_distribution="skewed", has_variable_lengths=True
+        ),
     ]
     rows = [row for world in worlds for row in calibrate_fixed_seeds(world, num_experiments=asked.experiments)]
     auto = [row for world in worlds for row in calibrate_sequential(world, num_experiments=asked.experiments)]
@@ -223,7 +225,7 @@ def main() -> None:
 def page(null: list[dict[str, Any]], rows: list[Any], auto: list[Any], first: np.ndarray, weights: np.ndarray) -> str:
     losses = first.sum(1) / weights.sum()
     spread = float(np.exp(losses.std(ddof=1)) - 1)
-    measured = [row for row in rows if not row.world.startswith("synthetic")]
+    measured = [row for row in rows if not row.simulation.startswith("synthetic")]
     covered = [row.coverage for row in measured]
     error = 1.96 * math.sqrt(0.95 * 0.05 / rows[0].experiments)
     return PAGE.format(

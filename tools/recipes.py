@@ -198,7 +198,7 @@ def _section(name: str, experiment: experiment.Experiment) -> str:
         return "\n".join([*lines, "No full run on the original data yet.", ""])
     lines += [f"Figures: {found['corpus']['origin']}; {found['seeds']} seeds.", "", *_results(found), ""]
     said = (*distillation_tables.build_headline_verdicts(found), *found["verdicts"])
-    lines += [f"- {row['sentence']}" for row in said] + [""]
+    lines += [f"- {row['summary']}" for row in said] + [""]
     if found.get("search"):
         lines += [" ".join(phrasing.describe_search(found)), ""]
     for made in (

@@ -131,7 +131,7 @@ def test_one_text_is_a_prompt_without_intervals(model: Path, tmp_path: Path) -> 
     )
     assert [prompt["text"] for prompt in found["prompts"]] == ["Ryan ran."]
     assert all(figure["interval"] is None for of in found["figures"].values() for figure in of.values())
-    assert {pair["word"] for pair in found["pairs"]} == {"cannot tell"}
+    assert {pair["outcome"] for pair in found["pairs"]} == {"cannot tell"}
     assert found["people"] == {}
 
 

@@ -136,7 +136,7 @@ def test_judge_gives_verdicts_words_and_a_picture_for_scores_from_elsewhere(h2h,
     assert "new: helped" in out
     assert "<svg" in (tmp_path / "forest.svg").read_text()
     (row,) = json.loads(h2h("judge", file, *options, "--json")[1])
-    assert row["word"] == "helped"
+    assert row["outcome"] == "helped"
     assert row["effect"] == pytest.approx(-0.5)
     code, _, err = h2h("judge", file)
     assert code == 2

@@ -209,7 +209,7 @@ def test_an_experiment_leaves_the_whole_table(distil, tmp_path, capsys):
     assert len(found["side_by_side"]) == 3
     assert set(found["side_by_side"][0]["written"]) == set(found["figures"])
     assert found["claims"][0]["answer"] in ("holds", "does not hold", "cannot tell")
-    assert found["claims"][0]["word"] is not None
+    assert found["claims"][0]["outcome"] is not None
     starts = [read_json(tmp_path / "runs" / name / "seed-0" / "start.json") for name in ("baseline", "taught")]
     assert starts[0]["schedule"] == starts[1]["schedule"]
     assert starts[0]["tensors"] == starts[1]["tensors"]
@@ -264,11 +264,11 @@ def test_pairs_are_judged_by_document_and_seed():
         for row in evaluation.compare_systems([teacher, before, people, taught], "rouge-1")
     }
     assert len(rows) == 6
-    assert rows["before", "teacher"]["word"] == "hurt"
+    assert rows["before", "teacher"]["outcome"] == "hurt"
     assert rows["before", "teacher"]["effect"] == pytest.approx(-0.2)
-    assert rows["baseline", "before"]["word"] == "helped"
-    assert rows["taught", "teacher"]["word"] == "hurt"
-    assert rows["taught", "baseline"]["word"] == "no practical difference"
+    assert rows["baseline", "before"]["outcome"] == "helped"
+    assert rows["taught", "teacher"]["outcome"] == "hurt"
+    assert rows["taught", "baseline"]["outcome"] == "no practical difference"
     assert rows["taught", "baseline"]["seeds"] == 3
     claim = distillation.DistillationClaim(source="D", says="", who="teacher", against="taught", expects="helped")
     assert evaluation.evaluate_claim(claim, list(rows.values()))["answer"] == "holds"

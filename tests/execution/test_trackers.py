@@ -179,7 +179,7 @@ def test_a_tracker_holds_what_the_run_folders_hold_and_nothing_twice(finished, t
         assert values[run, step, name] == pytest.approx(value, rel=1e-6)
     assert "model.position" in words
     (row,) = read_json(finished / "findings.json")["verdicts"]
-    assert row["sentence"] in words.replace("\\u00b1", "±")
+    assert row["summary"] in words.replace("\\u00b1", "±")
     assert any("final/test/perplexity" in name for _, _, name, _ in points) or "final/test/perplexity" in words
     assert not offline.exists(), offline.read_text()
 

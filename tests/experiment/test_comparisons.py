@@ -24,7 +24,7 @@ def test_a_comparison_is_judged_against_its_own_baseline(small, tmp_path):
     gone = [fast / slow for fast, slow in zip(by_name["fast"], by_name["slow"], strict=True)]
     assert min(gone) - 1 <= row["effect"] <= max(gone) - 1
     among, plain = found["claims"]
-    assert among["effect"] == row["effect"] and among["word"] == row["word"]
+    assert among["effect"] == row["effect"] and among["outcome"] == row["outcome"]
     assert plain["effect"] == next(v for v in found["verdicts"] if v["variant"] == "fast")["effect"] != among["effect"]
 
 

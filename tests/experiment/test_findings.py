@@ -48,12 +48,12 @@ def copy_of(results, tmp_path: Path) -> Path:
 
 def test_verdicts_are_plain_objects_in_the_order_of_the_file(finished):
     assert [v.variant for v in finished.verdicts] == ["alibi", "future", "two"]
-    assert all(v.seeds == 3 for v in finished.verdicts if v.word != "not comparable")
+    assert all(v.seeds == 3 for v in finished.verdicts if v.outcome != "not comparable")
     assert {row["variant"] for row in finished.rows()} == {"baseline", "alibi", "future", "two"}
 
 
 def test_a_variant_that_reads_the_future_is_not_comparable(finished):
-    words = {v.variant: (v.word, v.reason) for v in finished.verdicts}
+    words = {v.variant: (v.outcome, v.reason) for v in finished.verdicts}
     assert words["future"] == ("not comparable", "reads the future")
     assert words["alibi"][0] != "not comparable"
 
@@ -90,7 +90,7 @@ def test_unpaired_variants_are_not_comparable(finished, tmp_path):
     raw["schedule"] = "other"
     start.write_text(json.dumps(raw))
     (alibi, *_) = findings.compute_findings(open_runs(folder), check_files=False)["verdicts"]
-    assert alibi["word"] == "not comparable"
+    assert alibi["outcome"] == "not comparable"
     assert "other batches" in alibi["reason"]
 
 
@@ -159,10 +159,10 @@ def test_verify_names_every_file_that_was_edited(finished, tmp_path):
 def test_verify_sees_edited_findings(finished, tmp_path):
     folder = copy_of(finished, tmp_path)
     raw = json.loads((folder / "findings.json").read_text())
-    raw["verdicts"][0]["word"] = "helped" if raw["verdicts"][0]["word"] != "helped" else "hurt"
+    raw["verdicts"][0]["outcome"] = "helped" if raw["verdicts"][0]["outcome"] != "helped" else "hurt"
     (folder / "findings.json").write_text(json.dumps(raw))
     failed = [c.place for c in verify.verify_experiment(folder) if not c.passed]
-    assert failed == ["findings.json", "findings.json: verdicts[0].word"]
+    assert failed == ["findings.json", "findings.json: verdicts[0].outcome"]
 
 
 def test_verify_sees_an_edited_report(finished, tmp_path):
@@ -192,7 +192,7 @@ def test_other_tokens_are_compared_per_byte_of_the_same_text(tmp_path, text_fold
     outcome = run_experiment.run_experiment(h2h.experiment_from_dict(raw, "tokens"), tmp_path / "runs", num_workers=2)
     assert outcome.findings is not None
     (verdict,) = outcome.findings["verdicts"]
-    assert "per byte" in verdict["sentence"]
+    assert "per byte" in verdict["summary"]
     size = len((text_folder / "test.txt").read_bytes())
     scores = open_runs(tmp_path / "runs").run("baseline", 0).scores
     other = open_runs(tmp_path / "runs").run("baseline", 1).scores
@@ -235,4 +235,4 @@ def test_a_leak_moves_the_verdict_to_unseen_rows(tmp_path, rows_folder):
     assert any(row["passed"] is False and "40 of 60" in row["observation"] for row in found["data_audits"])
     assert found["confusion"]["labels"] == ["builder", "other"]
     unseen = [value for _, value in found["results"]["none"]["test, unseen rows"]]
-    assert found["verdicts"][0]["mean"] == pytest.approx(sum(unseen) / 2)
+    assert found["verdicts"][0]["variant_mean"] == pytest.approx(sum(unseen) / 2)

@@ -134,6 +134,6 @@ def test_auto_seeds_stop_when_it_is_settled(small, tmp_path):
     outcome = run_experiment.run_experiment(experiment, tmp_path / "runs", num_workers=2)
     assert outcome.findings is not None
     (verdict,) = outcome.findings["verdicts"]
-    assert verdict["word"] == "hurt"
+    assert verdict["outcome"] == "hurt"
     assert verdict["seeds"] < 8
     assert outcome.findings["looks"] == [3, 5, 8]

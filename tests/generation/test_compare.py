@@ -124,7 +124,7 @@ def test_pairing_by_prompt_sees_what_the_noise_of_prompts_would_hide() -> None:
     assert own[0] is not None and own[1] is not None and own[0].interval and own[1].interval
     assert own[1].interval[1] > own[0].interval[0], "side by side the intervals overlap"
     (pair,) = judge_strategy_pairs("perplexity", columns)
-    assert (pair.strategy, pair.against, pair.word) == ("likelier", "sample", "helped")
+    assert (pair.strategy, pair.against, pair.outcome) == ("likelier", "sample", "helped")
     assert pair.interval[0] < pair.effect < pair.interval[1] < 0
     assert pair.effect == pytest.approx(math.expm1(-0.1), abs=0.02)
 
@@ -138,7 +138,7 @@ def test_a_pair_is_judged_as_verdict_judges_it() -> None:
         for rows in (one, other)
     ]
     (judged,) = verdict_compare(scores[0], {"b": scores[1]}, metric="perplexity", equivalence_margin=0.01)
-    assert (pair.word, pair.level) == (judged.word, judged.level)
+    assert (pair.outcome, pair.adjusted_confidence) == (judged.outcome, judged.adjusted_confidence)
     assert pair.interval == pytest.approx(judged.interval)
     assert pair.effect == pytest.approx(judged.effect)
 
@@ -147,7 +147,7 @@ def test_intervals_hold_for_all_pairs_at_once() -> None:
     columns = {name: column(0.01 * i, seed=i) for i, name in enumerate("abcd")}
     found = judge_strategy_pairs("bits", columns)
     assert len(found) == 6
-    assert {round(one.level, 6) for one in found} == {round(1 - 0.05 / 6, 6)}
+    assert {round(one.adjusted_confidence, 6) for one in found} == {round(1 - 0.05 / 6, 6)}
     (alone,) = judge_strategy_pairs("bits", {name: columns[name] for name in "ab"})
     (same,) = [one for one in found if (one.strategy, one.against) == ("b", "a")]
     assert same.interval[1] - same.interval[0] > alone.interval[1] - alone.interval[0]
@@ -157,18 +157,18 @@ def test_which_side_is_better_depends_on_the_measure() -> None:
     for name, word in (("distinct-2", "helped"), ("self-bleu", "hurt"), ("nearness", "helped"), ("bits", "hurt")):
         size = {"self-bleu": 10, "nearness": 10}.get(name, 0.3)
         (pair,) = judge_strategy_pairs(name, {"a": column(0, seed=1), "b": column(size, seed=2)})
-        assert pair.word == word, name
+        assert pair.outcome == word, name
     assert judge_strategy_pairs("length", {"a": column(0), "b": column(1)}) == [], "no length is better than another"
 
 
 def test_the_same_texts_make_no_practical_difference() -> None:
     (pair,) = judge_strategy_pairs("perplexity", {"a": column(0), "b": column(0)})
-    assert (pair.word, pair.effect, pair.interval) == ("no practical difference", 0, (0, 0))
+    assert (pair.outcome, pair.effect, pair.interval) == ("no practical difference", 0, (0, 0))
 
 
 def test_one_prompt_cannot_tell() -> None:
     (pair,) = judge_strategy_pairs("perplexity", {"a": column(0)[:1], "b": column(1)[:1]})
-    assert pair.word == "cannot tell"
+    assert pair.outcome == "cannot tell"
     assert pair.to_dict()["interval"] == [None, None]
 
 
@@ -176,7 +176,7 @@ def test_others_are_held_against_the_baseline_wherever_it_stands() -> None:
     columns = {name: {"perplexity": column(shift, seed=3)} for name, shift in (("a", 0.0), ("b", -1.0), ("c", 1.0))}
     found = compare.compare_strategies(columns, "b")["pairs"]
     assert [(one["strategy"], one["against"]) for one in found] == [("a", "b"), ("c", "b"), ("c", "a")]
-    assert [one["word"] for one in found] == ["hurt", "hurt", "hurt"]
+    assert [one["outcome"] for one in found] == ["hurt", "hurt", "hurt"]
 
 
 # ---- names

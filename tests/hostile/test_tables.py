@@ -48,7 +48,7 @@ ROWS = b"".join(b"%d\tthe people %d\n" % (at % 2, at) for at in range(12))
         ("design", b"[" * 5_000, "nested too deep"),
         ("design", b"[[" + b"9" * 5_000 + b"]]", "digits"),
         ("scores", b"variant,seed,score\na,0," + b"9" * 200_000, "field limit"),
-        ("scores", b"variant,seed,loss\na,1e308,1\nb,1e308,2\n", "is not a whole number"),
+        ("scores", b"variant,seed,loss\na,1e308,1\nb,1e308,2\n", "is not an integer"),
     ],
 )
 def test_what_was_found_once_stays_refused(scratch, kind, data, said):

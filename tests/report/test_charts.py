@@ -40,7 +40,7 @@ def test_every_mark_of_the_forest_plot_is_where_its_number_is(findings: Callable
     for row, mark in zip(rows, shown, strict=True):
         assert [mark["low"], mark["effect"], mark["high"]] == [*row["interval"][:1], row["effect"], row["interval"][1]]
         assert (mark["from"], mark["to"], mark["zero"]) == (-0.01, 0.01, 0)
-    assert [mark["word"] for mark in shown] == ["helped", "hurt"]
+    assert [mark["outcome"] for mark in shown] == ["helped", "hurt"]
 
 
 def test_the_forest_plot_says_in_words_what_it_shows(findings: Callable[..., Findings]) -> None:

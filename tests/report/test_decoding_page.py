@@ -203,10 +203,10 @@ def test_cards_hold_the_others_against_the_baseline() -> None:
     cards = decoding_comparison_page.build_strategy_cards(build())
     assert [card["strategy"] for card in cards] == ["greedy", "top-k=3"]
     first = cards[0]["lines"][0]
-    assert first["word"] == "helped"
-    assert first["sentence"].startswith("perplexity 9")
-    assert "lower (95\u00a0% interval" in first["sentence"]
-    by_measure = {line["sentence"].split()[0]: line["word"] for line in cards[0]["lines"]}
+    assert first["outcome"] == "helped"
+    assert first["summary"].startswith("perplexity 9")
+    assert "lower (95\u00a0% interval" in first["summary"]
+    by_measure = {line["summary"].split()[0]: line["outcome"] for line in cards[0]["lines"]}
     assert by_measure["distinct-2"] == "hurt"
 
 

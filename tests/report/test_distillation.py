@@ -39,7 +39,14 @@ def test_at_80_columns_no_word_is_broken(monkeypatch, capsys):
 
 def pair(who: str, against: str, word: str, effect: float, measure: str = "rouge-1") -> dict[str, object]:
     interval = [effect - 0.02, effect + 0.02]
-    found = {"measure": measure, "who": who, "against": against, "word": word, "effect": effect, "interval": interval}
+    found = {
+        "measure": measure,
+        "who": who,
+        "against": against,
+        "outcome": word,
+        "effect": effect,
+        "interval": interval,
+    }
     return {**found, "seeds": 3, "examples": 199, "bootstrap": {"interval": interval}}
 
 
@@ -54,11 +61,11 @@ CONTEST = {
         pair("taught", "baseline", "hurt", -0.2, "rouge-2"),
     ],
 }
-VERDICT = {"variant": "taught", "word": "hurt", "sentence": "taught hurt: perplexity 290 % higher.", "effect": 2.9}
+VERDICT = {"variant": "taught", "outcome": "hurt", "summary": "taught hurt: perplexity 290 % higher.", "effect": 2.9}
 
 
 def test_summaries_are_judged_by_rouge_before_perplexity():
-    said = [row["sentence"].replace("\u00a0", " ") for row in tables.build_headline_verdicts({"distilled": CONTEST})]
+    said = [row["summary"].replace("\u00a0", " ") for row in tables.build_headline_verdicts({"distilled": CONTEST})]
     behind, ahead, far = said
     assert behind == (
         "Student, taught against student on people’s summaries: cannot tell. ROUGE-1 0.0050 lower "

@@ -17,14 +17,14 @@ def line(*values: float) -> list[list[float]]:
 def verdict(variant: str, effect: float) -> dict[str, Any]:
     return {
         "variant": variant,
-        "word": "hurt" if effect < 0 else "helped",
+        "outcome": "hurt" if effect < 0 else "helped",
         "metric": "accuracy",
-        "matters": 0.01,
+        "equivalence_margin": 0.01,
         "effect": effect,
         "interval": [effect - 0.02, effect + 0.02],
-        "interval_seeds": [effect - 0.01, effect + 0.01],
+        "seed_interval": [effect - 0.01, effect + 0.01],
         "seeds": 2,
-        "sentence": f"{variant} moved by {effect}.",
+        "summary": f"{variant} moved by {effect}.",
     }
 
 

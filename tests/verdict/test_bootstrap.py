@@ -23,7 +23,7 @@ def test_it_is_about_the_t_interval_of_a_mean():
     found = bootstrap_mean(values)
     assert found.value == pytest.approx(np.mean(values))
     assert found.interval == pytest.approx((low, high), abs=0.02)
-    assert found.above > 0.99
+    assert found.positive_share > 0.99
 
 
 def test_pairing_takes_the_documents_own_difficulty_away():
@@ -39,7 +39,7 @@ def test_pairing_takes_the_documents_own_difficulty_away():
 
 
 def test_what_cannot_be_drawn_from_is_said():
-    with pytest.raises(ScoresError, match="2 documents beside 3"):
+    with pytest.raises(ScoresError, match="2 documents, but 3 for the baseline"):
         bootstrap_paired_difference([1.0, 2.0, 3.0], [1.0, 2.0])
-    with pytest.raises(ScoresError, match="one number for each document"):
+    with pytest.raises(ScoresError, match="one finite number for each document"):
         bootstrap_mean([])

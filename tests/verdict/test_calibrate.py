@@ -23,8 +23,8 @@ WORLDS = [
     SyntheticSimulation("both", 1.0, 1.0, 0.3),
     SyntheticSimulation("residual", 0.0, 0.0, 1.0),
     SyntheticSimulation("mostly seeds", 1.0, 0.4, 0.3),
-    SyntheticSimulation("heavy", 1.0, 1.0, 0.5, shape="heavy", lengths=True),
-    SyntheticSimulation("skewed", 0.5, 1.0, 0.5, shape="skewed", lengths=True),
+    SyntheticSimulation("heavy", 1.0, 1.0, 0.5, example_distribution="heavy", has_variable_lengths=True),
+    SyntheticSimulation("skewed", 0.5, 1.0, 0.5, example_distribution="skewed", has_variable_lengths=True),
 ]
 
 
@@ -49,18 +49,18 @@ def measured() -> ResampledSimulation:
 def test_intervals_hold_the_truth_as_often_as_they_say(world: SyntheticSimulation | ResampledSimulation) -> None:
     for row in calibrate_fixed_seeds(world, num_examples=60, num_experiments=EXPERIMENTS, rng_seed=1):
         assert 0.93 - CHANCE / 3 <= row.coverage <= 0.97 + CHANCE / 3, row
-        assert abs(row.coverage_here - 0.95) <= 1.5 * CHANCE, row
+        assert abs(row.test_set_coverage - 0.95) <= 1.5 * CHANCE, row
         assert row.false_verdicts == pytest.approx(1 - row.coverage)
-        assert row.false_agreement <= 0.05 + CHANCE, row
+        assert row.false_equivalence <= 0.05 + CHANCE, row
         # Heavy tails make the middle narrower than the normal, so that power is above theory.
-        assert -0.04 <= row.power - row.theory <= 0.08, row
+        assert -0.04 <= row.power - row.theoretical_power <= 0.08, row
 
 
 def test_a_wrong_interval_would_be_found_out() -> None:
     # Examples pooled with seeds, as if every cell were a new observation: the mistake this room exists to avoid.
     world = SyntheticSimulation("seeds", 1.0, 0.1, 0.1)
     rng = np.random.default_rng(0)
-    draw = world.draw(rng, EXPERIMENTS, 5, 60)
+    draw = world.sample(rng, EXPERIMENTS, 5, 60)
     cells = draw.differences.reshape(EXPERIMENTS, -1)
     pooled = 1.96 * cells.std(axis=1) / np.sqrt(cells.shape[1])
     assert (np.abs(cells.mean(axis=1)) <= pooled).mean() < 0.7
@@ -77,7 +77,7 @@ def test_noise_of_no_examples_does_not_widen_the_interval() -> None:
 def test_skewed_examples_widen_the_interval() -> None:
     # A plain t interval covers 93.4 % here.
     row = calibrate_fixed_seeds(
-        SyntheticSimulation("skewed", 0.05, 1.0, 0.05, shape="skewed"),
+        SyntheticSimulation("skewed", 0.05, 1.0, 0.05, example_distribution="skewed"),
         seed_counts=(5,),
         num_examples=50,
         num_experiments=8000,
@@ -106,8 +106,8 @@ def test_answers_that_rarely_differ_are_covered() -> None:
     )
     here = table.mean(axis=(1, 2))
     shift = 0.005  # a true difference of half a point, which the bare interval of no width never holds
-    assert (np.abs(here - shift) <= compute_interval(bare, 0.95).half).mean() < 0.6
-    assert (np.abs(here - shift) <= compute_interval(kept, 0.95).half).mean() > 0.93
+    assert (np.abs(here - shift) <= compute_interval(bare, 0.95).half_width).mean() < 0.6
+    assert (np.abs(here - shift) <= compute_interval(kept, 0.95).half_width).mean() > 0.93
 
 
 def test_the_truth_of_measured_worlds_is_exactly_0() -> None:
@@ -116,25 +116,27 @@ def test_the_truth_of_measured_worlds_is_exactly_0() -> None:
     world = ResampledSimulation("m", [table], [weights])
     pool = world._pools[0]
     # Every row with every column, each as likely as the next.
-    assert (pool.of_seeds + pool.of_examples).sum() == pytest.approx(0, abs=1e-9)
-    assert pool.of_examples.sum() == pytest.approx(0, abs=1e-9)
-    assert pool.of_seeds.sum(axis=0) == pytest.approx(np.zeros(6), abs=1e-9)
+    assert (pool.seed_effects + pool.example_effects).sum() == pytest.approx(0, abs=1e-9)
+    assert pool.example_effects.sum() == pytest.approx(0, abs=1e-9)
+    assert pool.seed_effects.sum(axis=0) == pytest.approx(np.zeros(6), abs=1e-9)
 
 
 def test_a_measured_table_without_example_effects_gives_a_world_without_them() -> None:
     rng = np.random.default_rng(4)
     table = rng.standard_normal((6, 1)) + rng.standard_normal((6, 400))
-    assert ResampledSimulation("m", [table], [np.ones(400)]).truth(5, 400).of_examples[0] == 0
-    shared = ResampledSimulation("m", [table + rng.standard_normal(400)], [np.ones(400)]).truth(5, 400)
-    assert shared.of_examples[0] == pytest.approx(1 / 400, rel=0.2)
+    assert ResampledSimulation("m", [table], [np.ones(400)]).compute_true_components(5, 400).example_variance[0] == 0
+    shared = ResampledSimulation("m", [table + rng.standard_normal(400)], [np.ones(400)]).compute_true_components(
+        5, 400
+    )
+    assert shared.example_variance[0] == pytest.approx(1 / 400, rel=0.2)
 
 
 @pytest.mark.parametrize("world", [WORLDS[2], WORLDS[5], measured()], ids=lambda world: world.name)
 def test_worlds_have_the_variance_that_they_claim(world: SyntheticSimulation | ResampledSimulation) -> None:
-    draw = world.draw(np.random.default_rng(2), 4000, 5, 60)
-    truth = world.truth(5, 60)
+    draw = world.sample(np.random.default_rng(2), 4000, 5, 60)
+    truth = world.compute_true_components(5, 60)
     d = draw.differences.sum(axis=(1, 2)) / draw.weights.sum(axis=1) / 5
-    assert d.var() == pytest.approx(float((truth.of_seeds + truth.of_examples).mean()), rel=0.15)
+    assert d.var() == pytest.approx(float((truth.seed_variance + truth.example_variance).mean()), rel=0.15)
     assert d.mean() == pytest.approx(0, abs=4 * d.std() / np.sqrt(4000))
 
 
@@ -151,7 +153,7 @@ def test_rows_become_a_table() -> None:
     text = to_markdown(calibrate_fixed_seeds(WORLDS[0], seed_counts=(3, 5), num_examples=20, num_experiments=50))
     lines = text.splitlines()
     assert len(lines) == 4
-    assert lines[0].startswith("| world | seeds | examples | experiments | coverage |")
+    assert lines[0].startswith("| simulation | seeds | examples | experiments | coverage |")
     assert lines[2].startswith("| seeds | 3 | 20 | 50 | ")
     assert len({line.count("|") for line in lines}) == 1
 
@@ -160,7 +162,7 @@ def test_rows_become_a_table() -> None:
     ("tables", "weights", "words"),
     [
         ([], [], "0 tables of differences"),
-        ([np.zeros((2, 5))], [np.ones(5)], r"needs 3 seeds and 2 examples or more .* shape \(2, 5\)"),
+        ([np.zeros((2, 5))], [np.ones(5)], r"needs at least 3 seeds, 2 examples .* shape \(2, 5\)"),
         ([np.zeros((4, 5))], [np.ones(4)], r"shape \(4, 5\) and 4 weights"),
     ],
 )

@@ -53,9 +53,9 @@ def world(mu: float, random_seed: int = 0, seeds: int = 8, examples: int = 120) 
 )
 def test_perplexity_is_better_when_lower(mu: float, word: str, better: bool | None) -> None:
     verdict = one(*world(mu), "perplexity", 0.02)
-    assert verdict.word == word
+    assert verdict.outcome == word
     if better is not None:
-        assert verdict.better is better
+        assert verdict.is_better is better
         assert verdict.effect == pytest.approx(math.expm1(mu), abs=0.01)
 
 
@@ -63,7 +63,7 @@ def test_perplexity_is_better_when_lower(mu: float, word: str, better: bool | No
     ("metric", "word"), [("accuracy", "helped"), ("score", "helped"), ("loss", "hurt"), ("perplexity", "hurt")]
 )
 def test_which_way_is_better(metric: MetricName, word: str) -> None:
-    assert one(per_seed(0.5, 0.51, 0.49), per_seed(0.7, 0.72, 0.69), metric, 0.01).word == word
+    assert one(per_seed(0.5, 0.51, 0.49), per_seed(0.7, 0.72, 0.69), metric, 0.01).outcome == word
 
 
 def test_perplexity_is_total_loss_over_total_tokens() -> None:
@@ -72,7 +72,7 @@ def test_perplexity_is_total_loss_over_total_tokens() -> None:
         scores(np.array([[5.0, 99.0]] * 2), weights), scores(np.array([[5.0, 198.0]] * 2), weights), "perplexity", 0.01
     )
     assert verdict.baseline_mean == pytest.approx(math.exp(1.04))
-    assert verdict.mean == pytest.approx(math.exp(2.03))
+    assert verdict.variant_mean == pytest.approx(math.exp(2.03))
     assert verdict.effect == pytest.approx(math.exp(0.99) - 1)
 
 
@@ -92,9 +92,9 @@ def test_no_practical_difference_is_the_two_one_sided_tests(differences: list[fl
     )
     low, high = stats.ttest_1samp(d, 0).confidence_interval(0.95)
     if (low > 0 or high < 0) and not (-matters <= low and high <= matters):
-        assert verdict.word == ("helped" if high < 0 else "hurt")
+        assert verdict.outcome == ("helped" if high < 0 else "hurt")
     else:
-        assert verdict.word == ("no practical difference" if tost <= 0.05 else "cannot tell")
+        assert verdict.outcome == ("no practical difference" if tost <= 0.05 else "cannot tell")
 
 
 @settings(deadline=None, max_examples=20)
@@ -103,16 +103,16 @@ def test_swapping_the_two_flips_sign_and_word(random_seed: int, mu: float, metri
     base, variant = world(mu, random_seed, seeds=4, examples=20)
     there, back = one(base, variant, metric, 0.01), one(variant, base, metric, 0.01)
     flip = {"helped": "hurt", "hurt": "helped"}
-    assert back.word == flip.get(there.word, there.word)
+    assert back.outcome == flip.get(there.outcome, there.outcome)
     assert back.effect == pytest.approx(-there.effect)
     assert back.interval == pytest.approx((-there.interval[1], -there.interval[0]))
-    assert (back.more_seeds, back.more_examples) == (there.more_seeds, there.more_examples)
+    assert (back.additional_seeds, back.additional_examples) == (there.additional_seeds, there.additional_examples)
 
 
 def test_swapping_perplexities_inverts_the_ratio() -> None:
     base, variant = world(0.05)
     there, back = one(base, variant, "perplexity", 0.01), one(variant, base, "perplexity", 0.01)
-    assert (there.word, back.word) == ("hurt", "helped")
+    assert (there.outcome, back.outcome) == ("hurt", "helped")
     assert (1 + there.effect) * (1 + back.effect) == pytest.approx(1)
     assert (1 + there.interval[0]) * (1 + back.interval[1]) == pytest.approx(1)
 
@@ -129,17 +129,21 @@ def test_order_of_seeds_and_examples_and_scale_of_weights_are_irrelevant(random_
         return Scores(seeds, given.values[rows][:, columns] * unit, given.weights[columns] * unit)
 
     plain, other = one(base, variant, "loss", 0.01), one(mixed(base), mixed(variant), "loss", 0.01)
-    assert (plain.word, plain.noise, plain.more_seeds) == (other.word, other.noise, other.more_seeds)
+    assert (plain.outcome, plain.dominant_noise_source, plain.additional_seeds) == (
+        other.outcome,
+        other.dominant_noise_source,
+        other.additional_seeds,
+    )
     assert plain.interval == pytest.approx(other.interval)
-    assert plain.detectable == pytest.approx(other.detectable)
+    assert plain.min_detectable_effect == pytest.approx(other.min_detectable_effect)
 
 
 def test_a_clear_difference_too_small_to_matter_is_none() -> None:
     base, variant = world(0.02)
-    assert one(base, variant, "perplexity", 0.001).word == "hurt"
+    assert one(base, variant, "perplexity", 0.001).outcome == "hurt"
     verdict = one(base, variant, "perplexity", 0.2)
     assert verdict.interval[0] > 0
-    assert verdict.word == "no practical difference"
+    assert verdict.outcome == "no practical difference"
 
 
 def test_the_rule_takes_the_first_that_applies() -> None:
@@ -156,7 +160,7 @@ def test_the_rule_takes_the_first_that_applies() -> None:
 
 
 def test_matters_is_relative_on_both_sides_for_perplexity() -> None:
-    low, high = METRICS["perplexity"].band(0.01)
+    low, high = METRICS["perplexity"].compute_equivalence_band(0.01)
     assert (math.expm1(low), math.expm1(high)) == pytest.approx((-0.01, 0.01))
 
 
@@ -170,10 +174,10 @@ def test_intervals_are_simultaneous_over_the_variants_that_are_judged() -> None:
         equivalence_margin=0.01,
         failed_audits={"c": "reads the future"},
     )
-    assert alone.level == pytest.approx(0.95)
-    assert three[0].level == pytest.approx(0.975)
+    assert alone.adjusted_confidence == pytest.approx(0.95)
+    assert three[0].adjusted_confidence == pytest.approx(0.975)
     assert three[0].interval[1] > alone.interval[1]
-    assert three[2].word == "not comparable"
+    assert three[2].outcome == "not comparable"
 
 
 def test_a_failed_audit_takes_the_verdict_away() -> None:
@@ -185,11 +189,11 @@ def test_a_failed_audit_takes_the_verdict_away() -> None:
         equivalence_margin=0.01,
         failed_audits={"leak": "reads the future", "gone": "no run"},
     )
-    assert leak.sentence == "leak is not comparable: reads the future."
+    assert leak.summary == "leak is not comparable: reads the future."
     assert leak.reason == "reads the future"
     assert leak.effect < -0.3
     assert math.isnan(leak.interval[0])
-    assert (gone.word, gone.seeds) == ("not comparable", 0)
+    assert (gone.outcome, gone.seeds) == ("not comparable", 0)
 
 
 @pytest.mark.parametrize(
@@ -197,15 +201,15 @@ def test_a_failed_audit_takes_the_verdict_away() -> None:
 )
 def test_fewer_than_two_common_seeds_cannot_tell(seeds: tuple[int, ...], reason: str, more: int) -> None:
     verdict = one(per_seed(1.0, 2.0), Scores(seeds, np.array([[1.5]]), np.ones(1)), "loss", 0.1)
-    assert verdict.word == "cannot tell"
-    assert reason in verdict.sentence
-    assert verdict.more_seeds == more
+    assert verdict.outcome == "cannot tell"
+    assert reason in verdict.summary
+    assert verdict.additional_seeds == more
 
 
 def test_seeds_that_only_one_has_are_left_out_and_named() -> None:
     verdict = one(per_seed(1.0, 1.1, 1.2, 1.0), Scores((1, 2, 3, 7), np.ones((4, 1)), np.ones(1)), "loss", 0.1)
     assert verdict.seeds == 3
-    assert "Seeds 0, 7 are left out: not scored for both." in verdict.sentence
+    assert "Seeds 0, 7 are not scored for both and not used." in verdict.summary
 
 
 def test_the_larger_noise_is_named_and_what_would_help() -> None:
@@ -214,27 +218,27 @@ def test_the_larger_noise_is_named_and_what_would_help() -> None:
     by_examples = one(
         base, scores(0.1 + np.tile(rng.normal(0, 1, 100), (4, 1)) + rng.normal(0, 0.01, (4, 1))), "loss", 0.01
     )
-    assert by_examples.noise == "examples"
-    assert by_examples.more_seeds is None
-    assert by_examples.more_examples is not None
-    assert "more seeds would not help" in by_examples.sentence
+    assert by_examples.dominant_noise_source == "examples"
+    assert by_examples.additional_seeds is None
+    assert by_examples.additional_examples is not None
+    assert "more seeds would not help" in by_examples.summary
     by_seeds = one(base, scores(0.1 + rng.normal(0, 0.2, (4, 1)) + rng.normal(0, 0.01, (4, 100))), "loss", 0.01)
-    assert by_seeds.noise == "seeds"
-    assert by_seeds.more_examples is None
-    assert f"About {by_seeds.more_seeds} more seeds would settle it." in by_seeds.sentence
-    assert by_seeds.reason == f"run {by_seeds.more_seeds} more seeds"
+    assert by_seeds.dominant_noise_source == "seeds"
+    assert by_seeds.additional_examples is None
+    assert f"About {by_seeds.additional_seeds} more seeds would settle it." in by_seeds.summary
+    assert by_seeds.reason == f"run {by_seeds.additional_seeds} more seeds"
 
 
 def test_the_seeds_asked_for_do_settle_it() -> None:
     rng = np.random.default_rng(3)
     found = one(per_seed(*np.zeros(4)), per_seed(*(0.5 + rng.normal(0, 0.5, 4))), "loss", 0.01)
-    assert found.word == "cannot tell"
-    assert found.more_seeds is not None
-    total = 4 + found.more_seeds
+    assert found.outcome == "cannot tell"
+    assert found.additional_seeds is not None
+    total = 4 + found.additional_seeds
     sigma = found.interval[1] - found.effect
     sigma *= math.sqrt(4) / stats.t.ppf(0.975, 3)
     again = estimate_variance_components(rng.normal(found.effect, sigma, (4000, total, 1)), np.ones((4000, 1)))
-    halves = [compute_interval(again, level).half for level in (0.95, 0.90)]
+    halves = [compute_interval(again, level).half_width for level in (0.95, 0.90)]
     words = decide_outcomes(again.difference, *halves, (-0.01, 0.01), lower_is_better=True)
     assert np.mean([word != "cannot tell" for word in words]) == pytest.approx(0.8, abs=0.03)
 
@@ -243,26 +247,28 @@ def test_where_neither_alone_settles_it_both_are_asked_for() -> None:
     rng = np.random.default_rng(2)
     table = 0.02 + rng.normal(0, 0.1, (5, 1)) + rng.normal(0, 1.5, 300) + rng.normal(0, 0.5, (5, 300))
     verdict = one(scores(np.zeros((5, 300))), scores(table), "loss", 0.001)
-    assert (verdict.more_seeds, verdict.more_examples) == (None, None)
-    assert "together with about" in verdict.sentence
+    assert (verdict.additional_seeds, verdict.additional_examples) == (None, None)
+    assert "together with about" in verdict.summary
     assert " and score " in verdict.reason
 
 
 def test_equal_predictions_on_few_rows_do_not_prove_equality() -> None:
     answers = (np.random.default_rng(0).random((3, 2000)) < 0.8).astype(float)
     few, many = scores(answers[:, :100]), scores(answers)
-    assert one(few, few, "accuracy", 0.01).word == "cannot tell"
-    assert one(many, many, "accuracy", 0.01).word == "no practical difference"
+    assert one(few, few, "accuracy", 0.01).outcome == "cannot tell"
+    assert one(many, many, "accuracy", 0.01).outcome == "no practical difference"
 
 
 def test_looks_widen_the_interval_and_lost_seeds_keep_their_look() -> None:
     base, variant = world(0.01)
     plain = one(base, variant, "perplexity", 0.01)
-    at_8 = one(base, variant, "perplexity", 0.01, looks=(3, 5, 8, 12))
-    lost = one(base, variant.of(SEEDS[:7]), "perplexity", 0.01, looks=(3, 5, 8, 12))
-    told = one(base, variant.of(SEEDS[:5]), "perplexity", 0.01, looks=(3, 5, 8, 12), look=8)
-    assert plain.level < at_8.level
-    assert at_8.level == lost.level == told.level
+    at_8 = one(base, variant, "perplexity", 0.01, interim_analyses=(3, 5, 8, 12))
+    lost = one(base, variant.select_seeds(SEEDS[:7]), "perplexity", 0.01, interim_analyses=(3, 5, 8, 12))
+    told = one(
+        base, variant.select_seeds(SEEDS[:5]), "perplexity", 0.01, interim_analyses=(3, 5, 8, 12), current_analysis=8
+    )
+    assert plain.adjusted_confidence < at_8.adjusted_confidence
+    assert at_8.adjusted_confidence == lost.adjusted_confidence == told.adjusted_confidence
 
 
 def test_a_row_is_plain_json() -> None:
@@ -281,11 +287,20 @@ def test_a_row_is_plain_json() -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"metric": "perplexity", "matters": 1.0}, "matters = 1 for perplexity; allowed: from 0 up to"),
-        ({"metric": "loss", "matters": -0.1}, "matters = -0.1 for loss; allowed: 0 or above"),
-        ({"metric": "loss", "matters": 0.1, "confidence": 95.0}, "confidence = 95; allowed: from 0.5"),
-        ({"metric": "accuracy", "matters": 0.01}, "an accuracy of 82 is outside 0 to 1; give shares"),
-        ({"metric": "loss", "matters": 0.1, "looks": (3, 5), "look": 4}, "no look at 4 seeds is planned; .*3, 5"),
+        (
+            {"metric": "perplexity", "equivalence_margin": 1.0},
+            "equivalence margin 1 for perplexity; allowed",
+        ),
+        ({"metric": "loss", "equivalence_margin": -0.1}, "equivalence margin -0.1 for loss; allowed: 0 or above"),
+        (
+            {"metric": "loss", "equivalence_margin": 0.1, "confidence": 95.0},
+            "confidence must be at least 0.5 .*got 95",
+        ),
+        ({"metric": "accuracy", "equivalence_margin": 0.01}, "accuracy must be between 0 and 1, got 82; divide"),
+        (
+            {"metric": "loss", "equivalence_margin": 0.1, "interim_analyses": (3, 5), "current_analysis": 4},
+            "no analysis at 4 seeds is planned; planned: 3, 5",
+        ),
     ],
 )
 def test_wrong_questions_are_refused(asked: dict[str, object], words: str) -> None:
@@ -294,7 +309,7 @@ def test_wrong_questions_are_refused(asked: dict[str, object], words: str) -> No
 
 
 def test_an_unknown_metric_is_refused_with_the_nearest_one() -> None:
-    with pytest.raises(ScoresError, match=r"metric 'perplexty' is not known; .*did you mean 'perplexity'"):
+    with pytest.raises(ScoresError, match=r"unknown metric 'perplexty'; .*did you mean 'perplexity'"):
         get_metric("perplexty")
 
 
@@ -302,9 +317,9 @@ def test_words_of_each_verdict() -> None:
     base = per_seed(*np.log([100, 101, 99, 100]))
 
     def said(*ratios: float) -> str:
-        return one(base, per_seed(*(np.log([100, 101, 99, 100]) + np.log(ratios))), "perplexity", 0.01).sentence
+        return one(base, per_seed(*(np.log([100, 101, 99, 100]) + np.log(ratios))), "perplexity", 0.01).summary
 
-    ending = "Only a score per seed is known, so this holds for this test set, not for new text of its kind."
+    ending = "Only one score per seed is known, so this holds for this test set, not for new text like it."
     assert said(0.97, 0.969, 0.971, 0.97) == (
         f"x helped: perplexity 3.00 % lower (95 % interval 2.87 to 3.13 % lower; 4 seeds). {ending}"
     )
@@ -321,4 +336,4 @@ def test_words_of_each_verdict() -> None:
 
 def test_words_for_points_of_accuracy() -> None:
     verdict = one(per_seed(0.80, 0.81, 0.79), per_seed(0.84, 0.86, 0.84), "accuracy", 0.01)
-    assert verdict.sentence.startswith("x helped: accuracy 4.7 points higher (95 % interval 3.2 to 6.1 points higher")
+    assert verdict.summary.startswith("x helped: accuracy 4.7 points higher (95 % interval 3.2 to 6.1 points higher")

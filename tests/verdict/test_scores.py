@@ -28,13 +28,13 @@ def test_scores_cannot_be_changed_after_the_fact() -> None:
 @pytest.mark.parametrize(
     ("seeds", "values", "weights", "words"),
     [
-        ((), np.zeros((0, 3)), np.ones(3), "no seed is given"),
-        ((1, 1), TABLE, np.ones(3), "seed 1 is given more than once"),
-        ((1, 2), TABLE, np.ones(2), r"shape \(2, 3\), but 2 seeds and 2 examples ask for \(2, 2\)"),
-        ((1, 2), TABLE, np.array([1.0, 0.0, 1.0]), "above 0, but example 1 weighs 0"),
-        ((1, 2), TABLE, np.array([1.0, np.nan, 1.0]), "above 0, but example 1 weighs nan"),
-        ((1, 2), TABLE * [1, 1, np.inf], np.ones(3), "2 of the values are not numbers, the first at seed 1, example 2"),
-        ((1, 2), TABLE, np.ones((1, 3)), r"one number for each example, but have the shape \(1, 3\)"),
+        ((), np.zeros((0, 3)), np.ones(3), "no seeds"),
+        ((1, 1), TABLE, np.ones(3), "seed 1 occurs more than once"),
+        ((1, 2), TABLE, np.ones(2), r"shape \(2, 2\) for 2 seeds and 2 examples, got \(2, 3\)"),
+        ((1, 2), TABLE, np.array([1.0, 0.0, 1.0]), "positive, but example 1 has weight 0"),
+        ((1, 2), TABLE, np.array([1.0, np.nan, 1.0]), "positive, but example 1 has weight nan"),
+        ((1, 2), TABLE * [1, 1, np.inf], np.ones(3), "2 values are not finite, the first at seed 1, example 2"),
+        ((1, 2), TABLE, np.ones((1, 3)), r"weights must have the shape \(examples,\), got \(1, 3\)"),
     ],
 )
 def test_scores_that_cannot_be_judged_are_refused(
@@ -45,19 +45,19 @@ def test_scores_that_cannot_be_judged_are_refused(
 
 
 def test_text_is_not_a_number() -> None:
-    with pytest.raises(ScoresError, match="values must be a table of numbers"):
+    with pytest.raises(ScoresError, match="values must be an array of numbers"):
         Scores((1, 2), np.array([["a"], ["b"]]), np.ones(1))
 
 
 def test_every_fault_is_told_at_once() -> None:
-    with pytest.raises(ScoresError, match=r"more than once.*above 0.*named"):
+    with pytest.raises(ScoresError, match=r"more than once.*positive.*example names"):
         Scores((1, 1), TABLE, np.array([1.0, -1.0, 1.0]), examples=("a",))
 
 
 def test_pairs_hold_the_common_seeds_only() -> None:
     paired = pair_scores("x", Scores((1, 2), TABLE, np.ones(3)), Scores((3, 2), TABLE + 10, np.ones(3)))
     assert paired.seeds == (2,)
-    assert paired.left_out == (1, 3)
+    assert paired.unpaired_seeds == (1, 3)
     assert paired.differences.tolist() == [[10, 10, 10]]
 
 
@@ -71,7 +71,7 @@ def test_a_score_per_seed_pairs_with_a_score_per_example() -> None:
     ("other", "words"),
     [
         (Scores((1, 2), TABLE[:, :2], np.ones(2)), "x: scored on 2 examples, but the baseline on 3"),
-        (Scores((1, 2), TABLE, np.array([1.0, 2.0, 1.0])), "example 1 weighs 2, but 1 .*weigh by bytes"),
+        (Scores((1, 2), TABLE, np.array([1.0, 2.0, 1.0])), "example 1 has weight 2, but 1 .*bytes as weights"),
         (Scores((1, 2), TABLE, np.ones(3), ("a", "c", "b")), "example 1 is 'c', but 'b' for the baseline"),
     ],
 )

@@ -46,10 +46,10 @@ def test_one_look_is_no_peeking() -> None:
 @pytest.mark.parametrize(
     ("look", "looks", "words"),
     [
-        (4, (3, 5), "no look at 4 seeds is planned; planned are 3, 5"),
-        (3, (5, 3), "looks must rise from 2 seeds or more, but are 5, 3"),
-        (1, (1, 3), "looks must rise"),
-        (3, (), "but are empty"),
+        (4, (3, 5), "no analysis at 4 seeds is planned; planned: 3, 5"),
+        (3, (5, 3), "increasing numbers of seeds, at least 2, got 5, 3"),
+        (1, (1, 3), "increasing numbers of seeds"),
+        (3, (), "got none"),
     ],
 )
 def test_unplanned_looks_are_refused(look: int, looks: tuple[int, ...], words: str) -> None:
@@ -58,7 +58,7 @@ def test_unplanned_looks_are_refused(look: int, looks: tuple[int, ...], words: s
 
 
 def test_one_seed_is_no_limit() -> None:
-    with pytest.raises(ScoresError, match="a limit of 1 seeds; two are the least"):
+    with pytest.raises(ScoresError, match="max_seeds must be at least 2 to estimate the noise, got 1"):
         plan_interim_analyses(1)
 
 
@@ -67,7 +67,7 @@ def test_settled_means_that_no_verdict_is_open() -> None:
         return Scores(tuple(range(len(values))), np.array(values)[:, None], np.ones(1))
 
     base, clear, vague = figures(1, 2, 3), figures(2, 3.01, 4), figures(0, 3, 3)
-    judged = {"metric": "loss", "matters": 0.1, "failed": {"leak": "reads the future"}}
+    judged = {"metric": "loss", "equivalence_margin": 0.1, "failed_audits": {"leak": "reads the future"}}
     assert is_settled(compare_scores(base, {"clear": clear}, **judged))
     assert not is_settled(compare_scores(base, {"clear": clear, "vague": vague}, **judged))
 
@@ -77,7 +77,7 @@ def test_settled_means_that_no_verdict_is_open() -> None:
     [
         SyntheticSimulation("seeds", 1.0, 0.1, 0.1),
         SyntheticSimulation("both", 1.0, 1.0, 0.5),
-        SyntheticSimulation("heavy", 1.0, 0.5, 0.5, shape="heavy", seed_distribution="heavy"),
+        SyntheticSimulation("heavy", 1.0, 0.5, 0.5, example_distribution="heavy", seed_distribution="heavy"),
     ],
     ids=lambda world: world.name,
 )
@@ -95,7 +95,7 @@ def test_error_rates_are_valid_under_peeking(world: SyntheticSimulation) -> None
 
 def test_peeking_without_spending_would_not_be_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "headtohead.verdict.interim.compute_analysis_confidence", lambda look, looks, confidence: confidence
+        "headtohead.verdict.calibration.compute_analysis_confidence", lambda look, looks, confidence: confidence
     )
     nothing, *_ = calibrate_sequential(
         SyntheticSimulation("seeds", 1.0, 0.1, 0.1), num_examples=60, num_experiments=3000, rng_seed=5

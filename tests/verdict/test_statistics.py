@@ -45,19 +45,19 @@ def test_the_seeds_interval_is_the_paired_t_interval(size: tuple[int, int, int],
     parts = measured(differences, weights)
     per_seed = differences.sum(axis=1) / weights.sum()
     interval = stats.ttest_rel(per_seed, np.zeros_like(per_seed)).confidence_interval(level)
-    half = compute_seed_interval(parts, level).half[0]
+    half = compute_seed_interval(parts, level).half_width[0]
     assert [parts.difference[0] - half, parts.difference[0] + half] == pytest.approx(list(interval))
 
 
 def test_with_seeds_alone_both_intervals_are_the_same() -> None:
     parts = measured(np.array([[1.0], [2.0], [4.0]]), np.ones(1))
-    assert compute_interval(parts, 0.95).half == pytest.approx(compute_seed_interval(parts, 0.95).half)
+    assert compute_interval(parts, 0.95).half_width == pytest.approx(compute_seed_interval(parts, 0.95).half_width)
 
 
 @given(SIZES)
 def test_the_interval_for_new_text_is_never_the_narrower(size: tuple[int, int, int]) -> None:
     parts = measured(*table(*size))
-    assert compute_interval(parts, 0.95).half[0] >= compute_seed_interval(parts, 0.95).half[0]
+    assert compute_interval(parts, 0.95).half_width[0] >= compute_seed_interval(parts, 0.95).half_width[0]
 
 
 @given(SIZES, st.floats(0.01, 100), st.floats(-3, 3))
@@ -65,10 +65,10 @@ def test_order_and_unit_and_truth_do_not_matter(size: tuple[int, int, int], unit
     differences, weights = table(*size)
     rng = np.random.default_rng(0)
     rows, columns = rng.permutation(len(differences)), rng.permutation(len(weights))
-    plain = compute_interval(measured(differences, weights), 0.95).half[0]
-    mixed = compute_interval(measured(differences[rows][:, columns], weights[columns]), 0.95).half[0]
-    weighed = compute_interval(measured(differences, weights * unit), 0.95).half[0] * unit
-    moved = compute_interval(measured(differences + shift * weights, weights), 0.95).half[0]
+    plain = compute_interval(measured(differences, weights), 0.95).half_width[0]
+    mixed = compute_interval(measured(differences[rows][:, columns], weights[columns]), 0.95).half_width[0]
+    weighed = compute_interval(measured(differences, weights * unit), 0.95).half_width[0] * unit
+    moved = compute_interval(measured(differences + shift * weights, weights), 0.95).half_width[0]
     assert [mixed, weighed, moved] == pytest.approx([plain] * 3, rel=1e-6)
 
 
@@ -81,18 +81,18 @@ def test_the_parts_of_the_variance_are_unbiased_and_the_residual_is_counted_once
     parts = estimate_variance_components(a + b + r, np.ones((tables, examples)))
     residual = 4.0 / (seeds * examples)
     assert parts.residual_variance.mean() == pytest.approx(residual, rel=0.02)
-    assert parts.of_seeds.mean() == pytest.approx(0.09 / seeds + residual, rel=0.05)
+    assert parts.seed_variance.mean() == pytest.approx(0.09 / seeds + residual, rel=0.05)
     assert parts.example_mean_square.mean() == pytest.approx(1.0 / examples + residual, rel=0.02)
     true = parts.difference.var()
-    assert (parts.of_seeds + parts.of_examples).mean() == pytest.approx(true, rel=0.08)
-    assert (parts.of_seeds + parts.example_mean_square).mean() > 1.2 * true
+    assert (parts.seed_variance + parts.example_variance).mean() == pytest.approx(true, rel=0.08)
+    assert (parts.seed_variance + parts.example_mean_square).mean() > 1.2 * true
 
 
 def test_a_seed_effect_in_proportion_to_length_is_no_residual() -> None:
     weights = np.array([1.0, 5.0, 20.0, 3.0])
     parts = measured(np.array([[0.5], [-0.2], [0.1]]) * weights, weights)
     assert parts.residual_variance[0] == pytest.approx(0, abs=1e-25)
-    assert parts.of_seeds[0] > 0
+    assert parts.seed_variance[0] > 0
 
 
 def test_the_jackknife_is_the_jackknife() -> None:
@@ -108,7 +108,7 @@ def test_the_jackknife_is_the_jackknife() -> None:
 def test_rows_that_did_not_differ_may_yet_differ() -> None:
     equal = np.zeros((1, 3, 100))
     parts = estimate_variance_components(equal, np.ones((1, 100)), compute_rare_difference_variance(equal))
-    assert compute_interval(parts, 0.95).half[0] == pytest.approx(3 / 100, rel=0.1)  # the rule of three
+    assert compute_interval(parts, 0.95).half_width[0] == pytest.approx(3 / 100, rel=0.1)  # the rule of three
     many = equal.copy()
     many[0, 0, :2] = 1
     assert compute_rare_difference_variance(many)[0] == 0
@@ -116,7 +116,7 @@ def test_rows_that_did_not_differ_may_yet_differ() -> None:
 
 def test_nothing_differs_at_all() -> None:
     parts = measured(np.zeros((3, 10)), np.ones(10))
-    assert compute_interval(parts, 0.95).half[0] == 0
+    assert compute_interval(parts, 0.95).half_width[0] == 0
     assert compute_min_detectable_effect(parts, 0.95) == 0
 
 
@@ -154,12 +154,12 @@ def test_agreement_needs_a_band_wider_than_the_interval() -> None:
 def test_resizing_to_the_same_size_changes_nothing(size: tuple[int, int, int]) -> None:
     parts = measured(*table(*size))
     again = parts.extrapolate(size[0], size[1])
-    assert compute_interval(again, 0.95).half == pytest.approx(compute_interval(parts, 0.95).half)
+    assert compute_interval(again, 0.95).half_width == pytest.approx(compute_interval(parts, 0.95).half_width)
 
 
 def test_more_seeds_do_not_help_where_examples_are_too_few() -> None:
     parts = truth(1.0, 1.0, 5)
-    assert compute_interval(parts.extrapolate(100_000, 1000), 0.95).half[0] == pytest.approx(1.96, rel=0.01)
-    assert compute_interval(parts.extrapolate(5, 10**9), 0.95).half[0] == pytest.approx(
+    assert compute_interval(parts.extrapolate(100_000, 1000), 0.95).half_width[0] == pytest.approx(1.96, rel=0.01)
+    assert compute_interval(parts.extrapolate(5, 10**9), 0.95).half_width[0] == pytest.approx(
         compute_critical_value(0.95, np.array([4.0]))[0], rel=0.01
     )

@@ -35,7 +35,7 @@ def test_a_score_per_seed_gives_the_verdict_of_compare(tmp_path: Path) -> None:
     assert (
         verdict == compare_scores(own(before), {"alibi": own(after)}, metric="perplexity", equivalence_margin=0.01)[0]
     )
-    assert verdict.word == "helped"
+    assert verdict.outcome == "helped"
     assert verdict.baseline_mean == pytest.approx(np.exp(np.log(before).mean()))
 
 
@@ -77,23 +77,23 @@ def test_right_and_wrong_answers_are_accuracy(tmp_path: Path) -> None:
 
 def test_what_cannot_be_seen_from_the_file_is_asked_for(tmp_path: Path) -> None:
     path = written(tmp_path, rows("variant,seed,score", "a,1,170", "a,2,171", "b,1,160", "b,2,162"))
-    with pytest.raises(ScoresError, match="say so with metric: perplexity, accuracy, loss"):
+    with pytest.raises(ScoresError, match="set metric to perplexity, accuracy, loss"):
         judge_csv(path)
-    with pytest.raises(ScoresError, match="for the metric loss, say with matters"):
+    with pytest.raises(ScoresError, match="metric loss has no default equivalence margin"):
         judge_csv(path, metric="loss")
-    assert judge_csv(path, metric="perplexity")[0].better
-    assert not judge_csv(path, metric="score", equivalence_margin=1.0)[0].better
+    assert judge_csv(path, metric="perplexity")[0].is_better
+    assert not judge_csv(path, metric="score", equivalence_margin=1.0)[0].is_better
 
 
 def test_another_baseline_can_be_named(tmp_path: Path) -> None:
     path = written(tmp_path, rows("variant,seed,loss", "alpha,1,1", "alpha,2,2", "beta,1,3", "beta,2,4"))
     assert [v.variant for v in judge_csv(path, baseline_name="beta", equivalence_margin=0.1)] == ["alpha"]
-    with pytest.raises(ScoresError, match=r"no variant 'betta'; there are alpha, beta; did you mean 'beta'"):
+    with pytest.raises(ScoresError, match=r"no variant 'betta'; variants: alpha, beta; did you mean 'beta'"):
         judge_csv(path, baseline_name="betta", equivalence_margin=0.1)
 
 
 def test_one_variant_is_no_comparison(tmp_path: Path) -> None:
-    with pytest.raises(ScoresError, match="only 'a' is scored; a comparison takes two"):
+    with pytest.raises(ScoresError, match="only 'a' has scores; a comparison needs two"):
         judge_csv(written(tmp_path, rows("variant,seed,loss", "a,1,1")), equivalence_margin=0.1)
 
 
@@ -117,35 +117,35 @@ def test_every_error_of_a_file_is_told_at_once_with_its_line(tmp_path: Path) -> 
         read_csv(path)
     assert str(caught.value).splitlines()[1:] == [
         "  line 3: score 'one' is not a number",
-        "  line 4: seed '1.5' is not a whole number",
-        "  line 6: the variant has no name",
+        "  line 4: seed '1.5' is not an integer",
+        "  line 6: the variant is empty",
         "  line 6: score 'nan' is not a number",
-        "  line 6: weight '0' is not a number above 0",
+        "  line 6: weight '0' is not a positive number",
         "  line 9: 4 cells, but 5 columns",
-        "  line 7: a, seed 2, example x was given before, at line 5",
-        "  line 8: example x weighs 11, but 10 at line 2",
-        "  line 7: a, seed 2 ends here without 1 examples: y",
-        "  line 10: b, seed 3 ends here without 1 examples: x",
+        "  line 7: duplicate of line 5: a, seed 2, example x",
+        "  line 8: example x has weight 11, but 10 at line 2",
+        "  line 7: a, seed 2 lacks 1 examples: y",
+        "  line 10: b, seed 3 lacks 1 examples: x",
     ]
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "the file is empty; a first line names the columns variant, seed, score"),
-        ("variant,seed,score\n", "there is no row of scores"),
+        ("", "the file is empty; the first line must name the columns variant, seed, score"),
+        ("variant,seed,score\n", "the file has no scores"),
         (
             "varient,sed\n",
-            r"column 'variant' is missing; is it 'varient'\?\n.*'seed' is missing; is it 'sed'\?\n.*'score'",
+            r"missing column 'variant'; did you mean 'varient'\?\n.*'seed'; did you mean 'sed'\?\n.*'score'",
         ),
         (
             "variant,seed,scores\na,1,2\n",
-            r"column 'score' is missing; is it 'scores'\? \(allowed names: score, accuracy",
+            r"missing column 'score'; did you mean 'scores'\? \(allowed names: score, accuracy",
         ),
-        ("variant,seed,loss,accuracy\na,1,2,1\n", "more than one column of scores: accuracy, loss"),
-        ("variant,seed,seed,loss\na,1,1,2\n", "the column 'seed' is there twice"),
-        ("variant,seed,accuracy\na,1,85.9\n", "line 2: an accuracy of 85.9 is outside 0 to 1; give shares"),
-        ("variant,seed,perplexity\na,1,0\n", "line 2: a perplexity of 0 is not above 0"),
+        ("variant,seed,loss,accuracy\na,1,2,1\n", "several score columns: accuracy, loss"),
+        ("variant,seed,seed,loss\na,1,1,2\n", "duplicate column 'seed'"),
+        ("variant,seed,accuracy\na,1,85.9\n", "line 2: accuracy must be between 0 and 1, got 85.9"),
+        ("variant,seed,perplexity\na,1,0\n", "line 2: perplexity must be positive, got 0"),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path: Path, text: str, words: str) -> None:
@@ -155,17 +155,17 @@ def test_files_that_cannot_be_read(tmp_path: Path, text: str, words: str) -> Non
 
 def test_a_column_cannot_be_judged_as_something_else(tmp_path: Path) -> None:
     path = written(tmp_path, rows("variant,seed,accuracy", "a,1,0.5"))
-    with pytest.raises(ScoresError, match="the column 'accuracy' cannot be judged as loss"):
+    with pytest.raises(ScoresError, match="column 'accuracy' does not hold the metric loss"):
         read_csv(path, metric="loss")
 
 
 def test_an_unknown_metric_is_refused_before_the_file_is_read(tmp_path: Path) -> None:
-    with pytest.raises(ScoresError, match=r"metric 'acuracy' is not known; .*did you mean 'accuracy'"):
+    with pytest.raises(ScoresError, match=r"unknown metric 'acuracy'; .*did you mean 'accuracy'"):
         judge_csv(tmp_path / "none.csv", metric="acuracy")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ScoresError, match="there is no such file"):
+    with pytest.raises(ScoresError, match="no such file"):
         read_csv(tmp_path / "none.csv")
 
 

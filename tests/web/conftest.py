@@ -82,8 +82,14 @@ def folder_made(folder: Path) -> Path:
 
 
 def write_verdict(folder: Path, sentence: str = "alibi helped: perplexity 5 % lower.") -> None:
-    row = {"variant": "alibi", "word": "helped", "sentence": sentence, "metric": "perplexity", "matters": 0.01}
-    row |= {"effect": -0.05, "interval": [-0.06, -0.04], "interval_seeds": [-0.055, -0.045], "seeds": 2}
+    row = {
+        "variant": "alibi",
+        "outcome": "helped",
+        "summary": sentence,
+        "metric": "perplexity",
+        "equivalence_margin": 0.01,
+    }
+    row |= {"effect": -0.05, "interval": [-0.06, -0.04], "seed_interval": [-0.055, -0.045], "seeds": 2}
     write_json(folder / "findings.json", {"schema": 1, "metric": "perplexity", "verdicts": [row]})
 
 

@@ -153,7 +153,7 @@ def test_no_form_is_a_server_error(api: TestClient, page: str, name: str, fields
 def test_programs_read_what_people_read(client: TestClient, runs: Path) -> None:
     rows = client.get("/api/experiments").json()
     assert [row["name"] for row in rows] == ["done", "stopped"]
-    assert rows[0]["verdicts"] == [{"variant": "alibi", "word": "helped"}]
+    assert rows[0]["verdicts"] == [{"variant": "alibi", "outcome": "helped"}]
     found = client.get("/api/experiments/done").json()
     assert found["settings"] == [
         {"variant": "alibi", "setting": "model.position", "baseline": "learned", "value": "alibi"}

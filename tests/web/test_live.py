@@ -204,7 +204,7 @@ def test_a_verdict_is_one_so_far_until_the_last_trial_is_in(runs: Path, finished
         (runs / "later" / "findings.json").rename(found)
         os.utime(found)
         html = await shown(stream, "verdicts", lambda html: "So far:" not in html)
-        assert read_json(found)["verdicts"][0]["sentence"] in unescape(html)
+        assert read_json(found)["verdicts"][0]["summary"] in unescape(html)
         await stream.aclose()
         await watchers.render_worker.end()
 
@@ -290,7 +290,7 @@ def test_a_look_at_a_large_experiment_costs_little(tmp_path: Path) -> None:
     assert (used.user + used.system - began.user - began.system) / 5 < 0.1
 
 
-PAIR = {"measure": "rouge-1", "who": "taught", "against": "baseline", "word": "hurt", "effect": -0.1854}
+PAIR = {"measure": "rouge-1", "who": "taught", "against": "baseline", "outcome": "hurt", "effect": -0.1854}
 PAIR |= {"interval": [-0.2573, -0.1134], "seeds": 3, "examples": 199}
 
 
@@ -304,7 +304,14 @@ def test_summaries_are_judged_by_rouge_before_perplexity(client: TestClient, run
 
 @pytest.mark.parametrize(
     "strange",
-    [7, [], {"pairs": 7}, {"pairs": [[]]}, {"pairs": [{**PAIR, "word": []}]}, {"pairs": [{**PAIR, "effect": "much"}]}],
+    [
+        7,
+        [],
+        {"pairs": 7},
+        {"pairs": [[]]},
+        {"pairs": [{**PAIR, "outcome": []}]},
+        {"pairs": [{**PAIR, "effect": "much"}]},
+    ],
 )
 def test_a_strange_contest_is_passed_over(client: TestClient, runs: Path, strange: object) -> None:
     found = read_json(runs / "done" / "findings.json")

@@ -152,11 +152,11 @@ class StrategyPairVerdict:
     measure: str
     strategy: str
     against: str
-    word: str
+    outcome: str
     effect: float
     interval: tuple[float, float]
-    level: float
-    detectable: float
+    adjusted_confidence: float
+    min_detectable_effect: float
     prompts: int
 
     def to_dict(self) -> dict[str, Any]:
@@ -252,7 +252,15 @@ def judge_strategy_pairs(metric_name: str, ratios_by_strategy: Mapping[str, Prom
         strategy, other = names[row.variant]
         made.append(
             StrategyPairVerdict(
-                metric_name, strategy, other, row.word, row.effect, row.interval, row.level, row.detectable, row.seeds
+                metric_name,
+                strategy,
+                other,
+                row.outcome,
+                row.effect,
+                row.interval,
+                row.adjusted_confidence,
+                row.min_detectable_effect,
+                row.seeds,
             )
         )
     return made

@@ -72,7 +72,7 @@ def render_markdown(results: DecodingResults) -> str:
     lines = [f"# {escape_markdown(build_title(results))}", "", escape_markdown(build_lead_paragraph(results)), ""]
     for card in build_strategy_cards(results):
         name = escape_markdown(card["strategy"])
-        lines += [f"- **{name}, {line['word']}**: {escape_markdown(line['sentence'])}" for line in card["lines"]]
+        lines += [f"- **{name}, {line['outcome']}**: {escape_markdown(line['summary'])}" for line in card["lines"]]
     for one in build_tables(results):
         lines += ["", f"## {escape_markdown(one.title)}", "", render_markdown_table(one).rstrip()]
     return "\n".join(lines) + "\n"
@@ -141,9 +141,9 @@ def build_strategy_cards(results: DecodingResults) -> list[DecodingResults]:
         for measure in ("perplexity", "second", "distinct-2", "repetition", "nearness"):
             pair = by_place.get((name, results["baseline"], measure))
             if pair is not None:
-                sign = style.VERDICT_SYMBOLS[pair["word"]]
+                sign = style.VERDICT_SYMBOLS[pair["outcome"]]
                 said = say.describe_pair(pair, kinds[measure])
-                lines.append({"word": pair["word"], "sign": sign, "sentence": said})
+                lines.append({"outcome": pair["outcome"], "sign": sign, "summary": said})
         if lines:
             made.append({"strategy": name, "lines": lines})
     return made

@@ -71,7 +71,7 @@ def _build_pair_cell(pair: DecodingResults | None, metric: DecodingResults) -> C
         return Cell(number_format.MISSING_VALUE)
     said = say.format_change(metric["kind"], pair["effect"])
     return Cell(
-        f"{style.VERDICT_SYMBOLS[pair['word']]}{number_format.NO_BREAK_SPACE}{said.removesuffix('points').strip()}",
+        f"{style.VERDICT_SYMBOLS[pair['outcome']]}{number_format.NO_BREAK_SPACE}{said.removesuffix('points').strip()}",
         pair["effect"],
     )
 
@@ -86,7 +86,7 @@ def build_tests_table(results: DecodingResults) -> Table:
         Column("verdict", "verdict"),
         Column("effect", "change", True),
         Column("interval", "95 % interval", True),
-        Column("detectable", "could have been seen", True),
+        Column("min_detectable_effect", "could have been seen", True),
     ]
     rows = []
     for pair in results["pairs"]:
@@ -97,10 +97,13 @@ def build_tests_table(results: DecodingResults) -> Table:
                 make_text_cell(pair["strategy"]),
                 make_text_cell(pair["against"]),
                 make_text_cell(one["title"]),
-                make_text_cell(pair["word"]),
+                make_text_cell(pair["outcome"]),
                 Cell(say.format_change(one["kind"], pair["effect"], interval), pair["effect"]),
                 Cell(say.describe_change_interval(one["kind"], interval), interval),
-                Cell(say.format_change(one["kind"], pair["detectable"]).lstrip("+"), pair["detectable"]),
+                Cell(
+                    say.format_change(one["kind"], pair["min_detectable_effect"]).lstrip("+"),
+                    pair["min_detectable_effect"],
+                ),
             ]
         )
     caption = "Every test. Intervals hold for all pairs of a measure at once; the last column is the smallest change "

@@ -65,8 +65,8 @@ def print_comparison(results: DecodingResults, folder: str, report_path: str) ->
     for card in build_strategy_cards(results):
         console.print(f"  [bold]{escape(card['strategy'])}[/] against {escape(results['baseline'])}")
         for line in card["lines"]:
-            colour = VERDICT_TERMINAL_COLORS.get(line["word"], "cyan")
-            console.print(Padding(f"[{colour}]{line['word']}:[/] {escape(line['sentence'])}", (0, 0, 0, 4)))
+            colour = VERDICT_TERMINAL_COLORS.get(line["outcome"], "cyan")
+            console.print(Padding(f"[{colour}]{line['outcome']}:[/] {escape(line['summary'])}", (0, 0, 0, 4)))
     held = sum(one["passed"] for one in results["laws"])
     console.print(f"limits as laws: {held} of {len(results['laws'])} hold")
     for one in results["laws"]:

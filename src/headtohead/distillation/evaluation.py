@@ -129,7 +129,7 @@ def compare_systems(systems: Sequence[SystemOutputs], measure: str) -> list[dict
     for against, one in every:
         row = _compare_pair(against, one, measure, level).to_dict()
         documents = [x.values(measure).mean(axis=0).tolist() for x in (against, one)]
-        keys = ("word", "effect", "interval", "seeds", "examples", "detectable", "level")
+        keys = ("outcome", "effect", "interval", "seeds", "examples", "min_detectable_effect", "adjusted_confidence")
         made.append(
             {
                 "measure": measure,
@@ -170,13 +170,13 @@ def _compute_verdict(seeds: tuple[int, ...], base: Any, other: Any, level: float
 
 def evaluate_claim(claim: distillation.DistillationClaim, pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A claim about two contestants with the verdict that answers it."""
-    row: dict[str, Any] = {**claim.model_dump(mode="json"), "answer": "cannot tell", "word": None}
+    row: dict[str, Any] = {**claim.model_dump(mode="json"), "answer": "cannot tell", "outcome": None}
     for pair in pairs:
         if pair["measure"] == claim.measure and {pair["who"], pair["against"]} == {claim.who, claim.against}:
             turned = pair["who"] != claim.who
-            word = OPPOSITE_VERDICTS.get(pair["word"], pair["word"]) if turned else pair["word"]
+            word = OPPOSITE_VERDICTS.get(pair["outcome"], pair["outcome"]) if turned else pair["outcome"]
             effect = -pair["effect"] if turned and pair["effect"] is not None else pair["effect"]
-            row |= {"word": word, "effect": effect}
+            row |= {"outcome": word, "effect": effect}
             if word == claim.expects:
                 row["answer"] = "holds"
             elif word != "cannot tell":

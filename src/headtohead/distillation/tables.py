@@ -58,9 +58,9 @@ def build_headline_verdicts(findings: Findings) -> list[dict[str, Any]]:
     return [
         {
             "variant": f"{row['who']} against {row['against']}",
-            "word": row["word"],
-            "sign": style.VERDICT_SYMBOLS[row["word"]],
-            "sentence": _format_verdict_sentence(row),
+            "outcome": row["outcome"],
+            "sign": style.VERDICT_SYMBOLS[row["outcome"]],
+            "summary": _format_verdict_sentence(row),
             "notes": "",
         }
         for row in chosen
@@ -68,9 +68,11 @@ def build_headline_verdicts(findings: Findings) -> list[dict[str, Any]]:
 
 
 def _format_verdict_sentence(pair: Mapping[str, Any]) -> str:
-    both = f"{format_system_title(pair['who'])} {VERDICT_PHRASES[pair['word']]} {format_system_title(pair['against'])}"
+    both = (
+        f"{format_system_title(pair['who'])} {VERDICT_PHRASES[pair['outcome']]} {format_system_title(pair['against'])}"
+    )
     both, rests = both[0].upper() + both[1:], f"{pair['seeds']} seeds, {pair['examples']:,} documents"
-    both += ": cannot tell." if pair["word"] == "cannot tell" else ":"
+    both += ": cannot tell." if pair["outcome"] == "cannot tell" else ":"
     if pair["effect"] is None:
         return f"{both} There are {rests}."
     size = f"ROUGE-1 {abs(pair['effect']):.{ROUGE_DECIMALS}f} {'lower' if pair['effect'] < 0 else 'higher'}"
@@ -150,7 +152,7 @@ def build_pairwise_verdict_table(findings: Findings) -> Table:
             Cell(ROUGE_TITLES[row["measure"]], row["measure"]),
             Cell(format_system_title(row["who"]), row["who"]),
             Cell(format_system_title(row["against"]), row["against"]),
-            make_text_cell(row["word"]),
+            make_text_cell(row["outcome"]),
             _make_effect_cell(row["effect"]),
             _make_interval_cell(row["interval"]),
             _make_interval_cell(row["bootstrap"]["interval"]),
@@ -211,7 +213,7 @@ def build_claims_table(findings: Findings) -> Table:
         Column("source", "report"),
         Column("says", "says that"),
         Column("answer", "answer"),
-        Column("word", "verdict"),
+        Column("outcome", "verdict"),
         Column("effect", "difference", True),
         Column("why", "note"),
     ]
@@ -220,7 +222,7 @@ def build_claims_table(findings: Findings) -> Table:
             make_text_cell(row["source"]),
             make_text_cell(row["says"]),
             make_text_cell(row["answer"]),
-            make_text_cell(row["word"] or "–"),
+            make_text_cell(row["outcome"] or "–"),
             _make_effect_cell(row.get("effect")),
             make_text_cell(row["why"]),
         ]

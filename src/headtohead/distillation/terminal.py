@@ -37,10 +37,10 @@ def print_distillation(findings: Findings) -> None:
 
 
 def _print_pairwise_verdict(row: dict[str, Any]) -> None:
-    colour = VERDICT_TERMINAL_COLORS.get(row["word"], "cyan")
+    colour = VERDICT_TERMINAL_COLORS.get(row["outcome"], "cyan")
     pair = f"{tables.format_system_title(row['who'])} against {tables.format_system_title(row['against'])}"
     effect = "" if row["effect"] is None else f" ({row['effect']:+.4f})"
-    get_stdout_console().print(Padding(f"{escape(pair)}: [bold {colour}]{row['word']}[/]{effect}", (0, 0, 0, 2)))
+    get_stdout_console().print(Padding(f"{escape(pair)}: [bold {colour}]{row['outcome']}[/]{effect}", (0, 0, 0, 2)))
 
 
 def _print_sample_summaries(sample: dict[str, Any]) -> None:

@@ -66,7 +66,7 @@ class TensorBoardBackend:
 
     def log_verdicts(self, rows: list[dict[str, Any]], *, is_resumed: bool) -> None:
         for row in rows:
-            self._write_text(VERDICTS_RUN, row["variant"], row["sentence"], row["seeds"])
+            self._write_text(VERDICTS_RUN, row["variant"], row["summary"], row["seeds"])
             self.log_metrics(VERDICTS_RUN, row["seeds"], _extract_verdict_metrics(row))
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class WandbBackend:
 
     def log_verdicts(self, rows: list[dict[str, Any]], *, is_resumed: bool) -> None:
         self.start_run(VERDICTS_RUN, {}, is_resumed=is_resumed)
-        summary = {f"{row['variant']}/{name}": row[name] for row in rows for name in ("word", "sentence", "seeds")}
+        summary = {f"{row['variant']}/{name}": row[name] for row in rows for name in ("outcome", "summary", "seeds")}
         for row in rows:
             summary |= _extract_verdict_metrics(row)
         self.finish_run(VERDICTS_RUN, 0, summary)
@@ -193,7 +193,7 @@ class TrackioBackend:
         self.start_run(VERDICTS_RUN, {}, is_resumed=is_resumed)
         for row in rows:
             self.finish_run(
-                VERDICTS_RUN, row["seeds"], {row["variant"]: row["sentence"], **_extract_verdict_metrics(row)}
+                VERDICTS_RUN, row["seeds"], {row["variant"]: row["summary"], **_extract_verdict_metrics(row)}
             )
 
     def close(self) -> None:

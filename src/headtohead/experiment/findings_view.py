@@ -71,7 +71,7 @@ def get_metric(findings: Findings) -> str:
 
 def get_equivalence_margin(findings: Findings) -> float:
     rows = get_verdicts(findings)
-    given = (rows[0].get("matters") if rows else None) or get_experiment(findings).get("matters")
+    given = (rows[0].get("equivalence_margin") if rows else None) or get_experiment(findings).get("matters")
     return float(given) if isinstance(given, int | float) else 0.01
 
 

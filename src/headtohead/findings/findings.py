@@ -229,7 +229,7 @@ def _compute_verdicts(
         interim_analyses=interim_analyses,
     )
     if per_byte:
-        return [replace(v, sentence=re.sub("(?i)(perplexity)", r"\1 per byte", v.sentence)) for v in verdicts]
+        return [replace(v, summary=re.sub("(?i)(perplexity)", r"\1 per byte", v.summary)) for v in verdicts]
     return verdicts
 
 

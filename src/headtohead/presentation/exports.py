@@ -81,7 +81,7 @@ def render_markdown_sections(sections: Iterable[Section]) -> str:
                 lines += [*(f"- {escape_markdown(item)}" for item in block.items), ""]
             elif isinstance(block, VerdictList):
                 lines += [
-                    f"- **{escape_markdown(row['word'])}**: {escape_markdown(row['sentence'])}" for row in block.rows
+                    f"- **{escape_markdown(row['outcome'])}**: {escape_markdown(row['summary'])}" for row in block.rows
                 ]
                 lines.append("")
             elif isinstance(block, Facts):

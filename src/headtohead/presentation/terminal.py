@@ -16,7 +16,7 @@ from headtohead.presentation.table import Column, Table
 UNLIMITED_WIDTH = 1000
 VERDICT_TERMINAL_COLORS = {"helped": "green", "hurt": "red", "not comparable": "magenta", "cannot tell": "yellow"}
 WORD_COLORS = {**VERDICT_TERMINAL_COLORS, "passed": "green", "failed": "red", "note": "yellow", "does not apply": "dim"}
-WORD_COLUMNS = ("result", "verdict", "word")
+WORD_COLUMNS = ("result", "verdict", "outcome")
 """columns whose cells are colored by their word"""
 
 

@@ -137,15 +137,15 @@ def _stack_totals(
 
 
 def _evaluate_claim(claim: experiment.Claim, verdict: Verdict | None) -> dict[str, Any]:
-    row: dict[str, Any] = {**claim.model_dump(mode="json"), "answer": UNDECIDED, "word": None, "sentence": ""}
+    row: dict[str, Any] = {**claim.model_dump(mode="json"), "answer": UNDECIDED, "outcome": None, "summary": ""}
     if verdict is None:
         what = (
             "the baseline cannot be tested there" if claim.context is not None else "there is nothing to answer it by"
         )
-        return {**row, "sentence": what}
+        return {**row, "summary": what}
     said = verdict.to_dict()
-    word = str(said["word"])
-    row |= {key: said[key] for key in ("word", "effect", "interval", "seeds", "sentence")}
+    word = str(said["outcome"])
+    row |= {key: said[key] for key in ("outcome", "effect", "interval", "seeds", "summary")}
     if word == claim.expects:
         row["answer"] = HOLDS
     elif word != "cannot tell":

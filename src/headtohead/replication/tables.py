@@ -45,12 +45,12 @@ def build_claims_table(findings: Findings) -> Table:
 
 def _format_claim_reason(claim: dict[str, Any], metric: str) -> str:
     said = {
-        None: claim.get("sentence") or "",
+        None: claim.get("summary") or "",
         "helped": "the variant is better",
         "hurt": "the variant is worse",
         "no practical difference": "the difference is too small to matter",
         "cannot tell": "the noise of seeds and text is larger than the difference",
-    }.get(claim.get("word"), str(claim.get("word")))
+    }.get(claim.get("outcome"), str(claim.get("outcome")))
     where = [f"on {claim['split']}" if claim.get("split") else ""]
     where.append(
         f"at {'step ' if isinstance(claim.get('step'), int) else ''}{claim['step']}" if claim.get("step") else ""

@@ -41,17 +41,17 @@ def _compute_axis_limits(verdicts: Sequence[dict[str, Any]], equivalence_margin:
 
 
 def _is_plottable(row: dict[str, Any], value: Any) -> bool:
-    return number_format.is_finite_number(value) and row["word"] != "not comparable"
+    return number_format.is_finite_number(value) and row["outcome"] != "not comparable"
 
 
 def _make_forest_row(verdict: dict[str, Any], metric: str, limits: tuple[float, float]) -> dict[str, Any]:
     def clip(end: Any) -> float | None:
         return min(max(limits[0], end), limits[1]) if _is_plottable(verdict, end) else None
 
-    interval, seeds = verdict.get("interval") or [None, None], verdict.get("interval_seeds") or [None, None]
+    interval, seeds = verdict.get("interval") or [None, None], verdict.get("seed_interval") or [None, None]
     places = number_format.choose_decimals(metric, interval)
-    label = str(verdict["word"])
-    if verdict["word"] == "not comparable":
+    label = str(verdict["outcome"])
+    if verdict["outcome"] == "not comparable":
         label += f": {verdict['reason']}" if verdict.get("reason") else ""
     else:
         label += f", {number_format.format_effect(metric, verdict['effect'], places)}"
@@ -60,8 +60,8 @@ def _make_forest_row(verdict: dict[str, Any], metric: str, limits: tuple[float, 
     beyond = [end for end in interval if _is_plottable(verdict, end) and clip(end) != end]
     return {
         "variant": verdict["variant"],
-        "word": verdict["word"],
-        "sign": style.VERDICT_SYMBOLS.get(verdict["word"], ""),
+        "outcome": verdict["outcome"],
+        "sign": style.VERDICT_SYMBOLS.get(verdict["outcome"], ""),
         "label": label,
         "effect": clip(verdict["effect"]),
         "low": clip(interval[0]),

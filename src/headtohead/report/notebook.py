@@ -19,7 +19,7 @@ def render_html(findings: Findings, folder: Path | None = None) -> str:
 
 def render_text(findings: Findings) -> str:
     """Return the question and the verdicts as plain text."""
-    sentences = [f"  {row['sentence']}" for row in findings_view.get_verdicts(findings)]
+    sentences = [f"  {row['summary']}" for row in findings_view.get_verdicts(findings)]
     return "\n".join([findings_view.get_question(findings), *sentences])
 
 

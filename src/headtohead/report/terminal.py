@@ -179,9 +179,9 @@ def _print_findings(findings: dict[str, Any], experiment: Experiment) -> None:
 
 def print_verdicts(verdicts: Sequence[dict[str, Any]]) -> None:
     for verdict in verdicts:
-        color = VERDICT_TERMINAL_COLORS.get(verdict["word"], "cyan")
-        print_indented(f"[bold {color}]{escape(verdict['variant'])}: {verdict['word']}[/]")
-        print_indented(escape(verdict["sentence"]), 4)
+        color = VERDICT_TERMINAL_COLORS.get(verdict["outcome"], "cyan")
+        print_indented(f"[bold {color}]{escape(verdict['variant'])}: {verdict['outcome']}[/]")
+        print_indented(escape(verdict["summary"]), 4)
 
 
 def print_audit_summary(findings: dict[str, Any]) -> None:
@@ -223,7 +223,7 @@ def outcome_to_json(outcome: Any, report_path: str | None) -> dict[str, Any]:
 
 
 def _make_variant_row(verdict: dict[str, Any], findings: dict[str, Any]) -> dict[str, Any]:
-    renamed = {"variant": "name", "word": "verdict", "effect": "difference"}
+    renamed = {"variant": "name", "outcome": "verdict", "effect": "difference"}
     audits = [
         {key: audit[key] for key in ("name", "passed", "observation")}
         for audit in findings["audits"].get(verdict["variant"], [])

@@ -67,7 +67,7 @@ class Results:
         return notebook.render_html(self.findings, self.folder)
 
     def __str__(self) -> str:
-        return "\n".join([self.experiment.question, *(f"- {v.variant}: {v.sentence}" for v in self.verdicts)])
+        return "\n".join([self.experiment.question, *(f"- {v.variant}: {v.summary}" for v in self.verdicts)])
 
 
 def run(

@@ -123,7 +123,7 @@ def run_experiment(
             if not runs.finished(BASELINE):
                 break
             found = findings.write_findings(runs, interim_analyses=looks)
-            if looks and all(row["word"] != "cannot tell" for row in found["verdicts"]):
+            if looks and all(row["outcome"] != "cannot tell" for row in found["verdicts"]):
                 break
     return ExperimentOutcome(runs, tuple(jobs), found)
 

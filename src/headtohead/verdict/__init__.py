@@ -1,6 +1,6 @@
-"""Verdicts: did a variant help? It judges scores from anywhere, by one rule, and knows nothing of torch.
+"""Verdicts on scores from any source: did a variant help? Does not import torch.
 
-The rule and the formulas stand in docs/judging.md.
+The rule and the formulas are documented in docs/judging.md.
 """
 
 from headtohead.verdict.compare import compare_scores

@@ -1,8 +1,8 @@
-"""Are the verdicts calibrated? Many simulated experiments with a known truth, judged by the very code that judges
-real ones: how often the intervals hold the truth, how often a verdict is false, and whether the power is as theory
-has it.
+"""Calibration of the verdicts: simulated experiments with a known truth, judged by the code that judges real ones.
 
-Scores drawn at one truth serve for all: adding a constant to every token moves d by it and leaves the noise alone.
+Measures how often intervals contain the truth, how often a verdict is false, and whether the power agrees with theory.
+One set of draws serves for every true difference, since adding a constant to every token moves d by that constant and
+leaves the noise unchanged.
 """
 
 from __future__ import annotations
@@ -32,25 +32,34 @@ from headtohead.verdict.statistics import (
     estimate_variance_components,
 )
 
-MAX_BATCH_CELLS = 2_000_000  # numbers held at a time
-WIDE_BAND_STANDARD_ERRORS = 10.0  # standard errors: a band so wide that only one of its edges can be crossed by chance
+MAX_BATCH_CELLS = 2_000_000
+"""numbers held in memory at a time"""
+WIDE_BAND_STANDARD_ERRORS = 10.0
+"""half width of an equivalence band so wide that noise can cross only one of its edges"""
 
 
 @dataclass(frozen=True)
 class CalibrationRow:
-    """One line of the calibration: a world, a number of seeds, and what came out. Shares of the experiments."""
+    """Results for one simulation and number of seeds, as shares of the experiments.
 
-    world: str
+    `coverage` is that of the deciding interval, for new seeds and examples; `equivalence_coverage` that of the 90 %
+    interval, `test_set_coverage` that of the seed interval on its test set. `false_verdicts` are helped or hurt at a
+    true difference of 0 with an equivalence margin of 0, the strictest case. `false_equivalence` is "no practical
+    difference" at a true difference equal to the margin. `power` is measured at the effect for which theory predicts
+    `theoretical_power`.
+    """
+
+    simulation: str
     seeds: int
     examples: int
     experiments: int
     coverage: float
-    coverage_90: float
-    coverage_here: float
+    equivalence_coverage: float
+    test_set_coverage: float
     false_verdicts: float
-    false_agreement: float
+    false_equivalence: float
     power: float
-    theory: float
+    theoretical_power: float
 
     def to_dict(self) -> dict[str, object]:
         return dict(vars(self))
@@ -58,15 +67,15 @@ class CalibrationRow:
 
 @dataclass(frozen=True)
 class SequentialCalibrationRow:
-    """One line of the calibration of `seeds = "auto"`: what came out at one truth, judged where it stopped.
+    """Results of `seeds = "auto"` for one simulation and true difference, as shares of the experiments.
 
-    `wrong` is "helped" or "hurt" where there is no difference, the wrong one of the two, or "no practical difference"
-    where the difference matters. `settled` is any verdict but "cannot tell".
+    `wrong` is "helped" or "hurt" at no difference, the wrong one of the two, or "no practical difference" at a
+    difference of at least the margin. `settled` is any verdict but "cannot tell".
     """
 
-    world: str
-    truth: str
-    limit: int
+    simulation: str
+    true_difference: str
+    max_seeds: int
     examples: int
     experiments: int
     coverage: float
@@ -87,17 +96,11 @@ def calibrate_fixed_seeds(
     confidence: float = 0.95,
     rng_seed: int = 0,
 ) -> list[CalibrationRow]:
-    """A row for each number of seeds.
-
-    Coverage is that of the interval that decides, for new seeds and examples; `coverage_here` that of the seeds' own
-    interval for this test set. `false_verdicts` are helped or hurt at a true 0 with matters = 0, the strictest case;
-    `false_agreement` is "no practical difference" at a truth just as large as `matters`. `power` is at the effect for
-    which `theory` gives it.
-    """
+    """Return a row for each number of seeds."""
     rng = np.random.default_rng(rng_seed)
     return [
-        _calibrate_seed_count(simulation, rng, number, num_examples, num_experiments, confidence)
-        for number in seed_counts
+        _calibrate_seed_count(simulation, rng, num_seeds, num_examples, num_experiments, confidence)
+        for num_seeds in seed_counts
     ]
 
 
@@ -109,41 +112,42 @@ def _calibrate_seed_count(
     num_experiments: int,
     confidence: float,
 ) -> CalibrationRow:
-    confidence_90 = 2 * confidence - 1
     kinds = _list_true_components(simulation, num_seeds, num_examples)
     effect = _compute_median_detectable_effect(kinds, confidence)
-    edge = WIDE_BAND_STANDARD_ERRORS * float(np.sqrt(max(kind.of_seeds[0] + kind.of_examples[0] for kind in kinds)))
+    edge = WIDE_BAND_STANDARD_ERRORS * max(
+        float(np.sqrt(kind.seed_variance[0] + kind.example_variance[0])) for kind in kinds
+    )
     counts = np.zeros(6)
     for draw in _sample_in_batches(simulation, rng, num_seeds, num_examples, num_experiments):
-        parts = estimate_variance_components(draw.differences, draw.weights)
-        d, half = parts.difference, compute_interval(parts, confidence).half
-        half_90 = compute_interval(parts, confidence_90).half
-        here = compute_seed_interval(parts, confidence).half
-        null = decide_outcomes(d, half, half_90, (0.0, 0.0), lower_is_better=True)
-        at_edge = decide_outcomes(d + edge, half, half_90, (-edge, edge), lower_is_better=True)
+        components = estimate_variance_components(draw.differences, draw.weights)
+        d, half_width = components.difference, compute_interval(components, confidence).half_width
+        equivalence_half_width = compute_interval(components, 2 * confidence - 1).half_width
+        seed_half_width = compute_seed_interval(components, confidence).half_width
+        at_zero = decide_outcomes(d, half_width, equivalence_half_width, (0.0, 0.0), lower_is_better=True)
+        at_edge = decide_outcomes(d + edge, half_width, equivalence_half_width, (-edge, edge), lower_is_better=True)
         counts += (
-            (np.abs(d) <= half).sum(),
-            (np.abs(d) <= half_90).sum(),
-            (np.abs(d - draw.test_set_differences) <= here).sum(),
-            sum(word in (HELPED, HURT) for word in null),
+            (np.abs(d) <= half_width).sum(),
+            (np.abs(d) <= equivalence_half_width).sum(),
+            (np.abs(d - draw.test_set_differences) <= seed_half_width).sum(),
+            sum(outcome in (HELPED, HURT) for outcome in at_zero),
             at_edge.count(NO_PRACTICAL_DIFFERENCE),
-            (np.abs(d + effect) > half).sum(),
+            (np.abs(d + effect) > half_width).sum(),
         )
     shares = [float(count) / num_experiments for count in counts]
-    theory = float(np.mean([compute_detection_power(kind, effect, confidence) for kind in kinds]))
-    coverage, coverage_90, coverage_here, false_verdicts, false_agreement, power = shares
+    theoretical_power = float(np.mean([compute_detection_power(kind, effect, confidence) for kind in kinds]))
+    coverage, equivalence_coverage, test_set_coverage, false_verdicts, false_equivalence, power = shares
     return CalibrationRow(
         simulation.name,
         num_seeds,
         num_examples,
         num_experiments,
         coverage,
-        coverage_90,
-        coverage_here,
+        equivalence_coverage,
+        test_set_coverage,
         false_verdicts,
-        false_agreement,
+        false_equivalence,
         power,
-        theory,
+        theoretical_power,
     )
 
 
@@ -156,26 +160,26 @@ def calibrate_sequential(
     confidence: float = 0.95,
     rng_seed: int = 0,
 ) -> list[SequentialCalibrationRow]:
-    """The same for `seeds = "auto"`: seeds are added look by look until the verdict is settled.
+    """Return rows for `seeds = "auto"`: seeds are added at each interim analysis until the verdict is settled.
 
-    Three truths: no difference; one just as large as `matters`; one twice as large. `matters` is what all the seeds
-    together would detect four times in five.
+    The true difference is zero, equal to the margin, and twice the margin. The margin is the effect that `max_seeds`
+    seeds detect with a probability of 80 %.
     """
     rng = np.random.default_rng(rng_seed)
-    looks = plan_interim_analyses(max_seeds)
-    matters = _compute_median_detectable_effect(_list_true_components(simulation, max_seeds, num_examples), confidence)
-    truths = {"no difference": 0.0, "just matters": matters, "twice what matters": 2 * matters}
-    results: dict[str, list[_StoppingResults]] = {name: [] for name in truths}
+    analyses = plan_interim_analyses(max_seeds)
+    margin = _compute_median_detectable_effect(_list_true_components(simulation, max_seeds, num_examples), confidence)
+    true_differences = {"no difference": 0.0, "the margin": margin, "twice the margin": 2 * margin}
+    results: dict[str, list[_StoppingResults]] = {name: [] for name in true_differences}
     for draw in _sample_in_batches(simulation, rng, max_seeds, num_examples, num_experiments):
-        seen = [
-            estimate_variance_components(np.ascontiguousarray(draw.differences[:, :look]), draw.weights)
-            for look in looks
+        components = [
+            estimate_variance_components(np.ascontiguousarray(draw.differences[:, :num_seeds]), draw.weights)
+            for num_seeds in analyses
         ]
-        for name, truth in truths.items():
-            results[name].append(_run_interim_analyses(seen, looks, truth, matters, confidence))
+        for name, difference in true_differences.items():
+            results[name].append(_run_interim_analyses(components, analyses, difference, margin, confidence))
     rows = []
     for name, stops in results.items():
-        words = [word for stop in stops for word in stop.words]
+        outcomes = [outcome for stop in stops for outcome in stop.outcomes]
         wrong = (HELPED, HURT) if name == "no difference" else (NO_PRACTICAL_DIFFERENCE, HELPED)
         rows.append(
             SequentialCalibrationRow(
@@ -185,9 +189,9 @@ def calibrate_sequential(
                 num_examples,
                 num_experiments,
                 coverage=float(np.concatenate([stop.is_covered for stop in stops]).mean()),
-                wrong=sum(word in wrong for word in words) / num_experiments,
-                settled=sum(word != CANNOT_TELL for word in words) / num_experiments,
-                seeds_used=float(np.concatenate([stop.seeds for stop in stops]).mean()),
+                wrong=sum(outcome in wrong for outcome in outcomes) / num_experiments,
+                settled=sum(outcome != CANNOT_TELL for outcome in outcomes) / num_experiments,
+                seeds_used=float(np.concatenate([stop.num_seeds for stop in stops]).mean()),
             )
         )
     return rows
@@ -195,11 +199,11 @@ def calibrate_sequential(
 
 @dataclass(frozen=True, eq=False)
 class _StoppingResults:
-    """Where each experiment stopped, what it said, and whether its interval held the truth."""
+    """For each experiment, its outcome, whether its interval contains the truth, and at how many seeds it stopped."""
 
-    words: list[VerdictOutcome]
+    outcomes: list[VerdictOutcome]
     is_covered: np.ndarray
-    seeds: Float[np.ndarray, " experiments"]
+    num_seeds: Float[np.ndarray, " experiments"]
 
 
 def _run_interim_analyses(
@@ -209,39 +213,39 @@ def _run_interim_analyses(
     equivalence_margin: float,
     confidence: float,
 ) -> _StoppingResults:
-    experiments = len(components_by_analysis[0].difference)
-    said: list[VerdictOutcome] = [CANNOT_TELL] * experiments
-    covered, seeds = np.zeros(experiments, bool), np.zeros(experiments)
-    for parts, look in zip(components_by_analysis, analyses, strict=True):
-        level = compute_analysis_confidence(look, analyses, confidence)
-        half, half_90 = compute_interval(parts, level).half, compute_interval(parts, 2 * level - 1).half
-        words = decide_outcomes(
-            parts.difference + true_difference,
-            half,
-            half_90,
+    num_experiments = len(components_by_analysis[0].difference)
+    outcomes: list[VerdictOutcome] = [CANNOT_TELL] * num_experiments
+    is_covered, num_seeds = np.zeros(num_experiments, bool), np.zeros(num_experiments)
+    for components, analysis in zip(components_by_analysis, analyses, strict=True):
+        adjusted = compute_analysis_confidence(analysis, analyses, confidence)
+        half_width = compute_interval(components, adjusted).half_width
+        current = decide_outcomes(
+            components.difference + true_difference,
+            half_width,
+            compute_interval(components, 2 * adjusted - 1).half_width,
             (-equivalence_margin, equivalence_margin),
             lower_is_better=True,
         )
-        going = np.array([word == CANNOT_TELL for word in said])
-        covered[going] = (np.abs(parts.difference) <= half)[going]
-        seeds[going] = look
-        said = [new if old == CANNOT_TELL else old for old, new in zip(said, words, strict=True)]
-    return _StoppingResults(said, covered, seeds)
+        is_open = np.array([outcome == CANNOT_TELL for outcome in outcomes])
+        is_covered[is_open] = (np.abs(components.difference) <= half_width)[is_open]
+        num_seeds[is_open] = analysis
+        outcomes = [new if old == CANNOT_TELL else old for old, new in zip(outcomes, current, strict=True)]
+    return _StoppingResults(outcomes, is_covered, num_seeds)
 
 
 def _list_true_components(simulation: Simulation, num_seeds: int, num_examples: int) -> list[VarianceComponents]:
-    """The kinds of experiments that a world mixes, one by one."""
-    truth = simulation.truth(num_seeds, num_examples)
-    return [truth.select_experiment(kind) for kind in range(len(truth.difference))]
+    """Return the true components of each kind of experiment that a simulation mixes."""
+    components = simulation.compute_true_components(num_seeds, num_examples)
+    return [components.select_experiment(index) for index in range(len(components.difference))]
 
 
 def _compute_median_detectable_effect(true_components: Sequence[VarianceComponents], confidence: float) -> float:
-    """What the middle one of a world's experiments detects four times in five."""
+    """Return the median over kinds of experiments of the smallest effect detected with the target power."""
     return float(np.median([compute_min_detectable_effect(kind, confidence) for kind in true_components]))
 
 
 def to_markdown(rows: Sequence[CalibrationRow] | Sequence[SequentialCalibrationRow]) -> str:
-    """The rows as a Markdown table, shares in per cent."""
+    """Return the rows as a Markdown table, shares as percentages."""
     if not rows:
         return ""
     table = [row.to_dict() for row in rows]
@@ -262,4 +266,4 @@ def _sample_in_batches(
 ) -> Iterator[SimulatedExperiments]:
     batch = max(MAX_BATCH_CELLS // (num_seeds * num_examples), 1)
     for start in range(0, num_experiments, batch):
-        yield simulation.draw(rng, min(batch, num_experiments - start), num_seeds, num_examples)
+        yield simulation.sample(rng, min(batch, num_experiments - start), num_seeds, num_examples)

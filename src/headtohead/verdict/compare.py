@@ -1,7 +1,7 @@
-"""From scores to verdicts: pair, measure the noise, apply the rule, say what would settle an open question.
+"""Verdicts from scores: pair, estimate the noise, apply the rule, and estimate the data needed to settle open verdicts.
 
 The difference d is a ratio of totals, variant minus baseline, paired by seed and example. For perplexity it is the
-difference of the mean negative log-likelihood per token, shown as the relative change exp(d) - 1.
+difference of the mean negative log-likelihood per token, displayed as the relative change exp(d) - 1.
 """
 
 from __future__ import annotations
@@ -41,22 +41,23 @@ MAX_EXAMPLES = 10_000_000
 
 @dataclass(frozen=True)
 class _ComparisonSettings:
-    """What is asked of every variant alike."""
+    """Settings that apply to all variants."""
 
     metric: Metric
-    matters: float
-    band: tuple[float, float]
+    equivalence_margin: float
+    equivalence_band: tuple[float, float]
     confidence: float
-    level: float
+    adjusted_confidence: float
     final_adjusted_confidence: float
 
     @property
     def equivalence_confidence(self) -> float:
-        return 2 * self.level - 1
+        return 2 * self.adjusted_confidence - 1
 
-    def shown(self, difference: float, interval: IntervalEstimate) -> Interval:
-        half = float(interval.half[0])
-        return self.metric.shown(difference - half), self.metric.shown(difference + half)
+    def to_display_interval(self, difference: float, interval: IntervalEstimate) -> Interval:
+        half_width = float(interval.half_width[0])
+        display = self.metric.to_display_effect
+        return display(difference - half_width), display(difference + half_width)
 
 
 def compare_scores(
@@ -70,49 +71,52 @@ def compare_scores(
     interim_analyses: Sequence[int] = (),
     current_analysis: int | None = None,
 ) -> list[Verdict]:
-    """One verdict for each variant, and for each that `failed` an audit: name -> reason ("reads the future").
+    """Return a verdict for each variant and for each name in `failed_audits` (name: reason).
 
-    `matters` is relative for perplexity (0.01 = 1 %), a share for accuracy (0.01 = one point), and a figure in the
-    unit of the score otherwise. With `looks` (see `sequential.schedule`) the verdict is one of several looks, and its
-    intervals are widened to stay valid: `look` is the planned number of seeds of this one, by default the planned
-    number that the seeds in common reach.
+    `equivalence_margin` is relative for perplexity (0.01 is 1 %), a share for accuracy (0.01 is one point), and in the
+    unit of the score otherwise. With `interim_analyses` (see `plan_interim_analyses`), intervals are widened so that
+    they stay valid if seeds are added until the verdict is settled. `current_analysis` is the planned number of seeds
+    of this analysis, by default the one that the common seeds reach.
     """
     scale = get_metric(metric)
     if not 0.5 <= confidence < 1:
-        raise ScoresError(f"confidence = {confidence:g}; allowed: from 0.5 up to, but not including, 1")
-    band = scale.band(equivalence_margin)
+        raise ScoresError(f"confidence must be at least 0.5 and below 1, got {confidence:g}")
+    band = scale.compute_equivalence_band(equivalence_margin)
     for name, scores in {"baseline": baseline, **variants}.items():
         _check_score_range(name, scores, scale)
     pairs = {name: pair_scores(name, baseline, scores) for name, scores in variants.items()}
     judged = [name for name in variants if name not in failed_audits]
-    now, last = confidence, confidence
+    current_confidence = final_confidence = confidence
     if interim_analyses:
-        most = max((len(pairs[name].seeds) for name in judged), default=interim_analyses[0])
-        now = compute_analysis_confidence(
-            _find_planned_analysis(most, interim_analyses) if current_analysis is None else current_analysis,
-            interim_analyses,
-            confidence,
-        )
-        last = compute_analysis_confidence(interim_analyses[-1], interim_analyses, confidence)
-    share = max(len(judged), 1)  # Bonferroni over the variants that are judged
-    question = _ComparisonSettings(
-        scale, equivalence_margin, band, confidence, 1 - (1 - now) / share, 1 - (1 - last) / share
+        if current_analysis is None:
+            num_seeds = max((len(pairs[name].seeds) for name in judged), default=interim_analyses[0])
+            current_analysis = _find_planned_analysis(num_seeds, interim_analyses)
+        current_confidence = compute_analysis_confidence(current_analysis, interim_analyses, confidence)
+        final_confidence = compute_analysis_confidence(interim_analyses[-1], interim_analyses, confidence)
+    num_comparisons = max(len(judged), 1)  # Bonferroni correction
+    settings = _ComparisonSettings(
+        scale,
+        equivalence_margin,
+        band,
+        confidence,
+        adjusted_confidence=1 - (1 - current_confidence) / num_comparisons,
+        final_adjusted_confidence=1 - (1 - final_confidence) / num_comparisons,
     )
     names = [*variants, *(name for name in failed_audits if name not in variants)]
-    return [_build_verdict(name, pairs.get(name), question, failed_audits.get(name)) for name in names]
+    return [_build_verdict(name, pairs.get(name), settings, failed_audits.get(name)) for name in names]
 
 
 def _find_planned_analysis(num_seeds: int, interim_analyses: Sequence[int]) -> int:
-    """The look that so many seeds belong to; a few may have been lost on the way."""
-    return next((look for look in interim_analyses if look >= num_seeds), interim_analyses[-1])
+    """Return the planned analysis with at least this many seeds, since some seeds may have failed."""
+    return next((planned for planned in interim_analyses if planned >= num_seeds), interim_analyses[-1])
 
 
 def _check_score_range(variant_name: str, scores: Scores, metric: Metric) -> None:
     if metric.name == "accuracy" and not ((scores.values >= 0) & (scores.values <= scores.weights)).all():
         worst = scores.values.flat[int(np.argmax(np.abs(scores.values - scores.weights / 2)))]
         raise ScoresError(
-            f"{variant_name}: an accuracy of {worst:g} is outside 0 to 1; give shares of 1, not per cent, "
-            "or choose the metric 'score'"
+            f"{variant_name}: accuracy must be between 0 and 1, got {worst:g}; divide percentages by 100, or use the "
+            "metric 'score'"
         )
 
 
@@ -122,99 +126,108 @@ def _build_verdict(
     if audit_failure is not None or paired_scores is None or len(paired_scores.seeds) < 2:
         return _build_verdict_without_interval(variant_name, paired_scores, settings, audit_failure)
     differences, weights = paired_scores.differences[None], paired_scores.weights[None]
-    counts = settings.metric.name == "accuracy" and bool(np.isin(differences, (-1.0, 0.0, 1.0)).all())
-    parts = estimate_variance_components(
-        differences,
-        weights,
-        compute_rare_difference_variance(differences) if counts and paired_scores.examples > 1 else None,
+    is_binary = settings.metric.name == "accuracy" and bool(np.isin(differences, (-1.0, 0.0, 1.0)).all())
+    has_rare_differences = is_binary and paired_scores.num_examples > 1
+    components = estimate_variance_components(
+        differences, weights, compute_rare_difference_variance(differences) if has_rare_differences else None
     )
-    wide, wide_90 = compute_interval(parts, settings.level), compute_interval(parts, settings.equivalence_confidence)
-    metric, d = settings.metric, float(parts.difference[0])
-    word = decide_outcomes(
-        parts.difference, wide.half, wide_90.half, settings.band, lower_is_better=metric.lower_is_better
+    interval = compute_interval(components, settings.adjusted_confidence)
+    equivalence_interval = compute_interval(components, settings.equivalence_confidence)
+    metric, difference = settings.metric, float(components.difference[0])
+    outcome = decide_outcomes(
+        components.difference,
+        interval.half_width,
+        equivalence_interval.half_width,
+        settings.equivalence_band,
+        lower_is_better=metric.lower_is_better,
     )[0]
-    need = _estimate_additional_data(parts, settings) if word == CANNOT_TELL else AdditionalData()
+    needed = _estimate_additional_data(components, settings) if outcome == CANNOT_TELL else AdditionalData()
+    total_weight = paired_scores.weights.sum()
+    num_seeds = len(paired_scores.seeds)
     verdict = Verdict(
         variant=variant_name,
-        word=word,
+        outcome=outcome,
         metric=metric.name,
-        matters=settings.matters,
-        baseline_mean=metric.mean(
-            float(paired_scores.baseline.sum() / paired_scores.weights.sum() / len(paired_scores.seeds))
+        equivalence_margin=settings.equivalence_margin,
+        baseline_mean=metric.to_display_mean(float(paired_scores.baseline_totals.sum() / total_weight / num_seeds)),
+        variant_mean=metric.to_display_mean(float(paired_scores.variant_totals.sum() / total_weight / num_seeds)),
+        effect=metric.to_display_effect(difference),
+        is_better=metric.is_better(difference),
+        interval=settings.to_display_interval(difference, interval),
+        seed_interval=settings.to_display_interval(
+            difference, compute_seed_interval(components, settings.adjusted_confidence)
         ),
-        mean=metric.mean(float(paired_scores.variant.sum() / paired_scores.weights.sum() / len(paired_scores.seeds))),
-        effect=metric.shown(d),
-        better=metric.is_better(d),
-        interval=settings.shown(d, wide),
-        interval_seeds=settings.shown(d, compute_seed_interval(parts, settings.level)),
-        interval_90=settings.shown(d, wide_90),
+        equivalence_interval=settings.to_display_interval(difference, equivalence_interval),
         confidence=settings.confidence,
-        level=settings.level,
-        seeds=len(paired_scores.seeds),
-        examples=paired_scores.examples,
-        noise=_find_dominant_noise_source(parts),
-        detectable=metric.shown(compute_min_detectable_effect(parts, settings.level)),
-        more_seeds=need.seeds if need.is_either_sufficient else None,
-        more_examples=need.examples if need.is_either_sufficient else None,
-        sentence="",
-        reason=phrasing.format_remedy(need),
+        adjusted_confidence=settings.adjusted_confidence,
+        seeds=num_seeds,
+        examples=paired_scores.num_examples,
+        dominant_noise_source=_find_dominant_noise_source(components),
+        min_detectable_effect=metric.to_display_effect(
+            compute_min_detectable_effect(components, settings.adjusted_confidence)
+        ),
+        additional_seeds=needed.seeds if needed.is_either_sufficient else None,
+        additional_examples=needed.examples if needed.is_either_sufficient else None,
+        summary="",
+        reason=phrasing.format_remedy(needed),
     )
-    return replace(verdict, sentence=phrasing.format_summary(verdict, need, paired_scores.left_out))
+    return replace(verdict, summary=phrasing.format_summary(verdict, needed, paired_scores.unpaired_seeds))
 
 
 def _build_verdict_without_interval(
     variant_name: str, paired_scores: PairedScores | None, settings: _ComparisonSettings, audit_failure: str | None
 ) -> Verdict:
-    """A failed audit takes the verdict away, and from fewer than two seeds there is none to take."""
+    """Return the verdict on a variant that failed an audit or has fewer than two seeds."""
     metric = settings.metric
-    seeds = 0 if paired_scores is None else len(paired_scores.seeds)
-    baseline_mean = mean = d = math.nan
-    if paired_scores is not None and seeds:
-        total = float(paired_scores.weights.sum()) * seeds
-        baseline_mean, mean = float(paired_scores.baseline.sum()) / total, float(paired_scores.variant.sum()) / total
-        d = mean - baseline_mean
-    reason = audit_failure or phrasing.explain_too_few_seeds(seeds)
+    num_seeds = 0 if paired_scores is None else len(paired_scores.seeds)
+    baseline_mean = variant_mean = math.nan
+    if paired_scores is not None and num_seeds:
+        total_weight = float(paired_scores.weights.sum()) * num_seeds
+        baseline_mean = float(paired_scores.baseline_totals.sum()) / total_weight
+        variant_mean = float(paired_scores.variant_totals.sum()) / total_weight
+    difference = variant_mean - baseline_mean
+    reason = audit_failure or phrasing.explain_too_few_seeds(num_seeds)
+    format_outcome = phrasing.format_cannot_tell if audit_failure is None else phrasing.format_not_comparable
     return Verdict(
         variant=variant_name,
-        word=CANNOT_TELL if audit_failure is None else NOT_COMPARABLE,
+        outcome=CANNOT_TELL if audit_failure is None else NOT_COMPARABLE,
         metric=metric.name,
-        matters=settings.matters,
-        baseline_mean=metric.mean(baseline_mean),
-        mean=metric.mean(mean),
-        effect=metric.shown(d),
-        better=metric.is_better(d),
+        equivalence_margin=settings.equivalence_margin,
+        baseline_mean=metric.to_display_mean(baseline_mean),
+        variant_mean=metric.to_display_mean(variant_mean),
+        effect=metric.to_display_effect(difference),
+        is_better=metric.is_better(difference),
         interval=UNKNOWN_INTERVAL,
-        interval_seeds=UNKNOWN_INTERVAL,
-        interval_90=UNKNOWN_INTERVAL,
+        seed_interval=UNKNOWN_INTERVAL,
+        equivalence_interval=UNKNOWN_INTERVAL,
         confidence=settings.confidence,
-        level=settings.level,
-        seeds=seeds,
-        examples=0 if paired_scores is None else paired_scores.examples,
-        noise="unknown",
-        detectable=math.nan,
-        more_seeds=2 - seeds if audit_failure is None else None,
-        more_examples=None,
-        sentence=phrasing.format_not_comparable(variant_name, reason)
-        if audit_failure is not None
-        else phrasing.format_cannot_tell(variant_name, reason),
+        adjusted_confidence=settings.adjusted_confidence,
+        seeds=num_seeds,
+        examples=0 if paired_scores is None else paired_scores.num_examples,
+        dominant_noise_source="unknown",
+        min_detectable_effect=math.nan,
+        additional_seeds=2 - num_seeds if audit_failure is None else None,
+        additional_examples=None,
+        summary=format_outcome(variant_name, reason),
         reason=reason,
     )
 
 
 def _find_dominant_noise_source(components: VarianceComponents) -> NoiseSource:
-    """Which source is the larger: what more seeds would lessen, or what they would not."""
-    seeds, examples = float(components.of_seeds[0]), float(components.of_examples[0])
-    if components.examples == 1 or seeds + examples == 0:
+    """Return the larger source of variance."""
+    seeds, examples = float(components.seed_variance[0]), float(components.example_variance[0])
+    if components.num_examples == 1 or seeds + examples == 0:
         return "unknown"
     return "seeds" if seeds >= examples else "examples"
 
 
 def _estimate_additional_data(components: VarianceComponents, settings: _ComparisonSettings) -> AdditionalData:
-    """How many more seeds, or examples, settle it four times in five if the effect is what it now looks like.
+    """Return how many more seeds or examples settle the verdict with a probability of 80 % if the effect is as
+    estimated.
 
-    Where neither alone is enough (`either` is false), both grow together by the same factor.
+    If neither alone is sufficient, both are increased by the same factor.
     """
-    seeds, examples = components.seeds, components.examples
+    seeds, examples = components.num_seeds, components.num_examples
 
     def settles(seeds: int, examples: int) -> bool:
         return _has_target_power(components.extrapolate(seeds, examples), settings)
@@ -232,14 +245,16 @@ def _estimate_additional_data(components: VarianceComponents, settings: _Compari
 
 
 def _has_target_power(components: VarianceComponents, settings: _ComparisonSettings) -> bool:
-    d, level = float(components.difference[0]), settings.final_adjusted_confidence
-    if compute_detection_power(components, d, level) >= TARGET_POWER:
+    difference, confidence = float(components.difference[0]), settings.final_adjusted_confidence
+    if compute_detection_power(components, difference, confidence) >= TARGET_POWER:
         return True
-    return compute_equivalence_power(components, d, 2 * level - 1, settings.band) >= TARGET_POWER
+    return (
+        compute_equivalence_power(components, difference, 2 * confidence - 1, settings.equivalence_band) >= TARGET_POWER
+    )
 
 
 def _find_smallest_increase(is_sufficient: Callable[[int], bool], current: int, maximum: int) -> int | None:
-    """The fewest more than `have` that settle it, to one in a hundred; None where `most` are not enough."""
+    """Return the smallest sufficient increase, to within 1 %; None if `maximum` is not sufficient."""
     if not is_sufficient(maximum):
         return None
     too_few, enough = current, current + 1

@@ -1,4 +1,4 @@
-"""The verdict itself: one word, and the numbers it rests on, as a frozen record."""
+"""The verdict on one variant: its outcome and the numbers behind it."""
 
 from __future__ import annotations
 
@@ -15,52 +15,52 @@ NoiseSource = Literal["seeds", "examples", "unknown"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What can be said about one variant, with the numbers behind it.
+    """The verdict on one variant, with the numbers behind it.
 
-    `effect`, the intervals and `detectable` are variant minus baseline in the metric's shown unit: a relative change
-    for perplexity (-0.031 is 3.1 % lower), a share for accuracy (0.01 is one point), the figure itself otherwise.
-    `interval` decides; `interval_seeds` is the one for this test set only; `interval_90` is the one that must lie
-    inside +-matters for "no practical difference". All three are simultaneous over variants (and looks). `level` is
-    the confidence that each single interval needs for that. `detectable` is the smallest effect that would have been
-    seen four times in five. `more_seeds` and `more_examples` each settle an open question alone; None where they are
-    not needed or not enough. `reason` says why there is no verdict, or what to do about an open one.
+    `effect`, the intervals and `min_detectable_effect` are variant minus baseline in the displayed unit of the metric:
+    a relative change for perplexity (-0.031 is 3.1 % lower), a share for accuracy (0.01 is one point), the score itself
+    otherwise. `interval` decides, for new seeds and new examples. `seed_interval` holds for this test set only.
+    `equivalence_interval` must lie within +-`equivalence_margin` for "no practical difference". All three hold
+    simultaneously over variants and interim analyses, for which each of them has the confidence `adjusted_confidence`.
+    `min_detectable_effect` is the smallest effect that would have been detected with a probability of 80 %.
+    `additional_seeds` and `additional_examples` would each settle an open verdict alone; None if not needed or not
+    sufficient. `reason` says why there is no verdict, or how to settle an open one.
     """
 
     variant: str
-    word: VerdictOutcome
+    outcome: VerdictOutcome
     metric: MetricName
-    matters: float
+    equivalence_margin: float
     baseline_mean: float
-    mean: float
+    variant_mean: float
     effect: float
-    better: bool
+    is_better: bool
     interval: Interval
-    interval_seeds: Interval
-    interval_90: Interval
+    seed_interval: Interval
+    equivalence_interval: Interval
     confidence: float
-    level: float
+    adjusted_confidence: float
     seeds: int
     examples: int
-    noise: NoiseSource
-    detectable: float
-    more_seeds: int | None
-    more_examples: int | None
-    sentence: str
+    dominant_noise_source: NoiseSource
+    min_detectable_effect: float
+    additional_seeds: int | None
+    additional_examples: int | None
+    summary: str
     reason: str = ""
 
     def to_dict(self) -> dict[str, object]:
-        """Plain JSON values; what is not known, or has no limit, is None."""
+        """Return JSON values; NaN and infinities become None."""
         return {name: _to_json_value(value) for name, value in vars(self).items()}
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Verdict:
-        """The verdict that gave this row."""
-        may_be_none = {"more_seeds", "more_examples"}
+        """Return the verdict from the result of `to_dict`."""
+        may_be_none = {"additional_seeds", "additional_examples"}
         return cls(**{name: value if name in may_be_none else _from_json_value(value) for name, value in row.items()})
 
 
 def _from_json_value(value: Any) -> Any:
-    """What `_plain` made of it, undone."""
     if isinstance(value, list):
         return tuple(_from_json_value(item) for item in value)
     return math.nan if value is None else value

@@ -1,8 +1,8 @@
-"""The one rule, and the scales it is applied on.
+"""The decision rule and the metrics it applies to.
 
-Helped or hurt: the 95 % interval excludes 0 and is not inside +-matters. No practical difference: the 90 % interval
-lies inside +-matters, which is the test of equivalence by two one-sided tests at 5 % (Schuirmann, Journal of
-Pharmacokinetics and Biopharmaceutics 15, 1987). Otherwise: cannot tell. The first that applies counts.
+Helped or hurt: the 95 % interval excludes 0 and does not lie within the equivalence margin. No practical difference:
+the 90 % interval lies within the margin, which is the equivalence test by two one-sided tests at 5 % (Schuirmann,
+Journal of Pharmacokinetics and Biopharmaceutics 15, 1987). Otherwise: cannot tell. The first case that applies decides.
 """
 
 from __future__ import annotations
@@ -28,36 +28,41 @@ NOT_COMPARABLE: VerdictOutcome = "not comparable"
 
 @dataclass(frozen=True)
 class Metric:
-    """How a difference of means is shown, and which way is better."""
+    """How means and differences are displayed, and which direction is better."""
 
     name: MetricName
     lower_is_better: bool
 
     @property
-    def relative(self) -> bool:
-        """Perplexity is compared as a logarithm and shown as a relative change."""
+    def is_relative(self) -> bool:
+        """Whether means are logarithms and differences are displayed as relative changes."""
         return self.name == "perplexity"
 
-    def shown(self, difference: float) -> float:
-        """A difference of means as the reader sees it: for perplexity the relative change exp(d) - 1."""
-        if not self.relative:
+    def to_display_effect(self, difference: float) -> float:
+        """Return the displayed effect: exp(difference) - 1 for perplexity, the difference itself otherwise."""
+        if not self.is_relative:
             return difference
         with np.errstate(over="ignore"):
             return float(np.expm1(difference))
 
-    def mean(self, mean: float) -> float:
-        """A mean as the reader sees it: for perplexity exp of the mean loss per token."""
-        if not self.relative:
+    def to_display_mean(self, mean: float) -> float:
+        """Return the displayed mean: exp(mean loss per token) for perplexity, the mean itself otherwise."""
+        if not self.is_relative:
             return mean
         with np.errstate(over="ignore"):
             return float(np.exp(mean))
 
-    def band(self, equivalence_margin: float) -> tuple[float, float]:
-        """+-matters as differences of means. A relative change of +-1 % is not quite symmetric in logarithms."""
-        if not np.isfinite(equivalence_margin) or equivalence_margin < 0 or (self.relative and equivalence_margin >= 1):
-            allowed = "from 0 up to, but not including, 1" if self.relative else "0 or above"
-            raise ScoresError(f"matters = {equivalence_margin:g} for {self.name}; allowed: {allowed}")
-        if self.relative:
+    def compute_equivalence_band(self, equivalence_margin: float) -> tuple[float, float]:
+        """Return the margin as (lowest, highest) difference of means. For perplexity these are not symmetric: log(1 -
+        m) and log(1 + m)."""
+        if (
+            not np.isfinite(equivalence_margin)
+            or equivalence_margin < 0
+            or (self.is_relative and equivalence_margin >= 1)
+        ):
+            allowed = "from 0 up to, but not including, 1" if self.is_relative else "0 or above"
+            raise ScoresError(f"equivalence margin {equivalence_margin:g} for {self.name}; allowed: {allowed}")
+        if self.is_relative:
             return float(np.log1p(-equivalence_margin)), float(np.log1p(equivalence_margin))
         return -equivalence_margin, equivalence_margin
 
@@ -74,11 +79,11 @@ METRICS: dict[str, Metric] = {
 
 
 def get_metric(name: str) -> Metric:
-    """The metric of this name, or an error that lists them."""
+    """Return the metric of this name."""
     if name not in METRICS:
         near = suggest(name, METRICS)
         hint = f"; did you mean {near!r}?" if near else ""
-        raise ScoresError(f"metric {name!r} is not known; allowed: {', '.join(get_args(MetricName))}{hint}")
+        raise ScoresError(f"unknown metric {name!r}; allowed: {', '.join(get_args(MetricName))}{hint}")
     return METRICS[name]
 
 
@@ -90,21 +95,21 @@ def decide_outcomes(
     *,
     lower_is_better: bool,
 ) -> list[VerdictOutcome]:
-    """The rule for many experiments: half widths of the 95 % and of the 90 % interval, and the band of +-matters."""
-    excludes_0 = np.abs(difference) > half_width
-    words: list[VerdictOutcome] = []
-    for d, differs, inside, inside_90 in zip(
+    """Apply the rule to many experiments, given half widths of the 95 % and the 90 % interval."""
+    excludes_zero = np.abs(difference) > half_width
+    outcomes: list[VerdictOutcome] = []
+    for d, differs, is_inside, is_equivalent in zip(
         difference,
-        excludes_0,
+        excludes_zero,
         _is_inside_band(difference, half_width, equivalence_band),
         _is_inside_band(difference, equivalence_half_width, equivalence_band),
         strict=True,
     ):
-        if differs and not inside:
-            words.append(HELPED if (d < 0) == lower_is_better else HURT)
+        if differs and not is_inside:
+            outcomes.append(HELPED if (d < 0) == lower_is_better else HURT)
         else:
-            words.append(NO_PRACTICAL_DIFFERENCE if inside_90 else CANNOT_TELL)
-    return words
+            outcomes.append(NO_PRACTICAL_DIFFERENCE if is_equivalent else CANNOT_TELL)
+    return outcomes
 
 
 def _is_inside_band(

@@ -1,9 +1,8 @@
-"""Scores as they come from anywhere, and the pairing that makes a difference fair.
+"""Scores per seed and example, and their pairing.
 
-A score is kept as a total and a weight for every example (the summed negative log-likelihood and its tokens, or
-0/1 and 1), because perplexity is exp(total loss / total tokens) and never a mean of perplexities. Bits per byte use
-the same figures with bytes for weights. Two variants are compared on the seeds that both have, and on the very same
-examples.
+Each score is a total and a weight (summed negative log-likelihood and tokens, or 0/1 and 1), because perplexity is
+exp(total loss / total tokens), not a mean of perplexities. Bits per byte use bytes as weights. Two variants are
+compared on the seeds that both have, and on the same examples.
 """
 
 from __future__ import annotations
@@ -19,24 +18,24 @@ from headtohead.errors import ScoresError
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What one variant scored: a row for each seed, a column for each example.
+    """The scores of one variant.
 
-    `values` holds totals (summed negative log-likelihood, or correct answers), `weights` what they are totals of
-    (tokens, bytes, or ones). One column means that only a score per seed is known. `examples`, when given, names the
-    columns, so that two variants that were scored on different rows are not paired by accident.
+    `values` (seeds, examples) holds totals: summed negative log-likelihood, or correct answers. `weights` (examples)
+    holds the tokens, bytes or ones that they are totals of. A single column means that only one score per seed is
+    known. `examples` optionally names the columns, so that scores of different examples are not paired by accident.
     """
 
     seeds: tuple[int, ...]
-    values: np.ndarray  # seeds x examples; checked here and not by annotation, as users bring these
-    weights: np.ndarray  # examples
+    values: np.ndarray  # (seeds, examples); validated below, since users pass these
+    weights: np.ndarray  # (examples,)
     examples: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         values = _to_float_array("values", self.values)
         weights = _to_float_array("weights", self.weights)
-        faults = _find_errors(self.seeds, values, weights, self.examples)
-        if faults:
-            raise ScoresError("these scores cannot be judged: " + "; ".join(faults))
+        errors = _find_errors(self.seeds, values, weights, self.examples)
+        if errors:
+            raise ScoresError("invalid scores: " + "; ".join(errors))
         for name, array in (("values", values), ("weights", weights)):
             array.setflags(write=False)
             object.__setattr__(self, name, array)
@@ -44,68 +43,69 @@ class Scores:
         object.__setattr__(self, "examples", tuple(str(example) for example in self.examples))
 
     def compute_seed_means(self) -> Float[np.ndarray, " seeds"]:
-        """Total over total, one figure a seed: the score of the whole test set."""
+        """Return total value / total weight for each seed."""
         return np.asarray(self.values.sum(axis=1) / self.weights.sum())
 
     def aggregate_per_seed(self) -> Scores:
-        """The same scores with only the figure per seed left."""
+        """Return one score per seed, as a single example."""
         return Scores(self.seeds, self.compute_seed_means()[:, None], np.ones(1))
 
-    def of(self, seeds: Sequence[int]) -> Scores:
-        """The same scores for these seeds only, in this order."""
-        row = {seed: index for index, seed in enumerate(self.seeds)}
-        return Scores(tuple(seeds), self.values[[row[seed] for seed in seeds]], self.weights, self.examples)
+    def select_seeds(self, seeds: Sequence[int]) -> Scores:
+        """Return the scores of these seeds, in this order."""
+        row_index = {seed: index for index, seed in enumerate(self.seeds)}
+        return Scores(tuple(seeds), self.values[[row_index[seed] for seed in seeds]], self.weights, self.examples)
 
 
 @dataclass(frozen=True, eq=False)
 class PairedScores:
-    """A variant beside the baseline: variant minus baseline for each common seed and each example."""
+    """Totals of a variant and the baseline on their common seeds and examples."""
 
     seeds: tuple[int, ...]
-    left_out: tuple[int, ...]
-    baseline: Float[np.ndarray, "seeds examples"]
-    variant: Float[np.ndarray, "seeds examples"]
+    unpaired_seeds: tuple[int, ...]
+    baseline_totals: Float[np.ndarray, "seeds examples"]
+    variant_totals: Float[np.ndarray, "seeds examples"]
     weights: Float[np.ndarray, " examples"]
 
     @property
     def differences(self) -> Float[np.ndarray, "seeds examples"]:
-        return np.asarray(self.variant - self.baseline)
+        return np.asarray(self.variant_totals - self.baseline_totals)
 
     @property
-    def examples(self) -> int:
+    def num_examples(self) -> int:
         return len(self.weights)
 
 
 def pair_scores(variant_name: str, baseline: Scores, variant: Scores) -> PairedScores:
-    """Pair by seed and by example; what only one of the two has is left out (seeds) or refused (examples)."""
+    """Pair by seed and example. Seeds that only one of the two has are dropped; examples must be the same."""
     if 1 in (len(baseline.weights), len(variant.weights)):
         baseline, variant = baseline.aggregate_per_seed(), variant.aggregate_per_seed()
     _check_same_examples(variant_name, baseline, variant)
     common = tuple(sorted(set(baseline.seeds) & set(variant.seeds)))
-    left_out = tuple(sorted(set(baseline.seeds) ^ set(variant.seeds)))
+    unpaired = tuple(sorted(set(baseline.seeds) ^ set(variant.seeds)))
     if not common:
         empty = np.empty((0, len(baseline.weights)))
-        return PairedScores(common, left_out, empty, empty, baseline.weights)
-    return PairedScores(common, left_out, baseline.of(common).values, variant.of(common).values, baseline.weights)
+        return PairedScores(common, unpaired, empty, empty, baseline.weights)
+    baseline_totals, variant_totals = (scores.select_seeds(common).values for scores in (baseline, variant))
+    return PairedScores(common, unpaired, baseline_totals, variant_totals, baseline.weights)
 
 
 def _check_same_examples(variant_name: str, baseline: Scores, variant: Scores) -> None:
-    ours, theirs = len(baseline.weights), len(variant.weights)
-    if ours != theirs:
+    if len(baseline.weights) != len(variant.weights):
         raise ScoresError(
-            f"{variant_name}: scored on {theirs} examples, but the baseline on {ours}; both must be scored on the same ones"  # noqa: E501
+            f"{variant_name}: scored on {len(variant.weights)} examples, but the baseline on {len(baseline.weights)}; "
+            "both must be scored on the same examples"
         )
     if baseline.examples and variant.examples and baseline.examples != variant.examples:
-        at = next(i for i, (a, b) in enumerate(zip(baseline.examples, variant.examples, strict=True)) if a != b)
+        index = next(i for i, (a, b) in enumerate(zip(baseline.examples, variant.examples, strict=True)) if a != b)
         raise ScoresError(
-            f"{variant_name}: example {at} is {variant.examples[at]!r}, but {baseline.examples[at]!r} for the baseline; "  # noqa: E501
-            "both must be scored on the same examples in the same order"
+            f"{variant_name}: example {index} is {variant.examples[index]!r}, but {baseline.examples[index]!r} for the "
+            "baseline; both must be scored on the same examples in the same order"
         )
     if not np.array_equal(baseline.weights, variant.weights):
-        at = int(np.flatnonzero(baseline.weights != variant.weights)[0])
+        index = int(np.flatnonzero(baseline.weights != variant.weights)[0])
         raise ScoresError(
-            f"{variant_name}: example {at} weighs {variant.weights[at]:g}, but {baseline.weights[at]:g} for the baseline; "  # noqa: E501
-            "both must be scored on the same examples (where tokenizers differ, weigh by bytes)"
+            f"{variant_name}: example {index} has weight {variant.weights[index]:g}, but {baseline.weights[index]:g} "
+            "for the baseline; both must be scored on the same examples (if tokenizers differ, use bytes as weights)"
         )
 
 
@@ -113,7 +113,7 @@ def _to_float_array(name: str, array_like: object) -> Float[np.ndarray, "..."]:
     try:
         return np.array(array_like, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ScoresError(f"{name} must be a table of numbers: {error}") from error
+        raise ScoresError(f"{name} must be an array of numbers: {error}") from error
 
 
 def _find_errors(
@@ -122,27 +122,27 @@ def _find_errors(
     weights: Float[np.ndarray, "..."],
     example_ids: Sequence[str],
 ) -> list[str]:
-    """Everything that is wrong, not only the first thing."""
-    faults = []
+    """Return a message for every error."""
+    errors = []
     if not seeds:
-        faults.append("no seed is given")
+        errors.append("no seeds")
     if len(set(seeds)) != len(seeds):
-        twice = sorted({seed for seed in seeds if list(seeds).count(seed) > 1})
-        faults.append(f"seed {', '.join(map(str, twice))} is given more than once")
+        duplicates = sorted({seed for seed in seeds if list(seeds).count(seed) > 1})
+        errors.append(f"seed {', '.join(map(str, duplicates))} occurs more than once")
     if weights.ndim != 1 or not weights.size:
-        faults.append(f"weights must hold one number for each example, but have the shape {weights.shape}")
+        errors.append(f"weights must have the shape (examples,), got {weights.shape}")
     elif not (np.isfinite(weights).all() and (weights > 0).all()):
-        at = int(np.flatnonzero(~(np.isfinite(weights) & (weights > 0)))[0])
-        faults.append(f"weights must be numbers above 0, but example {at} weighs {weights[at]:g}")
+        index = int(np.flatnonzero(~(np.isfinite(weights) & (weights > 0)))[0])
+        errors.append(f"weights must be finite and positive, but example {index} has weight {weights[index]:g}")
     if totals.shape != (len(seeds), weights.size):
-        faults.append(
-            f"values have the shape {totals.shape}, but {len(seeds)} seeds and {weights.size} examples "
-            f"ask for {(len(seeds), weights.size)}"
+        errors.append(
+            f"values must have the shape {(len(seeds), weights.size)} for {len(seeds)} seeds and {weights.size} "
+            f"examples, got {totals.shape}"
         )
     elif not np.isfinite(totals).all():
         row, column = (int(i) for i in np.argwhere(~np.isfinite(totals))[0])
         count = int((~np.isfinite(totals)).sum())
-        faults.append(f"{count} of the values are not numbers, the first at seed {seeds[row]}, example {column}")
+        errors.append(f"{count} values are not finite, the first at seed {seeds[row]}, example {column}")
     if example_ids and len(example_ids) != weights.size:
-        faults.append(f"{len(example_ids)} examples are named, but {weights.size} are weighed")
-    return faults
+        errors.append(f"{len(example_ids)} example names for {weights.size} weights")
+    return errors

@@ -1,17 +1,17 @@
-"""Worlds for calibration: where paired differences are drawn from, with a truth that is known exactly.
+"""Simulated experiments for calibration, with an exactly known truth.
 
-A world draws tables of variant minus baseline (experiments x seeds x examples) whose true difference is 0. Every
-statistic of this room moves along with a constant added to each token, so that any other truth is had by a shift.
+A simulation samples tables of variant minus baseline (experiments, seeds, examples) whose true difference is 0. All
+statistics are equivariant to a constant added to each token, so other true differences are obtained by a shift.
 
-`Measured` draws from the residuals of real trainings. A measured table is taken apart into what each example adds
-(the mean over seeds, less the overall difference) and what each seed adds to each example (the rest). Both sum to 0
-over the table by construction, so if a new example is any column and a new seed any row, each as likely as the next,
-the expected total is 0 for every expected token: the truth is 0, with no approximation. Tables have few rows, and a
-draw of bare rows would repeat seeds, so a drawn seed is a blend of two rows with squares of their weights adding to 1:
-that keeps mean and variance, the dependence between examples within a seed, and the tails. What a seed-averaged
-column owes to the residual is taken off its spread, as otherwise examples would count too much.
+`ResampledSimulation` samples from the residuals of real trainings. A measured table is decomposed into example effects
+(the mean over seeds, less the overall difference) and seed effects on each example (the rest). Both sum to 0 over the
+table, so if a new example is a random column and a new seed a random row, the expected total is exactly 0. Tables have
+few rows, and sampling bare rows would repeat seeds. Therefore a new seed is a blend of two rows whose squared weights
+sum to 1, which preserves mean, variance, tails, and the dependence between examples within a seed. The contribution of
+the residual to the seed-averaged columns is removed from their spread, which would otherwise be too large.
 
-`Synthetic` draws Gaussian, heavy-tailed (Student's t with 3 degrees of freedom) or skewed (exponential) effects.
+`SyntheticSimulation` samples Gaussian, heavy-tailed (Student's t with 3 degrees of freedom) or skewed (exponential)
+effects.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from headtohead.errors import ScoresError
 from headtohead.verdict.statistics import VarianceComponents, estimate_variance_components
 
 NoiseDistribution = Literal["gaussian", "heavy", "skewed"]
-BLEND_WEIGHT = 0.5  # the weight of the second row; that of the first is sqrt(1 - BLEND^2)
+BLEND_WEIGHT = 0.5
+"""weight of the second row of a blend; that of the first is sqrt(1 - BLEND_WEIGHT^2)"""
 
 
 @dataclass(frozen=True, eq=False)
 class SimulatedExperiments:
-    """Many experiments with the true difference 0; `here` is the truth on each experiment's own test set."""
+    """Experiments with a true difference of 0. `test_set_differences` are the true differences on their test sets."""
 
     differences: Float[np.ndarray, "experiments seeds examples"]
     weights: Float[np.ndarray, "experiments examples"]
@@ -41,114 +42,112 @@ class SimulatedExperiments:
 
 @runtime_checkable
 class Simulation(Protocol):
-    """Where experiments come from."""
+    """A source of simulated experiments."""
 
     @property
     def name(self) -> str: ...
 
-    def draw(
+    def sample(
         self, rng: np.random.Generator, num_experiments: int, num_seeds: int, num_examples: int
     ) -> SimulatedExperiments: ...
 
-    def truth(self, num_seeds: int, num_examples: int) -> VarianceComponents:
-        """The true parts of the variance, one entry for each kind of experiment that the world mixes."""
+    def compute_true_components(self, num_seeds: int, num_examples: int) -> VarianceComponents:
+        """Return the true variance components, one entry for each kind of experiment that the simulation mixes."""
         ...
 
 
 @dataclass(frozen=True)
 class SyntheticSimulation:
-    """Effects of a known shape. The three sizes are standard deviations that each source gives to the final d."""
+    """Effects of known distributions. The three standard deviations are the contributions of each source to d."""
 
     name: str
-    of_seeds: float = 1.0
-    of_examples: float = 1.0
+    seed_std: float = 1.0
+    example_std: float = 1.0
     residual_std: float = 1.0
-    shape: NoiseDistribution = "gaussian"
+    example_distribution: NoiseDistribution = "gaussian"
     seed_distribution: NoiseDistribution = "gaussian"
-    lengths: bool = False
+    has_variable_lengths: bool = False
 
-    def draw(
+    def sample(
         self, rng: np.random.Generator, num_experiments: int, num_seeds: int, num_examples: int
     ) -> SimulatedExperiments:
-        a = (
-            self.of_seeds
-            * np.sqrt(num_seeds)
-            * _sample_noise(rng, self.seed_distribution, (num_experiments, num_seeds, 1))
-        )
-        b = (
-            self.of_examples
-            * np.sqrt(num_examples)
-            * _sample_noise(rng, self.shape, (num_experiments, 1, num_examples))
-        )
-        r = _sample_noise(rng, self.shape, (num_experiments, num_seeds, num_examples))
+        seed_noise = _sample_noise(rng, self.seed_distribution, (num_experiments, num_seeds, 1))
+        example_noise = _sample_noise(rng, self.example_distribution, (num_experiments, 1, num_examples))
+        a = self.seed_std * np.sqrt(num_seeds) * seed_noise
+        b = self.example_std * np.sqrt(num_examples) * example_noise
+        r = _sample_noise(rng, self.example_distribution, (num_experiments, num_seeds, num_examples))
         r *= self.residual_std * np.sqrt(num_seeds * num_examples)
         weights = np.ones((num_experiments, num_examples))
-        if self.lengths:  # lognormal, as lengths of sentences roughly are; half as much spread as mean
+        if self.has_variable_lengths:  # lognormal, like sentence lengths, with a standard deviation of half the mean
             weights = np.ceil(20 * np.exp(0.5 * rng.standard_normal((num_experiments, num_examples))))
         r += a + b
         r *= weights[:, None, :]
         return SimulatedExperiments(r, weights, (b[:, 0] * weights).sum(axis=-1) / weights.sum(axis=-1))
 
-    def truth(self, num_seeds: int, num_examples: int) -> VarianceComponents:
-        # Unequal lengths make fewer examples of the same number; seeds are not touched by it.
-        loss = np.exp(0.25) if self.lengths else 1.0
-        residual = np.array([self.residual_std**2 * loss])
-        of_examples = np.array([self.of_examples**2 * loss])
-        seed = self.of_seeds**2 + residual
-        both = of_examples + residual
-        return VarianceComponents(np.zeros(1), seed, of_examples, both, residual, np.zeros(1), num_seeds, num_examples)
+    def compute_true_components(self, num_seeds: int, num_examples: int) -> VarianceComponents:
+        # Unequal lengths reduce the effective number of examples, but not of seeds.
+        inflation = np.exp(0.25) if self.has_variable_lengths else 1.0
+        residual = np.array([self.residual_std**2 * inflation])
+        example_variance = np.array([self.example_std**2 * inflation])
+        seed_variance, mean_square = self.seed_std**2 + residual, example_variance + residual
+        zeros = np.zeros(1)
+        return VarianceComponents(
+            zeros, seed_variance, example_variance, mean_square, residual, zeros, num_seeds, num_examples
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class _ResidualPool:
-    """One measured table, taken apart: what examples add, and what seeds add to each."""
+    """The example effects, and the seed effects on each example, of one measured table."""
 
-    of_examples: Float[np.ndarray, " examples"]
-    of_seeds: Float[np.ndarray, "seeds examples"]
+    example_effects: Float[np.ndarray, " examples"]
+    seed_effects: Float[np.ndarray, "seeds examples"]
     weights: Float[np.ndarray, " examples"]
 
     @classmethod
-    def of(
+    def from_table(
         cls, differences: Float[np.ndarray, "seeds examples"], weights: Float[np.ndarray, " examples"]
     ) -> _ResidualPool:
         seeds = len(differences)
         mean = differences.mean(axis=0)
-        parts = estimate_variance_components(differences[None], weights[None])
-        own = float(parts.of_examples[0] / parts.example_mean_square[0]) if parts.example_mean_square[0] > 0 else 0.0
+        components = estimate_variance_components(differences[None], weights[None])
+        mean_square = components.example_mean_square[0]
+        example_share = float(components.example_variance[0] / mean_square) if mean_square > 0 else 0.0
         return cls(
-            np.sqrt(own) * (mean - weights * (mean.sum() / weights.sum())),
-            (differences - mean) * np.sqrt(seeds / (seeds - 1)),  # centring took 1/seeds of the variance
+            np.sqrt(example_share) * (mean - weights * (mean.sum() / weights.sum())),
+            (differences - mean) * np.sqrt(seeds / (seeds - 1)),  # centring removed 1/seeds of the variance
             weights,
         )
 
-    def draw(
+    def sample(
         self, rng: np.random.Generator, num_experiments: int, num_seeds: int, num_examples: int
     ) -> SimulatedExperiments:
         column = rng.integers(len(self.weights), size=(num_experiments, num_examples))
-        first, second = rng.integers(len(self.of_seeds), size=(2, num_experiments, num_seeds))
-        weights, shared = self.weights[column], self.of_examples[column]
-        table = np.sqrt(1 - BLEND_WEIGHT**2) * self._rows(first, column) + BLEND_WEIGHT * self._rows(second, column)
-        table += shared[:, None, :]
-        return SimulatedExperiments(table, weights, shared.sum(axis=-1) / weights.sum(axis=-1))
+        first, second = rng.integers(len(self.seed_effects), size=(2, num_experiments, num_seeds))
+        weights, example_effects = self.weights[column], self.example_effects[column]
+        table = np.sqrt(1 - BLEND_WEIGHT**2) * self._gather_seed_effects(first, column)
+        table = table + BLEND_WEIGHT * self._gather_seed_effects(second, column)
+        table += example_effects[:, None, :]
+        return SimulatedExperiments(table, weights, example_effects.sum(axis=-1) / weights.sum(axis=-1))
 
-    def _rows(
+    def _gather_seed_effects(
         self, row_index: Int[np.ndarray, "experiments seeds"], column_index: Int[np.ndarray, "experiments examples"]
     ) -> Float[np.ndarray, "experiments seeds examples"]:
-        flat = row_index[:, :, None] * self.of_seeds.shape[1] + column_index[:, None, :]
-        return np.asarray(self.of_seeds.ravel()[flat])
+        flat = row_index[:, :, None] * self.seed_effects.shape[1] + column_index[:, None, :]
+        return np.asarray(self.seed_effects.ravel()[flat])
 
-    def truth(self, num_seeds: int, num_examples: int) -> tuple[float, float, float]:
-        """What seeds (with the residual), examples and the residual alone give to the variance of d."""
+    def compute_true_variances(self, num_seeds: int, num_examples: int) -> tuple[float, float, float]:
+        """Return the variance of d from seeds including the residual, from examples, and from the residual alone."""
         mean = self.weights.mean()
-        per_seed = self.of_seeds.sum(axis=1) / self.weights.sum()
-        residual = self.of_seeds - per_seed[:, None] * self.weights
-        of_residual = float((residual**2).mean() / mean**2) / (num_seeds * num_examples)
-        of_examples = float((self.of_examples**2).mean() / mean**2) / num_examples
-        return float((per_seed**2).mean()) / num_seeds + of_residual, of_examples, of_residual
+        per_seed = self.seed_effects.sum(axis=1) / self.weights.sum()
+        residual = self.seed_effects - per_seed[:, None] * self.weights
+        residual_variance = float((residual**2).mean() / mean**2) / (num_seeds * num_examples)
+        example_variance = float((self.example_effects**2).mean() / mean**2) / num_examples
+        return float((per_seed**2).mean()) / num_seeds + residual_variance, example_variance, residual_variance
 
 
 class ResampledSimulation:
-    """Experiments drawn from measured tables of paired differences (seeds x examples), an equal share from each."""
+    """Experiments sampled from measured tables of paired differences (seeds, examples), an equal share from each."""
 
     def __init__(
         self,
@@ -161,37 +160,42 @@ class ResampledSimulation:
         for table, weight in zip(differences, weights, strict=True):
             if table.ndim != 2 or len(table) < 3 or table.shape[1] < 2 or table.shape[1:] != weight.shape:
                 raise ScoresError(
-                    f"{name}: a table of differences needs 3 seeds and 2 examples or more and a weight for each "
-                    f"example, but has the shape {table.shape} and {len(weight)} weights"
+                    f"{name}: a table of differences needs at least 3 seeds, 2 examples and a weight for each example, "
+                    f"got shape {table.shape} and {len(weight)} weights"
                 )
         self.name = name
-        self._pools = [_ResidualPool.of(table, weight) for table, weight in zip(differences, weights, strict=True)]
+        self._pools = [
+            _ResidualPool.from_table(table, weight) for table, weight in zip(differences, weights, strict=True)
+        ]
 
-    def draw(
+    def sample(
         self, rng: np.random.Generator, num_experiments: int, num_seeds: int, num_examples: int
     ) -> SimulatedExperiments:
         shares = [len(part) for part in np.array_split(np.arange(num_experiments), len(self._pools))]
-        draws = [
-            pool.draw(rng, share, num_seeds, num_examples)
+        samples = [
+            pool.sample(rng, share, num_seeds, num_examples)
             for pool, share in zip(self._pools, shares, strict=True)
             if share
         ]
         return SimulatedExperiments(
-            np.concatenate([draw.differences for draw in draws]),
-            np.concatenate([draw.weights for draw in draws]),
-            np.concatenate([draw.test_set_differences for draw in draws]),
+            np.concatenate([sample.differences for sample in samples]),
+            np.concatenate([sample.weights for sample in samples]),
+            np.concatenate([sample.test_set_differences for sample in samples]),
         )
 
-    def truth(self, num_seeds: int, num_examples: int) -> VarianceComponents:
-        seed, shared, residual = np.array([pool.truth(num_seeds, num_examples) for pool in self._pools]).T
-        nothing = np.zeros_like(seed)
-        return VarianceComponents(nothing, seed, shared, shared + residual, residual, nothing, num_seeds, num_examples)
+    def compute_true_components(self, num_seeds: int, num_examples: int) -> VarianceComponents:
+        variances = np.array([pool.compute_true_variances(num_seeds, num_examples) for pool in self._pools])
+        seed_variance, example_variance, residual = variances.T
+        zeros, mean_square = np.zeros_like(seed_variance), example_variance + residual
+        return VarianceComponents(
+            zeros, seed_variance, example_variance, mean_square, residual, zeros, num_seeds, num_examples
+        )
 
 
 def _sample_noise(
     rng: np.random.Generator, distribution: NoiseDistribution, size: tuple[int, ...]
 ) -> Float[np.ndarray, "..."]:
-    """Mean 0, variance 1."""
+    """Return noise with mean 0 and variance 1."""
     if distribution == "heavy":
         return np.asarray(rng.standard_t(3, size) / np.sqrt(3))
     if distribution == "skewed":

@@ -33,7 +33,7 @@ def build_comparisons_section(context: ReportContext) -> Section | None:
         caption = (
             f"Change relative to {comparison['baseline']}, with its 95 % interval. Shaded: within {context.margin}."
         )
-        blocks += [Figure(chart, caption), BulletList([row["sentence"] for row in comparison["verdicts"]])]
+        blocks += [Figure(chart, caption), BulletList([row["summary"] for row in comparison["verdicts"]])]
     blocks.append(TableBlock(build_comparison_table(findings), summary="All numbers of these comparisons"))
     return Section("comparisons", "Comparisons between variants", blocks, "Comparisons")
 
@@ -63,7 +63,7 @@ def build_comparison_table(findings: Findings) -> Table:
     ]
     rows = [
         [
-            *map(make_text_cell, (comparison["title"], row["variant"], comparison["baseline"], row["word"])),
+            *map(make_text_cell, (comparison["title"], row["variant"], comparison["baseline"], row["outcome"])),
             *make_effect_cells(row, metric, with_means=False),
         ]
         for comparison in list_judged_comparisons(findings)

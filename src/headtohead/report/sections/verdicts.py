@@ -53,15 +53,15 @@ def build_verdicts_section(context: ReportContext) -> Section:
 def prepare_verdict(verdict: dict[str, Any], metric: str) -> dict[str, Any]:
     """Return a verdict with its symbol and a note on noise and sensitivity."""
     notes = []
-    if verdict.get("noise") in ("seeds", "examples"):
-        notes.append(f"dominant noise source: {verdict['noise']}")
-    if number_format.is_finite_number(verdict.get("detectable")):
+    if verdict.get("dominant_noise_source") in ("seeds", "examples"):
+        notes.append(f"dominant noise source: {verdict['dominant_noise_source']}")
+    if number_format.is_finite_number(verdict.get("min_detectable_effect")):
         notes.append(f"minimum detectable effect: about {_format_detectable(verdict, metric).removeprefix('±')}")
-    return {**verdict, "sign": style.VERDICT_SYMBOLS.get(verdict["word"], "?"), "notes": "; ".join(notes)}
+    return {**verdict, "sign": style.VERDICT_SYMBOLS.get(verdict["outcome"], "?"), "notes": "; ".join(notes)}
 
 
 def _format_detectable(verdict: dict[str, Any], metric: str) -> str:
-    size = verdict.get("detectable")
+    size = verdict.get("min_detectable_effect")
     if not number_format.is_finite_number(size):
         return number_format.MISSING_VALUE
     return number_format.format_margin(metric, float(f"{size:.2g}"))
@@ -69,7 +69,7 @@ def _format_detectable(verdict: dict[str, Any], metric: str) -> str:
 
 def summarize_verdicts(findings: Findings) -> str:
     """Return the number of verdicts of each kind: 1 helped, 2 hurt."""
-    counts = Counter(row["word"] for row in findings_view.get_verdicts(findings))
+    counts = Counter(row["outcome"] for row in findings_view.get_verdicts(findings))
     return ", ".join(f"{counts[word]} {word}" for word in style.VERDICT_SYMBOLS if counts[word])
 
 
@@ -83,14 +83,14 @@ def build_verdicts_table(context: ReportContext) -> Table:
         Column("variant", "variant"),
         Column("verdict", "verdict"),
         Column("baseline", "baseline", True),
-        Column("mean", "variant mean", True),
+        Column("variant_mean", "variant mean", True),
         Column("effect", "change", True),
         Column("interval", "95 % interval", True),
-        Column("interval_seeds", "interval over seeds", True, is_optional=True),
+        Column("seed_interval", "interval over seeds", True, is_optional=True),
         Column("seeds", "seeds", True, is_optional=True),
         Column("examples", "examples", True, is_optional=True),
-        Column("noise", "dominant noise source", is_optional=True),
-        Column("detectable", "minimum detectable effect", True, is_optional=True),
+        Column("dominant_noise_source", "dominant noise source", is_optional=True),
+        Column("min_detectable_effect", "minimum detectable effect", True, is_optional=True),
         Column("to_settle", "seeds needed", is_optional=True),
     ]
     caption = (
@@ -103,20 +103,20 @@ def build_verdicts_table(context: ReportContext) -> Table:
 
 
 def _make_verdict_row(verdict: dict[str, Any], metric: str) -> list[Cell]:
-    seed_interval = verdict.get("interval_seeds")
+    seed_interval = verdict.get("seed_interval")
     decimals = number_format.choose_decimals(metric, verdict.get("interval"))
-    needed = [(verdict.get("more_seeds"), "seeds"), (verdict.get("more_examples"), "examples")]
+    needed = [(verdict.get("additional_seeds"), "seeds"), (verdict.get("additional_examples"), "examples")]
     needed_text = " or ".join(f"{number:,} more {kind}" for number, kind in needed if number)
-    noise = verdict.get("noise")
+    noise = verdict.get("dominant_noise_source")
     return [
         make_text_cell(verdict["variant"]),
-        make_text_cell(verdict["word"]),
+        make_text_cell(verdict["outcome"]),
         *make_effect_cells(verdict, metric),
         Cell(number_format.format_effect_interval(metric, seed_interval, decimals), seed_interval),
         Cell(number_format.format_count(verdict.get("seeds")), verdict.get("seeds")),
         Cell(number_format.format_count(verdict.get("examples")), verdict.get("examples")),
         Cell(number_format.MISSING_VALUE if noise in (None, "unknown") else str(noise), noise),
-        Cell(_format_detectable(verdict, metric), verdict.get("detectable")),
+        Cell(_format_detectable(verdict, metric), verdict.get("min_detectable_effect")),
         Cell(needed_text or number_format.MISSING_VALUE, needed_text),
     ]
 
@@ -125,7 +125,10 @@ def make_effect_cells(row: dict[str, Any], metric: str, *, with_means: bool = Tr
     """Return baseline mean, variant mean, change and 95 % interval of a verdict."""
     interval = row.get("interval")
     decimals = number_format.choose_decimals(metric, interval)
-    means = [Cell(number_format.format_score(metric, row.get(key)), row.get(key)) for key in ("baseline_mean", "mean")]
+    means = [
+        Cell(number_format.format_score(metric, row.get(key)), row.get(key))
+        for key in ("baseline_mean", "variant_mean")
+    ]
     return [
         *(means if with_means else []),
         Cell(number_format.format_effect(metric, row.get("effect"), decimals), row.get("effect")),
@@ -139,17 +142,17 @@ def build_secondary_results_table(findings: Findings) -> Table:
         Column("text", "evaluation set"),
         Column("variant", "variant"),
         Column("baseline", "baseline", True),
-        Column("mean", "variant mean", True),
+        Column("variant_mean", "variant mean", True),
         Column("effect", "change", True),
         Column("interval", "95 % interval", True),
-        Column("word", "result"),
+        Column("outcome", "result"),
     ]
     rows = [
         [
             make_text_cell(name),
             make_text_cell(row["variant"]),
             *make_effect_cells(row, metric),
-            make_text_cell(row["word"]),
+            make_text_cell(row["outcome"]),
         ]
         for name, verdicts in (findings.get("others") or {}).items()
         for row in verdicts

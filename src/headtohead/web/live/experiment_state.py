@@ -333,7 +333,7 @@ def _is_audit_row(row: Any) -> bool:
 
 
 def _is_verdict_row(row: Any) -> bool:
-    return isinstance(row, dict) and all(isinstance(row.get(key), str) for key in ("variant", "word", "sentence"))
+    return isinstance(row, dict) and all(isinstance(row.get(key), str) for key in ("variant", "outcome", "summary"))
 
 
 def _is_valid_variant_name(name: str) -> bool:

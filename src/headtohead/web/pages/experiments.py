@@ -70,7 +70,7 @@ def list_experiment_summaries(context: AppContext) -> list[dict[str, Any]]:
 
 
 def _summarize_verdict(row: dict[str, Any]) -> dict[str, str]:
-    return {"variant": str(row.get("variant", "")), "word": str(row.get("word", ""))}
+    return {"variant": str(row.get("variant", "")), "outcome": str(row.get("outcome", ""))}
 
 
 def list_changed_settings(experiment: dict[str, Any]) -> list[dict[str, str]]:
