@@ -54,7 +54,7 @@ def write_json(path: Path, value: Any, *, fsync: bool = False, with_checksum: bo
     write_bytes(path, (json.dumps(kept, indent=1, allow_nan=False) + "\n").encode(), fsync=fsync)
 
 
-CHECKSUM_KEY = "seal"
+CHECKSUM_KEY = "checksum"
 
 
 def compute_checksum(value: dict[str, Any]) -> str:

@@ -8,12 +8,11 @@ import altair as alt
 
 from headtohead.attention_analysis.head_tables import (
     MEASURE_FORMATS,
-    HeadSummary,
     build_measure_cell,
     get_heads_by_variant,
     select_measures,
 )
-from headtohead.experiment.findings_view import Findings
+from headtohead.experiment.schemas import Findings, HeadSummary
 from headtohead.presentation import style
 from headtohead.presentation.chart import AltairChart, Chart, ChartDatasets, Layout, PanelGrid
 
@@ -32,7 +31,7 @@ def build_heads_chart(findings: Findings) -> Chart | None:
     top_head = max(top_variant[1], key=lambda row: _get_mean(row, "rise"))
     alt_text = (
         f"Head metrics, one panel each for {', '.join(MEASURE_FORMATS[name][0] for name in names)}. "
-        f"Ablating head {top_head['layer']}.{top_head['head']} of {top_variant[0]} increases the loss most, by "
+        f"Ablating head {top_head.layer}.{top_head.head} of {top_variant[0]} increases the loss most, by "
         f"{_get_mean(top_head, 'rise'):.3f} nats."
     )
 
@@ -45,8 +44,8 @@ def build_heads_chart(findings: Findings) -> Chart | None:
 
 
 def _get_mean(row: HeadSummary, measure: str) -> float:
-    estimate = row.get(measure)
-    return float(estimate["mean"]) if estimate else 0.0
+    estimate = row.measures.get(measure)
+    return estimate.mean or 0.0 if estimate else 0.0
 
 
 def _build_panels(
@@ -56,25 +55,26 @@ def _build_panels(
     legend = alt.Legend(symbolOpacity=1, symbolStrokeWidth=0)
     hue = alt.Color("variant:N", scale=alt.Scale(domain=list(heads_by_variant), range=hues), legend=legend)
     shape = alt.Shape("variant:N", scale=alt.Scale(domain=list(heads_by_variant), range=shapes), legend=legend)
-    order = list(dict.fromkeys(f"{row['layer']}.{row['head']}" for heads in heads_by_variant.values() for row in heads))
+    order = list(dict.fromkeys(f"{row.layer}.{row.head}" for heads in heads_by_variant.values() for row in heads))
     panels = []
     for name in measures:
         title, scale, _ = MEASURE_FORMATS[name]
         rows = []
         for variant, heads in heads_by_variant.items():
             for row in heads:
-                if not row.get(name):
+                estimate = row.measures.get(name)
+                if estimate is None or estimate.mean is None:
                     continue
-                low, high = row[name]["interval"] or [row[name]["mean"]] * 2
+                low, high = estimate.interval or (estimate.mean, estimate.mean)
                 rows.append(
                     {
-                        "head": f"{row['layer']}.{row['head']}",
+                        "head": f"{row.layer}.{row.head}",
                         "variant": variant,
-                        "mean": scale * row[name]["mean"],
+                        "mean": scale * estimate.mean,
                         "low": scale * low,
                         "high": scale * high,
-                        "tip": f"{variant}, head {row['layer']}.{row['head']}: {title} "
-                        + build_measure_cell(name, row[name]).text,
+                        "tip": f"{variant}, head {row.layer}.{row.head}: {title} "
+                        + build_measure_cell(name, estimate).text,
                     }
                 )
         data = sheets.chart(rows)

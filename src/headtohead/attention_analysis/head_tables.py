@@ -7,14 +7,11 @@ share only the layer; variants with the same seed start with equal heads.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from headtohead.experiment import findings_view
-from headtohead.experiment.findings_view import Findings
+from headtohead.experiment.schemas import Findings, HeadSummary, SeedEstimate
 from headtohead.presentation import number_format
 from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
-
-HeadSummary = dict[str, Any]
 
 MEASURE_FORMATS = {
     "entropy": ("entropy, bits", 1, 2),
@@ -39,10 +36,10 @@ def build_heads_table(findings: Findings) -> Table:
     rows = [
         [
             make_text_cell(variant),
-            make_text_cell(f"{row['layer']}.{row['head']}"),
-            *(build_measure_cell(name, row.get(name)) for name in names),
-            _build_seed_count_cell(row, "copies"),
-            _build_seed_count_cell(row, "idle"),
+            make_text_cell(f"{row.layer}.{row.head}"),
+            *(build_measure_cell(name, row.measures.get(name)) for name in names),
+            _build_seed_count_cell(row.copies, row.seeds),
+            _build_seed_count_cell(row.idle, row.seeds),
         ]
         for variant, heads in heads_by_variant.items()
         for row in heads
@@ -52,12 +49,10 @@ def build_heads_table(findings: Findings) -> Table:
 
 
 def format_caption(findings: Findings) -> str:
-    attention = findings.get("attention") or {}
-    return (
-        f"Means over seeds ± half the 95 % t interval, on {attention['rows']} rows of {attention['split']}."
-        if attention
-        else ""
-    )
+    attention = findings.attention
+    if attention is None:
+        return ""
+    return f"Means over seeds ± half the 95 % t interval, on {attention.rows} rows of {attention.split}."
 
 
 def build_long_heads_table(findings: Findings) -> Table:
@@ -72,16 +67,14 @@ def build_long_heads_table(findings: Findings) -> Table:
     for variant, heads in get_heads_by_variant(findings).items():
         for row in heads:
             for name in (*MEASURE_FORMATS, "control"):
-                if estimate := row.get(name):
-                    labels = (variant, row["layer"], row["head"], name, row["seeds"])
-                    rows.append(
-                        [*map(make_text_cell, labels), Cell("", estimate["mean"]), Cell("", estimate["interval"])]
-                    )
+                if estimate := row.measures.get(name):
+                    labels = (variant, row.layer, row.head, name, row.seeds)
+                    rows.append([*map(make_text_cell, labels), Cell("", estimate.mean), Cell("", estimate.interval)])
     return make_table("heads", "Attention heads", "", columns, rows)
 
 
 def get_heads_by_variant(findings: Findings) -> dict[str, list[HeadSummary]]:
-    heads_by_variant: dict[str, list[HeadSummary]] = (findings.get("attention") or {}).get("variants") or {}
+    heads_by_variant = findings.attention.variants if findings.attention else {}
     return {
         name: heads_by_variant[name] for name in findings_view.list_variant_names(findings) if name in heads_by_variant
     }
@@ -90,25 +83,29 @@ def get_heads_by_variant(findings: Findings) -> dict[str, list[HeadSummary]]:
 def select_measures(heads_by_variant: dict[str, list[HeadSummary]]) -> list[str]:
     """Return the metrics with values; padding only if some head puts weight on it."""
     rows = [row for heads in heads_by_variant.values() for row in heads]
-    names = [name for name in MEASURE_FORMATS if any(row.get(name) for row in rows)]
-    return [name for name in names if name != "padding" or any(row["padding"]["mean"] > 0 for row in rows)]
+    names = [name for name in MEASURE_FORMATS if any(row.measures.get(name) for row in rows)]
+    return [name for name in names if name != "padding" or any(_has_padding_weight(row) for row in rows)]
 
 
-def build_measure_cell(measure: str, estimate: dict[str, Any] | None) -> Cell:
-    if not estimate:
+def _has_padding_weight(head: HeadSummary) -> bool:
+    estimate = head.measures.get("padding")
+    return estimate is not None and (estimate.mean or 0) > 0
+
+
+def build_measure_cell(measure: str, estimate: SeedEstimate | None) -> Cell:
+    if estimate is None or estimate.mean is None:
         return Cell(number_format.MISSING_VALUE)
     _, scale, places = MEASURE_FORMATS[measure]
-    text = f"{scale * estimate['mean']:.{places}f}"
+    text = f"{scale * estimate.mean:.{places}f}"
     text = text.removeprefix("-") if not text.strip("-0.") else text.replace("-", number_format.MINUS_SIGN)
-    if estimate["interval"]:
-        low, high = estimate["interval"]
+    if estimate.interval:
+        low, high = estimate.interval
         text += f"{number_format.NO_BREAK_SPACE}±{number_format.NO_BREAK_SPACE}{scale * (high - low) / 2:.{places}f}"
-    return Cell(text, estimate["mean"])
+    return Cell(text, estimate.mean)
 
 
-def _build_seed_count_cell(row: HeadSummary, flag_name: str) -> Cell:
+def _build_seed_count_cell(count: int | None, seeds: int) -> Cell:
     """Return "2 of 3 seeds"."""
-    count = row.get(flag_name)
     if count is None:
         return Cell(number_format.MISSING_VALUE)
-    return Cell(f"{count} of {row['seeds']} seeds" if count else "no", count)
+    return Cell(f"{count} of {seeds} seeds" if count else "no", count)

@@ -72,7 +72,7 @@ def read_training_maps(folder: Path, variants: Sequence[str]) -> dict[str, Train
 
 
 def _read_run_maps(run_folder: Path, seed: int) -> TrainingMaps:
-    header = schemas.read_validated(run_folder / "maps.json", schemas.AttentionMapsFile)
+    header = schemas.read_record(run_folder / "maps.json", schemas.AttentionMapsFile)
     try:
         arrays = read_arrays(run_folder / "maps.safetensors")
     except SafetensorError as error:
@@ -84,7 +84,7 @@ def _read_run_maps(run_folder: Path, seed: int) -> TrainingMaps:
             if not layer.isdecimal() or len(layer) > 4 or array.ndim != 3 or 0 in array.shape:
                 raise RunFolderError(f"{run_folder / 'maps.safetensors'} is corrupted (no attention map in {name!r})")
             layers[stage][int(layer)] = array
-    return TrainingMaps(str(header["text"]), tuple(map(str, header["tokens"])), layers["before"], layers["after"], seed)
+    return TrainingMaps(header.text, tuple(header.tokens), layers["before"], layers["after"], seed)
 
 
 def render_layers(maps: TrainingMaps) -> list[LayerImages]:

@@ -6,17 +6,24 @@ Only transformers of parts are measured. Reading imports no torch.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headtohead.atomic_io import write_json
 from headtohead.errors import ModelError
-from headtohead.experiment import schemas
-from headtohead.experiment.run_folder import SCHEMA_VERSION, Run
+from headtohead.experiment.run_folder import FinishedRuns
+from headtohead.experiment.schemas import (
+    AttentionFile,
+    AttentionFindings,
+    HeadMeasures,
+    HeadSummary,
+    SeedEstimate,
+    write_record,
+)
+from headtohead.experiment.seed_average import compute_average_interval
 from headtohead.verdict.statistics import compute_mean_interval
 
 if TYPE_CHECKING:
@@ -49,16 +56,16 @@ def write_head_measures(
     skipped.
     """
     try:
-        measures = compute_head_measures(model, examples, objective, tokenizer)
+        rows, heads = compute_head_measures(model, examples, objective, tokenizer)
     except ModelError:
         return
-    write_json(folder / FILE_NAME, {"schema": SCHEMA_VERSION, "split": split, **measures})
+    write_record(folder / FILE_NAME, AttentionFile(split=split, rows=rows, heads=heads))
 
 
 def compute_head_measures(
     model: Transformer, examples: EvaluationExamples, objective: Objective, tokenizer: TokenizerProtocol
-) -> dict[str, Any]:
-    """Return the number of measured rows and one row of metrics per head."""
+) -> tuple[int, list[HeadMeasures]]:
+    """Return the number of measured rows and the metrics of each head."""
     from headtohead.attention_analysis import head_metrics
 
     model.eval()
@@ -80,7 +87,7 @@ def compute_head_measures(
     heads = [{name: _replace_nan(value) for name, value in row.items()} for row in heads]
     for row in heads:
         row |= {"copies": head_metrics.is_induction_head(row), "idle": head_metrics.is_idle_head(row)}
-    return {"rows": sum(len(batch.input_ids) for batch in batches), "heads": heads}
+    return sum(len(batch.input_ids) for batch in batches), [HeadMeasures.model_validate(row) for row in heads]
 
 
 def _estimate_row_cost(model: Transformer) -> float:
@@ -137,42 +144,40 @@ def _replace_nan(value: Any) -> Any:
     return None if isinstance(value, float) and np.isnan(value) else value
 
 
-def summarize_over_seeds(runs_by_variant: Mapping[str, Mapping[int, Run]]) -> dict[str, Any] | None:
+def summarize_over_seeds(runs_by_variant: FinishedRuns) -> AttentionFindings | None:
     """Return the mean of every metric over seeds with a t interval, per variant and head; None without data."""
-    variants: dict[str, list[HeadRecord]] = {}
-    header: dict[str, Any] = {}
+    variants: dict[str, list[HeadSummary]] = {}
+    first: AttentionFile | None = None
     for name, runs in runs_by_variant.items():
-        files = [
-            schemas.read_validated(path, schemas.AttentionFile)
-            for run in runs.values()
-            if (path := run.folder / FILE_NAME).is_file()
-        ]
-        if files:
-            header = header or {"split": files[0]["split"], "rows": files[0]["rows"]}
-            variants[name] = _aggregate_seeds([file["heads"] for file in files])
-    return {**header, "variants": variants} if variants else None
+        if files := [run.attention for run in runs.values() if run.attention is not None]:
+            first = first or files[0]
+            variants[name] = _aggregate_seeds([file.heads for file in files])
+    return AttentionFindings(split=first.split, rows=first.rows, variants=variants) if first else None
 
 
-def _aggregate_seeds(runs: Sequence[Sequence[HeadRecord]]) -> list[HeadRecord]:
-    heads: dict[tuple[int, int], list[HeadRecord]] = {}
-    for rows in runs:
+def _aggregate_seeds(heads_by_seed: Sequence[Sequence[HeadMeasures]]) -> list[HeadSummary]:
+    heads: dict[tuple[int, int], list[HeadMeasures]] = {}
+    for rows in heads_by_seed:
         for row in rows:
-            heads.setdefault((row["layer"], row["head"]), []).append(row)
+            heads.setdefault((row.layer, row.head), []).append(row)
     return [
-        {
-            "layer": layer,
-            "head": head,
-            "seeds": len(rows),
-            **{name: _summarize_values([row.get(name) for row in rows]) for name in MEASURE_NAMES},
-            **{flag: _count_true([row.get(flag) for row in rows]) for flag in ("copies", "idle")},
-        }
+        HeadSummary(
+            layer=layer,
+            head=head,
+            seeds=len(rows),
+            measures={name: _summarize_values([getattr(row, name) for row in rows]) for name in MEASURE_NAMES},
+            copies=_count_true([row.copies for row in rows]),
+            idle=_count_true([row.idle for row in rows]),
+        )
         for (layer, head), rows in heads.items()
     ]
 
 
-def _summarize_values(values: Sequence[float | None]) -> dict[str, Any] | None:
+def _summarize_values(values: Sequence[float | None]) -> SeedEstimate | None:
     known = [value for value in values if value is not None]
-    return {"mean": statistics.fmean(known), "interval": compute_mean_interval(known)} if known else None
+    if not known:
+        return None
+    return SeedEstimate(mean=statistics.fmean(known), interval=compute_average_interval("loss", known))
 
 
 def _count_true(flags: Sequence[bool | None]) -> int | None:

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
+from pydantic import ConfigDict
+
+from headtohead.dict_access import DictAccess
+
 
 @dataclass(frozen=True)
-class CheckResult:
+class CheckResult(DictAccess):
     """The result of one check of a model, a part or a corpus."""
 
+    __pydantic_config__ = ConfigDict(strict=False)  # strict would refuse objects read from JSON
     name: str
     passed: bool | None
     """None if the check does not apply or is inconclusive"""

@@ -26,7 +26,6 @@ def audit(
     from headtohead.report import terminal
 
     results = audit_target(model, vocab_size=vocab, context=context, num_classes=classes, options=option or ())
-    rows = [result.to_dict() for result in results]
-    print_json(rows) if as_json else terminal.print_audits(rows)
-    if any(row["passed"] is False and row["is_blocking"] for row in rows):
+    print_json([result.to_dict() for result in results]) if as_json else terminal.print_audits(results)
+    if any(result.passed is False and result.is_blocking for result in results):
         raise typer.Exit(1)

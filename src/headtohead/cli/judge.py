@@ -26,9 +26,8 @@ def judge(
     from headtohead.verdict import score_csv
 
     verdicts = score_csv.judge_csv(scores, baseline_name=baseline, metric=metric, equivalence_margin=equivalence_margin)
-    rows = [verdict.to_dict() for verdict in verdicts]
-    print_json(rows) if as_json else terminal.print_verdicts(rows)
+    print_json([verdict.to_dict() for verdict in verdicts]) if as_json else terminal.print_verdicts(verdicts)
     if out:
         from headtohead.report.export import save_forest_plot
 
-        save_forest_plot(rows, out)
+        save_forest_plot(verdicts, out)

@@ -22,4 +22,6 @@ def predict(
 
     loaded_model = open_model(model)
     predictions = [inference.predict_class(loaded_model, row) for row in text]
-    print_json(predictions) if as_json else terminal.print_predictions(predictions)
+    print_json([prediction.to_json() for prediction in predictions]) if as_json else terminal.print_predictions(
+        predictions
+    )

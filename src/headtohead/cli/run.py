@@ -58,6 +58,7 @@ def run(
     from headtohead.distillation import terminal as distillation_terminal
     from headtohead.execution import progress_display, search_progress, torchrun, trackers
     from headtohead.experiment import loading
+    from headtohead.experiment.schemas import Findings
     from headtohead.report import terminal
     from headtohead.runner import run_experiment, run_search
     from headtohead.search import terminal as search_terminal
@@ -121,8 +122,8 @@ def run(
     if as_json:
         print_json(terminal.outcome_to_json(outcome, page))
     else:
-        search_terminal.print_search(outcome.findings or {})
-        distillation_terminal.print_distillation(outcome.findings or {})
+        search_terminal.print_search(outcome.findings or Findings())
+        distillation_terminal.print_distillation(outcome.findings or Findings())
         terminal.print_outcome(outcome, page)
     if outcome.failed_jobs:
         raise typer.Exit(2 if all(job.is_request_error for job in outcome.failed_jobs) else 1)

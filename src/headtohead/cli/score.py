@@ -22,4 +22,4 @@ def score(
 
     loaded_model = open_model(model)
     scores = [inference.score_text(loaded_model, row) for row in text]
-    print_json(scores) if as_json else terminal.print_token_scores(scores)
+    print_json([score.to_json() for score in scores]) if as_json else terminal.print_token_scores(scores)

@@ -14,6 +14,7 @@ from headtohead.distillation.evaluation import REFERENCE_FOLDER, TEACHER, UNTRAI
 from headtohead.distillation.teacher import RunTrial, build_teacher_strategy, open_teacher
 from headtohead.distillation.teacher_texts import TextGenerators, build_summary_prompts, generate_texts
 from headtohead.experiment.open_model import FingerprintedModel, compute_weights_digest
+from headtohead.experiment.schemas import ReferenceDocument, ReferenceModel, SummarizationTeacherFile
 from headtohead.model_factory import build_model
 from headtohead.pretrained.layer_dropping import StudentModel
 from headtohead.pretrained.loading import LoadedPretrained
@@ -28,7 +29,7 @@ def evaluate_references(
     run_trial: RunTrial,
     on_progress: ProgressCallback = ignore_progress,
     generators: TextGenerators | None = None,
-) -> dict[str, Any]:
+) -> SummarizationTeacherFile:
     """What the teacher, and the student before any training, write about the held-out documents; sizes and times."""
     assert trial.teacher is not None
     rouge.check_rouge_installed()
@@ -43,13 +44,7 @@ def evaluate_references(
     }
     documents = dataset.documents.splits["test"]
     how, longest = build_teacher_strategy(trial.teacher), trial.teacher.max_new_tokens
-    row: dict[str, Any] = {
-        "signature": rouge.format_signature(),
-        "documents": [{"id": one.id, "document": one.text, "people": list(one.summaries)} for one in documents],
-        "cut": {name: encoded.num_pretruncated for name, encoded in dataset.encoded.items()},
-        "left_out": dict(dataset.documents.left_out),
-        "strategy": str(how),
-    }
+    references: dict[str, ReferenceModel] = {}
     (folder / REFERENCE_FOLDER).mkdir(exist_ok=True)
     for name, writer in writers.items():
         prompts = build_summary_prompts(trial.data, dataset, writer.tokenizer, "test")
@@ -59,19 +54,29 @@ def evaluate_references(
         size, hands = (None, generators) if name == TEACHER else (summarization.GENERATION_BATCH_SIZE, None)
         lines = generate_texts(writer, prompts, how, longest, trial.teacher.seed, on_progress, what, size, hands)
         scored = [
-            summarization.score_summary(one, line["text"], line["ended"])
+            summarization.score_summary(one, line.text, line.stop_reason)
             for one, line in zip(documents, lines, strict=True)
         ]
-        content = "".join(json.dumps(line) + "\n" for line in scored)
+        content = "".join(json.dumps(line.to_json()) + "\n" for line in scored)
         write_text(folder / REFERENCE_FOLDER / f"{name}.jsonl", content)
         on_progress(ProgressUpdate(f"the time that the {name} takes is measured", 0, summarization.NUM_TIMED_DOCUMENTS))
         seconds = summarization.measure_seconds_per_summary(writer.model, writer.tokenizer, prompts, how, longest)
         parameters = sum(one.numel() for one in writer.model.parameters())
-        row[name] = {
-            "name": writer.name,
-            "digest": writer.digest,
-            "parameters": parameters,
-            "weights_bytes": 4 * parameters,
-            "seconds_per_summary": seconds,
-        }
-    return row
+        references[name] = ReferenceModel(
+            name=writer.name,
+            digest=writer.digest,
+            parameters=parameters,
+            weights_bytes=4 * parameters,
+            seconds_per_summary=seconds,
+        )
+    return SummarizationTeacherFile(
+        signature=rouge.format_signature(),
+        documents=[
+            ReferenceDocument(id=one.id, document=one.text, references=list(one.summaries)) for one in documents
+        ],
+        num_truncated={name: encoded.num_pretruncated for name, encoded in dataset.encoded.items()},
+        num_excluded=dict(dataset.documents.left_out),
+        strategy=str(how),
+        teacher=references[TEACHER],
+        before=references[UNTRAINED_STUDENT],
+    )

@@ -19,6 +19,7 @@ from headtohead.data.sft import PromptedRows, build_prompted_rows, select_evenly
 from headtohead.data.sources.documents import Document, SummarizationCorpus, load_summarization_corpus
 from headtohead.data.splits import Corpus, Split
 from headtohead.errors import DataError, RequestError
+from headtohead.experiment.schemas import SummaryLine
 from headtohead.generation.detokenizer import encode_prompt
 from headtohead.generation.generate import ContextOverflowWarning, generate
 from headtohead.generation.strategies import Strategy
@@ -160,15 +161,15 @@ def measure_seconds_per_summary(
     return (time.perf_counter() - began) / len(prompts[:NUM_TIMED_DOCUMENTS])
 
 
-def score_summary(document: Document, text: str, stop_reason: str) -> dict[str, Any]:
-    """A document with what was written about it, measured."""
+def score_summary(document: Document, text: str, stop_reason: str) -> SummaryLine:
+    """Return a summary with its ROUGE scores, length and copied n-grams."""
     said = text.strip()
     copying = {f"copied-{n}": rouge.compute_copied_ngrams(said, document.text, n) for n in rouge.COPIED_NGRAM_SIZES}
-    return {
-        "id": document.id,
-        "text": said,
-        "ended": stop_reason,
-        **rouge.compute_rouge(said, document.summaries),
-        "length": len(split_words(said)),
-        **{name: [tally.total, tally.of] for name, tally in copying.items()},
-    }
+    return SummaryLine(
+        id=document.id,
+        text=said,
+        stop_reason=stop_reason,
+        rouge=rouge.compute_rouge(said, document.summaries),
+        length=len(split_words(said)),
+        copied={name: (tally.total, tally.of) for name, tally in copying.items()},
+    )

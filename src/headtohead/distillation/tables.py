@@ -6,13 +6,13 @@ Without summaries (a decoder of ours teaches another one) there is one table: th
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Mapping
 from typing import Any
 
 from headtohead.distillation.evaluation import MIN_RELEVANT_EFFECT
-from headtohead.experiment.findings_view import Findings
+from headtohead.experiment.schemas import Findings, SummaryMeasure, SystemPairVerdict, TeacherFile
+from headtohead.experiment.seed_average import average_over_seeds
 from headtohead.presentation import number_format, style
+from headtohead.presentation.section import VerdictCard
 from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
 
 SYSTEM_TITLES = {"teacher": "teacher", "before": "student before training", "baseline": "student on people’s summaries"}
@@ -31,57 +31,54 @@ ROUGE_CAPTION = (
 )
 
 
-def get_summary_comparison(findings: Findings) -> dict[str, Any]:
-    """The contest on summaries, if there was one."""
-    found: dict[str, Any] = findings.get("distilled") or {}
-    return found
-
-
 def format_system_title(system: str) -> str:
     return SYSTEM_TITLES.get(system, f"student, {system}")
 
 
 def describe_evaluation_set(findings: Findings) -> str:
     """What the contest is judged by, and what is too small to count."""
-    found = get_summary_comparison(findings)
-    seeds = max((row["seeds"] for row in found.get("pairs") or [] if row["against"] == "baseline"), default=0)
-    about = f"{found.get('documents', 0):,} held-out documents, {seeds} seeds"
+    if findings.summarization is None:
+        return ""
+    seeds = max((row.seeds for row in findings.summarization.pairs if row.against == "baseline"), default=0)
+    about = f"{findings.summarization.num_documents:,} held-out documents, {seeds} seeds"
     return f"ROUGE-1 of what each writes about {about}. A difference within {MIN_RELEVANT_EFFECT}"
 
 
-def build_headline_verdicts(findings: Findings) -> list[dict[str, Any]]:
+def build_headline_verdicts(findings: Findings) -> list[VerdictCard]:
     """What the question is about, in words, by ROUGE-1: each taught student beside the one on people’s summaries, then
     every trained student beside the teacher."""
-    pairs = [row for row in get_summary_comparison(findings).get("pairs") or [] if row["measure"] == "rouge-1"]
-    chosen = [row for row in pairs if row["against"] == "baseline"]
-    chosen += [row for row in pairs if row["against"] == "teacher" and row["who"] != "before"]
+    pairs = [row for row in _list_pairs(findings) if row.measure == "rouge-1"]
+    chosen = [row for row in pairs if row.against == "baseline"]
+    chosen += [row for row in pairs if row.against == "teacher" and row.system != "before"]
     return [
-        {
-            "variant": f"{row['who']} against {row['against']}",
-            "outcome": row["outcome"],
-            "sign": style.VERDICT_SYMBOLS[row["outcome"]],
-            "summary": _format_verdict_sentence(row),
-            "notes": "",
-        }
+        VerdictCard(
+            f"{row.system} against {row.against}",
+            row.outcome,
+            _format_verdict_sentence(row),
+            style.VERDICT_SYMBOLS[row.outcome],
+        )
         for row in chosen
     ]
 
 
-def _format_verdict_sentence(pair: Mapping[str, Any]) -> str:
-    both = (
-        f"{format_system_title(pair['who'])} {VERDICT_PHRASES[pair['outcome']]} {format_system_title(pair['against'])}"
-    )
-    both, rests = both[0].upper() + both[1:], f"{pair['seeds']} seeds, {pair['examples']:,} documents"
-    both += ": cannot tell." if pair["outcome"] == "cannot tell" else ":"
-    if pair["effect"] is None:
+def _list_pairs(findings: Findings) -> list[SystemPairVerdict]:
+    return findings.summarization.pairs if findings.summarization else []
+
+
+def _format_verdict_sentence(pair: SystemPairVerdict) -> str:
+    both = f"{format_system_title(pair.system)} {VERDICT_PHRASES[pair.outcome]} {format_system_title(pair.against)}"
+    both, rests = both[0].upper() + both[1:], f"{pair.seeds} seeds, {pair.examples:,} documents"
+    both += ": cannot tell." if pair.outcome == "cannot tell" else ":"
+    if not math.isfinite(pair.effect):
         return f"{both} There are {rests}."
-    size = f"ROUGE-1 {abs(pair['effect']):.{ROUGE_DECIMALS}f} {'lower' if pair['effect'] < 0 else 'higher'}"
-    return f"{both} {size} (95{number_format.NO_BREAK_SPACE}% interval {_make_interval_cell(pair['interval']).text}; {rests})."  # noqa: E501
+    size = f"ROUGE-1 {abs(pair.effect):.{ROUGE_DECIMALS}f} {'lower' if pair.effect < 0 else 'higher'}"
+    interval = f"95{number_format.NO_BREAK_SPACE}% interval {_make_interval_cell(pair.interval).text}"
+    return f"{both} {size} ({interval}; {rests})."
 
 
 def build_rouge_table(findings: Findings) -> Table:
     """Everybody’s figures on the same held-out documents."""
-    found = get_summary_comparison(findings)
+    summarization = findings.summarization
     columns = [Column("who", "who"), *(Column(key, name, True) for key, name in ROUGE_TITLES.items())]
     columns += [
         Column("length", "words", True),
@@ -89,20 +86,22 @@ def build_rouge_table(findings: Findings) -> Table:
         Column("cut", "unfinished", True),
     ]
     rows = []
-    for name, row in (found.get("figures") or {}).items():
-        cells = [Cell(format_system_title(name), name), *(_make_score_cell(row[key]) for key in ROUGE_TITLES)]
-        shares = [row[key]["value"] for key in ("copied-2", "unfinished")]
-        length = row["length"]["value"]
+    for name, row in (summarization.scores if summarization else {}).items():
+        cells = [Cell(format_system_title(name), name), *(_make_score_cell(row.rouge[key]) for key in ROUGE_TITLES)]
+        shares = [row.copied.get("copied-2"), row.unfinished]
+        length = row.length.value
         rows.append([*cells, Cell(f"{length:.1f}", length), *(_make_percentage_cell(one) for one in shares)])
-    said = f"{ROUGE_CAPTION} {found.get('documents', 0)} documents; {found.get('signature', '')}." if found else ""
+    said = ""
+    if summarization:
+        said = f"{ROUGE_CAPTION} {summarization.num_documents} documents; {summarization.signature}."
     return make_table("distilled", "Everybody on the same documents", said, columns, rows)
 
 
-def _make_score_cell(row: Mapping[str, Any]) -> Cell:
-    low, high = row["over_documents"]
-    seeds = row.get("over_seeds")
+def _make_score_cell(row: SummaryMeasure) -> Cell:
+    low, high = row.over_documents
+    seeds = row.over_seeds
     spread = f" ± {(seeds[1] - seeds[0]) / 2:.3f}" if seeds else ""
-    return Cell(f"{row['value']:.4f}{spread} [{low:.3f}, {high:.3f}]", row["value"])
+    return Cell(f"{row.value:.4f}{spread} [{low:.3f}, {high:.3f}]", row.value)
 
 
 def _make_percentage_cell(value: float | None) -> Cell:
@@ -120,13 +119,13 @@ def build_cost_table(findings: Findings) -> Table:
         Column("memory", "memory for training", True),
     ]
     rows = []
-    for name, row in (get_summary_comparison(findings).get("costs") or {}).items():
-        seconds, training, memory = (row.get(k) for k in ("seconds_per_summary", "training_seconds", "training_memory"))
+    for name, row in (findings.summarization.costs if findings.summarization else {}).items():
+        seconds, training, memory = row.seconds_per_summary, row.training_seconds, row.training_memory
         rows.append(
             [
                 Cell(format_system_title(name), name),
-                Cell(number_format.format_count(row["parameters"]), row["parameters"]),
-                Cell(number_format.format_bytes(row["weights_bytes"]), row["weights_bytes"]),
+                Cell(number_format.format_count(row.parameters), row.parameters),
+                Cell(number_format.format_bytes(row.weights_bytes), row.weights_bytes),
                 Cell("–" if seconds is None else f"{seconds:.2f}", seconds),
                 Cell("–" if training is None else number_format.format_seconds(training), training),
                 Cell("–" if memory is None else number_format.format_bytes(memory), memory),
@@ -149,15 +148,15 @@ def build_pairwise_verdict_table(findings: Findings) -> Table:
     ]
     rows = [
         [
-            Cell(ROUGE_TITLES[row["measure"]], row["measure"]),
-            Cell(format_system_title(row["who"]), row["who"]),
-            Cell(format_system_title(row["against"]), row["against"]),
-            make_text_cell(row["outcome"]),
-            _make_effect_cell(row["effect"]),
-            _make_interval_cell(row["interval"]),
-            _make_interval_cell(row["bootstrap"]["interval"]),
+            Cell(ROUGE_TITLES[row.measure], row.measure),
+            Cell(format_system_title(row.system), row.system),
+            Cell(format_system_title(row.against), row.against),
+            make_text_cell(row.outcome),
+            _make_effect_cell(row.effect),
+            _make_interval_cell(row.interval),
+            _make_interval_cell(row.bootstrap.interval),
         ]
-        for row in get_summary_comparison(findings).get("pairs") or []
+        for row in _list_pairs(findings)
     ]
     said = (
         "Helped: the first of the two has the higher score. The interval decides: over new documents and new seeds, "
@@ -168,11 +167,13 @@ def build_pairwise_verdict_table(findings: Findings) -> Table:
 
 
 def _make_effect_cell(effect: float | None) -> Cell:
-    return Cell("–" if effect is None else number_format.format_signed_effect("loss", effect, ROUGE_DECIMALS), effect)
+    if effect is None or not math.isfinite(effect):
+        return Cell("–")
+    return Cell(number_format.format_signed_effect("loss", effect, ROUGE_DECIMALS), effect)
 
 
-def _make_interval_cell(interval: Any) -> Cell:
-    if not interval or any(end is None for end in interval):
+def _make_interval_cell(interval: tuple[float, float]) -> Cell:
+    if not all(math.isfinite(end) for end in interval):
         return Cell("–", None)
     low, high = (number_format.format_signed_effect("loss", end, ROUGE_DECIMALS) for end in interval)
     return Cell(f"{low} to {high}", interval)
@@ -180,7 +181,7 @@ def _make_interval_cell(interval: Any) -> Cell:
 
 def build_published_scores_table(findings: Findings) -> Table:
     """What a report published, beside ours."""
-    found = get_summary_comparison(findings)
+    summarization = findings.summarization
     columns = [
         Column("source", "report"),
         Column("who", "who"),
@@ -189,15 +190,15 @@ def build_published_scores_table(findings: Findings) -> Table:
         Column("ours", "ours", True),
     ]
     rows = []
-    for row in found.get("reported") or []:
-        ours = (found.get("figures") or {}).get(row["who"])
-        for key, value in row["scores"].items():
-            mine = None if ours is None else ours[key]["value"]
-            shown = Cell("–" if mine is None else f"{mine:.4f}", mine)
+    for row in summarization.published if summarization else ():
+        ours = summarization.scores.get(row.who) if summarization else None
+        for key, value in row.scores.items():
+            our_value = ours.rouge[key].value if ours else None
+            shown = Cell("–" if our_value is None else f"{our_value:.4f}", our_value)
             rows.append(
                 [
-                    make_text_cell(row["source"]),
-                    Cell(format_system_title(row["who"]), row["who"]),
+                    make_text_cell(row.source),
+                    Cell(format_system_title(row.who), row.who),
                     make_text_cell(ROUGE_TITLES.get(key, key)),
                     Cell(f"{value:.4f}", value),
                     shown,
@@ -219,46 +220,47 @@ def build_claims_table(findings: Findings) -> Table:
     ]
     rows = [
         [
-            make_text_cell(row["source"]),
-            make_text_cell(row["says"]),
-            make_text_cell(row["answer"]),
-            make_text_cell(row["outcome"] or "–"),
-            _make_effect_cell(row.get("effect")),
-            make_text_cell(row["why"]),
+            make_text_cell(row.source),
+            make_text_cell(row.says),
+            make_text_cell(row.answer),
+            make_text_cell(row.outcome or "–"),
+            _make_effect_cell(row.effect),
+            make_text_cell(row.why),
         ]
-        for row in get_summary_comparison(findings).get("claims") or []
+        for row in (findings.summarization.claims if findings.summarization else ())
     ]
     return make_table("distilled_claims", "Claims, answered", "", columns, rows)
 
 
 def build_teacher_table(findings: Findings) -> Table:
     """A teacher of plain text beside its students: how far it is ahead, and how much larger it is."""
-    about = findings.get("teacher") or {}
+    teacher = findings.teacher
     columns = [Column("who", "who"), Column("parameters", "parameters", True), Column("perplexity", "perplexity", True)]
-    if get_summary_comparison(findings) or not about:
+    if not isinstance(teacher, TeacherFile):
         return make_table("teacher", "The teacher", "", columns, [])
-    pairing = findings.get("pairing") or {}
-    size = next((row["parameters"][0] for row in pairing.values() if row.get("parameters")), None)
-    by_seed = findings.get("by_seed") or {}
-    held = [name for name, row in (findings.get("corpus") or {}).get("splits", {}).items() if row["role"] == "test"]
-    there = [about["scores"][name] for name in held if name in about.get("scores", {})]
+    pairing = findings.pairing
+    size = next((row.parameters[0] for row in pairing.values() if row.parameters), None)
+    by_seed = findings.primary_scores
+    splits = findings.corpus.splits if findings.corpus else {}
+    held_out = [name for name, row in splits.items() if row.role == "test" and name in teacher.scores]
     rows = []
-    if there:
-        loss = sum(row["loss"] * row["count"] for row in there) / sum(row["count"] for row in there)
+    if held_out:
+        scores = [teacher.scores[name] for name in held_out]
+        loss = sum(row.loss * row.count for row in scores) / sum(row.count for row in scores)
         value = math.exp(loss)
         rows.append(
-            [make_text_cell("teacher"), _make_parameter_count_cell(about["parameters"]), Cell(f"{value:,.1f}", value)]
+            [make_text_cell("teacher"), _make_parameter_count_cell(teacher.parameters), Cell(f"{value:,.1f}", value)]
         )
     else:
         rows.append(
             [
-                make_text_cell(about.get("name", "teacher")),
-                _make_parameter_count_cell(about["parameters"]),
+                make_text_cell(teacher.name),
+                _make_parameter_count_cell(teacher.parameters),
                 Cell("–", None),
             ]
         )
     for name, pairs in by_seed.items():
-        value = statistics.fmean(pair[1] for pair in pairs)
+        value = average_over_seeds("perplexity", [score for _, score in pairs])
         shown = "student alone" if name == "baseline" else f"student, {name}"
         rows.append([Cell(shown, name), _make_parameter_count_cell(size), Cell(f"{value:,.1f}", value)])
     said = "Perplexity on the held-out texts; of students the mean over seeds. The teacher has one seed."
@@ -268,19 +270,19 @@ def build_teacher_table(findings: Findings) -> Table:
     return make_table("teacher", "The teacher and its students", said, columns, rows)
 
 
-def _make_parameter_count_cell(parameters: int | None) -> Cell:
+def _make_parameter_count_cell(parameters: float | None) -> Cell:
     return Cell("–" if parameters is None else number_format.format_count(parameters), parameters)
 
 
 def list_sample_summaries(findings: Findings) -> list[dict[str, Any]]:
     """A few documents with everybody’s summary, for the page and the terminal."""
     made = []
-    for one in get_summary_comparison(findings).get("side_by_side") or []:
+    for example in findings.summarization.examples if findings.summarization else ():
         written = [
-            {"who": format_system_title(name), "text": row["text"], "score": row["rouge-1"]}
-            for name, row in one["written"].items()
+            {"who": format_system_title(name), "text": row.text, "score": row.rouge["rouge-1"]}
+            for name, row in example.summaries.items()
         ]
-        made.append({"document": one["document"], "people": one["people"], "written": written})
+        made.append({"document": example.document, "people": example.references, "written": written})
     return made
 
 

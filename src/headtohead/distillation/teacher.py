@@ -17,6 +17,7 @@ from headtohead.distillation.teacher_cache import METADATA_FILE, get_cache_root
 from headtohead.errors import ModelError
 from headtohead.experiment.open_model import FingerprintedModel, load_fingerprinted_model
 from headtohead.experiment.run_folder import Run, compute_run_identity
+from headtohead.experiment.schemas import TeacherFile, TeacherSettings
 from headtohead.generation.strategies import Strategy, build_strategy
 from headtohead.nn.transformer import Transformer
 from headtohead.progress import ProgressCallback, ProgressUpdate, ignore_progress
@@ -89,16 +90,17 @@ def build_teacher_trial(trial: experiment.Trial) -> experiment.Trial:
 
 def describe_teacher(
     trial: experiment.Trial, dataset: Any, run_trial: RunTrial, on_progress: ProgressCallback = ignore_progress
-) -> dict[str, Any]:
+) -> TeacherFile:
     """Return the teacher's name, weights digest and size; for a teacher of parts also its settings and scores."""
     assert trial.teacher is not None
     teacher = open_teacher(trial, dataset, run_trial, on_progress)
-    row: dict[str, Any] = {**teacher.to_dict(), "trained": None, "scores": {}}
-    if not isinstance(trial.teacher.model, str):
-        run = Run(train_teacher(trial, dataset, run_trial, on_progress))
-        row |= {"name": "teacher", "trained": run.result["trained"], "scores": run.result["scores"]}
-        row["settings"] = trial.teacher.model_dump(mode="json", include={"model", "training"})
-    return row
+    description = TeacherFile.model_validate(teacher.to_dict())
+    if isinstance(trial.teacher.model, str):
+        return description
+    result = Run(train_teacher(trial, dataset, run_trial, on_progress)).result
+    settings = TeacherSettings(model=trial.teacher.model, training=trial.teacher.training)
+    trained = {"name": "teacher", "training": result.training, "scores": result.scores, "settings": settings}
+    return description.model_copy(update=trained)
 
 
 def list_cache_folders(trial: experiment.Trial, dataset: Any, run_trial: RunTrial) -> list[Path]:

@@ -24,10 +24,11 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from pydantic import JsonValue
 
 from headtohead.atomic_io import (
     CHECKSUM_KEY,
@@ -41,14 +42,13 @@ from headtohead.atomic_io import (
     translate_disk_full_error,
     truncate_file,
     verify_checksum,
-    write_json,
 )
 from headtohead.errors import RunFolderError
 from headtohead.experiment import schemas
 from headtohead.progress import ProgressCallback, ProgressReporter, ProgressUpdate
 from headtohead.training.distillation_loss import TeacherTargets
 
-SCHEMA_VERSION = 1
+LineT = TypeVar("LineT", bound=schemas.Record)
 METADATA_FILE, TEXTS_FILE, LOGITS_INDEX_FILE, LOGITS_FILE = "teacher.json", "texts.jsonl", "logits.jsonl", "logits.bin"
 
 
@@ -63,7 +63,7 @@ class CacheKey:
 
     @property
     def key(self) -> str:
-        return compute_hash(self.digest, dict(self.settings))
+        return compute_hash(schemas.SCHEMA_VERSION, self.digest, dict(self.settings))
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, "digest": self.digest, "settings": dict(self.settings)}
@@ -90,7 +90,7 @@ class TeacherCache:
 
     folder: Path
     whose: CacheKey
-    texts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    texts: dict[str, schemas.TeacherTextLine] = field(default_factory=dict)
     places: dict[str, tuple[int, int]] = field(default_factory=dict)
     """key: where the block begins, in bytes, and its positions"""
     sums: dict[str, str] = field(default_factory=dict)
@@ -109,13 +109,11 @@ class TeacherCache:
         made = cls(place, cache_key)
         made._check()
         read = repair_jsonl if is_writable else read_jsonl
-        texts = _validate_sealed_lines(read(place / TEXTS_FILE), schemas.TeacherTextLine, place / TEXTS_FILE)
-        blocks = _validate_sealed_lines(
-            read(place / LOGITS_INDEX_FILE), schemas.LogitsBlockLine, place / LOGITS_INDEX_FILE
-        )
-        made.texts = {line["key"]: line for line in texts}
-        made.places = {line["key"]: (line["at"], line["positions"]) for line in blocks}
-        made.sums = {line["key"]: line["sum"] for line in blocks if "sum" in line}
+        texts = _validate_lines(read(place / TEXTS_FILE), schemas.TeacherTextLine, place / TEXTS_FILE)
+        blocks = _validate_lines(read(place / LOGITS_INDEX_FILE), schemas.LogitsBlockLine, place / LOGITS_INDEX_FILE)
+        made.texts = {line.key: line for line in texts}
+        made.places = {line.key: (line.offset, line.positions) for line in blocks}
+        made.sums = {line.key: line.sha256 for line in blocks if line.sha256 is not None}
         if wrong := [key for key, (at, _) in made.places.items() if at % made._bytes_per_position]:
             raise RunFolderError(
                 f"{place / LOGITS_INDEX_FILE}: is damaged (no block begins where that of {wrong[0]!r} does)"
@@ -129,17 +127,18 @@ class TeacherCache:
     def _check(self) -> None:
         path = self.folder / METADATA_FILE
         if not path.is_file():
-            write_json(path, {"schema": SCHEMA_VERSION, **self.whose.to_dict()}, with_checksum=True)
+            file = schemas.TeacherCacheFile.model_validate(self.whose.to_dict())
+            schemas.write_record(path, file, with_checksum=True)
             return
         verify_checksum(path, "remove the folder to have the work done anew")
-        there = schemas.read_validated(path, schemas.TeacherCacheFile)
-        if there["digest"] != self.whose.digest:
+        existing = schemas.read_record(path, schemas.TeacherCacheFile)
+        if existing.digest != self.whose.digest:
             raise RunFolderError(
-                f"{self.folder}: holds the work of another teacher, {there['name']} (weights {there['digest']}); this "
+                f"{self.folder}: holds the work of another teacher, {existing.name} (weights {existing.digest}); this "
                 f"one is {self.whose.name} (weights {self.whose.digest}). Remove the folder to have it done anew"
             )
-        if there["settings"] != dict(self.whose.settings):
-            differing = [k for k, v in self.whose.settings.items() if there["settings"].get(k) != v]
+        if existing.settings != dict(self.whose.settings):
+            differing = [k for k, v in self.whose.settings.items() if existing.settings.get(k) != v]
             raise RunFolderError(
                 f"{self.folder}: was made with other settings ({', '.join(differing) or 'more of them'}); "
                 "remove the folder to have it done anew"
@@ -155,12 +154,10 @@ class TeacherCache:
 
     # -- texts
 
-    def add_text(self, key: str, line: Mapping[str, Any]) -> None:
-        """What the teacher wrote of one document."""
-        made = {"key": key, **line}
-        made[CHECKSUM_KEY] = compute_checksum(made)
-        append_jsonl(self.folder / TEXTS_FILE, made)
-        self.texts[key] = made
+    def add_text(self, line: schemas.TeacherTextLine) -> None:
+        """Append one generated text."""
+        append_jsonl(self.folder / TEXTS_FILE, _add_checksum(line))
+        self.texts[line.key] = line
 
     # -- logits
 
@@ -183,9 +180,10 @@ class TeacherCache:
         path = self.folder / LOGITS_FILE
         with translate_disk_full_error(path), path.open("ab") as file:
             file.write(block)
-        line: dict[str, Any] = {"key": key, "at": at, "positions": len(ids), "sum": hashlib.sha256(block).hexdigest()}
-        append_jsonl(self.folder / LOGITS_INDEX_FILE, {**line, CHECKSUM_KEY: compute_checksum(line)})
-        self.sums[key] = line["sum"]
+        checksum = hashlib.sha256(block).hexdigest()
+        line = schemas.LogitsBlockLine(key=key, offset=at, positions=len(ids), sha256=checksum)
+        append_jsonl(self.folder / LOGITS_INDEX_FILE, _add_checksum(line))
+        self.sums[key] = checksum
         self.places[key], self._end = (at, len(ids)), at + len(ids) * self._bytes_per_position
         self.__dict__.pop("_blocks", None)
 
@@ -221,16 +219,21 @@ class TeacherCache:
         return TeacherTargets(ids, numbers[:, :-1].contiguous(), numbers[:, -1].contiguous())
 
 
-def _validate_sealed_lines(lines: Sequence[dict[str, Any]], schema: Any, path: Path) -> list[dict[str, Any]]:
-    """The lines of a file, each of which is what was written."""
+def _add_checksum(line: schemas.Record) -> dict[str, JsonValue]:
+    row = {name: value for name, value in line.to_json().items() if name != CHECKSUM_KEY}
+    return {**row, CHECKSUM_KEY: compute_checksum(row)}
+
+
+def _validate_lines(lines: Sequence[dict[str, Any]], schema: type[LineT], path: Path) -> list[LineT]:
+    """Validate every line of a file, and its checksum."""
+    records = schemas.validate_record(lines, list[schema], path)  # type: ignore[valid-type]
     for number, line in enumerate(lines, start=1):
-        schemas.validate(line, schema, path)
         if not has_valid_checksum(line):
             raise RunFolderError(
                 f"{path}, line {number}: is damaged (its checksum does not agree); remove the folder to have the work "
                 "done anew"
             )
-    return list(lines)
+    return records
 
 
 __all__ = [

@@ -21,6 +21,7 @@ from headtohead.distillation.teacher import (
 from headtohead.distillation.teacher_cache import CacheKey, TeacherCache, compute_hash, find_missing
 from headtohead.errors import RequestError
 from headtohead.experiment.open_model import FingerprintedModel
+from headtohead.experiment.schemas import TeacherTextLine
 from headtohead.generation.generate import ContextOverflowWarning, generate
 from headtohead.generation.strategies import Strategy
 from headtohead.progress import ProgressCallback, ProgressReporter, ignore_progress
@@ -31,7 +32,7 @@ class TextGenerators(Protocol):
 
     @property
     def size(self) -> int: ...
-    def generate(self, prompt_batches: Sequence[list[list[int]]], max_new_tokens: int) -> Iterator[dict[str, Any]]: ...
+    def generate(self, prompt_batches: Sequence[list[list[int]]], max_new_tokens: int) -> Iterator[TeacherTextLine]: ...
 
 
 def generate_texts(
@@ -44,7 +45,7 @@ def generate_texts(
     progress_label: str = "generating teacher texts",
     batch_size: int | None = None,
     generators: TextGenerators | None = None,
-) -> list[dict[str, Any]]:
+) -> list[TeacherTextLine]:
     """Return one cache line per prompt, generating only what the cache lacks.
 
     With `generators`, processes share the missing prompts. Batches are the same, and so are the texts.
@@ -67,7 +68,7 @@ def generate_texts(
             else:
                 lines = _generate_lines(teacher, batches, strategy, max_new_tokens, seed)
             for line in lines:
-                cache.add_text(line.pop("key"), line)
+                cache.add_text(line)
                 progress.step(1)
     return [cache.texts[key] for key in keys]
 
@@ -84,7 +85,8 @@ def generate_batches(
     assert trial.teacher is not None
     teacher = open_teacher(trial, dataset, run_trial)
     strategy = build_teacher_strategy(trial.teacher)
-    return _generate_lines(teacher, prompt_batches, strategy, max_new_tokens, trial.teacher.seed)
+    lines = _generate_lines(teacher, prompt_batches, strategy, max_new_tokens, trial.teacher.seed)
+    return (line.to_json() for line in lines)
 
 
 def _generate_lines(
@@ -93,7 +95,7 @@ def _generate_lines(
     strategy: Strategy,
     max_new_tokens: int,
     seed: int,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[TeacherTextLine]:
     for prompts in prompt_batches:
         start = time.perf_counter()
         with warnings.catch_warnings():
@@ -104,7 +106,7 @@ def _generate_lines(
         seconds = round((time.perf_counter() - start) / len(prompts), 4)
         for row in continuations:
             key = compute_hash(prompts[row.prompt])
-            yield {"key": key, "ids": list(row.ids), "text": row.text, "ended": row.ended, "seconds": seconds}
+            yield TeacherTextLine(key=key, ids=list(row.ids), text=row.text, stop_reason=row.ended, seconds=seconds)
 
 
 def build_teacher_rows(
@@ -139,9 +141,9 @@ def build_teacher_rows(
     stop_ids = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
     teacher_rows = []
     for start_ids, line in zip(starts, lines, strict=True):
-        text = line["text"].strip() if has_prompts else line["text"]
-        ids = line["ids"] if is_same_vocabulary else tokenizer.encode(text)
-        teacher_rows.append([*start_ids, *ids, *(stop_ids if line["ended"] == "token" else [])][: context + 1])
+        text = line.text.strip() if has_prompts else line.text
+        ids = line.ids if is_same_vocabulary else tokenizer.encode(text)
+        teacher_rows.append([*start_ids, *ids, *(stop_ids if line.stop_reason == "token" else [])][: context + 1])
     prompt_lengths = [len(ids) for ids in starts] if has_prompts else None
     return build_prompted_rows("train", teacher_rows, prompt_lengths)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from rich.markup import escape
 from rich.padding import Padding
 
 from headtohead.distillation import tables
-from headtohead.experiment.findings_view import Findings
+from headtohead.experiment.schemas import Findings, SystemPairVerdict
 from headtohead.presentation.terminal import VERDICT_TERMINAL_COLORS, get_stdout_console, print_table
 from headtohead.replication.terminal import print_claims
 
@@ -24,23 +25,23 @@ def print_distillation(findings: Findings) -> None:
     for name in ("teacher", "distilled", "distilled_costs"):
         if name in made:
             print_table(made[name])
-    if "distilled" not in made:
+    if findings.summarization is None:
         return
     console = get_stdout_console()
     console.print("[bold]each pair, by ROUGE-1[/]")
-    for row in tables.get_summary_comparison(findings)["pairs"]:
-        if row["measure"] == "rouge-1":
+    for row in findings.summarization.pairs:
+        if row.measure == "rouge-1":
             _print_pairwise_verdict(row)
-    print_claims(tables.get_summary_comparison(findings)["claims"])
+    print_claims(findings.summarization.claims)
     for one in tables.list_sample_summaries(findings):
         _print_sample_summaries(one)
 
 
-def _print_pairwise_verdict(row: dict[str, Any]) -> None:
-    colour = VERDICT_TERMINAL_COLORS.get(row["outcome"], "cyan")
-    pair = f"{tables.format_system_title(row['who'])} against {tables.format_system_title(row['against'])}"
-    effect = "" if row["effect"] is None else f" ({row['effect']:+.4f})"
-    get_stdout_console().print(Padding(f"{escape(pair)}: [bold {colour}]{row['outcome']}[/]{effect}", (0, 0, 0, 2)))
+def _print_pairwise_verdict(row: SystemPairVerdict) -> None:
+    colour = VERDICT_TERMINAL_COLORS.get(row.outcome, "cyan")
+    pair = f"{tables.format_system_title(row.system)} against {tables.format_system_title(row.against)}"
+    effect = "" if not math.isfinite(row.effect) else f" ({row.effect:+.4f})"
+    get_stdout_console().print(Padding(f"{escape(pair)}: [bold {colour}]{row.outcome}[/]{effect}", (0, 0, 0, 2)))
 
 
 def _print_sample_summaries(sample: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from headtohead.config import experiment
 from headtohead.execution.progress_display import TrialProgressDisplay, format_job_cell
-from headtohead.experiment import findings_view
+from headtohead.experiment.seed_average import average_over_seeds
 from headtohead.presentation import number_format
 from headtohead.presentation.terminal import make_rich_table
 from headtohead.progress import format_duration
@@ -56,7 +56,7 @@ class SearchProgressDisplay(TrialProgressDisplay):
         by_cell: dict[str, list[float]] = {}
         for job in finished_jobs:
             by_cell.setdefault(job.trial.variant, []).append(job.result["scores"]["validation"][metric])
-        means = {name: findings_view.average_over_seeds(metric, values) for name, values in by_cell.items()}
+        means = {name: average_over_seeds(metric, values) for name, values in by_cell.items()}
         if not means:
             return ""
         pick = min if metric in number_format.LOWER_IS_BETTER_METRICS else max

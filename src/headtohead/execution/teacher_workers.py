@@ -15,6 +15,7 @@ from headtohead.distillation.reference_runs import evaluate_references
 from headtohead.distillation.teacher import describe_teacher
 from headtohead.errors import TrialError
 from headtohead.execution.worker_pool import Job, WorkerPool, run_jobs
+from headtohead.experiment.schemas import SummarizationTeacherFile, TeacherFile, TeacherTextLine
 from headtohead.progress import ProgressCallback, ignore_progress
 from headtohead.tasks.registry import prepare_dataset
 from headtohead.trials.trial import run_trial
@@ -28,7 +29,7 @@ def run_teacher(
     folder: Path,
     on_progress: ProgressCallback = ignore_progress,
     pool: WorkerPool | None = None,
-) -> dict[str, Any]:
+) -> TeacherFile | SummarizationTeacherFile:
     """Compute the teacher's outputs for every variant; return the content of teacher.json."""
     trials = [loading.build_trial(experiment, variant, 0) for variant in experiment.names]
     for trial in trials:
@@ -60,7 +61,7 @@ class TeacherWorkers:
     def size(self) -> int:
         return self.pool.size
 
-    def generate(self, prompt_batches: Sequence[list[list[int]]], max_new_tokens: int) -> Iterator[dict[str, Any]]:
+    def generate(self, prompt_batches: Sequence[list[list[int]]], max_new_tokens: int) -> Iterator[TeacherTextLine]:
         """Yield cache lines in the order in which workers finish them."""
         count = max(1, min(MAX_BATCHES_PER_JOB, len(prompt_batches) // (2 * self.size)))
         jobs = [
@@ -91,7 +92,7 @@ class TeacherWorkers:
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         while (line := lines.get()) is not None:
-            yield line
+            yield TeacherTextLine.model_validate(line)
         thread.join()
         if failed := next((job for job in jobs if job.state != "finished"), None):
             raise TrialError(f"the teacher could not generate its texts: {failed.message}")

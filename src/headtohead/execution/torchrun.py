@@ -107,7 +107,9 @@ class TorchrunLeader:
             self.ranks.broadcast_json({"trial": trial, "folder": folder, "device": device})
             on_progress = throttle_progress(self._send)
             result = run_trial(job.trial, job.folder, device=device, on_progress=on_progress, ranks=self.ranks)
-            self._send({"event": "finished", "result": {key: result[key] for key in ("scores", "trained")}})
+            assert result is not None  # the leader is the main process
+            summary = result.model_dump(mode="json", include={"scores", "training"})
+            self._send({"event": "finished", "result": summary})
         except DivergedError as error:
             self._send(report_failure(error, job.folder))
         except PeerLostError as error:

@@ -21,12 +21,13 @@ from typing import Any
 from headtohead.atomic_io import read_json, read_jsonl, write_json
 from headtohead.execution.tracker_backends import BACKENDS, Metrics, TrackerBackend
 from headtohead.execution.trackers import LOGS_FOLDER
-from headtohead.experiment.run_folder import ExperimentRuns
+from headtohead.experiment.run_folder import ExperimentRuns, Run
+from headtohead.experiment.schemas import ResultFile
 from headtohead.json_channel import ParentChannel
 
 POLL_INTERVAL_SECONDS = 1.0
 METRIC_NAMES = ("loss", "perplexity", "accuracy")
-START_KEYS = ("parameters", "vocabulary", "steps", "device")
+START_FIELDS = {"parameters", "vocab_size", "steps", "device"}
 
 
 class RunFolderPoller:
@@ -89,7 +90,7 @@ class RunFolderPoller:
             run_state["steps"][line["split"]] = line["step"]
         if is_finished:
             last_step = max(run_state["steps"].values(), default=0)
-            self.backend.finish_run(name, last_step, _summarize_result(read_json(run_folder / "result.json")))
+            self.backend.finish_run(name, last_step, _summarize_result(Run(run_folder).result))
             run_state["ended"] = True
         return True
 
@@ -97,8 +98,8 @@ class RunFolderPoller:
 def _extract_metrics(line: dict[str, Any], run_state: dict[str, Any]) -> Metrics:
     """Return the metrics of a line of metrics.jsonl as split/metric, and the training speed since the line before."""
     metrics = {f"{line['split']}/{name}": line[name] for name in METRIC_NAMES if name in line}
-    if "rate" in line:
-        metrics["rate"] = line["rate"]
+    if "lr" in line:
+        metrics["lr"] = line["lr"]
     step, seconds = run_state["at"]
     if line["split"] == "batches" and line["step"] > step and line["seconds"] > seconds:
         metrics["steps_per_second"] = (line["step"] - step) / (line["seconds"] - seconds)
@@ -108,9 +109,10 @@ def _extract_metrics(line: dict[str, Any], run_state: dict[str, Any]) -> Metrics
 
 def _read_settings(run_folder: Path) -> dict[str, Any]:
     """Return all settings of a trial, named as in `--set`, and its size."""
-    settings = _flatten(read_json(run_folder / "trial.json")["trial"])
-    start = read_json(run_folder / "start.json") if (run_folder / "start.json").is_file() else {}
-    return settings | {name: start[name] for name in START_KEYS if name in start}
+    run = Run(run_folder)
+    has_start = (run_folder / "start.json").is_file()
+    start = run.start.model_dump(include=START_FIELDS) if has_start else {}
+    return _flatten(run.trial.model_dump(mode="json")) | start
 
 
 def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -123,15 +125,16 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _summarize_result(result: dict[str, Any]) -> dict[str, Any]:
+def _summarize_result(result: ResultFile) -> dict[str, Any]:
     """Return the final scores, and the time and memory that training took."""
     scores = {
-        f"final/{split}/{name}": values[name]
-        for split, values in result["scores"].items()
+        f"final/{split}/{name}": value
+        for split, split_scores in result.scores.items()
         for name in METRIC_NAMES
-        if name in values
+        if (value := split_scores.get_metric(name)) is not None
     }
-    return scores | {f"final/{name}": result["trained"][name] for name in ("seconds", "peak_memory", "chosen_step")}
+    training = result.training.model_dump(include={"seconds", "peak_memory", "chosen_step"})
+    return scores | {f"final/{name}": value for name, value in training.items()}
 
 
 def main() -> None:

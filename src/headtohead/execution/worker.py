@@ -12,9 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headtohead.atomic_io import lock_run_folder, write_json
+from headtohead.atomic_io import lock_run_folder
 from headtohead.config import experiment
 from headtohead.errors import HeadToHeadError, RunFolderError
+from headtohead.experiment.schemas import FailureFile, write_record
 from headtohead.json_channel import ParentChannel
 
 PROGRESS_INTERVAL_SECONDS = 0.25
@@ -69,7 +70,8 @@ def _run_job(request: dict[str, Any], folder: Path, send: SendEvent) -> dict[str
         cost = ModelCost(**request["model_cost"]) if request.get("model_cost") else None
         reporter = throttle_progress(send)
         result = run_trial(trial, folder, device=request["device"], on_progress=reporter, model_size=cost)
-    return {key: result[key] for key in ("scores", "trained")}
+    assert result is not None  # a worker trains alone
+    return result.model_dump(mode="json", include={"scores", "training"})
 
 
 def throttle_progress(send: SendEvent) -> Callable[[Any], None]:
@@ -91,7 +93,7 @@ def report_failure(error: Exception, folder: Path, *, is_trial: bool = True) -> 
     message = format_error(error, folder)
     if is_trial:
         try:
-            write_json(folder / "failure.json", {"message": message, "kind": type(error).__name__})
+            write_record(folder / "failure.json", FailureFile(message=message, kind=type(error).__name__))
         except (HeadToHeadError, OSError):
             pass  # the parent gets the message anyway
     return {"event": "failed", "message": message, "is_request_error": getattr(error, "exit_code", 1) == 2}

@@ -1,35 +1,37 @@
-"""What the findings say, in the shapes that charts and tables want. docs/run-folder.md describes findings.json.
+"""Reading findings.json, and the views of it that charts and tables share.
 
-Every key may be missing: scores that people bring from elsewhere come with verdicts and little else, and each part of
-the report is shown when there is something to show.
+Any section may be empty: scores from other sources come with verdicts and little else.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from headtohead.atomic_io import has_valid_checksum, read_json
+from pydantic import JsonValue
+
+from headtohead.atomic_io import has_valid_checksum, read_json_object
+from headtohead.config.experiment import BASELINE, Experiment
 from headtohead.errors import RunFolderError
+from headtohead.experiment.schemas import Findings, validate_record
+from headtohead.experiment.schemas.base import SeedScore, check_schema_version
+from headtohead.experiment.seed_average import average_over_seeds
 from headtohead.presentation.number_format import is_finite_number
 
-DEFAULT_BASELINE_NAME = "baseline"
 TRAINING_LOSS_SPLIT = "batches"
-"""the running mean of the training loss; it has no metric of its own"""
-SCHEMA_VERSION = 1
-Findings = dict[str, Any]
+"""the running mean of the training loss; it has no metric"""
+DEFAULT_EQUIVALENCE_MARGIN = 0.01
 
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """A place on a curve: the mean over seeds, the lowest and the highest seed."""
+    """A point of a learning curve: mean, minimum and maximum over seeds."""
 
     variant: str
-    at: int
+    step: int
     mean: float
     low: float
     high: float
@@ -38,10 +40,10 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class PairedScore:
-    """One seed of a variant beside the same seed of the baseline."""
+    """The scores of baseline and variant with the same seed."""
 
     variant: str
-    text: str
+    evaluation_set: str
     seed: int
     baseline: float
     value: float
@@ -49,161 +51,147 @@ class PairedScore:
 
 
 def read_findings(experiment_folder: Path) -> Findings:
-    """The findings of an experiment's folder."""
+    """Read and validate the findings.json of an experiment's folder."""
     path = experiment_folder / "findings.json"
     if not path.is_file():
-        raise RunFolderError(f"{experiment_folder}: has no findings.json, so there is nothing to report")
-    found = read_json(path)
-    if isinstance(found, dict) and not has_valid_checksum(found):
+        raise RunFolderError(f"{experiment_folder} has no findings.json, so there is nothing to report")
+    raw = read_json_object(path)
+    check_schema_version(raw, path)
+    if not has_valid_checksum(raw):
         raise RunFolderError(
-            f"{path}: is damaged (its checksum does not agree); `h2h report {experiment_folder}` makes it anew"
+            f"{path} is corrupted: checksum mismatch; `h2h report {experiment_folder}` writes it again from the runs"
         )
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA_VERSION:
-        schema = found.get("schema") if isinstance(found, dict) else None
-        raise RunFolderError(f"{path}: written with schema {schema}, this reads {SCHEMA_VERSION}")
-    return found
+    return validate_record(raw, Findings, path)
 
 
 def get_metric(findings: Findings) -> str:
-    rows = get_verdicts(findings)
-    return str(findings.get("metric") or (rows[0]["metric"] if rows else "perplexity"))
+    return findings.metric or (findings.verdicts[0].metric if findings.verdicts else "perplexity")
 
 
 def get_equivalence_margin(findings: Findings) -> float:
-    rows = get_verdicts(findings)
-    given = (rows[0].get("equivalence_margin") if rows else None) or get_experiment(findings).get("matters")
-    return float(given) if isinstance(given, int | float) else 0.01
-
-
-def get_verdicts(findings: Findings) -> list[dict[str, Any]]:
-    return list(findings.get("verdicts") or [])
-
-
-def get_experiment(findings: Findings) -> dict[str, Any]:
-    return findings.get("experiment") or {}
+    if findings.verdicts and math.isfinite(findings.verdicts[0].equivalence_margin):
+        return findings.verdicts[0].equivalence_margin
+    return findings.experiment.matters if findings.experiment else DEFAULT_EQUIVALENCE_MARGIN
 
 
 def get_question(findings: Findings) -> str:
-    return str(get_experiment(findings).get("question") or findings.get("question") or "Did it help?")
-
-
-def get_baseline_name(findings: Findings) -> str:
-    return str(findings.get("baseline") or DEFAULT_BASELINE_NAME)
+    return (findings.experiment.question if findings.experiment else "") or "Did it help?"
 
 
 def list_variant_names(findings: Findings) -> list[str]:
-    """The baseline, then the variants in the file's order."""
-    first = get_baseline_name(findings)
-    known = [row["variant"] for row in get_verdicts(findings)]
-    known += [name for key in ("results", "curves", "audits", "samples") for name in findings.get(key) or {}]
-    return [first, *(name for name in dict.fromkeys(known) if name != first)]
+    """Return the baseline, then the variants in the order of the experiment file."""
+    names = [verdict.variant for verdict in findings.verdicts]
+    for section in (findings.scores, findings.curves, findings.audits, findings.samples):
+        names += section
+    return [BASELINE, *(name for name in dict.fromkeys(names) if name != BASELINE)]
 
 
-def list_splits(findings: Findings, section: str) -> list[str]:
-    """The splits that `results` or `curves` speak of, in their order."""
-    named = dict.fromkeys(split for by_split in (findings.get(section) or {}).values() for split in by_split)
-    return [split for split in named if split != TRAINING_LOSS_SPLIT]
+def list_score_splits(findings: Findings) -> list[str]:
+    """Return the splits that have final scores, in order."""
+    return list(dict.fromkeys(split for by_split in findings.scores.values() for split in by_split))
+
+
+def list_curve_splits(findings: Findings) -> list[str]:
+    """Return the splits that have learning curves, in order, without the training loss."""
+    splits = dict.fromkeys(split for by_split in findings.curves.values() for split in by_split)
+    return [split for split in splits if split != TRAINING_LOSS_SPLIT]
 
 
 def get_unknown_token_rates(findings: Findings) -> dict[str, float]:
-    """The share of each split's tokens that the vocabulary does not know, which a perplexity means little without;
-    empty where all are known."""
-    splits = (findings.get("corpus") or {}).get("splits") or {}
-    shares = {split: float(one.get("unknown") or 0) for split, one in splits.items()}
-    return shares if get_metric(findings) == "perplexity" and any(shares.values()) else {}
+    """Return the share of unknown tokens of each split, which a perplexity has to be read with.
+
+    Empty if the vocabulary contains all tokens, or if the metric is not perplexity.
+    """
+    splits = findings.corpus.splits if findings.corpus else {}
+    rates = {name: split.unknown for name, split in splits.items()}
+    return rates if get_metric(findings) == "perplexity" and any(rates.values()) else {}
 
 
 def compute_learning_curves(findings: Findings, split: str) -> list[CurvePoint]:
-    """The learning curves of a split: for each variant and step the mean over seeds and the range of them."""
-    pooled = _select_mean_function(get_metric(findings))
-    found = []
+    """Return the mean and range over seeds at each step, for each variant."""
+    metric = get_metric(findings)
+    points = []
     for name in list_variant_names(findings):
-        for at, values in sorted(_group_scores_by_step(findings, name, split).items()):
-            figures = list(values.values())
-            found.append(CurvePoint(name, at, pooled(figures), min(figures), max(figures), len(figures)))
-    return found
+        for step, scores_by_seed in sorted(_group_scores_by_step(findings, name, split).items()):
+            scores = list(scores_by_seed.values())
+            mean = average_over_seeds(metric, scores)
+            points.append(CurvePoint(name, step, mean, min(scores), max(scores), len(scores)))
+    return points
 
 
 def compute_difference_curves(findings: Findings, split: str) -> list[CurvePoint]:
-    """The same as the difference to the baseline, seed by seed."""
-    name_of_metric = get_metric(findings)
-    original = _group_scores_by_step(findings, get_baseline_name(findings), split)
-    found = []
+    """Return the difference to the baseline at each step, paired by seed."""
+    metric = get_metric(findings)
+    baseline = _group_scores_by_step(findings, BASELINE, split)
+    points = []
     for name in list_variant_names(findings)[1:]:
-        for at, values in sorted(_group_scores_by_step(findings, name, split).items()):
-            pairs = [(original.get(at, {})[s], v) for s, v in values.items() if s in original.get(at, {})]
+        for step, scores in sorted(_group_scores_by_step(findings, name, split).items()):
+            reference = baseline.get(step, {})
+            pairs = [(reference[seed], score) for seed, score in scores.items() if seed in reference]
             if pairs:
-                effects = [compute_effect(name_of_metric, *pair) for pair in pairs]
-                found.append(
-                    CurvePoint(name, at, _average_effect(name_of_metric, pairs), min(effects), max(effects), len(pairs))
-                )
-    return found
+                effects = [compute_effect(metric, *pair) for pair in pairs]
+                mean = _average_effect(metric, pairs)
+                points.append(CurvePoint(name, step, mean, min(effects), max(effects), len(pairs)))
+    return points
 
 
 def pair_scores_by_seed(findings: Findings) -> list[PairedScore]:
-    """Each seed's score of each variant beside the baseline, on what decides; else on each held-out text by itself."""
-    name_of_metric, found = get_metric(findings), []
-    for text, scores in _collect_scores_by_seed(findings).items():
-        original = scores.get(get_baseline_name(findings), {})
+    """Return the scores of each variant beside the baseline's, seed by seed.
+
+    On the primary evaluation set where its scores are known, else on each held-out split.
+    """
+    metric, pairs = get_metric(findings), []
+    for evaluation_set, scores in _collect_scores_by_seed(findings).items():
+        baseline = scores.get(BASELINE, {})
         for name in list_variant_names(findings)[1:]:
             for seed, value in scores.get(name, {}).items():
-                if seed in original:
-                    effect = compute_effect(name_of_metric, original[seed], value)
-                    found.append(PairedScore(name, text, seed, original[seed], value, effect))
-    return found
+                if seed in baseline:
+                    effect = compute_effect(metric, baseline[seed], value)
+                    pairs.append(PairedScore(name, evaluation_set, seed, baseline[seed], value, effect))
+    return pairs
 
 
 def _collect_scores_by_seed(findings: Findings) -> dict[str, dict[str, dict[int, float]]]:
-    """text: variant: seed: value."""
-    decides = str(findings.get("split") or "")
-    if by_seed := findings.get("by_seed"):
-        return {
-            describe_evaluation_set(findings): {name: _keep_finite_scores(pairs) for name, pairs in by_seed.items()}
-        }
-    results = findings.get("results") or {}
-    about = (findings.get("corpus") or {}).get("splits") or {}
-    held_out = [name for name, one in about.items() if one.get("role") == "test"]
-    texts = [decides] if any(decides in by_split for by_split in results.values()) else held_out
-    # The figures of whole splits: where only unseen rows decide, that has to be said.
-    rows = ", all rows" if findings.get("rows") == "unseen" else ""
+    """Return evaluation set: variant: seed: score."""
+    if findings.primary_scores:
+        scores = {name: _keep_finite_scores(pairs) for name, pairs in findings.primary_scores.items()}
+        return {describe_evaluation_set(findings): scores}
+    corpus_splits = findings.corpus.splits if findings.corpus else {}
+    splits = [name for name, split in corpus_splits.items() if split.role == "test"]
+    if any(findings.split in by_split for by_split in findings.scores.values()):
+        splits = [findings.split]
+    # These are scores of whole splits: say so where the verdict is based on unseen rows only.
+    suffix = ", all rows" if findings.rows == "unseen" else ""
     return {
-        text + rows: {
-            name: _keep_finite_scores(by_split[text]) for name, by_split in results.items() if text in by_split
+        split + suffix: {
+            name: _keep_finite_scores(by_split[split])
+            for name, by_split in findings.scores.items()
+            if split in by_split
         }
-        for text in texts
+        for split in splits
     }
 
 
-def _keep_finite_scores(seed_scores: Sequence[Sequence[Any]]) -> dict[int, float]:
-    return {int(seed): value for seed, value in seed_scores if is_finite_number(value)}
+def _keep_finite_scores(seed_scores: Sequence[SeedScore]) -> dict[int, float]:
+    return {seed: value for seed, value in seed_scores if is_finite_number(value)}
 
 
 def describe_evaluation_set(findings: Findings) -> str:
-    """test, unseen rows."""
-    rows = findings.get("rows")
-    return str(findings.get("split") or "") + (f", {rows} rows" if rows and rows != "all" else "")
+    """Return the primary split and its rows, such as "test, unseen rows"."""
+    return findings.split + (f", {findings.rows} rows" if findings.rows != "all" else "")
 
 
-def get_baseline_setting(findings: Findings, dotted_name: str) -> Any:
-    """The baseline's value of a setting with a dotted name."""
-    found: Any = get_experiment(findings)
+def get_baseline_setting(experiment: Experiment | None, dotted_name: str) -> JsonValue:
+    """Return the baseline's value of a setting."""
+    value: JsonValue = experiment.model_dump(mode="json") if experiment else None
     for key in dotted_name.split("."):
-        found = found.get(key) if isinstance(found, dict) else None
-    return found
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
 def compute_effect(metric: str, baseline_score: float, variant_score: float) -> float:
-    """As a verdict gives it: relative for perplexity, plain otherwise."""
+    """Return the difference as verdicts state it: relative for perplexity, absolute otherwise."""
     return variant_score / baseline_score - 1 if metric == "perplexity" else variant_score - baseline_score
-
-
-def average_over_seeds(metric: str, values: Sequence[float]) -> float:
-    return _select_mean_function(metric)(values)
-
-
-def _select_mean_function(metric: str) -> Callable[[Sequence[float]], float]:
-    # Perplexity is exp of a mean loss, so its mean over seeds is the geometric one.
-    return statistics.geometric_mean if metric == "perplexity" else statistics.fmean
 
 
 def _average_effect(metric: str, pairs: Sequence[tuple[float, float]]) -> float:
@@ -213,10 +201,10 @@ def _average_effect(metric: str, pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def _group_scores_by_step(findings: Findings, variant: str, split: str) -> dict[int, dict[str, float]]:
-    """step: seed: value."""
-    found: dict[int, dict[str, float]] = {}
-    for seed, line in (findings.get("curves") or {}).get(variant, {}).get(split, {}).items():
-        for at, value in line:
-            if is_finite_number(value):
-                found.setdefault(int(at), {})[str(seed)] = value
-    return found
+    """Return step: seed: score, without scores that are not finite."""
+    scores: dict[int, dict[str, float]] = {}
+    for seed, curve in findings.curves.get(variant, {}).get(split, {}).items():
+        for step, score in curve:
+            if score is not None:
+                scores.setdefault(step, {})[seed] = score
+    return scores

@@ -12,6 +12,7 @@ from headtohead.config.tasks import Target
 from headtohead.data.tokenizers import CorpusTokenizer
 from headtohead.errors import ModelError
 from headtohead.experiment.open_model import ModelBundle
+from headtohead.experiment.schemas import ClassPrediction, TextScore, TokenLoss
 from headtohead.pretrained.classifier import EncoderClassifier
 from headtohead.pretrained.tokenizer import PretrainedTokenizer
 
@@ -33,31 +34,31 @@ def _describe_model_kind(bundle: ModelBundle) -> str:
 
 
 @torch.no_grad()
-def predict_class(bundle: ModelBundle, text: str) -> dict[str, Any]:
-    """The class of a text and how sure the model is."""
+def predict_class(bundle: ModelBundle, text: str) -> ClassPrediction:
+    """Return the predicted class of a text and the probability of each class."""
     if not bundle.target.is_class:
         raise ModelError(f"{bundle.name}: {_describe_model_kind(bundle)} gives no classes; `h2h score` reads it")
-    ids, cut = _tokenize(bundle, text)
-    # A network of ours is given padding as in training; a pretrained encoder masks it.
+    ids, is_truncated = _tokenize(bundle, text)
+    # Our own models see padding as in training; pretrained encoders mask it.
     width = len(ids) if isinstance(bundle.model, EncoderClassifier) else bundle.model.context
     row = torch.full((1, width), bundle.tokenizer.pad_id or 0)
     row[0, : len(ids)] = torch.tensor(ids)
     mask = torch.arange(width)[None] < len(ids)
-    shares = bundle.model(row, mask).logits[0].softmax(-1).tolist()
-    best = max(range(len(shares)), key=shares.__getitem__)
-    return {
-        "text": text,
-        "class": bundle.label_names[best],
-        "confidence": shares[best],
-        "classes": dict(zip(bundle.label_names, shares, strict=True)),
-        "unknown": sum(i == bundle.tokenizer.unk_id for i in ids),
-        "cut": cut,
-    }
+    probabilities = bundle.model(row, mask).logits[0].softmax(-1).tolist()
+    best = max(range(len(probabilities)), key=probabilities.__getitem__)
+    return ClassPrediction(
+        text=text,
+        label=bundle.label_names[best],
+        confidence=probabilities[best],
+        probabilities=dict(zip(bundle.label_names, probabilities, strict=True)),
+        unknown_tokens=sum(i == bundle.tokenizer.unk_id for i in ids),
+        truncated=is_truncated,
+    )
 
 
 @torch.no_grad()
-def score_text(bundle: ModelBundle, text: str) -> dict[str, Any]:
-    """Loss and perplexity of a sentence, token by token. What lies beyond the context is read in further blocks."""
+def score_text(bundle: ModelBundle, text: str) -> TextScore:
+    """Return loss and perplexity of a text, token by token. A text beyond the context is scored in several blocks."""
     if not bundle.target.is_token:
         raise ModelError(f"{bundle.name}: {_describe_model_kind(bundle)} gives no perplexity; `h2h predict` reads it")
     if not text.strip():
@@ -70,21 +71,20 @@ def score_text(bundle: ModelBundle, text: str) -> dict[str, Any]:
         if tokenizer.bos_id is not None and tokenizer.eos_id is not None:
             ids = [tokenizer.bos_id, *ids, tokenizer.eos_id]
     if len(ids) < 2:
-        raise ModelError(f"{text!r} is one token: there is nothing to predict from it")
-    room = bundle.model.context
+        raise ModelError(f"{text!r} is a single token: there is nothing to predict")
     score = _score_next_tokens if bundle.target.is_causal else _score_masked_tokens
-    rows: list[dict[str, Any]] = [
-        {"token": tokenizer.id_to_token(token), "loss": loss, "known": token != tokenizer.unk_id}
+    tokens = [
+        TokenLoss(token=tokenizer.id_to_token(token), loss=loss, known=token != tokenizer.unk_id)
         for token, loss in score(bundle, ids)
     ]
-    mean = sum(row["loss"] for row in rows) / len(rows)
-    return {
-        "text": text,
-        "loss": mean,
-        "perplexity": float(torch.tensor(mean, dtype=torch.float64).exp()),
-        "tokens": rows,
-        "blocks": -(-(len(ids) - 1) // room),
-    }
+    mean = sum(row.loss for row in tokens) / len(tokens)
+    return TextScore(
+        text=text,
+        loss=mean,
+        perplexity=float(torch.tensor(mean, dtype=torch.float64).exp()),
+        tokens=tokens,
+        blocks=-(-(len(ids) - 1) // bundle.model.context),
+    )
 
 
 def _score_next_tokens(bundle: ModelBundle, ids: list[int]) -> Iterator[tuple[int, float]]:

@@ -115,8 +115,7 @@ def load(folder: str | Path, *, use_initial_weights: bool = False) -> SavedModel
         return _load_finetuned(place, config, use_initial_weights=use_initial_weights)
     if config.get("model_type") != "headtohead":
         raise ModelError(f"{place}: a model of type {config.get('model_type')!r}, not one of Head to Head's")
-    schemas.validate(config, schemas.ModelConfigFile, place / "config.json")
-    trial = schemas.parse_settings(experiment.Trial, config["trial"], place / "config.json")
+    trial = schemas.validate_record(config, schemas.ModelConfigFile, place / "config.json").trial
     if isinstance(trial.model, pretrained.PretrainedModelConfig):
         raise ModelError(f"{place}: its config.json is not that of a model with weights of its own")
     trial = _import_custom_code(trial, place)
@@ -191,7 +190,7 @@ def _check_model_size(trial: experiment.Trial, vocab_size: int, num_classes: int
 def _load_finetuned(folder: Path, config: dict[str, Any], *, use_initial_weights: bool) -> SavedModel:
     about = config[CONFIG_KEY]
     raw = about.get("trial") if isinstance(about, dict) else None
-    trial = schemas.parse_settings(experiment.Trial, raw, folder / "config.json")
+    trial = schemas.validate_record(raw, experiment.Trial, folder / "config.json")
     if not isinstance(trial.model, pretrained.PretrainedModelConfig):
         raise ModelError(f"{folder}: its config.json is not that of a pretrained model that was trained on")
     if trial.spec.target.is_causal:

@@ -1,13 +1,13 @@
-"""Run folders: the contract between those who train and those who read. docs/run-folder.md describes every file.
+"""Run folders: the contract between training and reading. docs/run-folder.md describes every file.
 
 RUNS/EXPERIMENT/
   experiment.json                 the resolved experiment, its identity, versions, the command
   VARIANT/seed-N/                 a run: one trial
     trial.json  start.json  metrics.jsonl  scores.safetensors  probes.json  maps.safetensors
     config.json  model.safetensors  tokenizer.json  generation_config.json  README.md  own/
-    checkpoint-000100/            while it trains
-    result.json                   written last: a run with it is finished
-    failure.json                  instead, when the trial could not go on
+    checkpoint-000100/            during training
+    result.json                   written last: a run that has it is finished
+    failure.json                  in its place, when the trial failed
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,8 +31,8 @@ from headtohead.atomic_io import (
     has_valid_checksum,
     read_json_object,
     translate_disk_full_error,
-    write_json,
 )
+from headtohead.audit.result import CheckResult
 from headtohead.config import experiment as config_experiment
 from headtohead.config import model, pretrained
 from headtohead.config.base import FOLDER_NAME_PATTERN, FOLDER_NAME_RULE
@@ -40,7 +40,6 @@ from headtohead.config.loading import build_trial as trial_of
 from headtohead.errors import RunFolderError
 from headtohead.experiment import schemas
 
-SCHEMA_VERSION = 1
 WEIGHT_FILES = ("model.safetensors", "adapter_model.safetensors")
 
 
@@ -55,79 +54,88 @@ class Run:
         return (self.folder / "result.json").is_file()
 
     @property
-    def failure(self) -> str | None:
+    def failure(self) -> schemas.FailureFile | None:
         path = self.folder / "failure.json"
-        return str(schemas.read_validated(path, schemas.FailureFile)["message"]) if path.is_file() else None
+        return schemas.read_record(path, schemas.FailureFile) if path.is_file() else None
 
     @cached_property
     def trial(self) -> config_experiment.Trial:
-        path = self.folder / "trial.json"
-        return schemas.parse_settings(
-            config_experiment.Trial, schemas.read_validated(path, schemas.TrialFile)["trial"], path
-        )
+        return schemas.read_record(self.folder / "trial.json", schemas.TrialFile).trial
 
     @cached_property
-    def start(self) -> dict[str, Any]:
-        found: dict[str, Any] = schemas.read_validated(self.folder / "start.json", schemas.StartFile)
-        return found
+    def start(self) -> schemas.StartFile:
+        return schemas.read_record(self.folder / "start.json", schemas.StartFile)
 
     @cached_property
-    def result(self) -> dict[str, Any]:
-        found: dict[str, Any] = schemas.read_validated(self.folder / "result.json", schemas.ResultFile)
-        return found
+    def result(self) -> schemas.ResultFile:
+        return schemas.read_record(self.folder / "result.json", schemas.ResultFile)
 
     @cached_property
-    def metrics(self) -> list[dict[str, Any]]:
-        return schemas.read_validated_lines(self.folder / "metrics.jsonl", schemas.MetricsLine)
+    def metrics(self) -> list[schemas.MetricsLine]:
+        return schemas.read_record_lines(self.folder / "metrics.jsonl", schemas.MetricsLine)
 
     @cached_property
     def scores(self) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
-        """Per-example scores, by "split.losses", "split.counts" and "split.correct"."""
+        """Return per-example scores by "split.losses", "split.counts" and "split.correct"."""
         path = self.folder / "scores.safetensors"
         try:
             return read_arrays(path)
         except SafetensorError as error:
-            raise RunFolderError(f"{path}: is damaged ({error})") from None
+            raise RunFolderError(f"{path} is corrupted: {error}") from None
 
     @cached_property
-    def lengths(self) -> dict[str, Any]:
-        """What was tried on other lengths of input, if anything."""
+    def lengths(self) -> schemas.LengthGeneralizationFile:
+        """Return the results at other input lengths; empty if there are none."""
         path = self.folder / "lengths.json"
-        found: dict[str, Any] = schemas.read_validated(path, schemas.LengthGeneralizationFile) if path.is_file() else {}
-        return found
+        if not path.is_file():
+            return schemas.LengthGeneralizationFile()
+        return schemas.read_record(path, schemas.LengthGeneralizationFile)
 
     @cached_property
-    def probes(self) -> dict[str, Any]:
+    def probes(self) -> schemas.ProbesFile:
         path = self.folder / "probes.json"
-        found: dict[str, Any] = schemas.read_validated(path, schemas.ProbesFile) if path.is_file() else {}
-        return found
+        return schemas.read_record(path, schemas.ProbesFile) if path.is_file() else schemas.ProbesFile()
+
+    @cached_property
+    def audits(self) -> list[CheckResult] | None:
+        """Return the audits of the trained model; None if it was not audited."""
+        path = self.folder / "audits.json"
+        return schemas.read_record(path, schemas.AuditsFile).audits if path.is_file() else None
+
+    @cached_property
+    def attention(self) -> schemas.AttentionFile | None:
+        """Return the measures of the attention heads; None if they were not measured."""
+        path = self.folder / "attention.json"
+        return schemas.read_record(path, schemas.AttentionFile) if path.is_file() else None
 
     @property
     def has_valid_checksum(self) -> bool:
-        """Does result.json, which vouches for all other files, agree with its own checksum?"""
-        return has_valid_checksum(self.result)
+        """Return whether result.json, which holds the checksums of all other files, matches its own checksum."""
+        return has_valid_checksum(read_json_object(self.folder / "result.json"))
 
     def check(self) -> None:
-        """RunFolderError if what a verdict rests on is not what the run wrote. Weights are not read for that."""
-        wrong = self.find_damaged_files(exclude=WEIGHT_FILES)
-        wrong += [] if self.has_valid_checksum else ["result.json"]
-        if wrong:
+        """Raise RunFolderError if a file that verdicts depend on was changed. Weights are not read."""
+        damaged = self.find_damaged_files(exclude=WEIGHT_FILES)
+        damaged += [] if self.has_valid_checksum else ["result.json"]
+        if damaged:
             raise RunFolderError(
-                f"{self.folder / wrong[0]}: is damaged (it is not what the run wrote); put it back, or remove "
-                f"{self.folder} and train it anew with --resume"
+                f"{self.folder / damaged[0]} is corrupted: checksum mismatch; restore it, or remove {self.folder} and "
+                "train it again with --resume"
             )
 
     def find_damaged_files(self, *, exclude: Sequence[str] = ()) -> list[str]:
-        """The files whose checksum does not agree with the result's; `but` those are not looked at."""
-        sums: dict[str, str] = self.result.get("sha256", {})
-        if not sums:
-            raise RunFolderError(
-                f"{self.folder / 'result.json'}: is damaged, or not one of ours: it vouches for no file"
-            )
-        if outside := [name for name in sums if not schemas.is_safe_relative_path(name)]:
-            raise RunFolderError(f"{self.folder / 'result.json'}: names a file outside the run: {outside[0]!r}")
-        files = {name: self.folder / name for name in sums if name not in exclude}
-        return [name for name, path in files.items() if not path.is_file() or compute_sha256(path) != sums[name]]
+        """Return the files whose checksum differs from the one in result.json, except those in `exclude`."""
+        checksums = self.result.sha256
+        if not checksums:
+            raise RunFolderError(f"{self.folder / 'result.json'} is corrupted or not ours: it has no checksums")
+        if outside := [name for name in checksums if not schemas.is_safe_relative_path(name)]:
+            raise RunFolderError(f"{self.folder / 'result.json'} names a file outside the run: {outside[0]!r}")
+        files = {name: self.folder / name for name in checksums if name not in exclude}
+        return [name for name, path in files.items() if not path.is_file() or compute_sha256(path) != checksums[name]]
+
+
+FinishedRuns = Mapping[str, Mapping[int, Run]]
+"""variant: seed: run"""
 
 
 @dataclass(frozen=True)
@@ -136,132 +144,135 @@ class ExperimentRuns:
 
     folder: Path
 
-    @cached_property
+    @property
     def experiment(self) -> config_experiment.Experiment:
-        path = self.folder / "experiment.json"
-        found = schemas.parse_settings(config_experiment.Experiment, self.about["experiment"], path)
-        if outside := [name for name in found.variants if not FOLDER_NAME_PATTERN.fullmatch(name)]:
-            raise RunFolderError(f"{path}: a variant cannot be called {outside[0]!r}; it {FOLDER_NAME_RULE}")
-        return found
+        return self.metadata.experiment
 
     @cached_property
-    def about(self) -> dict[str, Any]:
+    def metadata(self) -> schemas.ExperimentFile:
+        """Return experiment.json; variants whose names cannot be folders are refused."""
         path = self.folder / "experiment.json"
-        found = read_json_object(path)
-        if found.get("schema") != SCHEMA_VERSION:
-            raise RunFolderError(
-                f"{self.folder}: written with schema {found.get('schema')}, this reads {SCHEMA_VERSION}"
-            )
-        about: dict[str, Any] = schemas.validate(found, schemas.ExperimentFile, path)
-        return about
+        metadata = schemas.read_record(path, schemas.ExperimentFile)
+        if outside := [name for name in metadata.experiment.variants if not FOLDER_NAME_PATTERN.fullmatch(name)]:
+            raise RunFolderError(f"{path}: invalid variant name {outside[0]!r}; it {FOLDER_NAME_RULE}")
+        return metadata
+
+    @cached_property
+    def corpus(self) -> schemas.CorpusFile:
+        return schemas.read_record(self.folder / "corpus.json", schemas.CorpusFile)
 
     def run(self, variant: str, seed: int) -> Run:
         return Run(self.folder / variant / f"seed-{seed}")
 
     def seeds(self, variant: str) -> list[int]:
-        """The seeds with a folder, in order."""
-        found = [f for f in (self.folder / variant).glob("seed-*") if f.is_dir()]
-        return sorted(int(seed.group(1)) for f in found if (seed := schemas.SEED_FOLDER_PATTERN.fullmatch(f.name)))
+        """Return the seeds that have a folder, in order."""
+        folders = [folder for folder in (self.folder / variant).glob("seed-*") if folder.is_dir()]
+        matches = (schemas.SEED_FOLDER_PATTERN.fullmatch(folder.name) for folder in folders)
+        return sorted(int(match.group(1)) for match in matches if match)
 
     def finished(self, variant: str) -> dict[int, Run]:
         return {seed: run for seed in self.seeds(variant) if (run := self.run(variant, seed)).is_finished}
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
-    """The tensors of a safetensors file; SafetensorError where it is none."""
+    """Return the tensors of a safetensors file; raise SafetensorError if it is none."""
     if not path.is_file():
-        raise RunFolderError(f"{path}: is damaged (no such file, or no plain one)")
+        raise RunFolderError(f"{path} is missing or not a regular file")
     try:
         return load_file(path)
-    except (ValueError, TypeError, KeyError, OverflowError) as error:  # types and shapes that numpy does not have
+    except (ValueError, TypeError, KeyError, OverflowError) as error:  # dtypes and shapes that numpy does not have
         raise SafetensorError(str(error)) from error
 
 
 def open_runs(folder: Path) -> ExperimentRuns:
     if not (folder / "experiment.json").is_file():
-        raise RunFolderError(f"{folder}: not the folder of an experiment (it has no experiment.json)")
+        raise RunFolderError(f"{folder} is not an experiment's folder: it has no experiment.json")
     return ExperimentRuns(folder)
 
 
 def create_runs(
-    folder: Path, experiment: config_experiment.Experiment, metadata: dict[str, Any], *, resume: bool
+    folder: Path,
+    experiment: config_experiment.Experiment,
+    *,
+    versions: dict[str, str],
+    command: list[str],
+    resume: bool,
 ) -> ExperimentRuns:
-    """The folder of this experiment, new or to be continued; another experiment's is left alone."""
+    """Create the folder of an experiment, or open it to resume; refuse the folder of another experiment."""
     path = folder / "experiment.json"
     if path.is_file():
-        there = ExperimentRuns(folder).about
-        if there["identity"] != experiment.identity():
+        existing = ExperimentRuns(folder).metadata
+        if existing.identity != experiment.identity():
+            difference = _describe_difference(existing.experiment, experiment)
             raise RunFolderError(
-                f"{folder}: was made by a different experiment ({there['experiment']['name']!r}: "
-                f"{_describe_difference(there['experiment'], experiment.model_dump(mode='json'))}); "
-                "give another --out, or remove it"
+                f"{folder} contains a different experiment ({existing.experiment.name!r}: {difference}); "
+                "choose another --out, or remove it"
             )
         if not resume:
-            raise RunFolderError(f"{folder}: this experiment has been run here; --resume continues it, or give --out")
-    elif folder.is_dir() and any(not there.name.startswith(".") for there in folder.iterdir()):
-        raise RunFolderError(f"{folder}: is not empty and is not an experiment's folder; give another --out")
+            raise RunFolderError(f"{folder} already contains this experiment; --resume continues it, or choose --out")
+    elif folder.is_dir() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
+        raise RunFolderError(f"{folder} is not empty and not an experiment's folder; choose another --out")
     with translate_disk_full_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    for half in folder.glob(".*.part"):  # left by a kill
-        half.unlink(missing_ok=True)
-    kept = experiment.model_dump(mode="json")
-    write_json(
-        path,
-        {"schema": SCHEMA_VERSION, "identity": experiment.identity(), "experiment": kept, **metadata},
-        with_checksum=True,
+    for partial in folder.glob(".*.part"):  # left behind by a killed process
+        partial.unlink(missing_ok=True)
+    metadata = schemas.ExperimentFile(
+        identity=experiment.identity(), experiment=experiment, versions=versions, command=command
     )
+    schemas.write_record(path, metadata, with_checksum=True)
     return ExperimentRuns(folder)
 
 
-def _describe_difference(existing: dict[str, Any], requested: dict[str, Any]) -> str:
-    """The first settings that differ, in words."""
-    found = []
+def _describe_difference(existing: config_experiment.Experiment, requested: config_experiment.Experiment) -> str:
+    """Return the first settings that differ."""
+    old_tables, new_tables = existing.model_dump(mode="json"), requested.model_dump(mode="json")
+    differences = []
     for table in ("task", "name", "data", "model", "training"):
-        one, other = existing.get(table), requested.get(table)
-        if isinstance(one, dict) and isinstance(other, dict):
-            found += [f"{table}.{k} {one.get(k)!r} there, {v!r} here" for k, v in other.items() if one.get(k) != v]
-        elif one != other:
-            found.append(f"{table} {one!r} there, {other!r} here")
-    return "; ".join(found[:3]) or "other files of parts"
+        old, new = old_tables.get(table), new_tables.get(table)
+        if isinstance(old, dict) and isinstance(new, dict):
+            differences += [f"{table}.{k} is {old.get(k)!r}, not {v!r}" for k, v in new.items() if old.get(k) != v]
+        elif old != new:
+            differences.append(f"{table} is {old!r}, not {new!r}")
+    return "; ".join(differences[:3]) or "files of user parts differ"
 
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """One experiment a folder at a time; a second one is told so."""
+    """Hold the lock of an experiment's folder; raise RunFolderError if another process holds it."""
     with translate_disk_full_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    place = folder.resolve()  # by whatever way it is named
-    with (place.parent / f".{place.name}.lock").open("w") as file:
+    resolved = folder.resolve()  # the same lock for every path to the folder
+    with (resolved.parent / f".{resolved.name}.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise RunFolderError(f"{folder}: this experiment is being run right now by another process") from None
+            raise RunFolderError(f"{folder}: another process is running this experiment") from None
         yield
 
 
 def compute_run_identity(trial: config_experiment.Trial, corpus_digest: str) -> str:
-    """Hash of everything that a run's numbers depend on: not where files lie, but what is in them."""
-    kept = trial.settings()
-    kept["data"].pop("source")
-    kept["use"] = sorted(compute_sha256(Path(file)) for file in trial.use)
+    """Return the hash of everything that a run's results depend on: the content of files, not their paths."""
+    settings = trial.settings()
+    settings["data"].pop("source")
+    settings["use"] = sorted(compute_sha256(Path(file)) for file in trial.use)
     if isinstance(trial.model, model.CustomModelConfig):
         file, _, name = trial.model.module.rpartition(":")
-        kept["model"]["module"] = f"{compute_sha256(Path(file))}:{name}"
+        settings["model"]["module"] = f"{compute_sha256(Path(file))}:{name}"
     if isinstance(trial.model, pretrained.PretrainedModelConfig):
         from headtohead.pretrained.weights import compute_digest, locate_weights
 
-        kept["model"]["pretrained"] = compute_digest(locate_weights(trial.model.pretrained))
-        del kept["data"]["tokenizer"]
+        settings["model"]["pretrained"] = compute_digest(locate_weights(trial.model.pretrained))
+        del settings["data"]["tokenizer"]
     if trial.teacher is not None and isinstance(trial.teacher.model, str):
         from headtohead.pretrained.weights import compute_digest, locate_weights
 
-        kept["teacher"]["model"] = compute_digest(locate_weights(trial.teacher.model))
+        settings["teacher"]["model"] = compute_digest(locate_weights(trial.teacher.model))
     if isinstance(trial.model, model.TransformerConfig) and isinstance(trial.model.init_from, str):
-        kept["model"]["init_from"] = compute_sha256(Path(trial.model.init_from) / "model.safetensors")
-    text = json.dumps([kept, trial.seed, corpus_digest], sort_keys=True)
+        settings["model"]["init_from"] = compute_sha256(Path(trial.model.init_from) / "model.safetensors")
+    text = json.dumps([settings, trial.seed, corpus_digest], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def build_trials(experiment: config_experiment.Experiment, seeds: range) -> list[config_experiment.Trial]:
-    """Seed by seed, so that every variant has a first answer early."""
+    """Return the trials seed by seed, so that every variant has a first result early."""
     return [trial_of(experiment, variant, seed) for seed in seeds for variant in experiment.names]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -80,9 +81,7 @@ def render_markdown_sections(sections: Iterable[Section]) -> str:
             elif isinstance(block, BulletList):
                 lines += [*(f"- {escape_markdown(item)}" for item in block.items), ""]
             elif isinstance(block, VerdictList):
-                lines += [
-                    f"- **{escape_markdown(row['outcome'])}**: {escape_markdown(row['summary'])}" for row in block.rows
-                ]
+                lines += [f"- **{escape_markdown(row.outcome)}**: {escape_markdown(row.summary)}" for row in block.rows]
                 lines.append("")
             elif isinstance(block, Facts):
                 lines += [f"- {escape_markdown(name)}: {escape_markdown(fact)}" for name, fact in block.items.items()]
@@ -121,7 +120,7 @@ def _split_interval(value: Any) -> list[Any]:
 
 
 def _format_csv_value(value: Any) -> Any:
-    if value is None:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     if isinstance(value, bool):
         return str(value).lower()

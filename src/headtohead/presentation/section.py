@@ -37,11 +37,22 @@ class BulletList:
 
 
 @dataclass(frozen=True)
+class VerdictCard:
+    """A verdict as the top of a report shows it."""
+
+    variant: str
+    outcome: str
+    summary: str
+    sign: str
+    notes: str = ""
+
+
+@dataclass(frozen=True)
 class VerdictList:
-    """Verdicts as cards: dictionaries with `word`, `sentence`, `sign` and `notes`."""
+    """Verdicts as cards."""
 
     kind: ClassVar[str] = "verdicts"
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[VerdictCard]
 
 
 @dataclass(frozen=True)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from headtohead.config import experiment
 from headtohead.config.base import convert_to_steps
 from headtohead.config.experiment import BASELINE
-from headtohead.experiment.run_folder import Run
+from headtohead.experiment.run_folder import FinishedRuns, Run
+from headtohead.experiment.schemas import ClaimAnswer, ClaimResult, LengthResult, MetricsLine, PublishedComparison
+from headtohead.experiment.seed_average import average_over_seeds, compute_average_interval
 from headtohead.verdict.compare import compare_scores
 from headtohead.verdict.record import Verdict
 from headtohead.verdict.scores import Scores
-from headtohead.verdict.statistics import compute_mean_interval
-
-FinishedRuns = Mapping[str, Mapping[int, Run]]
-HOLDS, DOES_NOT_HOLD, UNDECIDED = "holds", "does not hold", "cannot tell"
 
 
 def is_original_corpus(experiment: experiment.Experiment, corpus_digest: str) -> bool:
@@ -28,29 +24,29 @@ def is_original_corpus(experiment: experiment.Experiment, corpus_digest: str) ->
 
 def compare_with_published(
     published: experiment.PublishedResult, finished_runs: FinishedRuns, *, is_original_data: bool
-) -> dict[str, Any]:
-    """A published figure with ours: the mean over seeds, at that step or at the end, with its interval."""
+) -> PublishedComparison:
+    """Return a published result beside our mean over seeds, at its step or at the end of training."""
     values = []
     for run in finished_runs.get(published.variant, {}).values():
         if published.step is None:
-            values.append(run.result["scores"].get(published.split, {}).get(published.metric))
+            scores = run.result.scores.get(published.split)
+            values.append(scores.get_metric(published.metric) if scores else None)
         else:
             line = _find_metrics_line(run, published.split, published.step)
-            values.append(None if line is None else line.get(published.metric))
-    known = [float(value) for value in values if value is not None]
-    return {
-        **published.model_dump(mode="json"),
-        "other_data": published.other_data or not is_original_data,
-        "ours": statistics.fmean(known) if known else None,
-        "interval": compute_mean_interval(known),
-        "seeds": len(known),
-    }
+            values.append(None if line is None else getattr(line, published.metric))
+    known = [value for value in values if value is not None]
+    return PublishedComparison(
+        **{**dict(published), "other_data": published.other_data or not is_original_data},
+        ours=average_over_seeds(published.metric, known) if known else None,
+        interval=compute_average_interval(published.metric, known),
+        seeds=len(known),
+    )
 
 
-def _find_metrics_line(run: Run, split: str, step_or_epoch: int | str) -> dict[str, Any] | None:
-    """What was noted about a split at that step."""
-    step = convert_to_steps(step_or_epoch, run.start["steps_per_epoch"])
-    return next((x for x in run.metrics if x["split"] == split and x["step"] == step), None)
+def _find_metrics_line(run: Run, split: str, step_or_epoch: int | str) -> MetricsLine | None:
+    """Return the metrics of a split at a step; None if it was not evaluated there."""
+    step = convert_to_steps(step_or_epoch, run.start.steps_per_epoch)
+    return next((line for line in run.metrics if line.split == split and line.step == step), None)
 
 
 def evaluate_claims(
@@ -61,7 +57,7 @@ def evaluate_claims(
     failure_reasons: Mapping[str, str],
     held_out_splits: Sequence[str],
     pairwise_verdicts: Mapping[tuple[str, str], Verdict] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[ClaimResult]:
     """Each claim with the verdict that answers it. One at the end is answered by the file's comparison of the two
     (`among`) where it has one, else by the experiment's own verdict; one along the way or at another length by a
     comparison of its own, on the totals of each seed."""
@@ -100,8 +96,8 @@ def _compare_totals(
         )
 
     def at_length(run: Run, length: int | None) -> list[tuple[float, float]]:
-        rows = [row for row in run.lengths.get("contexts", []) if row["context"] == length and row["split"] in splits]
-        return _list_totals([row for row in rows if "error" not in row], kind, len(splits))
+        rows = [row for row in run.lengths.contexts if row.context == length and row.split in splits]
+        return _list_totals([row for row in rows if row.error is None], kind, len(splits))
 
     variant = finished_runs.get(claim.variant, {})
     if claim.context is None:
@@ -119,9 +115,13 @@ def _compare_totals(
     return verdict
 
 
-def _list_totals(rows: Sequence[Mapping[str, Any]], kind: str, expected_count: int) -> list[tuple[float, float]]:
-    """Total and count for each text; nothing unless all are there."""
-    return [(row[kind] * row["count"], row["count"]) for row in rows] if len(rows) == expected_count else []
+def _list_totals(
+    rows: Sequence[MetricsLine | LengthResult], kind: str, expected_count: int
+) -> list[tuple[float, float]]:
+    """Return total and count of each split; empty unless all splits are present."""
+    values = [(row.accuracy if kind == "accuracy" else row.loss, row.count) for row in rows]
+    totals = [(value * count, float(count)) for value, count in values if value is not None and count is not None]
+    return totals if len(totals) == expected_count else []
 
 
 def _stack_totals(
@@ -136,18 +136,19 @@ def _stack_totals(
     return Scores(tuple(by_seed), values, np.array([float(weight)]))
 
 
-def _evaluate_claim(claim: experiment.Claim, verdict: Verdict | None) -> dict[str, Any]:
-    row: dict[str, Any] = {**claim.model_dump(mode="json"), "answer": UNDECIDED, "outcome": None, "summary": ""}
+def _evaluate_claim(claim: experiment.Claim, verdict: Verdict | None) -> ClaimResult:
     if verdict is None:
-        what = (
-            "the baseline cannot be tested there" if claim.context is not None else "there is nothing to answer it by"
-        )
-        return {**row, "summary": what}
-    said = verdict.to_dict()
-    word = str(said["outcome"])
-    row |= {key: said[key] for key in ("outcome", "effect", "interval", "seeds", "summary")}
-    if word == claim.expects:
-        row["answer"] = HOLDS
-    elif word != "cannot tell":
-        row["answer"] = DOES_NOT_HOLD
-    return row
+        is_length_claim = claim.context is not None
+        reason = "the baseline cannot be tested there" if is_length_claim else "there is nothing to answer it by"
+        return ClaimResult(**dict(claim), summary=reason)
+    is_open = verdict.outcome == "cannot tell"
+    answer: ClaimAnswer = "holds" if verdict.outcome == claim.expects else "cannot tell" if is_open else "does not hold"
+    return ClaimResult(
+        **dict(claim),
+        answer=answer,
+        outcome=verdict.outcome,
+        effect=verdict.effect,
+        interval=verdict.interval,
+        seeds=verdict.seeds,
+        summary=verdict.summary,
+    )

@@ -7,7 +7,8 @@ from typing import Any
 import altair as alt
 
 from headtohead.experiment import findings_view
-from headtohead.experiment.findings_view import Findings
+from headtohead.experiment.schemas import AxisFindings, Findings
+from headtohead.experiment.seed_average import average_over_seeds
 from headtohead.presentation import number_format
 from headtohead.presentation.chart import (
     AltairChart,
@@ -25,12 +26,11 @@ PanelRow = dict[str, Any]
 
 def build_axis_chart(findings: Findings) -> Chart | None:
     """Return panels for the metric on every split and the final training loss, or None with fewer than 3 values."""
-    axis = findings.get("axis") or {}
-    values: dict[str, float] = axis.get("values") or {}
-    if len(values) < MIN_VALUES:
+    axis_findings = findings.axis
+    if axis_findings is None or len(axis_findings.values) < MIN_VALUES:
         return None
-    panels = {title: rows for title, rows in _build_panel_rows(findings, values).items() if rows}
-    setting = str(axis["setting"]).rpartition(".")[2]
+    panels = {title: rows for title, rows in _build_panel_rows(findings, axis_findings).items() if rows}
+    setting = axis_findings.setting.rpartition(".")[2]
     ranges = "; ".join(f"{title}: from {rows[0]['text']} to {rows[-1]['text']}" for title, rows in panels.items())
 
     def build(layout: Layout, datasets: ChartDatasets) -> AltairChart:
@@ -48,25 +48,24 @@ def build_axis_chart(findings: Findings) -> Chart | None:
     return Chart("axis", f"Scores by {setting}", alt_text, build, layouts)
 
 
-def _build_panel_rows(findings: Findings, axis_values: dict[str, float]) -> dict[str, list[PanelRow]]:
+def _build_panel_rows(findings: Findings, axis: AxisFindings) -> dict[str, list[PanelRow]]:
     metric = findings_view.get_metric(findings)
-    ordered = sorted(axis_values.items(), key=lambda item: item[1])
+    ordered = sorted(axis.values.items(), key=lambda item: item[1])
     panels: dict[str, list[PanelRow]] = {}
-    for split in findings_view.list_splits(findings, "results"):
+    for split in findings_view.list_score_splits(findings):
         rows = []
         for name, value in ordered:
-            pairs = (findings.get("results") or {}).get(name, {}).get(split, [])
+            pairs = findings.scores.get(name, {}).get(split, [])
             scores = [score for _, score in pairs if number_format.is_finite_number(score)]
             if scores:
-                mean = findings_view.average_over_seeds(metric, scores)
+                mean = average_over_seeds(metric, scores)
                 rows.append(_make_panel_row(name, value, metric, mean, min(scores), max(scores)))
         panels[f"{metric} on {split}"] = rows
-    last_losses = findings["axis"].get("last_loss") or {}
     rows = []
     for name, value in ordered:
-        estimate = last_losses.get(name) or {}
-        if (loss := estimate.get("mean")) is not None:
-            rows.append(_make_panel_row(name, value, "loss", loss, *(estimate.get("interval") or (loss, loss))))
+        estimate = axis.last_loss.get(name)
+        if estimate is not None and (loss := estimate.mean) is not None:
+            rows.append(_make_panel_row(name, value, "loss", loss, *(estimate.interval or (loss, loss))))
     panels["final training loss"] = rows
     return panels
 

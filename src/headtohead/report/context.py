@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from headtohead.attention_analysis.thumbnails import TrainingMaps, read_training_maps
+from headtohead.config.experiment import Experiment
 from headtohead.experiment import findings_view
-from headtohead.experiment.findings_view import Findings
+from headtohead.experiment.schemas import Findings
 from headtohead.presentation import number_format
 
 
 @dataclass(frozen=True)
 class ReportContext:
-    """What section builders read. Every key of the findings may be missing."""
+    """What section builders read. Any section of the findings may be empty."""
 
     findings: Findings
     folder: Path | None = None
@@ -32,8 +32,8 @@ class ReportContext:
         return number_format.format_margin(self.metric, findings_view.get_equivalence_margin(self.findings))
 
     @property
-    def experiment(self) -> dict[str, Any]:
-        return findings_view.get_experiment(self.findings)
+    def experiment(self) -> Experiment | None:
+        return self.findings.experiment
 
     @property
     def variant_names(self) -> list[str]:

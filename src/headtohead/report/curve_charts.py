@@ -9,7 +9,8 @@ from functools import partial
 import altair as alt
 
 from headtohead.experiment import findings_view
-from headtohead.experiment.findings_view import CurvePoint, Findings
+from headtohead.experiment.findings_view import CurvePoint
+from headtohead.experiment.schemas import Findings
 from headtohead.presentation import number_format, style
 from headtohead.presentation.chart import (
     AltairChart,
@@ -37,7 +38,7 @@ def build_learning_curves(findings: Findings) -> Chart | None:
     metric = findings_view.get_metric(findings)
     curves = {
         split: drop_steep_start(points, metric)
-        for split in findings_view.list_splits(findings, "curves")
+        for split in findings_view.list_curve_splits(findings)
         if (points := findings_view.compute_learning_curves(findings, split))
     }
     if not curves:
@@ -67,7 +68,7 @@ def build_difference_curves(findings: Findings) -> Chart | None:
     metric, margin = findings_view.get_metric(findings), findings_view.get_equivalence_margin(findings)
     curves = {
         split: points
-        for split in findings_view.list_splits(findings, "curves")
+        for split in findings_view.list_curve_splits(findings)
         if (points := findings_view.compute_difference_curves(findings, split))
     }
     if not curves:
@@ -92,21 +93,21 @@ def build_difference_curves(findings: Findings) -> Chart | None:
 
 def drop_steep_start(points: list[CurvePoint], metric: str) -> list[CurvePoint]:
     """Drop the evaluation at step 0 if perplexity, there about the vocabulary size, would flatten the curve."""
-    steps = sorted({point.at for point in points})
+    steps = sorted({point.step for point in points})
     if metric != "perplexity" or len(steps) < 4:
         return points
-    first, second = (max(point.mean for point in points if point.at == step) for step in steps[:2])
-    return [point for point in points if point.at != steps[0]] if first > STEEP_START_RATIO * second else points
+    first, second = (max(point.mean for point in points if point.step == step) for step in steps[:2])
+    return [point for point in points if point.step != steps[0]] if first > STEEP_START_RATIO * second else points
 
 
 def describe_omitted_start(findings: Findings) -> str:
     """Return a sentence on the evaluation that `drop_steep_start` drops, or an empty string."""
     metric = findings_view.get_metric(findings)
-    for split in findings_view.list_splits(findings, "curves")[:1]:
+    for split in findings_view.list_curve_splits(findings)[:1]:
         points = findings_view.compute_learning_curves(findings, split)
         if len(drop_steep_start(points, metric)) < len(points):
             value = number_format.format_score(metric, points[0].mean)
-            return f"Step {points[0].at:,} is not shown: {metric} is about {value} there."
+            return f"Step {points[0].step:,} is not shown: {metric} is about {value} there."
     return ""
 
 
@@ -154,7 +155,9 @@ def _draw_panels(
     panels = []
     for split, points in curves.items():
         rows = [{**asdict(point), "tip": _format_tooltip(split, point, format_value)} for point in points]
-        x = alt.X("at:Q", scale=alt.Scale(nice=False, padding=7), axis=build_step_axis(point.at for point in points))
+        x = alt.X(
+            "step:Q", scale=alt.Scale(nice=False, padding=7), axis=build_step_axis(point.step for point in points)
+        )
         band = _draw_margin_band(equivalence_margin, datasets)
         data = datasets.chart(rows)
         curve = draw_curve(data, x, partial(y, points), clip=True, color=color, shape=shape, strokeDash=dash)
@@ -175,4 +178,4 @@ def _draw_margin_band(equivalence_margin: float | None, datasets: ChartDatasets)
 
 def _format_tooltip(split: str, point: CurvePoint, format_value: Callable[[float], str]) -> str:
     seeds = f"seeds from {format_value(point.low)} to {format_value(point.high)}" if point.seeds > 1 else "one seed"
-    return f"{point.variant}, {split}, step {point.at:,}: {format_value(point.mean)} ({seeds})"
+    return f"{point.variant}, {split}, step {point.step:,}: {format_value(point.mean)} ({seeds})"

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from headtohead.atomic_io import translate_disk_full_error, write_bytes, write_text
 from headtohead.errors import RequestError
 from headtohead.experiment import findings_view, schemas
-from headtohead.experiment.findings_view import Findings
+from headtohead.experiment.schemas import Findings
 from headtohead.presentation.files import DOCUMENT_SUFFIXES, check_formats, write_charts, write_tables
 from headtohead.report import page
 from headtohead.report.forest import build_forest_plot
 from headtohead.report.markdown import render_markdown_report
 from headtohead.report.sections import build_charts, build_tables
+from headtohead.verdict.record import Verdict
 
 
 def write_report(
@@ -52,9 +52,9 @@ def _write_formats(
     return written
 
 
-def save_forest_plot(verdicts: Sequence[dict[str, Any]], path: Path) -> None:
+def save_forest_plot(verdicts: Sequence[Verdict], path: Path) -> None:
     """Write verdicts on scores from elsewhere as a chart (.svg, .pdf, .png) or a page (.html)."""
-    findings: Findings = {"verdicts": list(verdicts)}
+    findings = Findings(verdicts=list(verdicts))
     margin = findings_view.get_equivalence_margin(findings)
     chart = build_forest_plot(verdicts, findings_view.get_metric(findings) if verdicts else "", margin)
     renderers: dict[str, Callable[[], bytes]] = {

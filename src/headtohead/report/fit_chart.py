@@ -9,7 +9,8 @@ from typing import Any
 import altair as alt
 
 from headtohead.experiment import findings_view
-from headtohead.experiment.findings_view import CurvePoint, Findings
+from headtohead.experiment.findings_view import CurvePoint
+from headtohead.experiment.schemas import Findings
 from headtohead.presentation import number_format, style
 from headtohead.presentation.chart import (
     AltairChart,
@@ -33,7 +34,7 @@ def build_fit_chart(findings: Findings) -> Chart | None:
 
     None for language models and for experiments without validation losses.
     """
-    if not findings.get("losses") or findings_view.get_metric(findings) != "accuracy":
+    if not findings.loss_curves or findings_view.get_metric(findings) != "accuracy":
         return None
     variants = [name for name in findings_view.list_variant_names(findings) if _has_all_curves(findings, name)]
     variants = variants[:MAX_VARIANTS]
@@ -53,17 +54,17 @@ def build_fit_chart(findings: Findings) -> Chart | None:
 
 
 def _has_all_curves(findings: Findings, variant: str) -> bool:
-    return all((findings["losses"].get(variant) or {}).get(split) for split in SHOWN_SPLITS)
+    return all(findings.loss_curves.get(variant, {}).get(split) for split in SHOWN_SPLITS)
 
 
 def compute_curve_points(findings: Findings, variant: str, quantity: str, split: str) -> list[CurvePoint]:
     """Return mean, lowest and highest seed at each step."""
-    lines = (findings["losses"] if quantity == "loss" else findings["curves"])[variant][split]
+    lines = (findings.loss_curves if quantity == "loss" else findings.curves)[variant][split]
     by_step: dict[int, list[float]] = {}
     for line in lines.values():
         for step, value in line:
-            if number_format.is_finite_number(value):
-                by_step.setdefault(int(step), []).append(value)
+            if value is not None:
+                by_step.setdefault(step, []).append(value)
     return [
         CurvePoint(split, step, statistics.fmean(values), min(values), max(values), len(values))
         for step, values in sorted(by_step.items())
@@ -72,7 +73,7 @@ def compute_curve_points(findings: Findings, variant: str, quantity: str, split:
 
 def get_selected_step(findings: Findings, variant: str) -> float | None:
     """Return the step whose weights were tested, as the median over seeds."""
-    pairs = (findings.get("chosen") or {}).get(variant) or []
+    pairs = findings.chosen_steps.get(variant) or []
     return statistics.median(step for _, step in pairs) if pairs else None
 
 
@@ -95,8 +96,8 @@ def _draw_panel(
     ]
     axis = alt.Axis(title=None, tickCount=5, labelExpr=build_score_label_expression(quantity))
     scale = alt.Scale(zero=False, padding=6)
-    step_axis = build_step_axis(point.at for point in curves["train"])
-    x = alt.X("at:Q", scale=alt.Scale(nice=False, padding=7), axis=step_axis)
+    step_axis = build_step_axis(point.step for point in curves["train"])
+    x = alt.X("step:Q", scale=alt.Scale(nice=False, padding=7), axis=step_axis)
     legend = alt.Legend(symbolType="stroke", symbolSize=250)
     splits = list(SPLIT_STYLES)
     colors = alt.Scale(domain=splits, range=[SPLIT_STYLES[split][0] for split in splits])
@@ -110,7 +111,7 @@ def _draw_panel(
         strokeDash=alt.StrokeDash("variant:N", scale=dashes, legend=legend),
     )
     if (step := get_selected_step(findings, variant)) is not None:
-        rule = datasets.chart([{"at": step}]).mark_rule(aria=False, color=style.ZERO_LINE_COLOR, strokeDash=[2, 2])
+        rule = datasets.chart([{"step": step}]).mark_rule(aria=False, color=style.ZERO_LINE_COLOR, strokeDash=[2, 2])
         layers.append(rule.encode(x=x))
     return alt.layer(*layers).properties(title=alt.TitleParams(variant, subtitle=quantity))
 
@@ -118,4 +119,4 @@ def _draw_panel(
 def _format_tooltip(variant: str, quantity: str, point: CurvePoint) -> str:
     mean, low, high = (number_format.format_score(quantity, value) for value in (point.mean, point.low, point.high))
     seeds = f" (seeds from {low} to {high})" if point.seeds > 1 else ""
-    return f"{variant}, {point.variant}, step {point.at:,}: {quantity} {mean}{seeds}"
+    return f"{variant}, {point.variant}, step {point.step:,}: {quantity} {mean}{seeds}"

@@ -9,12 +9,13 @@ import altair as alt
 
 from headtohead.presentation import number_format, style
 from headtohead.presentation.chart import AltairChart, Chart, ChartDatasets, Layout, build_effect_label_expression
+from headtohead.verdict.record import Verdict
 
 OUTLIER_FACTOR = 15
 """an interval that reaches this many times further than the median one is cut off and marked with an arrow"""
 
 
-def build_forest_plot(verdicts: Sequence[dict[str, Any]], metric: str, equivalence_margin: float) -> Chart:
+def build_forest_plot(verdicts: Sequence[Verdict], metric: str, equivalence_margin: float) -> Chart:
     """Return effect and intervals of each variant, with a band of plus or minus `equivalence_margin`."""
     limits = _compute_axis_limits(verdicts, equivalence_margin)
     rows = [_make_forest_row(row, metric, limits) for row in verdicts]
@@ -30,9 +31,9 @@ def build_forest_plot(verdicts: Sequence[dict[str, Any]], metric: str, equivalen
     return Chart("forest", title, alt_text, build)
 
 
-def _compute_axis_limits(verdicts: Sequence[dict[str, Any]], equivalence_margin: float) -> tuple[float, float]:
+def _compute_axis_limits(verdicts: Sequence[Verdict], equivalence_margin: float) -> tuple[float, float]:
     """Return the ends of the axis. Zero and the band are always well inside."""
-    ends = [end for row in verdicts for end in (*(row.get("interval") or ()), row["effect"]) if _is_plottable(row, end)]
+    ends = [end for row in verdicts for end in (*row.interval, row.effect) if _is_plottable(row, end)]
     sizes = sorted(map(abs, ends)) or [equivalence_margin]
     limit = OUTLIER_FACTOR * max(sizes[(len(sizes) - 1) // 2], equivalence_margin)
     low = max([1.6 * equivalence_margin, *(-1.08 * end for end in ends if -limit <= end < 0)])
@@ -40,37 +41,37 @@ def _compute_axis_limits(verdicts: Sequence[dict[str, Any]], equivalence_margin:
     return -max(low, 0.3 * high), max(high, 0.3 * low)
 
 
-def _is_plottable(row: dict[str, Any], value: Any) -> bool:
-    return number_format.is_finite_number(value) and row["outcome"] != "not comparable"
+def _is_plottable(verdict: Verdict, value: float) -> bool:
+    return number_format.is_finite_number(value) and verdict.outcome != "not comparable"
 
 
-def _make_forest_row(verdict: dict[str, Any], metric: str, limits: tuple[float, float]) -> dict[str, Any]:
-    def clip(end: Any) -> float | None:
+def _make_forest_row(verdict: Verdict, metric: str, limits: tuple[float, float]) -> dict[str, Any]:
+    def clip(end: float) -> float | None:
         return min(max(limits[0], end), limits[1]) if _is_plottable(verdict, end) else None
 
-    interval, seeds = verdict.get("interval") or [None, None], verdict.get("seed_interval") or [None, None]
+    interval, seeds = verdict.interval, verdict.seed_interval
     places = number_format.choose_decimals(metric, interval)
-    label = str(verdict["outcome"])
-    if verdict["outcome"] == "not comparable":
-        label += f": {verdict['reason']}" if verdict.get("reason") else ""
+    label: str = verdict.outcome
+    if verdict.outcome == "not comparable":
+        label += f": {verdict.reason}" if verdict.reason else ""
     else:
-        label += f", {number_format.format_effect(metric, verdict['effect'], places)}"
+        label += f", {number_format.format_effect(metric, verdict.effect, places)}"
         if number_format.is_finite_number(interval[0]):
             label += f" ({number_format.format_effect_interval(metric, interval, places)})"
     beyond = [end for end in interval if _is_plottable(verdict, end) and clip(end) != end]
     return {
-        "variant": verdict["variant"],
-        "outcome": verdict["outcome"],
-        "sign": style.VERDICT_SYMBOLS.get(verdict["outcome"], ""),
+        "variant": verdict.variant,
+        "outcome": verdict.outcome,
+        "sign": style.VERDICT_SYMBOLS.get(verdict.outcome, ""),
         "label": label,
-        "effect": clip(verdict["effect"]),
+        "effect": clip(verdict.effect),
         "low": clip(interval[0]),
         "high": clip(interval[1]),
         "seeds_low": clip(seeds[0]),
         "seeds_high": clip(seeds[1]),
         "arrow": clip(beyond[0]) if beyond else None,
         "arrow_shape": "" if not beyond else "triangle-right" if beyond[0] > 0 else "triangle-left",
-        "tip": f"{verdict['variant']}: {label}",
+        "tip": f"{verdict.variant}: {label}",
     }
 
 

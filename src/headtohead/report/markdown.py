@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headtohead.experiment import findings_view
-from headtohead.experiment.findings_view import Findings
+from headtohead.experiment.schemas import Findings
 from headtohead.presentation.exports import escape_markdown, render_markdown_sections
 from headtohead.report.context import ReportContext
 from headtohead.report.sections import build_sections

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from headtohead.experiment import findings_view
-from headtohead.experiment.findings_view import Findings
+from headtohead.experiment.schemas import Findings
 from headtohead.presentation.notebook import NotebookChart
 from headtohead.report import markdown, page
 from headtohead.report.sections import build_charts
@@ -19,7 +19,7 @@ def render_html(findings: Findings, folder: Path | None = None) -> str:
 
 def render_text(findings: Findings) -> str:
     """Return the question and the verdicts as plain text."""
-    sentences = [f"  {row['summary']}" for row in findings_view.get_verdicts(findings)]
+    sentences = [f"  {row.summary}" for row in findings.verdicts]
     return "\n".join([findings_view.get_question(findings), *sentences])
 
 

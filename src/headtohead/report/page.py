@@ -16,7 +16,7 @@ from markupsafe import Markup
 from headtohead.attention_analysis.thumbnails import TrainingMaps
 from headtohead.distillation import tables as distillation_tables
 from headtohead.experiment import findings_view
-from headtohead.experiment.findings_view import Findings
+from headtohead.experiment.schemas import Findings
 from headtohead.presentation import html
 from headtohead.report.context import ReportContext
 from headtohead.report.sections import build_sections
@@ -42,7 +42,7 @@ def render_fragment(
 def _build_template_variables(context: ReportContext) -> dict[str, Any]:
     findings = context.findings
     return {
-        "data": Markup(html.encode_script_json(findings)),
+        "data": Markup(html.encode_script_json(findings.to_json())),
         "title": findings_view.get_question(findings),
         "lead": _describe_basis(context),
         "warnings": _list_warnings(context),
@@ -53,14 +53,14 @@ def _build_template_variables(context: ReportContext) -> dict[str, Any]:
 def _describe_basis(context: ReportContext) -> str:
     """Return what the verdicts are based on, in one paragraph."""
     findings = context.findings
-    looks = ", ".join(map(str, findings.get("looks") or []))
+    looks = ", ".join(map(str, findings.interim_analyses))
     if distillation_tables.build_headline_verdicts(findings):
         adaptive = (
             " Seeds were added until the verdicts by perplexity were settled; these intervals do not correct for it."
         )
         basis = distillation_tables.describe_evaluation_set(findings)
         return f"Based on {basis} counts as no practical difference.{adaptive if looks else ''}"
-    seeds = max((row.get("seeds") or 0 for row in findings_view.get_verdicts(findings)), default=0)
+    seeds = max((verdict.seeds for verdict in findings.verdicts), default=0)
     basis = context.describe_primary_metric() + (f", {seeds} seeds" if seeds else "")
     adaptive = (
         f" Seeds were added until the verdicts were settled, with interim analyses at {looks} seeds; the intervals "
@@ -73,19 +73,20 @@ def _describe_basis(context: ReportContext) -> str:
 def _list_warnings(context: ReportContext) -> list[dict[str, str]]:
     """Return lead-in, text and the section to link to of each warning, most general first."""
     findings, warnings = context.findings, []
-    if context.experiment.get("quick"):
+    if context.experiment is not None and context.experiment.quick:
         text = (
             "this run used fewer seeds and steps than the experiment specifies, so it answers nothing. Omit `--quick`."
         )
         warnings.append({"lead": "Quick preview:", "text": text})
-    if any(row.get("other_data") for row in findings.get("published") or []):
-        note = (context.experiment.get("original") or {}).get("note") or ""
+    if any(row.other_data for row in findings.published):
+        original = context.experiment.original if context.experiment else None
+        note = original.note if original else ""
         text = f"published results are shown but not compared. {note}"
         warnings.append({"lead": "Not the original data:", "text": text, "link": "published"})
-    if findings.get("rows") == "unseen":
+    if findings.rows == "unseen":
         text = "some test rows also occur in the training data."
         warnings.append({"lead": "The verdict uses unseen rows only:", "text": text, "link": "data"})
-    if num_failures := len(findings.get("failures") or []):
+    if num_failures := len(findings.failures):
         lead = "1 trial has no result" if num_failures == 1 else f"{num_failures} trials have no result"
         text = f"and {'is' if num_failures == 1 else 'are'} excluded from all statistics."
         warnings.append({"lead": lead, "text": text, "link": "failures"})

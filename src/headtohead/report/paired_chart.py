@@ -31,7 +31,7 @@ def build_paired_score_chart(pairs: Sequence[PairedScore], metric: str) -> Chart
     """Return one panel per variant and evaluation set, or None without pairs."""
     panels: dict[tuple[str, str], list[PairedScore]] = {}
     for pair in pairs:
-        panels.setdefault((pair.variant, pair.text), []).append(pair)
+        panels.setdefault((pair.variant, pair.evaluation_set), []).append(pair)
     panels = dict(list(panels.items())[:MAX_PANELS])
     if not panels:
         return None

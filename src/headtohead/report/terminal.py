@@ -8,12 +8,15 @@ from typing import Any
 
 from rich.markup import escape
 
+from headtohead.audit.result import CheckResult
 from headtohead.config.experiment import Experiment
+from headtohead.experiment.schemas import ClassPrediction, Findings, TextScore
 from headtohead.presentation import number_format
 from headtohead.presentation.table import Cell, Column, make_table, make_text_cell, make_text_table
 from headtohead.presentation.terminal import VERDICT_TERMINAL_COLORS, get_stdout_console, print_indented, print_table
 from headtohead.progress import format_duration
 from headtohead.replication.terminal import print_claims
+from headtohead.verdict.record import Verdict
 
 AUDIT_MARKS = {True: "[green]passed[/]", False: "[red]failed[/]", None: "[dim]does not apply[/]"}
 
@@ -66,40 +69,40 @@ def print_parts(parts: Sequence[dict[str, str]]) -> None:
     print_table(make_text_table("parts", ("slot", "part", "options and description"), rows))
 
 
-def print_predictions(predictions: Sequence[dict[str, Any]]) -> None:
+def print_predictions(predictions: Sequence[ClassPrediction]) -> None:
     columns = [Column("text", "text"), Column("class", "class"), Column("confidence", "confidence", True)]
     rows = [
         [
-            make_text_cell(row["text"]),
-            make_text_cell(row["class"]),
-            Cell(number_format.format_percentage(row["confidence"])),
+            make_text_cell(row.text),
+            make_text_cell(row.label),
+            Cell(number_format.format_percentage(row.confidence)),
         ]
         for row in predictions
     ]
     print_table(make_table("predictions", "", "", columns, rows))
     console = get_stdout_console()
     for row in predictions:
-        if row["cut"]:
-            console.print(f"[yellow]truncated at the model's context length:[/] {escape(row['text'])}")
-        if row["unknown"]:
-            console.print(f"[dim]{row['unknown']} unknown words in: {escape(row['text'])}[/]")
+        if row.truncated:
+            console.print(f"[yellow]truncated at the model's context length:[/] {escape(row.text)}")
+        if row.unknown_tokens:
+            console.print(f"[dim]{row.unknown_tokens} unknown words in: {escape(row.text)}[/]")
 
 
-def print_token_scores(scored_texts: Sequence[dict[str, Any]]) -> None:
+def print_token_scores(scored_texts: Sequence[TextScore]) -> None:
     """Print loss and probability of every token, then the totals of each text."""
     columns = [Column("token", "token"), Column("loss", "loss", True), Column("probability", "probability", True)]
     for scored in scored_texts:
         rows = [
             [
-                make_text_cell(row["token"] if row["known"] else f"{row['token']} (unknown)"),
-                Cell(number_format.format_fixed(row["loss"], 3)),
-                Cell(f"{math.exp(-row['loss']):.2%}"),
+                make_text_cell(row.token if row.known else f"{row.token} (unknown)"),
+                Cell(number_format.format_fixed(row.loss, 3)),
+                Cell(f"{math.exp(-row.loss):.2%}"),
             ]
-            for row in scored["tokens"]
+            for row in scored.tokens
         ]
-        print_table(make_table("tokens", scored["text"], "", columns, rows))
-        blocks = f", in {scored['blocks']} blocks of the model's context length" if scored["blocks"] > 1 else ""
-        totals = f"loss {scored['loss']:.4f}, perplexity {scored['perplexity']:,.2f}, {len(scored['tokens'])} tokens"
+        print_table(make_table("tokens", scored.text, "", columns, rows))
+        blocks = f", in {scored.blocks} blocks of the model's context length" if scored.blocks > 1 else ""
+        totals = f"loss {scored.loss:.4f}, perplexity {scored.perplexity:,.2f}, {len(scored.tokens)} tokens"
         get_stdout_console().print(f"{totals}{blocks}\n")
 
 
@@ -159,49 +162,49 @@ def print_outcome(outcome: Any, report_path: str | None) -> None:
         console.print(f"report: {escape(report_path)}", soft_wrap=True)
 
 
-def _print_findings(findings: dict[str, Any], experiment: Experiment) -> None:
+def _print_findings(findings: Findings, experiment: Experiment) -> None:
     from headtohead.report.sections.scores import build_scores_table  # imports altair, which is slow
 
     console = get_stdout_console()
     console.print(f"\n[bold]{escape(experiment.question)}[/]")
-    if findings.get("distilled"):
+    if findings.summarization:
         console.print("by perplexity of the human-written summaries, on which only the baseline was trained:")
-    print_verdicts(findings["verdicts"])
+    print_verdicts(findings.verdicts)
     print_table(build_scores_table(findings))
-    for comparison in findings.get("comparisons") or []:
-        console.print(f"[bold]{escape(comparison['title'])}[/] (baseline: {escape(comparison['baseline'])})")
-        print_verdicts(comparison["verdicts"])
-    print_claims(findings.get("claims") or [])
+    for comparison in findings.comparisons:
+        console.print(f"[bold]{escape(comparison.title)}[/] (baseline: {escape(comparison.baseline)})")
+        print_verdicts(comparison.verdicts)
+    print_claims(findings.claims)
     print_audit_summary(findings)
     if experiment.quick:
         console.print("[yellow]Quick preview: fewer seeds and steps than the experiment specifies, so no answer.[/]")
 
 
-def print_verdicts(verdicts: Sequence[dict[str, Any]]) -> None:
+def print_verdicts(verdicts: Sequence[Verdict]) -> None:
     for verdict in verdicts:
-        color = VERDICT_TERMINAL_COLORS.get(verdict["outcome"], "cyan")
-        print_indented(f"[bold {color}]{escape(verdict['variant'])}: {verdict['outcome']}[/]")
-        print_indented(escape(verdict["summary"]), 4)
+        color = VERDICT_TERMINAL_COLORS.get(verdict.outcome, "cyan")
+        print_indented(f"[bold {color}]{escape(verdict.variant)}: {verdict.outcome}[/]")
+        print_indented(escape(verdict.summary), 4)
 
 
-def print_audit_summary(findings: dict[str, Any]) -> None:
+def print_audit_summary(findings: Findings) -> None:
     """Print the number of audits that passed, and every one that did not."""
-    audits = [("data", row) for row in findings["data_audits"]]
-    audits += [(name, row) for name, rows in findings["audits"].items() for row in rows]
-    failed = [(name, row) for name, row in audits if row["passed"] is False]
-    num_passed = sum(row["passed"] is True for _, row in audits)
+    audits = [("data", row) for row in findings.data_audits]
+    audits += [(name, row) for name, rows in findings.audits.items() for row in rows]
+    failed = [(name, row) for name, row in audits if row.passed is False]
+    num_passed = sum(row.passed is True for _, row in audits)
     get_stdout_console().print(f"audits: {num_passed} passed, {len(failed)} warning{'' if len(failed) == 1 else 's'}")
     for name, row in failed:
-        print_indented(f"[yellow]{escape(name)}, {escape(row['name'])}:[/] {escape(row['observation'])}", 4)
+        print_indented(f"[yellow]{escape(name)}, {escape(row.name)}:[/] {escape(row.observation)}", 4)
 
 
-def print_audits(audits: Sequence[dict[str, Any]]) -> None:
+def print_audits(audits: Sequence[CheckResult]) -> None:
     """Print procedure, observation and interpretation of every audit, failed ones first."""
-    for row in sorted(audits, key=lambda row: (row["passed"] is not False, row["passed"] is None)):
-        get_stdout_console().print(f"[bold]{escape(row['name'])}[/]: {AUDIT_MARKS[row['passed']]}")
-        keys = ("procedure", "observation") if row["passed"] is None else ("procedure", "observation", "interpretation")
-        for key in keys:
-            print_indented(escape(row[key]), 4)
+    for row in sorted(audits, key=lambda row: (row.passed is not False, row.passed is None)):
+        get_stdout_console().print(f"[bold]{escape(row.name)}[/]: {AUDIT_MARKS[row.passed]}")
+        texts = [row.procedure, row.observation]
+        for text in texts if row.passed is None else [*texts, row.interpretation]:
+            print_indented(escape(text), 4)
 
 
 def outcome_to_json(outcome: Any, report_path: str | None) -> dict[str, Any]:
@@ -210,9 +213,9 @@ def outcome_to_json(outcome: Any, report_path: str | None) -> dict[str, Any]:
     return {
         "experiment": outcome.runs.experiment.name,
         "question": outcome.runs.experiment.question,
-        "variants": [_make_variant_row(row, findings) for row in findings["verdicts"]] if findings else [],
-        "results": findings["results"] if findings else {},
-        "search": findings.get("search") if findings else None,
+        "variants": [_make_variant_row(row, findings) for row in findings.verdicts] if findings else [],
+        "scores": findings.scores if findings else {},
+        "search": findings.search.to_json() if findings and findings.search else None,
         "failures": [
             {"variant": job.trial.variant, "seed": job.trial.seed, "state": job.state, "message": job.message}
             for job in outcome.failed_jobs
@@ -222,10 +225,10 @@ def outcome_to_json(outcome: Any, report_path: str | None) -> dict[str, Any]:
     }
 
 
-def _make_variant_row(verdict: dict[str, Any], findings: dict[str, Any]) -> dict[str, Any]:
+def _make_variant_row(verdict: Verdict, findings: Findings) -> dict[str, Any]:
     renamed = {"variant": "name", "outcome": "verdict", "effect": "difference"}
     audits = [
-        {key: audit[key] for key in ("name", "passed", "observation")}
-        for audit in findings["audits"].get(verdict["variant"], [])
+        {"name": audit.name, "passed": audit.passed, "observation": audit.observation}
+        for audit in findings.audits.get(verdict.variant, [])
     ]
-    return {**{renamed.get(key, key): value for key, value in verdict.items()}, "audits": audits}
+    return {**{renamed.get(key, key): value for key, value in verdict.to_dict().items()}, "audits": audits}

@@ -17,7 +17,8 @@ from headtohead.experiment.loading import load_experiment
 from headtohead.experiment.model_io import SavedModel
 from headtohead.experiment.model_io import load as load_model
 from headtohead.experiment.run_folder import ExperimentRuns
-from headtohead.findings import findings
+from headtohead.experiment.schemas import Findings
+from headtohead.findings import compute
 from headtohead.report import notebook
 from headtohead.runner import run_search
 from headtohead.runner.run_experiment import DEFAULT_RUNS_FOLDER
@@ -29,7 +30,7 @@ class Results:
     """An experiment that was run. Displays itself in a notebook."""
 
     runs: ExperimentRuns
-    findings: dict[str, Any]
+    findings: Findings
 
     @property
     def experiment(self) -> config_experiment.Experiment:
@@ -42,13 +43,13 @@ class Results:
     @property
     def verdicts(self) -> list[Verdict]:
         """One for each variant, in the order of the file."""
-        return [Verdict.from_dict(row) for row in self.findings["verdicts"]]
+        return self.findings.verdicts
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat row for each finished trial and split: ready for a data frame."""
         return [
-            {"variant": variant, "seed": seed, "split": split, self.findings["metric"]: value}
-            for variant, by_split in self.findings["results"].items()
+            {"variant": variant, "seed": seed, "split": split, self.experiment.primary.metric: value}
+            for variant, by_split in self.findings.scores.items()
             for split, values in by_split.items()
             for seed, value in values
         ]
@@ -102,4 +103,4 @@ def _format_failure(job: Job) -> str:
 def read_results(folder: str | Path) -> Results:
     """An experiment that was run before, from its folder."""
     runs = run_folder.open_runs(Path(folder))
-    return Results(runs, findings.compute_findings(runs, interim_analyses=findings.list_interim_analyses(runs)))
+    return Results(runs, compute.compute_findings(runs, interim_analyses=compute.list_interim_analyses(runs)))

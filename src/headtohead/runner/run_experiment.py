@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from headtohead.atomic_io import read_json, write_json
 from headtohead.audit import data_audit
 from headtohead.audit.data_checks import count_baselines, leakage
 from headtohead.config import experiment
@@ -36,10 +35,10 @@ from headtohead.execution.worker_pool import (
     build_environment,
     run_jobs,
 )
-from headtohead.experiment import encoder_inputs
-from headtohead.experiment.run_folder import SCHEMA_VERSION, ExperimentRuns, build_trials, create_runs, lock_folder
+from headtohead.experiment import encoder_inputs, schemas
+from headtohead.experiment.run_folder import ExperimentRuns, Run, build_trials, create_runs, lock_folder
 from headtohead.experiment.versions import collect_versions
-from headtohead.findings import findings
+from headtohead.findings import compute
 from headtohead.model_cost import ModelCost
 from headtohead.progress import ProgressCallback, ignore_progress
 from headtohead.tasks.dataset import Dataset
@@ -61,7 +60,7 @@ class ExperimentOutcome:
 
     runs: ExperimentRuns
     jobs: tuple[Job, ...]
-    findings: dict[str, Any] | None
+    findings: schemas.Findings | None
 
     @property
     def failed_jobs(self) -> list[Job]:
@@ -95,21 +94,23 @@ def run_experiment(
         existed = folder.exists()
         open_until_the_end.enter_context(lock_folder(folder))
         try:
-            about = {"versions": collect_versions(), "command": list(command or sys.argv)}
-            runs = create_runs(folder, experiment, about, resume=resume)
+            runs = create_runs(
+                folder, experiment, versions=collect_versions(), command=list(command or sys.argv), resume=resume
+            )
         except BaseException:
             if not existed:
                 _remove_if_empty(folder)
             raise
-        write_json(folder / "corpus.json", describe_corpus(experiment), with_checksum=True)
+        schemas.write_record(folder / "corpus.json", describe_corpus(experiment), with_checksum=True)
         if experiment.spec.has_teacher:
-            write_json(folder / "teacher.json", run_teacher(experiment, folder, on_progress, pool), with_checksum=True)
+            description = run_teacher(experiment, folder, on_progress, pool)
+            schemas.write_record(folder / "teacher.json", description, with_checksum=True)
         for trial in (trial_of(experiment, name, 0) for name in experiment.names):
             dataset = prepare_dataset(trial.data, trial.task)
             get_task(trial.task).train_dependencies(trial, dataset, run_trial, on_progress)
-        looks = findings.list_interim_analyses(runs)
+        looks = compute.list_interim_analyses(runs)
         jobs: list[Job] = []
-        found: dict[str, Any] | None = None
+        found: schemas.Findings | None = None
         for seeds in looks or (experiment.max_seeds,):
             jobs += _build_jobs(runs, experiment, range(len(jobs) // len(experiment.names), seeds), sizes)
             needed = sum(job.state == "waiting" for job in jobs)
@@ -122,13 +123,13 @@ def run_experiment(
             )
             if not runs.finished(BASELINE):
                 break
-            found = findings.write_findings(runs, interim_analyses=looks)
-            if looks and all(row["outcome"] != "cannot tell" for row in found["verdicts"]):
+            found = compute.write_findings(runs, interim_analyses=looks)
+            if looks and all(verdict.outcome != "cannot tell" for verdict in found.verdicts):
                 break
     return ExperimentOutcome(runs, tuple(jobs), found)
 
 
-def describe_corpus(experiment: experiment.Experiment) -> dict[str, Any]:
+def describe_corpus(experiment: experiment.Experiment) -> schemas.CorpusFile:
     """What the texts are, what the audits found in them, and which held-out rows do not occur in train."""
     trial = trial_of(experiment, BASELINE, 0)
     prepared = prepare_dataset(trial.data, trial.task)
@@ -138,13 +139,13 @@ def describe_corpus(experiment: experiment.Experiment) -> dict[str, Any]:
         tokens = prepared.encoded[name].tokens.numel()
         shown = batches.count_tokens(prepared.encoded[name], tokenizer.vocab_size)
         unknown = 0.0 if tokenizer.unk_id is None else int(shown[tokenizer.unk_id]) / tokens
-        splits[name] = {
-            "role": split.role,
-            "rows": len(split.rows),
-            "tokens": tokens,
-            "bytes": sum(len(row.encode()) + 1 for row in split.rows),
-            "unknown": unknown,
-        }
+        splits[name] = schemas.SplitRecord(
+            role=split.role,
+            rows=len(split.rows),
+            tokens=tokens,
+            bytes=sum(len(row.encode()) + 1 for row in split.rows),
+            unknown=unknown,
+        )
     # Scores can be told apart by row only where an example is a row, and not a block of a stream.
     by_row = trial.spec.scores_every_row and (trial.spec.target.is_class or trial.data.rows == "sentences")
     unseen = {
@@ -152,23 +153,21 @@ def describe_corpus(experiment: experiment.Experiment) -> dict[str, Any]:
         for split in texts.get_test_splits()
         if by_row
     }
-    return {
-        "schema": SCHEMA_VERSION,
-        "origin": texts.origin,
-        "digest": texts.digest,
-        "vocabulary": tokenizer.vocab_size,
-        "labels": list(texts.label_names),
-        "splits": splits,
-        "audits": [
-            finding.to_dict()
-            for finding in data_audit.audit_data(
+    return schemas.CorpusFile(
+        origin=texts.origin,
+        digest=texts.digest,
+        vocab_size=tokenizer.vocab_size,
+        labels=list(texts.label_names),
+        splits=splits,
+        audits=list(
+            data_audit.audit_data(
                 texts, tokenizer, encoded_splits=prepared.encoded, unknown_rate=trial.data.word_dropout
             )
-        ],
-        "unseen": unseen,
-        "simple": _compute_count_baselines(trial, prepared),
-        "whose": _count_words_by_label(trial, texts),
-    }
+        ),
+        unseen=unseen,
+        count_baselines=_compute_count_baselines(trial, prepared),
+        lines_by_label=_count_words_by_label(trial, texts),
+    )
 
 
 def _compute_count_baselines(trial: experiment.Trial, dataset: Dataset) -> dict[str, dict[str, float]]:
@@ -273,16 +272,16 @@ def plan_experiment(experiment: experiment.Experiment) -> list[VariantPlan]:
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
             seconds = estimate_seconds(trial, folder)
-            start = read_json(folder / "start.json")
+            start = Run(folder).start
         settings = config_loading.diff_from_baseline(experiment, variant)
         found.append(
             VariantPlan(
                 variant,
                 settings,
-                start["parameters"],
-                start["flops_per_token"],
-                start["training_bytes"],
-                start["steps"],
+                start.parameters,
+                start.flops_per_token,
+                start.training_bytes,
+                start.steps,
                 seconds,
             )
         )

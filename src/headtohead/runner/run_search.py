@@ -21,7 +21,6 @@ from pathlib import Path
 
 import torch
 
-from headtohead.atomic_io import read_json, write_json
 from headtohead.config import experiment as config_experiment
 from headtohead.config.loading import build_trial as trial_of
 from headtohead.config.overlays import VARIANT_TABLES, RawConfig
@@ -41,6 +40,7 @@ from headtohead.execution.worker_pool import (
     build_environment,
     run_jobs,
 )
+from headtohead.experiment import schemas
 from headtohead.experiment.run_folder import Run, create_runs, lock_folder
 from headtohead.experiment.versions import collect_versions
 from headtohead.progress import ProgressCallback, ignore_progress
@@ -113,7 +113,7 @@ def _run_search(
 ) -> SettingValues:
     """The settings of the winner."""
     with lock_folder(folder):
-        create_runs(folder, experiment, {"versions": collect_versions(), "command": command}, resume=resume)
+        create_runs(folder, experiment, versions=collect_versions(), command=command, resume=resume)
         search = SearchRun(experiment, folder)
         search.run(pool, device, on_update)
         return search.select_winner().settings
@@ -214,7 +214,7 @@ class SearchRun:
         if found is None:
             reasons = [f"{cell.name}: {cell.failure}" for cell in self.cells if cell.failure]
             raise TrialError("no cell of the search came through:\n  " + "\n  ".join(reasons[:5]))
-        self.journal.write("winner", cell=found.number, budget=known.dump_budget(self.search))
+        self.journal.write(schemas.WinnerEvent(point=found.number, budget=self.search.budget))
         return found
 
     def more(self, num_free_workers: int) -> list[Job]:
@@ -270,7 +270,7 @@ class SearchRun:
                 self.is_exhausted = True
                 return None
             cell = SearchPoint(number, settings, self.search.seeds)
-            self.journal.write("cell", cell=number, settings=settings)
+            self.journal.write(schemas.PointEvent(point=number, settings=settings))
             self.cells.append(cell)
             if self._is_valid_point(cell):
                 return cell
@@ -317,7 +317,7 @@ class SearchRun:
         ]
         point.pruned = pruning.decide_pruning(point.scores(self.metric), others, self.search.prune, point.seeds)
         if point.pruned is not None:
-            self.journal.write("pruned", cell=point.number, why=known.dump_pruning_decision(point.pruned))
+            self.journal.write(schemas.PrunedEvent(point=point.number, decision=point.pruned))
 
     def _is_out_of_time(self) -> bool:
         """Is the time used up? One cell is always brought to its end, so that there is a winner."""
@@ -333,21 +333,21 @@ class SearchRun:
 
     def _record_outcome(self, job: Job, index: int, seed: int) -> None:
         """Write down how a trial ended. One whose worker was lost is tried once more."""
-        failure = job.folder / "failure.json"
         if job.state == "lost" and (index, seed) in self.lost:
             _write_failure(job.folder, f"{LOST_TWICE_MESSAGE} ({job.message})", "Lost")
         elif job.state == "lost":
             self.lost.add((index, seed))
-        if job.state == "failed" and (not failure.is_file() or read_json(failure)["kind"] in known.RETRYABLE_ERRORS):
+        failure = Run(job.folder).failure
+        if job.state == "failed" and (failure is None or failure.kind in known.RETRYABLE_ERRORS):
             raise (DiskFullError if job.is_request_error else TrialError)(job.message)  # no fault of the cell's
         known.record_run(self.cells[index], seed, Run(job.folder), self.metric)
-        self.journal.write("trial", cell=index, seed=seed, seconds=round(self.seconds(), 1))
+        self.journal.write(schemas.TrialEvent(point=index, seed=seed, seconds=round(self.seconds(), 1)))
 
 
 def _write_failure(folder: Path, message: str, kind: str) -> None:
     """Say in the run's folder that it has no result, as a worker does."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "failure.json", {"message": message, "kind": kind})
+    schemas.write_record(folder / "failure.json", schemas.FailureFile(message=message, kind=kind))
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,14 @@ from headtohead.config.search import SEARCH_FOLDER as SEARCH
 from headtohead.errors import HeadToHeadError
 from headtohead.experiment import model_io, run_folder, schemas, trust
 from headtohead.experiment.run_folder import ExperimentRuns, Run
-from headtohead.findings import findings
+from headtohead.findings import compute
 from headtohead.search import points
 from headtohead.tasks.registry import prepare_dataset
 from headtohead.trials.evaluation import evaluate_splits
 from headtohead.trials.trial import run_trial
 
 MISMATCH_MESSAGE = "is not what the runs give"
-JOURNAL_SEAL_KEY = f"search.seals.{points.JOURNAL_FILE}"
+JOURNAL_CHECKSUM_KEY = f"search.checksums.{points.JOURNAL_FILE}"
 LOSS_TOLERANCE = 1e-5
 """scores of the same weights on another machine may differ in the last digits"""
 
@@ -107,30 +107,31 @@ def _check_run_files(location: str, run: Run) -> Iterator[VerificationCheck]:
     for name in damaged:
         yield VerificationCheck(f"{location}/{name}", "checksum", False, "was changed, or is gone, since the run ended")
     if not damaged:
-        yield VerificationCheck(location, "checksums", True, f"{len(run.result['sha256'])} files as they were written")
+        yield VerificationCheck(location, "checksums", True, f"{len(run.result.sha256)} files as they were written")
     yield _run_check(f"{location}/result.json", "figures from the scores", partial(_compare_result_to_scores, run))
 
 
 def _compare_result_to_scores(run: Run) -> str:
     """Do the figures of result.json follow from the scores of each example, and the last metrics from those?"""
-    metric = run.result["metric"]
-    for split, said in run.result["scores"].items():
+    metric = run.result.metric
+    for split, stored in run.result.scores.items():
         counts = run.scores[f"{split}.counts"].sum()
         loss = run.scores[f"{split}.losses"].sum() / counts
-        made = {
+        computed = {
             "loss": loss,
             "perplexity": np.exp(min(loss, 700.0)),
             "accuracy": run.scores[f"{split}.correct"].sum() / counts,
         }
         for name in ("loss", metric):
-            if not np.isclose(said[name], made[name], rtol=1e-9):
-                return f"{split} {name} is {said[name]:.6g} in the file and {made[name]:.6g} from its scores"
+            value = stored.get_metric(name)
+            if value is None or not np.isclose(value, computed[name], rtol=1e-9):
+                return f"{split} {name} is {value} in the file and {computed[name]:.6g} from its scores"
     return ""
 
 
 def _check_sealed_files(folder: Path) -> Iterator[VerificationCheck]:
     """The files of the experiment itself against the checksums that they carry."""
-    for name in (*findings.SEALED_FILES, "findings.json"):
+    for name in (*compute.CHECKSUMMED_FILES, "findings.json"):
         if (folder / name).is_file() and not has_valid_checksum(read_json_object(folder / name)):
             yield VerificationCheck(name, "checksum", False, "was changed since it was written")
 
@@ -143,33 +144,31 @@ def _check_findings(runs: ExperimentRuns) -> Iterator[VerificationCheck]:
         return
     said = {key: value for key, value in read_json_object(runs.folder / place).items() if key != CHECKSUM_KEY}
     try:
-        made = findings.compute_findings(runs, interim_analyses=findings.list_interim_analyses(runs), check_files=False)
+        computed = compute.compute_findings(
+            runs, interim_analyses=compute.list_interim_analyses(runs), check_files=False
+        )
+        made = computed.to_json()
     except (HeadToHeadError, OSError) as error:
         yield VerificationCheck(place, "figures from the runs", False, f"could not be made again: {error}")
         return
-    different = [where for where in find_differences(said, made) if not _predates_journal_seal(where, said)]
+    different = list(find_differences(said, made))
     for where in different[:20]:
         yield VerificationCheck(
-            _find_sealed_file(where) or f"{place}: {where}", "figures from the runs", False, MISMATCH_MESSAGE
+            _find_checksummed_file(where) or f"{place}: {where}", "figures from the runs", False, MISMATCH_MESSAGE
         )
     if not different:
         yield VerificationCheck(place, "figures from the runs", True, "every figure follows from the runs")
 
 
-def _find_sealed_file(key_path: str) -> str | None:
-    """The file that findings.json holds a checksum of, if that is where the two differ."""
-    if key_path == JOURNAL_SEAL_KEY:
+def _find_checksummed_file(key_path: str) -> str | None:
+    """Return the file that a differing checksum in findings.json belongs to; None for other differences."""
+    if key_path == JOURNAL_CHECKSUM_KEY:
         return f"{SEARCH}/{points.JOURNAL_FILE}"
-    searched = key_path.startswith("search.seals.")
-    name = (
-        key_path.removeprefix("search.").removeprefix("seals.") if searched or key_path.startswith("seals.") else None
-    )
-    return name and f"{f'{SEARCH}/' if searched else ''}{name}/result.json"
-
-
-def _predates_journal_seal(key_path: str, stored_findings: dict[str, Any]) -> bool:
-    """Earlier versions kept no checksum of the journal."""
-    return key_path == JOURNAL_SEAL_KEY and points.JOURNAL_FILE not in stored_findings["search"]["seals"]
+    is_search = key_path.startswith("search.checksums.")
+    if not is_search and not key_path.startswith("checksums."):
+        return None
+    run = key_path.removeprefix("search.").removeprefix("checksums.")
+    return f"{f'{SEARCH}/' if is_search else ''}{run}/result.json"
 
 
 def find_differences(one: Any, other: Any, key_path: str = "") -> Iterator[str]:
@@ -202,9 +201,9 @@ def _compare_rescored(run: Run) -> str:
     trial = run.trial
     found = evaluate_splits(trial, prepare_dataset(trial.data, trial.task), loaded.model, torch.device("cpu"))
     for split, evaluation in found.items():
-        said = run.result["scores"][split]["loss"]
-        if not np.isclose(said, evaluation.loss, rtol=LOSS_TOLERANCE):
-            return f"{split} loss is {said:.6g} in the file and {evaluation.loss:.6g} with the saved weights"
+        stored = run.result.scores[split].loss
+        if not np.isclose(stored, evaluation.loss, rtol=LOSS_TOLERANCE):
+            return f"{split} loss is {stored:.6g} in the file and {evaluation.loss:.6g} with the saved weights"
     return ""
 
 
@@ -212,7 +211,7 @@ def _compare_retrained(run: Run) -> str:
     trust.check_trusted(run.folder, trust.list_code_files(run.trial))
     with tempfile.TemporaryDirectory() as scratch:
         again = Path(scratch) / "run"
-        run_trial(run.trial, again, device=run.start["device"])
+        run_trial(run.trial, again, device=run.start.device)
         if (again / "model.safetensors").read_bytes() == (run.folder / "model.safetensors").read_bytes():
             return ""
         said, made = (
@@ -229,8 +228,8 @@ def _compare_retrained(run: Run) -> str:
 
 def _is_within_rounding(run: Run, stored_metrics: list[list[Any]], retrained_metrics: list[list[Any]]) -> bool:
     """What several processes trained together, one repeats up to rounding, where there is no dropout."""
-    trained = run.result["trained"]
-    if trained.get("processes", 1) == 1 and not trained.get("resharded"):
+    training = run.result.training
+    if training.processes == 1 and not training.resharded:
         return False
     (places, losses), (other_places, others) = (
         ([line[:2] for line in lines], [line[2] for line in lines]) for lines in (stored_metrics, retrained_metrics)

@@ -8,8 +8,9 @@ from typing import Any
 
 import altair as alt
 
+from headtohead.config.search import NumericRange
 from headtohead.experiment import findings_view
-from headtohead.experiment.findings_view import Findings
+from headtohead.experiment.schemas import Findings, SearchFindings, SearchHistoryEntry, SearchPointResult, SettingEffect
 from headtohead.presentation import number_format, style
 from headtohead.presentation.chart import (
     AltairChart,
@@ -20,7 +21,6 @@ from headtohead.presentation.chart import (
     build_score_label_expression,
 )
 from headtohead.search import phrasing
-from headtohead.search.phrasing import JsonDict
 
 STATUS_STYLES: dict[str, tuple[str, str, str]] = {
     "winner": ("winner", "diamond", "#0072b2"),
@@ -31,6 +31,7 @@ STATUS_STYLES: dict[str, tuple[str, str, str]] = {
 }
 """what became of a cell: its words, shape and colour"""
 STATUS_DASHES = {"winner": [1, 0], "finished": [1, 0], "pruned": [5, 3], "unfinished": [2, 2], "failed": [1, 3]}
+ChartRow = dict[str, Any]
 AXIS_JITTER = 0.09
 """cells with the same value are drawn beside each other, over this share of an axis"""
 MAX_AXIS_LABELS = 7
@@ -40,17 +41,17 @@ MIN_LINE_OPACITY = 0.25
 
 def build_search_charts(findings: Findings) -> list[Chart]:
     """Those for which there is something to draw."""
-    search = phrasing.get_search(findings)
-    if search is None or not any(number_format.is_finite_number(cell["mean"]) for cell in search["cells"]):
+    search = findings.search
+    if search is None or not any(cell.mean is not None for cell in search.points):
         return []
     made = [build_history_chart(findings, search), build_parallel_coordinates_chart(findings, search)]
-    if search["effects"]:
+    if search.effects:
         made.insert(1, build_effects_chart(findings, search))
     return made
 
 
-def _get_point_status(search: JsonDict, point: JsonDict) -> str:
-    return "winner" if point["cell"] == search["winner"] else str(point["status"])
+def _get_point_status(search: SearchFindings, point: SearchPointResult) -> str:
+    return "winner" if point.point == search.winner else str(point.status)
 
 
 def _build_status_encodings(statuses: Sequence[str]) -> tuple[alt.Color, alt.Shape]:
@@ -64,26 +65,26 @@ def _build_status_encodings(statuses: Sequence[str]) -> tuple[alt.Color, alt.Sha
     )
 
 
-def _format_tooltip(search: JsonDict, point: JsonDict, metric: str) -> str:
-    said = f"{point['name']} ({phrasing.format_settings(point['settings'])}): "
-    if not number_format.is_finite_number(point["mean"]):
-        return said + str(point["message"] or point["status"])
-    seeds = len(point["values"])
+def _format_tooltip(point: SearchPointResult, metric: str) -> str:
+    said = f"{point.name} ({phrasing.format_settings(point.settings)}): "
+    if point.mean is None:
+        return said + str(point.message or point.status)
+    seeds = len(point.scores)
     return (
         said
-        + f"{number_format.format_score(metric, point['mean'])}, {seeds} seed{'s' if seeds != 1 else ''}, {point['status']}"  # noqa: E501
+        + f"{number_format.format_score(metric, point.mean)}, {seeds} seed{'s' if seeds != 1 else ''}, {point.status}"
     )
 
 
-def build_history_chart(findings: Findings, search: JsonDict) -> Chart:
+def build_history_chart(findings: Findings, search: SearchFindings) -> Chart:
     """Each cell against the trials so far, the best so far, and where winner and baseline stand with fresh seeds."""
     metric, (low, high) = findings_view.get_metric(findings), phrasing.compute_axis_limits(findings)
-    rows = [_make_history_row(search, at, metric, (low, high)) for at in search["history"]]
+    rows = [_make_history_row(search, at, metric, (low, high)) for at in search.history]
     lines = _make_reference_levels(search, merge_distance=0.07 * (high - low))
-    first, last = search["history"][0], search["history"][-1]
+    first, last = search.history[0], search.history[-1]
     said = (
-        f"{metric.capitalize()} on validation data, cell by cell over {last['trials']} trials. Best so far: from "
-        f"{number_format.format_score(metric, first['best'])} to {number_format.format_score(metric, last['best'])}. "
+        f"{metric.capitalize()} on validation data, cell by cell over {last.trials} trials. Best so far: from "
+        f"{number_format.format_score(metric, first.best)} to {number_format.format_score(metric, last.best)}. "
         + " ".join(
             f"{line['name']}, fresh seeds: {number_format.format_score(metric, line['value'])}." for line in lines
         )
@@ -129,40 +130,42 @@ def _build_trials_axis() -> alt.Axis:
     return alt.Axis(title="trials so far", grid=False, format=",~r", tickMinStep=1)
 
 
-def _make_history_row(search: JsonDict, history_entry: JsonDict, metric: str, limits: tuple[float, float]) -> JsonDict:
-    cell = search["cells"][history_entry["cell"]]
+def _make_history_row(
+    search: SearchFindings, history_entry: SearchHistoryEntry, metric: str, limits: tuple[float, float]
+) -> ChartRow:
+    cell = search.points[history_entry.point]
     fate = _get_point_status(search, cell)
-    inside = min(max(history_entry["mean"], limits[0]), limits[1])
-    beyond = " (further off than the picture shows)" if inside != history_entry["mean"] else ""
+    inside = min(max(history_entry.mean, limits[0]), limits[1])
+    beyond = " (further off than the picture shows)" if inside != history_entry.mean else ""
     row = {
-        "trials": history_entry["trials"],
+        "trials": history_entry.trials,
         "at": inside,
-        "best": history_entry["best"],
+        "best": history_entry.best,
         "kind": fate,
         "fate": STATUS_STYLES[fate][0],
     }
-    return {**row, "tip": _format_tooltip(search, cell, metric) + beyond}
+    return {**row, "tip": _format_tooltip(cell, metric) + beyond}
 
 
-def _make_reference_levels(search: JsonDict, merge_distance: float) -> list[JsonDict]:
+def _make_reference_levels(search: SearchFindings, merge_distance: float) -> list[ChartRow]:
     """Where winner and baseline stand with fresh seeds. Two lines that lie close together share their words."""
-    found = search.get("luck")
+    found = search.selection_bias
     if not found:
         return []
     said = {"winner": "winner, fresh seeds", "baseline": "baseline, fresh seeds"}
-    if abs(found["fresh"] - found["baseline"]) < merge_distance:
+    if abs(found.fresh - found.baseline) < merge_distance:
         said = {"winner": "both, fresh seeds", "baseline": ""}
-    values = {"winner": found["fresh"], "baseline": found["baseline"]}
+    values = {"winner": found.fresh, "baseline": found.baseline}
     return [{"name": name, "said": said[name], "value": value} for name, value in values.items()]
 
 
-def build_effects_chart(findings: Findings, search: JsonDict) -> Chart:
+def build_effects_chart(findings: Findings, search: SearchFindings) -> Chart:
     """Each setting by itself: what its values give on average over the others."""
     metric = findings_view.get_metric(findings)
-    names = phrasing.shorten_setting_names(list(search["space"]))
+    names = phrasing.shorten_setting_names(list(search.space))
     panels = {
         names[setting]: [_make_effect_row(names[setting], row, metric) for row in rows]
-        for setting, rows in search["effects"].items()
+        for setting, rows in search.effects.items()
     }
     every = [row for rows in panels.values() for row in rows]
     low, high = _compute_effect_limits(every)
@@ -199,18 +202,18 @@ def build_effects_chart(findings: Findings, search: JsonDict) -> Chart:
     return Chart("search-effects", title, f"{title}, averaged over the other settings. {said}.", build, layouts)
 
 
-def _make_effect_row(setting_name: str, row: JsonDict, metric: str) -> JsonDict:
-    low, high = row["interval"] or (row["mean"], row["mean"])
-    words = f"{row['value']} gives {number_format.format_score(metric, row['mean'])}"
+def _make_effect_row(setting_name: str, row: SettingEffect, metric: str) -> ChartRow:
+    low, high = row.interval or (row.mean, row.mean)
+    words = f"{row.value} gives {number_format.format_score(metric, row.mean)}"
     span = (
-        f" (95{number_format.NO_BREAK_SPACE}% interval {number_format.format_score_interval(metric, row['interval'])})"
-        if row["interval"]
+        f" (95{number_format.NO_BREAK_SPACE}% interval {number_format.format_score_interval(metric, row.interval)})"
+        if row.interval
         else ""
     )
-    cells = f"{row['cells']} cell{'s' if row['cells'] != 1 else ''}"
+    cells = f"{row.points} cell{'s' if row.points != 1 else ''}"
     return {
-        "value": str(row["value"]),
-        "mean": row["mean"],
+        "value": str(row.value),
+        "mean": row.mean,
         "low": low,
         "high": high,
         "words": words + span,
@@ -218,7 +221,7 @@ def _make_effect_row(setting_name: str, row: JsonDict, metric: str) -> JsonDict:
     }
 
 
-def _compute_effect_limits(rows: Sequence[JsonDict]) -> tuple[float, float]:
+def _compute_effect_limits(rows: Sequence[ChartRow]) -> tuple[float, float]:
     """All means, and of the intervals as much as goes half as far again."""
     means = [row["mean"] for row in rows]
     reach = max(max(means) - min(means), 1e-3 * abs(max(means, key=abs)))
@@ -227,14 +230,14 @@ def _compute_effect_limits(rows: Sequence[JsonDict]) -> tuple[float, float]:
     return low - 0.05 * reach, high + 0.05 * reach
 
 
-def build_parallel_coordinates_chart(findings: Findings, search: JsonDict) -> Chart:
+def build_parallel_coordinates_chart(findings: Findings, search: SearchFindings) -> Chart:
     """Every cell as a line: its value on each setting's axis, and at the right what it reached."""
     metric, limits = findings_view.get_metric(findings), phrasing.compute_axis_limits(findings)
-    names = phrasing.shorten_setting_names(list(search["space"]))
+    names = phrasing.shorten_setting_names(list(search.space))
     axes = [*names.values(), metric]
     ordered = phrasing.rank_points(search, metric)
     points, labels = _make_parallel_coordinates(search, ordered, names, metric, limits)
-    best = [f"{cell['name']}, {phrasing.format_settings(cell['settings'])}" for cell in ordered[:3]]
+    best = [f"{cell.name}, {phrasing.format_settings(cell.settings)}" for cell in ordered[:3]]
     said = f"One line for each of {len(ordered)} cells across {', '.join(axes)}. The best: {'; '.join(best)}."
 
     def build(layout: Layout, sheets: ChartDatasets) -> AltairChart:
@@ -284,25 +287,25 @@ def build_parallel_coordinates_chart(findings: Findings, search: JsonDict) -> Ch
 
 
 def _make_parallel_coordinates(
-    search: JsonDict,
-    ranked_points: Sequence[JsonDict],
+    search: SearchFindings,
+    ranked_points: Sequence[SearchPointResult],
     setting_names: dict[str, str],
     metric: str,
     limits: tuple[float, float],
-) -> tuple[list[JsonDict], list[JsonDict]]:
+) -> tuple[list[ChartRow], list[ChartRow]]:
     """Where each cell crosses each axis, and what is written beside the axes."""
-    points: list[JsonDict] = []
-    labels: list[JsonDict] = []
+    points: list[ChartRow] = []
+    labels: list[ChartRow] = []
     for setting, name in setting_names.items():
         places, written = _map_values_to_axis(search, setting)
         labels += [{"axis": name, "at": at, "said": said} for said, at in written.items()]
         for rank, cell in enumerate(ranked_points):
             aside = AXIS_JITTER * (0.5 - rank / max(1, len(ranked_points) - 1)) if len(ranked_points) > 1 else 0.0
-            points.append({"axis": name, "at": places(cell["settings"][setting]) + aside, "rank": rank})
+            points.append({"axis": name, "at": places(cell.settings[setting]) + aside, "rank": rank})
     is_low = metric in number_format.LOWER_IS_BETTER_METRICS
     for rank, cell in enumerate(ranked_points):
-        if number_format.is_finite_number(cell["mean"]):
-            share = (min(max(cell["mean"], limits[0]), limits[1]) - limits[0]) / (limits[1] - limits[0])
+        if cell.mean is not None:
+            share = (min(max(cell.mean, limits[0]), limits[1]) - limits[0]) / (limits[1] - limits[0])
             points.append({"axis": metric, "at": 1 - share if is_low else share, "rank": rank})
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         value = limits[0] + (1 - share if is_low else share) * (limits[1] - limits[0])
@@ -313,25 +316,25 @@ def _make_parallel_coordinates(
         fate = _get_point_status(search, cell)
         point["strong"] = round(MIN_LINE_OPACITY + (1 - MIN_LINE_OPACITY) * (1 - rank / len(ranked_points)), 3)
         point |= {
-            "cell": cell["name"],
+            "cell": cell.name,
             "kind": fate,
             "fate": STATUS_STYLES[fate][0],
-            "tip": _format_tooltip(search, cell, metric),
+            "tip": _format_tooltip(cell, metric),
         }
     return points, labels
 
 
-def _map_values_to_axis(search: JsonDict, setting: str) -> tuple[Any, dict[str, float]]:
+def _map_values_to_axis(search: SearchFindings, setting: str) -> tuple[Any, dict[str, float]]:
     """From a value to its place on the axis, and the places of the words beside it."""
-    axis = search["space"][setting]
-    if isinstance(axis, dict):
-        scale = math.log if axis["log"] else float
-        low, high = scale(axis["low"]), scale(axis["high"])
+    axis = search.space[setting]
+    if isinstance(axis, NumericRange):
+        scale = math.log if axis.log else float
+        low, high = scale(axis.low), scale(axis.high)
         marks = [
-            axis["low"],
-            math.sqrt(axis["low"] * axis["high"]) if axis["log"] else (axis["low"] + axis["high"]) / 2,
+            axis.low,
+            math.sqrt(axis.low * axis.high) if axis.log else (axis.low + axis.high) / 2,
         ]
-        marks = [*marks, axis["high"]]
+        marks = [*marks, axis.high]
         return (
             lambda value: (scale(value) - low) / (high - low),
             {f"{mark:.3g}": (scale(mark) - low) / (high - low) for mark in marks},

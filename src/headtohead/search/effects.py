@@ -14,6 +14,7 @@ import numpy as np
 from scipy import special
 
 from headtohead.config.search import NumericRange, SearchConfig
+from headtohead.experiment.schemas import SettingEffect
 from headtohead.search.points import SearchPoint
 
 CONFIDENCE_LEVEL = 0.95
@@ -26,7 +27,7 @@ ContrastArray = np.ndarray[Any, np.dtype[np.float64]]
 
 def compute_setting_effects(
     search: SearchConfig, points: Sequence[SearchPoint], to_metric_scale: Callable[[float], float]
-) -> dict[str, list[dict[str, Any]]]:
+) -> dict[str, list[SettingEffect]]:
     """For each setting with more than one value: the mean of each, as it is `shown`, with its interval."""
     scored = [cell for cell in points if cell.figures]
     every = {setting: label_points(search, setting, scored) for setting in search.space}
@@ -43,19 +44,16 @@ def compute_setting_effects(
     freedom = len(scored) - int(np.linalg.matrix_rank(design))
     noise = float(((means - design @ terms) ** 2).sum()) / freedom if freedom > 0 else None
 
-    def row(setting: str, label: ValueLabel) -> dict[str, Any]:
+    def row(setting: str, label: ValueLabel) -> SettingEffect:
         contrast = constant + own[setting][label]
         mean, interval = float(contrast @ terms), None
         if noise is not None:
             error = math.sqrt(max(0.0, noise * float(contrast @ inverse @ contrast)))
             reach = error * float(special.stdtrit(freedom, (1 + CONFIDENCE_LEVEL) / 2))
-            interval = [to_metric_scale(mean - reach), to_metric_scale(mean + reach)]
-        return {
-            "value": label[1],
-            "cells": labels[setting].count(label),
-            "mean": to_metric_scale(mean),
-            "interval": interval,
-        }
+            interval = (to_metric_scale(mean - reach), to_metric_scale(mean + reach))
+        return SettingEffect(
+            value=label[1], points=labels[setting].count(label), mean=to_metric_scale(mean), interval=interval
+        )
 
     return {setting: [row(setting, label) for label in sorted(set(found))] for setting, found in labels.items()}
 

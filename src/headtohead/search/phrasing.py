@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+
+from pydantic import JsonValue
 
 from headtohead.experiment import findings_view
-from headtohead.experiment.findings_view import Findings
+from headtohead.experiment.schemas import Findings, SearchFindings, SearchPointResult, SelectionBias
 from headtohead.presentation import number_format
 
 OUTLIER_FACTOR = 4
 """cells that are so many times further behind the best than the middle one are drawn at the edge"""
-JsonDict = dict[str, Any]
-
-
-def get_search(findings: Findings) -> JsonDict | None:
-    """What the search left in the findings, if there was one."""
-    search: JsonDict | None = findings.get("search")
-    return search
 
 
 def shorten_setting_names(settings: Sequence[str]) -> dict[str, str]:
@@ -32,7 +26,7 @@ def shorten_setting_names(settings: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def format_settings(settings: JsonDict) -> str:
+def format_settings(settings: Mapping[str, JsonValue]) -> str:
     """rate 0.003, batch 8."""
     names = shorten_setting_names(list(settings))
     return ", ".join(f"{names[setting]} {number_format.format_setting(value)}" for setting, value in settings.items())
@@ -40,24 +34,26 @@ def format_settings(settings: JsonDict) -> str:
 
 def describe_search(findings: Findings) -> list[str]:
     """What was tried, who won, and how much of the lead was luck."""
-    search = get_search(findings)
+    search = findings.search
     if search is None:
         return []
-    winner = search["cells"][search["winner"]]
-    said = [_describe_search_size(search), f"The winner is {winner['name']}: {format_settings(winner['settings'])}."]
-    return [*said, describe_selection_bias(findings)] if search.get("luck") else said
+    winner = search.points[search.winner]
+    said = [_describe_search_size(search), f"The winner is {winner.name}: {format_settings(winner.settings)}."]
+    if search.selection_bias is not None:
+        said.append(describe_selection_bias(findings_view.get_metric(findings), search.selection_bias))
+    return said
 
 
-def _describe_search_size(search: JsonDict) -> str:
-    count = len(search["cells"])
+def _describe_search_size(search: SearchFindings) -> str:
+    count = len(search.points)
     kinds = {"grid": "A grid", "random": "A random search", "tpe": "A search by TPE"}
-    of = f" (of {search['grid']:,} in the grid)" if search.get("grid") and search["grid"] > count else ""
-    most = "up to " if any(cell["status"] in ("pruned", "unfinished") for cell in search["cells"]) else ""
-    said = f"{kinds[search['method']]} tried {count:,} cells{of} with {most}{_format_seed_count(search['seeds'])} each"
-    said += f", {search['trials']:,} trials in all"
+    of = f" (of {search.grid_size:,} in the grid)" if search.grid_size and search.grid_size > count else ""
+    most = "up to " if any(cell.status in ("pruned", "unfinished") for cell in search.points) else ""
+    said = f"{kinds[search.method]} tried {count:,} cells{of} with {most}{_format_seed_count(search.seeds)} each"
+    said += f", {search.trials:,} trials in all"
     fates = {"pruned": ("was given up early", "were given up early"), "failed": ("failed", "failed")}
     fates["unfinished"] = ("was left unfinished", "were left unfinished")
-    counts = {fate: sum(cell["status"] == fate for cell in search["cells"]) for fate in fates}
+    counts = {fate: sum(cell.status == fate for cell in search.points) for fate in fates}
     ends = [f"{number} {fates[fate][number > 1]}" for fate, number in counts.items() if number]
     return said + (f"; {', '.join(ends)}" if ends else "") + "."
 
@@ -66,16 +62,15 @@ def _format_seed_count(count: int) -> str:
     return f"{count} seed{'' if count == 1 else 's'}"
 
 
-def describe_selection_bias(findings: Findings) -> str:
+def describe_selection_bias(metric: str, bias: SelectionBias) -> str:
     """Of the lead of 3.1 points, 1.4 were luck."""
-    metric, found_luck = findings_view.get_metric(findings), (get_search(findings) or {})["luck"]
-    lead, lucky, ends = found_luck["lead"], found_luck["luck"], found_luck["interval"]
-    before, after = (number_format.format_score(metric, found_luck[key]) for key in ("search", "fresh"))
+    lead, lucky, ends = bias.lead, bias.bias, bias.interval
+    before, after = (number_format.format_score(metric, score) for score in (bias.search, bias.fresh))
     places = number_format.choose_decimals(metric, ends)
     wide = f" (95{number_format.NO_BREAK_SPACE}% interval {_format_interval(metric, ends, places)})" if ends else ""
     side = _choose_direction_word(metric, lead)
     said = f"In the search it reached {metric} {before} on validation data, {_format_magnitude_with_unit(metric, lead, places)} {side} the "  # noqa: E501
-    said += f"baseline with fresh seeds; with {_format_seed_count(found_luck['seeds'][1])} that the search never used, {after}. "  # noqa: E501
+    said += f"baseline with fresh seeds; with {_format_seed_count(int(bias.seeds[1]))} that the search never used, {after}. "  # noqa: E501
     if lead <= 0:
         return said + "So it did not even lead in the search, and there is no lead that could be luck."
     if lucky <= 0:
@@ -109,9 +104,10 @@ def _format_interval(metric: str, bounds: Sequence[float], decimals: int) -> str
 
 def compute_axis_limits(findings: Findings) -> tuple[float, float]:
     """The best and the worst value that pictures of the search show; a cell far behind does not press others flat."""
-    search = get_search(findings) or {}
-    means = [cell["mean"] for cell in search["cells"] if number_format.is_finite_number(cell["mean"])]
-    extra = [search["luck"][key] for key in ("fresh", "baseline")] if search.get("luck") else []
+    search = findings.search
+    assert search is not None
+    means = [point.mean for point in search.points if point.mean is not None]
+    extra = [search.selection_bias.fresh, search.selection_bias.baseline] if search.selection_bias else []
     is_low = findings_view.get_metric(findings) in number_format.LOWER_IS_BETTER_METRICS
     best, *_ = ordered = sorted(means, reverse=not is_low)
     middle = abs(ordered[len(ordered) // 2] - best)
@@ -122,15 +118,15 @@ def compute_axis_limits(findings: Findings) -> tuple[float, float]:
     return low - room, high + room
 
 
-def rank_points(search: JsonDict, metric: str) -> list[JsonDict]:
+def rank_points(search: SearchFindings, metric: str) -> list[SearchPointResult]:
     """The cells, the best first; those that were not followed to the end after those that were."""
     sign = 1 if metric in number_format.LOWER_IS_BETTER_METRICS else -1
     order = {"finished": 0, "unfinished": 1, "pruned": 2, "failed": 3}
     return sorted(
-        search["cells"],
+        search.points,
         key=lambda cell: (
-            cell["cell"] != search["winner"],
-            order[cell["status"]] if cell["status"] == "failed" else 0,
-            sign * cell["mean"] if number_format.is_finite_number(cell["mean"]) else 0.0,
+            cell.point != search.winner,
+            order[cell.status] if cell.status == "failed" else 0,
+            0.0 if cell.mean is None else sign * cell.mean,
         ),
     )

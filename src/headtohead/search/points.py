@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from pydantic import JsonValue
 
 from headtohead.atomic_io import (
     CHECKSUM_KEY,
@@ -23,11 +25,21 @@ from headtohead.atomic_io import (
     write_bytes,
 )
 from headtohead.config import experiment
-from headtohead.config.search import FIRST_SEARCH_SEED, SEARCH_FOLDER, SearchConfig, SettingValues
+from headtohead.config.search import FIRST_SEARCH_SEED, SEARCH_FOLDER, SearchBudget, SearchConfig, SettingValues
 from headtohead.errors import RunFolderError
-from headtohead.experiment import schemas
-from headtohead.experiment.run_folder import SCHEMA_VERSION, Run
-from headtohead.search.pruning import PruningDecision
+from headtohead.experiment.run_folder import Run
+from headtohead.experiment.schemas import (
+    JournalEvent,
+    PointEvent,
+    PrunedEvent,
+    PruningDecision,
+    Record,
+    SearchStartEvent,
+    TrialEvent,
+    WinnerEvent,
+    report_inconsistent_data,
+    validate_record,
+)
 
 JOURNAL_FILE = "journal.jsonl"
 VALIDATION_SPLIT = "validation"
@@ -83,45 +95,47 @@ class SearchJournal:
     def path(self) -> Path:
         return self.folder / JOURNAL_FILE
 
-    def lines(self, identity: str) -> list[dict[str, Any]]:
-        """The lines so far, of this search and no other."""
-        lines = read_journal_events(self.path)
-        if lines and lines[0].get("identity") != identity:
-            raise RunFolderError(f"{self.folder}: holds another search (its settings differ); give another --out")
-        return lines
+    def read_events(self, identity: str) -> list[JournalEvent]:
+        """Return the events so far; raise RunFolderError if they belong to another search."""
+        events = read_journal_events(self.path)
+        if events and (not isinstance(events[0], SearchStartEvent) or events[0].identity != identity):
+            raise RunFolderError(f"{self.folder} contains another search (its settings differ); choose another --out")
+        return events
 
-    def open(self, identity: str) -> list[dict[str, Any]]:
-        """The same, ready to be continued."""
+    def open(self, identity: str) -> list[JournalEvent]:
+        """Return the events so far, and prepare the journal for further ones."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        lines = self.lines(identity)
-        write_bytes(self.path, b"".join(json.dumps(line).encode() + b"\n" for line in lines))
-        if not lines:
-            self.write("search", schema=SCHEMA_VERSION, identity=identity)
-        return lines
+        events = self.read_events(identity)
+        write_bytes(self.path, b"".join(json.dumps(_seal_event(event)).encode() + b"\n" for event in events))
+        if not events:
+            self.write(SearchStartEvent(identity=identity))
+        return events
 
-    def write(self, event: str, **what: Any) -> None:
-        line = {"event": event, **what}
-        append_jsonl(self.path, {**line, CHECKSUM_KEY: compute_checksum(line)})
+    def write(self, event: Record) -> None:
+        append_jsonl(self.path, _seal_event(event))
 
 
-def read_journal_events(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a journal. Cells are numbered one after the other, and no line is about one to come."""
-    lines = read_jsonl(path)
-    known = 0
-    for number, line in enumerate(lines, start=1):
-        place, event = Path(f"{path}, line {number}"), line.get("event")
-        if not isinstance(event, str) or event not in schemas.EVENT_SCHEMAS:
-            raise RunFolderError(
-                f"{place}: is damaged (an event {event!r}; there are: {', '.join(schemas.EVENT_SCHEMAS)})"
-            )
-        schemas.validate(line, schemas.EVENT_SCHEMAS[event], place)
+def _seal_event(event: Record) -> dict[str, JsonValue]:
+    """Return an event as JSON with its checksum."""
+    line = event.to_json()
+    return {**line, CHECKSUM_KEY: compute_checksum(line)}
+
+
+def read_journal_events(path: Path) -> list[JournalEvent]:
+    """Return the complete lines of a journal. Points are numbered in order; no event refers to a later point."""
+    events: list[JournalEvent] = []
+    num_points = 0
+    for number, line in enumerate(read_jsonl(path), start=1):
+        location = f"{path}, line {number}"
+        event: JournalEvent = validate_record(line, JournalEvent, location)  # type: ignore[arg-type]
         if not has_valid_checksum(line):
-            raise RunFolderError(f"{place}: is damaged (its checksum does not agree)")
-        if event == "cell" and line["cell"] == known:
-            known += 1
-        elif event in ("cell", "pruned", "winner") and line["cell"] >= known:
-            raise RunFolderError(f"{place}: is damaged (cell {line['cell']} comes before it was chosen)")
-    return lines
+            raise RunFolderError(f"{location} is corrupted: checksum mismatch")
+        if isinstance(event, PointEvent) and event.point == num_points:
+            num_points += 1
+        elif isinstance(event, PointEvent | PrunedEvent | WinnerEvent) and event.point >= num_points:
+            raise RunFolderError(f"{location} is corrupted: point {event.point} is used before it was chosen")
+        events.append(event)
+    return events
 
 
 def compute_search_identity(experiment: experiment.Experiment) -> str:
@@ -131,62 +145,60 @@ def compute_search_identity(experiment: experiment.Experiment) -> str:
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def dump_budget(search: SearchConfig) -> dict[str, Any] | None:
-    return search.budget.model_dump(mode="json") if search.budget else None
-
-
 def read_winner_settings(experiment: experiment.Experiment, experiment_folder: Path) -> SettingValues | None:
-    """The settings of the winner, if the search has ended; it stays the winner."""
+    """Return the settings of the winner; None if the search has not ended. The winner never changes."""
     assert experiment.search is not None
     folder = get_search_folder(experiment_folder)
-    lines = SearchJournal(folder).lines(compute_search_identity(experiment))
-    ended = find_winner_event(lines)
-    if ended is None:
+    events = SearchJournal(folder).read_events(compute_search_identity(experiment))
+    winner = find_winner_event(events)
+    if winner is None:
         return None
-    if ended["budget"] != dump_budget(experiment.search):
+    if winner.budget != experiment.search.budget:
         raise RunFolderError(
-            f"{folder}: this search has ended with the budget {ended['budget']}, and its winner was tested; "
-            "a longer search needs another --out"
+            f"{folder}: this search ended with the budget {_format_budget(winner.budget)}, and its winner was tested; "
+            "choose another --out for a longer search"
         )
-    settings: SettingValues = next(
-        line["settings"] for line in lines if line["event"] == "cell" and line["cell"] == ended["cell"]
-    )
-    return settings
+    return next(event.settings for event in events if isinstance(event, PointEvent) and event.point == winner.point)
 
 
-def find_winner_event(events: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    return next((line for line in events if line["event"] == "winner"), None)
+def _format_budget(budget: SearchBudget | None) -> str:
+    limits = budget.model_dump(exclude_none=True) if budget else {}
+    return ", ".join(f"{name} = {limit}" for name, limit in limits.items()) or "none"
 
 
-def read_elapsed_seconds(events: Sequence[dict[str, Any]]) -> float:
-    """How long the search has taken, breaks left out."""
-    return max((float(line["seconds"]) for line in events if line["event"] == "trial"), default=0.0)
+def find_winner_event(events: Sequence[JournalEvent]) -> WinnerEvent | None:
+    return next((event for event in events if isinstance(event, WinnerEvent)), None)
+
+
+def read_elapsed_seconds(events: Sequence[JournalEvent]) -> float:
+    """Return the duration of the search, without interruptions."""
+    return max((event.seconds for event in events if isinstance(event, TrialEvent)), default=0.0)
 
 
 def load_points(
-    search_folder: Path, search: SearchConfig, events: Sequence[dict[str, Any]], metric: str
+    search_folder: Path, search: SearchConfig, events: Sequence[JournalEvent], metric: str
 ) -> list[SearchPoint]:
-    """The cells of the journal with the figures of their runs."""
-    cells = [SearchPoint(line["cell"], line["settings"], search.seeds) for line in events if line["event"] == "cell"]
-    for line in events:
-        if line["event"] == "pruned":
-            cells[line["cell"]].pruned = PruningDecision(**line["why"])
-    for cell in cells:
+    """Return the points of the journal with the scores of their runs."""
+    points = [SearchPoint(e.point, e.settings, search.seeds) for e in events if isinstance(e, PointEvent)]
+    for event in events:
+        if isinstance(event, PrunedEvent):
+            points[event.point].pruned = event.decision
+    for point in points:
         for seed in range(FIRST_SEARCH_SEED, FIRST_SEARCH_SEED + search.seeds):
-            record_run(cell, seed, Run(search_folder / cell.name / f"seed-{seed}"), metric)
-    return cells
+            record_run(point, seed, Run(search_folder / point.name / f"seed-{seed}"), metric)
+    return points
 
 
 def record_run(point: SearchPoint, seed: int, run: Run, metric: str) -> None:
-    """Write down how a run ended, if it has."""
+    """Record the outcome of a run, if it has ended."""
     if run.is_finished:
-        with schemas.report_inconsistent_data(run.folder / "result.json"):
-            found = run.result["scores"][VALIDATION_SPLIT]
-            point.figures[seed] = float(found["accuracy" if metric == "accuracy" else "loss"])
-    elif (run.folder / "failure.json").is_file():
-        failure = schemas.read_validated(run.folder / "failure.json", schemas.FailureFile)
-        if failure.get("kind") not in RETRYABLE_ERRORS:
-            point.failure = f"seed {seed}: {failure['message']}"
+        with report_inconsistent_data(run.folder / "result.json"):
+            value = run.result.scores[VALIDATION_SPLIT].get_metric("accuracy" if metric == "accuracy" else "loss")
+            if value is None:
+                raise ValueError(f"no {metric} on validation data")
+            point.figures[seed] = value
+    elif (failure := run.failure) is not None and failure.kind not in RETRYABLE_ERRORS:
+        point.failure = f"seed {seed}: {failure.message}"
 
 
 def list_finished_runs(experiment_folder: Path) -> list[tuple[str, Run]]:
@@ -205,10 +217,6 @@ def select_best(points: Sequence[SearchPoint], metric: str) -> SearchPoint | Non
 
 def compute_mean(scores: Sequence[float]) -> float:
     return sum(scores) / len(scores)
-
-
-def dump_pruning_decision(decision: PruningDecision) -> dict[str, Any]:
-    return asdict(decision)
 
 
 def get_search_folder(experiment_folder: Path) -> Path:

@@ -17,25 +17,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from scipy import special
 
 from headtohead.config.search import PruningConfig
+from headtohead.experiment.schemas import PruningDecision
 
 MIN_DEGREES_OF_FREEDOM = 4
 """below this the spread is a guess, and nothing is given up"""
 SeedScores = Sequence[float]
 """a cell's scores, one for each seed; the higher the better"""
-
-
-@dataclass(frozen=True)
-class PruningDecision:
-    """Why a cell was given up, on the scale of its scores."""
-
-    behind: float
-    bound: float
-    seeds: int
 
 
 def compute_pooled_std(scores_by_point: Sequence[SeedScores]) -> tuple[float, int]:
@@ -68,5 +59,5 @@ def decide_pruning(
         behind = _compute_mean(other) - mean
         bound = reach * spread * math.sqrt(1 / len(scores) + 1 / len(other))
         if behind > bound:
-            return PruningDecision(behind, bound, len(scores))
+            return PruningDecision(deficit=behind, threshold=bound, seeds=len(scores))
     return None

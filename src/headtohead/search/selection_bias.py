@@ -7,9 +7,8 @@ Everything is computed on a scale where noise adds up (accuracy, or mean loss fo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy import special
@@ -18,7 +17,8 @@ from headtohead.atomic_io import compute_sha256
 from headtohead.config.experiment import BASELINE
 from headtohead.config.search import FIRST_SEARCH_SEED, WINNER_VARIANT, SearchConfig
 from headtohead.errors import RunFolderError
-from headtohead.experiment.run_folder import ExperimentRuns, Run
+from headtohead.experiment.run_folder import ExperimentRuns, FinishedRuns, Run
+from headtohead.experiment.schemas import SearchFindings, SearchHistoryEntry, SearchPointResult, SelectionBias
 from headtohead.search import points as known
 from headtohead.search.effects import compute_setting_effects
 from headtohead.search.points import JOURNAL_FILE, VALIDATION_SPLIT, SearchPoint
@@ -27,7 +27,7 @@ from headtohead.search.pruning import compute_pooled_std
 CONFIDENCE_LEVEL = 0.95
 
 
-def summarize_search(runs: ExperimentRuns, finished_runs: Mapping[str, Mapping[int, Run]]) -> dict[str, Any] | None:
+def summarize_search(runs: ExperimentRuns, finished_runs: FinishedRuns) -> SearchFindings | None:
     """What the search of this experiment found; nothing where there was none."""
     search = runs.experiment.search
     folder = known.get_search_folder(runs.folder)
@@ -43,26 +43,26 @@ def summarize_search(runs: ExperimentRuns, finished_runs: Mapping[str, Mapping[i
     metric = runs.experiment.primary.metric
     cells = known.load_points(folder, search, lines, metric)
     spread, freedom = compute_pooled_std([list(cell.figures.values()) for cell in cells])
-    return {
-        "method": search.method,
-        "space": search.model_dump(mode="json")["space"],
-        "seeds": search.seeds,
-        "budget": search.model_dump(mode="json")["budget"],
-        "prune": search.model_dump(mode="json")["prune"],
-        "grid": search.cells() if search.method == "grid" else None,
-        "trials": sum(len(cell.figures) for cell in cells),
-        "seconds": known.read_elapsed_seconds(lines),
-        "spread": spread if freedom else None,
-        "winner": int(chosen["cell"]),
-        "cells": [
+    return SearchFindings(
+        method=search.method,
+        space=search.space,
+        seeds=search.seeds,
+        budget=search.budget,
+        prune=search.prune,
+        grid_size=search.cells() if search.method == "grid" else None,
+        trials=sum(len(cell.figures) for cell in cells),
+        seconds=known.read_elapsed_seconds(lines),
+        seed_std=spread if freedom else None,
+        winner=chosen.point,
+        points=[
             _build_point_row(cell, metric, compute_interval_half_width(spread, freedom, len(cell.figures)))
             for cell in cells
         ],
-        "effects": compute_setting_effects(search, cells, lambda figure: to_metric_scale(metric, figure)),
-        "history": compute_search_history(cells, metric),
-        "luck": estimate_selection_bias(cells[chosen["cell"]], finished_runs, metric),
-        "seals": _compute_checksums(cells, folder, search),
-    }
+        effects=compute_setting_effects(search, cells, lambda figure: to_metric_scale(metric, figure)),
+        history=compute_search_history(cells, metric),
+        selection_bias=estimate_selection_bias(cells[chosen.point], finished_runs, metric),
+        checksums=_compute_checksums(cells, folder, search),
+    )
 
 
 def to_metric_scale(metric: str, value: float) -> float:
@@ -78,21 +78,22 @@ def compute_interval_half_width(std: float, degrees_of_freedom: int, num_seeds: 
     return float(special.stdtrit(degrees_of_freedom, (1 + CONFIDENCE_LEVEL) / 2)) * std / math.sqrt(num_seeds)
 
 
-def _build_point_row(point: SearchPoint, metric: str, half_width: float | None) -> dict[str, Any]:
-    figures = list(point.figures.values())
-    mean = float(np.mean(figures)) if figures else None
-    return {
-        "cell": point.number,
-        "name": point.name,
-        "settings": point.settings,
-        "status": "unfinished" if point.status == "open" else point.status,
-        "values": [[seed, to_metric_scale(metric, figure)] for seed, figure in sorted(point.figures.items())],
-        "mean": None if mean is None else to_metric_scale(metric, mean),
-        "interval": None
-        if mean is None or half_width is None
-        else [_convert_interval_end(metric, mean - half_width), _convert_interval_end(metric, mean + half_width)],
-        "message": point.failure or "",
-    }
+def _build_point_row(point: SearchPoint, metric: str, half_width: float | None) -> SearchPointResult:
+    losses_or_accuracies = list(point.figures.values())
+    mean = float(np.mean(losses_or_accuracies)) if losses_or_accuracies else None
+    interval = None
+    if mean is not None and half_width is not None:
+        interval = (_convert_interval_end(metric, mean - half_width), _convert_interval_end(metric, mean + half_width))
+    return SearchPointResult(
+        point=point.number,
+        name=point.name,
+        settings=point.settings,
+        status="unfinished" if point.status == "open" else point.status,
+        scores=[(seed, to_metric_scale(metric, figure)) for seed, figure in sorted(point.figures.items())],
+        mean=None if mean is None else to_metric_scale(metric, mean),
+        interval=interval,
+        message=point.failure or "",
+    )
 
 
 def _convert_interval_end(metric: str, value: float) -> float:
@@ -100,7 +101,7 @@ def _convert_interval_end(metric: str, value: float) -> float:
     return min(max(value, 0.0), 1.0) if metric == "accuracy" else to_metric_scale(metric, value)
 
 
-def compute_search_history(points: Sequence[SearchPoint], metric: str) -> list[dict[str, Any]]:
+def compute_search_history(points: Sequence[SearchPoint], metric: str) -> list[SearchHistoryEntry]:
     """Cell after cell: trials so far, its figure, and the best so far among cells with all their seeds."""
     rows, trials = [], 0
     for at, cell in enumerate(points):
@@ -109,19 +110,17 @@ def compute_search_history(points: Sequence[SearchPoint], metric: str) -> list[d
         if cell.figures and found is not None:
             own, top = (float(np.mean(list(one.figures.values()))) for one in (cell, found))
             rows.append(
-                {
-                    "trials": trials,
-                    "cell": cell.number,
-                    "mean": to_metric_scale(metric, own),
-                    "best": to_metric_scale(metric, top),
-                }
+                SearchHistoryEntry(
+                    trials=trials,
+                    point=cell.number,
+                    mean=to_metric_scale(metric, own),
+                    best=to_metric_scale(metric, top),
+                )
             )
     return rows
 
 
-def estimate_selection_bias(
-    winner: SearchPoint, finished_runs: Mapping[str, Mapping[int, Run]], metric: str
-) -> dict[str, Any] | None:
+def estimate_selection_bias(winner: SearchPoint, finished_runs: FinishedRuns, metric: str) -> SelectionBias | None:
     """How far the winner's figure in the search lay above what it gives with fresh seeds, on the same validation data.
 
     The figure of the search is what it is; what is not known is the winner's true mean, and the fresh seeds give its
@@ -142,21 +141,28 @@ def estimate_selection_bias(
     def lost(mean: float) -> float:
         return sign * (to_metric_scale(metric, before) - to_metric_scale(metric, mean)) / unit
 
-    ends = None if reach is None else sorted(lost(after + side * reach) for side in (-1, 1))
-    return {
-        "search": to_metric_scale(metric, before),
-        "fresh": to_metric_scale(metric, after),
-        "baseline": to_metric_scale(metric, beside),
-        "lead": sign * (to_metric_scale(metric, before) - to_metric_scale(metric, beside)) / unit,
-        "kept": sign * (to_metric_scale(metric, after) - to_metric_scale(metric, beside)) / unit,
-        "luck": lost(after),
-        "interval": ends,
-        "seeds": [len(winner.figures), len(fresh)],
-    }
+    interval = None
+    if reach is not None:
+        low, high = sorted(lost(after + side * reach) for side in (-1, 1))
+        interval = (low, high)
+    return SelectionBias(
+        search=to_metric_scale(metric, before),
+        fresh=to_metric_scale(metric, after),
+        baseline=to_metric_scale(metric, beside),
+        lead=sign * (to_metric_scale(metric, before) - to_metric_scale(metric, beside)) / unit,
+        kept=sign * (to_metric_scale(metric, after) - to_metric_scale(metric, beside)) / unit,
+        bias=lost(after),
+        interval=interval,
+        seeds=(len(winner.figures), len(fresh)),
+    )
 
 
 def _read_validation_metric(run: Run, metric: str) -> float:
-    return float(run.result["scores"][VALIDATION_SPLIT]["accuracy" if metric == "accuracy" else "loss"])
+    scores = run.result.scores[VALIDATION_SPLIT]
+    value = scores.get_metric("accuracy" if metric == "accuracy" else "loss")
+    if value is None:
+        raise ValueError(f"{run.folder} has no {metric} on validation data")
+    return value
 
 
 def _compute_checksums(points: Sequence[SearchPoint], search_folder: Path, search: SearchConfig) -> dict[str, str]:

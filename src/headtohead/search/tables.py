@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headtohead.experiment import findings_view
-from headtohead.experiment.findings_view import Findings
+from headtohead.experiment.schemas import Findings
 from headtohead.presentation import number_format
 from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
 from headtohead.search import phrasing
@@ -18,10 +18,10 @@ STATUS_LABELS = {
 
 def build_search_points_table(findings: Findings) -> Table:
     """Every cell with its figures."""
-    metric, search = findings_view.get_metric(findings), phrasing.get_search(findings)
+    metric, search = findings_view.get_metric(findings), findings.search
     if search is None:
         return make_table("search", "The search", "", [], [])
-    names = phrasing.shorten_setting_names(list(search["space"]))
+    names = phrasing.shorten_setting_names(list(search.space))
     columns = [
         Column("cell", "cell"),
         *(Column(setting, name, True) for setting, name in names.items()),
@@ -32,19 +32,19 @@ def build_search_points_table(findings: Findings) -> Table:
     ]
     rows = []
     for cell in phrasing.rank_points(search, metric):
-        won = cell["cell"] == search["winner"]
-        ended = "winner" if won else STATUS_LABELS[cell["status"]] + (f": {cell['message']}" if cell["message"] else "")
+        won = cell.point == search.winner
+        ended = "winner" if won else STATUS_LABELS[cell.status] + (f": {cell.message}" if cell.message else "")
         rows.append(
             [
-                make_text_cell(cell["name"]),
+                make_text_cell(cell.name),
                 *(
-                    Cell(number_format.format_setting(cell["settings"][setting]), cell["settings"][setting])
+                    Cell(number_format.format_setting(cell.settings[setting]), cell.settings[setting])
                     for setting in names
                 ),
-                Cell(number_format.format_score(metric, cell["mean"]), cell["mean"]),
-                Cell(number_format.format_score_interval(metric, cell["interval"]), cell["interval"]),
-                Cell(str(len(cell["values"])), len(cell["values"])),
-                Cell(ended, cell["status"]),
+                Cell(number_format.format_score(metric, cell.mean), cell.mean),
+                Cell(number_format.format_score_interval(metric, cell.interval), cell.interval),
+                Cell(str(len(cell.scores)), len(cell.scores)),
+                Cell(ended, cell.status),
             ]
         )
     caption = "The cells of the search, the best first. Chosen on validation data; no test text was scored."
@@ -52,7 +52,7 @@ def build_search_points_table(findings: Findings) -> Table:
 
 
 def build_search_effects_table(findings: Findings) -> Table:
-    metric, search = findings_view.get_metric(findings), phrasing.get_search(findings) or {}
+    metric, search = findings_view.get_metric(findings), findings.search
     columns = [
         Column("setting", "setting"),
         Column("value", "value", True),
@@ -63,12 +63,12 @@ def build_search_effects_table(findings: Findings) -> Table:
     rows = [
         [
             make_text_cell(setting),
-            make_text_cell(row["value"]),
-            Cell(str(row["cells"]), row["cells"]),
-            Cell(number_format.format_score(metric, row["mean"]), row["mean"]),
-            Cell(number_format.format_score_interval(metric, row["interval"]), row["interval"]),
+            make_text_cell(row.value),
+            Cell(str(row.points), row.points),
+            Cell(number_format.format_score(metric, row.mean), row.mean),
+            Cell(number_format.format_score_interval(metric, row.interval), row.interval),
         ]
-        for setting, found in (search.get("effects") or {}).items()
+        for setting, found in (search.effects if search else {}).items()
         for row in found
     ]
     caption = "What each value gives where the other settings take each of theirs equally often."

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.padding import Padding
 
 from headtohead.config import experiment
-from headtohead.experiment.findings_view import Findings
+from headtohead.experiment.schemas import Findings
 from headtohead.presentation.terminal import get_stdout_console, print_table
 from headtohead.progress import format_duration
 from headtohead.search import phrasing
@@ -20,7 +20,7 @@ MAX_SHOWN_POINTS = 10
 
 def print_search(findings: Findings) -> None:
     """The best cells, who won, and how much of it was luck."""
-    if phrasing.get_search(findings) is None:
+    if findings.search is None:
         return
     console = get_stdout_console()
     console.print()

@@ -4,7 +4,7 @@ and decides what is evaluated and shown."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from headtohead.config.data import DataConfig
 from headtohead.config.experiment import Trial
@@ -15,6 +15,7 @@ from headtohead.data.batches import IGNORE_INDEX, Batch, BatchSchedule, EncodedS
 from headtohead.data.examples import EvaluationExamples, build_evaluation_examples
 from headtohead.distillation.teacher import RunTrial
 from headtohead.experiment.model_io import SavedModel
+from headtohead.experiment.schemas import ClassPrediction, TextScore
 from headtohead.model_factory import build_model
 from headtohead.nn.custom_model import CustomModel
 from headtohead.nn.transformer import Transformer
@@ -93,7 +94,7 @@ class Task:
         """Return the split as evaluated at another input length."""
         return encoded
 
-    def score_sentence(self, model: SavedModel, text: str) -> dict[str, Any]:
+    def score_sentence(self, model: SavedModel, text: str) -> TextScore | ClassPrediction:
         """Return what the model says about a probe sentence."""
         raise NotImplementedError
 
@@ -101,6 +102,6 @@ class Task:
         """Return the labels of the first row as text."""
         return dataset.tokenizer.decode([int(i) for i in batch.labels[0, :length] if int(i) != IGNORE_INDEX])
 
-    def write_outputs(self, trial: Trial, dataset: Dataset, model: TrialModel, folder: Path) -> dict[str, Any]:
+    def write_outputs(self, trial: Trial, dataset: Dataset, model: TrialModel, folder: Path) -> dict[str, float]:
         """Write files of this task alone to the run folder; return entries for result.json."""
         return {}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -15,6 +13,7 @@ from headtohead.data.batches import Batch, EncodedSplit, TokenRows
 from headtohead.distillation.teacher import RunTrial
 from headtohead.experiment import inference
 from headtohead.experiment.model_io import SavedModel
+from headtohead.experiment.schemas import ClassPrediction
 from headtohead.nn.transformer import Transformer
 from headtohead.progress import ProgressCallback, ignore_progress
 from headtohead.tasks.base import Task, TrialModel
@@ -48,7 +47,7 @@ class ClassificationTask(Task):
     def join_rows(self, encoded: EncodedSplit, max_tokens: int) -> EncodedSplit:
         return join_rows_by_label(encoded, max_tokens) if isinstance(encoded, TokenRows) else encoded
 
-    def score_sentence(self, model: SavedModel, text: str) -> dict[str, Any]:
+    def score_sentence(self, model: SavedModel, text: str) -> ClassPrediction:
         return inference.predict_class(model, text)
 
     def describe_labels(self, batch: Batch, dataset: Dataset, length: int) -> str:

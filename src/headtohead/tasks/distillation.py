@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from headtohead.atomic_io import append_jsonl
 from headtohead.config.data import DataConfig
@@ -48,7 +47,7 @@ class DistillationTask(LanguageModelTask):
             return build_prompted_examples(encoded, context, dataset.tokenizer.pad_id or 0)
         return super().build_examples(dataset, encoded, context)
 
-    def write_outputs(self, trial: Trial, dataset: Dataset, model: TrialModel, folder: Path) -> dict[str, Any]:
+    def write_outputs(self, trial: Trial, dataset: Dataset, model: TrialModel, folder: Path) -> dict[str, float]:
         """Write a summary of each test document with its scores. Seed 0 also measures the time per summary."""
         if dataset.documents is None or trial.teacher is None or trial.choosing:
             return {}
@@ -59,7 +58,7 @@ class DistillationTask(LanguageModelTask):
         path = folder / summarization.SUMMARIES_FILE
         path.unlink(missing_ok=True)
         for document, summary in zip(dataset.documents.splits["test"], summaries, strict=True):
-            append_jsonl(path, summarization.score_summary(document, summary.text, summary.ended))
+            append_jsonl(path, summarization.score_summary(document, summary.text, summary.ended).to_json())
         if trial.seed != 0:
             return {}
         seconds = summarization.measure_seconds_per_summary(model, dataset.tokenizer, prompts, strategy, max_new_tokens)

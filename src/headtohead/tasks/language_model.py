@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from headtohead.config.tasks import LANGUAGE_MODEL
 from headtohead.data.batches import IGNORE_INDEX
 from headtohead.experiment import inference
 from headtohead.experiment.model_io import SavedModel
+from headtohead.experiment.schemas import TextScore
 from headtohead.tasks.base import Task
 from headtohead.tasks.dataset import Dataset
 from headtohead.training.objectives import LanguageModelObjective, Objective
@@ -23,5 +22,5 @@ class LanguageModelTask(Task):
     def build_objective(self, dataset: Dataset) -> Objective:
         return LanguageModelObjective()
 
-    def score_sentence(self, model: SavedModel, text: str) -> dict[str, Any]:
+    def score_sentence(self, model: SavedModel, text: str) -> TextScore:
         return inference.score_text(model, text)

@@ -15,6 +15,7 @@ from headtohead.data.masking import MaskedBatchSchedule, build_masked_examples, 
 from headtohead.data.tokenizers import CorpusTokenizer
 from headtohead.distillation.teacher import RunTrial
 from headtohead.experiment import inference
+from headtohead.experiment.schemas import TextScore
 from headtohead.experiment.model_io import SavedModel
 from headtohead.tasks.base import AUDIT_BATCH_SIZE, Task
 from headtohead.tasks.dataset import Dataset
@@ -57,7 +58,7 @@ class MaskedLanguageModelTask(Task):
         """Return a masked batch: with tied embeddings, an unmasked token predicts itself before training."""
         return self.build_training_data(trial, dataset)[0].batch(0).rows(0, AUDIT_BATCH_SIZE)
 
-    def score_sentence(self, model: SavedModel, text: str) -> dict[str, Any]:
+    def score_sentence(self, model: SavedModel, text: str) -> TextScore:
         return inference.score_text(model, text)
 
 

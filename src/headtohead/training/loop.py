@@ -156,7 +156,7 @@ class Trainer:
         state = self.state
         if state.num_summed_steps:
             loss = state.loss_sum / state.num_summed_steps
-            self._append_metrics("batches", {"loss": loss, "rate": self.optimizer.optimizers[0].param_groups[0]["lr"]})
+            self._append_metrics("batches", {"loss": loss, "lr": self.optimizer.optimizers[0].param_groups[0]["lr"]})
             if state.first_loss is not None and loss > DIVERGENCE_FACTOR * max(state.first_loss, 1e-3):
                 message = f"training diverged: loss rose from {state.first_loss:.3g} to {loss:.3g} by step {state.step}"
                 raise DivergedError(self._format_divergence_message(message))

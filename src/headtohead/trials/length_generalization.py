@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from headtohead.config import model as config_model
 from headtohead.errors import ModelError
+from headtohead.experiment.schemas import LengthCost, LengthResult
 from headtohead.model_factory import build_model
 from headtohead.nn.transformer import Transformer
 from headtohead.tasks.base import Task, TrialModel
@@ -25,7 +25,7 @@ NUM_COST_REPEATS = 3
 
 def evaluate_at_lengths(
     model: TrialModel, task: Task, dataset: Dataset, context_lengths: tuple[int, ...]
-) -> list[dict[str, Any]]:
+) -> list[LengthResult]:
     """Return scores and time of each test split read in pieces of each length, or the error that a model raised."""
     return [
         _evaluate_at_length(model, task, dataset, split.name, length)
@@ -36,8 +36,7 @@ def evaluate_at_lengths(
 
 def _evaluate_at_length(
     model: TrialModel, task: Task, dataset: Dataset, split: str, context_length: int
-) -> dict[str, Any]:
-    row = {"split": split, "context": context_length}
+) -> LengthResult:
     encoded = task.join_rows(dataset.encoded[split], context_length)
     examples = task.build_examples(dataset, encoded, context_length)
     batches = examples.batches(max(1, TOKENS_PER_BATCH // context_length))
@@ -45,22 +44,25 @@ def _evaluate_at_length(
     try:
         evaluation = evaluate(model, task.build_objective(dataset), batches, torch.device("cpu"))
     except ModelError as error:
-        return {**row, "error": str(error)}
+        return LengthResult(split=split, context=context_length, error=str(error))
     except (RuntimeError, IndexError) as error:  # a custom network may raise anything
         if isinstance(model, Transformer):
             raise
-        return {**row, "error": f"{type(error).__name__}: {error}"}
+        return LengthResult(split=split, context=context_length, error=f"{type(error).__name__}: {error}")
     seconds = time.perf_counter() - started
-    return {
-        **row,
-        **summarize_evaluation(evaluation, task.spec.metric),
-        "seconds_per_1000_tokens": 1000 * seconds / len(encoded.tokens),
-    }
+    return LengthResult.model_validate(
+        {
+            "split": split,
+            "context": context_length,
+            **summarize_evaluation(evaluation, task.spec.metric),
+            "seconds_per_1000_tokens": 1000 * seconds / len(encoded.tokens),
+        }
+    )
 
 
 def measure_costs_at_lengths(
     model: config_model.ModelConfig, vocab_size: int, num_classes: int | None, context_lengths: tuple[int, ...]
-) -> list[dict[str, Any]]:
+) -> list[LengthCost]:
     """Return time and activation memory of the layers, forward and backward, for the same number of tokens per length.
 
     The output layer is excluded: its cost per token does not depend on the length. Memory is the size of the
@@ -77,11 +79,11 @@ def measure_costs_at_lengths(
         saved_bytes = _measure_saved_activation_bytes(network, ids)
         seconds = min(_time_forward_backward(network, ids) for _ in range(NUM_COST_REPEATS))
         rows.append(
-            {
-                "context": length,
-                "seconds_per_1000_tokens": 1000 * seconds / ids.numel(),
-                "bytes_per_token": saved_bytes / ids.numel(),
-            }
+            LengthCost(
+                context=length,
+                seconds_per_1000_tokens=1000 * seconds / ids.numel(),
+                bytes_per_token=saved_bytes / ids.numel(),
+            )
         )
     return rows
 

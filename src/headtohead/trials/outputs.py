@@ -13,13 +13,13 @@ import torch
 from safetensors.numpy import save as pack
 
 from headtohead import rng
-from headtohead.atomic_io import compute_sha256, write_bytes, write_json
+from headtohead.atomic_io import compute_sha256, write_bytes
 from headtohead.attention_analysis import trial_metrics
 from headtohead.audit import model_audit
 from headtohead.audit.model_checks import initialization
 from headtohead.config.experiment import Trial
+from headtohead.experiment import schemas
 from headtohead.experiment.model_io import SavedModel
-from headtohead.experiment.run_folder import SCHEMA_VERSION
 from headtohead.generation.generate import sample_continuation_ids
 from headtohead.nn.transformer import Transformer
 from headtohead.pretrained.classifier import EncoderClassifier
@@ -75,7 +75,7 @@ def _write_audits(
             pad_id=dataset.tokenizer.pad_id,
         ),
     ]
-    write_json(folder / "audits.json", {"schema": SCHEMA_VERSION, "audits": [result.to_dict() for result in results]})
+    schemas.write_record(folder / "audits.json", schemas.AuditsFile(audits=results))
 
 
 def _write_probes(
@@ -93,9 +93,9 @@ def _write_probes(
             ids = sample_continuation_ids(
                 model, tokenizer.encode(prompt), SAMPLE_MAX_NEW_TOKENS, seed=seed, stop_token_id=tokenizer.eos_id
             )
-            samples.append({"prompt": prompt, "text": tokenizer.decode(ids)})
+            samples.append(schemas.SampleRecord(prompt=prompt, text=tokenizer.decode(ids)))
     sentences = {name: task.score_sentence(saved_model, text) for name, text in trial.probe.sentences.items()}
-    write_json(folder / "probes.json", {"samples": samples, "sentences": sentences})
+    schemas.write_record(folder / "probes.json", schemas.ProbesFile(samples=samples, sentences=sentences))
     texts = [*trial.probe.sentences.values(), *trial.probe.prompts]
     if texts and isinstance(model, Transformer):
         _write_attention_maps(trial, dataset, model, get_initial_model, texts[0], folder)
@@ -112,7 +112,8 @@ def _write_attention_maps(
             for layer, weights in enumerate(network(torch.tensor([ids]), output_attentions=True).attentions or ()):
                 arrays[f"{stage}.{layer}"] = weights[0].to(torch.float32).numpy()
     write_bytes(folder / "maps.safetensors", pack(arrays))
-    write_json(folder / "maps.json", {"text": text, "tokens": [dataset.tokenizer.id_to_token(i) for i in ids]})
+    tokens = [dataset.tokenizer.id_to_token(i) for i in ids]
+    schemas.write_record(folder / "maps.json", schemas.AttentionMapsFile(text=text, tokens=tokens))
 
 
 def _write_head_measures(task: Task, trial: Trial, dataset: Dataset, model: Transformer, folder: Path) -> None:
@@ -129,19 +130,23 @@ def _write_length_generalization(task: Task, trial: Trial, dataset: Dataset, mod
     contexts, cost_contexts = trial.probe.contexts, trial.probe.costs if trial.seed == 0 else ()
     if not contexts and not cost_contexts:
         return
-    lengths = {
-        "schema": SCHEMA_VERSION,
-        "contexts": length_generalization.evaluate_at_lengths(model, task, dataset, contexts),
-        "costs": length_generalization.measure_costs_at_lengths(
+    lengths = schemas.LengthGeneralizationFile(
+        contexts=length_generalization.evaluate_at_lengths(model, task, dataset, contexts),
+        costs=length_generalization.measure_costs_at_lengths(
             trial.model, dataset.tokenizer.vocab_size, dataset.num_classes, cost_contexts
         ),
-    }
-    write_json(folder / "lengths.json", lengths)
+    )
+    schemas.write_record(folder / "lengths.json", lengths)
 
 
 def build_result(
-    trial: Trial, folder: Path, training_result: TrainingResult, evaluations: dict[str, Evaluation], seconds: float
-) -> dict[str, Any]:
+    trial: Trial,
+    folder: Path,
+    training_result: TrainingResult,
+    evaluations: dict[str, Evaluation],
+    seconds: float,
+    task_result: dict[str, float],
+) -> schemas.ResultFile:
     """Return the content of result.json: scores, training summary and the checksum of every file in the folder."""
     metric = trial.spec.metric
     files = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("."))
@@ -152,16 +157,19 @@ def build_result(
         and not p.relative_to(folder).parts[0].startswith(("checkpoint-", "best-"))
         and p.name not in ("result.json", "failure.json")
     }
-    return {
-        "schema": SCHEMA_VERSION,
-        "variant": trial.variant,
-        "seed": trial.seed,
-        "metric": metric,
-        "scores": {name: summarize_evaluation(evaluation, metric) for name, evaluation in evaluations.items()},
-        "trained": {k: (None if v != v else v) for k, v in asdict(training_result).items()},
-        "trial_seconds": round(seconds, 3),
-        "sha256": checksums,
-    }
+    training = {name: None if value != value else value for name, value in asdict(training_result).items()}
+    return schemas.ResultFile.model_validate(
+        {
+            "variant": trial.variant,
+            "seed": trial.seed,
+            "metric": metric,
+            "scores": {name: summarize_evaluation(evaluation, metric) for name, evaluation in evaluations.items()},
+            "training": {**training, "resharded": list(training_result.resharded)},
+            "trial_seconds": round(seconds, 3),
+            "sha256": checksums,
+            **task_result,
+        }
+    )
 
 
 def remove_checkpoints(folder: Path) -> None:

@@ -7,15 +7,14 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from headtohead.atomic_io import read_json_object, verify_checksum, write_json
+from headtohead.atomic_io import verify_checksum
 from headtohead.config.experiment import Trial
 from headtohead.errors import RunFolderError
-from headtohead.experiment import model_io
-from headtohead.experiment.run_folder import SCHEMA_VERSION, compute_run_identity
+from headtohead.experiment import model_io, schemas
+from headtohead.experiment.run_folder import compute_run_identity
 from headtohead.experiment.versions import collect_versions
 from headtohead.model_cost import ModelCost, compute_model_cost
 from headtohead.nn.init import compute_tensor_hashes
@@ -39,11 +38,11 @@ def run_trial(
     on_progress: Callable[[TrainingProgress], None] = lambda progress: None,
     ranks: SingleProcess = SINGLE_PROCESS,
     model_size: ModelCost | None = None,
-) -> dict[str, Any]:
+) -> schemas.ResultFile | None:
     """Train, evaluate and save one trial in its folder, from its last checkpoint if there is one.
 
     Returns the content of result.json. If several processes train together, only the main process writes files; the
-    others return an empty dict.
+    others return None.
     """
     for file in trial.use:
         registry.load_part_file(file)
@@ -54,7 +53,7 @@ def run_trial(
     training_result = training.run()
     evaluations = evaluate_splits(trial, dataset, model, placement, training.evaluations, ranks)
     if not ranks.is_main_process:
-        return {}
+        return None
     outputs.write_scores(folder, evaluations)
     task_result = task.write_outputs(trial, dataset, model, folder)
     if not trial.choosing:
@@ -62,8 +61,8 @@ def run_trial(
         outputs.write_analyses(task, trial, dataset, model, get_initial_model, folder)
         model_io.save(folder, model, dataset.tokenizer, trial, dataset.label_names)
     seconds = time.perf_counter() - started
-    result = outputs.build_result(trial, folder, training_result, evaluations, seconds) | task_result
-    write_json(folder / "result.json", result, fsync=True, with_checksum=True)
+    result = outputs.build_result(trial, folder, training_result, evaluations, seconds, task_result)
+    schemas.write_record(folder / "result.json", result, fsync=True, with_checksum=True)
     outputs.remove_checkpoints(folder)
     return result
 
@@ -118,20 +117,19 @@ def build_training(
     if ranks.is_main_process and (folder / "start.json").is_file():
         verify_checksum(folder / "start.json", f"remove {folder} to start the trial anew")
     elif ranks.is_main_process:
-        start = {
-            "schema": SCHEMA_VERSION,
-            "tensors": compute_tensor_hashes(model),
-            "schedule": batches.digest(training.total_steps),
-            "steps": training.total_steps,
-            "steps_per_epoch": batches.steps_per_epoch,
-            "vocabulary": dataset.tokenizer.vocab_size,
-            "classes": dataset.num_classes,
+        start = schemas.StartFile(
+            tensor_hashes=compute_tensor_hashes(model),
+            schedule_digest=batches.digest(training.total_steps),
+            steps=training.total_steps,
+            steps_per_epoch=batches.steps_per_epoch,
+            vocab_size=dataset.tokenizer.vocab_size,
+            num_classes=dataset.num_classes,
             **asdict(model_size or compute_model_size(trial, dataset)),
-            "device": device.type,
-            "breaks": sorted(model.violates) if isinstance(model, Transformer) else [],
-            "versions": collect_versions(),
-        }
-        write_json(folder / "start.json", start, with_checksum=True)
+            device=device.type,
+            violates=sorted(model.violates) if isinstance(model, Transformer) else [],
+            versions=collect_versions(),
+        )
+        schemas.write_record(folder / "start.json", start, with_checksum=True)
     model.to(device)
     return model, training
 
@@ -153,13 +151,12 @@ def _claim_run_folder(trial: Trial, dataset: Dataset, folder: Path) -> None:
     path = folder / "trial.json"
     if path.is_file():
         verify_checksum(path, f"remove {folder} to start the trial anew")
-        existing = read_json_object(path).get("identity")
+        existing = schemas.read_record(path, schemas.TrialFile).identity
         if existing != identity:
             raise RunFolderError(f"{folder}: holds a run of a different trial ({existing}, this is {identity})")
     else:
-        settings = trial.model_dump(mode="json")
-        record = {"schema": SCHEMA_VERSION, "identity": identity, "corpus": dataset.corpus.digest, "trial": settings}
-        write_json(path, record, with_checksum=True)
+        record = schemas.TrialFile(identity=identity, corpus_digest=dataset.corpus.digest, trial=trial)
+        schemas.write_record(path, record, with_checksum=True)
     (folder / "failure.json").unlink(missing_ok=True)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
+from pydantic import ConfigDict
 
 from headtohead.errors import ScoresError
 
@@ -27,6 +28,7 @@ RESAMPLE_BATCH_SIZE = 500
 class BootstrapEstimate:
     """A mean over documents, or a difference of two means, and its percentile interval."""
 
+    __pydantic_config__ = ConfigDict(strict=False)  # strict would refuse objects read from JSON
     value: float
     interval: tuple[float, float]
     positive_share: float

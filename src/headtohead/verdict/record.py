@@ -5,16 +5,37 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal
 
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter, WithJsonSchema
+
+from headtohead.dict_access import DictAccess
 from headtohead.verdict.rule import MetricName, VerdictOutcome
 
+
+def _read_number(value: object) -> object:
+    return math.nan if value is None else value
+
+
+def _write_number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+NullableFloat = Annotated[
+    float,
+    Field(allow_inf_nan=True),
+    BeforeValidator(_read_number),
+    PlainSerializer(_write_number, when_used="json"),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "null"}]}),
+]
+"""NaN in memory where a number is unknown or unbounded, null in JSON"""
+NullableInterval = Annotated[tuple[NullableFloat, NullableFloat], Field(strict=False)]
 Interval = tuple[float, float]
 NoiseSource = Literal["seeds", "examples", "unknown"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verdict(DictAccess):
     """The verdict on one variant, with the numbers behind it.
 
     `effect`, the intervals and `min_detectable_effect` are variant minus baseline in the displayed unit of the metric:
@@ -27,48 +48,38 @@ class Verdict:
     sufficient. `reason` says why there is no verdict, or how to settle an open one.
     """
 
+    __pydantic_config__ = ConfigDict(strict=False)  # strict would refuse objects read from JSON
     variant: str
     outcome: VerdictOutcome
     metric: MetricName
-    equivalence_margin: float
-    baseline_mean: float
-    variant_mean: float
-    effect: float
+    equivalence_margin: NullableFloat
+    baseline_mean: NullableFloat
+    variant_mean: NullableFloat
+    effect: NullableFloat
     is_better: bool
-    interval: Interval
-    seed_interval: Interval
-    equivalence_interval: Interval
+    interval: NullableInterval
+    seed_interval: NullableInterval
+    equivalence_interval: NullableInterval
     confidence: float
     adjusted_confidence: float
     seeds: int
     examples: int
     dominant_noise_source: NoiseSource
-    min_detectable_effect: float
+    min_detectable_effect: NullableFloat
     additional_seeds: int | None
     additional_examples: int | None
     summary: str
     reason: str = ""
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, Any]:
         """Return JSON values; NaN and infinities become None."""
-        return {name: _to_json_value(value) for name, value in vars(self).items()}
+        row: dict[str, Any] = _VERDICT_ADAPTER.dump_python(self, mode="json")
+        return row
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Verdict:
         """Return the verdict from the result of `to_dict`."""
-        may_be_none = {"additional_seeds", "additional_examples"}
-        return cls(**{name: value if name in may_be_none else _from_json_value(value) for name, value in row.items()})
+        return _VERDICT_ADAPTER.validate_python(row)
 
 
-def _from_json_value(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(_from_json_value(item) for item in value)
-    return math.nan if value is None else value
-
-
-def _to_json_value(value: object) -> object:
-    if isinstance(value, tuple):
-        return [_to_json_value(item) for item in cast("tuple[object, ...]", value)]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+_VERDICT_ADAPTER = TypeAdapter(Verdict)

@@ -19,7 +19,7 @@ def main(experiment_folder: Path, num_seeds: int | None) -> None:
     from headtohead.runner import run_search
 
     runs = open_runs(experiment_folder)
-    experiment, command = runs.experiment, list(runs.about["command"])
+    experiment, command = runs.experiment, list(runs.metadata.command)
     for file in experiment.use:
         registry.load_part_file(file)
     if num_seeds is not None:

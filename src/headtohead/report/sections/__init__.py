@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headtohead.experiment.findings_view import Findings
+from headtohead.experiment.schemas import Findings
 from headtohead.presentation.chart import Chart
 from headtohead.presentation.section import Section
 from headtohead.presentation.table import Table

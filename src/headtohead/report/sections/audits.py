@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 
-from headtohead.experiment.findings_view import Findings
+from headtohead.audit.result import CheckResult
+from headtohead.experiment.schemas import Findings
 from headtohead.presentation import number_format
 from headtohead.presentation.section import HtmlBlock, Section, make_table_blocks
 from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
@@ -23,11 +24,10 @@ AUDIT_COLUMNS = (
     Column("observation", "observation"),
     Column("interpretation", "interpretation"),
 )
-AuditRow = dict[str, Any]
 
 
 def build_audits_section(context: ReportContext) -> Section | None:
-    audits = context.findings.get("audits") or {}
+    audits = context.findings.audits
     if not any(audits.values()):
         return None
     block = _make_audits_block({name: f"{name}: " for name in audits}, audits, build_audits_table(context.findings))
@@ -36,7 +36,7 @@ def build_audits_section(context: ReportContext) -> Section | None:
 
 def build_data_section(context: ReportContext) -> Section | None:
     findings = context.findings
-    audits = findings.get("data_audits") or []
+    audits = findings.data_audits
     tables = build_corpus_table(findings), build_attribution_table(findings), build_simple_baselines_table(findings)
     blocks = make_table_blocks(*tables)
     if audits:
@@ -50,11 +50,11 @@ def build_failures_section(context: ReportContext) -> Section | None:
     return Section("failures", "Trials without a result", blocks) if blocks else None
 
 
-def _make_audits_block(labels: dict[str, str], audits: dict[str, list[AuditRow]], table: Table) -> HtmlBlock:
+def _make_audits_block(labels: dict[str, str], audits: Mapping[str, list[CheckResult]], table: Table) -> HtmlBlock:
     """Return failed audits in full, then one folded table per variant; elsewhere, one table."""
     failed, groups = [], []
     for name, rows in audits.items():
-        failed += [{**row, "variant": "" if name == "data" else name} for row in rows if row["passed"] is False]
+        failed += [{**asdict(row), "variant": "" if name == "data" else name} for row in rows if row.passed is False]
         counts = Counter(map(get_audit_status, rows))
         summary = ", ".join(
             f"{counts[status]} {PLURAL_STATUSES.get(status, status) if counts[status] > 1 else status}"
@@ -64,44 +64,40 @@ def _make_audits_block(labels: dict[str, str], audits: dict[str, list[AuditRow]]
         if rows:
             group = make_table(f"audits-{name}", "Audits", f"Audits: {name}.", AUDIT_COLUMNS, make_audit_rows(rows))
             groups.append({"summary": labels[name] + summary, "table": group})
-    failed.sort(key=lambda row: not row.get("is_blocking", True))
+    failed.sort(key=lambda row: not row["is_blocking"])
     return HtmlBlock("audits", {"failed": failed, "groups": groups}, [table])
 
 
-def make_audit_rows(audits: Iterable[AuditRow]) -> list[list[Cell]]:
+def make_audit_rows(audits: Iterable[CheckResult]) -> list[list[Cell]]:
     """Return failed audits first and those that do not apply last."""
     order = {False: 0, True: 1, None: 2}
     rows = []
-    for audit in sorted(audits, key=lambda audit: (order[audit["passed"]], not audit.get("is_blocking", True))):
-        details = [make_text_cell(audit.get(key) or "") for key in ("procedure", "observation", "interpretation")]
-        rows.append([make_text_cell(audit["name"]), Cell(get_audit_status(audit), audit["passed"]), *details])
+    for audit in sorted(audits, key=lambda audit: (order[audit.passed], not audit.is_blocking)):
+        details = [make_text_cell(text) for text in (audit.procedure, audit.observation, audit.interpretation)]
+        rows.append([make_text_cell(audit.name), Cell(get_audit_status(audit), audit.passed), *details])
     return rows
 
 
-def get_audit_status(audit: AuditRow) -> str:
+def get_audit_status(audit: CheckResult) -> str:
     """Return passed, failed, does not apply, or note: a failed audit that does not withhold a verdict."""
-    if audit["passed"] is False and not audit.get("is_blocking", True):
+    if audit.passed is False and not audit.is_blocking:
         return "note"
-    return AUDIT_STATUS_LABELS[audit["passed"]]
+    return AUDIT_STATUS_LABELS[audit.passed]
 
 
 def build_audits_table(findings: Findings) -> Table:
-    rows = [
-        [make_text_cell(name), *row]
-        for name, audits in (findings.get("audits") or {}).items()
-        for row in make_audit_rows(audits)
-    ]
+    rows = [[make_text_cell(name), *row] for name, audits in findings.audits.items() for row in make_audit_rows(audits)]
     rows.sort(key=lambda row: row[2].text not in ("failed", "note"))
     return make_table("audits", "Audits of the models", "", (Column("variant", "variant"), *AUDIT_COLUMNS), rows)
 
 
 def build_data_audits_table(findings: Findings) -> Table:
-    rows = make_audit_rows(findings.get("data_audits") or [])
+    rows = make_audit_rows(findings.data_audits)
     return make_table("data_audits", "Audits of the data", "Leakage and suspicious rows.", AUDIT_COLUMNS, rows)
 
 
 def build_corpus_table(findings: Findings) -> Table:
-    corpus = findings.get("corpus") or {}
+    corpus = findings.corpus
     columns = [
         Column("split", "split"),
         Column("rows", "rows", True),
@@ -109,18 +105,18 @@ def build_corpus_table(findings: Findings) -> Table:
         Column("unknown", "unknown tokens", True),
     ]
     rows = []
-    for split, sizes in (corpus.get("splits") or {}).items():
-        counts = [Cell(number_format.format_count(sizes.get(key)), sizes.get(key)) for key in ("rows", "tokens")]
-        unknown = Cell(number_format.format_percentage(sizes.get("unknown")), sizes.get("unknown"))
+    for split, sizes in (corpus.splits if corpus else {}).items():
+        counts = [Cell(number_format.format_count(count), count) for count in (sizes.rows, sizes.tokens)]
+        unknown = Cell(number_format.format_percentage(sizes.unknown), sizes.unknown)
         rows.append([make_text_cell(split), *counts, unknown])
-    caption = f"Source: {str(corpus.get('origin') or 'unknown').rstrip('.')}."
+    caption = f"Source: {(corpus.origin if corpus else 'unknown').rstrip('.')}."
     return make_table("corpus", "Corpus", caption, columns, rows)
 
 
 def build_failures_table(findings: Findings) -> Table:
     columns = [Column("variant", "variant"), Column("seed", "seed", True), Column("message", "error")]
     rows = [
-        [make_text_cell(failure[key]) for key in ("variant", "seed", "message")]
-        for failure in findings.get("failures") or []
+        [make_text_cell(value) for value in (failure.variant, failure.seed, failure.message)]
+        for failure in findings.failures
     ]
     return make_table("failures", "Trials without a result", "Excluded from all statistics.", columns, rows)

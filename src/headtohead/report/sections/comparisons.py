@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from headtohead.experiment import findings_view
-from headtohead.experiment.findings_view import Findings
+from headtohead.experiment.schemas import ComparisonFindings, Findings
 from headtohead.presentation.chart import Chart
 from headtohead.presentation.section import Block, BulletList, Figure, Paragraph, Section, Subheading, TableBlock
 from headtohead.presentation.table import Column, Table, make_table, make_text_cell
@@ -15,9 +14,9 @@ from headtohead.report.forest import build_forest_plot
 from headtohead.report.sections.verdicts import make_effect_cells
 
 
-def list_judged_comparisons(findings: Findings) -> list[dict[str, Any]]:
+def list_judged_comparisons(findings: Findings) -> list[ComparisonFindings]:
     """Return the comparisons that have a verdict."""
-    return [comparison for comparison in findings.get("comparisons") or [] if comparison.get("verdicts")]
+    return [comparison for comparison in findings.comparisons if comparison.verdicts]
 
 
 def build_comparisons_section(context: ReportContext) -> Section | None:
@@ -27,13 +26,11 @@ def build_comparisons_section(context: ReportContext) -> Section | None:
         return None
     blocks: list[Block] = []
     for comparison, chart in zip(comparisons, build_comparison_charts(findings), strict=True):
-        blocks.append(Subheading(comparison["title"]))
-        if comparison.get("says"):
-            blocks.append(Paragraph(comparison["says"]))
-        caption = (
-            f"Change relative to {comparison['baseline']}, with its 95 % interval. Shaded: within {context.margin}."
-        )
-        blocks += [Figure(chart, caption), BulletList([row["summary"] for row in comparison["verdicts"]])]
+        blocks.append(Subheading(comparison.title))
+        if comparison.says:
+            blocks.append(Paragraph(comparison.says))
+        caption = f"Change relative to {comparison.baseline}, with its 95 % interval. Shaded: within {context.margin}."
+        blocks += [Figure(chart, caption), BulletList([row.summary for row in comparison.verdicts])]
     blocks.append(TableBlock(build_comparison_table(findings), summary="All numbers of these comparisons"))
     return Section("comparisons", "Comparisons between variants", blocks, "Comparisons")
 
@@ -43,9 +40,9 @@ def build_comparison_charts(findings: Findings) -> list[Chart]:
     metric, margin = findings_view.get_metric(findings), findings_view.get_equivalence_margin(findings)
     charts = []
     for index, comparison in enumerate(list_judged_comparisons(findings)):
-        chart = build_forest_plot(comparison["verdicts"], metric, margin)
-        title = f"{comparison['title']}: change in {metric} relative to {comparison['baseline']}"
-        alt_text = f"{comparison['title']}. {chart.alt_text}"
+        chart = build_forest_plot(comparison.verdicts, metric, margin)
+        title = f"{comparison.title}: change in {metric} relative to {comparison.baseline}"
+        alt_text = f"{comparison.title}. {chart.alt_text}"
         charts.append(replace(chart, name=f"comparison-{index + 1}", title=title, alt_text=alt_text))
     return charts
 
@@ -63,11 +60,11 @@ def build_comparison_table(findings: Findings) -> Table:
     ]
     rows = [
         [
-            *map(make_text_cell, (comparison["title"], row["variant"], comparison["baseline"], row["outcome"])),
+            *map(make_text_cell, (comparison.title, row.variant, comparison.baseline, row.outcome)),
             *make_effect_cells(row, metric, with_means=False),
         ]
         for comparison in list_judged_comparisons(findings)
-        for row in comparison["verdicts"]
+        for row in comparison.verdicts
     ]
-    said = [f"{one['title']}: {one['says']}" for one in list_judged_comparisons(findings) if one.get("says")]
+    said = [f"{one.title}: {one.says}" for one in list_judged_comparisons(findings) if one.says]
     return make_table("comparisons", "Comparisons between variants", "; ".join(said), columns, rows)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from headtohead.experiment import findings_view
-from headtohead.experiment.findings_view import Findings
+from headtohead.experiment.schemas import Findings
+from headtohead.experiment.seed_average import average_over_seeds
 from headtohead.presentation import number_format
 from headtohead.presentation.html import CLOSING_PUNCTUATION
 from headtohead.presentation.section import HtmlBlock, Section, make_table_blocks
@@ -30,11 +31,11 @@ def _add_shares(table: Table) -> dict[str, Any]:
 
 def build_confusion_tables(findings: Findings) -> list[Table]:
     """Return one table per variant: a row for each true class, a column for each prediction."""
-    confusion = findings.get("confusion") or {}
-    labels = [str(label) for label in confusion.get("labels") or []]
+    confusion = findings.confusion
+    labels = confusion.labels if confusion else []
     columns = [Column("true", "true class"), *(Column(label, f"predicted {label}", True) for label in labels)]
     tables = []
-    for name, matrix in (confusion.get("matrices") or {}).items():
+    for name, matrix in (confusion.matrices if confusion else {}).items():
         rows = []
         for label, counts in zip(labels, matrix, strict=True):
             total = sum(counts) or 1
@@ -47,16 +48,20 @@ def build_confusion_tables(findings: Findings) -> list[Table]:
 
 def build_samples_section(context: ReportContext) -> Section | None:
     """Return the samples of every variant by prompt, first seed first."""
-    samples = context.findings.get("samples") or {}
-    prompts = dict.fromkeys(sample["prompt"] for rows in samples.values() for sample in rows)
+    samples = context.findings.samples
+    prompts = dict.fromkeys(sample.prompt for rows in samples.values() for sample in rows)
     groups = []
     for prompt in prompts:
         columns = []
         for name in context.variant_names:
             texts = [
-                {**sample, "separator": "" if sample["text"].startswith((*CLOSING_PUNCTUATION, " ")) else " "}
+                {
+                    "text": sample.text,
+                    "seed": sample.seed,
+                    "separator": "" if sample.text.startswith((*CLOSING_PUNCTUATION, " ")) else " ",
+                }
                 for sample in samples.get(name, [])
-                if sample["prompt"] == prompt
+                if sample.prompt == prompt
             ]
             if texts:
                 columns.append({"variant": name, "first": texts[0], "others": texts[1:]})
@@ -70,8 +75,8 @@ def build_probe_sentences_section(context: ReportContext) -> Section | None:
 
 
 def build_probe_sentences_table(findings: Findings) -> Table:
-    scores = findings.get("sentences") or {}
-    texts = (findings_view.get_experiment(findings).get("probe") or {}).get("sentences") or {}
+    scores = findings.sentences
+    texts = findings.experiment.probe.sentences if findings.experiment else {}
     columns = [
         Column("sentence", "sentence"),
         Column("text", "text"),
@@ -94,7 +99,7 @@ def build_probe_sentences_table(findings: Findings) -> Table:
 
 def _make_probe_cell(scores: list[Any]) -> Cell:
     if scores and all(number_format.is_finite_number(score) for score in scores):
-        mean = findings_view.average_over_seeds("perplexity", scores)
+        mean = average_over_seeds("perplexity", scores)
         ends = number_format.format_score_interval("perplexity", [min(scores), max(scores)])
         return Cell(number_format.format_perplexity(mean) + (f" ({ends})" if len(scores) > 1 else ""), mean)
     confidences: dict[str, list[float]] = {}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from headtohead.config.experiment import BASELINE
 from headtohead.experiment import findings_view
-from headtohead.experiment.findings_view import Findings
+from headtohead.experiment.schemas import Findings, PairingRecord
 from headtohead.presentation import number_format
 from headtohead.presentation.section import Paragraph, Section, make_table_blocks
 from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
@@ -23,7 +24,7 @@ COST_FORMATTERS: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 def build_settings_section(context: ReportContext) -> Section | None:
     blocks = make_table_blocks(build_changed_settings_table(context.findings))
-    flagged = [name for name, pair in _list_pairs(context.findings) if pair.get("flag")]
+    flagged = [name for name, pair in _list_pairs(context.findings) if pair.changes_multiple_settings]
     warnings = [
         Paragraph("the effect cannot be attributed to one of them.", "warning", f"{name} changes several settings:")
         for name in flagged
@@ -41,17 +42,17 @@ def build_pairing_section(context: ReportContext) -> Section | None:
     return Section("pairing", "Proof of pairing", blocks, "Pairing") if blocks else None
 
 
-def _list_pairs(findings: Findings) -> list[tuple[str, dict[str, Any]]]:
-    return list((findings.get("pairing") or {}).items())
+def _list_pairs(findings: Findings) -> list[tuple[str, PairingRecord]]:
+    return list(findings.pairing.items())
 
 
 def list_unpaired_variants(findings: Findings) -> list[str]:
     return [name for name, pair in _list_pairs(findings) if not is_paired(pair)]
 
 
-def is_paired(pair: dict[str, Any]) -> bool:
+def is_paired(pair: PairingRecord) -> bool:
     """Return whether every shared tensor was equal at step 0 and the batches were the same."""
-    return pair.get("shared") is not None and pair.get("shared") == pair.get("equal") and bool(pair.get("schedule"))
+    return pair.shared_tensors is not None and pair.shared_tensors == pair.equal_tensors and bool(pair.same_batches)
 
 
 def build_changed_settings_table(findings: Findings) -> Table:
@@ -64,9 +65,9 @@ def build_changed_settings_table(findings: Findings) -> Table:
     ]
     rows = []
     for name, pair in _list_pairs(findings):
-        flag = "changes several settings" if pair.get("flag") else ""
-        for setting, value in (pair.get("settings") or {}).items():
-            before = number_format.format_setting(findings_view.get_baseline_setting(findings, setting))
+        flag = "changes several settings" if pair.changes_multiple_settings else ""
+        for setting, value in pair.settings.items():
+            before = number_format.format_setting(findings_view.get_baseline_setting(findings.experiment, setting))
             rows.append([*map(make_text_cell, (name, setting, before, number_format.format_setting(value), flag))])
     if not any(row[-1].text for row in rows):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
@@ -77,22 +78,21 @@ def build_cost_table(findings: Findings) -> Table:
     """Return the costs of the baseline and of each variant, with the ratio to the baseline."""
     columns = [Column("variant", "variant")]
     pairs = _list_pairs(findings)
-    keys = [key for key in COST_FORMATTERS if any(key in pair for _, pair in pairs)]
+    keys = [key for key in COST_FORMATTERS if any(getattr(pair, key) for _, pair in pairs)]
     for key in keys:
         columns += [Column(key, COST_FORMATTERS[key][0], True), Column(f"{key}_ratio", "ratio", True, is_optional=True)]
     rows: list[list[Cell]] = []
     if pairs:
-        name = findings_view.get_baseline_name(findings)
-        rows.append([make_text_cell(name), *_make_cost_cells(pairs[0][1], keys, is_baseline=True)])
+        rows.append([make_text_cell(BASELINE), *_make_cost_cells(pairs[0][1], keys, is_baseline=True)])
     rows += [[make_text_cell(name), *_make_cost_cells(pair, keys, is_baseline=False)] for name, pair in pairs]
     caption = "Time and memory are medians over runs. Ratios are relative to the baseline."
     return make_table("cost", "Cost", caption, columns, rows)
 
 
-def _make_cost_cells(pair: dict[str, Any], cost_keys: Iterable[str], *, is_baseline: bool) -> list[Cell]:
+def _make_cost_cells(pair: PairingRecord, cost_keys: Iterable[str], *, is_baseline: bool) -> list[Cell]:
     cells = []
     for key in cost_keys:
-        baseline, variant = pair.get(key) or [None, None]
+        baseline, variant = getattr(pair, key) or (None, None)
         costs = [baseline, baseline if is_baseline else variant]
         ratio_text = "" if is_baseline else number_format.format_ratio(costs)
         cells += [Cell(COST_FORMATTERS[key][1](costs[1]), costs[1])]
@@ -113,8 +113,8 @@ def build_pairing_table(findings: Findings) -> Table:
         meaning = "paired: the two runs differ only in what the variant changes"
         if not is_paired(pair):
             meaning = "not paired: the two runs differ in more than what the variant changes"
-        counts = [Cell(number_format.format_count(pair.get(key)), pair.get(key)) for key in ("shared", "equal")]
-        same_batches = Cell("yes" if pair.get("schedule") else "no", pair.get("schedule"))
+        counts = [Cell(number_format.format_count(count), count) for count in (pair.shared_tensors, pair.equal_tensors)]
+        same_batches = Cell("yes" if pair.same_batches else "no", pair.same_batches)
         rows.append([make_text_cell(name), *counts, same_batches, make_text_cell(meaning)])
     caption = "Initial weights that variant and baseline share, compared by hash, and the batches of both."
     return make_table("pairing", "Proof of pairing", caption, columns, rows)

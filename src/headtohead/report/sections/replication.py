@@ -32,7 +32,8 @@ def build_axis_section(context: ReportContext) -> Section | None:
     if (chart := build_axis_chart(context.findings)) is not None:
         caption = f"{chart.title}. Line: mean over seeds; band: lowest to highest seed."
         blocks.insert(0, Figure(chart, caption))
-    title = f"By {str((context.findings.get('axis') or {}).get('setting') or '').rpartition('.')[2]}"
+    axis = context.findings.axis
+    title = f"By {axis.setting.rpartition('.')[2] if axis else ''}"
     return Section("axis", title, blocks, title)
 
 

@@ -6,7 +6,7 @@ import json
 import shlex
 from pathlib import Path
 
-from headtohead.experiment.findings_view import Findings
+from headtohead.experiment.schemas import Findings
 from headtohead.presentation.section import Block, Code, Facts, HtmlBlock, Paragraph, Section
 from headtohead.presentation.table import Table, make_text_table
 from headtohead.report.context import ReportContext
@@ -15,17 +15,16 @@ from headtohead.report.context import ReportContext
 def build_reproduction_section(context: ReportContext) -> Section:
     """Return everything needed to repeat the experiment. Always present."""
     findings, experiment = context.findings, context.experiment
-    command = [str(word) for word in findings.get("command") or []]
-    corpus = findings.get("corpus") or {}
-    results = findings.get("results") or {}
-    seeds = {int(seed) for by_split in results.values() for pairs in by_split.values() for seed, _ in pairs}
+    command = findings.command
+    corpus = findings.corpus
+    results = findings.scores
+    seeds = {seed for by_split in results.values() for pairs in by_split.values() for seed, _ in pairs}
     details = {
-        "Experiment": experiment.get("name"),
-        "Experiment hash": findings.get("identity"),
+        "Experiment": experiment.name if experiment else None,
         "Run folder": context.folder.resolve().name if context.folder else None,
         "Seeds": ", ".join(map(str, sorted(seeds))),
-        "Corpus": corpus.get("origin"),
-        "Corpus SHA-256": corpus.get("digest"),
+        "Corpus": corpus.origin if corpus else None,
+        "Corpus SHA-256": corpus.digest if corpus else None,
     }
     blocks: list[Block] = []
     if command:
@@ -33,13 +32,14 @@ def build_reproduction_section(context: ReportContext) -> Section:
     if facts := {name: str(detail) for name, detail in details.items() if detail not in (None, "")}:
         blocks.append(Facts(facts))
     if (versions := build_versions_table(findings)).rows:
-        blocks.append(HtmlBlock("facts", {"facts": findings["versions"]}, [versions]))
+        blocks.append(HtmlBlock("facts", {"facts": findings.versions}, [versions]))
     if experiment:
-        blocks.append(Code(json.dumps(experiment, indent=2, ensure_ascii=False), summary="All settings"))
+        settings = json.dumps(experiment.model_dump(mode="json"), indent=2, ensure_ascii=False)
+        blocks.append(Code(settings, summary="All settings"))
     note = "All numbers are also in findings.json beside the runs, and in this page as JSON."
     blocks.append(Paragraph(note, "notes"))
     return Section("reproduce", "How to reproduce", blocks, "How to reproduce")
 
 
 def build_versions_table(findings: Findings) -> Table:
-    return make_text_table("versions", ("package", "version"), (findings.get("versions") or {}).items(), "Versions")
+    return make_text_table("versions", ("package", "version"), findings.versions.items(), "Versions")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 
 from headtohead.experiment import findings_view
-from headtohead.experiment.findings_view import Findings
+from headtohead.experiment.schemas import Findings
+from headtohead.experiment.seed_average import average_over_seeds
 from headtohead.presentation import number_format
 from headtohead.presentation.section import Block, Figure, Section, TableBlock
 from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
@@ -19,7 +20,7 @@ def build_scores_section(context: ReportContext) -> Section | None:
     if (table := build_scores_table(context.findings)).rows:
         blocks.append(TableBlock(table))
     if (chart := build_paired_score_chart(pairs, context.metric)) is not None:
-        evaluation_sets = ", ".join(dict.fromkeys(pair.text for pair in pairs))
+        evaluation_sets = ", ".join(dict.fromkeys(pair.evaluation_set for pair in pairs))
         note = "A seed fixes initial weights and batches, so each line compares two otherwise equal runs."
         blocks.append(Figure(chart, f"{chart.title}, on {evaluation_sets}. {note}"))
     if (table := build_scores_by_seed_table(context.findings)).rows:
@@ -29,15 +30,15 @@ def build_scores_section(context: ReportContext) -> Section | None:
 
 def _get_scores(findings: Findings, variant: str, split: str) -> dict[int, float]:
     """Return the finite scores by seed."""
-    pairs = (findings.get("results") or {}).get(variant, {}).get(split, [])
-    return {int(seed): score for seed, score in pairs if number_format.is_finite_number(score)}
+    pairs = findings.scores.get(variant, {}).get(split, [])
+    return {seed: score for seed, score in pairs if number_format.is_finite_number(score)}
 
 
 def build_scores_table(findings: Findings) -> Table:
     """Return mean and standard deviation, with variants and evaluation sets oriented for fewer columns."""
     metric = findings_view.get_metric(findings)
-    splits = findings_view.list_splits(findings, "results")
-    variants = [name for name in findings_view.list_variant_names(findings) if name in (findings.get("results") or {})]
+    splits = findings_view.list_score_splits(findings)
+    variants = [name for name in findings_view.list_variant_names(findings) if name in findings.scores]
     cells = {
         (variant, split): _make_score_cell(list(_get_scores(findings, variant, split).values()), metric)
         for variant in variants
@@ -61,7 +62,7 @@ def build_scores_table(findings: Findings) -> Table:
 def _make_score_cell(scores: list[float], metric: str) -> Cell:
     if not scores:
         return Cell(number_format.MISSING_VALUE)
-    mean = findings_view.average_over_seeds(metric, scores)
+    mean = average_over_seeds(metric, scores)
     deviation = statistics.stdev(scores) if len(scores) > 1 else None
     return Cell(number_format.format_score_with_deviation(metric, mean, deviation), mean)
 
@@ -69,18 +70,18 @@ def _make_score_cell(scores: list[float], metric: str) -> Cell:
 def build_scores_by_seed_table(findings: Findings) -> Table:
     metric = findings_view.get_metric(findings)
     unknown = findings_view.get_unknown_token_rates(findings)
-    results = findings.get("results") or {}
-    seeds = sorted({int(seed) for by_split in results.values() for pairs in by_split.values() for seed, _ in pairs})
+    results = findings.scores
+    seeds = sorted({seed for by_split in results.values() for pairs in by_split.values() for seed, _ in pairs})
     columns = [Column("variant", "variant"), Column("split", "evaluation set"), Column("mean", "mean", True)]
     columns += [Column(f"seed {seed}", f"seed {seed}", True) for seed in seeds]
     columns += [Column("unknown", "unknown words", True)] if unknown else []
     rows = []
-    for split in findings_view.list_splits(findings, "results"):
+    for split in findings_view.list_score_splits(findings):
         last = [Cell(number_format.format_percentage(unknown.get(split)), unknown.get(split))] if unknown else []
         for name in findings_view.list_variant_names(findings):
             by_seed = _get_scores(findings, name, split)
             if by_seed:
-                mean = findings_view.average_over_seeds(metric, list(by_seed.values()))
+                mean = average_over_seeds(metric, list(by_seed.values()))
                 scores = [mean, *(by_seed.get(seed) for seed in seeds)]
                 cells = [Cell(number_format.format_score(metric, score), score) for score in scores]
                 rows.append([make_text_cell(name), make_text_cell(split), *cells, *last])

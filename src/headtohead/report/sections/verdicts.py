@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from headtohead.distillation import tables as distillation_tables
 from headtohead.experiment import findings_view
-from headtohead.experiment.findings_view import Findings
+from headtohead.experiment.schemas import Findings
 from headtohead.presentation import number_format, style
-from headtohead.presentation.section import Block, Figure, Paragraph, Section, TableBlock, VerdictList
+from headtohead.presentation.section import Block, Figure, Paragraph, Section, TableBlock, VerdictCard, VerdictList
 from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
 from headtohead.report.context import ReportContext
 from headtohead.report.forest import build_forest_plot
+from headtohead.verdict.record import Verdict
 
 MAX_PROMINENT_VERDICTS = 4
 """with more verdicts, the forest plot comes first"""
@@ -22,13 +22,13 @@ MAX_UNFOLDED_ROWS = 8
 def build_verdicts_section(context: ReportContext) -> Section:
     """Return cards, the forest plot and the numbers behind them. Always present."""
     findings, metric = context.findings, context.metric
-    rows = [prepare_verdict(row, metric) for row in findings_view.get_verdicts(findings)]
+    rows = [prepare_verdict(row, metric) for row in findings.verdicts]
     is_secondary = bool(distillation_tables.build_headline_verdicts(findings))
     blocks: list[Block] = [VerdictList(rows)]
     if rows:
         margin = findings_view.get_equivalence_margin(findings)
         forest = Figure(
-            build_forest_plot(rows, metric, margin),
+            build_forest_plot(findings.verdicts, metric, margin),
             "Marks: change relative to the baseline. Thin lines: the simultaneous 95 % interval that decides the "
             "verdict, for new seeds and new text of this kind. Thick lines: the interval over seeds alone, on this "
             f"test set. Shaded: within {context.margin}, no practical difference.",
@@ -44,24 +44,27 @@ def build_verdicts_section(context: ReportContext) -> Section:
         blocks.append(TableBlock(table, summary="All numbers behind the verdicts"))
     if (table := build_secondary_results_table(findings)).rows:
         blocks.append(TableBlock(table, summary=table.title, is_open=len(table.rows) <= MAX_UNFOLDED_ROWS))
-    blocks += [Paragraph(text, "about") for text in split_paragraphs(str(context.experiment.get("about") or ""))]
+    blocks += [
+        Paragraph(text, "about") for text in split_paragraphs(context.experiment.about if context.experiment else "")
+    ]
     title = "By perplexity" if is_secondary else "Verdict" if len(rows) == 1 else "Verdicts"
     count = summarize_verdicts(findings) if len(rows) > 1 else ""
     return Section("verdicts", title, blocks, count=count, is_headline=True)
 
 
-def prepare_verdict(verdict: dict[str, Any], metric: str) -> dict[str, Any]:
+def prepare_verdict(verdict: Verdict, metric: str) -> VerdictCard:
     """Return a verdict with its symbol and a note on noise and sensitivity."""
     notes = []
-    if verdict.get("dominant_noise_source") in ("seeds", "examples"):
-        notes.append(f"dominant noise source: {verdict['dominant_noise_source']}")
-    if number_format.is_finite_number(verdict.get("min_detectable_effect")):
+    if verdict.dominant_noise_source in ("seeds", "examples"):
+        notes.append(f"dominant noise source: {verdict.dominant_noise_source}")
+    if number_format.is_finite_number(verdict.min_detectable_effect):
         notes.append(f"minimum detectable effect: about {_format_detectable(verdict, metric).removeprefix('±')}")
-    return {**verdict, "sign": style.VERDICT_SYMBOLS.get(verdict["outcome"], "?"), "notes": "; ".join(notes)}
+    sign = style.VERDICT_SYMBOLS.get(verdict.outcome, "?")
+    return VerdictCard(verdict.variant, verdict.outcome, verdict.summary, sign, "; ".join(notes))
 
 
-def _format_detectable(verdict: dict[str, Any], metric: str) -> str:
-    size = verdict.get("min_detectable_effect")
+def _format_detectable(verdict: Verdict, metric: str) -> str:
+    size = verdict.min_detectable_effect
     if not number_format.is_finite_number(size):
         return number_format.MISSING_VALUE
     return number_format.format_margin(metric, float(f"{size:.2g}"))
@@ -69,7 +72,7 @@ def _format_detectable(verdict: dict[str, Any], metric: str) -> str:
 
 def summarize_verdicts(findings: Findings) -> str:
     """Return the number of verdicts of each kind: 1 helped, 2 hurt."""
-    counts = Counter(row["outcome"] for row in findings_view.get_verdicts(findings))
+    counts: Counter[str] = Counter(row.outcome for row in findings.verdicts)
     return ", ".join(f"{counts[word]} {word}" for word in style.VERDICT_SYMBOLS if counts[word])
 
 
@@ -98,40 +101,37 @@ def build_verdicts_table(context: ReportContext) -> Table:
         "and generalizes to new seeds and new text of this kind. The interval over seeds covers this test set only. "
         "Seeds needed: what would probably settle an undecided comparison."
     )
-    rows = [_make_verdict_row(row, context.metric) for row in findings_view.get_verdicts(context.findings)]
+    rows = [_make_verdict_row(row, context.metric) for row in context.findings.verdicts]
     return make_table("verdicts", "Verdicts", caption, columns, rows)
 
 
-def _make_verdict_row(verdict: dict[str, Any], metric: str) -> list[Cell]:
-    seed_interval = verdict.get("seed_interval")
-    decimals = number_format.choose_decimals(metric, verdict.get("interval"))
-    needed = [(verdict.get("additional_seeds"), "seeds"), (verdict.get("additional_examples"), "examples")]
+def _make_verdict_row(verdict: Verdict, metric: str) -> list[Cell]:
+    seed_interval = verdict.seed_interval
+    decimals = number_format.choose_decimals(metric, verdict.interval)
+    needed = [(verdict.additional_seeds, "seeds"), (verdict.additional_examples, "examples")]
     needed_text = " or ".join(f"{number:,} more {kind}" for number, kind in needed if number)
-    noise = verdict.get("dominant_noise_source")
+    noise = verdict.dominant_noise_source
     return [
-        make_text_cell(verdict["variant"]),
-        make_text_cell(verdict["outcome"]),
+        make_text_cell(verdict.variant),
+        make_text_cell(verdict.outcome),
         *make_effect_cells(verdict, metric),
         Cell(number_format.format_effect_interval(metric, seed_interval, decimals), seed_interval),
-        Cell(number_format.format_count(verdict.get("seeds")), verdict.get("seeds")),
-        Cell(number_format.format_count(verdict.get("examples")), verdict.get("examples")),
-        Cell(number_format.MISSING_VALUE if noise in (None, "unknown") else str(noise), noise),
-        Cell(_format_detectable(verdict, metric), verdict.get("min_detectable_effect")),
+        Cell(number_format.format_count(verdict.seeds), verdict.seeds),
+        Cell(number_format.format_count(verdict.examples), verdict.examples),
+        Cell(number_format.MISSING_VALUE if noise == "unknown" else noise, noise),
+        Cell(_format_detectable(verdict, metric), verdict.min_detectable_effect),
         Cell(needed_text or number_format.MISSING_VALUE, needed_text),
     ]
 
 
-def make_effect_cells(row: dict[str, Any], metric: str, *, with_means: bool = True) -> list[Cell]:
+def make_effect_cells(row: Verdict, metric: str, *, with_means: bool = True) -> list[Cell]:
     """Return baseline mean, variant mean, change and 95 % interval of a verdict."""
-    interval = row.get("interval")
+    interval = row.interval
     decimals = number_format.choose_decimals(metric, interval)
-    means = [
-        Cell(number_format.format_score(metric, row.get(key)), row.get(key))
-        for key in ("baseline_mean", "variant_mean")
-    ]
+    means = [Cell(number_format.format_score(metric, mean), mean) for mean in (row.baseline_mean, row.variant_mean)]
     return [
         *(means if with_means else []),
-        Cell(number_format.format_effect(metric, row.get("effect"), decimals), row.get("effect")),
+        Cell(number_format.format_effect(metric, row.effect, decimals), row.effect),
         Cell(number_format.format_effect_interval(metric, interval, decimals), interval),
     ]
 
@@ -150,11 +150,11 @@ def build_secondary_results_table(findings: Findings) -> Table:
     rows = [
         [
             make_text_cell(name),
-            make_text_cell(row["variant"]),
+            make_text_cell(row.variant),
             *make_effect_cells(row, metric),
-            make_text_cell(row["outcome"]),
+            make_text_cell(row.outcome),
         ]
-        for name, verdicts in (findings.get("others") or {}).items()
+        for name, verdicts in findings.other_verdicts.items()
         for row in verdicts
     ]
     caption = "For information only: the verdict uses only the evaluation set that the experiment file names."

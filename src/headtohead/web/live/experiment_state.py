@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from headtohead.atomic_io import read_json
 from headtohead.distillation import tables
 from headtohead.errors import HeadToHeadError
-from headtohead.experiment.schemas import INCONSISTENT_DATA_ERRORS
+from headtohead.experiment.schemas import INCONSISTENT_DATA_ERRORS, Findings
 from headtohead.web import training_process
 from headtohead.web.experiment_folders import find_readable_file, is_inside
 
@@ -320,7 +320,8 @@ def _extract_trial_plan(experiment: Mapping[str, Any]) -> tuple[list[str], int, 
 def read_distillation_verdicts(findings: JsonDict) -> list[JsonDict]:
     """The verdicts of a distillation on summaries; none where the file is not as we write it."""
     try:
-        return tables.build_headline_verdicts(findings)
+        verdicts = tables.build_headline_verdicts(Findings.model_validate(findings))
+        return [asdict(verdict) for verdict in verdicts]
     except INCONSISTENT_DATA_ERRORS:
         return []
 

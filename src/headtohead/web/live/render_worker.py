@@ -9,10 +9,13 @@ from __future__ import annotations
 import os
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headtohead.errors import HeadToHeadError
 from headtohead.json_channel import ChildExitedError, ParentChannel, RequestChannel, RequestFailedError
+
+if TYPE_CHECKING:
+    from headtohead.experiment.schemas import Findings
 
 NICENESS = 10
 IDLE_TIMEOUT_SECONDS = 120.0
@@ -56,23 +59,28 @@ def main() -> None:
 
 
 def _handle_request(request: JsonDict) -> JsonDict:
+    from headtohead.experiment.schemas import Findings
+
     if request["what"] == "curves":
-        return {"chart": _render_learning_curves(request["findings"])}
-    found = _compute_interim_findings(Path(request["folder"])) if request["what"] == "judge" else request["findings"]
-    rows = found.get("verdicts") or []
-    return {"verdicts": rows, "metric": found.get("metric"), "chart": _render_forest_plot(found) if rows else None}
+        return {"chart": _render_learning_curves(Findings.model_validate(request["findings"]))}
+    if request["what"] == "judge":
+        findings = _compute_interim_findings(Path(request["folder"]))
+    else:
+        findings = Findings.model_validate(request["findings"])
+    chart = _render_forest_plot(findings) if findings.verdicts else None
+    return {"verdicts": [row.to_dict() for row in findings.verdicts], "metric": findings.metric, "chart": chart}
 
 
-def _compute_interim_findings(experiment_folder: Path) -> JsonDict:
+def _compute_interim_findings(experiment_folder: Path) -> Findings:
     """What can be said from the trials that are finished."""
     from headtohead.experiment.run_folder import open_runs
-    from headtohead.findings import findings
+    from headtohead.findings import compute
 
     runs = open_runs(experiment_folder)
-    return findings.compute_findings(runs, interim_analyses=findings.list_interim_analyses(runs))
+    return compute.compute_findings(runs, interim_analyses=compute.list_interim_analyses(runs))
 
 
-def _render_learning_curves(findings: JsonDict) -> JsonDict | None:
+def _render_learning_curves(findings: Findings) -> JsonDict | None:
     from headtohead.presentation.html import render_chart
     from headtohead.report.curve_charts import build_learning_curves
 
@@ -80,13 +88,13 @@ def _render_learning_curves(findings: JsonDict) -> JsonDict | None:
     return None if chart is None else render_chart(chart)
 
 
-def _render_forest_plot(findings: JsonDict) -> JsonDict:
+def _render_forest_plot(findings: Findings) -> JsonDict:
     from headtohead.experiment import findings_view
     from headtohead.presentation.html import render_chart
     from headtohead.report.forest import build_forest_plot
 
     drawn = build_forest_plot(
-        findings_view.get_verdicts(findings),
+        findings.verdicts,
         findings_view.get_metric(findings),
         findings_view.get_equivalence_margin(findings),
     )

@@ -1,0 +1,140 @@
+"""The base class of every file in a run folder, and how such a file is read, validated and written.
+
+Anyone may have written or edited a run folder. Each file is validated against its model when it is read, and an invalid
+file is refused with the location of the first error. Inconsistencies between files, which no single model can detect,
+are caught by `report_inconsistent_data`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
+
+from headtohead.atomic_io import read_json_object, read_jsonl, write_json
+from headtohead.dict_access import DictAccess
+from headtohead.errors import RunFolderError, truncate_text
+
+SCHEMA_VERSION: Literal[2] = 2
+RecordT = TypeVar("RecordT")
+NonNegativeInt = Annotated[int, Field(ge=0)]
+Number = int | float
+Interval = Annotated[tuple[float, float], Field(strict=False)]
+"""lower and upper bound"""
+Pair = Annotated[tuple[Number, Number], Field(strict=False)]
+"""the baseline's value and the variant's value"""
+SeedScore = Annotated[tuple[int, float], Field(strict=False)]
+"""seed and score"""
+StepScore = Annotated[tuple[int, float | None], Field(strict=False)]
+"""step and score; null where the score was not finite"""
+MetricName = Literal["perplexity", "accuracy"]
+INCONSISTENT_DATA_ERRORS = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    RecursionError,
+    MemoryError,
+)
+"""exceptions raised when files that are valid one by one contradict each other"""
+MAX_PATH_LENGTH = 200
+SEED_FOLDER_PATTERN = re.compile(r"seed-(0|[1-9]\d{0,17})")
+
+
+class Record(DictAccess, BaseModel):
+    """A JSON object of a run folder: immutable, without type coercion; unknown keys are ignored."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="ignore", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the record as plain JSON values."""
+        return self.model_dump(mode="json")
+
+
+class VersionedRecord(Record):
+    """A file with a schema version."""
+
+    schema_version: Literal[2] = SCHEMA_VERSION
+    """version of the run folder format"""
+
+
+@cache
+def _get_type_adapter(schema: Hashable) -> TypeAdapter[Any]:
+    return TypeAdapter(cast("Any", schema))
+
+
+def read_record(path: Path, schema: type[RecordT]) -> RecordT:
+    """Read a JSON file and validate it against a model."""
+    return validate_record(read_json_object(path), schema, path)
+
+
+def read_record_lines(path: Path, schema: type[RecordT]) -> list[RecordT]:
+    """Read a JSONL file and validate every line against a model."""
+    return validate_record(read_jsonl(path), list[schema], path)  # type: ignore[valid-type]
+
+
+def validate_record(value: object, schema: type[RecordT], path: Path | str) -> RecordT:
+    """Build a model from plain JSON values; raise RunFolderError if they do not match."""
+    check_schema_version(value, path)
+    try:
+        return cast("RecordT", _get_type_adapter(cast("Hashable", schema)).validate_python(value))
+    except ValidationError as error:
+        raise RunFolderError(
+            f"{path} is corrupted or not a run folder file: {_format_validation_error(error)}"
+        ) from None
+
+
+def check_schema_version(value: object, path: Path | str) -> None:
+    """Raise RunFolderError for a file that another version of the package wrote."""
+    if not isinstance(value, dict):
+        return
+    if "schema_version" not in value and "schema" in value:
+        raise RunFolderError(
+            f"{path} was written by Head to Head 0.1 (schema {truncate_text(repr(value['schema']), 20)}), which this "
+            f"version (schema {SCHEMA_VERSION}) cannot read; run the experiment again"
+        )
+    if (version := value.get("schema_version", SCHEMA_VERSION)) != SCHEMA_VERSION:
+        raise RunFolderError(
+            f"{path} has schema version {truncate_text(repr(version), 20)}, and this version of Head to Head reads "
+            f"{SCHEMA_VERSION}; install the version that wrote it, or run the experiment again"
+        )
+
+
+def write_record(path: Path, record: Record, *, fsync: bool = False, with_checksum: bool = False) -> None:
+    """Write a record as JSON, atomically; `with_checksum` adds a checksum of its content."""
+    write_json(path, record.to_json(), fsync=fsync, with_checksum=with_checksum)
+
+
+def _format_validation_error(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    location = ".".join(map(str, first["loc"])) or "the file"
+    more = f"; and {error.error_count() - 1} more" if error.error_count() > 1 else ""
+    return f"{truncate_text(location, 200)}: {first['msg'][:1].lower()}{truncate_text(first['msg'][1:], 200)}{more}"
+
+
+@contextmanager
+def report_inconsistent_data(path: Path) -> Iterator[None]:
+    """Translate exceptions caused by files that contradict each other into RunFolderError."""
+    try:
+        yield
+    except INCONSISTENT_DATA_ERRORS as error:
+        raise RunFolderError(
+            f"{path}: its files contradict each other ({type(error).__name__}: {truncate_text(str(error), 200)}); "
+            "`h2h verify` lists the files that were changed"
+        ) from error
+
+
+def is_safe_relative_path(name: str) -> bool:
+    """Return whether a relative path cannot leave the folder it is resolved in."""
+    path = PurePosixPath(name)
+    is_plain = bool(name) and not path.is_absolute() and ".." not in path.parts and "\0" not in name
+    return is_plain and len(name) <= MAX_PATH_LENGTH

@@ -1,0 +1,201 @@
+"""The files in an experiment's folder that belong to no single run: settings, corpus, teacher, teacher cache."""
+
+from __future__ import annotations
+
+from pydantic import JsonValue
+
+from headtohead.audit.result import CheckResult
+from headtohead.config.experiment import Experiment
+from headtohead.config.model import ModelConfig
+from headtohead.config.training import TrainingConfig
+from headtohead.experiment.schemas.base import NonNegativeInt, Pair, Record, VersionedRecord
+from headtohead.experiment.schemas.run_files import SplitScores, TrainingSummary
+
+
+class ExperimentFile(VersionedRecord):
+    """experiment.json: the resolved experiment"""
+
+    identity: str
+    """hash of everything that results depend on"""
+    experiment: Experiment
+    """resolved settings"""
+    versions: dict[str, str] = {}
+    """versions of Python and of the main libraries"""
+    command: list[str] = []
+    """command line"""
+
+
+class SplitRecord(Record):
+    """One split of the corpus"""
+
+    role: str
+    """train, validation or test"""
+    rows: NonNegativeInt
+    """number of rows"""
+    tokens: NonNegativeInt
+    """number of tokens"""
+    bytes: NonNegativeInt
+    """size of the text in UTF-8"""
+    unknown: float
+    """share of tokens that the vocabulary does not contain"""
+
+
+class CorpusDescription(VersionedRecord):
+    """The corpus without its audits"""
+
+    origin: str
+    """path or name of the source"""
+    digest: str
+    """hash of the text"""
+    vocab_size: NonNegativeInt = 0
+    """tokens in the vocabulary"""
+    labels: list[str]
+    """class names; empty without labels"""
+    splits: dict[str, SplitRecord]
+    """splits by name"""
+    count_baselines: dict[str, dict[str, float]] = {}
+    """accuracy of count-based classifiers: method: split: accuracy"""
+    lines_by_label: dict[str, dict[str, NonNegativeInt]] = {}
+    """lines of each text that also occur under a label of the same source: split: label: count"""
+
+
+class CorpusFile(CorpusDescription):
+    """corpus.json: the corpus and its audits"""
+
+    audits: list[CheckResult]
+    """audits of the data"""
+    unseen: dict[str, list[NonNegativeInt]]
+    """indices of held-out rows that do not occur in train, by split"""
+
+
+class TeacherSettings(Record):
+    """Settings of a teacher trained here"""
+
+    model: ModelConfig
+    """model settings"""
+    training: TrainingConfig | None = None
+    """training settings; null for those of the students"""
+
+
+class TeacherFile(VersionedRecord):
+    """teacher.json: the teacher of a distillation on plain text"""
+
+    name: str
+    """name of the teacher"""
+    digest: str
+    """hash of the weights"""
+    parameters: NonNegativeInt
+    """number of parameters"""
+    context: NonNegativeInt | None = None
+    """context length in tokens"""
+    training: TrainingSummary | None = None
+    """how training went, for a teacher trained here"""
+    scores: dict[str, SplitScores] = {}
+    """scores by split, for a teacher trained here"""
+    settings: TeacherSettings | None = None
+    """settings, for a teacher trained here"""
+
+
+class ReferenceDocument(Record):
+    """A held-out document with its reference summaries"""
+
+    id: str
+    """identifier"""
+    document: str
+    """text"""
+    references: list[str]
+    """summaries written by people"""
+
+
+class ReferenceModel(Record):
+    """A model that no trial trains: the teacher, or the student before training"""
+
+    name: str
+    """name of the model"""
+    digest: str
+    """hash of the weights"""
+    parameters: NonNegativeInt
+    """number of parameters"""
+    weights_bytes: NonNegativeInt
+    """size of the weights in memory"""
+    seconds_per_summary: float
+    """duration of one summary, on one thread"""
+
+
+class SummarizationTeacherFile(VersionedRecord):
+    """teacher.json: teacher and held-out documents of a distillation on summaries"""
+
+    signature: str
+    """version and options of the ROUGE implementation"""
+    documents: list[ReferenceDocument]
+    """held-out documents"""
+    num_truncated: dict[str, NonNegativeInt]
+    """documents cut to the context, by split"""
+    num_excluded: dict[str, NonNegativeInt]
+    """documents left out, by split"""
+    strategy: str
+    """decoding strategy"""
+    teacher: ReferenceModel
+    """the teacher"""
+    before: ReferenceModel
+    """the student before training"""
+
+
+class SummaryLine(Record):
+    """summaries.jsonl: the summary of one held-out document"""
+
+    id: str
+    """identifier of the document"""
+    text: str
+    """generated summary"""
+    stop_reason: str
+    """token (stop token) or length (limit reached)"""
+    rouge: dict[str, float]
+    """F1 by measure: rouge-1, rouge-2, rouge-l, rouge-lsum"""
+    length: NonNegativeInt
+    """number of words"""
+    copied: dict[str, Pair]
+    """n-grams that occur in the document, and all: copied-2, copied-4"""
+
+
+class TeacherCacheFile(VersionedRecord):
+    """teacher.json of a teacher cache: the teacher whose outputs are cached"""
+
+    name: str
+    """name of the teacher"""
+    digest: str
+    """hash of the weights"""
+    settings: dict[str, JsonValue]
+    """settings the outputs depend on"""
+
+
+class TeacherTextLine(Record):
+    """texts.jsonl of a teacher cache: one generated text"""
+
+    key: str
+    """hash of the prompt"""
+    ids: list[int] = []
+    """generated token ids"""
+    text: str = ""
+    """generated text"""
+    stop_reason: str = ""
+    """token (stop token) or length (limit reached)"""
+    seconds: float = 0.0
+    """generation time"""
+    checksum: str = ""
+    """SHA-256 of the rest of the line"""
+
+
+class LogitsBlockLine(Record):
+    """logits.jsonl of a teacher cache: location of one block of logits"""
+
+    key: str
+    """hash of the row"""
+    offset: NonNegativeInt
+    """first byte of the block"""
+    positions: NonNegativeInt
+    """number of positions"""
+    sha256: str | None = None
+    """checksum of the block"""
+    checksum: str = ""
+    """SHA-256 of the rest of the line"""

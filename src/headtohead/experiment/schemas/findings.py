@@ -1,0 +1,388 @@
+"""findings.json: everything that the report, the notebook, the terminal and the web app show about an experiment.
+
+Every section has an empty default: scores from other sources come with verdicts and little else.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue
+
+from headtohead.audit.result import CheckResult
+from headtohead.config.distillation import DistillationClaim, PublishedScores
+from headtohead.config.experiment import Claim, Comparison, Experiment, PublishedResult
+from headtohead.dict_access import DictAccess
+from headtohead.experiment.schemas.base import (
+    Interval,
+    NonNegativeInt,
+    Number,
+    Pair,
+    Record,
+    SeedScore,
+    StepScore,
+    VersionedRecord,
+)
+from headtohead.experiment.schemas.experiment_files import (
+    CorpusDescription,
+    ReferenceDocument,
+    SummarizationTeacherFile,
+    SummaryLine,
+    TeacherFile,
+)
+from headtohead.experiment.schemas.run_files import LengthCost, SampleRecord
+from headtohead.experiment.schemas.search import SearchFindings
+from headtohead.verdict.bootstrap import BootstrapEstimate
+from headtohead.verdict.record import NullableFloat, NullableInterval, Verdict
+from headtohead.verdict.rule import VerdictOutcome
+
+ScoresBySeed = dict[str, list[SeedScore]]
+"""key: list of [seed, score]"""
+Curves = dict[str, dict[str, dict[str, list[StepScore]]]]
+"""variant: split: seed: list of [step, score]"""
+ClassConfidence = Annotated[tuple[str, float], Field(strict=False)]
+"""predicted class and its probability"""
+ClaimAnswer = Literal["holds", "does not hold", "cannot tell"]
+
+
+class SeedEstimate(Record):
+    """A mean over seeds"""
+
+    mean: float | None
+    """mean; null without seeds"""
+    interval: Interval | None
+    """95 % t interval"""
+
+
+class ComparisonFindings(DictAccess, Comparison):
+    """A comparison among variants ([[comparisons]]) with its verdicts"""
+
+    verdicts: list[Verdict] = []
+    """one verdict for each variant"""
+
+
+class PairingRecord(Record):
+    """The evidence that a variant and the baseline were trained alike, and their costs"""
+
+    settings: dict[str, JsonValue]
+    """settings that the variant changes"""
+    changes_multiple_settings: bool
+    """whether it changes more than one"""
+    seeds: NonNegativeInt
+    """seeds in common"""
+    unpaired_reason: str | None = None
+    """why there is no verdict, if the two were not trained alike"""
+    tensors: NonNegativeInt | None = None
+    """tensors of the variant"""
+    shared_tensors: NonNegativeInt | None = None
+    """tensors that both have, in the same shape"""
+    equal_tensors: NonNegativeInt | None = None
+    """shared tensors that are equal at step 0"""
+    same_batches: bool | None = None
+    """whether both saw the same batches"""
+    parameters: Pair | None = None
+    """[baseline, variant]: number of parameters"""
+    flops_per_token: Pair | None = None
+    """[baseline, variant]: FLOPs of a forward pass per token"""
+    seconds_per_step: Pair | None = None
+    """[baseline, variant]: median duration of a step"""
+    seconds_per_epoch: Pair | None = None
+    """[baseline, variant]: median duration of an epoch, where steps are counted in epochs"""
+    peak_memory: Pair | None = None
+    """[baseline, variant]: median peak memory in bytes"""
+
+
+class FailureRecord(Record):
+    """A trial without a result"""
+
+    variant: str
+    """name of the variant"""
+    seed: int
+    """seed of the trial"""
+    message: str
+    """error message"""
+
+
+class SeedSample(SampleRecord):
+    """A prompt and its continuation by one seed"""
+
+    seed: int
+    """seed of the trial"""
+
+
+class PublishedComparison(DictAccess, PublishedResult):
+    """A published result beside ours"""
+
+    ours: float | None
+    """our mean over seeds"""
+    interval: Interval | None
+    """95 % interval of our mean"""
+    seeds: NonNegativeInt
+    """number of seeds"""
+
+
+class ClaimResult(DictAccess, Claim):
+    """A published claim and whether it holds here"""
+
+    answer: ClaimAnswer = "cannot tell"
+    """whether the verdict is the expected one"""
+    outcome: VerdictOutcome | None = None
+    """the verdict"""
+    summary: str = ""
+    """the verdict as a sentence, or why there is none"""
+    effect: NullableFloat | None = None
+    """effect of the variant"""
+    interval: NullableInterval | None = None
+    """interval of the effect"""
+    seeds: NonNegativeInt | None = None
+    """number of seeds"""
+
+
+class LengthSummary(Record):
+    """Score of all held-out text at one input length"""
+
+    context: NonNegativeInt
+    """input length in tokens"""
+    value: float | None
+    """mean over seeds"""
+    interval: Interval | None
+    """95 % interval over seeds"""
+    seconds_per_1000_tokens: float | None
+    """evaluation time of the fastest seed"""
+    error: str | None
+    """why the model cannot process this length"""
+
+
+class LengthGeneralization(Record):
+    """Results of a variant at other input lengths"""
+
+    contexts: list[LengthSummary] = []
+    """scores by input length"""
+    costs: list[LengthCost] = []
+    """costs by input length"""
+
+
+class AxisFindings(Record):
+    """Results against the setting that variants differ in"""
+
+    setting: str
+    """dotted name of the setting"""
+    values: dict[str, Number]
+    """value of each variant"""
+    last_loss: dict[str, SeedEstimate]
+    """last training loss of each variant"""
+
+
+class ConfusionMatrices(Record):
+    """Predictions of a classifier on held-out rows, summed over seeds"""
+
+    labels: list[str]
+    """class names"""
+    matrices: dict[str, list[list[NonNegativeInt]]]
+    """variant: counts, true class by predicted class"""
+
+
+class HeadSummary(Record):
+    """Measures of one attention head over seeds"""
+
+    layer: Annotated[int, Field(ge=1)]
+    """layer, from 1"""
+    head: Annotated[int, Field(ge=1)]
+    """head, from 1"""
+    seeds: NonNegativeInt
+    """number of seeds"""
+    measures: dict[str, SeedEstimate | None]
+    """mean and interval of each measure; null where it was not measured"""
+    copies: NonNegativeInt | None
+    """seeds with which it is an induction head; null if not measured"""
+    idle: NonNegativeInt | None
+    """seeds with which ablating it changes nothing; null if not measured"""
+
+
+class AttentionFindings(Record):
+    """Measures of every attention head"""
+
+    split: str
+    """split the heads were measured on"""
+    rows: NonNegativeInt
+    """number of rows"""
+    variants: dict[str, list[HeadSummary]]
+    """heads of each variant"""
+
+
+class SummaryMeasure(Record):
+    """A mean over seeds and documents"""
+
+    value: float
+    """mean"""
+    by_seed: list[float]
+    """mean of each seed"""
+    over_documents: Interval
+    """95 % bootstrap interval over documents"""
+    over_seeds: Interval | None
+    """95 % t interval over seeds; null for models without seeds"""
+
+
+class SystemScores(Record):
+    """Quality of the summaries of one system"""
+
+    rouge: dict[str, SummaryMeasure]
+    """ROUGE F1 by measure"""
+    length: SummaryMeasure
+    """words per summary"""
+    copied: dict[str, float | None]
+    """share of n-grams copied from the document"""
+    unfinished: float
+    """share of summaries that reached the length limit"""
+
+
+class SystemCost(Record):
+    """Cost of one system"""
+
+    parameters: NonNegativeInt
+    """number of parameters"""
+    weights_bytes: NonNegativeInt
+    """size of the weights in memory"""
+    seconds_per_summary: float | None = None
+    """duration of one summary"""
+    training_seconds: float | None = None
+    """duration of training"""
+    training_memory: NonNegativeInt | None = None
+    """peak memory during training in bytes"""
+
+
+class SystemPairVerdict(Record):
+    """The verdict on two systems by one measure"""
+
+    measure: str
+    """ROUGE measure"""
+    system: str
+    """name of the system"""
+    against: str
+    """name of the system it is compared with"""
+    outcome: VerdictOutcome
+    """the verdict"""
+    effect: NullableFloat
+    """difference of the measure"""
+    interval: NullableInterval
+    """interval over seeds and documents, simultaneous over all pairs"""
+    seeds: NonNegativeInt
+    """number of seeds"""
+    examples: NonNegativeInt
+    """number of documents"""
+    min_detectable_effect: NullableFloat
+    """minimum detectable effect"""
+    adjusted_confidence: float
+    """confidence level of the interval"""
+    bootstrap: BootstrapEstimate
+    """paired bootstrap over documents"""
+
+
+class DistillationClaimResult(DictAccess, DistillationClaim):
+    """A published claim about two systems and whether it holds here"""
+
+    answer: ClaimAnswer = "cannot tell"
+    """whether the verdict is the expected one"""
+    outcome: VerdictOutcome | None = None
+    """the verdict"""
+    effect: NullableFloat | None = None
+    """difference of the measure"""
+
+
+class ExampleSummaries(ReferenceDocument):
+    """A held-out document with the summary of every system"""
+
+    summaries: dict[str, SummaryLine]
+    """summary of each system"""
+
+
+class SummarizationFindings(Record):
+    """Teacher, untrained student and trained students on the same held-out documents"""
+
+    signature: str
+    """version and options of the ROUGE implementation"""
+    num_documents: NonNegativeInt
+    """number of held-out documents"""
+    scores: dict[str, SystemScores]
+    """scores of each system"""
+    costs: dict[str, SystemCost]
+    """cost of each system"""
+    pairs: list[SystemPairVerdict]
+    """verdict on each pair by each measure"""
+    examples: list[ExampleSummaries]
+    """a few documents with all summaries"""
+    published: list[PublishedScores]
+    """published scores"""
+    claims: list[DistillationClaimResult]
+    """published claims"""
+    num_truncated: dict[str, NonNegativeInt]
+    """documents cut to the context, by split"""
+
+
+class Findings(VersionedRecord):
+    """findings.json: the results of an experiment"""
+
+    experiment: Experiment | None = None
+    """resolved settings"""
+    versions: dict[str, str] = {}
+    """versions of Python and of the main libraries"""
+    command: list[str] = []
+    """command line"""
+    metric: Literal["perplexity", "accuracy", "loss", "score"] | None = None
+    """primary metric"""
+    split: str = ""
+    """primary split"""
+    rows: Literal["all", "unseen"] = "all"
+    """rows that the verdict is based on: all, or those that do not occur in train"""
+    interim_analyses: list[NonNegativeInt] = []
+    """planned numbers of seeds, for seeds = "auto" """
+    verdicts: list[Verdict] = []
+    """one verdict for each variant, in the order of the experiment file"""
+    other_verdicts: dict[str, list[Verdict]] = {}
+    """verdicts on other held-out splits or rows, by name; informative only"""
+    comparisons: list[ComparisonFindings] = []
+    """comparisons among variants"""
+    scores: dict[str, ScoresBySeed] = {}
+    """variant: split: list of [seed, score]"""
+    primary_scores: ScoresBySeed = {}
+    """variant: list of [seed, score] on the primary split and rows"""
+    curves: Curves = {}
+    """learning curves of the metric, variant: split: seed: list of [step, score]"""
+    loss_curves: Curves = {}
+    """learning curves of the loss, for classifiers"""
+    chosen_steps: dict[str, list[Annotated[tuple[int, int], Field(strict=False)]]] = {}
+    """variant: list of [seed, step whose weights were kept]"""
+    pairing: dict[str, PairingRecord] = {}
+    """evidence of pairing and costs, by variant"""
+    audits: dict[str, list[CheckResult]] = {}
+    """audits of the trained models, by variant"""
+    data_audits: list[CheckResult] = []
+    """audits of the corpus"""
+    failures: list[FailureRecord] = []
+    """trials without a result"""
+    samples: dict[str, list[SeedSample]] = {}
+    """continuations of the probe prompts, by variant"""
+    sentences: dict[str, dict[str, dict[str, float | ClassConfidence]]] = {}
+    """variant: probe sentence: seed: perplexity, or class and confidence"""
+    published: list[PublishedComparison] = []
+    """published results beside ours"""
+    claims: list[ClaimResult] = []
+    """published claims and whether they hold"""
+    length_generalization: dict[str, LengthGeneralization] = {}
+    """results at other input lengths, by variant"""
+    axis: AxisFindings | None = None
+    """results against the setting named by `axis`"""
+    confusion: ConfusionMatrices | None = None
+    """confusion matrices of classifiers"""
+    attention: AttentionFindings | None = None
+    """measures of attention heads"""
+    teacher: TeacherFile | SummarizationTeacherFile | None = None
+    """teacher.json of a distillation"""
+    summarization: SummarizationFindings | None = None
+    """results of a distillation on summaries"""
+    search: SearchFindings | None = None
+    """results of a hyperparameter search"""
+    checksums: dict[str, str] = {}
+    """SHA-256 of the result.json of each run"""
+    corpus: CorpusDescription | None = None
+    """the corpus"""

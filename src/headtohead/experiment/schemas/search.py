@@ -1,0 +1,181 @@
+"""The journal of a search, search/journal.jsonl, and the section of findings.json about it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, JsonValue
+
+from headtohead.config.search import PruningConfig, SearchBudget, SearchDimension
+from headtohead.experiment.schemas.base import Interval, NonNegativeInt, Pair, Record, SeedScore, VersionedRecord
+
+
+class SearchStartEvent(VersionedRecord):
+    """First line of the journal"""
+
+    event: Literal["search"] = "search"
+    identity: str
+    """hash of everything that the search's results depend on, except its budget"""
+
+
+class PointEvent(Record):
+    """A point of the search space was chosen"""
+
+    event: Literal["point"] = "point"
+    point: NonNegativeInt
+    """number of the point, from 0"""
+    settings: dict[str, JsonValue]
+    """value of each setting"""
+
+
+class PruningDecision(Record):
+    """Why a point was pruned, on the scale of its scores"""
+
+    model_config = ConfigDict(extra="forbid")
+    deficit: float
+    """difference to the better point"""
+    threshold: float
+    """difference that noise explains"""
+    seeds: NonNegativeInt
+    """seeds of the point at that time"""
+
+
+class PrunedEvent(Record):
+    """A point gets no more seeds"""
+
+    event: Literal["pruned"] = "pruned"
+    point: NonNegativeInt
+    """number of the point"""
+    decision: PruningDecision
+    """why"""
+
+
+class TrialEvent(Record):
+    """A trial ended"""
+
+    event: Literal["trial"] = "trial"
+    point: NonNegativeInt = 0
+    """number of the point"""
+    seed: int = 0
+    """seed of the trial"""
+    seconds: float
+    """duration of the search so far"""
+
+
+class WinnerEvent(Record):
+    """The search ended"""
+
+    event: Literal["winner"] = "winner"
+    point: NonNegativeInt
+    """number of the best point"""
+    budget: SearchBudget | None
+    """budget of the search"""
+
+
+JournalEvent = Annotated[
+    SearchStartEvent | PointEvent | PrunedEvent | TrialEvent | WinnerEvent, Field(discriminator="event")
+]
+"""journal.jsonl: one decision of the search"""
+
+
+class SearchPointResult(Record):
+    """One point of the search space with its scores on validation data"""
+
+    point: NonNegativeInt
+    """number of the point, from 0"""
+    name: str
+    """name of its folder"""
+    settings: dict[str, JsonValue]
+    """value of each setting"""
+    status: Literal["finished", "pruned", "failed", "unfinished"]
+    """finished: all seeds were trained"""
+    scores: list[SeedScore]
+    """score of each seed"""
+    mean: float | None
+    """mean over seeds; null without seeds"""
+    interval: Interval | None
+    """95 % interval over seeds, from the pooled standard deviation"""
+    message: str
+    """error message, if it failed"""
+
+
+class SettingEffect(Record):
+    """Effect of one value of a setting, averaged over the other settings"""
+
+    value: str
+    """the value, or a range of values"""
+    points: NonNegativeInt
+    """number of points with it"""
+    mean: float
+    """mean score"""
+    interval: Interval | None
+    """95 % interval"""
+
+
+class SearchHistoryEntry(Record):
+    """The search after one more point"""
+
+    trials: NonNegativeInt
+    """trials so far"""
+    point: NonNegativeInt
+    """number of the point"""
+    mean: float
+    """its mean score"""
+    best: float
+    """best mean score so far"""
+
+
+class SelectionBias(Record):
+    """How much of the winner's lead in the search was due to selecting the best of many"""
+
+    search: float
+    """the winner's score in the search"""
+    fresh: float
+    """the winner's score with seeds that the search did not use"""
+    baseline: float
+    """the baseline's score with the same seeds"""
+    lead: float
+    """the winner's lead in the search"""
+    kept: float
+    """its lead with fresh seeds"""
+    bias: float
+    """the difference of the two"""
+    interval: Interval | None
+    """95 % interval of the bias"""
+    seeds: Pair
+    """seeds in the search, and fresh seeds"""
+
+
+class SearchFindings(Record):
+    """A hyperparameter search"""
+
+    method: str
+    """grid, random or tpe"""
+    space: dict[str, SearchDimension]
+    """values of each setting"""
+    seeds: NonNegativeInt
+    """seeds per point"""
+    budget: SearchBudget | None
+    """limit of the search"""
+    prune: PruningConfig | None
+    """pruning rule"""
+    grid_size: NonNegativeInt | None
+    """points in the grid"""
+    trials: NonNegativeInt
+    """trials that were run"""
+    seconds: float
+    """duration"""
+    seed_std: float | None
+    """standard deviation of one seed, pooled over points"""
+    winner: NonNegativeInt
+    """number of the winning point"""
+    points: list[SearchPointResult]
+    """all points"""
+    effects: dict[str, list[SettingEffect]]
+    """effect of each setting"""
+    history: list[SearchHistoryEntry]
+    """best score over time"""
+    selection_bias: SelectionBias | None
+    """how much of the winner's lead remained with fresh seeds"""
+    checksums: dict[str, str]
+    """SHA-256 of the journal and of each result.json"""

@@ -1,0 +1,28 @@
+"""Averaging a metric over seeds, in one way everywhere.
+
+Perplexity is averaged geometrically: exp of the mean loss. Verdicts compare mean losses, so that a difference of two
+averages is the effect that a verdict states. Every other metric has an arithmetic mean.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from headtohead.verdict.statistics import compute_mean_interval
+
+
+def average_over_seeds(metric: str, scores: Sequence[float]) -> float:
+    """Return the mean over seeds: geometric for perplexity, arithmetic otherwise."""
+    return statistics.geometric_mean(scores) if metric == "perplexity" else statistics.fmean(scores)
+
+
+def compute_average_interval(metric: str, scores: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % t interval of the mean over seeds; None for fewer than two seeds."""
+    if metric != "perplexity":
+        bounds = compute_mean_interval(list(scores))
+    else:
+        log_bounds = compute_mean_interval([math.log(score) for score in scores])
+        bounds = [math.exp(bound) for bound in log_bounds] if log_bounds else None
+    return (bounds[0], bounds[1]) if bounds else None

@@ -1,0 +1,146 @@
+"""Computing findings.json from the run folders of an experiment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from headtohead.atomic_io import compute_sha256, verify_checksum
+from headtohead.attention_analysis import trial_metrics
+from headtohead.config.experiment import BASELINE
+from headtohead.distillation.evaluation import evaluate_distillation, read_teacher
+from headtohead.errors import RunFolderError
+from headtohead.experiment.run_folder import ExperimentRuns
+from headtohead.experiment.schemas import (
+    CorpusDescription,
+    Findings,
+    PairingRecord,
+    report_inconsistent_data,
+    write_record,
+)
+from headtohead.findings import pairing, probes, scores, verdicts
+from headtohead.findings.evaluation_sets import resolve_split
+from headtohead.replication.claims import compare_with_published, evaluate_claims, is_original_corpus
+from headtohead.search import selection_bias
+from headtohead.search.points import list_finished_runs
+from headtohead.verdict.interim import plan_interim_analyses
+
+CHECKSUMMED_FILES = ("experiment.json", "corpus.json", "teacher.json")
+"""files of an experiment that carry their own checksum"""
+
+
+def compute_findings(
+    runs: ExperimentRuns, *, interim_analyses: Sequence[int] = (), check_files: bool = True
+) -> Findings:
+    """Return the findings of all finished runs.
+
+    With `interim_analyses`, verdicts stay valid under repeated looks. Files that were changed are refused, unless
+    `check_files` is false.
+    """
+    if check_files:
+        _check_integrity(runs)
+    with report_inconsistent_data(runs.folder), np.errstate(all="ignore"):
+        findings = _compute_findings(runs, interim_analyses)
+        json.dumps(findings.to_json(), allow_nan=False)
+        return findings
+
+
+def write_findings(runs: ExperimentRuns, *, interim_analyses: Sequence[int] = ()) -> Findings:
+    """Compute the findings and write findings.json."""
+    findings = compute_findings(runs, interim_analyses=interim_analyses)
+    write_record(runs.folder / "findings.json", findings, with_checksum=True)
+    return findings
+
+
+def list_interim_analyses(runs: ExperimentRuns) -> tuple[int, ...]:
+    """Return the planned numbers of seeds; empty unless the experiment adds seeds until verdicts are settled."""
+    experiment = runs.experiment
+    return plan_interim_analyses(experiment.max_seeds) if isinstance(experiment.seeds, str) else ()
+
+
+def _check_integrity(runs: ExperimentRuns) -> None:
+    """Raise RunFolderError if a file that findings are computed from was changed."""
+    for name in CHECKSUMMED_FILES:
+        if (runs.folder / name).is_file():
+            verify_checksum(runs.folder / name, "run the experiment again with --resume, which writes it anew")
+    for name in runs.experiment.names:
+        for run in runs.finished(name).values():
+            run.check()
+    for _, run in list_finished_runs(runs.folder):
+        run.check()
+
+
+def _compute_findings(runs: ExperimentRuns, interim_analyses: Sequence[int]) -> Findings:
+    experiment, corpus = runs.experiment, runs.corpus
+    finished = {name: runs.finished(name) for name in experiment.names}
+    if not finished[BASELINE]:
+        raise RunFolderError(f"{runs.folder}: no run of the baseline is finished, so there is nothing to compare with")
+    audits = {name: probes.read_audits(by_seed) for name, by_seed in finished.items()}
+    pairs = {name: pairing.check_pairing(experiment, name, finished) for name in experiment.variants}
+    judge = verdicts.Judge(experiment, finished, corpus, _collect_failure_reasons(audits, pairs), interim_analyses)
+    judged = judge.judge_all()
+    is_original = is_original_corpus(experiment, corpus.digest)
+    is_distillation = experiment.spec.has_teacher
+    return Findings(
+        experiment=experiment,
+        versions=runs.metadata.versions,
+        command=runs.metadata.command,
+        metric=experiment.primary.metric,
+        split=experiment.primary.split,
+        rows=judged.primary_set.rows,
+        interim_analyses=list(interim_analyses),
+        verdicts=judged.primary,
+        other_verdicts=judged.secondary,
+        comparisons=judged.comparisons,
+        scores=scores.collect_scores(finished, corpus),
+        primary_scores=scores.compute_primary_scores(finished, corpus, judged.primary_set, experiment.primary.metric),
+        curves=scores.collect_curves(finished),
+        loss_curves=scores.collect_curves(finished, "loss") if experiment.primary.metric == "accuracy" else {},
+        chosen_steps={
+            name: [(seed, run.result.training.chosen_step) for seed, run in by_seed.items()]
+            for name, by_seed in finished.items()
+        },
+        pairing=pairs,
+        audits=audits,
+        data_audits=corpus.audits,
+        failures=probes.collect_failures(runs, finished),
+        samples={name: probes.collect_samples(by_seed) for name, by_seed in finished.items()},
+        sentences={name: probes.collect_sentence_results(by_seed) for name, by_seed in finished.items()},
+        published=[
+            compare_with_published(published, finished, is_original_data=is_original)
+            for published in experiment.published
+        ],
+        claims=evaluate_claims(
+            experiment,
+            finished,
+            judged.primary,
+            judged.secondary,
+            judge.failure_reasons,
+            resolve_split(corpus, "test"),
+            judged.pairwise,
+        ),
+        length_generalization={
+            name: probes.summarize_length_generalization(by_seed) for name, by_seed in finished.items()
+        },
+        axis=scores.collect_axis_values(experiment, finished),
+        confusion=scores.compute_confusion_matrices(finished, corpus),
+        attention=trial_metrics.summarize_over_seeds(finished),
+        teacher=read_teacher(runs.folder) if is_distillation else None,
+        summarization=evaluate_distillation(runs, finished) if is_distillation else None,
+        search=selection_bias.summarize_search(runs, finished),
+        checksums={
+            f"{name}/seed-{seed}": compute_sha256(run.folder / "result.json")
+            for name, by_seed in finished.items()
+            for seed, run in by_seed.items()
+        },
+        corpus=CorpusDescription.model_validate(corpus.model_dump(exclude={"audits", "unseen"})),
+    )
+
+
+def _collect_failure_reasons(audits: probes.AuditsByVariant, pairs: dict[str, PairingRecord]) -> dict[str, str]:
+    """Return why variants cannot be judged: failed audits first, then missing pairing."""
+    reasons = {name: reason for name, rows in audits.items() if (reason := probes.format_audit_failure(rows))}
+    unpaired = {name: row.unpaired_reason for name, row in pairs.items() if row.unpaired_reason and name not in reasons}
+    return reasons | unpaired

@@ -1,0 +1,73 @@
+"""The evaluation sets of an experiment: a split and its rows, and the per-example scores there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from headtohead.config.experiment import Experiment
+from headtohead.experiment.run_folder import Run
+from headtohead.experiment.schemas import CorpusFile
+from headtohead.verdict.scores import Scores
+
+
+@dataclass(frozen=True)
+class EvaluationSet:
+    """A split, or "test" for all held-out splits; all rows, or those that do not occur in train."""
+
+    split: str
+    rows: Literal["all", "unseen"] = "all"
+
+    def __str__(self) -> str:
+        return f"{self.split}, {self.rows} rows" if self.rows != "all" or self.split == "test" else self.split
+
+
+def select_evaluation_sets(experiment: Experiment, corpus: CorpusFile) -> list[EvaluationSet]:
+    """Return the primary evaluation set, then informative ones: each held-out split, and all rows where the verdict is
+    based on unseen rows."""
+    primary = experiment.primary.split
+    held_out = resolve_split(corpus, "test")
+    leaking = [name for name in held_out if has_leaked_rows(corpus, name)]
+    primary_rows: Literal["all", "unseen"] = (
+        "unseen" if any(name in leaking for name in resolve_split(corpus, primary)) else "all"
+    )
+    sets = [EvaluationSet(primary, primary_rows)]
+    if primary_rows == "unseen":
+        sets.append(EvaluationSet(primary, "all"))
+    if len(held_out) > 1 or primary not in ("test", *held_out):
+        sets += [EvaluationSet(name, "unseen" if name in leaking else "all") for name in held_out if name != primary]
+    return sets
+
+
+def resolve_split(corpus: CorpusFile, split: str) -> list[str]:
+    """Return the splits that a name stands for: "test" stands for all held-out splits."""
+    return [name for name, row in corpus.splits.items() if row.role == "test"] if split == "test" else [split]
+
+
+def has_leaked_rows(corpus: CorpusFile, split: str) -> bool:
+    """Return whether some but not all rows of a split also occur in train, and scores are known by row."""
+    unseen = corpus.unseen.get(split)
+    return unseen is not None and 0 < len(unseen) < corpus.splits[split].rows
+
+
+def stack_scores(
+    runs_by_seed: Mapping[int, Run], corpus: CorpusFile, evaluation_set: EvaluationSet, metric: str
+) -> Scores:
+    """Return the per-example scores of each seed: losses for perplexity, correct predictions for accuracy."""
+    column = "correct" if metric == "accuracy" else "losses"
+    names = resolve_split(corpus, evaluation_set.split)
+
+    def concatenate(run: Run, column: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+        pieces = []
+        for name in names:
+            values = run.scores[f"{name}.{column}"]
+            unseen = corpus.unseen.get(name) if evaluation_set.rows == "unseen" else None
+            pieces.append(values if unseen is None else values[np.asarray(unseen, dtype=int)])
+        return np.concatenate(pieces)
+
+    runs = list(runs_by_seed.values())
+    totals = np.stack([concatenate(run, column) for run in runs])
+    return Scores(tuple(runs_by_seed), totals, concatenate(runs[0], "counts"))

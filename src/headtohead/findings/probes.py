@@ -1,0 +1,118 @@
+"""What trained models were tested on beside their scores: audits, prompts, sentences, other input lengths, failures."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headtohead.audit.result import CheckResult, format_blocking_reasons
+from headtohead.experiment.run_folder import ExperimentRuns, FinishedRuns, Run
+from headtohead.experiment.schemas import (
+    FailureRecord,
+    LengthGeneralization,
+    LengthResult,
+    LengthSummary,
+    SeedSample,
+    TextScore,
+)
+from headtohead.experiment.seed_average import average_over_seeds, compute_average_interval
+
+AuditsByVariant = dict[str, list[CheckResult]]
+MAX_SAMPLE_SEEDS = 3
+
+
+def read_audits(runs_by_seed: Mapping[int, Run]) -> list[CheckResult]:
+    """Return the audits of a variant's first audited run."""
+    return next((run.audits for run in runs_by_seed.values() if run.audits is not None), [])
+
+
+def format_audit_failure(audits: Sequence[CheckResult]) -> str:
+    """Return why a variant cannot be judged; empty if no blocking audit failed."""
+    reasons = (format_blocking_reasons([audit]) for audit in audits)
+    return ", ".join(dict.fromkeys(reason for reason in reasons if reason))
+
+
+def collect_failures(runs: ExperimentRuns, finished: FinishedRuns) -> list[FailureRecord]:
+    """Return the trials without a result."""
+    failures = []
+    for name in runs.experiment.names:
+        for seed in runs.seeds(name):
+            if seed not in finished[name]:
+                failure = runs.run(name, seed).failure
+                message = failure.message if failure else "not finished"
+                failures.append(FailureRecord(variant=name, seed=seed, message=message))
+    return failures
+
+
+def collect_samples(runs_by_seed: Mapping[int, Run]) -> list[SeedSample]:
+    """Return the continuations of the probe prompts by the first few seeds."""
+    return [
+        SeedSample(prompt=sample.prompt, text=sample.text, seed=seed)
+        for seed, run in list(runs_by_seed.items())[:MAX_SAMPLE_SEEDS]
+        for sample in run.probes.samples
+    ]
+
+
+def collect_sentence_results(runs_by_seed: Mapping[int, Run]) -> dict[str, dict[str, float | tuple[str, float]]]:
+    """Return sentence: seed: perplexity, or class and confidence."""
+    results: dict[str, dict[str, float | tuple[str, float]]] = {}
+    for seed, run in runs_by_seed.items():
+        for name, result in run.probes.sentences.items():
+            results.setdefault(name, {})[str(seed)] = (
+                result.perplexity if isinstance(result, TextScore) else (result.label, result.confidence)
+            )
+    return results
+
+
+@dataclass
+class _LengthScores:
+    """Scores of one input length, one for each seed."""
+
+    scores: list[float] = field(default_factory=list)
+    seconds_per_1000_tokens: list[float] = field(default_factory=list)
+    error: str | None = None
+
+
+def summarize_length_generalization(runs_by_seed: Mapping[int, Run]) -> LengthGeneralization:
+    """Return the scores of all held-out text at other input lengths, over seeds, and the costs there."""
+    by_length: dict[int, _LengthScores] = {}
+    metric = next((run.result.metric for run in runs_by_seed.values()), "perplexity")
+    for run in runs_by_seed.values():
+        for context in dict.fromkeys(row.context for row in run.lengths.contexts):
+            rows = [row for row in run.lengths.contexts if row.context == context]
+            entry = by_length.setdefault(context, _LengthScores())
+            if errors := [row.error for row in rows if row.error is not None]:
+                entry.error = errors[0]
+                continue
+            entry.scores.append(_pool_splits(rows, run.result.metric))
+            entry.seconds_per_1000_tokens.append(
+                statistics.fmean(_require(row.seconds_per_1000_tokens) for row in rows)
+            )
+    contexts = [
+        LengthSummary(
+            context=context,
+            value=average_over_seeds(metric, entry.scores) if entry.scores else None,
+            interval=compute_average_interval(metric, entry.scores),
+            seconds_per_1000_tokens=min(entry.seconds_per_1000_tokens, default=None),
+            error=entry.error,
+        )
+        for context, entry in by_length.items()
+    ]
+    costs = next((run.lengths.costs for run in runs_by_seed.values() if run.lengths.costs), [])
+    return LengthGeneralization(contexts=contexts, costs=costs)
+
+
+def _pool_splits(rows: Sequence[LengthResult], metric: str) -> float:
+    """Return the metric of all splits together, weighted by their number of predictions."""
+    values = [row.accuracy if metric == "accuracy" else row.loss for row in rows]
+    counts = [_require(row.count) for row in rows]
+    mean = sum(_require(value) * count for value, count in zip(values, counts, strict=True)) / sum(counts)
+    return mean if metric == "accuracy" else math.exp(mean)
+
+
+def _require(value: float | None) -> float:
+    if value is None:
+        raise ValueError("a score is missing")
+    return value

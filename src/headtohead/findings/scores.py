@@ -1,0 +1,118 @@
+"""Scores of every seed: on each split, on the primary evaluation set, along training, and by class."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import numpy as np
+from pydantic import JsonValue
+
+from headtohead.config.experiment import Experiment
+from headtohead.experiment.run_folder import FinishedRuns
+from headtohead.experiment.schemas import (
+    AxisFindings,
+    ConfusionMatrices,
+    CorpusFile,
+    Curves,
+    ScoresBySeed,
+    SeedEstimate,
+)
+from headtohead.experiment.seed_average import compute_average_interval
+from headtohead.findings.evaluation_sets import EvaluationSet, has_leaked_rows, resolve_split, stack_scores
+
+MAX_CONFUSION_LABELS = 1000
+"""a larger confusion matrix would be unreadable and fill the memory"""
+
+
+def collect_scores(finished: FinishedRuns, corpus: CorpusFile) -> dict[str, ScoresBySeed]:
+    """Return variant: split: scores by seed; splits with leaked rows also get an entry for their unseen rows."""
+    scores: dict[str, ScoresBySeed] = {}
+    for name, by_seed in finished.items():
+        by_split = scores.setdefault(name, {})
+        for seed, run in by_seed.items():
+            metric = run.result.metric
+            for split, split_scores in run.result.scores.items():
+                value = split_scores.get_metric(metric)
+                if value is None:
+                    raise ValueError(f"{run.folder}: no {metric} on {split}")
+                by_split.setdefault(split, []).append((seed, value))
+                if has_leaked_rows(corpus, split):
+                    unseen = EvaluationSet(split, "unseen")
+                    totals = stack_scores({seed: run}, corpus, unseen, metric)
+                    mean = float(totals.values.sum() / totals.weights.sum())
+                    value = mean if metric == "accuracy" else math.exp(mean)
+                    by_split.setdefault(str(unseen), []).append((seed, value))
+    return scores
+
+
+def compute_primary_scores(
+    finished: FinishedRuns, corpus: CorpusFile, evaluation_set: EvaluationSet, metric: str
+) -> ScoresBySeed:
+    """Return the score of every run on the primary evaluation set."""
+    scores_by_variant = {}
+    for name, by_seed in finished.items():
+        if by_seed:
+            scores = stack_scores(by_seed, corpus, evaluation_set, metric)
+            means = scores.values.sum(1) / scores.weights.sum()
+            values = means if metric == "accuracy" else np.exp(means)
+            scores_by_variant[name] = [(seed, float(value)) for seed, value in zip(scores.seeds, values, strict=True)]
+    return scores_by_variant
+
+
+def collect_curves(finished: FinishedRuns, metric: str | None = None) -> Curves:
+    """Return variant: split: seed: (step, value) of the task's metric, or of the named one."""
+    curves: Curves = {}
+    for name, by_seed in finished.items():
+        by_split = curves.setdefault(name, {})
+        for seed, run in by_seed.items():
+            for line in run.metrics:
+                value = line.get_metric(metric or run.result.metric)
+                point = (line.step, value if math.isfinite(value) else None)
+                by_split.setdefault(line.split, {}).setdefault(str(seed), []).append(point)
+    return curves
+
+
+def collect_axis_values(experiment: Experiment, finished: FinishedRuns) -> AxisFindings | None:
+    """Return each variant's value of the setting that results are plotted against, and its last training loss."""
+    if experiment.axis is None:
+        return None
+    values: dict[str, int | float] = {}
+    losses: dict[str, SeedEstimate] = {}
+    for name, by_seed in finished.items():
+        for run in by_seed.values():
+            value: JsonValue = run.trial.model_dump(mode="json")
+            for key in experiment.axis.split("."):
+                value = value.get(key) if isinstance(value, dict) else None
+            if isinstance(value, int | float):
+                values[name] = value
+        last = [_require_loss(run.result.training.last_loss) for run in by_seed.values()]
+        losses[name] = SeedEstimate(
+            mean=statistics.fmean(last) if last else None, interval=compute_average_interval("loss", last)
+        )
+    return AxisFindings(setting=experiment.axis, values=values, last_loss=losses)
+
+
+def _require_loss(loss: float | None) -> float:
+    if loss is None:
+        raise ValueError("the last training loss of a finished run is missing")
+    return loss
+
+
+def compute_confusion_matrices(finished: FinishedRuns, corpus: CorpusFile) -> ConfusionMatrices | None:
+    """Return counts of true by predicted class over the held-out rows, summed over seeds."""
+    labels = corpus.labels
+    if not 0 < len(labels) <= MAX_CONFUSION_LABELS:
+        return None
+    matrices = {}
+    for name, by_seed in finished.items():
+        counts = np.zeros((len(labels), len(labels)), dtype=int)
+        for run in by_seed.values():
+            for split in resolve_split(corpus, "test"):
+                pairs = zip(run.scores[f"{split}.labels"], run.scores[f"{split}.guessed"], strict=True)
+                for true, predicted in pairs:
+                    if true < 0 or predicted < 0:
+                        raise ValueError(f"invalid class index {min(true, predicted)}")
+                    counts[int(true), int(predicted)] += 1
+        matrices[name] = counts.tolist()
+    return ConfusionMatrices(labels=labels, matrices=matrices)

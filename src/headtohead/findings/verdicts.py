@@ -1,0 +1,98 @@
+"""Verdicts: on the primary evaluation set, on informative ones, and in comparisons among variants."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from headtohead.config.experiment import BASELINE, Experiment
+from headtohead.experiment.run_folder import FinishedRuns
+from headtohead.experiment.schemas import ComparisonFindings, CorpusFile
+from headtohead.findings.evaluation_sets import EvaluationSet, resolve_split, select_evaluation_sets, stack_scores
+from headtohead.verdict.compare import compare_scores
+from headtohead.verdict.record import Verdict
+from headtohead.verdict.scores import Scores
+
+
+@dataclass(frozen=True)
+class JudgedVariants:
+    """All verdicts of an experiment."""
+
+    primary_set: EvaluationSet
+    primary: list[Verdict]
+    secondary: dict[str, list[Verdict]]
+    comparisons: list[ComparisonFindings]
+
+    @property
+    def pairwise(self) -> dict[tuple[str, str], Verdict]:
+        """Return the verdicts of the comparisons by (baseline, variant)."""
+        return {
+            (comparison.baseline, verdict.variant): verdict
+            for comparison in self.comparisons
+            for verdict in comparison.verdicts
+        }
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Computes verdicts; variants with a failure reason get none."""
+
+    experiment: Experiment
+    finished: FinishedRuns
+    corpus: CorpusFile
+    failure_reasons: Mapping[str, str]
+    interim_analyses: Sequence[int]
+
+    def judge_all(self) -> JudgedVariants:
+        """Judge the variants on every evaluation set, and the comparisons on the primary one."""
+        primary_set, *others = select_evaluation_sets(self.experiment, self.corpus)
+        comparisons = []
+        for comparison in self.experiment.comparisons:
+            runs = {name: self.finished[name] for name in (comparison.baseline, *comparison.variants)}
+            judged = self.judge(primary_set, runs, comparison.baseline)
+            comparisons.append(ComparisonFindings(**dict(comparison), verdicts=judged))
+        secondary = {str(evaluation_set): self.judge(evaluation_set, self.finished) for evaluation_set in others}
+        return JudgedVariants(primary_set, self.judge(primary_set, self.finished), secondary, comparisons)
+
+    def judge(self, evaluation_set: EvaluationSet, finished: FinishedRuns, reference: str = BASELINE) -> list[Verdict]:
+        """Return a verdict for each variant beside the reference; empty if the reference has no finished run."""
+        metric = self.experiment.primary.metric
+        scores = {
+            name: stack_scores(by_seed, self.corpus, evaluation_set, metric)
+            for name, by_seed in finished.items()
+            if by_seed  # a variant without a finished run is listed among the failures
+        }
+        if reference not in scores:
+            return []
+        baseline, is_per_byte = scores.pop(reference), False
+        if metric == "perplexity" and any(not np.array_equal(s.weights, baseline.weights) for s in scores.values()):
+            # Different tokens give different predictions: only totals per byte of the same text are comparable.
+            is_per_byte = True
+            num_bytes = self._count_bytes(evaluation_set.split)
+            baseline = _sum_scores(baseline, num_bytes)
+            scores = {name: _sum_scores(one, num_bytes) for name, one in scores.items()}
+        failed = {name: reason for name, reason in self.failure_reasons.items() if name != reference}
+        if reference in self.failure_reasons:
+            title = "the baseline" if reference == BASELINE else reference
+            failed = dict.fromkeys(scores, f"{title} {self.failure_reasons[reference]}")
+        verdicts = compare_scores(
+            baseline,
+            scores,
+            metric=metric,
+            equivalence_margin=self.experiment.matters,
+            failed_audits=failed,
+            interim_analyses=self.interim_analyses,
+        )
+        if is_per_byte:
+            return [replace(v, summary=re.sub("(?i)(perplexity)", r"\1 per byte", v.summary)) for v in verdicts]
+        return verdicts
+
+    def _count_bytes(self, split: str) -> float:
+        return float(sum(self.corpus.splits[name].bytes for name in resolve_split(self.corpus, split)))
+
+
+def _sum_scores(scores: Scores, num_bytes: float) -> Scores:
+    return Scores(scores.seeds, scores.values.sum(1, keepdims=True), np.array([num_bytes]))
