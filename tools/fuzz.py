@@ -1,7 +1,7 @@
 """Fuzzing, guided by coverage (atheris, libFuzzer): python tools/fuzz.py [DOOR ...] --minutes N
 
-Every door of tools/doors is given inputs that grow out of sound ones, in a process of its own with a limit of memory
-and of time for each input; only the package is instrumented. What raises anything but the package's own errors, reads
+Every target of tools/fuzz_targets gets mutations of valid inputs, in a separate process with a limit of memory and of
+time for each input; only the package is instrumented. What raises anything but the package's own errors, reads
 or writes outside its scratch folder, takes too long or too much memory is kept in OUT/DOOR/faults, one input a kind,
 with how to put it before the door again. OUT/summary.json says how long each door was tried and how often. Ends with 1
 if anything was found.
@@ -45,13 +45,13 @@ def main() -> int:
     import atheris
 
     with atheris.instrument_imports(include=["headtohead"]):
-        from tools.doors import DOORS
+        from tools.fuzz_targets import FUZZ_TARGETS
 
-        unknown = [name for name in arguments.doors if name not in DOORS]
+        unknown = [name for name in arguments.doors if name not in FUZZ_TARGETS]
         if unknown:
-            print(f"no door named {unknown[0]!r}; there are: {', '.join(DOORS)}", file=sys.stderr)
+            print(f"no door named {unknown[0]!r}; there are: {', '.join(FUZZ_TARGETS)}", file=sys.stderr)
             return 2
-        names = arguments.doors or list(DOORS)
+        names = arguments.doors or list(FUZZ_TARGETS)
         seeds = _prepare(names, arguments.out)
     os.nice(arguments.nice)
     found = [_fuzz(name, seeds[name], 60 * arguments.minutes / len(names), arguments.out) for name in names]
@@ -74,16 +74,16 @@ def _arguments() -> argparse.Namespace:
 def _prepare(names: Sequence[str], out: Path) -> dict[str, Sequence[bytes]]:
     """Sound inputs for each door. What a door needs is imported, and so instrumented, by going through it once with
     each of them; the processes that fuzz are copies of this one."""
-    from tools.doors import DOORS, knock
+    from tools.fuzz_targets import FUZZ_TARGETS, run_target
 
     scratch = out.resolve() / "scratch"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    seeds = {name: DOORS[name].seeds(scratch) for name in names}
+    seeds = {name: FUZZ_TARGETS[name].seeds(scratch) for name in names}
     for name, sound in seeds.items():
         for seed in sound:
             with contextlib.suppress(Exception):
-                knock(name, seed, scratch)
+                run_target(name, seed, scratch)
     shutil.rmtree(out / "sound", ignore_errors=True)
     shutil.copytree(scratch, out / "sound")
     return seeds
@@ -134,7 +134,7 @@ def _summarise(out: Path, row: dict[str, object]) -> None:
 def _child(name: str, seconds: float, out: Path) -> None:
     """Fuzz one door in this process; libFuzzer ends it."""
     import atheris
-    from tools.doors import knock
+    from tools.fuzz_targets import run_target
 
     faults, scratch = out / name / "faults", out.resolve() / "scratch"
     log = os.open(out / name / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -144,7 +144,7 @@ def _child(name: str, seconds: float, out: Path) -> None:
     def try_one(data: bytes) -> None:
         began = time.process_time()
         try:
-            knock(name, data, scratch)
+            run_target(name, data, scratch)
             assert time.process_time() - began < SECONDS_AN_INPUT, "it took too long"
         except Exception as error:  # noqa: BLE001  anything at all is what is looked for
             _keep(faults, data, error, name)
@@ -175,10 +175,10 @@ def _keep(faults: Path, data: bytes, error: BaseException, name: str) -> None:
 
 
 def _again(name: str, path: Path) -> int:
-    from tools.doors import knock
+    from tools.fuzz_targets import run_target
 
     with tempfile.TemporaryDirectory() as scratch:
-        print(knock(name, path.read_bytes(), Path(scratch)) or "answered without an error")
+        print(run_target(name, path.read_bytes(), Path(scratch)) or "answered without an error")
     return 0
 
 

@@ -20,7 +20,7 @@ from headtohead.config import experiment
 from headtohead.config import loading as config_loading
 from headtohead.distillation import tables as distillation_tables
 from headtohead.experiment import findings_view, loading, run_folder
-from headtohead.findings import findings
+from headtohead.findings import compute
 from headtohead.presentation import number_format
 from headtohead.presentation.table import Table
 from headtohead.replication import published, tables
@@ -67,7 +67,7 @@ def take(runs: Path) -> None:
         # Claims and published figures as the recipe has them now: what was trained does not depend on them.
         current = loading.load_experiment(name).model_dump(mode="json", include={"claims", "published", "comparisons"})
         opened.about["experiment"] |= current
-        found = findings.compute_findings(opened, interim_analyses=findings.list_interim_analyses(opened))
+        found = compute.compute_findings(opened, interim_analyses=compute.list_interim_analyses(opened))
         corpus = found["corpus"]
         kept = {key: found[key] for key in KEPT}
         kept["experiment"] = {"model": {"context": opened.experiment.model.context}}

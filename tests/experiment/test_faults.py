@@ -19,7 +19,7 @@ from headtohead.execution import artifacts
 from headtohead.execution.worker_pool import Job
 from headtohead.experiment import findings_view, loading, model_io
 from headtohead.experiment.run_folder import Run, create_runs, lock_folder, open_runs
-from headtohead.findings import findings
+from headtohead.findings import compute
 from headtohead.runner import run_experiment, run_search
 from headtohead.runner.verify import verify_experiment
 from headtohead.trials.trial import run_trial
@@ -43,7 +43,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_json(folder / "corpus.json", run_experiment.describe_corpus(experiment), with_checksum=True)
     for name in experiment.names:
         run_trial(config_loading.build_trial(experiment, name, 0), folder / name / "seed-0", device="cpu")
-    findings.write_findings(runs)
+    compute.write_findings(runs)
     return folder
 
 
@@ -138,7 +138,7 @@ def test_a_verdict_is_not_made_from_damaged_files(finished: Path):
     content[-3] ^= 1
     path.write_bytes(bytes(content))
     with pytest.raises(RunFolderError, match=r"baseline/seed-0/scores\.safetensors: is damaged"):
-        findings.write_findings(open_runs(finished))
+        compute.write_findings(open_runs(finished))
 
 
 def test_a_result_vouches_for_itself(finished: Path):
@@ -146,7 +146,7 @@ def test_a_result_vouches_for_itself(finished: Path):
     flip(path, b'"trial_seconds": ', b'"trial_seconds": 1')
     assert not Run(path.parent).has_valid_checksum
     with pytest.raises(RunFolderError, match=r"result\.json: is damaged"):
-        findings.write_findings(open_runs(finished))
+        compute.write_findings(open_runs(finished))
     assert "baseline/seed-0/result.json" in {check.place for check in verify_experiment(finished) if not check.passed}
 
 

@@ -9,7 +9,7 @@ import pytest
 import headtohead as h2h
 from headtohead.errors import RequestError
 from headtohead.experiment.run_folder import open_runs
-from headtohead.findings import findings
+from headtohead.findings import compute
 from headtohead.runner import run_experiment, verify
 
 
@@ -78,7 +78,7 @@ def test_broken_pairing_is_seen(finished, tmp_path):
     raw["tensors"][name] = raw["tensors"][name][:-1] + "x"
     raw["schedule"] = "other"
     start.write_text(json.dumps(raw))
-    pairing = findings.compute_findings(open_runs(folder), check_files=False)["pairing"]["alibi"]
+    pairing = compute.compute_findings(open_runs(folder), check_files=False)["pairing"]["alibi"]
     assert pairing["equal"] == pairing["shared"] - 1
     assert pairing["schedule"] is False
 
@@ -89,7 +89,7 @@ def test_unpaired_variants_are_not_comparable(finished, tmp_path):
     raw = json.loads(start.read_text())
     raw["schedule"] = "other"
     start.write_text(json.dumps(raw))
-    (alibi, *_) = findings.compute_findings(open_runs(folder), check_files=False)["verdicts"]
+    (alibi, *_) = compute.compute_findings(open_runs(folder), check_files=False)["verdicts"]
     assert alibi["outcome"] == "not comparable"
     assert "other batches" in alibi["reason"]
 

@@ -1,4 +1,4 @@
-"""Input that somebody else made, sound and unsound: every door of tools/doors, within a bounded number of tries."""
+"""Valid and invalid input from untrusted sources: every target of tools/fuzz_targets, with a fixed number of tries."""
 
 import sys
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 @pytest.fixture(scope="session")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that inputs are put in, with an experiment that was really run (see tools/doors)."""
+    """A folder that inputs are put in, with an experiment that was really run (see tools/fuzz_targets)."""
     return tmp_path_factory.mktemp("scratch")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tools.doors import knock
+from tools.fuzz_targets import run_target
 
 from headtohead.config.toml import MAX_FILE_BYTES, parse_toml
 from headtohead.errors import ConfigError, RequestError
@@ -54,19 +54,19 @@ def refused(scratch: Path, text: str) -> str:
 
 
 def test_a_sound_file_is_read(scratch):
-    assert knock("experiment", SMALL, scratch) is None
+    assert run_target("experiment", SMALL, scratch) is None
 
 
 @tried
 @given(data=spoiled(SMALL))
 def test_a_spoiled_file_is_read_or_refused_in_words(scratch, data):
-    knock("experiment", data, scratch)
+    run_target("experiment", data, scratch)
 
 
 @tried
 @given(text=st.text(max_size=200))
 def test_any_text_is_refused_in_words(scratch, text):
-    assert knock("experiment", text.encode(), scratch) is not None
+    assert run_target("experiment", text.encode(), scratch) is not None
 
 
 HEAD = 'question = "?"\ntask = "language-model"\n'

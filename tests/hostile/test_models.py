@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tools.doors import DOORS, knock
-from tools.doors.world import experiment_of, write_corpus
+from tools.fuzz_targets import FUZZ_TARGETS, run_target
+from tools.fuzz_targets.sample_experiment import build_raw_experiment, write_corpus
 
 from headtohead.config import loading as config_loading
 from headtohead.config import model as config_model
@@ -29,38 +29,38 @@ KINDS = ("tokenizer", "config", "gguf")
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sound_file_is_read(scratch, kind):
-    assert knock(kind, DOORS[kind].seeds(scratch)[0], scratch) is None
+    assert run_target(kind, FUZZ_TARGETS[kind].seeds(scratch)[0], scratch) is None
 
 
 @pytest.mark.parametrize("kind", ["tokenizer", "gguf"])
 @tried
 @given(data=st.data())
 def test_a_spoiled_file_is_read_or_refused_in_words(scratch, kind, data):
-    sound = data.draw(st.sampled_from(DOORS[kind].seeds(scratch)))
-    knock(kind, data.draw(spoiled(sound) | st.binary(max_size=60)), scratch)
+    sound = data.draw(st.sampled_from(FUZZ_TARGETS[kind].seeds(scratch)))
+    run_target(kind, data.draw(spoiled(sound) | st.binary(max_size=60)), scratch)
 
 
 @tried
 @given(data=st.data())
 def test_tensors_that_were_spoiled_are_refused_in_words(scratch, data):
-    sound = data.draw(st.sampled_from(DOORS["safetensors"].seeds(scratch)))
+    sound = data.draw(st.sampled_from(FUZZ_TARGETS["safetensors"].seeds(scratch)))
     length = int.from_bytes(sound[:8], "little")
     head = data.draw(other_values(json.loads(sound[8 : 8 + length])))
     made = len(head).to_bytes(8, "little") + head + sound[8 + length :]
-    knock("safetensors", data.draw(st.just(made) | spoiled(sound)), scratch)
+    run_target("safetensors", data.draw(st.just(made) | spoiled(sound)), scratch)
 
 
 @pytest.mark.parametrize("kind", ["tokenizer", "config"])
 @tried
 @given(data=st.data())
 def test_other_values_are_read_or_refused_in_words(scratch, kind, data):
-    sound = json.loads(DOORS[kind].seeds(scratch)[0])
-    knock(kind, data.draw(other_values(sound)), scratch)
+    sound = json.loads(FUZZ_TARGETS[kind].seeds(scratch)[0])
+    run_target(kind, data.draw(other_values(sound)), scratch)
 
 
 def test_weights_of_another_shape_are_refused_although_the_run_vouches_for_them(scratch):
-    scores, *_ = DOORS["safetensors"].seeds(scratch)
-    assert "the weights do not match the model" in str(knock("safetensors", scores, scratch))
+    scores, *_ = FUZZ_TARGETS["safetensors"].seeds(scratch)
+    assert "the weights do not match the model" in str(run_target("safetensors", scores, scratch))
 
 
 # ---- claims that a file cannot keep
@@ -154,23 +154,23 @@ def entry(kind: int, value: bytes) -> bytes:
     ],
 )
 def test_a_gguf_head_that_claims_what_is_not_there_is_refused(scratch, data):
-    assert "is damaged or incomplete" in str(knock("gguf", data, scratch))
+    assert "is damaged or incomplete" in str(run_target("gguf", data, scratch))
 
 
 # ---- tokenizers
 
 
 def test_a_tokenizer_with_numbers_that_no_model_has_is_refused(scratch):
-    made = json.loads(DOORS["tokenizer"].seeds(scratch)[0])
+    made = json.loads(FUZZ_TARGETS["tokenizer"].seeds(scratch)[0])
     made["model"]["vocab"]["the"] = 4_000_000_000
     began = time.process_time()
-    assert "not one after the other" in str(knock("tokenizer", json.dumps(made).encode(), scratch))
+    assert "not one after the other" in str(run_target("tokenizer", json.dumps(made).encode(), scratch))
     assert time.process_time() - began < 5, "it was counted up to"
 
 
 def test_a_pattern_that_tries_every_way_ends(scratch):
     """(a+)+$ on a row of a: each more doubles the time of a matcher that has no limit."""
-    made = json.loads(DOORS["tokenizer"].seeds(scratch)[1])
+    made = json.loads(FUZZ_TARGETS["tokenizer"].seeds(scratch)[1])
     made["pre_tokenizer"]["pattern"] = {"Regex": "(?:a+)+$"}
     (scratch / "tokenizer.json").write_text(json.dumps(made))
     began = time.process_time()
@@ -194,7 +194,7 @@ def with_code(tmp_path_factory) -> Path:
         "        self.inner = nn.LayerNorm(sizes.width)\n"
         "    def forward(self, x):\n        return self.inner(x)\n"
     )
-    raw = experiment_of(write_corpus(place / "texts"))
+    raw = build_raw_experiment(write_corpus(place / "texts"))
     raw |= {"use": [str(place / "my_norm.py")], "variants": {}, "probe": {}}
     raw["model"] = {**raw["model"], "norm": "hostile-norm"}
     experiment = loading.build_experiment(raw)
@@ -249,8 +249,8 @@ def test_code_outside_the_run_is_not_run(with_code, tmp_path, name):
 
 
 def test_nothing_of_a_run_is_run_to_verify_or_report_it(scratch):
-    """`knock` forbids it; here a folder that names code is read by what reads folders."""
-    place = DOORS["verify"].seeds(scratch) and scratch / "world"
+    """`run_target` forbids it; here a folder that names code is read by what reads folders."""
+    place = FUZZ_TARGETS["verify"].seeds(scratch) and scratch / "world"
     own = place / "baseline" / "seed-0" / "own"
     own.mkdir(exist_ok=True)
     (own / "evil.py").write_text("raise SystemExit('run')\n")
@@ -271,6 +271,6 @@ def test_a_model_without_room_is_refused_before_it_is_made():
 
 
 def test_settings_of_a_larger_model_than_the_weights_are_refused(scratch):
-    made = json.loads(DOORS["config"].seeds(scratch)[0])
+    made = json.loads(FUZZ_TARGETS["config"].seeds(scratch)[0])
     made["trial"]["model"] |= {"width": 4096, "layers": 40, "heads": 2}
-    assert "its settings speak of" in str(knock("config", json.dumps(made).encode(), scratch))
+    assert "its settings speak of" in str(run_target("config", json.dumps(made).encode(), scratch))

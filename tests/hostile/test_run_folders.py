@@ -9,14 +9,19 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tools.doors import DOORS, knock
-from tools.doors.runs import RUN_FILES
-from tools.doors.world import instead, unsealed, vouched, world
+from tools.fuzz_targets import FUZZ_TARGETS, run_target
+from tools.fuzz_targets.runs import RUN_FILES
+from tools.fuzz_targets.sample_experiment import (
+    replace_checked_file,
+    replace_file,
+    sample_runs,
+    strip_checksum,
+)
 
 from headtohead.atomic_io import append_jsonl, read_json, read_jsonl, truncate_file
 from headtohead.errors import HeadToHeadError, RunFolderError
 from headtohead.experiment import run_folder
-from headtohead.findings import findings
+from headtohead.findings import compute
 from headtohead.report import write
 from headtohead.runner.verify import verify_experiment
 
@@ -27,45 +32,47 @@ KINDS = ("run", "verify", "findings", "checkpoint", "journal", "teacher", "store
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_sound_files_are_read(scratch, kind):
-    assert knock(kind, DOORS[kind].seeds(scratch)[0], scratch) is None
+    assert run_target(kind, FUZZ_TARGETS[kind].seeds(scratch)[0], scratch) is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @tried
 @given(data=st.data())
 def test_spoiled_files_are_read_or_refused_in_words(scratch, kind, data):
-    sound = data.draw(st.sampled_from(DOORS[kind].seeds(scratch)))
-    knock(kind, data.draw(spoiled(sound)), scratch)
+    sound = data.draw(st.sampled_from(FUZZ_TARGETS[kind].seeds(scratch)))
+    run_target(kind, data.draw(spoiled(sound)), scratch)
 
 
 @pytest.mark.parametrize("name", [name for name in RUN_FILES if name.endswith(".json")])
 @tried
 @given(data=st.data())
 def test_other_values_in_a_file_of_a_run_are_reckoned_with_or_refused_in_words(scratch, name, data):
-    path = world(scratch) / name
+    path = sample_runs(scratch) / name
     sound = (
-        json.loads(unsealed(path.read_bytes())) if path.is_file() else {"message": "diverged", "kind": "DivergedError"}
+        json.loads(strip_checksum(path.read_bytes()))
+        if path.is_file()
+        else {"message": "diverged", "kind": "DivergedError"}
     )
     content = bytes([RUN_FILES.index(name)]) + data.draw(other_values(sound))
-    knock(data.draw(st.sampled_from(["run", "run", "verify"])), content, scratch)
+    run_target(data.draw(st.sampled_from(["run", "run", "verify"])), content, scratch)
 
 
 @tried
 @given(data=st.data())
 def test_other_values_in_findings_are_shown_or_refused_in_words(scratch, data):
     labels = data.draw(st.booleans())
-    sound = json.loads(unsealed((world(scratch, labels=labels) / "findings.json").read_bytes()))
-    knock("findings", data.draw(other_values(sound)), scratch)
+    sound = json.loads(strip_checksum((sample_runs(scratch, labels=labels) / "findings.json").read_bytes()))
+    run_target("findings", data.draw(other_values(sound)), scratch)
 
 
 @tried
 @given(data=st.data())
 def test_other_values_in_a_journal_are_refused_in_words(scratch, data):
-    *_, sound = DOORS["journal"].seeds(scratch)
+    *_, sound = FUZZ_TARGETS["journal"].seeds(scratch)
     lines = [json.loads(line) for line in sound.splitlines()]
     changed = json.loads(data.draw(other_values(lines)))
     rows = changed if isinstance(changed, list) else [changed]
-    knock("journal", b"".join(json.dumps(row).encode() + b"\n" for row in rows), scratch)
+    run_target("journal", b"".join(json.dumps(row).encode() + b"\n" for row in rows), scratch)
 
 
 # ---- files that are not what they seem
@@ -93,7 +100,7 @@ def test_json_that_cannot_be_handed_on_is_refused(tmp_path, content, said):
 
 def test_a_pipe_or_a_device_in_the_place_of_a_file_is_not_read(tmp_path, scratch):
     folder = tmp_path / "world"
-    shutil.copytree(world(scratch), folder)
+    shutil.copytree(sample_runs(scratch), folder)
     run = folder / "baseline" / "seed-0"
     for name in ("start.json", "trial.json", "scores.safetensors", "result.json", "config.json"):
         kept = (run / name).read_bytes()
@@ -101,14 +108,14 @@ def test_a_pipe_or_a_device_in_the_place_of_a_file_is_not_read(tmp_path, scratch
         for place in (lambda path: path.symlink_to("/dev/zero"), os.mkfifo, Path.mkdir):
             place(run / name)
             for read in (
-                lambda: findings.compute_findings(run_folder.open_runs(folder)),
+                lambda: compute.compute_findings(run_folder.open_runs(folder)),
                 lambda: verify_experiment(folder),
             ):
                 with contextlib.suppress(HeadToHeadError):
                     read()
             (run / name).rmdir() if (run / name).is_dir() else (run / name).unlink()
         (run / name).write_bytes(kept)
-    assert findings.compute_findings(run_folder.open_runs(folder))["verdicts"]
+    assert compute.compute_findings(run_folder.open_runs(folder))["verdicts"]
 
 
 def test_lines_are_not_added_to_what_a_link_leads_to(tmp_path):
@@ -128,7 +135,7 @@ def test_lines_are_not_added_to_what_a_link_leads_to(tmp_path):
 
 
 def changed(path: Path, change) -> bytes:
-    value = json.loads(unsealed(path.read_bytes()))
+    value = json.loads(strip_checksum(path.read_bytes()))
     change(value)
     return json.dumps(value).encode()
 
@@ -137,35 +144,35 @@ def test_a_variant_cannot_lead_out_of_the_folder(scratch):
     def rename(about):
         about["experiment"]["variants"] = {"../../world": {"model": {"position": "alibi"}}}
 
-    folder = world(scratch)
-    with instead(folder / "experiment.json", changed(folder / "experiment.json", rename)):
+    folder = sample_runs(scratch)
+    with replace_file(folder / "experiment.json", changed(folder / "experiment.json", rename)):
         for read in (
-            lambda: findings.compute_findings(run_folder.open_runs(folder)),
+            lambda: compute.compute_findings(run_folder.open_runs(folder)),
             lambda: verify_experiment(folder),
         ):
-            with pytest.raises(RunFolderError, match=r"a variant cannot be called '\.\./\.\./world'"):
+            with pytest.raises(RunFolderError, match=r"invalid variant name '\.\./\.\./world'"):
                 read()
 
 
 @pytest.mark.parametrize("name", ["../../../../../etc/hostname", "/etc/hostname"])
 def test_checksums_of_files_elsewhere_are_not_taken(scratch, name):
-    folder = world(scratch)
+    folder = sample_runs(scratch)
     path = folder / "baseline" / "seed-0" / "result.json"
-    with instead(path, changed(path, lambda result: result["sha256"].update({name: "0" * 64}))):
+    with replace_file(path, changed(path, lambda result: result["sha256"].update({name: "0" * 64}))):
         with pytest.raises(RunFolderError, match="names a file outside the run"):
             run_folder.Run(path.parent).find_damaged_files()
         assert not all(check.passed for check in verify_experiment(folder))
 
 
 def test_a_checkpoint_reads_its_own_two_files_only(scratch):
-    state = json.loads(DOORS["checkpoint"].seeds(scratch)[0][1:])
+    state = json.loads(FUZZ_TARGETS["checkpoint"].seeds(scratch)[0][1:])
     state["sha256"]["../../../../etc/hostname"] = "0" * 64
-    state.pop("seal", None)
-    assert "checksums of other files" in str(knock("checkpoint", b"\x00" + json.dumps(state).encode(), scratch))
+    state.pop("checksum", None)
+    assert "checksums of other files" in str(run_target("checkpoint", b"\x00" + json.dumps(state).encode(), scratch))
 
 
 def test_folders_that_are_no_seeds_are_no_runs(scratch):
-    folder = world(scratch)
+    folder = sample_runs(scratch)
     odd = ("seed-x", "seed-", "seed--1", "seed-" + "9" * 60, "seed-01")
     for name in odd:
         (folder / "baseline" / name).mkdir(exist_ok=True)
@@ -180,33 +187,33 @@ def test_folders_that_are_no_seeds_are_no_runs(scratch):
 
 
 def test_a_long_list_of_labels_makes_no_table_of_its_square(scratch):
-    folder = world(scratch)
+    folder = sample_runs(scratch)
 
     def label(corpus):
         corpus["labels"] = [f"label {at}" for at in range(100_000)]
 
-    with instead(folder / "corpus.json", changed(folder / "corpus.json", label)):
-        assert findings.compute_findings(run_folder.open_runs(folder))["confusion"] is None
+    with replace_file(folder / "corpus.json", changed(folder / "corpus.json", label)):
+        assert compute.compute_findings(run_folder.open_runs(folder))["confusion"] is None
 
 
 def test_figures_that_do_not_agree_are_named_so(scratch):
-    folder = world(scratch, labels=True)
+    folder = sample_runs(scratch, labels=True)
     path = folder / "corpus.json"
     content = changed(path, lambda corpus: corpus["unseen"].update(test=[10**9]))
-    with instead(path, content), pytest.raises(RunFolderError, match="does not agree with itself"):
-        findings.compute_findings(run_folder.open_runs(folder))
+    with replace_file(path, content), pytest.raises(RunFolderError, match="its files contradict each other"):
+        compute.compute_findings(run_folder.open_runs(folder))
 
 
 def test_a_loss_that_ran_away_is_read_and_not_drawn(scratch):
-    folder = world(scratch)
+    folder = sample_runs(scratch)
     name = "baseline/seed-0/metrics.jsonl"
     path = folder / name
     lines = path.read_bytes() + b'{"step": 3, "split": "test", "loss": NaN, "perplexity": Infinity, "seconds": 1}\n'
-    with vouched(folder, name, lines):
+    with replace_checked_file(folder, name, lines):
         assert read_jsonl(path)[-1]["step"] == 3
-        curve = findings.compute_findings(run_folder.open_runs(folder))["curves"]["baseline"]["test"]["0"]
-        assert curve[-1] == [3, None]
+        curve = compute.compute_findings(run_folder.open_runs(folder))["curves"]["baseline"]["test"]["0"]
+        assert curve[-1] == (3, None)
         before = (folder / "findings.json").read_bytes()
-        with instead(folder / "findings.json", before):
-            findings.write_findings(run_folder.open_runs(folder))
+        with replace_file(folder / "findings.json", before):
+            compute.write_findings(run_folder.open_runs(folder))
             assert write(folder, ["md"], scratch / "report")

@@ -6,7 +6,7 @@ import os
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tools.doors import DOORS, knock
+from tools.fuzz_targets import FUZZ_TARGETS, run_target
 
 from headtohead.config import data as config_data
 from headtohead.data import token_cache
@@ -20,15 +20,15 @@ KINDS = ("text", "tsv", "csv", "jsonl", "documents", "prompts", "scores", "desig
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sound_file_is_read(scratch, kind):
-    assert knock(kind, DOORS[kind].seeds(scratch)[0], scratch) is None
+    assert run_target(kind, FUZZ_TARGETS[kind].seeds(scratch)[0], scratch) is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @tried
 @given(data=st.data())
 def test_a_spoiled_file_is_read_or_refused_in_words(scratch, kind, data):
-    sound = data.draw(st.sampled_from(DOORS[kind].seeds(scratch)))
-    knock(kind, data.draw(spoiled(sound) | st.binary(max_size=60)), scratch)
+    sound = data.draw(st.sampled_from(FUZZ_TARGETS[kind].seeds(scratch)))
+    run_target(kind, data.draw(spoiled(sound) | st.binary(max_size=60)), scratch)
 
 
 ROWS = b"".join(b"%d\tthe people %d\n" % (at % 2, at) for at in range(12))
@@ -52,18 +52,18 @@ ROWS = b"".join(b"%d\tthe people %d\n" % (at % 2, at) for at in range(12))
     ],
 )
 def test_what_was_found_once_stays_refused(scratch, kind, data, said):
-    assert said in str(knock(kind, data, scratch))
+    assert said in str(run_target(kind, data, scratch))
 
 
 def test_labels_that_only_look_like_numbers_are_words(scratch):
     """`--5` ended in a ValueError, and so did a number of 5,000 digits."""
     rows = "".join(f"{'--5' if at % 2 else '9' * 5_000}\tthe people {at}\n" for at in range(12))
-    assert knock("tsv", ("label\ttext\n" + rows).encode(), scratch) is None
+    assert run_target("tsv", ("label\ttext\n" + rows).encode(), scratch) is None
 
 
 def test_more_labels_than_a_classifier_has_are_refused(scratch):
     rows = "".join(f"label {at}\ttext {at}\n" for at in range(12_000))
-    assert "different labels" in str(knock("tsv", ("label\ttext\n" + rows).encode(), scratch))
+    assert "different labels" in str(run_target("tsv", ("label\ttext\n" + rows).encode(), scratch))
 
 
 @pytest.mark.parametrize("place", ["/dev/zero", "pipe"])
@@ -100,10 +100,10 @@ def test_words_of_one_character_are_cut_in_time_that_their_number_explains(scrat
 
     for character in "`'\".,:;-)(“’ \t":
         began = time.process_time()
-        knock("text", (character * 20_000 + "\nthe people\nask for\npeace and\nwork").encode(), scratch)
+        run_target("text", (character * 20_000 + "\nthe people\nask for\npeace and\nwork").encode(), scratch)
         assert time.process_time() - began < 5, character
 
 
 def test_a_reply_is_valid_json_even_if_a_name_is_odd(scratch):
-    error = knock("jsonl", json.dumps({"\ud800": 1}).encode(), scratch)
+    error = run_target("jsonl", json.dumps({"\ud800": 1}).encode(), scratch)
     assert "\\ud800" in str(error)

@@ -5,33 +5,33 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.doors import DOORS, TrespassError, knock
-from tools.doors.frame import Door
+from tools.fuzz_targets import FUZZ_TARGETS, TrespassError, run_target
+from tools.fuzz_targets.frame import FuzzTarget
 
 from headtohead.errors import DataError
 
 
 def through(what):
     """A door behind which this happens."""
-    DOORS["tried"] = Door("tried", lambda data, scratch: what(scratch), lambda scratch: [])
+    FUZZ_TARGETS["tried"] = FuzzTarget("tried", lambda data, scratch: what(scratch), lambda scratch: [])
 
 
 @pytest.fixture(autouse=True)
 def _gone_afterwards():
     yield
-    DOORS.pop("tried", None)
+    FUZZ_TARGETS.pop("tried", None)
 
 
 def test_reading_outside_is_noticed(scratch):
     through(lambda scratch: Path("/etc/hostname").read_text())
     with pytest.raises(TrespassError, match="read outside: /etc/hostname"):
-        knock("tried", b"", scratch)
+        run_target("tried", b"", scratch)
 
 
 def test_writing_outside_is_prevented(scratch, tmp_path):
     through(lambda scratch: (tmp_path / "made").write_text("x"))
     with pytest.raises(TrespassError, match="written outside"):
-        knock("tried", b"", scratch)
+        run_target("tried", b"", scratch)
     assert not (tmp_path / "made").exists()
 
 
@@ -41,19 +41,19 @@ def test_a_way_out_through_a_link_is_noticed(scratch, tmp_path):
     (scratch / "link").symlink_to(tmp_path / "there")
     through(lambda scratch: (scratch / "link").read_text())
     with pytest.raises(TrespassError, match="read outside"):
-        knock("tried", b"", scratch)
+        run_target("tried", b"", scratch)
 
 
 def test_starting_a_process_is_prevented(scratch):
     through(lambda scratch: subprocess.run([sys.executable, "-c", ""], check=True))
     with pytest.raises(TrespassError, match="Popen"):
-        knock("tried", b"", scratch)
+        run_target("tried", b"", scratch)
 
 
 def test_running_code_of_the_input_is_prevented(scratch):
     through(lambda scratch: exec(compile("1", str(scratch / "own.py"), "exec")))
     with pytest.raises(TrespassError, match="code of the input was run"):
-        knock("tried", b"", scratch)
+        run_target("tried", b"", scratch)
 
 
 def test_an_error_without_words_and_one_without_end_are_noticed(scratch):
@@ -65,10 +65,10 @@ def test_an_error_without_words_and_one_without_end_are_noticed(scratch):
 
     through(silent)
     with pytest.raises(AssertionError, match="without a word"):
-        knock("tried", b"", scratch)
+        run_target("tried", b"", scratch)
     through(odd)
     with pytest.raises(KeyError, match="x"):
-        knock("tried", b"", scratch)
+        run_target("tried", b"", scratch)
 
 
 def test_what_an_error_says_has_an_end_and_can_be_shown():

@@ -18,7 +18,7 @@ from headtohead.config.search import FIRST_SEARCH_SEED
 from headtohead.errors import ConfigError, RequestError, RunFolderError
 from headtohead.experiment import loading
 from headtohead.experiment.run_folder import Run, open_runs
-from headtohead.findings import findings
+from headtohead.findings import compute
 from headtohead.runner import run_search
 from headtohead.runner.verify import verify_experiment
 from headtohead.trials.trial import run_trial
@@ -101,7 +101,7 @@ def test_a_journal_that_lost_its_end_is_named_and_not_used(killed, tmp_path):
     journal = copied / "search" / "journal.jsonl"
     journal.write_bytes(journal.read_bytes()[:-20])
     with pytest.raises(RunFolderError, match=r"search/journal\.jsonl: has lost its end"):
-        findings.compute_findings(open_runs(copied))
+        compute.compute_findings(open_runs(copied))
     assert any("search/journal.jsonl" in check.found for check in verify_experiment(copied) if not check.passed)
     outcome = run_search.run_with_search(loading.load_experiment(killed.file), copied, num_workers=1, resume=True)
     assert outcome.findings["search"]["winner"] == killed.search["winner"]

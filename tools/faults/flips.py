@@ -21,7 +21,7 @@ from headtohead.distillation import teacher_cache
 from headtohead.errors import HeadToHeadError, RunFolderError
 from headtohead.experiment import model_io
 from headtohead.experiment.run_folder import open_runs
-from headtohead.findings import findings
+from headtohead.findings import compute
 from headtohead.report import write
 from headtohead.runner.verify import find_differences, verify_experiment
 from headtohead.search.points import SearchJournal, read_journal_events
@@ -114,13 +114,13 @@ def kinds_in(folder: Path, skip: Sequence[str] = ()) -> dict[str, list[Path]]:
 
 def _finished(how: How, what: str, kind: str = "plain") -> Seen:
     still = undisturbed(how, kind)
-    wanted = findings.compute_findings(open_runs(still.folder))
+    wanted = compute.compute_findings(open_runs(still.folder))
 
     def check(copy: Path, path: Path) -> str:
         if not _is_named(copy, path):
             return "`h2h verify` did not name it"
         try:
-            made = findings.compute_findings(open_runs(copy))
+            made = compute.compute_findings(open_runs(copy))
         except HeadToHeadError:
             made = wanted  # refused: nothing was used
         if different := list(find_differences(made, wanted)):

@@ -53,7 +53,7 @@ class Judge:
         for comparison in self.experiment.comparisons:
             runs = {name: self.finished[name] for name in (comparison.baseline, *comparison.variants)}
             judged = self.judge(primary_set, runs, comparison.baseline)
-            comparisons.append(ComparisonFindings(**dict(comparison), verdicts=judged))
+            comparisons.append(ComparisonFindings(**dict(comparison), verdicts=tuple(judged)))
         secondary = {str(evaluation_set): self.judge(evaluation_set, self.finished) for evaluation_set in others}
         return JudgedVariants(primary_set, self.judge(primary_set, self.finished), secondary, comparisons)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from headtohead.config.base import ComponentConfig
 from headtohead.config.data import DataConfig
 from headtohead.config.experiment import Trial
@@ -15,8 +13,8 @@ from headtohead.data.masking import MaskedBatchSchedule, build_masked_examples, 
 from headtohead.data.tokenizers import CorpusTokenizer
 from headtohead.distillation.teacher import RunTrial
 from headtohead.experiment import inference
-from headtohead.experiment.schemas import TextScore
 from headtohead.experiment.model_io import SavedModel
+from headtohead.experiment.schemas import TextScore
 from headtohead.tasks.base import AUDIT_BATCH_SIZE, Task
 from headtohead.tasks.dataset import Dataset
 from headtohead.training.objectives import MaskedLanguageModelObjective, Objective

@@ -57,7 +57,7 @@ class SeedEstimate(Record):
 class ComparisonFindings(DictAccess, Comparison):
     """A comparison among variants ([[comparisons]]) with its verdicts"""
 
-    verdicts: list[Verdict] = []
+    verdicts: tuple[Verdict, ...] = ()
     """one verdict for each variant"""
 
 

@@ -12,14 +12,14 @@ from typing import Any
 
 from headtohead.errors import HeadToHeadError
 
-from .watching import watched
+from .sandbox import watched
 
 LONGEST_MESSAGE = 20_000
 """characters that a message may have, however large the input"""
 
 
 @dataclass(frozen=True)
-class Door:
+class FuzzTarget:
     """One kind of input."""
 
     name: str
@@ -28,24 +28,24 @@ class Door:
     """sound inputs, made in a scratch folder"""
 
 
-DOORS: dict[str, Door] = {}
+FUZZ_TARGETS: dict[str, FuzzTarget] = {}
 
 
-def door(name: str, seeds: Callable[[Path], Sequence[bytes]]) -> Callable[[Any], Any]:
+def fuzz_target(name: str, seeds: Callable[[Path], Sequence[bytes]]) -> Callable[[Any], Any]:
     def enter(open_: Callable[[bytes, Path], object]) -> Callable[[bytes, Path], object]:
-        DOORS[name] = Door(name, open_, seeds)
+        FUZZ_TARGETS[name] = FuzzTarget(name, open_, seeds)
         return open_
 
     return enter
 
 
-def knock(name: str, data: bytes, scratch: Path) -> HeadToHeadError | None:
+def run_target(name: str, data: bytes, scratch: Path) -> HeadToHeadError | None:
     """Put `data` before this door. Gives the error that it was refused with; anything else that is raised is a fault
     of the package."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), watched(scratch):
         warnings.simplefilter("ignore")  # numbers that overflow are the input's own
         try:
-            DOORS[name].open(data, scratch)
+            FUZZ_TARGETS[name].open(data, scratch)
         except HeadToHeadError as error:
             said = str(error)
             assert said.strip(), "an error without a word"

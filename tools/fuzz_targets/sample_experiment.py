@@ -27,7 +27,7 @@ def write_corpus(folder: Path, *, labels: bool = False) -> Path:
     return folder
 
 
-def experiment_of(folder: Path, *, labels: bool = False) -> dict[str, Any]:
+def build_raw_experiment(folder: Path, *, labels: bool = False) -> dict[str, Any]:
     return {
         "question": "Does it help?",
         "task": "classify" if labels else "language-model",
@@ -40,15 +40,14 @@ def experiment_of(folder: Path, *, labels: bool = False) -> dict[str, Any]:
     }
 
 
-def world(place: Path, *, labels: bool = False) -> Path:
+def sample_runs(place: Path, *, labels: bool = False) -> Path:
     """The folder of an experiment that was really run, with a checkpoint left in one of its runs."""
     folder = place / ("world-labels" if labels else "world")
     if (folder / "findings.json").is_file():
         return folder
-    from headtohead.atomic_io import write_json
     from headtohead.config.loading import build_trial
-    from headtohead.experiment import loading, run_folder
-    from headtohead.findings import findings
+    from headtohead.experiment import loading, run_folder, schemas
+    from headtohead.findings import compute
     from headtohead.runner import run_experiment
     from headtohead.tasks.registry import prepare_dataset
     from headtohead.training import devices
@@ -56,9 +55,9 @@ def world(place: Path, *, labels: bool = False) -> Path:
 
     os.environ["XDG_CACHE_HOME"] = str(place / "cache")
     texts = write_corpus(place / f"corpus-{labels}", labels=labels)
-    experiment = loading.build_experiment(experiment_of(texts, labels=labels))
-    runs = run_folder.create_runs(folder, experiment, {"versions": {}, "command": ["h2h"]}, resume=False)
-    write_json(folder / "corpus.json", run_experiment.describe_corpus(experiment))
+    experiment = loading.build_experiment(build_raw_experiment(texts, labels=labels))
+    runs = run_folder.create_runs(folder, experiment, versions={}, command=["h2h"], resume=False)
+    schemas.write_record(folder / "corpus.json", run_experiment.describe_corpus(experiment))
     for variant in experiment.names:
         for seed in range(2):
             run_trial(build_trial(experiment, variant, seed), folder / variant / f"seed-{seed}", device="cpu")
@@ -67,12 +66,12 @@ def world(place: Path, *, labels: bool = False) -> Path:
     training.run()
     for checkpoint in half.glob("checkpoint-*"):
         shutil.move(checkpoint, folder / "baseline" / "seed-0" / checkpoint.name)
-    findings.write_findings(runs)
+    compute.write_findings(runs)
     return folder
 
 
 @contextlib.contextmanager
-def instead(path: Path, data: bytes) -> Iterator[None]:
+def replace_file(path: Path, data: bytes) -> Iterator[None]:
     """Inside, the file holds this; afterwards it is as it was."""
     before = path.read_bytes() if path.is_file() else None
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,34 +82,34 @@ def instead(path: Path, data: bytes) -> Iterator[None]:
         path.write_bytes(before) if before is not None else path.unlink(missing_ok=True)
 
 
-def unsealed(content: bytes) -> bytes:
+def strip_checksum(content: bytes) -> bytes:
     """JSON, or lines of it, without the checksums that they carry: whoever makes up a file makes these up too."""
     try:
         rows = [json.loads(line) for line in content.splitlines()]
-        return b"".join(json.dumps(_without_seal(row)).encode() + b"\n" for row in rows)
+        return b"".join(json.dumps(_drop_checksum(row)).encode() + b"\n" for row in rows)
     except ValueError:
         pass
     try:
-        return json.dumps(_without_seal(json.loads(content)), indent=1).encode()
+        return json.dumps(_drop_checksum(json.loads(content)), indent=1).encode()
     except ValueError:
         return content
 
 
-def _without_seal(value: Any) -> Any:
-    return {key: one for key, one in value.items() if key != "seal"} if isinstance(value, dict) else value
+def _drop_checksum(value: Any) -> Any:
+    return {key: one for key, one in value.items() if key != "checksum"} if isinstance(value, dict) else value
 
 
 @contextlib.contextmanager
-def vouched(folder: Path, name: str, content: bytes) -> Iterator[None]:
+def replace_checked_file(folder: Path, name: str, content: bytes) -> Iterator[None]:
     """Inside, the file of an experiment's folder holds this, and the result of its run vouches for it."""
     variant, _, rest = name.partition("/")
     seed, _, file = rest.partition("/")
     result = folder / variant / seed / "result.json"
-    with instead(folder / name, content):
+    with replace_file(folder / name, content):
         if not file or file == "result.json" or not result.is_file():
             yield
             return
-        said = _without_seal(json.loads(result.read_bytes()))
+        said = _drop_checksum(json.loads(result.read_bytes()))
         said["sha256"][file] = hashlib.sha256(content).hexdigest()
-        with instead(result, json.dumps(said).encode()):
+        with replace_file(result, json.dumps(said).encode()):
             yield

@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 
-from .frame import door
 from .runs import file_of
-from .world import experiment_of, instead, unsealed, write_corpus
+from .sample_experiment import build_raw_experiment, replace_file, strip_checksum, write_corpus
+from .target import fuzz_target
 
 
 def _searched(scratch: Path) -> Any:
     from headtohead.experiment import loading
 
-    raw = experiment_of(write_corpus(scratch / "corpus-False"))
+    raw = build_raw_experiment(write_corpus(scratch / "corpus-False"))
     return loading.build_experiment(
         {**raw, "search": {"space": {"training.batch_size": [2, 4]}, "seeds": 1}}, "searched"
     )
@@ -28,23 +28,23 @@ def _journals(scratch: Path) -> list[bytes]:
     from headtohead.search.points import compute_search_identity
 
     lines = [
-        {"event": "search", "schema": 1, "identity": compute_search_identity(_searched(scratch))},
-        {"event": "cell", "cell": 0, "settings": {"training.batch_size": 2}},
-        {"event": "cell", "cell": 1, "settings": {"training.batch_size": 4}},
-        {"event": "pruned", "cell": 1, "why": {"behind": 0.5, "bound": 0.1, "seeds": 1}},
-        {"event": "trial", "cell": 0, "seed": 1000, "seconds": 1.5},
-        {"event": "winner", "cell": 0, "budget": None},
+        {"event": "search", "schema_version": 2, "identity": compute_search_identity(_searched(scratch))},
+        {"event": "point", "point": 0, "settings": {"training.batch_size": 2}},
+        {"event": "point", "point": 1, "settings": {"training.batch_size": 4}},
+        {"event": "pruned", "point": 1, "decision": {"deficit": 0.5, "threshold": 0.1, "seeds": 1}},
+        {"event": "trial", "point": 0, "seed": 1000, "seconds": 1.5},
+        {"event": "winner", "point": 0, "budget": None},
     ]
     return ["".join(json.dumps(line) + "\n" for line in lines[:upto]).encode() for upto in (2, len(lines))]
 
 
-@door("journal", _journals)
+@fuzz_target("journal", _journals)
 def _journal(data: bytes, scratch: Path) -> None:
     from headtohead.search import points
 
     experiment, folder = _searched(scratch), scratch / "searched"
-    with instead(folder / "search" / "journal.jsonl", data):
-        lines = points.SearchJournal(folder / "search").lines(points.compute_search_identity(experiment))
+    with replace_file(folder / "search" / "journal.jsonl", data):
+        lines = points.SearchJournal(folder / "search").read_events(points.compute_search_identity(experiment))
         points.read_winner_settings(experiment, folder)
         points.load_points(folder / "search", experiment.search, lines, "perplexity")
         points.read_elapsed_seconds(lines)
@@ -62,24 +62,25 @@ def _whose() -> Any:
 def _teachers(scratch: Path) -> list[bytes]:
 
     from headtohead.distillation.teacher_cache import TeacherCache
+    from headtohead.experiment.schemas import TeacherTextLine
     from headtohead.training.distillation_loss import TeacherTargets
 
     folder = scratch / "teacher"
     shutil.rmtree(folder, ignore_errors=True)  # the same each time
-    cache = TeacherCache.open(_whose(), folder, going_on=True)
-    cache.add_text("one", {"ids": [1, 2], "text": "peace", "ended": "token", "seconds": 0.5})
+    cache = TeacherCache.open(_whose(), folder, is_writable=True)
+    cache.add_text(TeacherTextLine(key="one", ids=[1, 2], text="peace", stop_reason="token", seconds=0.5))
     cache.add_targets("one", TeacherTargets(torch.ones(3, 2, dtype=torch.long), -torch.ones(3, 2), -torch.ones(3)))
-    return [bytes([at]) + unsealed((folder / name).read_bytes()) for at, name in enumerate(TEACHER)]
+    return [bytes([at]) + strip_checksum((folder / name).read_bytes()) for at, name in enumerate(TEACHER)]
 
 
-@door("teacher", _teachers)
+@fuzz_target("teacher", _teachers)
 def _teacher(data: bytes, scratch: Path) -> None:
     from headtohead.distillation.teacher_cache import TeacherCache
 
     if not (scratch / "teacher" / "logits.bin").is_file():
         _teachers(scratch)
     name, content = file_of(data, TEACHER)
-    with instead(scratch / "teacher" / name, content):
+    with replace_file(scratch / "teacher" / name, content):
         cache = TeacherCache.open(_whose(), scratch / "teacher")
         for key, (_, positions) in cache.places.items():
             cache.targets([key], [min(positions, 4)])
@@ -110,7 +111,7 @@ def _store_folder(scratch: Path) -> Path:
     )
 
 
-@door("store", _stores)
+@fuzz_target("store", _stores)
 def _store(data: bytes, scratch: Path) -> None:
     """A store that is not what was written is made anew."""
     from headtohead.data import token_cache

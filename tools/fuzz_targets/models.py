@@ -8,8 +8,8 @@ from pathlib import Path
 
 from headtohead.errors import HeadToHeadError
 
-from .frame import door
-from .world import TEXT, instead, vouched, world, write_corpus
+from .sample_experiment import TEXT, replace_checked_file, replace_file, sample_runs, write_corpus
+from .target import fuzz_target
 
 
 def _tokenizers(scratch: Path) -> list[bytes]:
@@ -26,7 +26,7 @@ def _tokenizers(scratch: Path) -> list[bytes]:
     return made
 
 
-@door("tokenizer", _tokenizers)
+@fuzz_target("tokenizer", _tokenizers)
 def _tokenizer(data: bytes, scratch: Path) -> None:
     from headtohead.data.tokenizers import CorpusTokenizer
 
@@ -37,47 +37,54 @@ def _tokenizer(data: bytes, scratch: Path) -> None:
     tokenizer.decode(ids)
 
 
-@door(
-    "config", lambda scratch: [(world(scratch) / "baseline/seed-0/config.json").read_bytes(), b'{"model_type": "gpt2"}']
+@fuzz_target(
+    "config",
+    lambda scratch: [
+        (sample_runs(scratch) / "baseline/seed-0/config.json").read_bytes(),
+        b'{"model_type": "gpt2"}',
+    ],
 )
 def _config(data: bytes, scratch: Path) -> None:
     from headtohead.experiment import model_io
     from headtohead.pretrained import weights
 
-    folder = world(scratch) / "baseline" / "seed-0"
-    with instead(folder / "config.json", data):
+    folder = sample_runs(scratch) / "baseline" / "seed-0"
+    with replace_file(folder / "config.json", data):
         weights.locate_weights(folder)
         model_io.load(folder)
 
 
 def _tensors(scratch: Path) -> list[bytes]:
-    run = world(scratch) / "baseline" / "seed-0"
+    run = sample_runs(scratch) / "baseline" / "seed-0"
     return [(run / name).read_bytes() for name in ("scores.safetensors", "maps.safetensors", "model.safetensors")]
 
 
-@door("safetensors", _tensors)
+@fuzz_target("safetensors", _tensors)
 def _safetensors(data: bytes, scratch: Path) -> None:
     from headtohead.attention_analysis import thumbnails
     from headtohead.experiment import model_io
     from headtohead.experiment.run_folder import Run
     from headtohead.pretrained import weights
 
-    run = world(scratch) / "baseline" / "seed-0"
+    run = sample_runs(scratch) / "baseline" / "seed-0"
     for name, read in (
         ("scores.safetensors", lambda: Run(run).scores),
         (
             "maps.safetensors",
             lambda: [
                 thumbnails.render_layers(one)
-                for one in thumbnails.read_training_maps(world(scratch), ["baseline"]).values()
+                for one in thumbnails.read_training_maps(sample_runs(scratch), ["baseline"]).values()
             ],
         ),
         ("model.safetensors", lambda: weights.locate_weights(run)),
         ("model.safetensors", lambda: model_io.load(run)),
     ):
-        with vouched(world(scratch), f"baseline/seed-0/{name}", data), contextlib.suppress(HeadToHeadError):
+        with (
+            replace_checked_file(sample_runs(scratch), f"baseline/seed-0/{name}", data),
+            contextlib.suppress(HeadToHeadError),
+        ):
             read()
-    with vouched(world(scratch), "baseline/seed-0/model.safetensors", data):
+    with replace_checked_file(sample_runs(scratch), "baseline/seed-0/model.safetensors", data):
         model_io.load(run)
 
 
@@ -97,7 +104,7 @@ def _gguf(scratch: Path) -> list[bytes]:
     return [head + bytes(-len(head) % 32) + bytes(32), b"GGUF" + struct.pack("<IQQ", 2, 0, 0)]
 
 
-@door("gguf", _gguf)
+@fuzz_target("gguf", _gguf)
 def _gguf_door(data: bytes, scratch: Path) -> None:
     from headtohead.pretrained import weights
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from headtohead.errors import HeadToHeadError
 
-from .frame import door
-from .world import TEXT
+from .sample_experiment import TEXT
+from .target import fuzz_target
 
 
 def _experiments(scratch: Path) -> list[bytes]:
@@ -19,7 +19,7 @@ def _experiments(scratch: Path) -> list[bytes]:
     return [loading.find_recipe(name).read_bytes() for name in loading.list_recipes()]
 
 
-@door("experiment", _experiments)
+@fuzz_target("experiment", _experiments)
 def _experiment(data: bytes, scratch: Path) -> None:
     from headtohead.atomic_io import write_json
     from headtohead.config.loading import build_trial
@@ -55,7 +55,7 @@ def _knock_corpus(data: bytes, scratch: Path, name: str, task: str, **settings: 
     tokenizers.train_tokenizer(data_, found).encode_batch(list(found.train.rows)[:20])
 
 
-@door("text", _texts)
+@fuzz_target("text", _texts)
 def _text(data: bytes, scratch: Path) -> None:
     _knock_corpus(data, scratch, "text.txt", "language-model")
     _knock_corpus(data, scratch, "text.txt", "language-model", tokenizer="characters", rows="sentences")
@@ -66,13 +66,13 @@ def _tsv(scratch: Path) -> list[bytes]:
     return [f"label\ttext\n{rows}".encode(), rows.encode()]
 
 
-@door("tsv", _tsv)
+@fuzz_target("tsv", _tsv)
 def _tsv_door(data: bytes, scratch: Path) -> None:
     _knock_corpus(data, scratch, "rows.tsv", "classify")
     _knock_corpus(data, scratch, "rows.tsv", "classify", columns={"label": 0, "text": 1})
 
 
-@door(
+@fuzz_target(
     "csv", lambda scratch: [one.replace(b"\t", b",") for one in _tsv(scratch)] + [b'label,text\na,"x ""y"", z"\nb,w\n']
 )
 def _csv_door(data: bytes, scratch: Path) -> None:
@@ -84,7 +84,7 @@ def _jsonl(scratch: Path) -> list[bytes]:
     return ["".join(json.dumps(row) + "\n" for row in rows).encode(), json.dumps(rows).encode()]
 
 
-@door("jsonl", _jsonl)
+@fuzz_target("jsonl", _jsonl)
 def _jsonl_door(data: bytes, scratch: Path) -> None:
     _knock_corpus(data, scratch, "rows.jsonl", "classify")
 
@@ -94,7 +94,7 @@ def _documents(scratch: Path) -> list[bytes]:
     return ["".join(json.dumps(row) + "\n" for row in rows).encode(), b'{"document": "a", "summaries": ["b", "c"]}\n']
 
 
-@door("documents", _documents)
+@fuzz_target("documents", _documents)
 def _documents_door(data: bytes, scratch: Path) -> None:
     from headtohead.data.sources.documents import load_summarization_corpus
 
@@ -106,7 +106,7 @@ def _prompts(scratch: Path) -> list[bytes]:
     return [b'{"prompt": "the people", "continuation": "ask"}\n', b"prompt\tcontinuation\nwe\task\n", b"the people\n"]
 
 
-@door("prompts", _prompts)
+@fuzz_target("prompts", _prompts)
 def _prompts_door(data: bytes, scratch: Path) -> None:
     from headtohead.decoding_comparison.prompts import read_prompts
 
@@ -122,7 +122,7 @@ def _scores(scratch: Path) -> list[bytes]:
     return [f"variant,seed,example,accuracy\n{rows}".encode(), b"variant;seed;loss\na;0;1.5\na;1;1.4\nb;0;1\nb;1;1.1\n"]
 
 
-@door("scores", _scores)
+@fuzz_target("scores", _scores)
 def _scores_door(data: bytes, scratch: Path) -> None:
     from headtohead.verdict.score_csv import judge_csv
 
@@ -133,7 +133,7 @@ def _scores_door(data: bytes, scratch: Path) -> None:
     judge_csv(scratch / "scores.csv", equivalence_margin=0.01)
 
 
-@door("design", lambda scratch: [b"1 0; 0 1; -1 -1", b"[[1, 0], [0, 1]]", b'{"keys": [[1, 0.5], [0, 1]]}'])
+@fuzz_target("design", lambda scratch: [b"1 0; 0 1; -1 -1", b"[[1, 0], [0, 1]]", b'{"keys": [[1, 0.5], [0, 1]]}'])
 def _design(data: bytes, scratch: Path) -> None:
     from headtohead.key_design import inputs, solve
 

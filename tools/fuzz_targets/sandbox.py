@@ -21,7 +21,7 @@ class TrespassError(AssertionError):
     """Something was done that no input may cause."""
 
 
-_watching = threading.local_rank()
+_watching = threading.local()
 _hooked: list[bool] = []
 STARTED = (
     "subprocess.Popen",

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from .frame import door
-from .world import instead, unsealed, vouched, world
+from .sample_experiment import replace_checked_file, replace_file, sample_runs, strip_checksum
+from .target import fuzz_target
 
 
 def file_of(data: bytes, names: Sequence[str]) -> tuple[str, bytes]:
@@ -37,47 +37,49 @@ def _run_files(scratch: Path) -> list[bytes]:
     made = []
     for labels in (False, True):
         for at, name in enumerate(RUN_FILES):
-            path = world(scratch, labels=labels) / name
+            path = sample_runs(scratch, labels=labels) / name
             content = path.read_bytes() if path.is_file() else b'{"message": "diverged", "kind": "DivergedError"}'
-            made.append(bytes([at]) + unsealed(content))
+            made.append(bytes([at]) + strip_checksum(content))
     return made
 
 
-@door("run", _run_files)
+@fuzz_target("run", _run_files)
 def _run(data: bytes, scratch: Path) -> None:
     from headtohead.experiment import run_folder
-    from headtohead.findings import findings
+    from headtohead.findings import compute
     from headtohead.report import write
 
     name, content = file_of(data, RUN_FILES)
-    folder = world(scratch, labels=b"accuracy" in content or b"classify" in content)
+    folder = sample_runs(scratch, labels=b"accuracy" in content or b"classify" in content)
     before = (folder / "findings.json").read_bytes()
-    with vouched(folder, name, content), instead(folder / "findings.json", before):
+    with replace_checked_file(folder, name, content), replace_file(folder / "findings.json", before):
         opened = run_folder.open_runs(folder)
-        findings.write_findings(opened, interim_analyses=findings.list_interim_analyses(opened))
+        compute.write_findings(opened, interim_analyses=compute.list_interim_analyses(opened))
         write(folder, ["md"], scratch / "report")
 
 
-@door("verify", _run_files)
+@fuzz_target("verify", _run_files)
 def _verify(data: bytes, scratch: Path) -> None:
     from headtohead.runner.verify import verify_experiment
 
     name, content = file_of(data, (*RUN_FILES, "findings.json"))
-    folder = world(scratch)
-    with vouched(folder, name, content):
+    folder = sample_runs(scratch)
+    with replace_checked_file(folder, name, content):
         [json.dumps(one.to_dict(), allow_nan=False) for one in verify_experiment(folder)]
 
 
 def _found(scratch: Path) -> list[bytes]:
-    return [unsealed((world(scratch, labels=labels) / "findings.json").read_bytes()) for labels in (False, True)]
+    return [
+        strip_checksum((sample_runs(scratch, labels=labels) / "findings.json").read_bytes()) for labels in (False, True)
+    ]
 
 
-@door("findings", _found)
+@fuzz_target("findings", _found)
 def _findings(data: bytes, scratch: Path) -> None:
     from headtohead.report import write
 
-    folder = world(scratch)
-    with instead(folder / "findings.json", data):
+    folder = sample_runs(scratch)
+    with replace_file(folder / "findings.json", data):
         write(folder, ["md", "csv", "latex"], scratch / "report")
 
 
@@ -85,11 +87,11 @@ CHECKPOINT = ("state.json", "model.safetensors", "optimizer.safetensors")
 
 
 def _checkpoints(scratch: Path) -> list[bytes]:
-    (folder,) = (world(scratch) / "baseline" / "seed-0").glob("checkpoint-*")
-    return [bytes([at]) + unsealed((folder / name).read_bytes()) for at, name in enumerate(CHECKPOINT)]
+    (folder,) = (sample_runs(scratch) / "baseline" / "seed-0").glob("checkpoint-*")
+    return [bytes([at]) + strip_checksum((folder / name).read_bytes()) for at, name in enumerate(CHECKPOINT)]
 
 
-@door("checkpoint", _checkpoints)
+@fuzz_target("checkpoint", _checkpoints)
 def _checkpoint(data: bytes, scratch: Path) -> None:
     import hashlib
 
@@ -98,13 +100,13 @@ def _checkpoint(data: bytes, scratch: Path) -> None:
     from headtohead.training.checkpoints import restore
     from headtohead.trials.trial import build_initial_model
 
-    run = world(scratch) / "baseline" / "seed-0"
+    run = sample_runs(scratch) / "baseline" / "seed-0"
     trial = Run(run).trial
     (folder,) = run.glob("checkpoint-*")
     name, content = file_of(data, CHECKPOINT)
-    state = json.loads(unsealed((folder / "state.json").read_bytes()))
+    state = json.loads(strip_checksum((folder / "state.json").read_bytes()))
     if name != "state.json":  # with a checksum that agrees, so that what is behind it is tried
         state["sha256"][name] = hashlib.sha256(content).hexdigest()
     model = build_initial_model(trial, prepare_dataset(trial.data, trial.task))
-    with instead(folder / "state.json", json.dumps(state).encode()), instead(folder / name, content):
+    with replace_file(folder / "state.json", json.dumps(state).encode()), replace_file(folder / name, content):
         restore(folder, model)
