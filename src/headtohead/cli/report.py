@@ -21,10 +21,10 @@ def report(
 ) -> None:
     """Write the report of an experiment from its run folders, in any format."""
     from headtohead.experiment import run_folder
-    from headtohead.findings import findings
+    from headtohead.findings import compute
     from headtohead.report import write
 
     experiment_runs = run_folder.open_runs(runs)
-    findings.write_findings(experiment_runs, interim_analyses=findings.list_interim_analyses(experiment_runs))
+    compute.write_findings(experiment_runs, interim_analyses=compute.list_interim_analyses(experiment_runs))
     written = write(runs, formats or ["html"], out)
     print_json([str(path) for path in written]) if as_json else typer.echo("\n".join(map(str, written)))
