@@ -90,7 +90,7 @@ def test_a_look_ahead_is_seen_in_a_decoder_only() -> None:
     weights = np.full((LENGTH, LENGTH), 1 / LENGTH, dtype=np.float32)
     answer = found(world(weights))["triangle"]
     assert answer.passed is False
-    assert "a weight of 0.17 on later places" in answer.found
+    assert "a weight of 0.17 on later positions" in answer.found
     assert found(world(weights, causal=False, reach=(None, None)))["triangle"].passed is None
 
 
