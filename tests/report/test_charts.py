@@ -1,4 +1,6 @@
 import itertools
+import json
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +43,9 @@ def test_every_mark_of_the_forest_plot_is_where_its_number_is(findings: Callable
         assert [mark["low"], mark["effect"], mark["high"]] == [*row["interval"][:1], row["effect"], row["interval"][1]]
         assert (mark["from"], mark["to"], mark["zero"]) == (-0.01, 0.01, 0)
     assert [mark["outcome"] for mark in shown] == ["helped", "hurt"]
+    encoded = set(re.findall(r'"field": "(\w+)"', json.dumps(drawn)))
+    columns = {key for dataset in drawn["datasets"].values() for row in dataset for key in row}
+    assert encoded and encoded <= columns, "every encoded field is a column of the data"
 
 
 def test_the_forest_plot_says_in_words_what_it_shows(findings: Callable[..., Findings]) -> None:

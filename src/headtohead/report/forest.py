@@ -98,9 +98,10 @@ def _draw_forest_plot(
     y = alt.Y(
         "variant:N", sort=[row["variant"] for row in rows], title=None, axis=_build_variant_axis() if wide else None
     )
-    words = list(style.VERDICT_COLORS)
-    color = alt.Color("word:N", scale=alt.Scale(domain=words, range=list(style.VERDICT_COLORS.values())), legend=None)
-    shape = alt.Shape("word:N", scale=alt.Scale(domain=words, range=list(style.VERDICT_SHAPES.values())), legend=None)
+    outcomes = list(style.VERDICT_COLORS)
+    colors, shapes = list(style.VERDICT_COLORS.values()), list(style.VERDICT_SHAPES.values())
+    color = alt.Color("outcome:N", scale=alt.Scale(domain=outcomes, range=colors), legend=None)
+    shape = alt.Shape("outcome:N", scale=alt.Scale(domain=outcomes, range=shapes), legend=None)
     tip = alt.Description("tip:N")
     data = datasets.chart([{**row, "from": -equivalence_margin, "to": equivalence_margin, "zero": 0} for row in rows])
     high = step if wide else 30
