@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from headtohead.atomic_io import read_json
+from headtohead.attention_analysis.api import analyze_attention
 from headtohead.config.data import DataConfig
 from headtohead.config.loading import build_trial
 from headtohead.config.training import TrainingConfig
@@ -186,8 +187,10 @@ def test_a_masked_language_model_trains_and_is_audited(masked, tmp_path, rows):
     assert audits["causality"] is None
     assert all(audits[name] for name in get_task("masked-lm").required_audits)
     loaded = model_io.load(tmp_path / "run")
-    assert inference.score_text(loaded, first["text"]) == first
+    assert inference.score_text(loaded, first["text"]).model_dump(mode="json") == first
     assert len(first["tokens"]) == 7
+    analysis = analyze_attention(tmp_path / "run", first["text"], ablate_heads=True)
+    assert all(abs(row["rise"]) < 10 for rows in analysis.measured.values() for row in rows)
     with pytest.raises(ModelError, match="cannot generate text"):
         generate(loaded, ["the people"])
 
@@ -204,7 +207,7 @@ def test_masking_belongs_to_masked_language_models(small, masked):
 def test_a_tokenizer_file_without_a_mask_token_is_refused(masked, tmp_path):
     build_tokenizer(add_mask=False).save(tmp_path)
     trial = build_trial(
-        masked(data={"tokens": {"kind": "file", "path": str(tmp_path / "tokenizer.json")}}), "baseline", 0
+        masked(data={"tokenizer": {"kind": "file", "path": str(tmp_path / "tokenizer.json")}}), "baseline", 0
     )
     with pytest.raises(DataError, match="needs a mask token"):
         prepare_dataset(trial.data, trial.task)

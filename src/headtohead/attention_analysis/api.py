@@ -24,7 +24,7 @@ from headtohead.attention_analysis.pictures import AttentionFigure, AttentionPan
 from headtohead.config import model
 from headtohead.config.tasks import Target
 from headtohead.errors import ModelError
-from headtohead.experiment import model_io
+from headtohead.experiment import inference, model_io
 from headtohead.experiment.model_io import SavedModel
 from headtohead.experiment.open_model import ModelBundle, open_model
 from headtohead.pretrained.tokenizer import PretrainedTokenizer
@@ -275,7 +275,7 @@ def _add_loss_increases(
 
 
 def _build_loss_function(opened: ModelBundle, input_ids: torch.Tensor) -> Callable[[], WeightArray]:
-    """Return a function that computes the loss of this text: of each next token, or of the predicted class."""
+    """Return a function that computes the loss of this text: of each token, or of the predicted class."""
     if opened.target is Target.NONE:
         raise ModelError(f"{opened.name}: an encoder without a task head has no loss; leave out --ablate-heads")
     if opened.target.is_causal and input_ids.shape[1] < 2:
@@ -286,6 +286,9 @@ def _build_loss_function(opened: ModelBundle, input_ids: torch.Tensor) -> Callab
         if opened.target.is_causal:
             logits = opened.model(input_ids).logits[0, :-1].float()
             return F.cross_entropy(logits, input_ids[0, 1:], reduction="none").numpy()
+        if opened.target is Target.MASKED_TOKEN:
+            losses = inference.score_masked_tokens(opened, input_ids[0].tolist())
+            return np.array([loss for _, loss in losses], dtype=np.float32)
         return F.cross_entropy(_compute_class_logits(opened, input_ids), predicted_class, reduction="none").numpy()
 
     with torch.no_grad():

@@ -71,7 +71,7 @@ def score_text(bundle: ModelBundle, text: str) -> TextScore:
             ids = [tokenizer.bos_id, *ids, tokenizer.eos_id]
     if len(ids) < 2:
         raise ModelError(f"{text!r} is a single token: there is nothing to predict")
-    score = _score_next_tokens if bundle.target.is_causal else _score_masked_tokens
+    score = _score_next_tokens if bundle.target.is_causal else score_masked_tokens
     tokens = [
         TokenLoss(token=tokenizer.id_to_token(token), loss=loss, known=token != tokenizer.unk_id)
         for token, loss in score(bundle, ids)
@@ -95,11 +95,11 @@ def _score_next_tokens(bundle: ModelBundle, ids: list[int]) -> Iterator[tuple[in
         yield from zip(block[1:].tolist(), F.cross_entropy(logits, block[1:], reduction="none").tolist(), strict=True)
 
 
-def _score_masked_tokens(bundle: ModelBundle, ids: list[int]) -> Iterator[tuple[int, float]]:
+def score_masked_tokens(bundle: ModelBundle, ids: list[int]) -> Iterator[tuple[int, float]]:
     """Yield each token with its loss when it alone is masked in its block; start and end tokens are not scored."""
     tokenizer, context = bundle.tokenizer, bundle.model.context
-    assert isinstance(tokenizer, CorpusTokenizer)
-    assert tokenizer.mask_id is not None
+    if not isinstance(tokenizer, CorpusTokenizer) or tokenizer.mask_id is None:
+        raise ModelError(f"{bundle.name}: its tokenizer has no mask token")
     for start in range(0, len(ids), context):
         block = torch.tensor(ids[start : start + context])
         copies = block.repeat(len(block), 1).fill_diagonal_(tokenizer.mask_id)

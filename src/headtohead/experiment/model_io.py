@@ -118,6 +118,8 @@ def load(folder: str | Path, *, use_initial_weights: bool = False) -> SavedModel
     trial = schemas.validate_record(config, schemas.ModelConfigFile, place / "config.json").trial
     if isinstance(trial.model, pretrained.PretrainedModelConfig):
         raise ModelError(f"{place}: its config.json is not that of a model with weights of its own")
+    if use_initial_weights and _has_pretrained_encoder(trial):
+        raise ModelError(f"{place}: training started from a pre-trained encoder, which the run folder does not contain")
     trial = _import_custom_code(trial, place)
     labels = _read_label_names(config, place)
     tokenizer = tokenizers.CorpusTokenizer.load(place)
@@ -133,6 +135,10 @@ def load(folder: str | Path, *, use_initial_weights: bool = False) -> SavedModel
         _verify_weights_checksum(place)
         load_tensors(model, read_weights(place / "model.safetensors"), str(place))
     return SavedModel(model.eval(), tokenizer, trial.spec.target, labels, trial, place)
+
+
+def _has_pretrained_encoder(trial: experiment.Trial) -> bool:
+    return isinstance(trial.model, model.TransformerConfig) and trial.model.init_from is not None
 
 
 def _verify_weights_checksum(folder: Path) -> None:

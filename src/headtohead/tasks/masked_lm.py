@@ -31,8 +31,8 @@ class MaskedLanguageModelTask(Task):
 
     def load_dataset(self, data: DataConfig) -> Dataset:
         if data.tokenizer.kind != "file":
-            tokens = ComponentConfig(kind=data.tokenizer.kind, **{**data.tokenizer.options, "add_mask": True})
-            data = data.model_copy(update={"tokens": tokens})
+            tokenizer = ComponentConfig(kind=data.tokenizer.kind, **{**data.tokenizer.options, "add_mask": True})
+            data = data.model_copy(update={"tokenizer": tokenizer})
         corpus = token_cache.load_tokenized_corpus(data, has_labels=data.rows == "labelled")
         get_mask_id(corpus.tokenizer)
         return Dataset(corpus.corpus, corpus.tokenizer, corpus.encoded)

@@ -61,7 +61,12 @@ def _evaluate_at_length(
 
 
 def measure_costs_at_lengths(
-    model: config_model.ModelConfig, vocab_size: int, num_classes: int | None, context_lengths: tuple[int, ...]
+    model: config_model.ModelConfig,
+    vocab_size: int,
+    num_classes: int | None,
+    context_lengths: tuple[int, ...],
+    *,
+    is_causal: bool | None = None,
 ) -> list[LengthCost]:
     """Return time and activation memory of the layers, forward and backward, for the same number of tokens per length.
 
@@ -72,7 +77,9 @@ def measure_costs_at_lengths(
         return []
     rows = []
     for length in context_lengths:
-        network = build_model(model.model_copy(update={"context": length}), vocab_size, num_classes)
+        network = build_model(
+            model.model_copy(update={"context": length}), vocab_size, num_classes, is_causal=is_causal
+        )
         assert isinstance(network, Transformer)
         num_tokens = max(1, TOKENS_PER_COST_MEASUREMENT // length) * length
         ids = torch.arange(num_tokens).remainder(vocab_size).view(-1, length)

@@ -133,7 +133,11 @@ def _write_length_generalization(task: Task, trial: Trial, dataset: Dataset, mod
     lengths = schemas.LengthGeneralizationFile(
         contexts=length_generalization.evaluate_at_lengths(model, task, dataset, contexts),
         costs=length_generalization.measure_costs_at_lengths(
-            trial.model, dataset.tokenizer.vocab_size, dataset.num_classes, cost_contexts
+            trial.model,
+            dataset.tokenizer.vocab_size,
+            dataset.num_classes,
+            cost_contexts,
+            is_causal=task.spec.target.is_causal,
         ),
     )
     schemas.write_record(folder / "lengths.json", lengths)
