@@ -12,6 +12,8 @@ from headtohead.atomic_io import write_json
 from headtohead.verdict.compare import compare_scores
 from headtohead.verdict.scores import Scores
 
+from .typed import typed
+
 HOSTILE = "</script><b>bold</b>&\"'"
 TOKENS = ["The", "<b>", "people", "."]
 Findings = dict[str, Any]
@@ -71,11 +73,11 @@ def build(
     pairs = {
         name: {
             "settings": {"model.position": "alibi"},
-            "flag": False,
+            "changes_multiple_settings": False,
             "seeds": 3,
-            "shared": 57,
-            "equal": 57,
-            "schedule": True,
+            "shared_tensors": 57,
+            "equal_tensors": 57,
+            "same_batches": True,
             "parameters": [863243, 861195],
             "flops_per_token": [1002880, 1002880],
             "seconds_per_step": [0.05, 0.06],
@@ -84,11 +86,13 @@ def build(
         for name in variants
     }
     return {
-        "schema": 1,
+        "schema_version": 2,
         "experiment": {
             "name": "tiny",
             "question": "Does ALiBi help <here>?",
             "about": "One line\nand its end.\n\nA second paragraph.",
+            "task": "classify" if metric == "accuracy" else "language-model",
+            "primary": {"metric": metric},
             "matters": 0.01,
             "model": {"position": ["learned"]},
             "probe": probe,
@@ -98,10 +102,10 @@ def build(
         "metric": metric,
         "split": "test",
         "rows": "all",
-        "looks": [],
+        "interim_analyses": [],
         "verdicts": [verdict.to_dict() for verdict in verdicts],
-        "others": {"obama": [verdict.to_dict() for verdict in verdicts]},
-        "results": results,
+        "other_verdicts": {"obama": [verdict.to_dict() for verdict in verdicts]},
+        "scores": results,
         "curves": curves,
         "pairing": pairs,
         "audits": {name: [audit("cache", True), audit("causality", None)] for name in every},
@@ -152,7 +156,7 @@ def fill(place: Path, found: Findings) -> Path:
         weights /= weights.sum(-1, keepdims=True)
         save_file({"before.0": weights, "after.0": weights ** (1 + number)}, run / "maps.safetensors")
         write_json(run / "maps.json", {"text": " ".join(TOKENS), "tokens": TOKENS})
-    write_json(place / "findings.json", found)
+    write_json(place / "findings.json", typed(found).to_json())
     return place
 
 
@@ -172,7 +176,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def without_drawings(found: Findings) -> Findings:
     """The same without what takes long to draw."""
-    return {key: value for key, value in found.items() if key not in ("curves", "results")}
+    return {key: value for key, value in found.items() if key not in ("curves", "scores")}
 
 
 @pytest.fixture

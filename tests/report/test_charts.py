@@ -19,6 +19,8 @@ from headtohead.report.export import save_forest_plot
 from headtohead.report.forest import build_forest_plot
 from headtohead.report.sections import build_charts
 
+from .typed import typed, typed_verdicts
+
 Findings = dict[str, Any]
 SVG = "{http://www.w3.org/2000/svg}"
 LAYOUTS: tuple[presentation_chart.Layout, ...] = ("wide", "narrow")
@@ -27,7 +29,7 @@ HOSTILE = "</script><b>bold</b>&\"'"
 
 @pytest.mark.parametrize("metric", ["perplexity", "accuracy"])
 def test_every_chart_in_every_layout_is_sound_vega_lite(findings: Callable[..., Findings], metric: str) -> None:
-    made = build_charts(findings({"v": 0.05}, metric=metric))
+    made = build_charts(typed(findings({"v": 0.05}, metric=metric)))
     assert [chart.name for chart in made] == ["forest", "curves", "differences", "pairs"]
     for chart, layout in itertools.product(made, LAYOUTS):
         if layout == "wide" or chart.panels is None:
@@ -37,7 +39,7 @@ def test_every_chart_in_every_layout_is_sound_vega_lite(findings: Callable[..., 
 
 def test_every_mark_of_the_forest_plot_is_where_its_number_is(findings: Callable[..., Findings]) -> None:
     rows = findings({"v": -0.08, "w": 0.05})["verdicts"]
-    drawn = build_forest_plot(rows, "perplexity", 0.01).to_vega_lite()
+    drawn = build_forest_plot(typed_verdicts(rows), "perplexity", 0.01).to_vega_lite()
     (shown, *_) = drawn["datasets"].values()
     for row, mark in zip(rows, shown, strict=True):
         assert [mark["low"], mark["effect"], mark["high"]] == [*row["interval"][:1], row["effect"], row["interval"][1]]
@@ -50,7 +52,7 @@ def test_every_mark_of_the_forest_plot_is_where_its_number_is(findings: Callable
 
 def test_the_forest_plot_says_in_words_what_it_shows(findings: Callable[..., Findings]) -> None:
     rows = findings({"v": -0.08, "spoilt": -0.3}, failed={"spoilt": "reads the future"})["verdicts"]
-    words = build_forest_plot(rows, "perplexity", 0.01).alt_text
+    words = build_forest_plot(typed_verdicts(rows), "perplexity", 0.01).alt_text
     assert "lower is better" in words
     assert "v: helped, −7." in words
     assert "spoilt: not comparable: reads the future" in words
@@ -63,14 +65,16 @@ def test_the_forest_plot_says_in_words_what_it_shows(findings: Callable[..., Fin
 def test_the_forest_plot_names_the_good_side(
     findings: Callable[..., Findings], metric: str, left: str, right: str
 ) -> None:
-    drawn = build_forest_plot(findings({"v": 0.01}, metric=metric)["verdicts"], metric, 0.01).to_vega_lite()
+    drawn = build_forest_plot(
+        typed_verdicts(findings({"v": 0.01}, metric=metric)["verdicts"]), metric, 0.01
+    ).to_vega_lite()
     said = [row["direction"] for rows in drawn["datasets"].values() for row in rows if "direction" in row]
     assert said == [f"← {left}", f"{right} →"]
 
 
 def test_one_variant_far_away_does_not_press_the_others_flat(findings: Callable[..., Findings]) -> None:
     rows = findings({"a": -0.02, "b": 0.01, "c": 0.015, "far": 3.0})["verdicts"]
-    drawn = build_forest_plot(rows, "perplexity", 0.01).to_vega_lite()
+    drawn = build_forest_plot(typed_verdicts(rows), "perplexity", 0.01).to_vega_lite()
     (shown, *_) = drawn["datasets"].values()
     assert max(mark["high"] for mark in shown) < 0.2
     assert [mark["variant"] for mark in shown if mark["arrow_shape"]] == ["far"]
@@ -79,7 +83,9 @@ def test_one_variant_far_away_does_not_press_the_others_flat(findings: Callable[
 
 def test_a_variant_that_is_not_comparable_has_no_mark_but_a_row(findings: Callable[..., Findings]) -> None:
     rows = findings({"spoilt": -0.3}, failed={"spoilt": "reads the future"})["verdicts"]
-    (mark, *_) = next(iter(build_forest_plot(rows, "perplexity", 0.01).to_vega_lite()["datasets"].values()))
+    (mark, *_) = next(
+        iter(build_forest_plot(typed_verdicts(rows), "perplexity", 0.01).to_vega_lite()["datasets"].values())
+    )
     assert (mark["low"], mark["effect"], mark["high"]) == (None, None, None)
     assert mark["label"] == "not comparable: reads the future"
 
@@ -88,7 +94,7 @@ def test_a_variant_that_is_not_comparable_has_no_mark_but_a_row(findings: Callab
 def test_names_that_look_like_markup_are_text_in_the_drawing(
     findings: Callable[..., Findings], layout: presentation_chart.Layout
 ) -> None:
-    for chart in build_charts(findings({HOSTILE: 0.05})):
+    for chart in build_charts(typed(findings({HOSTILE: 0.05}))):
         if layout == "narrow" and chart.panels is not None:
             continue  # small multiples have the same description in both layouts
         drawn = ET.fromstring(chart.to_svg(layout))
@@ -125,7 +131,7 @@ def test_a_steep_start_is_left_out_of_the_picture_and_only_that() -> None:
     def curve(*values: float) -> list[CurvePoint]:
         return [CurvePoint("v", at, value, value, value, 3) for at, value in enumerate(values)]
 
-    assert [p.at for p in drop_steep_start(curve(6000, 700, 500, 400), "perplexity")] == [1, 2, 3]
+    assert [p.step for p in drop_steep_start(curve(6000, 700, 500, 400), "perplexity")] == [1, 2, 3]
     assert len(drop_steep_start(curve(800, 700, 500, 400), "perplexity")) == 4
     assert len(drop_steep_start(curve(6000, 700, 500), "perplexity")) == 3
     assert len(drop_steep_start(curve(0.9, 0.1, 0.2, 0.3), "accuracy")) == 4
@@ -133,12 +139,12 @@ def test_a_steep_start_is_left_out_of_the_picture_and_only_that() -> None:
 
 def test_findings_without_curves_have_no_curves_drawn(findings: Callable[..., Findings]) -> None:
     found = findings({"v": 0.1})
-    assert [chart.name for chart in build_charts({"verdicts": found["verdicts"]})] == ["forest"]
-    assert build_charts({}) == []
+    assert [chart.name for chart in build_charts(typed({"verdicts": found["verdicts"]}))] == ["forest"]
+    assert build_charts(typed({})) == []
 
 
 def test_a_chart_becomes_pdf_and_png(findings: Callable[..., Findings]) -> None:
-    chart = build_charts({"verdicts": findings({"v": 0.1})["verdicts"]})[0]
+    chart = build_charts(typed({"verdicts": findings({"v": 0.1})["verdicts"]}))[0]
     assert chart.to_pdf().startswith(b"%PDF")
     assert chart.to_png().startswith(b"\x89PNG")
 
@@ -148,10 +154,10 @@ def test_verdicts_from_elsewhere_are_drawn_into_the_file_that_was_asked_for(
 ) -> None:
     rows = findings({"v": 0.1}, metric="accuracy")["verdicts"]
     for suffix, start in ((".svg", b"<svg"), (".pdf", b"%PDF"), (".png", b"\x89PNG"), (".html", b"<!doctype html>")):
-        save_forest_plot(rows, tmp_path / f"verdicts{suffix}")
+        save_forest_plot(typed_verdicts(rows), tmp_path / f"verdicts{suffix}")
         assert (tmp_path / f"verdicts{suffix}").read_bytes().startswith(start)
     with pytest.raises(RequestError, match=r"unsupported file extension '\.gif'; allowed: \.html, \.svg, \.pdf, \.png"):
-        save_forest_plot(rows, tmp_path / "verdicts.gif")
+        save_forest_plot(typed_verdicts(rows), tmp_path / "verdicts.gif")
 
 
 def test_the_steps_of_an_axis_are_written_as_they_are() -> None:

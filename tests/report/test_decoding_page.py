@@ -248,7 +248,7 @@ def test_every_chart_is_sound_vega_lite() -> None:
 
 def test_a_trace_is_drawn_to_scale_with_what_became_of_each_token() -> None:
     chart = charts.build_trace_chart(build()["traces"][0])
-    rows = chart.to_vega_lite()["datasets"]["sheet-0"]
+    rows = chart.to_vega_lite()["datasets"]["dataset-0"]
     first = [row for row in rows if row["step"].startswith("1 ")]
     assert [row["from"] for row in first] == pytest.approx([0, 0.5, 0.8, 0.95])
     assert [row["to"] for row in first] == pytest.approx([0.5, 0.8, 0.95, 1])

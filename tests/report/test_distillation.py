@@ -8,29 +8,39 @@ from headtohead.distillation import tables, terminal
 from headtohead.report import page
 from headtohead.report.markdown import render_markdown_report
 
+from .typed import MEASURE, typed
+
 
 @pytest.mark.parametrize(("of_teacher", "behind"), [(250.0, False), (350.0, True)])
 def test_a_teacher_that_is_behind_its_student_is_said_aloud(of_teacher: float, behind: bool):
     shown = tables.build_teacher_table(
-        {
-            "teacher": {"parameters": 2000, "scores": {"obama": {"loss": math.log(of_teacher), "count": 10}}},
-            "pairing": {"logits": {"parameters": [500, 500]}},
-            "corpus": {"splits": {"train": {"role": "train"}, "obama": {"role": "test"}}},
-            "by_seed": {"baseline": [(0, 310.0), (1, 290.0)], "logits": [(0, 280.0), (1, 280.0)]},
-        }
+        typed(
+            {
+                "teacher": {"parameters": 2000, "scores": {"obama": {"loss": math.log(of_teacher), "count": 10}}},
+                "pairing": {"logits": {"parameters": [500, 500]}},
+                "corpus": {"splits": {"train": {"role": "train"}, "obama": {"role": "test"}}},
+                "primary_scores": {"baseline": [(0, 310.0), (1, 290.0)], "logits": [(0, 280.0), (1, 280.0)]},
+            }
+        )
     )
-    assert [row[2].text for row in shown.rows] == [f"{of_teacher:,.1f}", "300.0", "280.0"]
+    assert [row[2].text for row in shown.rows] == [f"{of_teacher:,.1f}", "299.8", "280.0"]  # geometric means
     assert ("behind the student" in shown.caption) is behind
 
 
 def test_at_80_columns_no_word_is_broken(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     score = {"value": 0.1519, "over_documents": [0.133, 0.17], "over_seeds": [0.1, 0.2]}
-    row = dict.fromkeys(tables.ROUGE_TITLES, score)
-    row |= {"length": {"value": 17.5}, "copied-2": {"value": 0.78}, "unfinished": {"value": 0.19}}
+    row = {"rouge": {key: {**MEASURE, **score} for key in tables.ROUGE_TITLES}, "length": {**MEASURE, "value": 17.5}}
+    row |= {"copied": {"copied-2": 0.78}, "unfinished": 0.19}
     names = ["teacher", "before", "baseline", "taught"]
-    contest = {"figures": dict.fromkeys(names, row), "documents": 50, "pairs": [], "claims": [], "signature": "rouge"}
-    terminal.print_distillation({"distilled": contest})
+    contest = {
+        "scores": dict.fromkeys(names, row),
+        "num_documents": 50,
+        "pairs": [],
+        "claims": [],
+        "signature": "rouge",
+    }
+    terminal.print_distillation(typed({"summarization": contest}))
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     words = {word for line in lines for word in line.split()}
@@ -41,7 +51,7 @@ def pair(who: str, against: str, word: str, effect: float, measure: str = "rouge
     interval = [effect - 0.02, effect + 0.02]
     found = {
         "measure": measure,
-        "who": who,
+        "system": who,
         "against": against,
         "outcome": word,
         "effect": effect,
@@ -51,7 +61,7 @@ def pair(who: str, against: str, word: str, effect: float, measure: str = "rouge
 
 
 CONTEST = {
-    "documents": 199,
+    "num_documents": 199,
     "pairs": [
         pair("before", "teacher", "hurt", -0.25),
         pair("baseline", "teacher", "helped", 0.0842),
@@ -65,7 +75,9 @@ VERDICT = {"variant": "taught", "outcome": "hurt", "summary": "taught hurt: perp
 
 
 def test_summaries_are_judged_by_rouge_before_perplexity():
-    said = [row["summary"].replace("\u00a0", " ") for row in tables.build_headline_verdicts({"distilled": CONTEST})]
+    said = [
+        row.summary.replace("\u00a0", " ") for row in tables.build_headline_verdicts(typed({"summarization": CONTEST}))
+    ]
     behind, ahead, far = said
     assert behind == (
         "Student, taught against student on people’s summaries: cannot tell. ROUGE-1 0.0050 lower "
@@ -75,15 +87,15 @@ def test_summaries_are_judged_by_rouge_before_perplexity():
         "Student on people’s summaries is ahead of teacher: ROUGE-1 0.0842 higher (95 % interval +0"
     )
     assert far.startswith("Student, taught is behind teacher: ROUGE-1 0.1000 lower (95 % interval −0.1200 to −0.0800;")
-    findings = {"distilled": CONTEST, "verdicts": [VERDICT], "metric": "perplexity"}
-    written = render_markdown_report(findings)
+    findings = {"summarization": CONTEST, "verdicts": [VERDICT], "metric": "perplexity"}
+    written = render_markdown_report(typed(findings))
     assert written.index("ROUGE-1") < written.index("perplexity")
 
 
 def test_the_page_leads_with_what_each_writes():
-    shown = page.render_page({"distilled": CONTEST, "verdicts": [VERDICT], "metric": "perplexity"})
+    shown = page.render_page(typed({"summarization": CONTEST, "verdicts": [VERDICT], "metric": "perplexity"}))
     assert "Based on ROUGE-1 of what each writes about 199 held-out documents, 3 seeds." in shown
     assert shown.index('id="contest"') < shown.index("By perplexity") < shown.index("taught hurt: perplexity")
-    plain = page.render_page({"verdicts": [VERDICT], "metric": "perplexity"})
+    plain = page.render_page(typed({"verdicts": [VERDICT], "metric": "perplexity"}))
     assert 'id="contest"' not in plain and "By perplexity" not in plain
-    assert tables.build_headline_verdicts({"verdicts": [VERDICT]}) == []
+    assert tables.build_headline_verdicts(typed({"verdicts": [VERDICT]})) == []

@@ -10,6 +10,8 @@ import pytest
 from headtohead.presentation.files import REPORT_FORMATS
 from headtohead.report.sections import build_charts
 
+from .typed import typed
+
 DOCUMENT = Path(__file__).parents[2] / "docs" / "report.md"
 Findings = dict[str, Any]
 
@@ -31,4 +33,4 @@ def test_the_examples_run(
 def test_every_format_and_chart_is_named(findings: Callable[..., Findings]) -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     assert all(f"--format {one}" in text for one in REPORT_FORMATS)
-    assert all(f"`{chart.name}`" in text for chart in build_charts(findings({"v": 0.1})))
+    assert all(f"`{chart.name}`" in text for chart in build_charts(typed(findings({"v": 0.1}))))

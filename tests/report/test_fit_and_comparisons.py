@@ -9,6 +9,8 @@ import pytest
 from headtohead.report import fit_chart, page, sections
 from headtohead.report.sections import comparisons
 
+from .typed import typed
+
 
 def line(*values: float) -> list[list[float]]:
     return [[10 * at, value] for at, value in enumerate(values)]
@@ -37,8 +39,8 @@ def found() -> dict[str, Any]:
         "metric": "accuracy",
         "verdicts": rows,
         "curves": {"baseline": curve, "sgd": curve},
-        "losses": {"baseline": loss, "sgd": loss},
-        "chosen": {"baseline": [[0, 10], [1, 10]], "sgd": [[0, 20]]},
+        "loss_curves": {"baseline": loss, "sgd": loss},
+        "chosen_steps": {"baseline": [[0, 10], [1, 10]], "sgd": [[0, 20]]},
         "comparisons": [
             {"title": "At one rate", "says": "The rate speaks.", "baseline": "baseline", "verdicts": [rows[0]]},
             {"title": "Own rates", "says": "", "baseline": "adamw-own", "verdicts": [verdict("sgd-own", -0.012)]},
@@ -48,11 +50,11 @@ def found() -> dict[str, Any]:
 
 
 def test_train_and_validation_loss_and_accuracy_stand_in_one_picture(found):
-    made = fit_chart.build_fit_chart(found)
+    made = fit_chart.build_fit_chart(typed(found))
     assert made is not None
-    points = fit_chart.compute_curve_points(found, "baseline", "loss", "train")
-    assert [(p.at, p.mean, p.low, p.high, p.seeds) for p in points][1] == (10, 0.45, 0.4, 0.5, 2)
-    assert fit_chart.get_selected_step(found, "baseline") == 10
+    points = fit_chart.compute_curve_points(typed(found), "baseline", "loss", "train")
+    assert [(p.step, p.mean, p.low, p.high, p.seeds) for p in points][1] == (10, 0.45, 0.4, 0.5, 2)
+    assert fit_chart.get_selected_step(typed(found), "baseline") == 10
     assert "baseline: final accuracy train 90.0\u00a0%, validation 60.0\u00a0%, weights of step 10." in made.alt_text
     drawn = made.to_vega_lite()
     assert len(drawn["concat"]) == 4  # two variants, loss and accuracy
@@ -62,26 +64,26 @@ def test_train_and_validation_loss_and_accuracy_stand_in_one_picture(found):
 
 
 def test_there_is_no_picture_without_validation_or_for_a_language_model(found):
-    del found["losses"]["baseline"]["validation"]  # the two share theirs
-    assert fit_chart.build_fit_chart(found) is None
-    assert fit_chart.build_fit_chart({**found, "metric": "perplexity"}) is None
-    assert fit_chart.build_fit_chart({}) is None
+    del found["loss_curves"]["baseline"]["validation"]  # the two share theirs
+    assert fit_chart.build_fit_chart(typed(found)) is None
+    assert fit_chart.build_fit_chart(typed({**found, "metric": "perplexity"})) is None
+    assert fit_chart.build_fit_chart(typed({})) is None
 
 
 def test_each_comparison_has_a_picture_its_verdicts_and_what_it_teaches(found):
-    made = comparisons.build_comparison_charts(found)
+    made = comparisons.build_comparison_charts(typed(found))
     assert [(one.name, one.title.partition(":")[0]) for one in made] == [
         ("comparison-1", "At one rate"),
         ("comparison-2", "Own rates"),
     ]
-    names = [one.name for one in sections.build_charts(found)]
+    names = [one.name for one in sections.build_charts(typed(found))]
     assert names[:3] == ["forest", "comparison-1", "comparison-2"] and "fit" in names
-    table = next(one for one in sections.build_tables(found) if one.name == "comparisons")
+    table = next(one for one in sections.build_tables(typed(found)) if one.name == "comparisons")
     assert [[cell.text for cell in row][:4] for row in table.rows] == [
         ["At one rate", "sgd", "baseline", "hurt"],
         ["Own rates", "sgd-own", "adamw-own", "hurt"],
     ]
-    html = page.render_page(found)
+    html = page.render_page(typed(found))
     section = re.search(r'<section id="comparisons">(.*?)</section>', html, flags=re.DOTALL)
     assert section is not None
     for said in ("The rate speaks.", "sgd-own moved by -0.012.", "Change relative to adamw-own"):
@@ -91,4 +93,4 @@ def test_each_comparison_has_a_picture_its_verdicts_and_what_it_teaches(found):
 
 
 def test_a_report_without_comparisons_has_no_such_section(found):
-    assert 'id="comparisons"' not in page.render_page({**found, "comparisons": []})
+    assert 'id="comparisons"' not in page.render_page(typed({**found, "comparisons": []}))

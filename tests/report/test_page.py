@@ -9,6 +9,8 @@ import pytest
 
 from headtohead.report import notebook, page
 
+from .typed import typed
+
 Findings = dict[str, Any]
 HOSTILE = "</script><b>bold</b>&\"'"
 
@@ -102,7 +104,7 @@ def test_what_users_and_models_wrote_is_text_and_never_markup(text: str) -> None
 def test_the_findings_travel_with_the_page(text: str, findings: Callable[..., Findings]) -> None:
     (data,) = re.findall(r'<script type="application/json" id="findings">(.*?)</script>', text)
     assert "<" not in data
-    assert json.loads(data) == findings()
+    assert json.loads(data) == typed(findings()).to_json()
 
 
 def test_every_picture_has_words_and_every_table_a_caption(text: str) -> None:
@@ -126,7 +128,7 @@ def test_charts_follow_the_dark_in_every_colour_they_use(text: str) -> None:
 
 def test_the_same_findings_give_the_same_page(findings: Callable[..., Findings]) -> None:
     found = {"curves": findings({"v": 0.1})["curves"]}
-    assert page.render_page(found) == page.render_page(found), "clip paths are counted anew for each page"
+    assert page.render_page(typed(found)) == page.render_page(typed(found)), "clip paths are counted anew for each page"
 
 
 def test_ids_are_unique(text: str) -> None:
@@ -136,7 +138,7 @@ def test_ids_are_unique(text: str) -> None:
 
 def test_verdicts_alone_make_a_page(findings: Callable[..., Findings]) -> None:
     rows = findings({"v": 0.05}, metric="accuracy")["verdicts"]
-    found = Reader(page.render_page({"verdicts": rows}))
+    found = Reader(page.render_page(typed({"verdicts": rows})))
     assert found.headings == ["Did it help?", "Verdict", "How to reproduce"]
     assert "accuracy" in found.words
 
@@ -145,10 +147,10 @@ def test_warnings_stand_before_the_verdicts(plain: Callable[..., Findings]) -> N
     found = plain({"v": 0.05, "w": 0.0})
     found["rows"] = "unseen"
     found["failures"] = [{"variant": "v", "seed": 2, "message": "the worker was killed"}]
-    found["pairing"]["w"]["equal"] = 1
-    found["pairing"]["v"]["flag"] = True
+    found["pairing"]["w"]["equal_tensors"] = 1
+    found["pairing"]["v"]["changes_multiple_settings"] = True
     found["audits"]["v"][0]["passed"] = False
-    words = Reader(page.render_page(found)).words
+    words = Reader(page.render_page(typed(found))).words
     top = words.split("Verdicts")[0]
     assert "The verdict uses unseen rows only" in top
     assert "1 trial has no result" in top
@@ -161,7 +163,7 @@ def test_warnings_stand_before_the_verdicts(plain: Callable[..., Findings]) -> N
 def test_a_classifier_s_page_shows_which_class_is_taken_for_which(plain: Callable[..., Findings]) -> None:
     found = plain({"v": 0.05}, metric="accuracy")
     found |= {"confusion": {"labels": ["<i>", "b"], "matrices": {"v": [[3, 1], [0, 4]]}}}
-    text = page.render_page(found)
+    text = page.render_page(typed(found))
     assert "Confusion matrices" in Reader(text).headings
     assert "--share: 0.750" in text
     assert "predicted <i>" in Reader(text).words
@@ -173,8 +175,8 @@ class Result(notebook.NotebookReportMixin):
     def __init__(self, found: Findings, folder: Path | None = None) -> None:
         self.found, self.folder = found, folder
 
-    def shown_findings(self) -> Findings:
-        return self.found
+    def shown_findings(self) -> Any:
+        return typed(self.found)
 
     def shown_folder(self) -> Path | None:
         return self.folder
@@ -197,7 +199,7 @@ def test_a_notebook_shows_the_report_without_touching_the_rest_of_its_page(
 
 
 def test_charts_display_by_themselves(findings: Callable[..., Findings]) -> None:
-    shown = notebook.build_notebook_charts({"verdicts": findings({"v": -0.08})["verdicts"]})
+    shown = notebook.build_notebook_charts(typed({"verdicts": findings({"v": -0.08})["verdicts"]}))
     bundle = shown["forest"]._repr_mimebundle_()
     assert bundle["image/svg+xml"].startswith("<svg")
     assert "v: helped" in bundle["text/plain"]

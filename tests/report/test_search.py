@@ -13,6 +13,8 @@ from headtohead.search import charts as search_charts
 from headtohead.search import phrasing
 from headtohead.search.terminal import print_search
 
+from .typed import typed
+
 HOSTILE = "</script><b>bold</b>&\"'"
 LAYOUTS: tuple[presentation_chart.Layout, ...] = ("wide", "narrow")
 Findings = dict[str, Any]
@@ -21,11 +23,11 @@ Findings = dict[str, Any]
 def cell(number: int, rate: float, kind: str, mean: float | None, status: str = "finished") -> dict[str, Any]:
     values = [] if mean is None else [[1000, mean], [1001, mean]][: 1 if status == "pruned" else 2]
     return {
-        "cell": number,
+        "point": number,
         "name": f"cell-{number + 1:03d}",
         "settings": {"training.optimizer.lr": rate, "model.position": kind},
         "status": status,
-        "values": values,
+        "scores": values,
         "mean": mean,
         "interval": [mean * 0.98, mean * 1.02] if mean is not None and status == "finished" else None,
         "message": "ran away" if status == "failed" else "",
@@ -42,13 +44,13 @@ def build(metric: str = "accuracy", **luck: Any) -> Findings:
     ]
     effects = {
         "training.optimizer.lr": [
-            {"value": "0.001", "cells": 1, "mean": 0.88 * scale, "interval": [0.8 * scale, 0.9 * scale]},
-            {"value": "0.01", "cells": 2, "mean": 0.85 * scale, "interval": None},
+            {"value": "0.001", "points": 1, "mean": 0.88 * scale, "interval": [0.8 * scale, 0.9 * scale]},
+            {"value": "0.01", "points": 2, "mean": 0.85 * scale, "interval": None},
         ]
     }
-    found = {"search": 0.884, "fresh": 0.870, "baseline": 0.853, "lead": 0.031, "kept": 0.017, "luck": 0.014}
+    found = {"search": 0.884, "fresh": 0.870, "baseline": 0.853, "lead": 0.031, "kept": 0.017, "bias": 0.014}
     return {
-        "schema": 1,
+        "schema_version": 2,
         "metric": metric,
         "search": {
             "method": "grid",
@@ -56,23 +58,30 @@ def build(metric: str = "accuracy", **luck: Any) -> Findings:
             "seeds": 2,
             "budget": None,
             "prune": {"risk": 0.05, "after": 1},
-            "grid": 8,
+            "grid_size": 8,
             "trials": 5,
             "winner": 1,
-            "cells": cells,
+            "points": cells,
             "effects": effects,
             "history": [
-                {"trials": 2, "cell": 0, "mean": 0.85 * scale, "best": 0.85 * scale},
-                {"trials": 4, "cell": 1, "mean": 0.884 * scale, "best": 0.884 * scale},
-                {"trials": 5, "cell": 2, "mean": 0.30 * scale, "best": 0.884 * scale},
+                {"trials": 2, "point": 0, "mean": 0.85 * scale, "best": 0.85 * scale},
+                {"trials": 4, "point": 1, "mean": 0.884 * scale, "best": 0.884 * scale},
+                {"trials": 5, "point": 2, "mean": 0.30 * scale, "best": 0.884 * scale},
             ],
-            "luck": {**found, "interval": [-0.002, 0.03], "seeds": [2, 5], **luck},
+            "selection_bias": {**found, "interval": [-0.002, 0.03], "seeds": [2, 5], **luck},
         },
     }
 
 
+def describe_bias(raw: Findings) -> str:
+    search = typed(raw).search
+    assert search is not None
+    assert search.selection_bias is not None
+    return phrasing.describe_selection_bias(raw["metric"], search.selection_bias)
+
+
 def test_luck_is_said_in_words():
-    tried, won, lucky = phrasing.describe_search(build())
+    tried, won, lucky = phrasing.describe_search(typed(build()))
     assert tried == (
         "A grid tried 4 cells (of 8 in the grid) with up to 2 seeds each, 5 trials in all; "
         "1 was given up early, 1 failed."
@@ -80,10 +89,10 @@ def test_luck_is_said_in_words():
     assert won.startswith("The winner is cell-002: lr 0.001, position")
     assert "Of the lead of 3.1\u00a0points, 1.4 were luck (95\u00a0% interval −0.2 to 3.0)." in lucky
     assert "88.4\u00a0%" in lucky and "87.0\u00a0%" in lucky and "with 5 seeds that the search never used" in lucky
-    assert "none of it was luck" in phrasing.describe_selection_bias(build(luck=-0.004))
-    assert "did not even lead" in phrasing.describe_selection_bias(build(lead=-0.01))
-    assert "below" in phrasing.describe_selection_bias(build("perplexity"))
-    assert "Of the lead of 3.1\u00a0points, 1.4 were luck." in phrasing.describe_selection_bias(build(interval=None))
+    assert "none of it was luck" in describe_bias(build(bias=-0.004))
+    assert "did not even lead" in describe_bias(build(lead=-0.01))
+    assert "below" in describe_bias(build("perplexity"))
+    assert "Of the lead of 3.1\u00a0points, 1.4 were luck." in describe_bias(build(interval=None))
 
 
 def test_names_are_as_short_as_they_can_be_told_apart():
@@ -93,20 +102,20 @@ def test_names_are_as_short_as_they_can_be_told_apart():
 
 @pytest.mark.parametrize("metric", ["perplexity", "accuracy"])
 def test_every_picture_in_every_layout_is_sound(metric):
-    made = search_charts.build_search_charts(build(metric))
+    made = search_charts.build_search_charts(typed(build(metric)))
     assert [chart.name for chart in made] == ["search-history", "search-effects", "search-parallel"]
     for chart, layout in itertools.product(made, LAYOUTS):
         if layout == "wide" or chart.panels is None:
             chart.build(layout, presentation_chart.ChartDatasets()).to_dict(validate=True)
     assert "<b>" not in made[2].to_svg()
-    names = [chart.name for chart in sections.build_charts({**build(metric), "verdicts": []})]
+    names = [chart.name for chart in sections.build_charts(typed({**build(metric), "verdicts": []}))]
     assert names == ["search-history", "search-effects", "search-parallel"]
 
 
 def test_marks_are_where_their_figures_are():
     findings = build()
     history, effects, parallel = (
-        chart.to_vega_lite()["datasets"] for chart in search_charts.build_search_charts(findings)
+        chart.to_vega_lite()["datasets"] for chart in search_charts.build_search_charts(typed(findings))
     )
     rows = next(rows for rows in history.values() if "trials" in rows[0])
     assert [(row["trials"], row["at"], row["best"]) for row in rows[:2]] == [(2, 0.85, 0.85), (4, 0.884, 0.884)]
@@ -118,9 +127,9 @@ def test_marks_are_where_their_figures_are():
     assert at["cell-004", "lr"] > at["cell-001", "lr"] > at["cell-002", "lr"] > at["cell-003", "lr"]
     assert ("cell-004", "accuracy") not in at, "a cell that failed reached nothing"
     assert at["cell-002", "accuracy"] > at["cell-001", "accuracy"], "better is above, whatever the metric"
-    worse = search_charts.build_search_charts(build("perplexity"))[2].to_vega_lite()["datasets"]
+    worse = search_charts.build_search_charts(typed(build("perplexity")))[2].to_vega_lite()["datasets"]
     reached = {
-        row["cell"]: row["at"]
+        row["point"]: row["at"]
         for rows in worse.values()
         for row in rows
         if row.get("axis") == "perplexity" and "cell" in row
@@ -130,17 +139,17 @@ def test_marks_are_where_their_figures_are():
 
 def test_a_cell_far_behind_is_drawn_at_the_edge():
     findings = build("perplexity")
-    findings["search"]["luck"] = None
-    findings["search"]["cells"][2]["mean"] = findings["search"]["history"][2]["mean"] = 1e6
-    _, high = phrasing.compute_axis_limits(findings)
+    findings["search"]["selection_bias"] = None
+    findings["search"]["points"][2]["mean"] = findings["search"]["history"][2]["mean"] = 1e6
+    _, high = phrasing.compute_axis_limits(typed(findings))
     assert high < 1000
-    rows = search_charts.build_search_charts(findings)[0].to_vega_lite()["datasets"]
+    rows = search_charts.build_search_charts(typed(findings))[0].to_vega_lite()["datasets"]
     last = next(rows for rows in rows.values() if rows and "trials" in rows[0])[-1]
     assert last["at"] == high and "further off" in last["tip"]
 
 
 def test_the_table_ranks_the_cells_and_says_how_they_ended():
-    made = {table.name: table for table in sections.build_tables(build())}
+    made = {table.name: table for table in sections.build_tables(typed(build()))}
     ends = [(row[0].text, row[-1].text) for row in made["search"].rows]
     assert ends == [
         ("cell-002", "winner"),
@@ -149,35 +158,35 @@ def test_the_table_ranks_the_cells_and_says_how_they_ended():
         ("cell-004", "failed: ran away"),
     ]
     assert len(made["search_effects"].rows) == 2
-    assert all(not table.name.startswith("search") for table in sections.build_tables({"metric": "accuracy"}))
+    assert all(not table.name.startswith("search") for table in sections.build_tables(typed({"metric": "accuracy"})))
 
 
 def test_page_and_markdown_show_the_search(plain):
     findings = {**plain({"v": 0.05}, metric="accuracy"), "search": build()["search"]}
-    html = page.render_page(findings)
+    html = page.render_page(typed(findings))
     assert 'id="search"' in html and "1.4 were luck" in html
     assert HOSTILE not in html.partition('id="findings"')[0]
     assert html.count("<svg") >= 6
-    text = render_markdown_report(findings)
+    text = render_markdown_report(typed(findings))
     assert "1.4 were luck" in text and "## Search" in text
-    assert 'id="search"' not in page.render_page(plain({"v": 0.05}))
+    assert 'id="search"' not in page.render_page(typed(plain({"v": 0.05})))
 
 
 def test_the_terminal_shows_the_best_cells_in_80_columns(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     findings = build()
     for number in range(4, 20):
-        findings["search"]["cells"].append(cell(number, 0.01, "alibi", 0.5 + number / 100))
-    print_search(findings)
+        findings["search"]["points"].append(cell(number, 0.01, "alibi", 0.5 + number / 100))
+    print_search(typed(findings))
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 80
     assert "cell-002" in said and "winner" in said
     assert "10 more rows in the report" in " ".join(said.split())
     assert "1.4 were luck" in " ".join(said.split())
-    print_search({"metric": "accuracy"})
+    print_search(typed({"metric": "accuracy"}))
     assert capsys.readouterr().out == ""
 
 
 def test_figures_stay_finite():
-    low, high = phrasing.compute_axis_limits(build())
+    low, high = phrasing.compute_axis_limits(typed(build()))
     assert math.isfinite(low) and low < high

@@ -12,6 +12,8 @@ from headtohead.replication.published import build_published_table
 from headtohead.report import markdown
 from headtohead.report.sections import audits, build_tables, examples, pairing, scores
 
+from .typed import typed
+
 Findings = dict[str, Any]
 NASTY = "a|b_c\n`d` <b> & 50 % \\x {y} ~ ^ # $"
 
@@ -21,7 +23,7 @@ def texts(table: Table) -> list[list[str]]:
 
 
 def test_tables_come_in_the_report_s_order_and_only_with_rows(findings: Callable[..., Findings]) -> None:
-    names = [table.name for table in build_tables(findings({"v": 0.1}))]
+    names = [table.name for table in build_tables(typed(findings({"v": 0.1})))]
     assert names == [
         "verdicts",
         "others",
@@ -37,64 +39,64 @@ def test_tables_come_in_the_report_s_order_and_only_with_rows(findings: Callable
         "sentences",
         "versions",
     ]
-    assert build_tables({}) == []
+    assert build_tables(typed({})) == []
 
 
 def test_the_share_of_unknown_words_stands_beside_every_perplexity(findings: Callable[..., Findings]) -> None:
     found = findings({"v": 0.1})
-    assert [row[-1] for row in texts(scores.build_scores_by_seed_table(found))] == ["2.1\N{NO-BREAK SPACE}%"] * 2
-    assert texts(scores.build_scores_table(found))[-1] == ["unknown words", "2.1\N{NO-BREAK SPACE}%"]
+    assert [row[-1] for row in texts(scores.build_scores_by_seed_table(typed(found)))] == ["2.1\N{NO-BREAK SPACE}%"] * 2
+    assert texts(scores.build_scores_table(typed(found)))[-1] == ["unknown words", "2.1\N{NO-BREAK SPACE}%"]
     found["corpus"]["splits"]["test"]["unknown"] = 0.0
-    assert scores.build_scores_by_seed_table(found).columns[-1].name == "seed 2"
+    assert scores.build_scores_by_seed_table(typed(found)).columns[-1].name == "seed 2"
     by_rows = findings({"v": 0.1}, metric="accuracy")
-    assert scores.build_scores_by_seed_table(by_rows).columns[-1].name == "seed 2"
+    assert scores.build_scores_by_seed_table(typed(by_rows)).columns[-1].name == "seed 2"
 
 
 def test_what_a_variant_changes_stands_beside_the_baseline_s_value(findings: Callable[..., Findings]) -> None:
     found = findings({"v": 0.1})
-    assert texts(pairing.build_changed_settings_table(found)) == [["v", "model.position", "learned", "alibi"]]
-    found["pairing"]["v"] |= {"flag": True}
-    assert texts(pairing.build_changed_settings_table(found))[0][-1] == "changes several settings"
+    assert texts(pairing.build_changed_settings_table(typed(found))) == [["v", "model.position", "learned", "alibi"]]
+    found["pairing"]["v"] |= {"changes_multiple_settings": True}
+    assert texts(pairing.build_changed_settings_table(typed(found)))[0][-1] == "changes several settings"
 
 
 def test_a_single_unequal_tensor_or_other_batches_break_the_pairing(findings: Callable[..., Findings]) -> None:
     found = findings({"v": 0.1})
-    assert "paired: " in texts(pairing.build_pairing_table(found))[0][-1]
-    for broken in ({"equal": 56}, {"schedule": False}, {"shared": None, "equal": None}):
+    assert "paired: " in texts(pairing.build_pairing_table(typed(found)))[0][-1]
+    for broken in ({"equal_tensors": 56}, {"same_batches": False}, {"shared_tensors": None, "equal_tensors": None}):
         spoilt = {"pairing": {"v": found["pairing"]["v"] | broken}}
-        assert texts(pairing.build_pairing_table(spoilt))[0][-1].startswith("not paired: ")
+        assert texts(pairing.build_pairing_table(typed(spoilt)))[0][-1].startswith("not paired: ")
 
 
 def test_failed_audits_come_first_and_mild_ones_are_notes(findings: Callable[..., Findings]) -> None:
     found = findings({"v": 0.1})
-    assert [row[1] for row in texts(audits.build_data_audits_table(found))] == ["failed", "note"]
+    assert [row[1] for row in texts(audits.build_data_audits_table(typed(found)))] == ["failed", "note"]
     found["audits"]["v"][0]["passed"] = False
-    assert texts(audits.build_audits_table(found))[0][:3] == ["v", "cache", "failed"]
+    assert texts(audits.build_audits_table(typed(found)))[0][:3] == ["v", "cache", "failed"]
 
 
 def test_costs_are_given_as_ratio_to_the_baseline(findings: Callable[..., Findings]) -> None:
-    baseline, variant = pairing.build_cost_table(findings({"v": 0.1})).rows
+    baseline, variant = pairing.build_cost_table(typed(findings({"v": 0.1}))).rows
     assert [cell.value for cell in variant[5:7]] == [0.06, pytest.approx(1.2)]
     assert baseline[5].value == 0.05
 
 
 def test_a_published_figure_on_other_data_is_shown_but_not_compared(findings: Callable[..., Findings]) -> None:
     found = findings({"v": 0.1})
-    ours, theirs = texts(build_published_table(found))
+    ours, theirs = texts(build_published_table(typed(found)))
     assert ours[0] == "ours, baseline"
     assert ours[1].replace("\u00a0", " ") == "400.0 (390.0 to 410.0)"
     assert theirs[1].replace("\u00a0", " ") == "375.0 (−6.2 %)"
     found["published"][0]["other_data"] = True
-    other = texts(build_published_table(found))[1]
+    other = texts(build_published_table(typed(found)))[1]
     assert (other[1], other[2]) == ("375.0", "other data: not compared; one seed")
-    assert build_published_table(found).long_form.rows[0][8].value is None
+    assert build_published_table(typed(found)).long_form.rows[0][8].value is None
 
 
 def test_published_figures_form_one_row_a_source_and_one_column_a_text(findings: Callable[..., Findings]) -> None:
     found = findings({"v": 0.1})
     (one,) = found["published"]
     found["published"] = [one, one | {"split": "obama"}, one | {"step": 100, "split": "obama"}, one | {"source": "A"}]
-    table = build_published_table(found)
+    table = build_published_table(typed(found))
     assert [column.title for column in table.columns] == ["source", "test", "obama", "note"]
     names = ["ours, baseline", "B, baseline", "A, baseline", "ours, baseline at step 100", "B, baseline at step 100"]
     assert [row[0] for row in texts(table)] == names
@@ -102,20 +104,20 @@ def test_published_figures_form_one_row_a_source_and_one_column_a_text(findings:
 
 def test_sentences_give_perplexity_or_the_class_by_seeds(findings: Callable[..., Findings]) -> None:
     found = findings({"v": 0.1})
-    first, second = texts(examples.build_probe_sentences_table(found))
+    first, second = texts(examples.build_probe_sentences_table(typed(found)))
     assert first == ["short", "We will meet.", "baseline", "200.0 (190.0 to 210.5)"]
     assert second == ["", "", "v", "200.0 (190.0 to 210.5)"]
-    assert "short,We will meet.,v," in exports.render_csv(examples.build_probe_sentences_table(found)), (
+    assert "short,We will meet.,v," in exports.render_csv(examples.build_probe_sentences_table(typed(found))), (
         "a program gets every cell"
     )
     found["sentences"] = {"v": {"short": {"0": ["Obama", 0.9], "1": ["Obama", 0.7], "2": ["Bush", 0.6]}}}
-    said = texts(examples.build_probe_sentences_table(found))[0][3].replace("\u00a0", " ")
+    said = texts(examples.build_probe_sentences_table(typed(found)))[0][3].replace("\u00a0", " ")
     assert said == "Obama (2 of 3 seeds, confidence 80.0 %); Bush (1 of 3 seeds, confidence 60.0 %)"
 
 
 def test_a_confusion_table_has_counts_and_shares_of_the_true_class() -> None:
     found = {"confusion": {"labels": ["a", "b"], "matrices": {"v": [[3, 1], [0, 0]]}}}
-    (table,) = examples.build_confusion_tables(found)
+    (table,) = examples.build_confusion_tables(typed(found))
     shown = [[text.replace("\u00a0", " ") for text in row] for row in texts(table)]
     assert shown == [["a", "3 (75.0 %)", "1 (25.0 %)"], ["b", "0 (0.0 %)", "0 (0.0 %)"]]
 
@@ -155,17 +157,17 @@ def test_long_words_share_the_line_of_a_latex_table(findings: Callable[..., Find
     for one in found["data_audits"]:
         one |= {"procedure": "many words " * 9, "observation": "many words " * 5, "interpretation": "few"}
     assert r"{llp{0.25\linewidth}p{0.25\linewidth}l}" in exports.render_latex_table(
-        audits.build_data_audits_table(found)
+        audits.build_data_audits_table(typed(found))
     )
 
 
 def test_latex_has_no_letter_left_that_plain_latex_does_not_know(findings: Callable[..., Findings]) -> None:
-    for table in build_tables(findings({"v": -0.1})):
+    for table in build_tables(typed(findings({"v": -0.1}))):
         assert exports.render_latex_table(table).isascii(), table.name
 
 
 def test_the_markdown_report_opens_with_question_and_verdicts(findings: Callable[..., Findings]) -> None:
     found = findings({"v": -0.1})
-    text = markdown.render_markdown_report(found)
+    text = markdown.render_markdown_report(typed(found))
     assert text.startswith("# Does ALiBi help \\<here\\>?\n\n## Verdict\n\n- **helped**: v helped: perplexity")
     assert "## Published results" in text

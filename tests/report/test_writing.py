@@ -28,7 +28,7 @@ def test_every_format_is_written_and_named(
 def test_the_page_lies_in_the_experiment_s_folder_or_where_it_was_asked_for(
     findings: Callable[..., Findings], folder: Callable[[Findings], Path], tmp_path: Path
 ) -> None:
-    found = {"schema": 1, "verdicts": findings({"v": -0.08})["verdicts"], "audits": {}}
+    found = {"schema_version": 2, "verdicts": findings({"v": -0.08})["verdicts"], "audits": {}}
     place = folder(found)
     assert report.write(place) == [place / "report.html"]
     mine = tmp_path / "new" / "mine.html"
@@ -38,7 +38,7 @@ def test_the_page_lies_in_the_experiment_s_folder_or_where_it_was_asked_for(
 
 def test_a_confusion_table_s_file_name_is_safe(folder: Callable[[Findings], Path], tmp_path: Path) -> None:
     matrices = {"../../up": [[1]], "v": [[1]]}
-    found = {"schema": 1, "audits": {}, "confusion": {"labels": ["a"], "matrices": matrices}}
+    found = {"schema_version": 2, "audits": {}, "confusion": {"labels": ["a"], "matrices": matrices}}
     written = report.write(folder(found), ["csv"], tmp_path / "out")
     assert {path.parent for path in written} == {tmp_path / "out" / "report-tables"}
     assert len(written) == 2
@@ -57,7 +57,7 @@ def test_an_unknown_format_is_refused_before_anything_is_written(tmp_path: Path)
 def test_a_report_is_made_without_torch_and_the_room_opens_without_altair(
     findings: Callable[..., Findings], folder: Callable[[Findings], Path]
 ) -> None:
-    place = folder({"schema": 1, "verdicts": findings({"v": -0.08})["verdicts"], "audits": {}})
+    place = folder({"schema_version": 2, "verdicts": findings({"v": -0.08})["verdicts"], "audits": {}})
     script = (
         "import sys, json; from pathlib import Path; from headtohead import report;"
         "from headtohead.report import terminal; assert 'altair' not in sys.modules;"

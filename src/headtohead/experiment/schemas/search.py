@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, JsonValue
+from pydantic import BeforeValidator, ConfigDict, Field, JsonValue
 
 from headtohead.config.search import PruningConfig, SearchBudget, SearchDimension
 from headtohead.experiment.schemas.base import Interval, NonNegativeInt, Pair, Record, SeedScore, VersionedRecord
@@ -146,12 +146,19 @@ class SelectionBias(Record):
     """seeds in the search, and fresh seeds"""
 
 
+def _convert_lists_to_tuples(space: object) -> object:
+    """Return the space with tuples for lists: settings are immutable, and JSON has lists only."""
+    if not isinstance(space, dict):
+        return space
+    return {name: tuple(values) if isinstance(values, list) else values for name, values in space.items()}
+
+
 class SearchFindings(Record):
     """A hyperparameter search"""
 
     method: str
     """grid, random or tpe"""
-    space: dict[str, SearchDimension]
+    space: Annotated[dict[str, SearchDimension], BeforeValidator(_convert_lists_to_tuples)]
     """values of each setting"""
     seeds: NonNegativeInt
     """seeds per point"""
