@@ -1,10 +1,9 @@
-"""Are the verdicts calibrated? `make calibration` trains thousands of tiny models on real text and writes
-docs/calibration.md.
+"""Calibrate the verdicts: `make calibration` trains thousands of tiny models and writes docs/calibration.md.
 
-Two questions. Real A/A experiments, a tiny model against itself where nothing differs but random streams, and `shift`,
-which the output projection absorbs: how often is "helped" or "hurt" said? Simulated experiments, drawn from the
-residuals (seed by example) of those trainings and from synthetic noise: how often does a 95 % interval hold the truth,
-and does power agree with theory?
+Real A/A experiments compare a tiny model with itself under other random streams, and with `shift`, which the output
+projection absorbs: how often is the verdict "helped" or "hurt"? Simulated experiments are sampled from the residuals
+(seed by example) of those trainings and from synthetic noise: how often does a 95 % interval contain the truth, and
+does the power agree with theory?
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ from headtohead.verdict.simulations import ResampledSimulation, SyntheticSimulat
 AA_EXPERIMENTS = 200
 AA_SEEDS = 5
 POOL = AA_EXPERIMENTS * AA_SEEDS
-MATTERS = 0.01
-LIMIT = 12
+EQUIVALENCE_MARGIN = 0.01
+MAX_SEEDS = 12
 
 LANGUAGE_MODEL: dict[str, Any] = {
     "question": "Is nothing nothing?",
@@ -59,7 +58,7 @@ TEST_BLOCKS = 200
 
 
 def train(job: tuple[str, str, list[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Scores (seeds x examples) and weights of tiny trainings of one variant."""
+    """Train one variant with these seeds; return its scores (seeds, examples) and weights (examples)."""
     import torch
 
     torch.set_num_threads(1)
@@ -101,7 +100,7 @@ def train(job: tuple[str, str, list[int]]) -> tuple[np.ndarray, np.ndarray]:
 def pool(
     executor: ProcessPoolExecutor, task: str, variant: str, seeds: range, cache: Path
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The scores of these seeds: trained once, then read from the cache."""
+    """Return scores and weights for these seeds, from the cache if they were trained before."""
     file = cache / f"{task}-{variant}-{seeds.start}-{seeds.stop}.npz"
     if not file.is_file():
         began = time.time()
@@ -119,9 +118,9 @@ def pool(
     return found["scores"], found["weights"]
 
 
-def a_against_a(name: str, one: np.ndarray, other: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
-    """How often 200 experiments in which nothing differs end in "helped" or "hurt"."""
-    words, excluded = [], 0
+def run_aa_experiments(name: str, one: np.ndarray, other: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
+    """Return a table row: the outcomes of experiments without a difference."""
+    outcomes, excluded = [], 0
     for i in range(AA_EXPERIMENTS):
         seeds = tuple(range(AA_SEEDS))
         rows = slice(i * AA_SEEDS, (i + 1) * AA_SEEDS)
@@ -129,11 +128,11 @@ def a_against_a(name: str, one: np.ndarray, other: np.ndarray, weights: np.ndarr
             Scores(seeds, one[rows], weights),
             {"b": Scores(seeds, other[rows], weights)},
             metric="perplexity",
-            equivalence_margin=MATTERS,
+            equivalence_margin=EQUIVALENCE_MARGIN,
         )
-        words.append(verdict.outcome)
+        outcomes.append(verdict.outcome)
         excluded += not verdict.interval[0] <= 0 <= verdict.interval[1]
-    false = sum(word in ("helped", "hurt") for word in words)
+    false = sum(outcome in ("helped", "hurt") for outcome in outcomes)
     low, high = stats.binomtest(excluded, AA_EXPERIMENTS).proportion_ci()
     return {
         "experiment": name,
@@ -141,39 +140,39 @@ def a_against_a(name: str, one: np.ndarray, other: np.ndarray, weights: np.ndarr
         "seeds": AA_SEEDS,
         "helped or hurt": f"{false} ({false / AA_EXPERIMENTS:.1%})",
         "interval excludes 0": f"{excluded} ({excluded / AA_EXPERIMENTS:.1%}, {low:.1%} to {high:.1%})",
-        "no practical difference": words.count("no practical difference"),
-        "cannot tell": words.count("cannot tell"),
+        "no practical difference": outcomes.count("no practical difference"),
+        "cannot tell": outcomes.count("cannot tell"),
     }
 
 
-def auto_against_auto(name: str, one: np.ndarray, other: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
-    """The same with `seeds = "auto"`: seeds are added look by look until the verdict is settled."""
-    looks = plan_interim_analyses(LIMIT)
-    experiments = len(one) // LIMIT
-    words, used = [], []
+def run_sequential_aa_experiments(name: str, one: np.ndarray, other: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
+    """Return a table row for `seeds = "auto"`: seeds are added until the verdict is settled."""
+    analyses = plan_interim_analyses(MAX_SEEDS)
+    experiments = len(one) // MAX_SEEDS
+    outcomes, used = [], []
     for i in range(experiments):
-        for look in looks:
-            rows, seeds = slice(i * LIMIT, i * LIMIT + look), tuple(range(look))
+        for num_seeds in analyses:
+            rows, seeds = slice(i * MAX_SEEDS, i * MAX_SEEDS + num_seeds), tuple(range(num_seeds))
             (verdict,) = compare_scores(
                 Scores(seeds, one[rows], weights),
                 {"b": Scores(seeds, other[rows], weights)},
                 metric="perplexity",
-                equivalence_margin=MATTERS,
-                interim_analyses=looks,
+                equivalence_margin=EQUIVALENCE_MARGIN,
+                interim_analyses=analyses,
             )
             if is_settled([verdict]):
                 break
-        words.append(verdict.outcome)
-        used.append(look)
-    false = sum(word in ("helped", "hurt") for word in words)
+        outcomes.append(verdict.outcome)
+        used.append(num_seeds)
+    false = sum(outcome in ("helped", "hurt") for outcome in outcomes)
     return {
         "experiment": name,
         "experiments": experiments,
-        "seeds": f"auto up to {LIMIT}, {np.mean(used):.1f} used",
+        "seeds": f"auto up to {MAX_SEEDS}, {np.mean(used):.1f} used",
         "helped or hurt": f"{false} ({false / experiments:.1%})",
         "interval excludes 0": "",
-        "no practical difference": words.count("no practical difference"),
-        "cannot tell": words.count("cannot tell"),
+        "no practical difference": outcomes.count("no practical difference"),
+        "cannot tell": outcomes.count("cannot tell"),
     }
 
 
@@ -188,24 +187,24 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path(".calibration"))
     parser.add_argument("--out", type=Path, default=Path("docs/calibration.md"))
     parser.add_argument("--experiments", type=int, default=2000, help="simulated experiments for each row")
-    asked = parser.parse_args()
-    asked.cache.mkdir(exist_ok=True)
+    arguments = parser.parse_args()
+    arguments.cache.mkdir(exist_ok=True)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=os.cpu_count(), mp_context=context) as executor:
-        first, weights = pool(executor, "language-model", "baseline", range(POOL), asked.cache)
-        second, _ = pool(executor, "language-model", "baseline", range(POOL, 2 * POOL), asked.cache)
-        shifted, _ = pool(executor, "language-model", "shift", range(POOL), asked.cache)
-        alibi, _ = pool(executor, "language-model", "alibi", range(100), asked.cache)
-        guessed, ones = pool(executor, "classify", "baseline", range(100), asked.cache)
-        bare, _ = pool(executor, "classify", "none", range(100), asked.cache)
+        first, weights = pool(executor, "language-model", "baseline", range(POOL), arguments.cache)
+        second, _ = pool(executor, "language-model", "baseline", range(POOL, 2 * POOL), arguments.cache)
+        shifted, _ = pool(executor, "language-model", "shift", range(POOL), arguments.cache)
+        alibi, _ = pool(executor, "language-model", "alibi", range(100), arguments.cache)
+        guessed, ones = pool(executor, "classify", "baseline", range(100), arguments.cache)
+        bare, _ = pool(executor, "classify", "none", range(100), arguments.cache)
 
     null = [
-        a_against_a("other random streams", first, second, weights),
-        a_against_a("heads shifted", first, shifted, weights),
-        auto_against_auto("other random streams", first, second, weights),
-        auto_against_auto("heads shifted", first, shifted, weights),
+        run_aa_experiments("other random streams", first, second, weights),
+        run_aa_experiments("heads shifted", first, shifted, weights),
+        run_sequential_aa_experiments("other random streams", first, second, weights),
+        run_sequential_aa_experiments("heads shifted", first, shifted, weights),
     ]
-    worlds = [
+    simulations = [
         ResampledSimulation("language model: other streams", [second - first], [weights]),
         ResampledSimulation("language model: alibi", [alibi - first[:100]], [weights]),
         ResampledSimulation("classifier: no positions", [bare - guessed], [ones]),
@@ -216,10 +215,11 @@ def main() -> None:
             "synthetic: skewed, unequal lengths", example_distribution="skewed", has_variable_lengths=True
         ),
     ]
-    rows = [row for world in worlds for row in calibrate_fixed_seeds(world, num_experiments=asked.experiments)]
-    auto = [row for world in worlds for row in calibrate_sequential(world, num_experiments=asked.experiments)]
-    asked.out.write_text(page(null, rows, auto, first, weights))
-    print(f"written: {asked.out}")
+    num_experiments = arguments.experiments
+    rows = [row for each in simulations for row in calibrate_fixed_seeds(each, num_experiments=num_experiments)]
+    auto = [row for each in simulations for row in calibrate_sequential(each, num_experiments=num_experiments)]
+    arguments.out.write_text(page(null, rows, auto, first, weights))
+    print(f"written: {arguments.out}")
 
 
 def page(null: list[dict[str, Any]], rows: list[Any], auto: list[Any], first: np.ndarray, weights: np.ndarray) -> str:
@@ -244,29 +244,31 @@ def page(null: list[dict[str, Any]], rows: list[Any], auto: list[Any], first: np
 
 PAGE = """# Calibration
 
-Can a verdict be trusted? Made by `make calibration`; every figure below was measured by it.
+Can a verdict be trusted? `make calibration` writes this page; it measured every number below.
 
-## A against A
+## A/A experiments
 {experiments} real experiments each, {seeds} seeds, tiny language models (1 layer, width 16, characters of the default
-corpus, 60 steps) in which nothing differs that could matter: other random streams, or heads shifted before the output
-projection, which absorbs it. One seed moves the perplexity of such a model by {spread:.1%} (standard deviation). With
-`matters` = 1 %:
+corpus, 60 steps) without a relevant difference: other random streams, or heads shifted before the output projection,
+which absorbs the shift. The standard deviation of the perplexity over seeds is {spread:.1%}. With
+an equivalence margin of 1 %:
 
 {null}
 
 ## Simulated experiments
-Drawn from the residuals, seed by example, of real trainings, and from synthetic noise; {simulated:,} experiments a row,
-so that a coverage of 95 % is known to ±{error:.1%}. `coverage` is the share of 95 % intervals that hold the truth for
-new seeds and new text, `coverage here` that of the seeds' own interval on this test set, `false verdicts` the share of
-"helped" or "hurt" at no difference with `matters` = 0, `false agreement` the share of "no practical difference" at a
-difference just as large as `matters`, `power` the share that sees an effect for which theory (noncentral t) gives
-`theory`. Coverage on measured residuals: {lowest:.1%} to {highest:.1%}.
+Sampled from the residuals (seed by example) of real trainings, and from synthetic noise; {simulated:,} experiments per
+row, so that a coverage of 95 % is known to ±{error:.1%}. `coverage` is the share of 95 % intervals that contain the
+truth for new seeds and new text, `equivalence coverage` that of the 90 % intervals, `test set coverage` that of the
+seed interval on its test set. `false verdicts` is the share of "helped" or "hurt" at no difference with an equivalence
+margin of 0, `false equivalence` the share of "no practical difference" at a difference equal to the margin. `power` is
+the share of experiments that detect an effect for which theory (noncentral t) predicts `theoretical power`. Coverage on
+measured residuals: {lowest:.1%} to {highest:.1%}.
 
 {rows}
 
-## Seeds added until it is settled
-`seeds = "auto"` looks at a few planned numbers of seeds (alpha spending, see docs/judging.md) and stops when the
-verdict is settled. `wrong` is a false "helped" or "hurt", or "no practical difference" where there is one that matters.
+## Seeds added until the verdict is settled
+`seeds = "auto"` judges at a few planned numbers of seeds (alpha spending, see docs/judging.md) and stops when the
+verdict is settled. `wrong` is a false "helped" or "hurt", or "no practical difference" at a difference of at least the
+margin.
 
 {auto}
 """
