@@ -96,7 +96,7 @@ def test_wrong_requests_end_with_2_and_plain_words(asked: list[str], said: str, 
 def test_what_is_no_model_ends_with_2(h2h: Any, tmp_path: Path) -> None:  # noqa: F811
     (tmp_path / "weights.bin").write_bytes(b"\x80\x04.")
     for where, said in (
-        (tmp_path / "weights.bin", "is a pickle file, which can run code when it is loaded"),
+        (tmp_path / "weights.bin", "is a pickle file, which can execute code when loaded"),
         ("no-such-model", "no such folder, file or installed package"),
         (os.devnull, "no such folder, file or installed package"),
     ):

@@ -154,7 +154,7 @@ def entry(kind: int, value: bytes) -> bytes:
     ],
 )
 def test_a_gguf_head_that_claims_what_is_not_there_is_refused(scratch, data):
-    assert "is damaged or incomplete" in str(run_target("gguf", data, scratch))
+    assert "is corrupted or incomplete" in str(run_target("gguf", data, scratch))
 
 
 # ---- tokenizers

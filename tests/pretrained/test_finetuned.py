@@ -164,7 +164,7 @@ def test_the_lowest_layers_can_be_frozen_embeddings_included(tiny_roberta: Path)
     model = built(tiny_roberta, freeze=1)
     frozen = {n for n, p in model.named_parameters() if not p.requires_grad}
     assert frozen == {n for n, _ in model.named_parameters() if ".embeddings." in n or ".layer.0." in n}
-    with pytest.raises(ModelError, match=r"model.freeze: tiny-roberta has 2 layers, not 3"):
+    with pytest.raises(ModelError, match=r"model.freeze: tiny-roberta has 2 layers, got 3"):
         built(tiny_roberta, freeze=3)
 
 
@@ -221,9 +221,7 @@ def test_lora_starts_as_the_model_trains_little_and_merges_to_the_same_answers(t
 
 
 def test_lora_refuses_maps_that_are_not_there(tiny_roberta: Path) -> None:
-    with pytest.raises(
-        ModelError, match=r"model.lora.on: the encoder has no linear map named 'q_proj'; it has: .*query"
-    ):
+    with pytest.raises(ModelError, match=r"model.lora.on: the encoder has no linear layer named 'q_proj' .*query"):
         built(tiny_roberta, lora={"target_modules": ["q_proj"]})
 
 
@@ -247,11 +245,9 @@ def test_a_head_that_is_there_can_be_kept_and_must_have_the_datas_classes(tiny_r
     drawn = built(tmp_path, seed=7, classes=3)
     assert drawn.inner.classifier.out_proj.weight.shape == (3, 16)
     assert not torch.equal(drawn.inner.classifier.dense.weight, first.inner.classifier.dense.weight)
-    with pytest.raises(
-        ModelError, match=r"the data have 3 labels, more than the 2 of its head; set model.head = \"new\""
-    ):
+    with pytest.raises(ModelError, match=r"the data have 3 labels, but the head has 2; set model.head = \"new\""):
         built(tmp_path, classes=3, head="kept")
-    with pytest.raises(ModelError, match=r"has no head to keep; leave out model.head"):
+    with pytest.raises(ModelError, match=r"has no head to keep; remove model.head"):
         built(tiny_roberta, head="kept")
 
 
@@ -259,7 +255,7 @@ def test_a_head_that_is_there_can_be_kept_and_must_have_the_datas_classes(tiny_r
 
 
 def test_texts_longer_than_the_positions_are_refused(tiny_roberta: Path) -> None:
-    with pytest.raises(ModelError, match=r"model.max_length: tiny-roberta has 512 positions, not 600"):
+    with pytest.raises(ModelError, match=r"model.max_length: tiny-roberta supports 512 positions, got 600"):
         built(tiny_roberta, max_length=600)
     assert built(tiny_roberta, max_length=512).context == 512
 
@@ -273,13 +269,13 @@ def with_config(folder: Path, **changes: Any) -> Path:
 
 def test_models_that_write_are_refused(tmp_path: Path) -> None:
     decoder = with_config(tmp_path / "decoder", model_type="gpt2", architectures=["GPT2LMHeadModel"])
-    with pytest.raises(ModelError, match=r"decoder: a decoder \(gpt2\).*fine-tuning takes encoders"):
+    with pytest.raises(ModelError, match=r"decoder is a decoder \(gpt2\); fine-tuning needs an encoder"):
         built(decoder)
     both = with_config(tmp_path / "both", model_type="t5", is_encoder_decoder=True)
-    with pytest.raises(ModelError, match=r"both: an encoder-decoder \(t5\); fine-tuning takes encoders"):
+    with pytest.raises(ModelError, match=r"both is an encoder-decoder \(t5\); fine-tuning needs an encoder"):
         built(both)
     unknown = with_config(tmp_path / "unknown", model_type="nothing")
-    with pytest.raises(ModelError, match="knows no model of the type 'nothing'"):
+    with pytest.raises(ModelError, match="does not support model type 'nothing'"):
         built(unknown)
 
 
@@ -289,5 +285,5 @@ def test_weights_that_do_not_fit_are_refused(tiny_roberta: Path, tmp_path: Path)
     del held["roberta.encoder.layer.1.output.dense.weight"]
     (tmp_path / "config.json").write_text(json.dumps(config))
     save_file(held, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelError, match=r"do not fit the configuration, roberta.encoder.layer.1.output.dense.weight"):
+    with pytest.raises(ModelError, match=r"do not match the configuration .for example roberta.encoder.layer.1.output"):
         built(tmp_path)

@@ -1,10 +1,9 @@
-"""GGUF files: their head, read in a moment and without trusting it; and a reader that does not dawdle.
+"""GGUF files: parse the header of untrusted files, and load them with a faster reader than that of the gguf package.
 
-The library's own reader makes several objects of every entry of the vocabulary, through a memory map, and transformers
-makes three readers for one model: half a minute for a file of 100 MB. To know whether a file is a model and how large
-it would be, the head alone is enough; and for loading there is a reader that cuts lists in one go, used for all three.
-The format is described at https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
-"""
+The gguf reader creates several objects per vocabulary entry through a memory map, and transformers creates three
+readers per model: 30 s for a file of 100 MB. `use_fast_reader` is kept because it slices lists in one pass and shares
+one reader. If the gguf package changes its internals, its own reader is used. To know the size of a model, the header
+is enough. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md."""
 
 import struct
 from collections.abc import Iterator
@@ -20,53 +19,51 @@ from headtohead.errors import ModelError
 MAGIC = b"GGUF"
 SUPPORTED_VERSIONS = (2, 3)
 STRING_TYPE, ARRAY_TYPE = 8, 9
-# Bytes of a value by its type: numbers of 1 to 8 bytes, and true or false.
+# Bytes of a scalar by its GGUF type id.
 SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 MAX_LENGTH = 1 << 32
-"""no text or list of a sound file is longer"""
-
-
+"""Upper bound for the length of strings and lists in a valid file."""
 MAX_PARAMETERS_PER_BYTE = 8
-"""numbers; the closest packing there is has five"""
+"""Upper bound; the densest quantisation has about five."""
 
 
 @dataclass(frozen=True)
 class GGUFHeader:
-    """What the head says."""
+    """Content of a GGUF header."""
 
     architecture: str
-    tensors: dict[str, int]
-    """numbers in each tensor, by name"""
+    tensor_sizes: dict[str, int]
+    """Number of elements by tensor name."""
 
     @property
-    def parameters(self) -> int:
-        return sum(self.tensors.values())
+    def num_parameters(self) -> int:
+        return sum(self.tensor_sizes.values())
 
 
 class _CorruptFileError(Exception):
-    """The file ends or contradicts itself."""
+    """The file is truncated or inconsistent."""
 
 
 def read_header(path: Path) -> GGUFHeader:
-    """The architecture and the sizes of the tensors; an error when this is no GGUF file, or a damaged one."""
+    """Return architecture and tensor sizes. Raises ModelError if the file is not GGUF or is corrupted."""
     with path.open("rb") as file:
         if file.read(4) != MAGIC:
-            raise ModelError(f"{path}: is not a GGUF file (it does not begin with {MAGIC.decode()})")
+            raise ModelError(f"{path} is not a GGUF file (it does not start with {MAGIC.decode()})")
         try:
-            head = _parse_header(file)
+            header = _parse_header(file)
         except (_CorruptFileError, struct.error, UnicodeDecodeError, OSError, RecursionError) as error:
-            raise ModelError(f"{path}: is damaged or incomplete ({str(error) or 'its head ends too early'})") from None
-    if head.parameters > MAX_PARAMETERS_PER_BYTE * path.stat().st_size:
-        raise ModelError(f"{path}: is damaged or incomplete (its head speaks of more numbers than it has room for)")
-    return head
+            raise ModelError(f"{path} is corrupted or incomplete ({str(error) or 'the header is truncated'})") from None
+    if header.num_parameters > MAX_PARAMETERS_PER_BYTE * path.stat().st_size:
+        raise ModelError(
+            f"{path} is corrupted or incomplete (the header declares more parameters than the file can hold)"
+        )
+    return header
 
 
 def _parse_header(file: BinaryIO) -> GGUFHeader:
     version, tensors, entries = struct.unpack("<IQQ", file.read(20))
     if version not in SUPPORTED_VERSIONS:
-        raise _CorruptFileError(
-            f"version {version}; versions {SUPPORTED_VERSIONS[0]} and {SUPPORTED_VERSIONS[1]} can be read"
-        )
+        raise _CorruptFileError(f"unsupported version {version}; supported: {', '.join(map(str, SUPPORTED_VERSIONS))}")
     architecture = ""
     for _ in range(_check_length(entries)):
         name, kind = _read_string(file), _read_uint32(file)
@@ -74,15 +71,15 @@ def _parse_header(file: BinaryIO) -> GGUFHeader:
             architecture = _read_string(file)
         else:
             _skip_value(file, kind)
-    found = {}
+    tensor_sizes = {}
     for _ in range(_check_length(tensors)):
         name, axes = _read_string(file), _read_uint32(file)
         if axes > 8:
-            raise _CorruptFileError(f"a tensor of {axes} axes")
+            raise _CorruptFileError(f"a tensor has {axes} dimensions")
         shape = struct.unpack(f"<{axes}Q", file.read(8 * axes))
-        found[name] = prod(shape)
-        _skip_bytes(file, 12)  # its type and its place
-    return GGUFHeader(architecture, found)
+        tensor_sizes[name] = prod(shape)
+        _skip_bytes(file, 12)  # type and offset
+    return GGUFHeader(architecture, tensor_sizes)
 
 
 def _read_uint32(file: BinaryIO) -> int:
@@ -97,7 +94,7 @@ def _read_length(file: BinaryIO) -> int:
 
 def _check_length(count: int) -> int:
     if count > MAX_LENGTH:
-        raise _CorruptFileError(f"a list of {count} entries")
+        raise _CorruptFileError(f"a list has {count} entries")
     return count
 
 
@@ -105,16 +102,16 @@ def _read_string(file: BinaryIO) -> str:
     length = _read_length(file)
     raw = file.read(length) if length < 1 << 20 else b""
     if len(raw) < length:
-        raise _CorruptFileError("its head ends too early")
+        raise _CorruptFileError("the header is truncated")
     return raw.decode()
 
 
 def _skip_bytes(file: BinaryIO, num_bytes: int) -> None:
-    """Go on behind so many bytes, which must be there: those who read the file afterwards believe its head."""
+    """Skip bytes and check that they exist, because later readers trust the header."""
     if num_bytes:
         file.seek(num_bytes - 1, 1)
         if not file.read(1):
-            raise _CorruptFileError("its head ends too early")
+            raise _CorruptFileError("the header is truncated")
 
 
 def _skip_value(file: BinaryIO, value_type: int) -> None:
@@ -125,7 +122,7 @@ def _skip_value(file: BinaryIO, value_type: int) -> None:
         if inner in SCALAR_BYTES:
             _skip_bytes(file, SCALAR_BYTES[inner] * count)
         elif inner == STRING_TYPE:
-            for _ in range(count):  # a vocabulary: a hundred thousand of them
+            for _ in range(count):  # a vocabulary has a hundred thousand entries
                 _skip_bytes(file, _read_length(file))
         else:
             for _ in range(count):
@@ -133,52 +130,55 @@ def _skip_value(file: BinaryIO, value_type: int) -> None:
     elif value_type in SCALAR_BYTES:
         _skip_bytes(file, SCALAR_BYTES[value_type])
     else:
-        raise _CorruptFileError(f"a value of the unknown type {value_type}")
+        raise _CorruptFileError(f"unknown value type {value_type}")
 
 
 @contextmanager
 def use_fast_reader() -> Iterator[None]:
-    """Inside, the gguf library reads with the reader below, once a file, and makes its table of names once."""
+    """Make the gguf package use the reader below, once per file, and build its tensor name map once."""
     import gguf
 
-    slow, names = gguf.GGUFReader, gguf.get_tensor_name_map
+    if not hasattr(gguf.GGUFReader, "_get_field_parts"):  # private: the fast reader overrides it
+        yield
+        return
+    original_reader, original_name_map = gguf.GGUFReader, gguf.get_tensor_name_map
     gguf.GGUFReader = lru_cache(_build_fast_reader_class(gguf))  # type: ignore[misc]
-    gguf.get_tensor_name_map = lru_cache(names)
+    gguf.get_tensor_name_map = lru_cache(original_name_map)
     try:
         yield
     finally:
-        gguf.GGUFReader, gguf.get_tensor_name_map = slow, names  # type: ignore[misc]
+        gguf.GGUFReader, gguf.get_tensor_name_map = original_reader, original_name_map  # type: ignore[misc]
 
 
 def _build_fast_reader_class(gguf: Any) -> Any:
-    """The library's reader, with lists cut from a plain array."""
+    """Return a subclass of gguf.GGUFReader that slices lists from a plain array."""
     import numpy as np
 
     kinds = gguf.GGUFValueType
 
-    class Quick(gguf.GGUFReader):  # type: ignore[misc]
-        """As it is, but for lists."""
+    class FastReader(gguf.GGUFReader):  # type: ignore[misc]
+        """GGUFReader with faster parsing of lists."""
 
         def _get_field_parts(self, orig_offs: Any, raw_type: Any) -> Any:
             if kinds(raw_type) != kinds.ARRAY or self.byte_order == "S":
                 return super()._get_field_parts(orig_offs, raw_type)
-            head = [self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)]
-            kind, count, place = kinds(int(head[0][0])), int(head[1][0]), orig_offs + 12
+            header = [self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)]
+            kind, count, offset = kinds(int(header[0][0])), int(header[1][0]), orig_offs + 12
             plain = self.data.view(np.ndarray)
-            found = []
+            parts = []
             if kind == kinds.STRING:
                 raw = memoryview(plain)
                 for _ in range(count):
-                    begin = place + 8
-                    place = begin + int.from_bytes(raw[place:begin], "little")
-                    found.append(plain[begin:place])
+                    start = offset + 8
+                    offset = start + int.from_bytes(raw[offset:start], "little")
+                    parts.append(plain[start:offset])
             elif kind in self.gguf_scalar_to_np:
                 dtype = np.dtype(self.gguf_scalar_to_np[kind])
-                values = plain[place : place + dtype.itemsize * count].view(dtype)
-                found, place = [values[i : i + 1] for i in range(count)], place + dtype.itemsize * count
+                values = plain[offset : offset + dtype.itemsize * count].view(dtype)
+                parts, offset = [values[i : i + 1] for i in range(count)], offset + dtype.itemsize * count
             else:
                 return super()._get_field_parts(orig_offs, raw_type)
-            # What follows the list's own two parts is its entries.
-            return place - orig_offs, head + found, list(range(2, 2 + count)), [kinds.ARRAY, kind]
+            # The first two parts are the list's own header.
+            return offset - orig_offs, header + parts, list(range(2, 2 + count)), [kinds.ARRAY, kind]
 
-    return Quick
+    return FastReader

@@ -1,9 +1,7 @@
-"""Students made from a teacher: the same model with fewer layers, as a model of its own.
+"""Students for distillation: copies of a pretrained decoder with fewer layers.
 
-A start where nothing smaller can be had (the idea of DistilBERT, Sanh et al. 2019, arXiv:1910.01108). Embeddings, final
-norm and output layer are the teacher's; of its layers some are kept, in order: the first n, or n chosen evenly from the
-first to the last. Weights are copied, so that training the student leaves the teacher as it is.
-"""
+The initialisation of DistilBERT, Sanh et al. 2019, arXiv:1910.01108. Embeddings, final norm and output layer are copied
+from the teacher, and so are some of its layers, in order: the first n, or n spread evenly from first to last."""
 
 from __future__ import annotations
 
@@ -25,88 +23,85 @@ from headtohead.pretrained.weights import locate_weights
 
 LayerSelection = Literal["evenly", "first"]
 LOGITS_TOLERANCE = 1e-3
-"""how far logits made in two ways may be apart, of numbers around 10"""
+"""Tolerance between logits of magnitude 10 that are computed in two ways."""
 
 
 def select_layers(total_layers: int, num_layers: int, selection: LayerSelection = "evenly") -> tuple[int, ...]:
-    """Which layers are kept: the first so many, or so many spread evenly, the first and the last among them."""
+    """Return the indices of the layers to keep: the first ones, or spread evenly including first and last."""
     if not 1 <= num_layers <= total_layers:
-        raise ModelError(
-            f"a student with {num_layers} layers cannot be made of a model with {total_layers}; from 1 to {total_layers} can"  # noqa: E501
-        )
+        raise ModelError(f"layers must be between 1 and {total_layers}, got {num_layers}")
     if selection == "first" or num_layers == 1:
         return tuple(range(num_layers))
-    return tuple(round(at * (total_layers - 1) / (num_layers - 1)) for at in range(num_layers))
+    return tuple(round(i * (total_layers - 1) / (num_layers - 1)) for i in range(num_layers))
 
 
 def drop_layers(model: PretrainedModel, num_layers: int, selection: LayerSelection = "evenly") -> PretrainedModel:
-    """A model of the same kind with so many of its layers; nothing is shared with the one that was given."""
+    """Return a copy of the model with `num_layers` of its layers. It shares no tensors with the original."""
     inner = model.inner
     prefix, total = _find_layer_list(model)
     kept = select_layers(total, num_layers, selection)
     config = copy.deepcopy(inner.config)
     _shorten_config(config.get_text_config(), total, kept)
-    with fork_seeded_rng(0, "student"):  # what the constructor draws is written over
-        made = type(inner)(config)
+    with fork_seeded_rng(0, "student"):  # the random weights are overwritten below
+        student = type(inner)(config)
     state = {}
     for name, tensor in inner.state_dict().items():
         if not name.startswith(f"{prefix}."):
             state[name] = tensor.clone()
             continue
-        at, _, rest = name.removeprefix(f"{prefix}.").partition(".")
-        state |= {f"{prefix}.{new}.{rest}": tensor.clone() for new, old in enumerate(kept) if old == int(at)}
-    made.load_state_dict(state)
-    made.to(dtype=next(inner.parameters()).dtype)
+        index, _, rest = name.removeprefix(f"{prefix}.").partition(".")
+        state |= {f"{prefix}.{new}.{rest}": tensor.clone() for new, old in enumerate(kept) if old == int(index)}
+    student.load_state_dict(state)
+    student.to(dtype=next(inner.parameters()).dtype)
     if getattr(inner, "generation_config", None) is not None:
-        made.generation_config = copy.deepcopy(inner.generation_config)
-    named = f"{model.name}, {num_layers} of {total} layers"
-    return PretrainedModel(made.eval(), named)
+        student.generation_config = copy.deepcopy(inner.generation_config)
+    return PretrainedModel(student.eval(), f"{model.name}, {num_layers} of {total} layers")
 
 
 def _find_layer_list(model: PretrainedModel) -> tuple[str, int]:
-    """The name of the list of layers, and how many it has."""
+    """Return the name of the module list that holds the layers, and their number."""
     total = int(model.inner.config.get_text_config().num_hidden_layers)
     for name, module in model.inner.named_modules():
         if isinstance(module, nn.ModuleList) and len(module) == total:
             return name, total
-    raise ModelError(f"{model.name}: has no list of {total} layers to choose from")
+    raise ModelError(f"{model.name} has no list of {total} layers to choose from")
 
 
 def _shorten_config(config: Any, total_layers: int, kept_layers: tuple[int, ...]) -> None:
-    """The configuration of fewer layers; lists with an entry for each layer are shortened alike."""
+    """Reduce a configuration to the kept layers, including lists with one entry per layer."""
     lists = [
         name for name, value in vars(config).items() if name.startswith("layer") and isinstance(value, list | tuple)
     ]
     for name in lists:
         value = getattr(config, name)
         if len(value) == total_layers:
-            setattr(config, name, [value[at] for at in kept_layers])
+            setattr(config, name, [value[i] for i in kept_layers])
     config.num_hidden_layers = len(kept_layers)
 
 
 def build_student(model_config: pretrained.PretrainedModelConfig) -> StudentModel:
-    """The student of this spec at step 0: it draws nothing, so every seed begins alike."""
+    """Return the configured student with its initial weights, which are equal for all seeds."""
     loaded = _load_teacher(model_config.pretrained)
     if model_config.layer_subset is not None:
-        made = drop_layers(loaded, model_config.layer_subset.layers, model_config.layer_subset.selection)
-        return StudentModel(made.inner, made.name, model_config.max_length).train()
+        student = drop_layers(loaded, model_config.layer_subset.layers, model_config.layer_subset.selection)
+        return StudentModel(student.inner, student.name, model_config.max_length).train()
     return StudentModel(copy.deepcopy(loaded.inner), loaded.name, model_config.max_length).train()
 
 
 @lru_cache(maxsize=1)
 def _load_teacher(source: str) -> PretrainedModel:
-    """Kept, as every trial of a process begins from it; nobody trains this one."""
+    """Return the teacher, cached because every trial of a process copies it. It is never trained."""
     return load_pretrained(source).model
 
 
 def load_student(model_config: pretrained.PretrainedModelConfig, folder: Path) -> StudentModel:
-    """What `save` wrote."""
+    """Load a student that `save_student` wrote."""
     loaded = load_pretrained(folder).model
     return StudentModel(loaded.inner, loaded.name, model_config.max_length)
 
 
 def save_student(folder: Path, model: StudentModel, metadata: dict[str, Any]) -> None:
-    """As the library saves it, so that the library opens it; `about` is one more entry of config.json."""
+    """Save in the format of transformers, with `metadata` as an additional entry of config.json."""
     import transformers
 
     model.inner.config.headtohead = metadata
@@ -115,7 +110,7 @@ def save_student(folder: Path, model: StudentModel, metadata: dict[str, Any]) ->
 
 
 def build_student_on_meta_device(model_config: pretrained.PretrainedModelConfig) -> StudentModel:
-    """The same without any weights, to be counted: made on the meta device."""
+    """Return the student on the meta device, without loading weights."""
     weights = locate_weights(model_config.pretrained)
     transformers = import_transformers(weights)
     gguf = {"gguf_file": weights.gguf_file} if weights.gguf_file else {}
@@ -136,49 +131,46 @@ def build_student_on_meta_device(model_config: pretrained.PretrainedModelConfig)
 
 
 class StudentModel(PretrainedModel):
-    """A pretrained decoder that is trained: gives the stream before its output layer, so that the vocabulary is asked
-    about the words of a summary alone, and not about those of the document before it."""
+    """A pretrained decoder for training.
+
+    It exposes the hidden states before the output layer, which is then applied to predicted positions only: to the
+    summary and not to the document before it."""
 
     def __init__(self, inner: nn.Module, name: str = "", context: int | None = None) -> None:
         super().__init__(inner, name)
         if not self.target.is_causal:
-            raise ModelError(f"{self.name}: an encoder writes no text; a student is a decoder (a language model)")
+            raise ModelError(f"{self.name}: a student must be a decoder, got an encoder")
         if context is not None:
             if context > self.context:
-                raise ModelError(f"model.max_length: {self.name} has {self.context} positions, not {context}")
+                raise ModelError(f"model.max_length: {self.name} supports {self.context} positions, got {context}")
             self.context = context
         self._is_output_linear: bool | None = None
 
     @property
     def output(self) -> nn.Linear:
-        """The vocabulary layer."""
-        found: nn.Linear = self.inner.get_output_embeddings()
-        return found
+        """The output layer over the vocabulary."""
+        layer: nn.Linear = self.inner.get_output_embeddings()
+        return layer
 
     def compute_hidden_states(
         self, input_ids: Int[Tensor, "batch length"], attention_mask: Tensor | None = None
     ) -> Float[Tensor, "batch length width"]:
-        """The stream that the output layer reads."""
-        how: dict[str, Any] = {} if attention_mask is None else {"attention_mask": attention_mask.long()}
-        hidden: Tensor = self.inner.base_model(input_ids=input_ids, use_cache=False, **how).last_hidden_state
+        """Return the input of the output layer."""
+        kwargs: dict[str, Any] = {} if attention_mask is None else {"attention_mask": attention_mask.long()}
+        hidden: Tensor = self.inner.base_model(input_ids=input_ids, use_cache=False, **kwargs).last_hidden_state
         return hidden
 
     def is_output_linear(self) -> bool:
-        """Whether logits are the output layer of the stream and nothing else; some models scale or cap them. Tried
+        """Return whether logits equal the output layer of the hidden states; some models scale or cap them. Checked
         once, on two tokens."""
         if self._is_output_linear is None:
             was_training = self.training
             self.eval()
             with torch.no_grad():
                 ids = torch.tensor([[1, 2]], device=next(self.parameters()).device)
-                whole = self(ids).logits
-                self._is_output_linear = bool(
-                    torch.allclose(
-                        self.output(self.compute_hidden_states(ids)),
-                        whole,
-                        atol=LOGITS_TOLERANCE,
-                        rtol=LOGITS_TOLERANCE,
-                    )
-                )
+                logits = self(ids).logits
+                linear = self.output(self.compute_hidden_states(ids))
+                tolerance = LOGITS_TOLERANCE
+                self._is_output_linear = torch.allclose(linear, logits, atol=tolerance, rtol=tolerance)
             self.train(was_training)
         return self._is_output_linear

@@ -97,7 +97,7 @@ class ModelCache:
 def _compute_cache_key_and_size(load_request: JsonDict) -> tuple[tuple[str, str, int], int]:
     """What a model is known by, with the time of its last change; and its size in bytes."""
     if not load_request["run"]:
-        return (load_request["place"], FINAL_CHECKPOINT, 0), 4 * locate_weights(load_request["place"]).parameters
+        return (load_request["place"], FINAL_CHECKPOINT, 0), 4 * locate_weights(load_request["place"]).num_parameters
     about = (Path(load_request["place"]) / "model.safetensors").stat()
     return (load_request["place"], load_request["at"], about.st_mtime_ns), about.st_size
 
