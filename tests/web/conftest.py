@@ -22,12 +22,12 @@ from headtohead.web.app import create_app
 HOSTILE = "<script>alert(1)</script>&\"'"
 SERVER = """
 import pathlib, sys
-from headtohead.web import connections
+from headtohead.web import timeout_protocol
 from headtohead.web.server import serve
 runs, host, *patience = sys.argv[1:]
 if patience:
-    connections.HEADER_SECONDS = connections.WRITE_SECONDS = float(patience[0])
-serve(pathlib.Path(runs), host=host, port=0, ready=lambda address: print(address, flush=True))
+    timeout_protocol.HEADER_TIMEOUT_SECONDS = timeout_protocol.WRITE_TIMEOUT_SECONDS = float(patience[0])
+serve(pathlib.Path(runs), host=host, port=0, on_ready=lambda address: print(address, flush=True))
 """
 """a server at an address; the last argument is how long it waits for clients, if not as long as ever"""
 
