@@ -1,14 +1,14 @@
-"""Do those who watch slow a training down? The same training, alternately alone and with 50 clients that watch it.
+"""Measure how much watching clients slow down a training: the same training alternately alone and with 50 clients.
 
 python tools/load.py [--clients 50] [--seconds 60] [--rounds 3] [--steps 1200] [--out load.json]
 
-One real `h2h serve`, one real `h2h run speeches-decoder` after the other: one seed, so baseline and variant train
-beside each other on two workers and both cores are busy. A client does what a browser does: it loads the page with its
-style and scripts, then reads the server-sent events until the training is over, and at least for so many seconds.
+Runs one `h2h serve` and a sequence of `h2h run speeches-decoder` with one seed, so that baseline and variant train on
+two workers and keep both cores busy. A client acts like a browser: it loads the page with style sheet and scripts, then
+reads server-sent events until the training ends, and for at least the given time.
 
-Who pays for what: clients live in a process of their own with the lowest priority (nice 19), on the same cores as all
-else. Their processor time is told apart from that of the server and of its children; the slow-down of the training is
-what both cost together. It is the ratio of the best rounds, in seconds a step (steps alone) and for the whole command.
+Clients run in a separate process at the lowest priority (nice 19), on the same cores. Their CPU time is reported
+separately from that of the server and its children; both contribute to the slow-down. The slow-down is the ratio of the
+best rounds, per training step and for the whole command.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from typing import Any
 import psutil
 
 WANTED = 1.10
-"""a training that is watched takes at most so many times as long"""
+"""largest acceptable slow-down"""
 FLAT = 8.0
-"""MB by which the server may grow from the middle of its first watched training to the end of its last"""
+"""largest acceptable memory growth in MB, from the middle of the first watched training to the end of the last"""
 QUIET = 1.10
-"""trainings that nobody watches may differ by so much; where they differ by more, the ratio says nothing"""
+"""largest ratio between unwatched trainings; beyond it, the measurement is too noisy"""
 REGIONS = {"status", "trials", "verdicts", "curves", "audits"}
 SILENT = 60.0
-"""seconds without any sign of life (there is one every 15) that are an error"""
+"""seconds without data that count as an error; heartbeats come every 15"""
 STATIC = ("site.css", "report.js", "live.js")
 
 
-# ---- clients: `python tools/load.py --watch PORT NAME COUNT`, until the end of its input
+# ---- clients: `python tools/load.py --watch PORT NAME COUNT`, until stdin is closed
 
 
 @dataclass
 class Client:
-    """One who watches, and what it got."""
+    """A watching client and its statistics."""
 
     bytes: int = 0
     events: int = 0
@@ -77,13 +77,13 @@ class Client:
     async def _listen(self, port: int, name: str, over: asyncio.Event) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 24)
         writer.write(f"GET /experiments/{name}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        told = asyncio.create_task(over.wait())
+        stopped = asyncio.create_task(over.wait())
         while not over.is_set():
             line = asyncio.create_task(reader.readline())
-            done, _ = await asyncio.wait({line, told}, timeout=SILENT, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({line, stopped}, timeout=SILENT, return_when=asyncio.FIRST_COMPLETED)
             if line not in done:
                 line.cancel()
-                if told not in done:
+                if stopped not in done:
                     self.errors.append(f"silent for {SILENT:.0f} seconds")
                 break
             if not self._take(await line):
@@ -91,7 +91,7 @@ class Client:
         writer.close()
 
     def _take(self, line: bytes) -> bool:
-        """One line of the stream; false when there are no more."""
+        """Process one line of the stream and return whether there are more."""
         self.bytes += len(line)
         if line.startswith(b"HTTP/") and b" 200 " not in line:
             self.errors.append(line.decode(errors="replace").strip())
@@ -100,12 +100,12 @@ class Client:
             self.events += 1
             self.regions.add(json.loads(line[6:])["region"])
         if not line:
-            self.errors.append("the line was closed")
+            self.errors.append("connection closed")
         return bool(line)
 
 
 async def watch(port: int, name: str, count: int) -> list[Client]:
-    """So many clients, until the parent closes the line."""
+    """Run clients until the parent closes stdin."""
     over, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def listen() -> None:
@@ -118,7 +118,7 @@ async def watch(port: int, name: str, count: int) -> list[Client]:
     return clients
 
 
-def be_clients(port: int, name: str, count: int) -> None:
+def run_clients(port: int, name: str, count: int) -> None:
     os.nice(19)
     clients = asyncio.run(watch(port, name, count))
     rows = [{"bytes": one.bytes, "events": one.events, "errors": one.errors} for one in clients]
@@ -129,32 +129,32 @@ def be_clients(port: int, name: str, count: int) -> None:
 
 
 class Server:
-    """`h2h serve` in a process of its own."""
+    """`h2h serve` as a child process."""
 
-    def __init__(self, runs: Path, said: Path) -> None:
-        self.said = said
+    def __init__(self, runs: Path, log: Path) -> None:
+        self.log = log
         command = [sys.executable, "-m", "headtohead.cli", "serve", str(runs), "--port", "0", "--no-open"]
-        with said.open("wb") as errors:
+        with log.open("wb") as errors:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=runs.parent)
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline().strip().rstrip("/").rpartition(":")[2])
 
     def processor_seconds(self) -> float:
-        """Of the server, of its children, and of those that have ended."""
+        """Return CPU seconds of the server and its children, including exited ones."""
         me = psutil.Process(self.process.pid)
         ended = me.cpu_times().children_user + me.cpu_times().children_system
         return ended + sum(_processor_seconds(one) for one in (me, *me.children(recursive=True)))
 
     def memory(self) -> dict[str, float]:
-        """Resident MB of the server and of its children together."""
+        """Return resident memory in MB of the server and of its children."""
         me = psutil.Process(self.process.pid)
         return {"server": _megabytes(me), "children": sum(map(_megabytes, me.children(recursive=True)))}
 
     def end(self) -> str:
-        """What it complained about."""
+        """Stop the server and return its error output."""
         self.process.terminate()
         self.process.wait(timeout=30)
-        return self.said.read_text(errors="replace").strip()
+        return self.log.read_text(errors="replace").strip()
 
 
 def _processor_seconds(process: psutil.Process) -> float:
@@ -173,51 +173,51 @@ def _megabytes(process: psutil.Process) -> float:
 
 @dataclass
 class Turn:
-    """One training, alone or watched."""
+    """Measurements of one training, alone or watched."""
 
     watched: bool
     seconds: float = 0.0
-    """the whole command"""
+    """duration of the whole command"""
     seconds_per_step: float = 0.0
-    """of the slower of the two trials: steps alone, without evaluations"""
+    """of the slower trial, without evaluations"""
     training_processor: float = 0.0
-    """processor seconds of the whole command, workers included"""
+    """CPU seconds of the command and its workers"""
     server_processor: float = 0.0
     clients_processor: float = 0.0
     memory: list[dict[str, float]] = field(default_factory=list)
-    """every few seconds: when, and MB of the server and of its children"""
+    """samples of time and of the memory of server and children"""
     clients: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def errors(self) -> list[str]:
-        return [words for one in self.clients for words in one["errors"]]
+        return [error for client in self.clients for error in client["errors"]]
 
     def share(self, processor: float) -> float:
-        """Processor time as a share of all that the machine had to give meanwhile."""
+        """Return CPU time as a fraction of the machine's capacity during the training."""
         return processor / (self.seconds * (os.cpu_count() or 1))
 
 
-def train(server: Server, runs: Path, name: str, asked: argparse.Namespace, *, watched: bool) -> Turn:
-    """One turn."""
+def train(server: Server, runs: Path, name: str, options: argparse.Namespace, *, watched: bool) -> Turn:
+    """Run one training and return its measurements."""
     turn, began, used, ended = Turn(watched), time.monotonic(), server.processor_seconds(), _of_children()
-    said = runs.parent / f"{name}.log"
-    with said.open("wb") as log:
-        process = subprocess.Popen(_run(runs / name, asked), stdout=log, stderr=log, cwd=runs.parent)
+    log_path = runs.parent / f"{name}.log"
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(_run(runs / name, options), stdout=log, stderr=log, cwd=runs.parent)
     clients = None
-    next_look, until = began, began + (asked.seconds if watched else 0)
+    next_look, until = began, began + (options.seconds if watched else 0)
     while process.poll() is None or time.monotonic() < until:
         if watched and clients is None and (runs / name / "experiment.json").exists():
-            clients, until = _clients(server.port, name, asked.clients), time.monotonic() + asked.seconds
+            clients, until = _clients(server.port, name, options.clients), time.monotonic() + options.seconds
         if time.monotonic() >= next_look:
             turn.memory.append({"at": round(time.monotonic() - began, 1), **server.memory()})
-            next_look += asked.list_by_group
+            next_look += options.every
         if process.returncode is not None and not turn.seconds:
             turn.seconds = time.monotonic() - began
         time.sleep(0.05)
     turn.seconds = turn.seconds or time.monotonic() - began
     turn.training_processor = _of_children() - ended
     if process.returncode != 0:
-        raise SystemExit(f"the training failed:\n{said.read_text(errors='replace')[-2000:]}")
+        raise SystemExit(f"the training failed:\n{log_path.read_text(errors='replace')[-2000:]}")
     if clients is not None:
         out, _ = clients.communicate("", timeout=120)
         found = json.loads(out)
@@ -230,13 +230,13 @@ def train(server: Server, runs: Path, name: str, asked: argparse.Namespace, *, w
 
 
 def _of_children() -> float:
-    """Processor seconds of the children that have ended: trainings, and clients of earlier turns."""
+    """Return CPU seconds of exited children: trainings, and clients of earlier turns."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
-def _run(folder: Path, asked: argparse.Namespace) -> list[str]:
-    settings = (f"training.steps={asked.steps}", f"training.eval_every={max(1, asked.steps // 12)}")
+def _run(folder: Path, options: argparse.Namespace) -> list[str]:
+    settings = (f"training.steps={options.steps}", f"training.eval_every={max(1, options.steps // 12)}")
     command = [sys.executable, "-m", "headtohead.cli", "run", "speeches-decoder", "--seeds", "1", "--workers", "2"]
     return [*command, "--out", str(folder), *(word for one in settings for word in ("--set", one))]
 
@@ -246,11 +246,11 @@ def _clients(port: int, name: str, count: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-# ---- what is told
+# ---- results
 
 
-def told(turns: list[Turn], complaints: str, asked: argparse.Namespace) -> dict[str, Any]:
-    """Everything that was measured, and whether it is as it should be."""
+def summarize(turns: list[Turn], complaints: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Return all measurements and whether they meet the limits."""
     alone, watched = ([one for one in turns if one.watched is side] for side in (False, True))
     ratios = {
         what: min(getattr(one, what) for one in watched) / min(getattr(one, what) for one in alone)
@@ -259,9 +259,9 @@ def told(turns: list[Turn], complaints: str, asked: argparse.Namespace) -> dict[
     early, late = watched[0].memory[len(watched[0].memory) // 2], watched[-1].memory[-1]
     growth = late["server"] - early["server"]
     spread = max(one.seconds_per_step for one in alone) / min(one.seconds_per_step for one in alone)
-    errors = [words for one in watched for words in one.errors] + ([complaints] if complaints else [])
+    errors = [error for turn in watched for error in turn.errors] + ([complaints] if complaints else [])
     return {
-        "asked": {key: str(value) if isinstance(value, Path) else value for key, value in vars(asked).items()},
+        "options": {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()},
         "cores": os.cpu_count(),
         "ratios": ratios,
         "errors": errors,
@@ -270,8 +270,7 @@ def told(turns: list[Turn], complaints: str, asked: argparse.Namespace) -> dict[
         "fine": {
             "no error": not errors,
             f"memory flat (at most {FLAT:.0f} MB more)": early["at"] < late["at"] and growth <= FLAT,
-            f"quiet enough to tell: two trainings alone or more, within {QUIET - 1:.0%}": len(alone) > 1
-            and spread <= QUIET,
+            f"low noise: at least two unwatched trainings within {QUIET - 1:.0%}": len(alone) > 1 and spread <= QUIET,
             f"at most {WANTED - 1:.0%} slower": ratios["seconds_per_step"] <= WANTED,
         },
         "turns": [asdict(one) for one in turns],
@@ -298,47 +297,50 @@ training   seconds      (worse)  s of CPU       s of CPU         MB       MB  er
 
 
 def main() -> None:
-    given = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("clients", 50), ("seconds", 60), ("rounds", 3), ("steps", 1200), ("every", 10)):
-        given.add_argument(f"--{name}", type=int, default=default)
-    given.add_argument("--out", type=Path, help="a file for all figures, as JSON")
-    given.add_argument("--watch", nargs=3, help=argparse.SUPPRESS)
-    asked = given.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started here is ended then too
-    if asked.watch:
-        be_clients(int(asked.watch[0]), asked.watch[1], int(asked.watch[2]))
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--out", type=Path, help="write all measurements to this JSON file")
+    parser.add_argument("--watch", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # also stops the processes started here
+    if options.watch:
+        run_clients(int(options.watch[0]), options.watch[1], int(options.watch[2]))
         return
     with tempfile.TemporaryDirectory() as place:
-        found = measure(Path(place), asked)
+        found = measure(Path(place), options)
     ratios = found["ratios"]
     print(
-        f"\nwatched / alone, best of {asked.rounds}: {ratios['seconds_per_step']:.3f} a step, {ratios['seconds']:.3f} "
-        f"the whole command\nserver: {found['growth']:+.1f} MB from the middle of the first watched training to the "
-        f"end of the last\ntrainings alone differ by {found['spread'] - 1:.0%}"
+        f"\nwatched / alone, best of {options.rounds}: {ratios['seconds_per_step']:.3f} per step, "
+        f"{ratios['seconds']:.3f} for the whole command\nserver: {found['growth']:+.1f} MB "
+        "from the middle of the first watched training to the end of the last\n"
+        f"trainings alone differ by {found['spread'] - 1:.0%}"
     )
     print(*(f"{'yes' if fine else 'NO '}  {what}" for what, fine in found["fine"].items()), sep="\n")
     print(*(f"     {words}" for words in found["errors"][:10]), sep="\n")
-    if asked.out:
-        asked.out.write_text(json.dumps(found, indent=1) + "\n")
+    if options.out:
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
     sys.exit(not all(found["fine"].values()))
 
 
-def measure(place: Path, asked: argparse.Namespace) -> dict[str, Any]:
+def measure(place: Path, options: argparse.Namespace) -> dict[str, Any]:
     runs = place / "runs"
     runs.mkdir()
     server = Server(runs, place / "server.log")
     turns = []
-    print(f"{asked.clients} clients in one process with nice 19; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    print(
+        f"{options.clients} clients in one process with nice 19; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    )
     print(HEAD)
     try:
-        for number in range(asked.rounds):
+        for number in range(options.rounds):
             for watched in (False, True):
                 name = f"{'watched' if watched else 'alone'}-{number + 1}"
-                turns.append(train(server, runs, name, asked, watched=watched))
+                turns.append(train(server, runs, name, options, watched=watched))
                 show_turn(turns[-1])
     finally:
         complaints = server.end()
-    return told(turns, complaints, asked)
+    return summarize(turns, complaints, options)
 
 
 if __name__ == "__main__":

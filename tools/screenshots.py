@@ -1,11 +1,10 @@
-"""Pictures of the web app: every page, light and dark, on a desktop and on a phone, from a real server with real runs.
+"""Take screenshots of every page of the web app, light and dark, desktop and phone, from a real server.
 
 python tools/screenshots.py --out FOLDER [--finished RUN_FOLDER] [--only PAGE ...] [--docs]
 
-Trains `speeches-decoder` with two seeds (or takes an experiment that is finished, with --finished), starts the same
-with more steps from the web app so that one is at work, and visits each page as a person would: a text is looked at,
-strategies write, a query is asked for. With --docs, the few that the README and docs/serve.md show are renewed in
-docs/pictures, with a palette of 256 colours where Pillow is installed. Needs playwright and a Chromium.
+Trains `speeches-decoder` with two seeds (or copies a finished experiment, with --finished), starts a longer training
+from the web app, and uses each page before taking the screenshot. With --docs, updates the pictures of the README and
+docs/serve.md in docs/pictures, with a palette of 256 colors if Pillow is installed. Needs playwright and Chromium.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-ne
 SIZES = {"desktop": (1280, 860), "phone": (390, 844)}
 SCHEMES = ("light", "dark")
 LONG = 600_000
-"""milliseconds: a busy machine takes its time"""
+"""timeout in milliseconds, for busy machines"""
 MOST_BYTES = 250_000
 DONE, AT_WORK = "speeches", "at-work"
 RECIPE = "speeches-decoder"
@@ -44,77 +43,77 @@ TEXT = "the people of this nation will build new schools and honor the law"
 
 @dataclass(frozen=True)
 class Page:
-    """A page of the web app, and what a person does there before the picture is taken."""
+    """A page of the web app and the actions before the screenshot."""
 
     name: str
     path: str
     act: Callable[[Tab], None] = lambda tab: None
     top: str | None = None
-    """what stands at the top of the picture for the docs; the page's own top unless given"""
+    """selector of the element at the top of the picture for the docs"""
     height: int | None = None
-    """of the picture for the docs; the window's unless given"""
+    """of the picture for the docs; the window height by default"""
 
 
-def see_charts(tab: Tab) -> None:
+def wait_for_charts(tab: Tab) -> None:
     for region in ("verdicts", "curves"):
         tab.locator(f"#{region} svg").first.wait_for(state="attached")
 
 
-def see_it_train(tab: Tab) -> None:
+def wait_for_training(tab: Tab) -> None:
     tab.locator("#trials .now.running").first.wait_for()
     tab.locator("#curves .chart", has_text=re.compile("100.*wbush.*baseline.*alibi")).wait_for()
 
 
-def look(tab: Tab) -> None:
+def show_attention(tab: Tab) -> None:
     tab.get_by_label("Text", exact=True).fill(TEXT)
-    tab.get_by_role("button", name="Look", exact=True).click()
+    tab.get_by_role("button", name="Show attention", exact=True).click()
     tab.locator(".thumb").nth(3).click()
     tab.locator(".big image").first.wait_for()
     tab.locator(".token", has_text="nation").first.click()
 
 
-def write(tab: Tab) -> None:
+def generate(tab: Tab) -> None:
     tab.locator('input[value="top-k"]').check()
     tab.get_by_label("Tokens").fill("24")
-    tab.get_by_role("button", name="Write").click()
-    tab.get_by_text("All 3 texts are written.").wait_for()
-    tab.get_by_role("button", name="Only the next token").click()
+    tab.get_by_role("button", name="Generate").click()
+    tab.get_by_text("Finished.").wait_for()
+    tab.get_by_role("button", name="Next token only").click()
     tab.locator("#kept", has_text="kept").wait_for()
     tab.get_by_label("p", exact=True).and_(tab.locator("input[type=range]")).fill("0.5")
     tab.locator(".column").nth(1).locator(".piece").nth(3).focus()
 
 
-def ask_for_a_query(tab: Tab) -> None:
+def find_query(tab: Tab) -> None:
     tab.get_by_role("button", name="Select", exact=False).first.click()
     tab.wait_for_timeout(1500)
 
 
-def see_the_cost(tab: Tab) -> None:
+def show_cost(tab: Tab) -> None:
     tab.get_by_label("seeds", exact=True).fill("2")
-    tab.get_by_label("The full setting").hover()
+    tab.get_by_label("Full size").hover()
 
 
 PAGES = (
-    Page("at-work", f"/experiments/{AT_WORK}", see_it_train, "#curves-title"),
+    Page("at-work", f"/experiments/{AT_WORK}", wait_for_training, "#curves-title"),
     Page("list", "/"),
-    Page("experiment", f"/experiments/{DONE}", see_charts, height=1420),
+    Page("experiment", f"/experiments/{DONE}", wait_for_charts, height=1420),
     Page("start", "/start"),
-    Page("form", "/start/sst2", see_the_cost),
-    Page("attention", f"/attention?model=run/{DONE}/baseline/0", look),
-    Page("playground", f"/playground?model=run/{DONE}/alibi/0", write, "#texts"),
-    Page("design", "/design", ask_for_a_query),
+    Page("form", "/start/sst2", show_cost),
+    Page("attention", f"/attention?model=run/{DONE}/baseline/0", show_attention),
+    Page("playground", f"/playground?model=run/{DONE}/alibi/0", generate, "#texts"),
+    Page("design", "/design", find_query),
 )
 DOCS = {
     ("experiment", "light", "desktop"): "serve-experiment.png",
     ("playground", "dark", "desktop"): "serve-playground.png",
     ("at-work", "dark", "phone"): "serve-phone.png",
 }
-"""the pictures that are shown: page, scheme and size, and the file in docs/pictures"""
+"""page, scheme and size: file in docs/pictures"""
 
 
 @contextmanager
 def server(runs: Path) -> Iterator[str]:
-    """The address of a real `h2h serve`."""
+    """Run `h2h serve` and yield its address."""
     command = [sys.executable, "-m", "headtohead.cli", "serve", str(runs), "--port", "0", "--no-open"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=runs.parent) as process:
         assert process.stdout is not None
@@ -136,7 +135,7 @@ def train(runs: Path) -> None:
 
 
 def visit(browser: Any, address: str, page: Page, scheme: str, size: str) -> dict[str, bytes]:
-    """The whole page, and what is seen of it at once."""
+    """Return screenshots of the whole page and of the visible part."""
     width, height = SIZES[size]
     context = browser.new_context(
         viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
@@ -148,19 +147,19 @@ def visit(browser: Any, address: str, page: Page, scheme: str, size: str) -> dic
     wide = tab.evaluate("document.documentElement.scrollWidth")
     if wide > width:
         print(f"{page.name}, {scheme}, {size}: {wide} pixels wide, more than {width}")
-    # All of it in one window: what sticks to the window's edge then stands at the page's.
+    # Enlarge the window to the page, so that sticky elements are at the end of the page.
     tall = tab.evaluate("document.documentElement.scrollHeight")
     tab.set_viewport_size({"width": width, "height": tall})
     whole = tab.screenshot()
     tab.set_viewport_size({"width": width, "height": page.height or height})
     tab.evaluate("(top) => top ? document.querySelector(top).scrollIntoView() : scrollTo(0, 0)", page.top)
-    found = {"whole": whole, "seen": tab.screenshot()}
+    screenshots = {"whole": whole, "seen": tab.screenshot()}
     context.close()
-    return found
+    return screenshots
 
 
-def small(picture: bytes) -> bytes:
-    """With a palette, where Pillow is installed."""
+def compress(picture: bytes) -> bytes:
+    """Return the picture with a palette if Pillow is installed."""
     try:
         from PIL import Image
     except ModuleNotFoundError:
@@ -172,16 +171,16 @@ def small(picture: bytes) -> bytes:
     return min(picture, out.getvalue(), key=len)
 
 
-def take(address: str, asked: argparse.Namespace, names: set[str]) -> None:
+def take(address: str, options: argparse.Namespace, names: set[str]) -> None:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=chromium, args=FLAGS)
-        for page, scheme, size in product([one for one in PAGES if one.name in names], SCHEMES, SIZES):
-            found = visit(browser, address, page, scheme, size)
-            (asked.out / f"{page.name}-{scheme}-{size}.png").write_bytes(found["whole"])
+        for page, scheme, size in product([page for page in PAGES if page.name in names], SCHEMES, SIZES):
+            screenshots = visit(browser, address, page, scheme, size)
+            (options.out / f"{page.name}-{scheme}-{size}.png").write_bytes(screenshots["whole"])
             shown = DOCS.get((page.name, scheme, size))
-            if asked.docs and shown:
-                keep(HERE / "docs" / "pictures" / shown, small(found["seen"]))
+            if options.docs and shown:
+                keep(HERE / "docs" / "pictures" / shown, compress(screenshots["seen"]))
         browser.close()
 
 
@@ -191,20 +190,22 @@ def keep(path: Path, picture: bytes) -> None:
 
 
 def main() -> None:
-    given = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    given.add_argument("--out", type=Path, required=True, help="the folder for all pictures")
-    given.add_argument("--finished", type=Path, help=f"a run folder of {RECIPE}, to be copied and not trained anew")
-    given.add_argument("--only", nargs="+", choices=[page.name for page in PAGES], help="these pages")
-    given.add_argument("--docs", action="store_true", help="renew the pictures of the docs")
-    asked = given.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started here is ended then too
-    asked.out.mkdir(parents=True, exist_ok=True)
-    names = set(asked.select_experiment or (page.name for page in PAGES))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="output folder")
+    parser.add_argument(
+        "--finished", type=Path, help=f"finished experiment folder of {RECIPE} to copy instead of training"
+    )
+    parser.add_argument("--only", nargs="+", choices=[page.name for page in PAGES], help="only these pages")
+    parser.add_argument("--docs", action="store_true", help="update docs/pictures")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # also stops the processes started here
+    options.out.mkdir(parents=True, exist_ok=True)
+    names = set(options.only or (page.name for page in PAGES))
     with tempfile.TemporaryDirectory() as place:
         runs = Path(place) / "runs"
         runs.mkdir()
-        if asked.finished:
-            shutil.copytree(asked.finished, runs / DONE)
+        if options.finished:
+            shutil.copytree(options.finished, runs / DONE)
         else:
             train(runs)
         with server(runs) as address:
@@ -213,10 +214,10 @@ def main() -> None:
                 more = {"training.steps": "20000", "training.eval_every": "20", "seeds": "3"}
                 post(f"{address}/api/experiments", {"recipe": RECIPE, "name": AT_WORK, "settings": more})
                 try:
-                    take(address, asked, while_at_work)
+                    take(address, options, while_at_work)
                 finally:
                     post(f"{address}/api/experiments/{AT_WORK}/stop", {})
-            take(address, asked, names - while_at_work)
+            take(address, options, names - while_at_work)
 
 
 if __name__ == "__main__":

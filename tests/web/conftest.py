@@ -29,7 +29,7 @@ if patience:
     timeout_protocol.HEADER_TIMEOUT_SECONDS = timeout_protocol.WRITE_TIMEOUT_SECONDS = float(patience[0])
 serve(pathlib.Path(runs), host=host, port=0, on_ready=lambda address: print(address, flush=True))
 """
-"""a server at an address; the last argument is how long it waits for clients, if not as long as ever"""
+"""run a server; the optional last argument replaces the client timeouts, in seconds"""
 
 TEXT = """question = "Does ALiBi help here?"
 task = "language-model"

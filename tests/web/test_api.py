@@ -134,7 +134,7 @@ def test_no_request_is_a_server_error(api: TestClient, data: st.DataObject) -> N
 
 
 PAGES = ["start/mine.toml", "start/{}", "experiments/{}/seeds", "experiments/{}/stop", "{}"]
-FIELDS = st.sampled_from(["name", "do", "add", "seeds", "training.steps", "model.position"])
+FIELDS = st.sampled_from(["name", "do", "num_seeds", "seeds", "training.steps", "model.position"])
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
@@ -159,5 +159,8 @@ def test_programs_read_what_people_read(client: TestClient, runs: Path) -> None:
         {"variant": "alibi", "setting": "model.position", "baseline": "learned", "value": "alibi"}
     ]
     assert "speeches-decoder" in client.get("/api/recipes").json()
-    assert client.get("/api/experiments/nothing").json() == {"detail": "there is no experiment of that name"}
-    assert client.post("/api/experiments/done/seeds", json={"add": 0}).json()["faults"][0]["place"] == "body.add"
+    assert client.get("/api/experiments/nothing").json() == {"detail": "no such experiment"}
+    assert (
+        client.post("/api/experiments/done/seeds", json={"num_seeds": 0}).json()["faults"][0]["place"]
+        == "body.num_seeds"
+    )

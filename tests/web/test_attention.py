@@ -28,8 +28,8 @@ def test_the_page_offers_every_run_and_what_is_installed(looking: TestClient) ->
     assert '<optgroup label="tiny">' in page and f'value="{ALIBI}"' in page
     assert "before training" in page and "at step 6" in page
     listed = {one["key"]: one for one in looking.get("/api/models").json()}
-    assert listed[BASELINE]["moments"] == ["before", "checkpoint-000006", "after"]
-    assert listed[ALIBI]["moments"] == ["before", "after"] and listed[ALIBI]["writes"]
+    assert listed[BASELINE]["checkpoints"] == ["before", "checkpoint-000006", "after"]
+    assert listed[ALIBI]["checkpoints"] == ["before", "after"] and listed[ALIBI]["can_generate"]
     assert {f"pretrained/{name}" for name in find_weight_packages()} <= set(listed)
 
 
@@ -37,7 +37,7 @@ def test_the_maps_are_those_of_the_verb(looking: TestClient, trained: Path) -> N
     answer = look(looking)
     assert answer.status_code == 200, answer.text
     wanted = analyze_attention(trained / "tiny" / "baseline" / "seed-0", TEXT).to_dict()
-    found = answer.json()["found"]
+    found = answer.json()["analysis"]
     assert found["tokens"] == wanted["tokens"]
     for row, other in zip(found["panels"][0]["measures"], wanted["panels"][0]["measures"], strict=True):
         assert row["entropy"] == pytest.approx(other["entropy"], abs=1e-6)
@@ -45,20 +45,20 @@ def test_the_maps_are_those_of_the_verb(looking: TestClient, trained: Path) -> N
 
 
 def test_two_models_stand_beside_each_other_with_their_difference(looking: TestClient) -> None:
-    html = look(looking, against=ALIBI).json()["html"]
+    html = look(looking, compare_to=ALIBI).json()["html"]
     assert html.count('class="thumb"') == 12 and "alibi, seed 0 − baseline, seed 0" in html
-    twice = look(looking, against=BASELINE)
-    assert twice.status_code == 422 and "given twice" in twice.json()["detail"]
+    twice = look(looking, compare_to=BASELINE)
+    assert twice.status_code == 422 and "both models are the same" in twice.json()["detail"]
 
 
 def test_the_slider_goes_from_before_training_over_checkpoints_to_the_end(looking: TestClient) -> None:
     measured = {}
     for at in ("before", "checkpoint-000006", "after"):
-        measured[at] = look(looking, at=at).json()["found"]["panels"][0]["measures"]
+        measured[at] = look(looking, checkpoint=at).json()["analysis"]["panels"][0]["measures"]
     # The checkpoint of the fixture holds the weights from before the training.
     assert measured["checkpoint-000006"] == measured["before"] != measured["after"]
-    assert look(looking, at="checkpoint-000007").status_code == 404
-    assert look(looking, at="../after").status_code == 404
+    assert look(looking, checkpoint="checkpoint-000007").status_code == 404
+    assert look(looking, checkpoint="../after").status_code == 404
 
 
 def test_markup_in_texts_and_tokens_is_text(looking: TestClient) -> None:
@@ -76,12 +76,12 @@ def test_markup_in_texts_and_tokens_is_text(looking: TestClient) -> None:
         ({"text": " "}, 422, "the text is empty"),
         ({"text": "x" * 4001}, 422, "at most 4000 characters"),
         ({"text": "zzz qqq"}, 422, "unknown to the model"),
-        ({"model": "run/tiny/baseline/1"}, 404, "no model of that name"),
-        ({"model": "run/tiny/baseline/00"}, 404, "no model of that name"),
-        ({"model": "run/../runs/tiny/baseline/0"}, 404, "no model of that name"),
-        ({"model": "run/../baseline/0"}, 404, "no experiment of that name"),
-        ({"model": "/etc/passwd"}, 404, "no model of that name"),
-        ({"model": "pretrained/../../etc"}, 404, "no model of that name"),
+        ({"model": "run/tiny/baseline/1"}, 404, "no such model"),
+        ({"model": "run/tiny/baseline/00"}, 404, "no such model"),
+        ({"model": "run/../runs/tiny/baseline/0"}, 404, "no such model"),
+        ({"model": "run/../baseline/0"}, 404, "no such experiment"),
+        ({"model": "/etc/passwd"}, 404, "no such model"),
+        ({"model": "pretrained/../../etc"}, 404, "no such model"),
         ({"model": None}, 422, "body.model"),
         ({"path": "/etc"}, 422, "body.path"),
     ],
@@ -129,7 +129,7 @@ def test_links_that_lead_out_of_runs_are_no_models(trained: Path, tmp_path: Path
     catalog = ModelCatalog(ExperimentFolders.at(runs))
     assert "own" not in catalog.list_by_group()
     for key in ("run/own/variant/0", "run/own/linked/0", "run/own/files/0"):
-        with pytest.raises(NameNotFoundError, match="no model of that name"):
+        with pytest.raises(NameNotFoundError, match="no such model"):
             catalog.find(key)
 
 
@@ -137,5 +137,5 @@ def test_a_pretrained_folder_is_known_by_its_name_only(trained: Path) -> None:
     folder = trained / "tiny" / "alibi" / "seed-0"
     found = ModelCatalog(ExperimentFolders.at(trained), [str(folder)]).find("pretrained/seed-0")
     assert found.place == str(folder) and found.name == "seed-0"
-    with pytest.raises(NameNotFoundError, match="no model of that name"):
+    with pytest.raises(NameNotFoundError, match="no such model"):
         ModelCatalog(ExperimentFolders.at(trained)).find("pretrained/seed-0")

@@ -48,14 +48,14 @@ def test_an_experiment_from_the_form_to_its_verdict(visit: Callable[..., Any]) -
     page.get_by_role("navigation").get_by_role("link", name="Start").click()
     page.get_by_role("link", name="mine.toml").click()
     page.get_by_label("name", exact=True).fill("from-the-form")
-    page.get_by_label("batch", exact=True).fill("nonsense")
+    page.get_by_label("batch size", exact=True).fill("nonsense")
     page.get_by_role("button", name="Start").click()
     page.get_by_text("Nothing was started.").wait_for()
-    assert page.get_by_label("batch", exact=True).get_attribute("aria-invalid") == "true"
-    page.get_by_label("batch", exact=True).fill("4")
+    assert page.get_by_label("batch size", exact=True).get_attribute("aria-invalid") == "true"
+    page.get_by_label("batch size", exact=True).fill("4")
     page.get_by_label("seeds", exact=True).fill("2")
     page.get_by_role("button", name="Estimate the cost").click()
-    page.get_by_role("heading", name="What it would cost").wait_for()
+    page.get_by_role("heading", name="Estimated cost").wait_for()
     assert "4 trials" in page.locator(".cost").inner_text()
     page.get_by_role("button", name="Start").click()
     page.wait_for_url(re.compile("/experiments/from-the-form$"))
@@ -63,7 +63,7 @@ def test_an_experiment_from_the_form_to_its_verdict(visit: Callable[..., Any]) -
     page.locator("#curves svg").first.wait_for(state="attached")
     page.locator("#verdicts .sentence").first.wait_for()
     assert page.locator("#verdicts .sentence").inner_text().startswith("alibi")
-    page.get_by_role("link", name="Open the full report").click()
+    page.get_by_role("link", name="Open the report").click()
     page.get_by_role("heading", name="Does ALiBi help here?").wait_for()
 
 
@@ -96,15 +96,15 @@ def trained_so_far(page: Any) -> int:
 def test_ticking_the_full_setting_shows_its_values(visit: Callable[..., Any], files: Path) -> None:
     (files / "large.toml").write_text(f"{TEXT}\n[full]\ntraining = {{ steps = 16, batch_size = 2 }}\n")
     page = visit("/start/large.toml")
-    page.get_by_label("batch", exact=True).fill("5")
-    page.get_by_label("The full setting").check()
+    page.get_by_label("batch size", exact=True).fill("5")
+    page.get_by_label("Full size").check()
     expect = page.locator('input[name="training.steps"][value="16"]')
     expect.wait_for()
-    assert page.get_by_label("batch", exact=True).input_value() == "5", "what was changed stays"
-    assert page.get_by_label("The full setting").is_checked()
-    page.get_by_label("The full setting").uncheck()
+    assert page.get_by_label("batch size", exact=True).input_value() == "5", "what was changed stays"
+    assert page.get_by_label("Full size").is_checked()
+    page.get_by_label("Full size").uncheck()
     page.locator('input[name="training.steps"][value="8"]').wait_for()
-    assert not page.get_by_label("The full setting").is_checked()
+    assert not page.get_by_label("Full size").is_checked()
 
 
 def test_pages_fit_a_phone_follow_the_dark_and_show_markup_as_text(visit: Callable[..., Any], runs: Path) -> None:

@@ -114,19 +114,19 @@ def test_select_and_average_move_the_query_and_give_a_reason(visit: Visit) -> No
     assert page.locator("#reason").inner_text() == ours.reason
     found = page.evaluate(STATE)
     assert found["weights"] == pytest.approx(ours.weights, abs=1e-12)
-    assert page.locator("#length-said").inner_text() == f"{ours.norm:.4g}"
+    assert page.locator("#length-value").inner_text() == f"{ours.norm:.4g}"
 
     page.get_by_role("button", name="Select key 3").click()
     page.get_by_role("heading", name="Select key 3: not exact").wait_for()
     assert "Key 3 is no corner of the keys" in page.locator("#reason").inner_text()
     assert page.evaluate(STATE)["weights"] == pytest.approx(solve.find_selecting_query(keys, 3).weights, abs=1e-12)
 
-    page.get_by_role("button", name="Average the ticked keys").click()
-    page.get_by_text("Tick the keys that should share").wait_for()
+    page.get_by_role("button", name="Average the checked keys").click()
+    page.get_by_text("Check the keys to average first.").wait_for()
     page.get_by_label("key 1", exact=True).and_(page.get_by_role("checkbox")).check()
     page.get_by_label("key 2", exact=True).and_(page.get_by_role("checkbox")).check()
-    page.get_by_label("Come as near as").select_option("0.99")
-    page.get_by_role("button", name="Average the ticked keys").click()
+    page.get_by_label("Precision").select_option("0.99")
+    page.get_by_role("button", name="Average the checked keys").click()
     page.get_by_role("heading", name="Average keys 1 and 2: exact in the limit").wait_for()
     assert page.evaluate(STATE)["weights"] == pytest.approx(
         solve.find_averaging_query(keys, [1, 2], precision=0.99).weights
@@ -138,7 +138,7 @@ def test_select_and_average_move_the_query_and_give_a_reason(visit: Visit) -> No
 
 def test_identity_has_a_row_for_each_key(visit: Visit) -> None:
     page = visit("/design")
-    page.get_by_label("Other keys").select_option("a square")
+    page.get_by_label("Examples").select_option("square")
     page.get_by_role("button", name="Identity", exact=True).click()
     page.get_by_role("heading", name="Identity: row i selects key i: exact in the limit").wait_for()
     assert page.locator("#matrix tbody tr").count() == 4

@@ -128,16 +128,16 @@ def test_the_form_shows_the_values_of_the_setting_that_is_ticked(client: TestCli
 @pytest.mark.parametrize(
     ("settings", "data", "words"),
     [
-        (('use=["evil.py"]',), None, "use: names code to be run"),
-        (('model.module="evil.py:Net"',), None, "model.module: names code to be run"),
-        (("model.options.x=1",), None, "names code to be run"),
-        ((), "/etc", "data.source: leads out of the folder"),
-        ((), "../..", "data.source: leads out of the folder"),
-        ((), "~root/x", "data.source: leads out of the folder"),
-        (('data.tokenizer={kind="file",path="../../t.json"}',), None, "data.tokenizer: leads out of the folder"),
-        (('data.files={train="/etc/passwd"}',), None, "data.files: leads out of the folder"),
-        (('model.pretrained="/root/model"',), None, "leads out of the folder"),
-        (("nothing",), None, "has the form name=value"),
+        (('use=["evil.py"]',), None, "use: names code to run"),
+        (('model.module="evil.py:Net"',), None, "model.module: names code to run"),
+        (("model.options.x=1",), None, "names code to run"),
+        ((), "/etc", "data.source: is outside the folder"),
+        ((), "../..", "data.source: is outside the folder"),
+        ((), "~root/x", "data.source: is outside the folder"),
+        (('data.tokenizer={kind="file",path="../../t.json"}',), None, "data.tokenizer: is outside the folder"),
+        (('data.files={train="/etc/passwd"}',), None, "data.files: is outside the folder"),
+        (('model.pretrained="/root/model"',), None, "is outside the folder"),
+        (("nothing",), None, "must have the form name=value"),
         (("a=b\nc=d",), None, "on one line"),
         (("model.heads=0",), None, "must be >= 1"),
         (("training.stepz=5",), None, "unknown key"),
@@ -153,7 +153,7 @@ def test_code_and_paths_outside_cannot_be_named_from_a_page(
 @pytest.mark.parametrize("name", ["", "nothing", "../mine.toml", "/etc/passwd", "mine", HOSTILE, "pyproject.toml"])
 def test_only_recipes_and_files_of_the_folder_can_be_started(client: TestClient, files: Path, name: str) -> None:
     (files / "pyproject.toml").write_text("")
-    with pytest.raises(RequestError, match="no recipe and no experiment file of that name"):
+    with pytest.raises(RequestError, match="no recipe or experiment file of that name"):
         settings_form.resolve_recipe(name, files)
     assert client.post("/api/experiments", json={"recipe": name, "name": "x"}).status_code == 422
 
@@ -189,7 +189,7 @@ def test_faults_that_another_process_found_are_read_back_with_their_places() -> 
 def test_the_cost_is_told_and_nothing_is_started(client: TestClient, runs: Path) -> None:
     answer = client.post("/start/mine.toml", data={"name": "new", "seeds": "3", "do": "estimate"})
     assert answer.status_code == 200
-    assert "6 trials" in answer.text and "What it would cost" in answer.text
+    assert "6 trials" in answer.text and "Estimated cost" in answer.text
     assert not (runs / "new").exists()
 
 

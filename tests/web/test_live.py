@@ -82,7 +82,7 @@ def test_only_the_new_end_of_a_growing_file_is_read(tmp_path: Path) -> None:
         more.write(b'it": "test"}\n')
     assert [row["step"] for row in tail.read()] == [1, 2]
     assert tail.rows[0] is first
-    assert tail.at == file.stat().st_size
+    assert tail.offset == file.stat().st_size
 
 
 def test_long_curves_are_drawn_at_an_even_choice_of_steps() -> None:
@@ -104,7 +104,7 @@ def watch(
         await go(WatcherRegistry(runs, site.render_region))
 
     monkeypatch.setattr(live_watchers, "POLL_SECONDS", 0.02)
-    monkeypatch.setattr(ExperimentWatcher, "_draw", nothing)
+    monkeypatch.setattr(ExperimentWatcher, "_render_slow_regions", nothing)
     asyncio.run(run())
 
 
@@ -198,12 +198,12 @@ def test_a_verdict_is_one_so_far_until_the_last_trial_is_in(runs: Path, finished
         with (runs / ".real.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             html = await shown(stream, "verdicts", lambda html: "alibi" in html)
-            assert "So far:" in html and "the one at the end counts" in html and "<svg" in html
-            assert "3 of 4 trials finished" in watchers.get_watcher("real").regions["status"].sent.decode()
+            assert "Interim result" in html and "only the final verdict counts" in html and "<svg" in html
+            assert "3 of 4 trials finished" in watchers.get_watcher("real").regions["status"].event.decode()
         (runs / "later" / "result.json").rename(last)
         (runs / "later" / "findings.json").rename(found)
         os.utime(found)
-        html = await shown(stream, "verdicts", lambda html: "So far:" not in html)
+        html = await shown(stream, "verdicts", lambda html: "Interim result" not in html)
         assert read_json(found)["verdicts"][0]["summary"] in unescape(html)
         await stream.aclose()
         await watchers.render_worker.end()
@@ -232,7 +232,7 @@ def test_signs_of_life_and_an_event_that_was_seen_is_not_sent_again(
         last = f"{watcher.created_ms}.{watcher.version}"
         again = watcher.events(last)
         sent = [await anext(again) for _ in range(3)]
-        assert sent == [b"retry: 2000\n\n", b": still here\n\n", b": still here\n\n"]
+        assert sent == [b"retry: 2000\n\n", b": heartbeat\n\n", b": heartbeat\n\n"]
         watcher.end()
         assert [sent async for sent in again] == [], "the end of the server ends it"
         await stream.aclose()

@@ -35,7 +35,7 @@ def test_type_a_text_and_enlarge_a_head(visit: Visit) -> None:  # noqa: F811
     page.get_by_role("navigation").get_by_role("link", name="Attention").click()
     page.get_by_label("Model", exact=True).select_option("run/tiny/baseline/0")
     page.get_by_label("Text", exact=True).fill(f"the people will build {MARKUP} schools")
-    page.get_by_role("button", name="Look", exact=True).click()
+    page.get_by_role("button", name="Show attention", exact=True).click()
     page.get_by_text("4 heads, after training.").wait_for()
     page.get_by_role("button", name="Layer 2, head 1").click()
     assert page.locator(".which").inner_text() == "Layer 2, head 1"
@@ -48,14 +48,14 @@ def test_type_a_text_and_enlarge_a_head(visit: Visit) -> None:  # noqa: F811
     assert weights == sorted(weights, reverse=True) and sum(weights) == pytest.approx(1, abs=2e-3)
     assert page.locator(".big .mark").count() == 1 and page.locator("#maps img[src='x']").count() == 0
     before = page.locator(".thumb img").nth(3).get_attribute("src")
-    page.get_by_label("Training").focus()
+    page.get_by_label("Checkpoint").focus()
     page.keyboard.press("Home")
     page.get_by_text("4 heads, before training.").wait_for()
     assert page.locator(".thumb img").nth(3).get_attribute("src") != before
     assert page.locator(".which").inner_text() == "Layer 2, head 2", "the head that was picked stays"
     assert page.locator('.token[aria-pressed="true"]').inner_text() == "build"
-    page.get_by_label("Beside it").select_option("run/tiny/alibi/0")
-    page.get_by_role("button", name="Look", exact=True).click()
+    page.get_by_label("Compare with").select_option("run/tiny/alibi/0")
+    page.get_by_role("button", name="Show attention", exact=True).click()
     page.get_by_role("heading", name="alibi, seed 0 − baseline, seed 0").first.wait_for()
     assert page.locator(".big").count() == 3
 
@@ -64,8 +64,8 @@ def test_two_strategies_write_and_the_sliders_keep_what_they_say(visit: Visit, t
     page = visit("/playground?model=run/tiny/alibi/0")
     page.get_by_label("Prompt").fill("the people will")
     page.get_by_label("Tokens").fill("12")
-    page.get_by_role("button", name="Write").click()
-    page.get_by_text("All 2 texts are written.").wait_for()
+    page.get_by_role("button", name="Generate").click()
+    page.get_by_text("Finished.").wait_for()
     assert page.locator(".column h3").all_inner_texts() == ["greedy", "top-p=0.9"]
     words = page.locator(".column").nth(1).locator(".piece")
     assert words.count() >= 2 and page.locator("#columns img").count() == 0
@@ -74,7 +74,7 @@ def test_two_strategies_write_and_the_sliders_keep_what_they_say(visit: Visit, t
     page.keyboard.press("ArrowRight")
     assert page.locator("#detail-words").inner_text().startswith("Token 2 of top-p=0.9")
     assert page.locator("#detail-bars .bar.drawn").count() == 1
-    page.get_by_role("button", name="Only the next token").click()
+    page.get_by_role("button", name="Next token only").click()
     page.locator("#kept", has_text="All 15 tokens are kept").wait_for()
     opened = model_io.load(trained / "tiny" / "alibi" / "seed-0")
     logits = DecodingSession(opened.model, [encode_prompt(opened.tokenizer, "the people will")]).logits.float()
@@ -97,15 +97,15 @@ def test_pages_fit_a_phone_after_dark_and_everything_has_a_name(visit: Visit) ->
     page = visit("/attention", viewport={"width": 360, "height": 800}, color_scheme="dark")
     nameless = """[...document.querySelectorAll("input, select, button, textarea")].filter(
         (one) => !one.labels?.length && !one.textContent.trim() && !one.ariaLabel).map((one) => one.id)"""
-    page.get_by_role("button", name="Look", exact=True).click()
+    page.get_by_role("button", name="Show attention", exact=True).click()
     page.locator(".thumb").first.wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") == 360 and page.evaluate(nameless) == []
     page.goto(page.url.replace("attention", "playground"))
     page.get_by_label("Tokens").fill("5")
-    page.get_by_role("button", name="Write").click()
-    page.get_by_text("All 2 texts are written.").wait_for()
+    page.get_by_role("button", name="Generate").click()
+    page.get_by_text("Finished.").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") == 360 and page.evaluate(nameless) == []
     for name in ("greedy", "top-p"):
         page.locator(f'input[value="{name}"]').uncheck()
-    page.get_by_role("button", name="Write").click()
-    page.get_by_role("alert").filter(has_text="choose a strategy").wait_for()
+    page.get_by_role("button", name="Generate").click()
+    page.get_by_role("alert").filter(has_text="choose at least one strategy").wait_for()

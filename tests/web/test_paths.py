@@ -89,12 +89,12 @@ def test_links_that_leave_are_not_followed(client: TestClient, outside: Path, ru
 def test_a_link_inside_the_runs_is_an_experiment_like_any_other(runs: Path) -> None:
     (runs / "again").symlink_to(runs / "done", target_is_directory=True)
     assert ExperimentFolders(runs.resolve()).find("again") == (runs / "done").resolve()
-    with pytest.raises(NameNotFoundError, match="no experiment of that name"):
+    with pytest.raises(NameNotFoundError, match="no such experiment"):
         ExperimentFolders(runs.resolve()).find("../runs/done")
 
 
 def test_an_experiment_or_a_file_in_the_place_of_the_runs_is_said(runs: Path) -> None:
-    with pytest.raises(RequestError, match="is one experiment; give the folder that it lies in"):
+    with pytest.raises(RequestError, match="is a single experiment; give its parent folder"):
         ExperimentFolders.at(runs / "done")
     with pytest.raises(RequestError, match="is not a folder"):
         ExperimentFolders.at(runs / "done" / "experiment.json")

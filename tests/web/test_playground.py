@@ -43,8 +43,8 @@ ENDLESS = 10**6
 
 
 def written(client: TestClient, **asked: Any) -> list[dict[str, Any]]:
-    question = {"models": [BASELINE], "strategies": ["greedy"], "prompt": PROMPT, "tokens": 6, **asked}
-    answer = client.post("/api/playground/write", json=question)
+    question = {"models": [BASELINE], "strategies": ["greedy"], "prompt": PROMPT, "max_new_tokens": 6, **asked}
+    answer = client.post("/api/playground/generate", json=question)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "application/x-ndjson"
     return [json.loads(line) for line in answer.text.splitlines()]
@@ -60,7 +60,7 @@ def test_the_form_offers_what_decode_has() -> None:
 def test_texts_are_those_of_generate_and_come_side_by_side(looking: TestClient, trained: Path) -> None:
     strategies = ["greedy", "top-p=0.9", "beam=2", "contrastive=2"]
     told = written(looking, strategies=strategies, models=[BASELINE, ALIBI], seed=3)
-    assert told[0]["event"] == "begin" and told[-1] == {"event": "done"}
+    assert told[0]["event"] == "start" and told[-1] == {"event": "done"}
     columns = told[0]["columns"]
     assert [one["strategy"] for one in columns] == strategies * 2
     steps = [one for one in told if one["event"] == "token"]
@@ -79,7 +79,7 @@ def test_texts_are_those_of_generate_and_come_side_by_side(looking: TestClient, 
 
 
 def test_what_may_come_next_holds_the_whole_distribution(looking: TestClient, trained: Path) -> None:
-    asked = {"model": BASELINE, "prompt": PROMPT, "made": [5]}
+    asked = {"model": BASELINE, "prompt": PROMPT, "generated_ids": [5]}
     found = looking.post("/api/playground/next", json=asked).json()
     opened = model_io.load(trained / "tiny" / "baseline" / "seed-0")
     ids = [*encode_prompt(opened.tokenizer, PROMPT), 5]
@@ -105,45 +105,45 @@ def test_the_rest_of_a_large_vocabulary_is_told_at_every_temperature() -> None:
         assert torch.tensor(others).double().exp() / (top + torch.tensor(others).double().exp()) == pytest.approx(
             float(mass), rel=1e-2, abs=1e-9
         )
-    with pytest.raises(ModelError, match="not numbers"):
+    with pytest.raises(ModelError, match="non-finite logits"):
         summarize_logits(torch.full((4,), torch.nan), Letters())
 
 
 @pytest.mark.parametrize(
     ("path", "asked", "status", "words"),
     [
-        ("write", {"strategies": ["nonsense"]}, 422, "no strategy 'nonsense'"),
-        ("write", {"strategies": ["top-p=2"]}, 422, "in (0, 1]"),
+        ("generate", {"strategies": ["nonsense"]}, 422, "no strategy 'nonsense'"),
+        ("generate", {"strategies": ["top-p=2"]}, 422, "in (0, 1]"),
         (
-            "write",
+            "generate",
             {"strategies": ["greedy,sample,top-k=1,top-k=2,top-k=3,top-k=4,top-k=5,top-k=6,top-k=7"]},
             422,
             "8 texts",
         ),
-        ("write", {"strategies": ["beam=9"]}, 422, "beams is at most 8"),
-        ("write", {"strategies": ["contrastive=17"]}, 422, "k is at most 16"),
-        ("write", {"strategies": ["greedy"] * 2}, 422, "given twice"),
-        ("write", {"strategies": []}, 422, "body.strategies"),
-        ("write", {"strategies": ["(" * 200]}, 422, "a strategy is written"),
-        ("write", {"tokens": 201}, 422, "less than or equal to 200"),
-        ("write", {"tokens": 0}, 422, "greater than or equal to 1"),
-        ("write", {"seed": -1}, 422, "body.seed"),
-        ("write", {"prompt": "x" * 4001}, 422, "at most 4000 characters"),
-        ("write", {"prompt": "\ud800"}, 422, "body.prompt"),
-        ("write", {"models": [BASELINE] * 4}, 422, "body.models"),
-        ("write", {"models": [BASELINE] * 2}, 422, "given twice"),
-        ("write", {"models": ["run/tiny/baseline/9"]}, 404, "no model of that name"),
-        ("write", {"models": ["../../etc"]}, 404, "no model of that name"),
-        ("next", {"made": [99999]}, 422, "no such token"),
-        ("next", {"made": [-1]}, 422, "body.made"),
-        ("next", {"made": [1] * 201}, 422, "body.made"),
+        ("generate", {"strategies": ["beam=9"]}, 422, "beams must be at most 8"),
+        ("generate", {"strategies": ["contrastive=17"]}, 422, "k must be at most 16"),
+        ("generate", {"strategies": ["greedy"] * 2}, 422, "given twice"),
+        ("generate", {"strategies": []}, 422, "body.strategies"),
+        ("generate", {"strategies": ["(" * 200]}, 422, "a strategy is written"),
+        ("generate", {"max_new_tokens": 201}, 422, "less than or equal to 200"),
+        ("generate", {"max_new_tokens": 0}, 422, "greater than or equal to 1"),
+        ("generate", {"seed": -1}, 422, "body.seed"),
+        ("generate", {"prompt": "x" * 4001}, 422, "at most 4000 characters"),
+        ("generate", {"prompt": "\ud800"}, 422, "body.prompt"),
+        ("generate", {"models": [BASELINE] * 4}, 422, "body.models"),
+        ("generate", {"models": [BASELINE] * 2}, 422, "duplicate model"),
+        ("generate", {"models": ["run/tiny/baseline/9"]}, 404, "no such model"),
+        ("generate", {"models": ["../../etc"]}, 404, "no such model"),
+        ("next", {"generated_ids": [99999]}, 422, "outside the model's vocabulary"),
+        ("next", {"generated_ids": [-1]}, 422, "body.generated_ids"),
+        ("next", {"generated_ids": [1] * 201}, 422, "body.generated_ids"),
         ("next", {"chat": True}, 422, "chat template"),
     ],
 )
 def test_what_cannot_be_is_refused_with_a_reason(
     looking: TestClient, path: str, asked: dict[str, Any], status: int, words: str
 ) -> None:
-    whole = {"models": [BASELINE], "strategies": ["greedy"]} if path == "write" else {"model": BASELINE}
+    whole = {"models": [BASELINE], "strategies": ["greedy"]} if path == "generate" else {"model": BASELINE}
     answer = looking.post(
         f"/api/playground/{path}",
         content=json.dumps({**whole, "prompt": PROMPT, **asked}),
@@ -153,13 +153,13 @@ def test_what_cannot_be_is_refused_with_a_reason(
 
 
 def test_nothing_is_written_by_get_and_foreign_sites_are_refused(looking: TestClient) -> None:
-    assert looking.get("/api/playground/write").status_code == 405
-    foreign = looking.post("/api/playground/write", json={}, headers={"origin": "http://example.org"})
+    assert looking.get("/api/playground/generate").status_code == 405
+    foreign = looking.post("/api/playground/generate", json={}, headers={"origin": "http://example.org"})
     assert foreign.status_code == 403
 
 
 def test_a_strategy_that_a_model_cannot_do_costs_only_its_own_text(looking: TestClient) -> None:
-    told = written(looking, strategies=["greedy", "greedy(force_stop=3)", "sample(ban=['the'])"], tokens=5)
+    told = written(looking, strategies=["greedy", "greedy(force_stop=3)", "sample(ban=['the'])"], max_new_tokens=5)
     assert {one["column"] for one in told if one["event"] == "token"} >= {0, 2}
     assert told[-1] == {"event": "done"}
 
@@ -171,8 +171,8 @@ class Endless(ModelProcessClient):
     """The real thing, but its texts never end by themselves."""
 
     def ask(self, question: dict[str, Any]) -> AsyncGenerator[dict[str, Any]]:
-        endless = {"tokens": ENDLESS, "strategies": ["sample(ban=['</s>'], min_new_tokens=1000000)"]}
-        return super().ask({**question, **(endless if question["what"] == "write" else {})})
+        endless = {"max_new_tokens": ENDLESS, "strategies": ["sample(ban=['</s>'], min_new_tokens=1000000)"]}
+        return super().ask({**question, **(endless if question["action"] == "generate" else {})})
 
 
 def is_idle(pid: int | None) -> bool:
@@ -194,7 +194,7 @@ def test_a_client_that_goes_away_stops_its_text(trained: Path) -> None:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         body = json.dumps({"models": [BASELINE], "strategies": ["sample"], "prompt": PROMPT})
-        head = "POST /api/playground/write HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        head = "POST /api/playground/generate HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         with socket.create_connection(listening.getsockname(), timeout=120) as line:
             line.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
             seen = b""
@@ -211,19 +211,26 @@ def test_a_client_that_goes_away_stops_its_text(trained: Path) -> None:
 
 def test_requests_take_turns_and_too_many_are_turned_away(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "MAX_QUEUED_REQUESTS", 2)
-    named = ModelCatalog(ExperimentFolders.at(trained)).find(BASELINE).at("after")
-    question = {"models": [named], "strategies": ["greedy"], "prompt": PROMPT, "chat": False, "seed": 0, "tokens": 3}
+    named = ModelCatalog(ExperimentFolders.at(trained)).find(BASELINE).to_load_request("after")
+    question = {
+        "models": [named],
+        "strategies": ["greedy"],
+        "prompt": PROMPT,
+        "chat": False,
+        "seed": 0,
+        "max_new_tokens": 3,
+    }
 
     async def first(asked: ModelProcessClient) -> AsyncGenerator[dict[str, Any]]:
-        answers = asked.ask({"what": "write", **question})
-        assert (await anext(answers))["event"] == "begin"
+        answers = asked.ask({"action": "generate", **question})
+        assert (await anext(answers))["event"] == "start"
         return answers
 
     async def play() -> None:
         asked = Endless()
         try:
             long = [await first(asked) for _ in range(client.MAX_CONCURRENT_REQUESTS - 1)]
-            short = {"what": "next", "model": named, "prompt": PROMPT, "chat": False, "made": []}
+            short = {"action": "next", "model": named, "prompt": PROMPT, "chat": False, "generated_ids": []}
             async with aclosing(asked.ask(short)) as answers:  # while three texts are written
                 assert (await anext(answers))["event"] == "next"
             long.append(await first(asked))
@@ -250,7 +257,7 @@ def turns() -> Iterator[tuple[process.RequestScheduler, list[dict[str, Any]]]]:
     said: list[dict[str, Any]] = []
 
     def begin(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        if asked["what"] == "stuck":
+        if asked["action"] == "stuck":
             try:
                 while True:
                     sum(range(1000))
@@ -270,15 +277,15 @@ def _advance(made: process.RequestScheduler, times: int) -> None:
     for _ in range(times):
         while not made.inbox.empty():
             asked = made.inbox.get()
-            made.under_way.append(process.ActiveRequest(asked["request"], made.begin(asked)))
-        if made.under_way:
-            made._advance_request(made.under_way.popleft())
+            made.active_requests.append(process.ActiveRequest(asked["request"], made.handle_request(asked)))
+        if made.active_requests:
+            made._advance_request(made.active_requests.popleft())
 
 
 def test_a_step_is_stopped_in_the_middle_and_costs_the_others_nothing(turns: Any) -> None:
     made, said = turns
-    made.inbox.put({"request": 1, "what": "stuck"})
-    made.inbox.put({"request": 2, "what": "count"})
+    made.inbox.put({"request": 1, "action": "stuck"})
+    made.inbox.put({"request": 2, "action": "count"})
     threading.Timer(0.1, made.stop, [1]).start()
     _advance(made, 6)
     assert said == [
@@ -290,7 +297,7 @@ def test_a_step_is_stopped_in_the_middle_and_costs_the_others_nothing(turns: Any
 
 def test_a_step_that_computes_too_long_is_given_up(turns: Any) -> None:
     made, said = turns
-    made.inbox.put({"request": 1, "what": "stuck"})
+    made.inbox.put({"request": 1, "action": "stuck"})
     _advance(made, 1)
     assert said == [
         {"event": "cleaned up"},
@@ -300,9 +307,16 @@ def test_a_step_that_computes_too_long_is_given_up(turns: Any) -> None:
 
 def asked_of(trained: Path, **more: Any) -> dict[str, Any]:
     """A question for the model process itself."""
-    named = ModelCatalog(ExperimentFolders.at(trained)).find(BASELINE).at("after")
-    given = {"models": [named], "strategies": ["greedy"], "prompt": PROMPT, "chat": False, "seed": 0, "tokens": 3}
-    return {"what": "write", **given, **more}
+    named = ModelCatalog(ExperimentFolders.at(trained)).find(BASELINE).to_load_request("after")
+    given = {
+        "models": [named],
+        "strategies": ["greedy"],
+        "prompt": PROMPT,
+        "chat": False,
+        "seed": 0,
+        "max_new_tokens": 3,
+    }
+    return {"action": "generate", **given, **more}
 
 
 async def all_of(answers: AsyncGenerator[dict[str, Any]], told: list[str]) -> None:
@@ -318,7 +332,7 @@ def test_the_process_goes_when_nothing_was_asked_for_a_while_and_comes_again(tra
             first = None
             for _ in range(2):
                 told = [answer["event"] async for answer in asked.ask(asked_of(trained))]
-                assert told[0] == "begin" and "token" in told
+                assert told[0] == "start" and "token" in told
                 pid = asked.pid
                 assert pid is not None and pid != first, "a new one"
                 first = pid
@@ -353,12 +367,12 @@ def test_a_request_that_computes_too_long_ends_and_the_next_is_answered(trained:
         asked = Endless(ProcessTimeouts(request_cpu_seconds=1.5))
         try:
             told: list[str] = []
-            with pytest.raises(RequestError, match="this takes too long; take a shorter text"):
+            with pytest.raises(RequestError, match="exceeds the time limit; use a shorter text"):
                 await all_of(asked.ask(asked_of(trained)), told)
             assert told.count("token") > 1, "until then it wrote"
             pid = asked.pid
             async with aclosing(asked.ask(asked_of(trained))) as answers:
-                assert (await anext(answers))["event"] == "begin"
+                assert (await anext(answers))["event"] == "start"
             assert asked.pid == pid
         finally:
             await asked.end()
@@ -367,15 +381,15 @@ def test_a_request_that_computes_too_long_ends_and_the_next_is_answered(trained:
 
 
 def test_a_search_that_computes_too_long_ends_in_the_middle_and_the_next_is_answered(trained: Path) -> None:
-    endless = {"strategies": ["beam(beams=8, ban=['</s>'], min_new_tokens=1000000)"], "tokens": ENDLESS}
+    endless = {"strategies": ["beam(beams=8, ban=['</s>'], min_new_tokens=1000000)"], "max_new_tokens": ENDLESS}
 
     async def play() -> None:
         asked = ModelProcessClient(ProcessTimeouts(step=1.5))
         try:
             told: list[str] = []
-            with pytest.raises(RequestError, match="this takes too long"):
+            with pytest.raises(RequestError, match="exceeds the time limit"):
                 await all_of(asked.ask(asked_of(trained, **endless)), told)
-            assert told == ["begin"], "the search is one step"
+            assert told == ["start"], "the search is one step"
             pid = asked.pid
             await all_of(asked.ask(asked_of(trained)), told)
             assert "token" in told and asked.pid == pid
@@ -392,15 +406,15 @@ def test_the_limits_are_those_that_the_guide_names() -> None:
 
 def test_the_last_models_stay_loaded_within_a_bound(trained: Path) -> None:
     catalog = ModelCatalog(ExperimentFolders.at(trained))
-    one, other = (catalog.find(key).at("after") for key in (BASELINE, ALIBI))
+    one, other = (catalog.find(key).to_load_request("after") for key in (BASELINE, ALIBI))
     size = (trained / "tiny" / "baseline" / "seed-0" / "model.safetensors").stat().st_size
     shelf = ModelCache(int(1.5 * size))
-    with shelf.take(one) as first:
-        with shelf.take(one) as again:
+    with shelf.acquire(one) as first:
+        with shelf.acquire(one) as again:
             assert again is first
-        with pytest.raises(RequestError, match="take all the room"), shelf.take(other):
+        with pytest.raises(RequestError, match="occupy all memory"), shelf.acquire(other):
             pass
-    with shelf.take(other):
-        assert [key[0] for key in shelf.kept] == [other["place"]]
-    with pytest.raises(ModelError, match="there is room for"), ModelCache(10).take(one):
+    with shelf.acquire(other):
+        assert [key[0] for key in shelf.cached_models] == [other["place"]]
+    with pytest.raises(ModelError, match="the limit is"), ModelCache(10).acquire(one):
         pass

@@ -31,12 +31,12 @@ MODELS = st.sampled_from(["run/tiny/baseline/0", "run/tiny/alibi/0", "run/tiny/a
 NAMES = st.sampled_from(["done", "stopped", "tiny", "..", "asleep", HOSTILE])
 KNOWN = {
     "model": MODELS,
-    "at": st.sampled_from(["after", "before", "checkpoint-000006", ".."]),
+    "checkpoint": st.sampled_from(["after", "before", "checkpoint-000006", ".."]),
     "text": st.sampled_from(["the people will", "<b>", " "]),
-    "against": MODELS | st.none(),
+    "compare_to": MODELS | st.none(),
     "models": st.lists(MODELS, min_size=1, max_size=2),
     "strategies": st.sampled_from([["greedy"], ["top-p=0.9", "beam=2"], ["nonsense"], ["top-k=0"]]),
-    "made": st.lists(st.integers(0, 20), max_size=3),
+    "generated_ids": st.lists(st.integers(0, 20), max_size=3),
     "recipe": st.just("mine.toml"),
     "name": st.sampled_from(["new", "done", "a/b"]),
     "settings": st.dictionaries(
@@ -113,6 +113,6 @@ def test_schemathesis_finds_no_server_error(described: Any) -> None:
     assert {one.rpartition(" ")[0] for one in asked} == {
         f"{method.upper()} {path}" for path, by in described.raw_schema["paths"].items() for method in by
     }
-    models = ("POST /api/attention", "POST /api/playground/next", "POST /api/playground/write")
+    models = ("POST /api/attention", "POST /api/playground/next", "POST /api/playground/generate")
     for path in ("GET /api/experiments/{name}", *models):
         assert asked[f"{path} 2"] and asked[f"{path} 4"], f"{path}: some were answered and some refused ({asked})"

@@ -19,9 +19,9 @@ GET = "GET {} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 def test_a_port_that_is_taken_is_said_plainly() -> None:
-    with server.bind_socket("127.0.0.1", 0) as taken, pytest.raises(RequestError, match="is in use; give another one"):
+    with server.bind_socket("127.0.0.1", 0) as taken, pytest.raises(RequestError, match="is in use; choose another"):
         server.bind_socket("127.0.0.1", taken.getsockname()[1])
-    with pytest.raises(RequestError, match="is no address of this machine"):
+    with pytest.raises(RequestError, match="not an address of this machine"):
         server.bind_socket("no.such.host.invalid", 0)
 
 

@@ -41,7 +41,7 @@ def test_a_training_is_known_by_its_number_and_by_when_it_began(runs: Path, slee
     assert training_process.find_training_process(runs, "asleep") is None, (
         "the number was given to another process since"
     )
-    with pytest.raises(ConflictError, match="it is not being trained"):
+    with pytest.raises(ConflictError, match="this experiment is not being trained"):
         training_process.stop(runs, "asleep")
     assert sleeper.is_alive(), "and that one is left alone"
     for damaged in ("", "[]", '{"pid": "x", "began": 0}', '{"pid": -1, "began": 0}'):
@@ -64,9 +64,9 @@ def test_stop_asks_and_then_tells(runs: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_no_more_than_a_few_at_once_and_no_name_twice(runs: Path, sleeper: TrainingProcess) -> None:
-    with pytest.raises(RequestError, match="there is an experiment 'done' already"):
+    with pytest.raises(RequestError, match="an experiment 'done' already exists"):
         training_process.start(runs, "done", ["mine.toml"])
-    with pytest.raises(RequestError, match="there is an experiment 'asleep' already"):
+    with pytest.raises(RequestError, match="an experiment 'asleep' already exists"):
         training_process.start(runs, "asleep", ["mine.toml"])
     second = training_process._launch_process(runs, "second", SLEEPER)
     try:
@@ -75,7 +75,7 @@ def test_no_more_than_a_few_at_once_and_no_name_twice(runs: Path, sleeper: Train
     finally:
         second.signal(signal.SIGKILL)
     for name in ("", ".hidden", "a/b", "..", "a b", "<b>", "x" * 65, "a\n", "é"):
-        with pytest.raises(RequestError, match="a letter or digit first"):
+        with pytest.raises(RequestError, match="starting with a letter or digit"):
             training_process.start(runs, name, ["mine.toml"])
 
 
@@ -88,9 +88,9 @@ def test_what_a_terminal_trains_is_shown_and_not_ended_from_here(runs: Path) -> 
         assert other.stdout is not None and other.stdout.readline() == "held\n"
         live = ExperimentReader(runs, "stopped").read()
         assert (live.state, live.can_stop) == ("running", False)
-        with pytest.raises(ConflictError, match="press Ctrl-C where it was"):
+        with pytest.raises(ConflictError, match="press Ctrl-C in its terminal"):
             training_process.stop(runs, "stopped")
-        with pytest.raises(ConflictError, match="being trained right now"):
+        with pytest.raises(ConflictError, match="is being trained"):
             training_process.resume(runs, "stopped")
         other.kill()
 
@@ -135,7 +135,7 @@ def test_a_tiny_experiment_from_start_to_verdict_and_more_seeds(client: TestClie
     assert (found["state"], found["summary"]) == ("finished", "Finished: 2 of 2 trials finished."), found
     assert read_json(runs / "tiny" / "experiment.json")["experiment"]["training"]["batch_size"] == 5
     assert client.get("/experiments/tiny/report").status_code == 200
-    assert client.post("/experiments/tiny/seeds", data={"add": "1"}).status_code == 303
+    assert client.post("/experiments/tiny/seeds", data={"num_seeds": "1"}).status_code == 303
     wait_until(lambda: training_process.find_training_process(runs, "tiny") is None)
     found = client.get("/api/experiments/tiny").json()
     assert [(t["variant"], t["seed"], t["state"]) for t in found["trials"]][2:] == [

@@ -1,1 +1,1 @@
-"""Tables, charts and number formats shared by every report. Imports no torch."""
+"""The presentation model (`Table`, `Chart`, `Section`) and its renderers. Imports no torch."""

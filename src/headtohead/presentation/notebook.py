@@ -8,7 +8,7 @@ from headtohead.presentation import chart
 
 
 class NotebookChart:
-    """A chart that a notebook draws as SVG, in its own words where it cannot."""
+    """A chart that a notebook displays as SVG, or as its text alternative."""
 
     def __init__(self, chart: chart.Chart) -> None:
         self.chart = chart

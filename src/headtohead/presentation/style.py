@@ -1,9 +1,8 @@
-"""How charts look, in one place: colours, shapes and dashes, and the same colours after dark.
+"""Colors, shapes and dashes of charts, in light and dark mode.
 
-The colours are those of Okabe and Ito (Color Universal Design, 2008), which people with any kind of colour sight can
-tell apart; shape and dash tell the variants apart as well, so that nothing hangs on colour alone.
-A chart is drawn once, in the colours for paper. After dark the page's style sheet puts the second colour of each pair
-in the place of the first.
+The palette is that of Okabe and Ito (Color Universal Design, 2008), which is safe for all forms of color blindness.
+Variants also differ in shape and dash. Charts are drawn in light colors; in dark mode the page's style sheet replaces
+each of them by its counterpart in `DARK_MODE_COLORS`.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ FONT_FAMILY = "Liberation Sans, Arial, Helvetica, sans-serif"
 
 
 def assign_variant_styles(variant_names: list[str]) -> tuple[list[str], list[str], list[list[int]]]:
-    """Colour, shape and dash for each variant; the first is the baseline. 7 colours and 8 shapes go 56 variants far."""
+    """Return color, shape and dash of each variant; the first is the baseline. Up to 56 variants are distinct."""
     others = range(len(variant_names) - 1)
     return (
         [BASELINE_COLOR, *(VARIANT_COLORS[i % len(VARIANT_COLORS)] for i in others)],
@@ -90,8 +89,8 @@ def assign_variant_styles(variant_names: list[str]) -> tuple[list[str], list[str
 
 
 def build_vega_config(background: str) -> dict[str, Any]:
-    """The look of every chart, as a Vega-Lite config."""
-    words = {
+    """Return the Vega-Lite config of every chart."""
+    text_style = {
         "labelFont": FONT_FAMILY,
         "titleFont": FONT_FAMILY,
         "labelColor": MUTED_TEXT_COLOR,
@@ -103,7 +102,7 @@ def build_vega_config(background: str) -> dict[str, Any]:
         "padding": 4,
         "view": {"stroke": None},
         "axis": {
-            **words,
+            **text_style,
             "labelFontSize": 11,
             "titleFontSize": 11,
             "titleFontWeight": "normal",
@@ -114,7 +113,7 @@ def build_vega_config(background: str) -> dict[str, Any]:
             "labelFlush": False,
         },
         "legend": {
-            **words,
+            **text_style,
             "labelFontSize": 12,
             "labelColor": TEXT_COLOR,
             "labelLimit": 300,

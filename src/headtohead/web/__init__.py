@@ -1,13 +1,12 @@
-"""The local web app: watch experiments, start them, look and play. FastAPI and uvicorn, the extra `serve`.
+"""The local web app (extra `serve`): watch, start and stop experiments, view attention, generate text.
 
-app          the whole application;  running  the server around it
-guard        who may ask what: host, token, origin, sizes, how many at once;  connections  slow and silent clients
-folders      which experiments lie below RUNS, and which files of theirs may be read
-live         the state of an experiment, from its files;  watching  one watcher for all who look, server-sent events
-helper       a child process for what is slow: charts and verdicts
-training     start, stop, resume and add seeds, in processes that outlive the server;  resuming  such a process
-catalog      which models there are;  models  the child process that holds them, seen from the server
-model_process  that child: requests in turns;  model_work  what it does: maps, what may come next, texts
-form         the form of a recipe, from the JSON schema;  estimating  what it would cost
-site         templates, static files and the navigation;  pages/  one file a page, and the API
+server, app          uvicorn and the FastAPI application
+request_guard        host, token, origin and size checks before any other code;  timeout_protocol  slow clients
+site                 templates, static files and navigation
+experiment_folders   lookup of experiments and their files below the runs folder
+settings_form, estimates    the form of a recipe and its estimated cost
+training_process, resume    training in processes that outlive the server
+live/                the state of running experiments, streamed as server-sent events
+models/              models in a child process with torch
+pages/               one module per page, and the JSON API
 """

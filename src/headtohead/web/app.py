@@ -1,4 +1,4 @@
-"""The application: pages and API behind the guard. Nothing here needs torch; what does is asked of child processes."""
+"""The FastAPI application: pages and API behind the request guard. Child processes do everything that needs torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from headtohead.errors import ConfigError, HeadToHeadError
 from headtohead.presentation.html import TEMPLATES_FOLDER
-from headtohead.web import site as shared
+from headtohead.web import site
 from headtohead.web.estimates import CostEstimator
 from headtohead.web.experiment_folders import ExperimentFolders, NameNotFoundError
 from headtohead.web.live.watchers import WatcherRegistry
@@ -29,10 +29,10 @@ PAGE_ROUTERS = (
     *(attention.router, attention.api_router, playground.router, playground.api_router),
 )
 STATIC_FILE_FOLDERS = {
-    **dict.fromkeys(("live.js", "form.js", "design.js", "looking.js", "playground.js"), WEB_FOLDER / "static"),
+    **dict.fromkeys(("live.js", "form.js", "design.js", "attention_form.js", "playground.js"), WEB_FOLDER / "static"),
     **dict.fromkeys(("report.js", "attention.js"), TEMPLATES_FOLDER),
 }
-"""file: where it lies"""
+"""file name: its folder"""
 
 
 def create_app(
@@ -43,21 +43,25 @@ def create_app(
     experiment_files_folder: Path | None = None,
     pretrained_models: Sequence[str] = (),
 ) -> FastAPI:
-    """The application for the experiments below RUNS. `hosts` are the names it goes by, unless given those of the
-    loopback; `files` is the folder with experiment files and data, unless given the one that it is started in; `models`
-    are pretrained ones to look at and play with, beside those of installed packages."""
+    """Return the application for the experiments in `runs_folder`.
+
+    `allowed_hosts` defaults to the loopback names, `experiment_files_folder` (experiment files and data) to the current
+    folder. `pretrained_models` are offered beside those of installed packages.
+    """
     folders = ExperimentFolders.at(runs_folder)
-    watchers = WatcherRegistry(folders.root, shared.render_region)
+    watchers = WatcherRegistry(folders.root, site.render_region)
 
     @asynccontextmanager
-    async def life(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         watchers.end()
         await app.state.estimates.end()
         await watchers.render_worker.end()
         await app.state.models.end()
 
-    app = FastAPI(title="Head to Head", docs_url=None, redoc_url=None, openapi_url="/api/openapi.json", lifespan=life)
+    app = FastAPI(
+        title="Head to Head", docs_url=None, redoc_url=None, openapi_url="/api/openapi.json", lifespan=lifespan
+    )
     app.state.site = AppContext(folders, watchers, (experiment_files_folder or Path.cwd()).resolve())
     app.state.estimates = CostEstimator()
     app.state.catalog, app.state.models = ModelCatalog(folders, pretrained_models), ModelProcessClient()
@@ -73,12 +77,12 @@ def create_app(
 
 
 def serve_static_file(name: str) -> Response:
-    """Our style sheet and scripts: names that are known, and no others."""
+    """Serve the style sheet and scripts; other names are not found."""
     headers = {"cache-control": "no-cache"}
     if name == "site.css":
-        return Response(shared.build_stylesheet(), media_type="text/css", headers=headers)
+        return Response(site.build_stylesheet(), media_type="text/css", headers=headers)
     if name not in STATIC_FILE_FOLDERS:
-        raise HTTPException(404, "there is no such file")
+        raise HTTPException(404, "no such file")
     return Response((STATIC_FILE_FOLDERS[name] / name).read_bytes(), media_type="text/javascript", headers=headers)
 
 
@@ -90,24 +94,24 @@ def _handle_package_error(request: Request, error: Exception) -> Response:
 
 def _handle_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    answer = _build_error_response(request, error.status_code, str(error.detail))
-    answer.headers.update(error.headers or {})
-    return answer
+    response = _build_error_response(request, error.status_code, str(error.detail))
+    response.headers.update(error.headers or {})
+    return response
 
 
 def _handle_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    faults = [{"place": ".".join(map(str, one["loc"])), "message": str(one["msg"])} for one in error.errors()]
+    faults = [{"place": ".".join(map(str, issue["loc"])), "message": str(issue["msg"])} for issue in error.errors()]
     return _build_error_response(request, 422, "; ".join(f"{f['place']}: {f['message']}" for f in faults), faults)
 
 
 def _build_error_response(
     request: Request, status: int, message: str, field_errors: list[dict[str, str]] | None = None
 ) -> Response:
-    """What went wrong: data for programs, a page for people."""
+    """Return the error as JSON for the API, as text for static files, and as a page otherwise."""
     message = message.encode("utf-8", "replace").decode()
     if request.url.path.startswith("/api"):
         return JSONResponse({"detail": message, **({"faults": field_errors} if field_errors else {})}, status)
     if request.url.path.startswith("/static"):
         return PlainTextResponse(message, status)
-    return shared.render_page(request, "error.html", status, words=message, is_missing=status == 404)
+    return site.render_page(request, "error.html", status, message=message, is_missing=status == 404)

@@ -1,4 +1,4 @@
-"""What a training would cost, and the full JSON schema: both need torch, so a child process is asked."""
+"""Cost estimates and the full JSON schema. Both need torch, so child processes compute them."""
 
 from __future__ import annotations
 
@@ -21,19 +21,18 @@ JsonDict = dict[str, Any]
 
 
 class CostEstimator:
-    """One at a time, so that nobody fills the machine by asking."""
+    """Runs one estimate at a time, so that requests cannot overload the machine."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
         self._schema: JsonDict | None = None
-        self._asked: asyncio.Task[None] | None = None
+        self._schema_task: asyncio.Task[None] | None = None
 
     def schema(self) -> JsonDict:
-        """The JSON schema of experiment files: at once, and as soon as a child process has told them with the names of
-        all parts, which a form suggests."""
+        """Return the JSON schema of experiment files. Part names are added once a child process has listed them."""
         if self._schema is None:
             self._schema = loading.build_json_schema()
-            self._asked = asyncio.create_task(self._load_full_schema())
+            self._schema_task = asyncio.create_task(self._load_full_schema())
         return self._schema
 
     async def _load_full_schema(self) -> None:
@@ -42,34 +41,34 @@ class CostEstimator:
             self._schema = _merge_part_names(loading.build_json_schema(), json.loads(out))
 
     async def end(self) -> None:
-        if self._asked is not None:
-            self._asked.cancel()
-            await asyncio.wait([self._asked])
+        if self._schema_task is not None:
+            self._schema_task.cancel()
+            await asyncio.wait([self._schema_task])
 
     async def estimate_cost(self, arguments: Sequence[str]) -> JsonDict:
-        """Sizes and times of each variant and of all together, from a few real steps."""
+        """Return size and time of each variant and of all, measured with a few real steps."""
         if self._lock.locked():
-            raise ConflictError("another estimate is being made; ask again in a moment")
+            raise ConflictError("another estimate is in progress; try again in a moment")
         async with self._lock:
-            code, out, err = await _run_h2h_command(["run", *arguments, "--dry-run", "--json"])
-        if code != 0:
+            exit_code, out, err = await _run_h2h_command(["run", *arguments, "--dry-run", "--json"])
+        if exit_code != 0:
             faults = parse_error_output(err)
-            raise ConfigError("form", faults) if faults else RequestError(err.strip() or "no estimate could be made")
-        found: JsonDict = json.loads(out)
-        return found
+            raise ConfigError("form", faults) if faults else RequestError(err.strip() or "the estimate failed")
+        plan: JsonDict = json.loads(out)
+        return plan
 
 
 def _merge_part_names(schema: JsonDict, full_schema: JsonDict) -> JsonDict:
-    """The schema with what the full one allows; defaults and descriptions are only in the first."""
+    """Add the values that the full schema allows. Only the first schema has defaults and descriptions."""
     for name, table in full_schema["$defs"].items():
-        there = schema["$defs"].get(name, {}).get("properties", {})
-        for key, about in table.get("properties", {}).items():
-            there[key] = {**there.get(key, {}), **about}
+        properties = schema["$defs"].get(name, {}).get("properties", {})
+        for key, full_property in table.get("properties", {}).items():
+            properties[key] = {**properties.get(key, {}), **full_property}
     return schema
 
 
 async def _run_h2h_command(arguments: Sequence[str]) -> tuple[int, str, str]:
-    """Run a verb in a polite child process: (exit code, stdout, stderr)."""
+    """Run an h2h command at low priority and return exit code, stdout and stderr."""
     child = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -85,7 +84,7 @@ async def _run_h2h_command(arguments: Sequence[str]) -> tuple[int, str, str]:
         async with asyncio.timeout(ESTIMATE_TIMEOUT_SECONDS):
             out, err = await child.communicate()
     except TimeoutError:
-        raise RequestError(f"no estimate within {ESTIMATE_TIMEOUT_SECONDS:.0f} seconds") from None
+        raise RequestError(f"the estimate did not finish within {ESTIMATE_TIMEOUT_SECONDS:.0f} seconds") from None
     finally:
         if child.returncode is None:
             child.kill()
@@ -94,13 +93,13 @@ async def _run_h2h_command(arguments: Sequence[str]) -> tuple[int, str, str]:
 
 
 def compute_total_cost(estimate: JsonDict, num_seeds: int, num_workers: int) -> JsonDict:
-    """Seconds and bytes of the whole experiment on so many workers."""
+    """Return trials, seconds and bytes of the whole experiment."""
     rows = estimate["plan"]
     trials = num_seeds * len(rows)
-    at_once = max(1, min(num_workers, trials))
+    concurrency = max(1, min(num_workers, trials))
     return {
         "trials": trials,
-        "workers": at_once,
-        "seconds": num_seeds * sum(row["seconds"] for row in rows) / at_once,
-        "bytes": max(row["training_bytes"] for row in rows) * at_once,
+        "workers": concurrency,
+        "seconds": num_seeds * sum(row["seconds"] for row in rows) / concurrency,
+        "bytes": max(row["training_bytes"] for row in rows) * concurrency,
     }

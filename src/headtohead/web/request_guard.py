@@ -1,10 +1,10 @@
-"""Who may ask what. In front of every page, before anything of ours has looked at the request:
+"""ASGI middleware that checks every request before any other code sees it.
 
-- the Host must be a name of this machine, so that a foreign site whose name leads here (DNS rebinding) gets nothing;
-- where a token is set, nobody gets anything without it;
-- what changes something is asked by POST, and from our own pages or from no page at all;
-- a body is cut off at a limit while it streams in, and no client can hold more than its share of requests at once;
-- every answer carries headers that forbid foreign scripts, frames and requests.
+- The Host header must name this machine, which prevents DNS rebinding.
+- If a token is set, every request needs it.
+- State changes need POST, from our own pages or from no page at all.
+- Bodies are limited in size and time while they stream in, and concurrent requests are limited by kind.
+- Security headers on every response forbid foreign scripts, frames and requests.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ CLOSE_CONNECTION_HEADERS = {"connection": "close"}
 MAX_URL_LENGTH = 2048
 BODY_TIMEOUT_SECONDS = 20.0
 MAX_CONCURRENT_REQUESTS = {"read": 200, "change": 8, "watch": 200, "models": 16}
-"""of each kind; a class that opens a page at the same moment asks for its style and scripts at the same moment too"""
+"""by kind; sized for a classroom that opens a page, with its style sheet and scripts, at the same moment"""
 MODEL_PATH_PREFIXES = ("/api/attention", "/api/playground/")
-"""these change nothing, but they ask long questions and take long to be answered"""
+"""POST requests that change nothing but take long"""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 SESSION_COOKIE = "h2h"
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
@@ -49,7 +49,7 @@ SECURITY_HEADERS = {
     "content-security-policy": CONTENT_SECURITY_POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "same-origin",  # without any, a browser would not say where its own POST comes from
+    "referrer-policy": "same-origin",  # without a referrer policy, browsers send POST with an opaque origin
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
@@ -58,7 +58,7 @@ SECURITY_HEADERS = {
 
 @dataclass
 class Rejection:
-    """An answer that is given here and goes no further."""
+    """A response sent by the guard itself."""
 
     status: int
     reason: str
@@ -67,16 +67,16 @@ class Rejection:
 
 @dataclass(frozen=True)
 class AllowedHosts:
-    """The names by which this server may be called. An address is never another site's name; a word may be."""
+    """Accepted values of the Host header. IP addresses cannot be rebound; names can."""
 
     names: frozenset[str]
     allows_any_ip: bool = False
 
     @classmethod
     def of(cls, address: str, *more: str) -> AllowedHosts:
-        """For a server that listens at this address."""
-        everywhere = address in ("0.0.0.0", "::", "")
-        return cls(frozenset(name.lower() for name in (*LOOPBACK_HOSTS, address, *more) if name), everywhere)
+        """Return the hosts of a server that listens at this address."""
+        listens_everywhere = address in ("0.0.0.0", "::", "")
+        return cls(frozenset(name.lower() for name in (*LOOPBACK_HOSTS, address, *more) if name), listens_everywhere)
 
     def is_allowed(self, host: str) -> bool:
         name = urlsplit(f"//{host}").hostname if _is_authority(host) else None
@@ -100,7 +100,7 @@ def _is_ip_address(name: str) -> bool:
 
 
 def _is_authority(host: str) -> bool:
-    """name, name:port, [address]:port, and nothing else."""
+    """Return whether the text is name, name:port or [address]:port."""
     if not host or any(c in host for c in "/@?#\\ \t,"):
         return False
     try:
@@ -111,7 +111,7 @@ def _is_authority(host: str) -> bool:
 
 
 class RequestGuard:
-    """Stands before the application."""
+    """Middleware that rejects requests or passes them to the application with limits applied."""
 
     def __init__(self, app: ASGIApp, *, allowed_hosts: AllowedHosts, token: str | None = None) -> None:
         self.app, self.allowed_hosts, self.token = app, allowed_hosts, token
@@ -129,73 +129,73 @@ class RequestGuard:
         if refusal is not None:
             await _send_rejection(scope, send, refusal)
             return
-        await self._pass(scope, receive, send)
+        await self._forward_request(scope, receive, send)
 
     def _check_request(self, scope: Scope, headers: dict[str, str]) -> Rejection | None:
-        """Why this goes no further, if so."""
+        """Return the rejection, or None if the request is allowed."""
         if not self.allowed_hosts.is_allowed(headers.get("host", "")):
-            return Rejection(421, "this server does not go by that name; open it by its address or as localhost")
+            return Rejection(421, "unknown host name; open this server by its address or as localhost")
         if len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"") > MAX_URL_LENGTH:
-            return Rejection(414, "the address is too long")
+            return Rejection(414, "the URL is too long")
         if self.token is not None and (refusal := self._check_token(scope, headers, self.token)):
             return refusal
         if scope["method"] not in SAFE_METHODS and not _is_same_origin(headers):
-            return Rejection(403, "asked for by another site")
+            return Rejection(403, "cross-site request")
         length = headers.get("content-length", "0")
         if not length.isascii() or not length.isdigit() or int(length) > MAX_BODY_BYTES:
             return Rejection(413, BODY_TOO_LARGE_MESSAGE, CLOSE_CONNECTION_HEADERS)
         return None
 
     def _check_token(self, scope: Scope, headers: dict[str, str], token: str) -> Rejection | None:
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and _equals_constant_time(given.strip(), token):
+        scheme, _, credential = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and _equals_constant_time(credential.strip(), token):
             return None
         if _equals_constant_time(_read_session_cookie(headers), _derive_session_id(token)):
             return None
-        asked = parse_qs(bytes(scope.get("query_string") or b"").decode("latin-1")).get("token", [""])[0]
-        if scope["method"] == "GET" and _equals_constant_time(asked, token):
-            # The token leaves the address bar at once; the cookie holds a hash that is worth something only here.
+        query_token = parse_qs(bytes(scope.get("query_string") or b"").decode("latin-1")).get("token", [""])[0]
+        if scope["method"] == "GET" and _equals_constant_time(query_token, token):
+            # Redirect, so that the token leaves the address bar. The cookie holds a hash that is valid only here.
             cookie = f"{SESSION_COOKIE}={_derive_session_id(token)}; HttpOnly; SameSite=Strict; Path=/"
-            there = "/" + quote(scope["path"].lstrip("/\\"))
-            return Rejection(303, "welcome", {"location": there, "set-cookie": cookie})
-        return Rejection(401, "this server asks for a token: open the link that h2h serve printed")
+            location = "/" + quote(scope["path"].lstrip("/\\"))
+            return Rejection(303, "welcome", {"location": location, "set-cookie": cookie})
+        return Rejection(401, "token required: open the link that h2h serve printed")
 
-    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _forward_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = _classify_request(scope)
         if self.active_requests[kind] >= MAX_CONCURRENT_REQUESTS[kind]:
             await _send_rejection(scope, send, Rejection(503, "too many requests at once", {"retry-after": "2"}))
             return
         self.active_requests[kind] += 1
 
-        async def sending(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message = {**message, "headers": _add_security_headers(message.get("headers", []))}
             await send(message)
 
         try:
-            await self.app(scope, _limit_body(receive), sending)
+            await self.app(scope, _limit_body(receive), send_with_headers)
         finally:
             self.active_requests[kind] -= 1
 
 
 def _limit_body(receive: Receive) -> Receive:
-    """The same body, with an end to its size and to the wait for it."""
-    seen, done = 0, False
-    until = asyncio.get_running_loop().time() + BODY_TIMEOUT_SECONDS
+    """Return a receive function that limits size and duration of the body."""
+    num_bytes, is_complete = 0, False
+    deadline = asyncio.get_running_loop().time() + BODY_TIMEOUT_SECONDS
 
     async def limited() -> Message:
-        nonlocal seen, done
-        if done:
+        nonlocal num_bytes, is_complete
+        if is_complete:
             return await receive()
         try:
-            async with asyncio.timeout_at(until):
+            async with asyncio.timeout_at(deadline):
                 message = await receive()
         except TimeoutError:
-            raise HTTPException(408, "the body took too long", CLOSE_CONNECTION_HEADERS) from None
-        seen += len(message.get("body", b""))
-        if seen > MAX_BODY_BYTES:
+            raise HTTPException(408, "timeout while receiving the body", CLOSE_CONNECTION_HEADERS) from None
+        num_bytes += len(message.get("body", b""))
+        if num_bytes > MAX_BODY_BYTES:
             raise HTTPException(413, BODY_TOO_LARGE_MESSAGE, CLOSE_CONNECTION_HEADERS)
-        done = not message.get("more_body", False)
+        is_complete = not message.get("more_body", False)
         return message
 
     return limited
@@ -208,16 +208,16 @@ def _classify_request(scope: Scope) -> str:
 
 
 def _read_headers(scope: Scope) -> dict[str, str]:
-    """By name; a header that comes twice and may not is no header."""
-    found: dict[str, str] = {}
+    """Return headers by name. Security-relevant headers that occur twice are treated as empty."""
+    headers: dict[str, str] = {}
     for name, value in scope["headers"]:
         key = name.decode("latin-1").lower()
-        found[key] = "" if key in found and key in ("host", "origin", "authorization") else value.decode("latin-1")
-    return found
+        headers[key] = "" if key in headers and key in ("host", "origin", "authorization") else value.decode("latin-1")
+    return headers
 
 
 def _is_same_origin(headers: dict[str, str]) -> bool:
-    """A browser says where a request comes from; what is no browser says nothing, and is no foreign site either."""
+    """Return whether the request comes from our pages. Programs send no origin and are allowed."""
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is not None and site != "same-origin":
         return False
@@ -228,10 +228,10 @@ def _is_same_origin(headers: dict[str, str]) -> bool:
 
 def _read_session_cookie(headers: dict[str, str]) -> str:
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(SESSION_COOKIE)
+        morsel = SimpleCookie(headers.get("cookie", "")).get(SESSION_COOKIE)
     except CookieError:
         return ""
-    return found.value if found else ""
+    return morsel.value if morsel else ""
 
 
 def _derive_session_id(token: str) -> str:
@@ -239,21 +239,23 @@ def _derive_session_id(token: str) -> str:
 
 
 def _equals_constant_time(given: str, expected: str) -> bool:
-    """In a time that does not tell how much of it was right."""
+    """Compare without leaking the position of the first difference through timing."""
     return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
 
 
 def _add_security_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    there = {bytes(name).lower() for name, _ in headers}
-    ours = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items() if name.encode() not in there]
-    return [*headers, *ours]
+    present = {bytes(name).lower() for name, _ in headers}
+    missing = [
+        (name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items() if name.encode() not in present
+    ]
+    return [*headers, *missing]
 
 
 async def _send_rejection(scope: Scope, send: Send, rejection: Rejection) -> None:
     is_api = scope["path"].startswith("/api")
     kind = "application/json" if is_api else "text/plain; charset=utf-8"
     body = json.dumps({"detail": rejection.reason}).encode() if is_api else rejection.reason.encode() + b"\n"
-    given = {"content-type": kind, "content-length": str(len(body)), **rejection.headers}
-    headers = [(name.encode(), value.encode("latin-1")) for name, value in given.items()]
+    fields = {"content-type": kind, "content-length": str(len(body)), **rejection.headers}
+    headers = [(name.encode(), value.encode("latin-1")) for name, value in fields.items()]
     await send({"type": "http.response.start", "status": rejection.status, "headers": _add_security_headers(headers)})
     await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

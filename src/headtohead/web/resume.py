@@ -1,7 +1,4 @@
-"""A training that goes on: `python -m headtohead.web.resume RUNS/NAME [SEEDS]`.
-
-All that it needs lies in the experiment's folder, so it does not matter from which file and where it was started.
-"""
+"""Resume an experiment from its folder alone: `python -m headtohead.web.resume RUNS/NAME [SEEDS]`."""
 
 from __future__ import annotations
 
@@ -29,17 +26,19 @@ def main(experiment_folder: Path, num_seeds: int | None) -> None:
     if outcome.findings is not None:
         write(experiment_folder, ["html"])
     if outcome.failed_jobs:
-        raise TrialError("; ".join(f"{j.trial.variant}, seed {j.trial.seed}: {j.message}" for j in outcome.failed_jobs))
+        raise TrialError(
+            "; ".join(f"{job.trial.variant}, seed {job.trial.seed}: {job.message}" for job in outcome.failed_jobs)
+        )
 
 
 if __name__ == "__main__":
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    where, *more = sys.argv[1:]
+    folder, *num_seeds = sys.argv[1:]
     try:
-        main(Path(where), int(more[0]) if more else None)
+        main(Path(folder), int(num_seeds[0]) if num_seeds else None)
     except KeyboardInterrupt:
-        sys.stderr.write("stopped; nothing is lost\n")
+        sys.stderr.write("interrupted; finished work is kept\n")
         sys.exit(130)
     except HeadToHeadError as error:
         sys.stderr.write(f"h2h: {error}\n")

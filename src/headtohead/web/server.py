@@ -1,4 +1,4 @@
-"""The server around the application: where it listens, and how it ends."""
+"""The uvicorn server: binding, token and shutdown."""
 
 from __future__ import annotations
 
@@ -21,46 +21,48 @@ MIN_TOKEN_LENGTH = 16
 
 
 class WebServer(uvicorn.Server):
-    """uvicorn's, which lets go of those who watch before it waits for them."""
+    """A uvicorn server that closes event streams before it waits for open connections."""
 
     def __init__(self, config: uvicorn.Config, close_event_streams: Callable[[], None]) -> None:
         super().__init__(config)
-        self.let_go = close_event_streams
+        self.close_event_streams = close_event_streams
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.let_go()
+        self.close_event_streams()
         super().handle_exit(sig, frame)
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """A socket at this address; a port that is taken is said in plain words."""
+    """Return a listening socket, or raise a RequestError if the address is invalid or in use."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror:
-        raise RequestError(f"--host {host}: is no address of this machine") from None
-    made = socket.socket(family, kind, proto)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        raise RequestError(f"--host {host}: not an address of this machine") from None
+    listener = socket.socket(family, kind, proto)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind(address)
-        made.listen(512)
+        listener.bind(address)
+        listener.listen(512)
     except OSError as error:
-        made.close()
+        listener.close()
         if error.errno == errno.EADDRINUSE:
-            raise RequestError(f"port {port} is in use; give another one with --port, or --port 0 for any") from None
-        raise RequestError(f"cannot listen at {host}, port {port}: {error.strerror}") from None
-    return made
+            raise RequestError(
+                f"port {port} is in use; choose another with --port, or --port 0 for any free port"
+            ) from None
+        raise RequestError(f"cannot listen on {host}, port {port}: {error.strerror}") from None
+    return listener
 
 
 def resolve_token(host: str, token_file: Path | None) -> str | None:
-    """The token: that of the file, or a new one where others than this machine can ask."""
+    """Return the token of the file, a new one if other machines can connect, or None."""
     if token_file is not None:
         try:
             token = token_file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise RequestError(f"--token-file {token_file}: cannot be read ({error})") from None
+            raise RequestError(f"--token-file {token_file}: cannot read the file ({error})") from None
         if len(token) < MIN_TOKEN_LENGTH or not token.isascii() or any(c.isspace() for c in token):
             raise RequestError(
-                f"--token-file {token_file}: at least {MIN_TOKEN_LENGTH} letters and digits without a space"
+                f"--token-file {token_file}: needs at least {MIN_TOKEN_LENGTH} ASCII characters without spaces"
             )
         return token
     return None if is_loopback(host) else secrets.token_urlsafe(24)
@@ -75,10 +77,10 @@ def serve(
     pretrained_models: Sequence[str] = (),
     on_ready: Callable[[str], None] = lambda address: None,
 ) -> None:
-    """Serve the experiments below RUNS until Ctrl-C. `ready` is called with the address once it listens."""
+    """Serve the experiments in `runs_folder` until Ctrl-C. `on_ready` receives the URL once the server listens."""
     token = resolve_token(host, token_file)
-    with bind_socket(host, port) as made:
-        named = made.getsockname()
+    with bind_socket(host, port) as listener:
+        address = listener.getsockname()
         app = create_app(
             runs_folder,
             token=token,
@@ -96,7 +98,7 @@ def serve(
             timeout_graceful_shutdown=3,
             server_header=False,
         )
-        shown = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
-        on_ready(f"http://{shown}:{named[1]}/" + (f"?token={token}" if token else ""))
+        shown_host = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+        on_ready(f"http://{shown_host}:{address[1]}/" + (f"?token={token}" if token else ""))
         with contextlib.suppress(KeyboardInterrupt):
-            WebServer(config, app.state.site.watchers.end).run(sockets=[made])
+            WebServer(config, app.state.site.watchers.end).run(sockets=[listener])

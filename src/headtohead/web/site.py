@@ -1,7 +1,7 @@
-"""What all pages share: the navigation, the templates, the static files, and what a page knows about the server.
+"""Shared by all pages: navigation, templates, the style sheet and the application context.
 
-A new page is a file in pages/ with a `router`, a template that extends layout.html, and a line in NAVIGATION and in
-`app.PAGES`.
+To add a page, write a module in pages/ with a `router` and a template that extends layout.html, and add it to
+`NAVIGATION` and to `app.PAGE_ROUTERS`.
 """
 
 from __future__ import annotations
@@ -30,66 +30,66 @@ NAVIGATION = (
     ("/playground", "Playground"),
     ("/design", "Design"),
 )
-"""address and title of each page, in order"""
+"""path and title of each page, in order"""
 
 WEB_FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True)
 class AppContext:
-    """The server's own things, at hand in every request."""
+    """State that every request can access."""
 
     folders: ExperimentFolders
     watchers: WatcherRegistry
     files: Path
-    """the folder whose experiment files can be started, and whose data can be trained on"""
+    """the folder whose experiment files can be started and whose data can be used"""
 
 
 def get_app_context(request: Request) -> AppContext:
-    found: AppContext = request.app.state.site
-    return found
+    context: AppContext = request.app.state.site
+    return context
 
 
 @lru_cache(maxsize=1)
 def _create_jinja_environment() -> Environment:
-    made = create_environment(WEB_FOLDER / "templates")
-    made.globals.update(navigation=NAVIGATION, address=build_url_path)
-    made.tests["endswith"] = lambda text, ending: str(text).endswith(ending)
-    made.filters.update(drawn=Markup, duration=format_duration)  # drawn: an SVG of our own making
-    return made
+    environment = create_environment(WEB_FOLDER / "templates")
+    environment.globals.update(navigation=NAVIGATION, address=build_url_path)
+    environment.tests["endswith"] = lambda text, ending: str(text).endswith(ending)
+    environment.filters.update(svg=Markup, duration=format_duration)  # svg: rendered by this package, so not escaped
+    return environment
 
 
 def build_url_path(*parts: str) -> str:
-    """A path of which every part is quoted: /experiments/NAME/stop."""
+    """Return a URL path with every part quoted: /experiments/NAME/stop."""
     return "/" + "/".join(quote(part, safe="") for part in parts)
 
 
 def render_region(name: str, variables: dict[str, Any]) -> str:
-    """A piece of a page that is sent again when it changes."""
+    """Return a part of a page that is updated while it is open."""
     return _create_jinja_environment().get_template(f"regions/{name}.html").render(**variables)
 
 
 def render_page(request: Request, template: str, status: int = 200, **view: Any) -> HTMLResponse:
-    """A whole page."""
-    text = _create_jinja_environment().get_template(template).render(here=request.url.path, **view)
+    """Return a page as a response."""
+    text = _create_jinja_environment().get_template(template).render(current_path=request.url.path, **view)
     return HTMLResponse(text, status_code=status)
 
 
 @lru_cache(maxsize=1)
 def build_stylesheet() -> str:
-    """The report's look, ours beside it, and the colours of charts after dark."""
-    dark = [
-        f'.h2h svg [{what}="{light}"] {{ {what}: {after}; }}'
-        for light, after in style.DARK_MODE_COLORS.items()
-        for what in ("fill", "stroke")
+    """Return the style sheets of report and web app, and the dark-mode colors of charts."""
+    dark_rules = [
+        f'.h2h svg [{property_name}="{light}"] {{ {property_name}: {dark}; }}'
+        for light, dark in style.DARK_MODE_COLORS.items()
+        for property_name in ("fill", "stroke")
     ]
-    ours = WEB_FOLDER / "static"
+    static_folder = WEB_FOLDER / "static"
     files = (
         TEMPLATES_FOLDER / "report.css",
-        ours / "site.css",
+        static_folder / "site.css",
         TEMPLATES_FOLDER / "attention.css",
-        ours / "models.css",
-        ours / "design.css",
+        static_folder / "models.css",
+        static_folder / "design.css",
     )
     texts = [file.read_text(encoding="utf-8") for file in files]
-    return "\n".join([*texts, "@media screen and (prefers-color-scheme: dark) {", *dark, "}"])
+    return "\n".join([*texts, "@media screen and (prefers-color-scheme: dark) {", *dark_rules, "}"])

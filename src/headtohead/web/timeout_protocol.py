@@ -1,8 +1,8 @@
-"""Clients that are slow or silent must not cost the others anything.
+"""HTTP/1.1 with timeouts for slow and idle clients.
 
-uvicorn waits for the headers of a request, and for a client that does not read, as long as it takes. Here a connection
-that has asked nothing whole, or has been answered and is idle, waits in a line of limited length: it is closed after a
-while, and a new one pushes out the oldest. So a thousand half-open connections keep nobody out.
+uvicorn waits indefinitely for request headers and for clients that do not read. Here, idle connections and those with
+incomplete requests are closed after a timeout, and beyond a limit the oldest is closed first, so that half-open
+connections cannot exhaust the server.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 MAX_IDLE_CONNECTIONS = 128
 HEADER_TIMEOUT_SECONDS = 10.0
 WRITE_TIMEOUT_SECONDS = 20.0
-"""how long a client may leave what was sent to it unread"""
+"""how long a client may leave sent data unread"""
 
 
 class TimeoutProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1 with an end to its patience."""
+    """uvicorn's HTTP/1.1 protocol with header, idle and write timeouts."""
 
-    waiting: dict[TimeoutProtocol, None] = {}  # noqa: RUF012  # one line for all connections, the oldest first
+    idle_connections: dict[TimeoutProtocol, None] = {}  # noqa: RUF012  # shared by all connections, oldest first
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -30,19 +30,19 @@ class TimeoutProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._wait()
+        self._start_header_timeout()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self._is_responding():
             self._cancel_header_timeout()
         elif self._header_timer is None:
-            self._wait()
+            self._start_header_timeout()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if not self._is_responding():
-            self._wait()
+            self._start_header_timeout()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_header_timeout()
@@ -63,16 +63,16 @@ class TimeoutProtocol(H11Protocol):
     def _is_responding(self) -> bool:
         return bool(self.cycle) and not self.cycle.response_complete
 
-    def _wait(self) -> None:
-        """Stand at the end of the line; whoever stands at its head for too long, or has too many behind him, goes."""
+    def _start_header_timeout(self) -> None:
+        """Start the timeout of an idle connection, and close the oldest one if there are too many."""
         self._cancel_header_timeout()
-        self.waiting[self] = None
+        self.idle_connections[self] = None
         self._header_timer = self.loop.call_later(HEADER_TIMEOUT_SECONDS, self._abort_connection)
-        if len(self.waiting) > MAX_IDLE_CONNECTIONS:
-            next(iter(self.waiting))._abort_connection()
+        if len(self.idle_connections) > MAX_IDLE_CONNECTIONS:
+            next(iter(self.idle_connections))._abort_connection()
 
     def _cancel_header_timeout(self) -> None:
-        self.waiting.pop(self, None)
+        self.idle_connections.pop(self, None)
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None

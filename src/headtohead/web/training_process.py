@@ -1,9 +1,8 @@
-"""Trainings that the server starts: processes of their own that outlive it and are found again.
+"""Training processes that the server starts. They outlive it, and the next server finds them again.
 
-Beside the experiment's folder lie, hidden like its lock: `.NAME.training.json`, which process it is (its number and
-when it began, so that a number that was given to another process since is never mistaken for it),
-and `.NAME.training.log`, what it said. A training holds the lock of its folder, whoever started it; the server ends
-only what a server started.
+Beside the experiment's folder are two hidden files: `.NAME.training.json` with process id and start time (so that a
+reused id is not mistaken for the process) and `.NAME.training.log` with its output. Every training locks its folder.
+The server stops only processes that a server started.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from headtohead.errors import HeadToHeadError, RequestError
 
 MAX_CONCURRENT_TRAININGS = 2
 INTERRUPT_GRACE_SECONDS = 10.0
-"""seconds after which a training that was asked to stop is told to"""
+"""SIGTERM follows SIGINT after this time"""
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 LOG_TAIL_BYTES = 2000
 _start_lock = threading.Lock()
 
 
 class ConflictError(RequestError):
-    """It cannot be done now, and can be later."""
+    """The request conflicts with the current state and may succeed later."""
 
 
 @dataclass(frozen=True)
 class TrainingProcess:
-    """A process that trains."""
+    """A process that trains an experiment."""
 
     name: str
     pid: int
@@ -50,7 +49,7 @@ class TrainingProcess:
         try:
             process = psutil.Process(self.pid)
             return abs(process.create_time() - self.began) < 1 and process.status() != psutil.STATUS_ZOMBIE
-        except (psutil.Error, ValueError, OverflowError):  # gone, or no number that a process can have
+        except (psutil.Error, ValueError, OverflowError):  # exited, or not a valid process id
             return False
 
     def signal(self, signal_number: signal.Signals) -> None:
@@ -61,35 +60,37 @@ class TrainingProcess:
 
 def validate_name(name: str) -> str:
     if not NAME_PATTERN.fullmatch(name):
-        raise RequestError("name: letters, digits and . _ + - inside, at most 64 of them, and a letter or digit first")
+        raise RequestError(
+            "name: use letters, digits and . _ + -, at most 64 characters, starting with a letter or digit"
+        )
     return name
 
 
 def list_started_names(root: Path) -> list[str]:
-    """The names of all that servers have started here."""
-    ending = ".training.json"
-    found = [entry.name for entry in os.scandir(root) if entry.name.endswith(ending) and entry.name.startswith(".")]
-    return sorted(name for one in found if NAME_PATTERN.fullmatch(name := one[1 : -len(ending)]))
+    """Return the names of all experiments that servers have started here."""
+    suffix = ".training.json"
+    files = [entry.name for entry in os.scandir(root) if entry.name.endswith(suffix) and entry.name.startswith(".")]
+    return sorted(name for file in files if NAME_PATTERN.fullmatch(name := file[1 : -len(suffix)]))
 
 
 def find_training_process(root: Path, name: str) -> TrainingProcess | None:
-    """The process that trains this experiment, if a server started it and it is alive."""
+    """Return the process that trains this experiment, if a server started it and it is alive."""
     if not NAME_PATTERN.fullmatch(name):
         return None
     try:
-        found = read_json(_get_record_path(root, name))
-        training = TrainingProcess(name, int(found["pid"]), float(found["began"]))
+        record = read_json(_get_record_path(root, name))
+        training = TrainingProcess(name, int(record["pid"]), float(record["began"]))
     except (HeadToHeadError, OSError, KeyError, TypeError, ValueError):
         return None
     return training if training.is_alive() else None
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether somebody trains in this folder, asked without disturbing anybody who is about to begin."""
+    """Return whether a process trains in this folder, without blocking one that is about to lock it."""
     lock = folder.parent / f".{folder.name}.lock"
     try:
-        number = lock.stat().st_ino
-        if number not in _read_locked_inodes():
+        inode = lock.stat().st_ino
+        if inode not in _read_locked_inodes():
             return False
         with lock.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -101,63 +102,63 @@ def is_locked(folder: Path) -> bool:
 
 
 def _read_locked_inodes() -> _UniversalSet | set[int]:
-    """The numbers of the files that are locked on this machine, where the system tells."""
+    """Return the inodes of locked files, or a set that contains everything without /proc/locks."""
     try:
         lines = Path("/proc/locks").read_text().splitlines()
     except OSError:
         return _UniversalSet()
-    places = [word for line in lines for word in line.split() if word.count(":") == 2]
-    return {int(place.rpartition(":")[2]) for place in places}
+    device_inodes = [word for line in lines for word in line.split() if word.count(":") == 2]
+    return {int(word.rpartition(":")[2]) for word in device_inodes}
 
 
 class _UniversalSet:
-    """Where the system does not tell, every file may be locked."""
+    """Contains every inode, for systems without /proc/locks."""
 
     def __contains__(self, number: object) -> bool:
         return True
 
 
 def start(root: Path, name: str, arguments: Sequence[str]) -> TrainingProcess:
-    """`h2h run ARGUMENTS --out RUNS/NAME` in a new experiment's folder."""
+    """Start `h2h run ARGUMENTS --out RUNS/NAME`."""
     folder = root / validate_name(name)
     with _start_lock:
         if folder.exists() or find_training_process(root, name):
-            raise RequestError(f"name: there is an experiment {name!r} already; give another name")
+            raise RequestError(f"name: an experiment {name!r} already exists; choose another name")
         _check_concurrency_limit(root)
         return _launch_process(root, name, [*_get_h2h_command(), "run", *arguments, "--out", str(folder)])
 
 
 def resume(root: Path, name: str, num_seeds: int | None = None) -> TrainingProcess:
-    """Go on with what is there; with `seeds`, until every variant has so many."""
+    """Resume an experiment; with `num_seeds`, train until every variant has this many."""
     validate_name(name)
     with _start_lock:
         if find_training_process(root, name) or is_locked(root / name):
-            raise ConflictError("it is being trained right now")
+            raise ConflictError("this experiment is being trained")
         _check_concurrency_limit(root)
-        more = [] if num_seeds is None else [str(num_seeds)]
-        return _launch_process(root, name, [sys.executable, "-m", "headtohead.web.resume", str(root / name), *more])
+        seeds = [] if num_seeds is None else [str(num_seeds)]
+        return _launch_process(root, name, [sys.executable, "-m", "headtohead.web.resume", str(root / name), *seeds])
 
 
 def stop(root: Path, name: str) -> None:
-    """Ask it to stop, as Ctrl-C does; if it does not, tell it. Checkpoints are kept either way."""
+    """Interrupt a training as Ctrl-C does, and terminate it if it does not stop. Checkpoints are kept."""
     training = find_training_process(root, name)
     if training is None:
         if NAME_PATTERN.fullmatch(name) and is_locked(root / name):
-            raise ConflictError("it was not started from here: press Ctrl-C where it was")
-        raise ConflictError("it is not being trained")
+            raise ConflictError("this training was not started here: press Ctrl-C in its terminal")
+        raise ConflictError("this experiment is not being trained")
     training.signal(signal.SIGINT)
     threading.Thread(target=_terminate_after_grace, args=(training,), daemon=True).start()
 
 
 def _terminate_after_grace(training: TrainingProcess) -> None:
-    until = time.monotonic() + INTERRUPT_GRACE_SECONDS
-    while training.is_alive() and time.monotonic() < until:
+    deadline = time.monotonic() + INTERRUPT_GRACE_SECONDS
+    while training.is_alive() and time.monotonic() < deadline:
         time.sleep(0.2)
     training.signal(signal.SIGTERM)
 
 
 def read_log_tail(root: Path, name: str) -> str:
-    """The end of what a training said."""
+    """Return the end of the training's output."""
     if not NAME_PATTERN.fullmatch(name):
         return ""
     path = _get_log_path(root, name)
@@ -172,24 +173,24 @@ def read_log_tail(root: Path, name: str) -> str:
 def _check_concurrency_limit(root: Path) -> None:
     alive = [name for name in list_started_names(root) if find_training_process(root, name)]
     if len(alive) >= MAX_CONCURRENT_TRAININGS:
-        raise ConflictError(f"{len(alive)} trainings are running ({', '.join(alive)}); wait for one, or stop one")
+        raise ConflictError(f"{len(alive)} trainings are running ({', '.join(alive)}); wait for one or stop one")
 
 
 def _launch_process(root: Path, name: str, command: list[str]) -> TrainingProcess:
-    """In a session of its own, so that what ends the server does not end it."""
+    """Start the process in a new session, so that it survives the server."""
     with _get_log_path(root, name).open("wb") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=Path.cwd()
         )
     training = TrainingProcess(name, process.pid, psutil.Process(process.pid).create_time())
     write_json(_get_record_path(root, name), {"pid": training.pid, "began": training.began, "command": command})
-    # Somebody has to wait for it, or its number stays taken until the server ends.
+    # Reap the process when it exits.
     threading.Thread(target=process.wait, daemon=True).start()
     return training
 
 
 def _get_h2h_command() -> list[str]:
-    """The command as a person types it, where it is installed beside this Python."""
+    """Return the h2h script beside this Python, or the module if there is none."""
     script = Path(sys.executable).with_name("h2h")
     return [str(script)] if script.is_file() else [sys.executable, "-m", "headtohead.cli"]
 

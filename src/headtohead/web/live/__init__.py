@@ -1,1 +1,1 @@
-"""The state of running experiments, watched and rendered for the web app."""
+"""The state of running experiments, read from their files and streamed to open pages."""

@@ -1,7 +1,7 @@
-"""The state of an experiment, read from its files alone: what each trial does, curves so far, what is known.
+"""The state of an experiment, read from its files: trial status, curves so far, verdicts and audits.
 
-A reader is kept while somebody looks. It asks the disk what has changed and reads only that, the new end of
-metrics.jsonl for instance. Nothing here needs torch, and nothing fails on a file that is half there or damaged.
+A reader reads only what has changed, such as the appended rows of metrics.jsonl. It needs no torch, and tolerates
+incomplete and corrupted files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headtohead.web.experiment_folders import find_readable_file, is_inside
 BASELINE = "baseline"
 MAX_TRIALS = 500
 MAX_CURVE_POINTS = 60
-"""evaluations of a curve that are drawn; of more, an even choice"""
+"""longer curves are downsampled evenly"""
 
 TrialStatus = Literal["waiting", "running", "stopped", "finished", "failed"]
 ExperimentStatus = Literal["starting", "running", "finished", "stopped", "failed"]
@@ -32,7 +32,7 @@ JsonDict = dict[str, Any]
 
 @dataclass
 class TrialProgress:
-    """One variant with one seed, as far as its folder tells."""
+    """Progress of one variant with one seed."""
 
     variant: str
     seed: int
@@ -41,13 +41,13 @@ class TrialProgress:
     steps: int = 0
     split: str = ""
     value: float | None = None
-    """the metric at the last evaluation, on `split`: the one that is judged, or else the first"""
+    """the metric at the last evaluation on `split`: the primary split, or else the first"""
     message: str = ""
 
 
 @dataclass
 class ExperimentState:
-    """An experiment right now."""
+    """Current state of an experiment."""
 
     name: str
     question: str
@@ -55,12 +55,12 @@ class ExperimentState:
     metric: str
     trials: list[TrialProgress]
     curves: JsonDict
-    """variant: split: seed: list of [step, value], as in findings.json"""
+    """variant, split, seed: list of [step, value], as in findings.json"""
     can_stop: bool = False
-    """the server, this one or an earlier one, started it"""
+    """whether a server started it"""
     message: str = ""
     finished_search_runs: int = 0
-    """runs of a search that are finished"""
+    """finished runs of a hyperparameter search"""
 
     @property
     def finished(self) -> int:
@@ -68,24 +68,24 @@ class ExperimentState:
 
     @property
     def summary(self) -> str:
-        """One line for a person who cannot watch all the time."""
+        """One line on state and progress."""
         if not self.trials:
             return self.message or self.state
         counts = {state: sum(t.state == state for t in self.trials) for state in ("running", "failed", "stopped")}
-        words = [f"{self.finished} of {len(self.trials)} trials finished"]
-        words += [f"{count} {state}" for state, count in counts.items() if count]
+        parts = [f"{self.finished} of {len(self.trials)} trials finished"]
+        parts += [f"{count} {state}" for state, count in counts.items() if count]
         if self.finished_search_runs:
-            words.append(f"{self.finished_search_runs} runs of the search finished")
-        return f"{self.state.capitalize()}: {', '.join(words)}."
+            parts.append(f"{self.finished_search_runs} search runs finished")
+        return f"{self.state.capitalize()}: {', '.join(parts)}."
 
 
 @dataclass
 class JsonlTail:
-    """A file of lines that grows: only its new end is read."""
+    """A growing JSON Lines file of which only the appended rows are read."""
 
     path: Path
     size: int = 0
-    at: int = 0
+    offset: int = 0
     rows: list[JsonDict] = field(default_factory=list)
 
     def read(self) -> list[JsonDict]:
@@ -93,8 +93,8 @@ class JsonlTail:
             size = self.path.stat().st_size
         except OSError:
             size = 0
-        if size < self.size:  # cut off for a resume: drawn again
-            self.at, self.rows = 0, []
+        if size < self.size:  # truncated by a resume
+            self.offset, self.rows = 0, []
         if size != self.size:
             self.size = size
             self._read_appended_rows()
@@ -103,12 +103,12 @@ class JsonlTail:
     def _read_appended_rows(self) -> None:
         try:
             with self.path.open("rb") as file:
-                file.seek(self.at)
-                new = file.read()
+                file.seek(self.offset)
+                appended = file.read()
         except OSError:
             return
-        whole, newline, _ = new.rpartition(b"\n")
-        self.at += len(whole) + len(newline)
+        whole, newline, _ = appended.rpartition(b"\n")
+        self.offset += len(whole) + len(newline)
         for line in whole.split(b"\n"):
             row = _parse_metrics_row(line)
             if row is not None:
@@ -120,12 +120,12 @@ def _parse_metrics_row(line: bytes) -> JsonDict | None:
         row = json.loads(line)
     except ValueError:
         return None
-    known = isinstance(row, dict) and isinstance(row.get("step"), int) and isinstance(row.get("split"), str)
-    return row if known else None
+    is_valid = isinstance(row, dict) and isinstance(row.get("step"), int) and isinstance(row.get("split"), str)
+    return row if is_valid else None
 
 
 class ExperimentReader:
-    """Reads one experiment again and again."""
+    """Reads the state of one experiment repeatedly."""
 
     def __init__(self, root: Path, name: str) -> None:
         self.root, self.name, self.folder = root, name, root / name
@@ -133,92 +133,99 @@ class ExperimentReader:
         self._json_cache: dict[Path, tuple[int, Any]] = {}
 
     def read(self, *, with_metrics: bool = True) -> ExperimentState:
-        """The state now; without `metrics`, no steps, figures and curves, which a list does not show."""
-        about = self.about()
+        """Return the current state; without metrics, it has no steps, scores and curves."""
+        experiment = self.about()
         process = training_process.find_training_process(self.root, self.name)
-        busy = process is not None or training_process.is_locked(self.folder)
-        if not about:
-            return self._build_pending_state(busy, process is not None)
-        names, seeds, metric = _extract_trial_plan(about)
-        judged = _get_string(about["primary"], "split") if isinstance(about.get("primary"), dict) else ""
-        trials = [self._read_trial_status(name, seed, busy) for name, seed in self._list_expected_trials(names, seeds)]
+        is_training = process is not None or training_process.is_locked(self.folder)
+        if not experiment:
+            return self._build_pending_state(is_training, process is not None)
+        names, seeds, metric = _extract_trial_plan(experiment)
+        primary = experiment.get("primary")
+        primary_split = _get_string(primary, "split") if isinstance(primary, dict) else ""
+        expected = self._list_expected_trials(names, seeds)
+        trials = [self._read_trial_status(name, seed, is_training) for name, seed in expected]
         curves: JsonDict = {}
         for trial in trials if with_metrics else ():
-            self._read_trial_metrics(trial, metric, judged)
+            self._read_trial_metrics(trial, metric, primary_split)
             self._append_trial_curves(curves, trial, metric)
-        live = ExperimentState(
-            self.name, _get_string(about, "question"), "running", metric, trials, curves, process is not None
+        state = ExperimentState(
+            self.name, _get_string(experiment, "question"), "running", metric, trials, curves, process is not None
         )
-        live.finished_search_runs = len(list(self._iterate_search_results()))
-        live.state = self._state(live, busy, has_adaptive_seeds=not isinstance(about.get("seeds"), int))
-        live.message = "" if busy or live.state == "finished" else training_process.read_log_tail(self.root, self.name)
-        return live
+        state.finished_search_runs = len(list(self._iterate_search_results()))
+        state.state = self._derive_status(
+            state, is_training, has_adaptive_seeds=not isinstance(experiment.get("seeds"), int)
+        )
+        state.message = (
+            "" if is_training or state.state == "finished" else training_process.read_log_tail(self.root, self.name)
+        )
+        return state
 
     def about(self) -> JsonDict:
-        """The experiment as it was resolved; empty while there is none."""
-        found = self._read_cached_json(self.folder / "experiment.json").get("experiment")
-        return found if isinstance(found, dict) else {}
+        """Return the resolved experiment, or an empty dictionary before there is one."""
+        experiment = self._read_cached_json(self.folder / "experiment.json").get("experiment")
+        return experiment if isinstance(experiment, dict) else {}
 
     def findings(self) -> JsonDict:
-        """findings.json, as it was last written."""
-        found = self._read_cached_json(self.folder / "findings.json")
-        return found if isinstance(found.get("verdicts"), list) else {}
+        """Return the content of findings.json, or an empty dictionary."""
+        findings = self._read_cached_json(self.folder / "findings.json")
+        return findings if isinstance(findings.get("verdicts"), list) else {}
 
     def judged(self, state: ExperimentState) -> JsonDict:
-        """The verdicts of findings.json, where it knows of every finished trial; empty otherwise."""
-        found = self.findings()
-        rows = [row for row in found.get("verdicts", []) if _is_verdict_row(row)]
+        """Return the verdicts of findings.json if it covers every finished trial, else an empty dictionary."""
+        findings = self.findings()
+        rows = [row for row in findings.get("verdicts", []) if _is_verdict_row(row)]
         if not rows or not self.has_current_findings(state):
             return {}
-        final = state.state not in ("running", "starting")
-        return {"contest": read_distillation_verdicts(found), "verdicts": rows, "chart": None, "final": final}
+        is_final = state.state not in ("running", "starting")
+        headline = read_distillation_verdicts(findings)
+        return {"contest": headline, "verdicts": rows, "chart": None, "final": is_final}
 
     def audits(self) -> dict[str, list[JsonDict]]:
-        """What the audits said so far: of the texts, and of each variant's first trained model."""
+        """Return the audits so far: of the data, and of the first trained model of each variant."""
         names, _, _ = _extract_trial_plan(self.about())
-        found = {"the texts": self._read_cached_json(self.folder / "corpus.json").get("audits")}
-        found |= {
+        audits = {"the data": self._read_cached_json(self.folder / "corpus.json").get("audits")}
+        audits |= {
             name: self._read_cached_json(self.folder / name / "seed-0" / "audits.json").get("audits") for name in names
         }
         return {
-            name: [row for row in rows if _is_audit_row(row)] for name, rows in found.items() if isinstance(rows, list)
+            name: [row for row in rows if _is_audit_row(row)] for name, rows in audits.items() if isinstance(rows, list)
         }
 
     def has_current_findings(self, state: ExperimentState) -> bool:
-        """Whether findings.json is at least as new as the last result."""
+        """Return whether findings.json is at least as new as the last result."""
         try:
-            judged = (self.folder / "findings.json").stat().st_mtime_ns
+            written = (self.folder / "findings.json").stat().st_mtime_ns
         except OSError:
             return False
         return all(
-            self._get_mtime_ns(self._run(t.variant, t.seed) / "result.json") <= judged
-            for t in state.trials
-            if t.state == "finished"
+            self._get_mtime_ns(self._get_run_folder(trial.variant, trial.seed) / "result.json") <= written
+            for trial in state.trials
+            if trial.state == "finished"
         )
 
     def _build_pending_state(self, is_training: bool, can_stop: bool) -> ExperimentState:
         state: ExperimentStatus = "starting" if is_training else "failed"
-        words = "" if is_training else training_process.read_log_tail(self.root, self.name)
-        return ExperimentState(self.name, "", state, "", [], {}, can_stop, words)
+        message = "" if is_training else training_process.read_log_tail(self.root, self.name)
+        return ExperimentState(self.name, "", state, "", [], {}, can_stop, message)
 
     def _list_expected_trials(self, variant_names: list[str], num_seeds: int) -> list[tuple[str, int]]:
-        """The trials that were asked for and those that are there, in the order in which they run."""
-        most = min(MAX_TRIALS, max(num_seeds, *(self._find_last_seed(name) + 1 for name in variant_names), 0))
-        return [(name, seed) for seed in range(most) for name in variant_names][:MAX_TRIALS]
+        """Return requested and existing trials in the order in which they run."""
+        num_shown = min(MAX_TRIALS, max(num_seeds, *(self._find_last_seed(name) + 1 for name in variant_names), 0))
+        return [(name, seed) for seed in range(num_shown) for name in variant_names][:MAX_TRIALS]
 
     def _find_last_seed(self, variant: str) -> int:
         try:
-            found = [entry.name.removeprefix("seed-") for entry in os.scandir(self.folder / variant)]
+            seeds = [entry.name.removeprefix("seed-") for entry in os.scandir(self.folder / variant)]
         except OSError:
             return -1
-        return max((int(one) for one in found if one.isdecimal() and len(one) < 6), default=-1)
+        return max((int(seed) for seed in seeds if seed.isdecimal() and len(seed) < 6), default=-1)
 
-    def _run(self, variant: str, seed: int) -> Path:
+    def _get_run_folder(self, variant: str, seed: int) -> Path:
         return self.folder / variant / f"seed-{seed}"
 
     def _read_trial_status(self, variant: str, seed: int, is_training: bool) -> TrialProgress:
-        folder, trial = self._run(variant, seed), TrialProgress(variant, seed)
-        if not is_inside(folder, self.root):  # also when it is not there yet, unless a link leads out
+        folder, trial = self._get_run_folder(variant, seed), TrialProgress(variant, seed)
+        if not is_inside(folder, self.root):  # a link that leaves the runs folder
             return trial
         if (folder / "result.json").is_file():
             trial.state = "finished"
@@ -232,8 +239,8 @@ class ExperimentReader:
         return trial
 
     def _read_trial_metrics(self, trial: TrialProgress, metric: str, primary_split: str) -> None:
-        """How far it has come, and the metric at its last evaluation."""
-        folder = self._run(trial.variant, trial.seed)
+        """Set step and score of the last evaluation."""
+        folder = self._get_run_folder(trial.variant, trial.seed)
         if trial.state == "waiting":
             return
         start = self._read_cached_json(folder / "start.json")
@@ -256,7 +263,7 @@ class ExperimentReader:
     def _append_trial_curves(self, curves: JsonDict, trial: TrialProgress, metric: str) -> None:
         if trial.state == "waiting":
             return
-        for row in self._read_metrics_rows(self._run(trial.variant, trial.seed)):
+        for row in self._read_metrics_rows(self._get_run_folder(trial.variant, trial.seed)):
             if isinstance(row.get(metric), int | float):
                 by_split = curves.setdefault(trial.variant, {})
                 by_split.setdefault(row["split"], {}).setdefault(str(trial.seed), []).append([row["step"], row[metric]])
@@ -264,7 +271,7 @@ class ExperimentReader:
     def _iterate_search_results(self) -> Iterator[Path]:
         yield from (self.folder / "search").glob("cell-*/seed-*/result.json")
 
-    def _state(self, state: ExperimentState, is_training: bool, has_adaptive_seeds: bool) -> ExperimentStatus:
+    def _derive_status(self, state: ExperimentState, is_training: bool, has_adaptive_seeds: bool) -> ExperimentStatus:
         if is_training:
             return "running"
         if state.trials and all(trial.state == "finished" for trial in state.trials):
@@ -285,28 +292,28 @@ class ExperimentReader:
             return 0
 
     def _read_cached_json(self, path: Path) -> JsonDict:
-        """A JSON file of the experiment, read again when it has changed; empty where there is none to be read."""
-        changed = self._get_mtime_ns(path)
-        if changed == 0:
+        """Return a JSON file, read again if it has changed, or an empty dictionary if it cannot be read."""
+        modified = self._get_mtime_ns(path)
+        if modified == 0:
             return {}
-        kept = self._json_cache.get(path)
-        if kept is None or kept[0] != changed:
-            kept = self._json_cache[path] = (changed, self._load_json(path))
-        found: JsonDict = kept[1]
-        return found
+        cached = self._json_cache.get(path)
+        if cached is None or cached[0] != modified:
+            cached = self._json_cache[path] = (modified, self._load_json(path))
+        content: JsonDict = cached[1]
+        return content
 
     def _load_json(self, path: Path) -> JsonDict:
         if find_readable_file(self.folder.resolve(), str(path.relative_to(self.folder))) is None:
             return {}
         try:
-            found = read_json(path)
+            content = read_json(path)
         except (HeadToHeadError, OSError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return content if isinstance(content, dict) else {}
 
 
 def _extract_trial_plan(experiment: Mapping[str, Any]) -> tuple[list[str], int, str]:
-    """Names of baseline and variants, how many seeds were asked for, the metric."""
+    """Return the names of baseline and variants, the number of seeds, and the metric."""
     variants, seeds, primary = experiment.get("variants"), experiment.get("seeds"), experiment.get("primary")
     names = [name for name in variants if _is_valid_variant_name(name)] if isinstance(variants, dict) else []
     metric = primary.get("metric") if isinstance(primary, dict) else None
@@ -318,7 +325,7 @@ def _extract_trial_plan(experiment: Mapping[str, Any]) -> tuple[list[str], int, 
 
 
 def read_distillation_verdicts(findings: JsonDict) -> list[JsonDict]:
-    """The verdicts of a distillation on summaries; none where the file is not as we write it."""
+    """Return the verdicts by ROUGE of a distillation, or none if the findings are malformed."""
     try:
         verdicts = tables.build_headline_verdicts(Findings.model_validate(findings))
         return [asdict(verdict) for verdict in verdicts]
@@ -338,18 +345,20 @@ def _is_verdict_row(row: Any) -> bool:
 
 
 def _is_valid_variant_name(name: str) -> bool:
-    """A variant's name is a folder's; the file may have been written by anybody."""
+    """Return whether a variant name from an untrusted file is a safe folder name."""
     return bool(name) and not name.startswith(".") and "/" not in name and "\0" not in name
 
 
 def _get_string(mapping: Mapping[str, Any], key: str) -> str:
-    given = mapping.get(key)
-    return given if isinstance(given, str) else ""
+    value = mapping.get(key)
+    return value if isinstance(value, str) else ""
 
 
 def downsample_curves(curves: JsonDict) -> JsonDict:
-    """Curves of many evaluations at an even choice of steps, the last one always."""
-    steps = sorted({at for by_split in curves.values() for by in by_split.values() for p in by.values() for at, _ in p})
+    """Return curves at evenly spaced steps, always including the last."""
+    steps = sorted(
+        {step for by_split in curves.values() for by in by_split.values() for p in by.values() for step, _ in p}
+    )
     stride = -(-len(steps) // MAX_CURVE_POINTS)
     if stride <= 1:
         return curves

@@ -61,9 +61,9 @@ def main() -> None:
 def _handle_request(request: JsonDict) -> JsonDict:
     from headtohead.experiment.schemas import Findings
 
-    if request["what"] == "curves":
+    if request["action"] == "curves":
         return {"chart": _render_learning_curves(Findings.model_validate(request["findings"]))}
-    if request["what"] == "judge":
+    if request["action"] == "judge":
         findings = _compute_interim_findings(Path(request["folder"]))
     else:
         findings = Findings.model_validate(request["findings"])
@@ -72,7 +72,7 @@ def _handle_request(request: JsonDict) -> JsonDict:
 
 
 def _compute_interim_findings(experiment_folder: Path) -> Findings:
-    """What can be said from the trials that are finished."""
+    """Return findings based on the finished trials."""
     from headtohead.experiment.run_folder import open_runs
     from headtohead.findings import compute
 
@@ -93,12 +93,12 @@ def _render_forest_plot(findings: Findings) -> JsonDict:
     from headtohead.presentation.html import render_chart
     from headtohead.report.forest import build_forest_plot
 
-    drawn = build_forest_plot(
+    chart = build_forest_plot(
         findings.verdicts,
         findings_view.get_metric(findings),
         findings_view.get_equivalence_margin(findings),
     )
-    return render_chart(drawn)
+    return render_chart(chart)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""One watcher for each experiment that somebody looks at, shared by all who do, and gone when nobody does.
+"""Server-sent events: one watcher per open experiment, shared by all clients.
 
-The page has regions (trials, curves, verdicts, ...). A watcher asks the disk about once a second what has changed,
-renders a region once when it has, and wakes the clients. A client keeps nothing but which versions it was sent: one
-that is slow simply gets the latest when it is ready, and nothing piles up for it. How often is looked and drawn goes
-by what it takes, not by how many look.
+The page has regions (trials, curves, verdicts, ...). A watcher polls the files about once a second, renders a region
+when it has changed, and wakes the clients. A client only remembers the versions it was sent: a slow one gets the latest
+when it is ready, and nothing is queued for it. Polling and rendering slow down with their own cost, not with the number
+of clients.
 """
 
 from __future__ import annotations
@@ -22,24 +22,23 @@ from headtohead.web.live.render_worker import RenderWorker
 POLL_SECONDS = 1.0
 HEARTBEAT_SECONDS = 15.0
 COOLDOWN_FACTOR = 20
-"""what took so long is done again after so many times that long: a look in processor time, a picture by the clock and
-after a minute at the latest"""
+"""work is repeated only after this many times its duration: CPU time for polling, wall time (at most 3 s) for charts"""
 MAX_IDLE_WATCHERS = 20
-"""watchers whose pictures are kept for the next one who looks"""
+"""watchers without clients that are kept, with their charts"""
 JsonDict = dict[str, Any]
 RenderRegion = Callable[[str, JsonDict], str]
 
 
 @dataclass(frozen=True)
 class RenderedRegion:
-    """A piece of the page, ready to be sent."""
+    """A region of the page as an event to send."""
 
     version: int
-    sent: bytes
+    event: bytes
 
 
 class ExperimentWatcher:
-    """Looks at one experiment while somebody wants to know."""
+    """Watches one experiment while it has clients."""
 
     def __init__(self, root: Path, name: str, render_region: RenderRegion, render_worker: RenderWorker) -> None:
         self.reader = ExperimentReader(root, name)
@@ -48,68 +47,68 @@ class ExperimentWatcher:
         self.version = 0
         self.clients = 0
         self.created_ms = int(time.time() * 1000)
-        self.is_over = False
+        self.is_closed = False
         self._update_event = asyncio.Event()
         self._poll_task: asyncio.Task[None] | None = None
         self._render_task: asyncio.Task[None] | None = None
-        self._shown: dict[str, Any] = {}
+        self._rendered_inputs: dict[str, Any] = {}
         self._next_render_time: dict[str, float] = {}
         self.judged: JsonDict = {}
         self.curves: JsonDict = {}
 
     async def events(self, last_event_id: str = "") -> AsyncGenerator[bytes]:
-        """What one client is sent: every region now, then those that change, and a sign of life in between."""
+        """Yield every region, then those that change, with heartbeats in between."""
         self.clients += 1
         try:
             if self._poll_task is None:
                 self._poll_task = asyncio.create_task(self._poll())
             seen = self.version if last_event_id == f"{self.created_ms}.{self.version}" else 0
             yield b"retry: 2000\n\n"
-            while not self.is_over:
-                news, now = self._update_event, self.version
-                for region in [one for one in self.regions.values() if one.version > seen]:
-                    yield region.sent
-                seen = now
+            while not self.is_closed:
+                update, version = self._update_event, self.version
+                for region in [region for region in self.regions.values() if region.version > seen]:
+                    yield region.event
+                seen = version
                 try:
                     async with asyncio.timeout(HEARTBEAT_SECONDS):
-                        await news.wait()
+                        await update.wait()
                 except TimeoutError:
-                    yield b": still here\n\n"
+                    yield b": heartbeat\n\n"
                 if self._poll_task is not None and self._poll_task.done():
                     failed, self._poll_task = self._poll_task, None
                     failed.result()
         finally:
             self.clients -= 1
             if self.clients == 0:
-                self._rest()
+                self._cancel_tasks()
 
-    def _rest(self) -> None:
+    def _cancel_tasks(self) -> None:
         for task in (self._poll_task, self._render_task):
             if task is not None:
                 task.cancel()
         self._poll_task = self._render_task = None
 
     def end(self) -> None:
-        self.is_over = True
+        self.is_closed = True
         self._notify_clients()
 
     async def _poll(self) -> None:
         try:
             while True:
-                began = time.process_time()
+                start = time.process_time()
                 await self.update()
-                await asyncio.sleep(max(POLL_SECONDS, COOLDOWN_FACTOR * (time.process_time() - began)))
+                await asyncio.sleep(max(POLL_SECONDS, COOLDOWN_FACTOR * (time.process_time() - start)))
         finally:
-            self._notify_clients()  # so that a fault of ours is raised where it is seen, in the stream of each client
+            self._notify_clients()  # so that an exception is raised in the stream of each client
 
     async def update(self) -> ExperimentState:
-        """Read, and send what is new."""
-        live, audits, known = await asyncio.to_thread(self._read)
-        if known and known["verdicts"] != self.judged.get("verdicts"):
-            self.judged = known  # the words are there at once, the picture follows
-        told = asdict(replace(live, curves={}))
-        changed = self._update_region("status", {"live": live}, told)
-        changed |= self._update_region("trials", {"live": live}, told)
+        """Read the state and update the regions that changed."""
+        live, audits, judged = await asyncio.to_thread(self._read)
+        if judged and judged["verdicts"] != self.judged.get("verdicts"):
+            self.judged = judged  # the text is available at once, the chart follows
+        progress = asdict(replace(live, curves={}))
+        changed = self._update_region("status", {"live": live}, progress)
+        changed |= self._update_region("trials", {"live": live}, progress)
         changed |= self._update_region("audits", {"audits": audits}, audits)
         changed |= self._update_region("verdicts", {"judged": self.judged, "live": live}, (self.judged, live.state))
         changed |= self._update_region(
@@ -118,7 +117,7 @@ class ExperimentWatcher:
         if changed:
             self._notify_clients()
         if self._poll_task is not None and (self._render_task is None or self._render_task.done()):
-            self._render_task = asyncio.create_task(self._draw(live))
+            self._render_task = asyncio.create_task(self._render_slow_regions(live))
         return live
 
     def _read(self) -> tuple[ExperimentState, JsonDict, JsonDict]:
@@ -126,73 +125,77 @@ class ExperimentWatcher:
         return live, self.reader.audits(), self.reader.judged(live)
 
     def _update_region(self, region_name: str, variables: JsonDict, inputs: Any) -> bool:
-        """Render a region, unless all that it shows (`about`) is as it was."""
-        if region_name in self.regions and self._shown.get(region_name) == inputs:
+        """Render a region unless its inputs are unchanged, and return whether it changed."""
+        if region_name in self.regions and self._rendered_inputs.get(region_name) == inputs:
             return False
-        self._shown[region_name] = inputs
+        self._rendered_inputs[region_name] = inputs
         html = self.render(region_name, {"name": self.name, **variables})
-        sent = self.regions.get(region_name)
+        current = self.regions.get(region_name)
         data = json.dumps({"region": region_name, "html": html})
         version = self.version + 1
-        line = f"event: region\nid: {self.created_ms}.{version}\ndata: {data}\n\n".encode()
-        if sent is not None and sent.sent.partition(b"data:")[2] == line.partition(b"data:")[2]:
+        event = f"event: region\nid: {self.created_ms}.{version}\ndata: {data}\n\n".encode()
+        if current is not None and current.event.partition(b"data:")[2] == event.partition(b"data:")[2]:
             return False
         self.version = version
-        self.regions[region_name] = RenderedRegion(version, line)
+        self.regions[region_name] = RenderedRegion(version, event)
         return True
 
     def _notify_clients(self) -> None:
-        old, self._update_event = self._update_event, asyncio.Event()
-        old.set()
+        previous, self._update_event = self._update_event, asyncio.Event()
+        previous.set()
 
-    async def _draw(self, state: ExperimentState) -> None:
-        """Charts and verdicts by the helper, as often as they are worth their price; at the end always."""
-        await self._asked(
-            "verdicts", (state.finished, state.state, self.reader.has_current_findings(state)), self._judge, state
+    async def _render_slow_regions(self, state: ExperimentState) -> None:
+        """Have charts and interim verdicts rendered at a rate that bounds their cost, and always at the end."""
+        await self._render_if_due(
+            "verdicts",
+            (state.finished, state.state, self.reader.has_current_findings(state)),
+            self._render_verdicts,
+            state,
         )
         points = sum(len(p) for by in state.curves.values() for s in by.values() for p in s.values())
-        await self._asked("curves", (points, state.state), self._render_curves, state)
+        await self._render_if_due("curves", (points, state.state), self._render_curves, state)
 
-    async def _asked(
+    async def _render_if_due(
         self,
         region_name: str,
         inputs: Any,
         render: Callable[[ExperimentState], Awaitable[bool]],
         state: ExperimentState,
     ) -> None:
-        """Have it made, if it is due. What could not be made is tried again later, also when the training is over."""
-        key, failed = f"asked {region_name}", f"failed {region_name}"
-        may_wait = state.state in ("running", "starting") or self._shown.get(failed)
-        if self._shown.get(key) == inputs or (
+        """Render if due. Failed attempts are repeated later, even after the training has ended."""
+        key, failed = f"requested {region_name}", f"failed {region_name}"
+        may_wait = state.state in ("running", "starting") or self._rendered_inputs.get(failed)
+        if self._rendered_inputs.get(key) == inputs or (
             may_wait and time.monotonic() < self._next_render_time.get(region_name, 0)
         ):
             return
-        began = time.monotonic()
-        self._shown[failed] = not await render(state)
-        if not self._shown[failed]:
-            self._shown[key] = inputs
-        self._next_render_time[region_name] = time.monotonic() + COOLDOWN_FACTOR * min(time.monotonic() - began, 3)
+        start = time.monotonic()
+        self._rendered_inputs[failed] = not await render(state)
+        if not self._rendered_inputs[failed]:
+            self._rendered_inputs[key] = inputs
+        self._next_render_time[region_name] = time.monotonic() + COOLDOWN_FACTOR * min(time.monotonic() - start, 3)
 
-    async def _judge(self, state: ExperimentState) -> bool:
-        if not any(t.state == "finished" and t.variant == "baseline" for t in state.trials):
+    async def _render_verdicts(self, state: ExperimentState) -> bool:
+        if not any(trial.state == "finished" and trial.variant == "baseline" for trial in state.trials):
             return True
-        known, found = self.reader.judged(state), self.reader.findings()
-        asked: JsonDict = {"what": "judge", "folder": str(self.reader.folder)}
-        if known:
-            asked = {"what": "shown", "findings": {k: found.get(k) for k in ("verdicts", "metric", "experiment")}}
-        answer = await self.render_worker.ask(asked)
-        if answer.get("verdicts"):
-            self.judged = {"final": False, **known, **answer}
-        return bool(answer)
+        judged, findings = self.reader.judged(state), self.reader.findings()
+        request: JsonDict = {"action": "judge", "folder": str(self.reader.folder)}
+        if judged:
+            shown = {key: findings.get(key) for key in ("verdicts", "metric", "experiment")}
+            request = {"action": "show", "findings": shown}
+        response = await self.render_worker.ask(request)
+        if response.get("verdicts"):
+            self.judged = {"final": False, **judged, **response}
+        return bool(response)
 
     async def _render_curves(self, state: ExperimentState) -> bool:
         longest = max((len(p) for by in state.curves.values() for s in by.values() for p in s.values()), default=0)
-        if longest == 0 or (longest == 1 and state.state == "running"):  # a point is no curve yet
+        if longest == 0 or (longest == 1 and state.state == "running"):  # a single point is not a curve
             return True
-        found = {"metric": state.metric, "curves": downsample_curves(state.curves)}
-        answer = await self.render_worker.ask({"what": "curves", "findings": found})
-        self.curves = answer if answer.get("chart") else self.curves
-        return bool(answer)
+        findings = {"metric": state.metric, "curves": downsample_curves(state.curves)}
+        response = await self.render_worker.ask({"action": "curves", "findings": findings})
+        self.curves = response if response.get("chart") else self.curves
+        return bool(response)
 
 
 class WatcherRegistry:
@@ -203,8 +206,8 @@ class WatcherRegistry:
         self._by_name: dict[str, ExperimentWatcher] = {}
 
     def get_watcher(self, name: str) -> ExperimentWatcher:
-        """The one for this experiment; of those that nobody looks at any more, the oldest are forgotten."""
-        idle = [one for one, watcher in self._by_name.items() if watcher.clients == 0 and one != name]
+        """Return the watcher of an experiment. Of those without clients, the oldest are discarded."""
+        idle = [other for other, watcher in self._by_name.items() if watcher.clients == 0 and other != name]
         for other in idle[: max(0, len(idle) - MAX_IDLE_WATCHERS)]:
             del self._by_name[other]
         if name not in self._by_name:
@@ -212,6 +215,6 @@ class WatcherRegistry:
         return self._by_name[name]
 
     def end(self) -> None:
-        """Everybody who watches is let go."""
+        """Close all event streams."""
         for watcher in self._by_name.values():
             watcher.end()

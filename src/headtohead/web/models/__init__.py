@@ -1,1 +1,1 @@
-"""Models behind the web app, held by one child process."""
+"""Models of the web app, loaded in one child process."""

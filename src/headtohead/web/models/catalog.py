@@ -1,5 +1,6 @@
-"""Which models can be looked at and played with: the runs below RUNS, installed packages that carry weights, and what
-`--model` named. A model goes by a key; a key from outside is looked up piece by piece and never joined to a path.
+"""The models that the web app offers: saved runs, installed packages with weights, and those named by `--model`.
+
+Models are identified by keys. Keys from requests are looked up part by part and never joined to a path:
 
     run/EXPERIMENT/VARIANT/SEED        pretrained/NAME
 """
@@ -22,36 +23,35 @@ from headtohead.web.live.experiment_state import ExperimentReader
 
 INITIAL_CHECKPOINT, FINAL_CHECKPOINT = "before", "after"
 GENERATIVE_TASKS = tuple(name for name, spec in TASK_SPECS.items() if spec.target.is_causal)
-"""tasks whose models write text"""
+"""tasks whose models generate text"""
 MAX_LISTED_RUNS = 1000
-"""in one list"""
 WEIGHT_FILE_SUFFIXES = (".gguf", ".safetensors")
 
 
 @dataclass(frozen=True)
 class CatalogEntry:
-    """A model that can be asked for."""
+    """A model that pages can use."""
 
     key: str
     group: str
     label: str
     place: str
-    """for the model process alone: a folder, a file, a package or a name of the hub"""
+    """folder, file, package or hub name; only the model process uses it"""
     is_run: bool
     can_generate: bool
     checkpoints: tuple[tuple[str, str], ...] = ()
-    """of a run: when it can be looked at, from before its training to after it, and what that is called"""
+    """key and label of each checkpoint of a run, from before to after training"""
 
     @property
     def name(self) -> str:
-        """What it is called where others stand beside it."""
+        """Display name, unique across experiments."""
         return f"{self.group}: {self.label}" if self.is_run else self.label
 
-    def at(self, checkpoint: str) -> dict[str, Any]:
-        """As the model process is told of it."""
+    def to_load_request(self, checkpoint: str) -> dict[str, Any]:
+        """Return the load request for the model process."""
         if self.is_run and checkpoint not in dict(self.checkpoints):
             raise NameNotFoundError("this run has no such checkpoint")
-        called = (
+        label = (
             f"{self.name}, {dict(self.checkpoints)[checkpoint]}"
             if self.is_run and checkpoint != FINAL_CHECKPOINT
             else self.name
@@ -59,25 +59,25 @@ class CatalogEntry:
         return {
             "place": self.place,
             "run": self.is_run,
-            "at": checkpoint if self.is_run else FINAL_CHECKPOINT,
-            "label": called,
+            "checkpoint": checkpoint if self.is_run else FINAL_CHECKPOINT,
+            "label": label,
         }
 
 
 class ModelCatalog:
-    """All models, as they are on the disk right now."""
+    """All models, read from disk on every access."""
 
     def __init__(self, folders: ExperimentFolders, pretrained_models: Sequence[str] = ()) -> None:
         self.folders = folders
         self._pretrained_locations = {f"pretrained/{_derive_model_title(one)}": one for one in pretrained_models}
 
     def list_by_group(self, *, generative_only: bool = False) -> dict[str, list[CatalogEntry]]:
-        """group: models, for a list to choose from; only those that write, if so asked."""
-        found: dict[str, list[CatalogEntry]] = {}
-        for one in self._iterate_entries():
-            if one.can_generate or not generative_only:
-                found.setdefault(one.group, []).append(one)
-        return found
+        """Return models by group; with `generative_only`, only those that generate text."""
+        groups: dict[str, list[CatalogEntry]] = {}
+        for entry in self._iterate_entries():
+            if entry.can_generate or not generative_only:
+                groups.setdefault(entry.group, []).append(entry)
+        return groups
 
     def _iterate_entries(self) -> Iterator[CatalogEntry]:
         count = 0
@@ -86,24 +86,24 @@ class ModelCatalog:
                 if count >= MAX_LISTED_RUNS:
                     break
                 count += 1
-                yield self._run(name, folder, variant, seed)
+                yield self._build_run_entry(name, folder, variant, seed)
         yield from self._list_pretrained_entries().values()
 
     def find(self, key: str) -> CatalogEntry:
-        """The model that goes by this key."""
-        kind, _, rest = key.partition("/")
-        pieces = rest.split("/")
-        if kind == "run" and len(pieces) == 3:
-            folder = self.folders.find(pieces[0])
-            if (pieces[1], pieces[2]) in ((variant, str(seed)) for variant, seed in self._list_saved_runs(folder)):
-                return self._run(pieces[0], folder, pieces[1], int(pieces[2]))
-        elif (found := self._list_pretrained_entries().get(key)) is not None:
-            return found
-        raise NameNotFoundError("there is no model of that name")
+        """Return the model with this key."""
+        kind, *parts = key.split("/")
+        if kind == "run" and len(parts) == 3:
+            experiment_name, variant, seed = parts
+            folder = self.folders.find(experiment_name)
+            if (variant, seed) in ((name, str(number)) for name, number in self._list_saved_runs(folder)):
+                return self._build_run_entry(experiment_name, folder, variant, int(seed))
+        elif (entry := self._list_pretrained_entries().get(key)) is not None:
+            return entry
+        raise NameNotFoundError("no such model")
 
     def _list_saved_runs(self, folder: Path) -> list[tuple[str, int]]:
-        """(variant, seed) of every run that has a saved model."""
-        found = []
+        """Return variant and seed of every run with a saved model, baseline first."""
+        runs = []
         for variant in _list_subfolder_names(folder):
             for seed in _list_subfolder_names(folder / variant):
                 number = seed.removeprefix("seed-")
@@ -112,8 +112,8 @@ class ModelCatalog:
                     and re.fullmatch("0|[1-9][0-9]{0,5}", number)
                     and self._has_saved_model(folder / variant / seed)
                 ):
-                    found.append((variant, int(number)))
-        return sorted(found, key=lambda one: (one[0] != "baseline", one))
+                    runs.append((variant, int(number)))
+        return sorted(runs, key=lambda run: (run[0] != "baseline", run))
 
     def _has_saved_model(self, run_folder: Path) -> bool:
         root = self.folders.root
@@ -122,7 +122,7 @@ class ModelCatalog:
             for name in ("config.json", "model.safetensors")
         )
 
-    def _run(self, experiment_name: str, folder: Path, variant: str, seed: int) -> CatalogEntry:
+    def _build_run_entry(self, experiment_name: str, folder: Path, variant: str, seed: int) -> CatalogEntry:
         run = folder / variant / f"seed-{seed}"
         task = ExperimentReader(self.folders.root, experiment_name).about().get("task")
         key, label = f"run/{experiment_name}/{variant}/{seed}", f"{variant}, seed {seed}"
@@ -131,22 +131,23 @@ class ModelCatalog:
         )
 
     def _list_checkpoints(self, run_folder: Path) -> tuple[tuple[str, str], ...]:
-        between = []
+        checkpoints = []
         for name in sorted(_list_subfolder_names(run_folder)):
             step = re.fullmatch("checkpoint-([0-9]{1,12})", name)
             if step and is_inside(run_folder / name / "model.safetensors", self.folders.root):
-                between.append((name, f"at step {int(step[1]):,}"))
-        return ((INITIAL_CHECKPOINT, "before training"), *between, (FINAL_CHECKPOINT, "after training"))
+                checkpoints.append((name, f"at step {int(step[1]):,}"))
+        return ((INITIAL_CHECKPOINT, "before training"), *checkpoints, (FINAL_CHECKPOINT, "after training"))
 
     def _list_pretrained_entries(self) -> dict[str, CatalogEntry]:
-        given = {
+        named = {
             key: CatalogEntry(
                 key, "Pretrained", _derive_model_title(place), place, False, _is_language_model(Path(place))
             )
             for key, place in self._pretrained_locations.items()
         }
-        return given | {
-            f"pretrained/{one}": _build_package_entry(one, writes) for one, writes in find_weight_packages().items()
+        return named | {
+            f"pretrained/{name}": _build_package_entry(name, can_generate)
+            for name, can_generate in find_weight_packages().items()
         }
 
 
@@ -155,42 +156,42 @@ def _build_package_entry(name: str, can_generate: bool) -> CatalogEntry:
 
 
 def _derive_model_title(location: str) -> str:
-    """What a pretrained model is called: the last part of where it lies."""
+    """Return the last part of a location as title."""
     return location.rstrip("/").rpartition("/")[2] or location
 
 
 def _list_subfolder_names(folder: Path) -> list[str]:
-    """Names of the folders inside, links left out."""
+    """Return the names of subfolders, without hidden ones and links."""
     try:
         with os.scandir(folder) as entries:
-            return [e.name for e in entries if not e.name.startswith(".") and e.is_dir(follow_symlinks=False)]
+            folders = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+            return [folder.name for folder in folders if not folder.name.startswith(".")]
     except OSError:
         return []
 
 
 @lru_cache(maxsize=1)
 def find_weight_packages() -> dict[str, bool]:
-    """Installed packages that carry weights, and whether they write text. Their lists of files are looked at; nothing
-    of theirs is imported."""
-    found = {}
+    """Return installed packages with weight files, and whether they hold a language model. Nothing is imported."""
+    packages = {}
     for package in importlib.metadata.distributions():
         record = package.read_text("RECORD") or ""
-        if not any(f"{ending}," in record for ending in WEIGHT_FILE_SUFFIXES):
+        if not any(f"{suffix}," in record for suffix in WEIGHT_FILE_SUFFIXES):
             continue
         files = [line.partition(",")[0] for line in record.splitlines()]
         places = [Path(str(package.locate_file(file))) for file in files if file.endswith(WEIGHT_FILE_SUFFIXES)]
         if places and package.metadata["Name"]:
-            found[package.metadata["Name"]] = any(map(_is_language_model, places))
-    return dict(sorted(found.items()))
+            packages[package.metadata["Name"]] = any(map(_is_language_model, places))
+    return dict(sorted(packages.items()))
 
 
 def _is_language_model(location: Path) -> bool:
-    """Whether a folder or file of weights is a language model's, as far as can be told without opening it."""
+    """Return whether weights belong to a language model, judged without opening them."""
     config = (location if location.is_dir() else location.parent) / "config.json"
     if location.suffix == ".gguf" or not config.is_file():
         return location.suffix != ".safetensors"
     try:
-        kinds = json.loads(config.read_text(encoding="utf-8")).get("architectures") or []
+        architectures = json.loads(config.read_text(encoding="utf-8")).get("architectures") or []
     except (OSError, ValueError, AttributeError):
         return True
-    return any(str(kind).endswith(("CausalLM", "LMHeadModel")) for kind in kinds)
+    return any(str(name).endswith(("CausalLM", "LMHeadModel")) for name in architectures)

@@ -1,8 +1,7 @@
-"""The server's side of the model process: a child with torch that is started when it is needed and again when it has
-died, sent home when nothing was asked for a while, and told to stop as soon as nobody waits for its answer.
+"""The server's end of the model process.
 
-A few requests are worked on at once, in turns; the next ones wait in the order in which they came, and beyond a limit
-they are turned away.
+The process is started on demand, restarted if it dies, and exits when idle. A request is cancelled when its client
+disconnects. A few requests run concurrently, further ones are queued in order, and beyond a limit they are rejected.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ from headtohead.json_channel import SINGLE_THREAD_ENVIRONMENT, ChildExitedError,
 MAX_CONCURRENT_REQUESTS = 4
 MAX_QUEUED_REQUESTS = 12
 DISCONNECT_POLL_SECONDS = 0.3
-"""seconds between looks at whether a client is still there"""
-PROCESS_EXITED_MESSAGE = "the process that holds the models has ended; ask again"
+"""how often to check whether the client has disconnected"""
+PROCESS_EXITED_MESSAGE = "the model process has exited; try again"
 JsonDict = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class ProcessTimeouts:
-    """How long is waited for what, in seconds."""
+    """Time limits of the model process, in seconds."""
 
     idle: float = 600.0
-    """without a question: then the process is sent home"""
+    """without requests, after which the process exits"""
     step: float = 60.0
-    """of computing for one step, a token for instance"""
+    """CPU time of one step, such as a token"""
     request_cpu_seconds: float = 180.0
-    """of computing for one request"""
+    """CPU time of one request"""
     unresponsive_seconds: float = 300.0
-    """without a word while there is work: then the process is taken for dead"""
+    """without a response, after which the process is considered dead"""
 
 
 class ModelProcessClient(RequestChannel):
@@ -85,16 +84,16 @@ class ModelProcessClient(RequestChannel):
 
 
 async def await_unless_disconnected(request: Request, awaitable: Any) -> JsonDict:
-    """What is waited for, while the client waits too."""
+    """Await a result, but cancel it when the client disconnects."""
     task = asyncio.ensure_future(awaitable)
     try:
         while True:
             await asyncio.wait({task}, timeout=DISCONNECT_POLL_SECONDS)
             if task.done():
-                found: JsonDict = task.result()
-                return found
+                result: JsonDict = task.result()
+                return result
             if await request.is_disconnected():
-                raise HTTPException(499, "the client has gone")
+                raise HTTPException(499, "client disconnected")
     finally:
         task.cancel()
         with contextlib.suppress(BaseException):
@@ -102,5 +101,5 @@ async def await_unless_disconnected(request: Request, awaitable: Any) -> JsonDic
 
 
 def get_model_client(request: Request) -> ModelProcessClient:
-    found: ModelProcessClient = request.app.state.models
-    return found
+    client: ModelProcessClient = request.app.state.models
+    return client

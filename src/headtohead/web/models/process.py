@@ -1,10 +1,10 @@
-"""The model process takes requests as lines of JSON and answers with lines:
+"""The model process reads requests as JSON lines and writes responses as JSON lines:
 
-    python -m headtohead.web.models.process SECONDS_OF_A_STEP SECONDS_OF_A_REQUEST
+    python -m headtohead.web.models.process STEP_LIMIT_SECONDS REQUEST_LIMIT_SECONDS
 
-Requests take turns, an answer of each at a time (a token, say), so that a long one keeps nobody waiting. A
-line {"cancel": 3} ends request 3 at once, also in the middle of a step: a signal raises an exception between two
-operations. In the same way no step and no request computes longer than a limit, measured in time of the processor.
+Requests are scheduled round-robin, one response (such as a token) at a time. The line {"cancel": 3} cancels request 3
+immediately, even during a step, through a signal that raises an exception. Limits on the CPU time of steps and requests
+use the same mechanism.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from headtohead.errors import HeadToHeadError
 from headtohead.json_channel import ParentChannel
 
 NICENESS = 5
-"""trainings go first, but somebody is waiting"""
-COMPUTE_LIMIT_MESSAGE = "this takes too long; take a shorter text, fewer tokens, or a smaller model"
+"""below training, above the render worker"""
+COMPUTE_LIMIT_MESSAGE = "the computation exceeds the time limit; use a shorter text, fewer tokens or a smaller model"
 JsonDict = dict[str, Any]
 
 
 class RequestCancelledError(Exception):
-    """Nobody waits for this request any more."""
+    """The client no longer waits for this request."""
 
 
 class ComputeLimitError(Exception):
-    """A request that computes for too long. Not one of our errors: no other request's words may swallow it."""
+    """A request exceeded its CPU time. Not a HeadToHeadError, so that handlers do not catch it."""
 
 
 @dataclass
 class ActiveRequest:
-    """A request under way."""
+    """A request in progress."""
 
     number: int
     responses: Iterator[JsonDict]
@@ -49,7 +49,7 @@ class ActiveRequest:
 
 
 class RequestScheduler:
-    """Requests, one step of each in turn. No step and no request computes for longer than so many seconds."""
+    """Runs one step of each request in turn, with limits on the CPU time of steps and requests."""
 
     def __init__(
         self,
@@ -59,66 +59,68 @@ class RequestScheduler:
         step_limit_seconds: float,
         request_limit_seconds: float,
     ) -> None:
-        self.begin, self.say = handle_request, send_response
+        self.handle_request, self.send_response = handle_request, send_response
         self.step_limit_seconds, self.request_limit_seconds = step_limit_seconds, request_limit_seconds
         self.inbox: SimpleQueue[JsonDict] = SimpleQueue()
-        self.under_way: deque[ActiveRequest] = deque()
-        self.stopped: set[int] = set()
-        self.now: int | None = None
+        self.active_requests: deque[ActiveRequest] = deque()
+        self.cancelled_ids: set[int] = set()
+        self.current_id: int | None = None
 
     def run(self) -> None:
         while True:
-            while not self.under_way or not self.inbox.empty():
-                asked = self.inbox.get()
-                self.under_way.append(ActiveRequest(asked["request"], self.begin(asked)))
-            self._advance_request(self.under_way.popleft())
+            while not self.active_requests or not self.inbox.empty():
+                message = self.inbox.get()
+                self.active_requests.append(ActiveRequest(message["request"], self.handle_request(message)))
+            self._advance_request(self.active_requests.popleft())
 
     def stop(self, request_id: int) -> None:
-        """From the thread that listens."""
-        self.stopped.add(request_id)
-        if self.now == request_id:
+        """Cancel a request. Called from the listener thread."""
+        self.cancelled_ids.add(request_id)
+        if self.current_id == request_id:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     def on_cancel_signal(self, *_: object) -> None:
-        """A signal came: to the request that is worked on, if it is meant."""
-        if self.now is not None and self.now in self.stopped:
+        """Raise in the running request if it was cancelled."""
+        if self.current_id is not None and self.current_id in self.cancelled_ids:
             raise RequestCancelledError
 
     def on_cpu_timer(self, signal_number: int, frame: FrameType | None) -> None:
-        if self.now is not None:
+        if self.current_id is not None:
             raise ComputeLimitError
 
     def _advance_request(self, request: ActiveRequest) -> None:
         try:
-            answer = None if request.number in self.stopped else self._step(request)
+            response = None if request.number in self.cancelled_ids else self._step(request)
         except RequestCancelledError:
-            answer = None
-        except Exception as error:  # noqa: BLE001  # whatever it is, it must cost this one request only
-            self.say({"request": request.number, "event": "failed", "message": _format_error(error)})
+            response = None
+        except Exception as error:  # noqa: BLE001  # an error must affect only its own request
+            self.send_response({"request": request.number, "event": "failed", "message": _format_error(error)})
             return
-        if request.number in self.stopped:
-            self.stopped.discard(request.number)
+        if request.number in self.cancelled_ids:
+            self.cancelled_ids.discard(request.number)
             _close_responses(request.responses)
-        elif answer is None:
-            self.say({"request": request.number, "event": "done"})
+        elif response is None:
+            self.send_response({"request": request.number, "event": "done"})
         else:
-            self.say({**answer, "request": request.number})
-            self.under_way.append(request)
+            self.send_response({**response, "request": request.number})
+            self.active_requests.append(request)
 
     def _step(self, request: ActiveRequest) -> JsonDict | None:
-        began = time.process_time()
-        signal.setitimer(signal.ITIMER_PROF, self.step_limit_seconds, 1.0)  # again, should the first exception get lost
-        self.now = request.number
+        start = time.process_time()
+        signal.setitimer(
+            signal.ITIMER_PROF, self.step_limit_seconds, 1.0
+        )  # repeats in case the first exception is lost
+        self.current_id = request.number
         try:
-            answer = next(request.responses, None)
+            response = next(request.responses, None)
         finally:
-            self.now = None
+            self.current_id = None
             signal.setitimer(signal.ITIMER_PROF, 0)
-        request.cpu_seconds += time.process_time() - began
-        if answer is not None and request.cpu_seconds > self.request_limit_seconds:
+        request.cpu_seconds += time.process_time() - start
+        if response is not None and request.cpu_seconds > self.request_limit_seconds:
             _close_responses(request.responses)
             raise ComputeLimitError
-        return answer
+        return response
 
 
 def _format_error(error: Exception) -> str:
@@ -128,7 +130,7 @@ def _format_error(error: Exception) -> str:
 
 
 def _close_responses(responses: Iterator[JsonDict]) -> None:
-    """Let go of what a request holds."""
+    """Release the models that a request holds."""
     responses.close()  # type: ignore[attr-defined]
 
 

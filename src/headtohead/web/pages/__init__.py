@@ -1,1 +1,1 @@
-"""The pages, one file each with a `router`; and the same for programs, in api."""
+"""One module per page, each with a `router`, and the JSON API."""

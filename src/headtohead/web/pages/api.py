@@ -1,4 +1,4 @@
-"""The same for programs: JSON under /api, described by /api/openapi.json."""
+"""The JSON API under /api, described by /api/openapi.json."""
 
 from __future__ import annotations
 
@@ -20,74 +20,74 @@ router = APIRouter(
     prefix="/api",
     tags=["api"],
     responses={
-        code: {"description": words, "content": {"application/json": {"schema": {"type": "object"}}}}
-        for code, words in (
-            (400, "a request that cannot be read"),
-            (401, "without the token"),
-            (403, "asked for by another site"),
-            (404, "no such experiment"),
-            (408, "the body took too long"),
-            (409, "not now"),
-            (413, "too large"),
-            (414, "too long an address"),
-            (421, "another server's name"),
-            (422, "what is wrong, and where"),
-            (503, "too many requests at once"),
+        code: {"description": description, "content": {"application/json": {"schema": {"type": "object"}}}}
+        for code, description in (
+            (400, "malformed request"),
+            (401, "missing or wrong token"),
+            (403, "cross-site request"),
+            (404, "no such experiment or model"),
+            (408, "timeout while receiving the body"),
+            (409, "conflicts with the current state"),
+            (413, "body too large"),
+            (414, "URL too long"),
+            (421, "unknown host name"),
+            (422, "invalid request; the response names the fields"),
+            (503, "too many concurrent requests"),
         )
     },
 )
 AppContextDep = Annotated[AppContext, Depends(get_app_context)]
-ExperimentName = Annotated[str, Path(max_length=255, description="an experiment's name, as the list gives it")]
+ExperimentName = Annotated[str, Path(max_length=255, description="name of an experiment")]
 
 
 class ExperimentRequest(BaseModel):
-    """What is to be trained."""
+    """An experiment to train: a recipe and changes to it."""
 
     model_config = ConfigDict(extra="forbid")
-    recipe: str = Field(max_length=200, description="a recipe, or an experiment file of the server's folder")
+    recipe: str = Field(max_length=200, description="recipe, or experiment file in the server's folder")
     settings: dict[Annotated[str, Field(max_length=200)], Annotated[str, Field(max_length=1500)]] = Field(
-        default={}, max_length=100, description="setting: value as TOML, as in training.steps: 200"
+        default={}, max_length=100, description="values by setting, in TOML syntax: training.steps: 200"
     )
-    data: str | None = Field(default=None, max_length=500, description="another corpus")
+    data: str | None = Field(default=None, max_length=500, description="replaces the corpus")
     quick: bool = False
-    full: bool = Field(default=False, description="the file's [full] setting, where it has one")
+    full: bool = Field(default=False, description="use the file's [full] table")
 
-    def asked(self, name: str = "") -> TrainingRequest:
+    def to_training_request(self, name: str = "") -> TrainingRequest:
         settings = tuple(f"{key}={value}" for key, value in self.settings.items())
         return TrainingRequest(self.recipe, name, settings, self.data or None, self.quick, self.full)
 
 
 class NewExperimentRequest(ExperimentRequest):
-    """What is to be trained, and what it is to be called."""
+    """An experiment to train, and its name."""
 
     name: str = Field(max_length=64)
 
 
 class AddSeedsRequest(BaseModel):
-    """How many seeds more for each variant."""
+    """Number of additional seeds for each variant."""
 
     model_config = ConfigDict(extra="forbid")
-    add: int = Field(ge=1, le=experiments.MAX_ADDITIONAL_SEEDS)
+    num_seeds: int = Field(ge=1, le=experiments.MAX_ADDITIONAL_SEEDS)
 
 
 class ActionResult(BaseModel):
-    """What was done, and to which experiment."""
+    """The action taken on an experiment."""
 
     name: str
-    did: str
+    action: str
 
 
 @router.get("/experiments")
 def list_experiments(context: AppContextDep) -> list[dict[str, Any]]:
-    """Every experiment: question, state, verdicts."""
+    """Return question, state and verdicts of every experiment."""
     return experiments.list_experiment_summaries(context)
 
 
 @router.get("/experiments/{name}")
 def get_experiment(name: ExperimentName, context: AppContextDep) -> dict[str, Any]:
-    """The state of one: every trial, the curves so far, the verdicts if there are any."""
+    """Return the state of an experiment: trials, curves, verdicts and audits."""
     reader, live = experiments.read_experiment_state(context, name)
-    found: dict[str, Any] = _replace_non_finite(
+    state: dict[str, Any] = _replace_non_finite(
         {
             **asdict(live),
             "summary": live.summary,
@@ -96,21 +96,21 @@ def get_experiment(name: ExperimentName, context: AppContextDep) -> dict[str, An
             "audits": reader.audits(),
         }
     )
-    return found
+    return state
 
 
 def _replace_non_finite(value: Any) -> Any:
-    """Without the figures that JSON does not have."""
+    """Replace NaN and infinity, which JSON does not have, by null."""
     if isinstance(value, dict):
-        return {key: _replace_non_finite(one) for key, one in value.items()}
+        return {key: _replace_non_finite(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_replace_non_finite(one) for one in value]
+        return [_replace_non_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @router.get("/recipes")
 def list_recipes(context: AppContextDep) -> dict[str, dict[str, Any]]:
-    """What can be started."""
+    """Return the recipes and experiment files that can be started."""
     return forms.list_recipes(context.files)
 
 
@@ -118,35 +118,36 @@ def list_recipes(context: AppContextDep) -> dict[str, dict[str, Any]]:
 async def estimate_cost(
     body: ExperimentRequest, context: AppContextDep, estimator: start.EstimatorDep
 ) -> dict[str, Any]:
-    """What a training would cost; nothing is trained and nothing is kept."""
-    return await start.estimate_cost(context, estimator, body.asked())
+    """Return the estimated cost of an experiment, without keeping anything."""
+    return await start.estimate_cost(context, estimator, body.to_training_request())
 
 
 @router.post("/experiments", status_code=201)
 async def start_experiment(body: NewExperimentRequest, context: AppContextDep) -> ActionResult:
-    """Start one."""
+    """Start an experiment."""
     return ActionResult(
-        name=await run_in_threadpool(start.start_experiment, context, body.asked(body.name)), did="started"
+        name=await run_in_threadpool(start.start_experiment, context, body.to_training_request(body.name)),
+        action="started",
     )
 
 
 @router.post("/experiments/{name}/stop")
 def stop_experiment(name: ExperimentName, context: AppContextDep) -> ActionResult:
-    """Stop it; what was trained is kept."""
+    """Stop an experiment. Finished work is kept."""
     training_process.stop(context.folders.root, experiments.validate_experiment_name(context, name))
-    return ActionResult(name=name, did="asked to stop")
+    return ActionResult(name=name, action="stopping")
 
 
 @router.post("/experiments/{name}/resume")
 def resume_experiment(name: ExperimentName, context: AppContextDep) -> ActionResult:
-    """Go on with it."""
+    """Resume an experiment."""
     context.folders.find(name)
     training_process.resume(context.folders.root, name)
-    return ActionResult(name=name, did="resumed")
+    return ActionResult(name=name, action="resumed")
 
 
 @router.post("/experiments/{name}/seeds")
 def add_seeds(name: ExperimentName, body: AddSeedsRequest, context: AppContextDep) -> ActionResult:
-    """Train more seeds of every variant."""
-    seeds = experiments.train_additional_seeds(context, name, body.add)
-    return ActionResult(name=name, did=f"training until there are {seeds} seeds")
+    """Train additional seeds of every variant."""
+    seeds = experiments.train_additional_seeds(context, name, body.num_seeds)
+    return ActionResult(name=name, action=f"training up to {seeds} seeds")

@@ -1,4 +1,4 @@
-"""Attention: a model, a text, and the maps of all heads; two models beside each other; before and after training."""
+"""The attention page: maps of all heads on a text, of one model or two, at any checkpoint."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ api_router = APIRouter(prefix="/api", tags=["models"], responses=common.response
 
 
 def get_catalog(request: Request) -> ModelCatalog:
-    found: ModelCatalog = request.app.state.catalog
-    return found
+    catalog: ModelCatalog = request.app.state.catalog
+    return catalog
 
 
 def validate_unicode(text: str) -> str:
-    """Half a character cannot be read by any tokenizer."""
+    """Reject lone surrogates, which no tokenizer accepts."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("is no Unicode text") from None
+        raise ValueError("not valid Unicode") from None
     return text
 
 
 CatalogDep = Annotated[ModelCatalog, Depends(get_catalog)]
 ModelClientDep = Annotated[ModelProcessClient, Depends(get_model_client)]
 UnicodeText = Annotated[str, AfterValidator(validate_unicode)]
-ModelKey = Annotated[UnicodeText, Field(max_length=800, description="a model's key, as /api/models gives it")]
+ModelKey = Annotated[UnicodeText, Field(max_length=800, description="key of a model, from /api/models")]
 
 
 class AttentionRequest(BaseModel):
-    """What is to be looked at."""
+    """A model, a text, and optionally a second model to compare with."""
 
     model_config = ConfigDict(extra="forbid")
     model: ModelKey
-    against: ModelKey | None = Field(default=None, description="another model, to stand beside the first")
-    at: UnicodeText = Field(
-        default=FINAL_CHECKPOINT, max_length=64, description="of a run: before, after, or one of its checkpoints"
+    compare_to: ModelKey | None = Field(default=None, description="second model, shown beside the first")
+    checkpoint: UnicodeText = Field(
+        default=FINAL_CHECKPOINT, max_length=64, description="of a run: before, after, or the name of a checkpoint"
     )
     text: UnicodeText = Field(min_length=1, max_length=MAX_TEXT_LENGTH)
 
 
 @router.get("/attention")
 def show_attention_page(request: Request, catalog: CatalogDep, model: str = "", text: str = "") -> HTMLResponse:
-    answer = render_page(
+    response = render_page(
         request,
         "attention_form.html",
         groups=catalog.list_by_group(),
@@ -64,23 +64,23 @@ def show_attention_page(request: Request, catalog: CatalogDep, model: str = "", 
         text=text[:MAX_TEXT_LENGTH] or EXAMPLE_TEXT,
         longest=MAX_TEXT_LENGTH,
     )
-    # The maps are those of the report, whose figures (the width of padding, shades) stand in style attributes.
-    answer.headers["content-security-policy"] = f"{CONTENT_SECURITY_POLICY}; style-src-attr 'unsafe-inline'"
-    return answer
+    # The maps use style attributes for the width of padding and for shades.
+    response.headers["content-security-policy"] = f"{CONTENT_SECURITY_POLICY}; style-src-attr 'unsafe-inline'"
+    return response
 
 
 @api_router.get("/models")
 def list_models(catalog: CatalogDep) -> list[dict[str, Any]]:
-    """The models that can be looked at and played with."""
-    return [describe_model(one) for group in catalog.list_by_group().values() for one in group]
+    """Return all models."""
+    return [describe_model(entry) for group in catalog.list_by_group().values() for entry in group]
 
 
 def describe_model(entry: CatalogEntry) -> dict[str, Any]:
     return {
         "key": entry.key,
         "name": entry.name,
-        "writes": entry.can_generate,
-        "moments": [name for name, _ in entry.checkpoints],
+        "can_generate": entry.can_generate,
+        "checkpoints": [name for name, _ in entry.checkpoints],
     }
 
 
@@ -88,16 +88,17 @@ def describe_model(entry: CatalogEntry) -> dict[str, Any]:
 async def compute_attention(
     request: Request, body: AttentionRequest, catalog: CatalogDep, model_client: ModelClientDep
 ) -> dict[str, Any]:
-    """The attention of a model on a text: `found` as data, `html` as the page shows it."""
-    question = await run_in_threadpool(_build_model_request, catalog, body)
-    answer = await model_client.answer(request, question)
-    return {"html": answer["html"], "found": answer["found"]}
+    """Return the attention of a model on a text as data (`analysis`) and as `html`."""
+    message = await run_in_threadpool(_build_model_request, catalog, body)
+    response = await model_client.answer(request, message)
+    return {"html": response["html"], "analysis": response["analysis"]}
 
 
 def _build_model_request(catalog: ModelCatalog, body: AttentionRequest) -> dict[str, Any]:
-    """With two models, a moment that the second does not have is taken to be the end."""
-    named = [catalog.find(body.model).at(body.at)]
-    if body.against:
-        other = catalog.find(body.against)
-        named.append(other.at(body.at if body.at in dict(other.checkpoints) else FINAL_CHECKPOINT))
-    return {"what": "attention", "models": named, "text": body.text}
+    """Return the message for the model process. A second model without the checkpoint is used as trained."""
+    models = [catalog.find(body.model).to_load_request(body.checkpoint)]
+    if body.compare_to:
+        other = catalog.find(body.compare_to)
+        has_checkpoint = body.checkpoint in dict(other.checkpoints)
+        models.append(other.to_load_request(body.checkpoint if has_checkpoint else FINAL_CHECKPOINT))
+    return {"action": "attention", "models": models, "text": body.text}

@@ -1,4 +1,4 @@
-"""The list of experiments, the page of one, and the buttons on it."""
+"""The list of experiments, the page of an experiment, and its actions."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ MAX_FORM_FIELDS = 200
 
 
 def validate_experiment_name(context: AppContext, name: str) -> str:
-    """The name, if there is such an experiment or if a server was asked for one."""
+    """Return the name if such an experiment exists or was started by a server."""
     if name not in context.folders.experiments() and name not in training_process.list_started_names(
         context.folders.root
     ):
-        raise NameNotFoundError("there is no experiment of that name")
+        raise NameNotFoundError("no such experiment")
     return name
 
 
@@ -47,14 +47,14 @@ def read_experiment_state(context: AppContext, name: str) -> tuple[ExperimentRea
 
 
 def list_experiment_summaries(context: AppContext) -> list[dict[str, Any]]:
-    """Every experiment in one line, those that are at work first."""
+    """Return a summary of every experiment, active ones first."""
     names = dict.fromkeys([*context.folders.experiments(), *training_process.list_started_names(context.folders.root)])
     rows = []
     for name in names:
         reader = ExperimentReader(context.folders.root, name)
         live = reader.read(with_metrics=False)
-        found = reader.findings()
-        verdicts = read_distillation_verdicts(found) or found.get("verdicts", [])
+        findings = reader.findings()
+        verdicts = read_distillation_verdicts(findings) or findings.get("verdicts", [])
         rows.append(
             {
                 "name": name,
@@ -65,8 +65,7 @@ def list_experiment_summaries(context: AppContext) -> list[dict[str, Any]]:
                 "verdicts": [_summarize_verdict(row) for row in verdicts if isinstance(row, dict)],
             }
         )
-    order = ("running", "starting")
-    return sorted(rows, key=lambda row: (row["state"] not in order, row["name"]))
+    return sorted(rows, key=lambda row: (row["state"] not in ("running", "starting"), row["name"]))
 
 
 def _summarize_verdict(row: dict[str, Any]) -> dict[str, str]:
@@ -74,14 +73,14 @@ def _summarize_verdict(row: dict[str, Any]) -> dict[str, str]:
 
 
 def list_changed_settings(experiment: dict[str, Any]) -> list[dict[str, str]]:
-    """What each variant changes, beside the baseline's value."""
+    """Return what each variant changes, with the baseline's value."""
     variants = experiment.get("variants")
     rows = []
     for name, changes in variants.items() if isinstance(variants, dict) else ():
         for table, inner in changes.items() if isinstance(changes, dict) else ():
             for key, value in inner.items() if isinstance(inner, dict) else ():
-                before = experiment.get(table)
-                original = before.get(key) if isinstance(before, dict) else None
+                baseline = experiment.get(table)
+                original = baseline.get(key) if isinstance(baseline, dict) else None
                 rows.append(
                     {
                         "variant": str(name),
@@ -121,30 +120,28 @@ def show_experiment(request: Request, name: str, context: AppContextDep) -> HTML
 async def stream_experiment_events(
     name: str, context: AppContextDep, last_event_id: Annotated[str, Header()] = ""
 ) -> StreamingResponse:
-    """The regions of the page as they change, as server-sent events."""
+    """Stream the regions of the page as server-sent events when they change."""
     validate_experiment_name(context, name)
     return StreamingResponse(_stream_events(context, name, last_event_id), media_type="text/event-stream")
 
 
 async def _stream_events(context: AppContext, name: str, last_event_id: str) -> AsyncIterator[bytes]:
-    async with aclosing(context.watchers.get_watcher(name).events(last_event_id)) as sent:
-        async for event in sent:
+    async with aclosing(context.watchers.get_watcher(name).events(last_event_id)) as events:
+        async for event in events:
             yield event
 
 
 @router.get("/experiments/{name}/report")
 def serve_report(name: str, context: AppContextDep) -> Response:
-    """The report as it lies in the folder. Of scripts, only those that this package writes into reports may run, and
-    the page is shut off from the rest of the server: the file may have come from anywhere."""
+    """Serve the report. The file is untrusted: it is sandboxed, and only scripts written by this package may run."""
     path = find_readable_file(context.folders.find(name), "report.html")
     if path is None:
         raise HTTPException(404, "this experiment has no report yet")
-    ours = " ".join(
-        f"'sha256-{_compute_sha256_base64(TEMPLATES_FOLDER / file)}'" for file in ("report.js", "attention.js")
-    )
+    scripts = (TEMPLATES_FOLDER / name for name in ("report.js", "attention.js"))
+    script_hashes = " ".join(f"'sha256-{_compute_sha256_base64(script)}'" for script in scripts)
     policy = (
-        f"sandbox allow-scripts; default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {ours}; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        f"sandbox allow-scripts; default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+        f"script-src {script_hashes}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     return Response(
         path.read_bytes(), media_type="text/html; charset=utf-8", headers={"content-security-policy": policy}
@@ -156,15 +153,15 @@ def _compute_sha256_base64(path: Path) -> str:
 
 
 async def parse_form(request: Request) -> dict[str, str]:
-    """The fields of a form that was sent."""
+    """Return the fields of a submitted form."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in ("application/x-www-form-urlencoded", ""):
-        raise HTTPException(415, "a form is sent as application/x-www-form-urlencoded")
+        raise HTTPException(415, "forms must be sent as application/x-www-form-urlencoded")
     try:
         text = (await request.body()).decode()
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS))
     except (UnicodeDecodeError, ValueError):
-        raise HTTPException(400, "the form cannot be read") from None
+        raise HTTPException(400, "malformed form") from None
 
 
 def redirect_to_experiment(name: str) -> RedirectResponse:
@@ -188,18 +185,18 @@ def resume_experiment(name: str, context: AppContextDep) -> RedirectResponse:
 def add_seeds(
     name: str, context: AppContextDep, form_data: Annotated[dict[str, str], Depends(parse_form)]
 ) -> RedirectResponse:
-    given = form_data.get("add", "").strip()
-    if not given.isascii() or not given.isdigit():
-        raise RequestError("add: how many seeds, as a whole number")
-    train_additional_seeds(context, name, int(given))
+    num_seeds = form_data.get("num_seeds", "").strip()
+    if not num_seeds.isascii() or not num_seeds.isdigit():
+        raise RequestError("num_seeds: must be an integer")
+    train_additional_seeds(context, name, int(num_seeds))
     return redirect_to_experiment(name)
 
 
 def train_additional_seeds(context: AppContext, name: str, num_additional_seeds: int) -> int:
-    """Train so many more seeds of every variant; how many there will be."""
+    """Start training additional seeds of every variant and return the total number of seeds."""
     context.folders.find(name)
     if not 1 <= num_additional_seeds <= MAX_ADDITIONAL_SEEDS:
-        raise RequestError(f"add: from 1 to {MAX_ADDITIONAL_SEEDS}, not {num_additional_seeds}")
+        raise RequestError(f"num_seeds: must be between 1 and {MAX_ADDITIONAL_SEEDS}, got {num_additional_seeds}")
     _, live = read_experiment_state(context, name)
     seeds = 1 + max((trial.seed for trial in live.trials), default=-1) + num_additional_seeds
     training_process.resume(context.folders.root, name, seeds)

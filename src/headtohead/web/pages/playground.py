@@ -1,4 +1,4 @@
-"""The playground: models and strategies write side by side, token by token, with what there was to choose from."""
+"""The playground page: side-by-side generation with models and strategies, and next-token distributions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STRATEGY_OPTIONS: tuple[tuple[str, str | None, float, float, float, float], ...]
     ("beam", "beams", 4, 1, 8, 1),
     ("contrastive", "k", 4, 1, 16, 1),
 )
-"""name, its option, the value to begin with, the least, the most, and the step between"""
+"""strategy, its option, and the option's default, minimum, maximum and step"""
 DEFAULT_STRATEGIES = ("greedy", "top-p")
 
 router = APIRouter(include_in_schema=False)
@@ -50,26 +50,26 @@ class PromptRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     prompt: UnicodeText = Field(max_length=MAX_PROMPT_LENGTH)
-    chat: bool = Field(default=False, description="as a turn of a chat, for models that were trained for it")
+    chat: bool = Field(default=False, description="apply the chat template of the model")
 
 
 class GenerationRequest(PromptRequest):
-    """What is to be written: every model with every strategy."""
+    """Generate with every model and every strategy."""
 
     models: list[ModelKey] = Field(min_length=1, max_length=MAX_MODELS)
     strategies: list[Annotated[UnicodeText, Field(min_length=1, max_length=200)]] = Field(
-        min_length=1, max_length=MAX_STRATEGIES, description="as on the command line: top-p=0.9"
+        min_length=1, max_length=MAX_STRATEGIES, description="in command-line syntax: top-p=0.9"
     )
-    tokens: int = Field(default=40, ge=1, le=MAX_NEW_TOKENS)
+    max_new_tokens: int = Field(default=40, ge=1, le=MAX_NEW_TOKENS)
     seed: int = Field(default=0, ge=0, le=MAX_SEED)
 
 
 class NextTokenRequest(PromptRequest):
-    """A place in a text."""
+    """A position in a text: after the prompt and the tokens generated so far."""
 
     model: ModelKey
-    made: list[Annotated[int, Field(strict=True, ge=0, lt=2**31)]] = Field(
-        default=[], max_length=MAX_NEW_TOKENS, description="tokens that were written after the prompt"
+    generated_ids: list[Annotated[int, Field(strict=True, ge=0, lt=2**31)]] = Field(
+        default=[], max_length=MAX_NEW_TOKENS, description="tokens generated after the prompt"
     )
 
 
@@ -94,38 +94,37 @@ def show_playground_page(request: Request, catalog: CatalogDep, model: str = "")
 async def predict_next_token(
     request: Request, body: NextTokenRequest, catalog: CatalogDep, model_client: ModelClientDep
 ) -> dict[str, Any]:
-    """The likeliest tokens that may come next, with their logits, and all others as one heap: the logarithm of their
-    weight at each of `temperatures`."""
-    named = await run_in_threadpool(_get_generative_model, catalog, body.model)
-    question = {"what": "next", "model": named, "prompt": body.prompt, "chat": body.chat, "made": body.made}
-    answer = await model_client.answer(request, question)
-    return {key: value for key, value in answer.items() if key != "event"}
+    """Return the most likely next tokens with their logits, and for all others the log of their total weight at each of
+    `temperatures`."""
+    model = await run_in_threadpool(_get_generative_model, catalog, body.model)
+    message = {"action": "next", **body.model_dump(), "model": model}
+    response = await model_client.answer(request, message)
+    return {key: value for key, value in response.items() if key != "event"}
 
 
-@api_router.post("/write")
+@api_router.post("/generate")
 async def generate_texts(
     request: Request, body: GenerationRequest, catalog: CatalogDep, model_client: ModelClientDep
 ) -> StreamingResponse:
-    """Texts as they are written, a line of JSON for each token. Whoever goes away stops the writing."""
+    """Stream one JSON line per token. Disconnecting stops the generation."""
     if len(set(body.models)) < len(body.models):
-        raise RequestError("models: one is given twice")
-    named = [await run_in_threadpool(_get_generative_model, catalog, key) for key in body.models]
-    answers = model_client.ask({"what": "write", **body.model_dump(exclude={"models"}), "models": named})
+        raise RequestError("models: duplicate model")
+    models = [await run_in_threadpool(_get_generative_model, catalog, key) for key in body.models]
+    responses = model_client.ask({"action": "generate", **body.model_dump(), "models": models})
     try:
-        first = await await_unless_disconnected(
-            request, anext(answers)
-        )  # what is wrong is said before anything is sent
+        # Errors in the request are raised before the response starts.
+        first = await await_unless_disconnected(request, anext(responses))
     except BaseException:
-        await answers.aclose()
+        await responses.aclose()
         raise
-    return StreamingResponse(_stream_json_lines(first, answers), media_type="application/x-ndjson")
+    return StreamingResponse(_stream_json_lines(first, responses), media_type="application/x-ndjson")
 
 
 def _get_generative_model(catalog: ModelCatalog, key: str) -> dict[str, Any]:
-    found = catalog.find(key)
-    if not found.can_generate:
-        raise RequestError(f"{found.name}: writes no text; take a language model")
-    return found.at(FINAL_CHECKPOINT)
+    entry = catalog.find(key)
+    if not entry.can_generate:
+        raise RequestError(f"{entry.name} is not a language model")
+    return entry.to_load_request(FINAL_CHECKPOINT)
 
 
 async def _stream_json_lines(
@@ -134,12 +133,12 @@ async def _stream_json_lines(
     async with aclosing(responses):
         try:
             yield _encode_json_line(first_response)
-            async for answer in responses:
-                yield _encode_json_line(answer)
+            async for response in responses:
+                yield _encode_json_line(response)
             yield _encode_json_line({"event": "done"})
-        except (RequestError, HTTPException) as error:  # too late for a status
-            words = error.detail if isinstance(error, HTTPException) else str(error)
-            yield _encode_json_line({"event": "failed", "message": words})
+        except (RequestError, HTTPException) as error:  # the status line has been sent
+            message = error.detail if isinstance(error, HTTPException) else str(error)
+            yield _encode_json_line({"event": "failed", "message": message})
 
 
 def _encode_json_line(response: dict[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""Starting an experiment: a recipe is chosen, its settings are changed in a form, and its cost is shown first."""
+"""The pages that start an experiment: list of recipes, settings form and cost estimate."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ FormDataDep = Annotated[dict[str, str], Depends(parse_form)]
 
 
 def get_estimator(request: Request) -> CostEstimator:
-    found: CostEstimator = request.app.state.estimates
-    return found
+    estimator: CostEstimator = request.app.state.estimates
+    return estimator
 
 
 EstimatorDep = Annotated[CostEstimator, Depends(get_estimator)]
 
 
 def start_experiment(context: AppContext, request: TrainingRequest) -> str:
-    """Start it; its name."""
+    """Start an experiment and return its name."""
     training_process.validate_name(request.name)
     checked = forms.validate_training_request(request, context.files)
     training_process.start(context.folders.root, checked.name, checked.build_cli_arguments(context.files))
@@ -42,7 +42,7 @@ def start_experiment(context: AppContext, request: TrainingRequest) -> str:
 
 
 async def estimate_cost(context: AppContext, estimator: CostEstimator, request: TrainingRequest) -> dict[str, Any]:
-    """What it would cost: each variant, and all of it on this machine."""
+    """Return the estimated cost of each variant and of the whole experiment on this machine."""
     checked = await run_in_threadpool(forms.validate_training_request, request, context.files)
     plan = await estimator.estimate_cost(checked.build_cli_arguments(context.files))
     recipe = forms.resolve_recipe(checked.recipe, context.files)
@@ -51,7 +51,7 @@ async def estimate_cost(context: AppContext, estimator: CostEstimator, request: 
 
 
 def _count_workers() -> int:
-    """Trials at once, as `h2h run` chooses them."""
+    """Return the number of workers that `h2h run` would use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(cores, int(psutil.virtual_memory().available >> 30)))
 
@@ -72,25 +72,24 @@ async def show_form(request: Request, recipe: str, context: AppContextDep, estim
 async def submit_form(
     request: Request, recipe: str, context: AppContextDep, estimator: EstimatorDep, form_data: FormDataDep
 ) -> Response:
-    """Estimate or start, whichever button was pressed, or show the values of the other setting; with an error, the form
-    again with what was filled in."""
-    given = {**form_data, "recipe": recipe}
+    """Estimate, start, or show the values of the [full] table, depending on the button. Errors show the form again."""
+    fields = {**form_data, "recipe": recipe}
     if form_data.get("do") == "show":
-        return await _render_form(request, context, estimator, given)
+        return await _render_form(request, context, estimator, fields)
     try:
-        asked = forms.parse_training_request(given, context.files, estimator.schema())
+        training_request = forms.parse_training_request(fields, context.files, estimator.schema())
         if form_data.get("do") != "start":
-            found = await estimate_cost(context, estimator, asked)
-            return await _render_form(request, context, estimator, given, estimate=found)
-        return redirect_to_experiment(await run_in_threadpool(start_experiment, context, asked))
+            cost = await estimate_cost(context, estimator, training_request)
+            return await _render_form(request, context, estimator, fields, estimate=cost)
+        return redirect_to_experiment(await run_in_threadpool(start_experiment, context, training_request))
     except ConfigError as error:
-        return await _render_form(request, context, estimator, given, error.faults)
+        return await _render_form(request, context, estimator, fields, error.faults)
     except RequestError as error:
         return await _render_form(
             request,
             context,
             estimator,
-            given,
+            fields,
             forms.parse_error_output(str(error)) or [ValidationIssue("form", str(error))],
         )
 
@@ -125,7 +124,7 @@ async def _render_form(
 
 
 def _suggest_free_name(root: Path, recipe: str) -> str:
-    """The recipe's name, or the first of name-2, name-3, ... that is not taken."""
+    """Return the recipe's name, or the first free one of name-2, name-3, ..."""
     base = recipe.removesuffix(".toml")
     taken = {entry.name for entry in os.scandir(root)}
     return next(name for name in (base, *(f"{base}-{n}" for n in range(2, len(taken) + 3))) if name not in taken)

@@ -1,5 +1,4 @@
-// Keys and a query on a plane. The weights are computed here, as in headtohead.look.design; what a query should be is
-// asked of the server.
+// Keys and a query on a plane. Weights are computed here; the server solves for queries.
 "use strict";
 (() => {
   const root = document.getElementById("design");
@@ -8,10 +7,10 @@
   const MOST = Number(root.dataset.most);
   const REACH = Number(root.dataset.reach);
   const SIDE = 400, UNIT = 60;
-  const SHRINK = 4; // the query is drawn at a quarter of its length
+  const SHRINK = 4; // the query is drawn at 1/4 of its length
   const SNAP = 0.05, STEP = 0.1, FAR_STEP = 0.5;
   const LONGEST = 1000; // at the slider's end
-  const QUIET = 500; // milliseconds without a change before the weights are read aloud
+  const QUIET = 500; // milliseconds without a change before the weights are announced
   const svg = root.querySelector("svg");
   const list = byId("keys");
 
@@ -169,9 +168,9 @@
     const slider = byId("length");
     if (slider !== document.activeElement) slider.value = 100 * Math.log1p(size) / Math.log1p(LONGEST);
     slider.setAttribute("aria-valuetext", `length ${short(size)}`);
-    byId("length-said").textContent = short(size);
+    byId("length-value").textContent = short(size);
     for (const name of ["x", "y"]) fill(byId("query-row").querySelector(`.${name}`), query[name]);
-    byId("sharpness").textContent = `as if ${sharedBy(weights).toFixed(2)} of ${keys.length} keys shared equally`;
+    byId("sharpness").textContent = `effective number of keys: ${sharedBy(weights).toFixed(2)} of ${keys.length}`;
   }
 
   function drawOthers() {
@@ -242,13 +241,13 @@
     const follow = (event) => {
       if (!grip) return;
       const at = onPlane(event);
-      grip.moved ||= Math.hypot(at.x - grip.start.x, at.y - grip.start.y) > SNAP / 2; // a click moves nothing
+      grip.moved ||= Math.hypot(at.x - grip.start.x, at.y - grip.start.y) > SNAP / 2; // a click does not move the point
       if (grip.moved) move(within(snapped(at.x + grip.x)), within(snapped(at.y + grip.y)));
     };
-    // The style sheet's touch-action does not reach the inside of a drawing in every browser.
+    // Some browsers ignore touch-action inside SVG.
     mark.addEventListener("touchstart", (event) => event.preventDefault(), { passive: false });
     mark.addEventListener("pointermove", follow);
-    mark.addEventListener("pointerup", follow); // a finger's last move may come with its end
+    mark.addEventListener("pointerup", follow); // the last move may arrive with pointerup
     for (const end of ["pointerup", "pointercancel", "lostpointercapture"])
       mark.addEventListener(end, () => { grip = null; });
     mark.addEventListener("keydown", (event) => {
@@ -302,7 +301,7 @@
     input.addEventListener("input", () => {
       if (input.value.trim() !== "" && input.validity.valid) take(input.valueAsNumber);
     });
-    input.addEventListener("blur", draw); // what could not be taken gives way to what counts
+    input.addEventListener("blur", draw); // restore the last valid value
   }
 
   function removeKey(key) {
@@ -316,7 +315,7 @@
   }
 
   function freePlace() {
-    // As far from the others as a coarse grid allows.
+    // The point of a coarse grid that is farthest from all keys.
     let best = { x: 0, y: 0, gap: -1 };
     for (let x = -2; x <= 2; x += 0.5) for (let y = -2; y <= 2; y += 0.5) {
       const gap = Math.min(...keys.map((key) => Math.hypot(key.x - x, key.y - y)));
@@ -334,7 +333,7 @@
     draw();
   }
 
-  // ---- asking
+  // ---- requests
 
   async function ask(verb, more) {
     const mine = ++asked;
@@ -350,9 +349,9 @@
       found = await sent.json();
       if (!sent.ok) words = found.detail;
     } catch {
-      words = "The server did not answer. Is it still running?";
+      words = "No response from the server. Is it still running?";
     }
-    if (mine !== asked) return; // something else was asked meanwhile
+    if (mine !== asked) return; // superseded by another request
     root.removeAttribute("aria-busy");
     if (words) return fail(words);
     show({ ...found, stale: places !== JSON.stringify(keys.map((key) => [key.x, key.y])) });
@@ -419,7 +418,7 @@
   byId("average").addEventListener("click", () => {
     const indices = keys.flatMap((key, at) => (key.row.querySelector(".ticked").checked ? [at] : []));
     if (indices.length) ask("average", { indices });
-    else fail("Tick the keys that should share the weight, then ask again.");
+    else fail("Check the keys to average first.");
   });
   byId("identity").addEventListener("click", () => ask("identity", {}));
   byId("back").addEventListener("click", () => turnQuery(...answer.query));

@@ -1,16 +1,16 @@
-// Regions of the page are replaced as the server sends them.
+// Replace regions of the page as the server sends them.
 "use strict";
 (() => {
   const address = document.currentScript.dataset.events;
   const spoken = document.getElementById("spoken");
-  let said = "";
+  let lastSummary = "";
 
-  function speak(region) {
-    // Read aloud only when the state or the number of finished trials changes.
-    const words = region.querySelector(".summary")?.textContent.replace(/\s+/g, " ").trim() ?? "";
-    if (words && words !== said) {
-      if (said) spoken.textContent = words;
-      said = words;
+  function announce(region) {
+    // Announce only changes of the state or of the number of finished trials.
+    const summary = region.querySelector(".summary")?.textContent.replace(/\s+/g, " ").trim() ?? "";
+    if (summary && summary !== lastSummary) {
+      if (lastSummary) spoken.textContent = summary;
+      lastSummary = summary;
     }
   }
 
@@ -28,7 +28,7 @@
     region.querySelectorAll("details").forEach((one, i) => { if (opened[i] !== undefined) one.open = opened[i]; });
     region.querySelectorAll(".scroll").forEach((one, i) => { one.scrollLeft = scrolled[i] ?? 0; });
     if (focused >= 0) region.querySelectorAll(focusable)[focused]?.focus({ preventScroll: true });
-    if (name === "status") speak(region);
+    if (name === "status") announce(region);
   }
 
   const source = new EventSource(address);
@@ -37,7 +37,7 @@
     const before = document.querySelector(".summary")?.dataset.state;
     replace(sent.region, sent.html);
     const after = document.querySelector(".summary")?.dataset.state;
-    // What is not a region (the question, the report's link) is there only once the experiment has begun or ended.
+    // The question and the link to the report are not regions: reload when the experiment starts or ends.
     if (before === "starting" && after !== "starting") location.reload();
     if ((before === "running" || before === "starting") && after === "finished") location.reload();
   });

@@ -1,42 +1,42 @@
-// Texts appear as the server writes them; sliders redraw at once, from the logits that were sent.
+// Show texts as they are generated; sliders redraw from the logits without another request.
 "use strict";
 (() => {
   const form = document.getElementById("play");
   if (!form) return;
   const byId = (id) => document.getElementById(id);
-  const said = byId("said"), wrong = byId("wrong"), columns = byId("columns");
-  const stop = byId("stop"), write = form.querySelector('button[type="submit"]');
-  const SHOWN = 24; // bars of what may come next
-  let writing = null;
-  let asked = null; // what the texts on the page are answers to
+  const statusText = byId("status-text"), errorBox = byId("error"), columns = byId("columns");
+  const stop = byId("stop"), generateButton = form.querySelector('button[type="submit"]');
+  const SHOWN = 24; // bars of the next-token distribution
+  let generation = null;
+  let request = null; // of the texts on the page
   let texts = [];
 
-  function made(name, words, kind) {
-    const one = document.createElement(name);
-    if (words !== undefined) one.textContent = words;
-    if (kind) one.className = kind;
-    return one;
+  function createElement(name, text, className) {
+    const element = document.createElement(name);
+    if (text !== undefined) element.textContent = text;
+    if (className) element.className = className;
+    return element;
   }
 
   const visible = (token) => token.replace(/ /g, "␣").replace(/\n/g, "⏎").replace(/\t/g, "⇥") || "∅";
   const percent = (share) => (share >= 0.9995 ? "100" : share >= 0.0995 ? (100 * share).toFixed(1) : (100 * share).toPrecision(2)) + " %";
 
-  function complain(error) {
+  function showError(error) {
     if (error.name === "AbortError") return;
-    wrong.textContent = error.message;
-    wrong.hidden = false;
+    errorBox.textContent = error.message;
+    errorBox.hidden = false;
   }
 
-  async function post(path, question, signal) {
+  async function post(path, body, signal) {
     const response = await fetch(path, {
-      method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(question), signal,
+      method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal,
     });
     if (response.ok) return response;
-    const answer = await response.json().catch(() => ({}));
-    throw new Error(answer.detail || `the server answers with ${response.status}`);
+    const result = await response.json().catch(() => ({}));
+    throw new Error(result.detail || `server error ${response.status}`);
   }
 
-  // ---- what the form asks for
+  // ---- the form
 
   const models = () => [...new Set([...form.querySelectorAll('select[name="model"]')].map((one) => one.value).filter(Boolean))];
 
@@ -49,10 +49,10 @@
     return others ? [...found, others] : found;
   }
 
-  function question() {
+  function readForm() {
     return {
       models: models(), strategies: strategies(), prompt: byId("prompt").value, chat: byId("chat").checked,
-      tokens: Number(byId("tokens").value), seed: Number(byId("seed").value),
+      max_new_tokens: Number(byId("tokens").value), seed: Number(byId("seed").value),
     };
   }
 
@@ -63,16 +63,16 @@
       this.about = about;
       this.model = model;
       this.steps = [];
-      this.root = made("article", undefined, "column");
-      this.root.append(made("h3", about.strategy));
-      if (several) this.root.append(made("p", about.model, "whose"));
-      this.text = made("p", undefined, "written");
+      this.root = createElement("article", undefined, "column");
+      this.root.append(createElement("h3", about.strategy));
+      if (several) this.root.append(createElement("p", about.model, "whose"));
+      this.text = createElement("p", undefined, "written");
       this.text.setAttribute("role", "group");
       this.text.setAttribute("aria-label", `Text of ${about.model}, ${about.strategy}`);
-      this.text.append(made("span", asked.prompt, "prompt"));
-      this.state = made("p", "writing…", "notes");
+      this.text.append(createElement("span", request.prompt, "prompt"));
+      this.state = createElement("p", "generating…", "notes");
       this.root.append(this.text, this.state);
-      if (about.note) this.root.append(made("p", about.note, "notes"));
+      if (about.note) this.root.append(createElement("p", about.note, "notes"));
       this.text.addEventListener("pointerover", (event) => this.point(event));
       this.text.addEventListener("focusin", (event) => this.point(event));
       this.text.addEventListener("click", (event) => this.open(event));
@@ -82,17 +82,17 @@
     take(step) {
       const at = this.steps.push(step) - 1;
       const isStop = step.ended === "token";
-      const one = made("span", isStop ? "■" : step.text, `piece${isStop ? " end" : ""}${step.text || isStop ? "" : " half"}`);
+      const one = createElement("span", isStop ? "■" : step.text, `piece${isStop ? " end" : ""}${step.text || isStop ? "" : " half"}`);
       one.dataset.at = at;
       one.tabIndex = at === 0 ? 0 : -1;
       one.setAttribute("role", "button");
       one.setAttribute("aria-label", `${step.token}, ${percent(step.probability)}`);
-      // Of one in ten thousand, and less, the shade is at its strongest.
+      // The shade saturates at a probability of one in ten thousand.
       one.style.setProperty("--rare", Math.min(1, -Math.log10(Math.max(step.probability, 1e-9)) / 4).toFixed(3));
       this.text.append(one);
-      const ends = { token: "ended by itself", string: "ended", length: "ended at the longest length" };
-      const words = step.ended ? ends[step.ended] : "writing…";
-      this.state.textContent = `${this.steps.length} tokens, ${words}${step.slid ? "; its beginning is forgotten: the text is longer than the context" : ""}`;
+      const ends = { token: "ended", string: "stopped at a stop string", length: "reached the maximum length" };
+      const words = step.ended ? ends[step.ended] : "generating…";
+      this.state.textContent = `${this.steps.length} tokens, ${words}${step.has_overflowed ? "; longer than the context, so its beginning was dropped" : ""}`;
     }
 
     fail(message) {
@@ -114,7 +114,7 @@
 
     open(event) {
       const one = this.word(event);
-      if (one) askNext(this.model, this.steps.slice(0, Number(one.dataset.at)).map((step) => step.id), asked);
+      if (one) askNext(this.model, this.steps.slice(0, Number(one.dataset.at)).map((step) => step.id), request);
     }
 
     onKey(event) {
@@ -139,32 +139,32 @@
   // ---- bars
 
   function bar(name, share, most, figures, kinds = "") {
-    const row = made("div", undefined, `bar ${kinds}`);
-    row.append(made("span", name, "name"));
-    const track = made("span", undefined, "track");
-    const fill = made("span", undefined, "fill");
+    const row = createElement("div", undefined, `bar ${kinds}`);
+    row.append(createElement("span", name, "name"));
+    const track = createElement("span", undefined, "track");
+    const fill = createElement("span", undefined, "fill");
     fill.style.width = `${(100 * share) / (most || 1)}%`;
     track.append(fill);
-    row.append(track, made("span", figures, "figures"));
+    row.append(track, createElement("span", figures, "figures"));
     return row;
   }
 
   function showDetail(writing, at) {
     const step = writing.steps[at];
     byId("detail").hidden = false;
-    const kept = step.kept === null ? "" : ` ${writing.about.strategy} kept ${step.kept.toLocaleString("en")} token${step.kept === 1 ? "" : "s"} that hold ${percent(step.mass)}${step.kept > 1 ? `; of these it has ${percent(step.after)}` : ""}.`;
+    const kept = step.kept === null ? "" : ` ${writing.about.strategy} kept ${step.kept.toLocaleString("en")} token${step.kept === 1 ? "" : "s"} with total probability ${percent(step.mass)}${step.kept > 1 ? `; renormalized, this one has ${percent(step.after)}` : ""}.`;
     byId("detail-words").textContent =
-      `Token ${at + 1} of ${writing.about.strategy}: “${visible(step.token)}”, number ${step.rank.toLocaleString("en")} in the model’s order, with a share of ${percent(step.probability)}.${kept}`;
+      `Token ${at + 1} of ${writing.about.strategy}: “${visible(step.token)}”, rank ${step.rank.toLocaleString("en")}, probability ${percent(step.probability)}.${kept}`;
     const most = Math.max(...step.top.filter((one) => one.token !== null).map((one) => one.probability));
     byId("detail-bars").replaceChildren(...step.top.map((one) => {
-      const name = one.token === null ? `${one.count.toLocaleString("en")} ${one.kept ? "others" : "not kept"}` : visible(one.token);
+      const name = one.token === null ? `${one.count.toLocaleString("en")} ${one.kept ? "others" : "dropped"}` : visible(one.token);
       const after = one.after === null || !one.kept || Math.abs(one.after - one.probability) < 5e-4 ? "" : ` → ${percent(one.after)}`;
       const kinds = [one.kept ? "" : "out", one.drawn ? "drawn" : "", one.token === null ? "heap" : ""].join(" ");
       return bar(name, Math.min(one.probability, most), most, percent(one.probability) + after, kinds);
     }));
   }
 
-  // ---- what may come next: temperature, then k, then p, as a strategy of these steps would
+  // ---- next-token distribution: temperature, then top-k, then top-p
 
   let spread = null;
 
@@ -175,12 +175,12 @@
     const total = weights.reduce((sum, one) => sum + one, rest);
     const shares = weights.map((one) => one / total);
     const others = found.vocabulary - weights.length;
-    const cut = k < weights.length ? found.logits[k - 1] : -Infinity; // tokens that are alike stay or go together
+    const cut = k < weights.length ? found.logits[k - 1] : -Infinity; // tied tokens are kept or dropped together
     let kept = found.logits.map((logit) => logit >= cut);
     let keepsOthers = others > 0 && k > weights.length;
     const held = shares.reduce((sum, one, at) => sum + (kept[at] ? one : 0), keepsOthers ? rest / total : 0);
     if (p < 1) {
-      let likelier = 0, group = 0; // of all that are likelier than this one
+      let likelier = 0, group = 0; // cumulative probability of more likely tokens
       kept = kept.map((is, at) => {
         if (at && found.logits[at] < found.logits[at - 1]) { likelier += group; group = 0; }
         group += is ? shares[at] / held : 0;
@@ -205,7 +205,7 @@
     const whole = found.count === spread.vocabulary || (found.keepsOthers && found.p === 1);
     const words = whole
       ? `All ${spread.vocabulary.toLocaleString("en")} tokens are kept.`
-      : `${found.count.toLocaleString("en")}${found.keepsOthers ? " and some more" : ""} of ${spread.vocabulary.toLocaleString("en")} tokens are kept; these hold ${percent(found.mass)}.`;
+      : `${found.count.toLocaleString("en")}${found.keepsOthers ? " or more" : ""} of ${spread.vocabulary.toLocaleString("en")} tokens are kept, with total probability ${percent(found.mass)}.`;
     byId("kept").textContent = words;
     byId("kept").dataset.count = found.count;
     const scale = whole ? 1 : found.mass;
@@ -218,7 +218,7 @@
       const withOthers = found.others > 0 && found.keepsOthers === is;
       const share = hidden.reduce((sum, one) => sum + one, withOthers ? found.rest : 0);
       const count = hidden.length + (withOthers ? found.others : 0);
-      const name = `${count.toLocaleString("en")} ${is ? "others" : "not kept"}`;
+      const name = `${count.toLocaleString("en")} ${is ? "others" : "dropped"}`;
       const after = is && scale < 0.9995 && !found.keepsOthers ? ` → ${percent(share / scale)}` : "";
       if (count) bars.push(bar(name, Math.min(share, found.shares[0]), found.shares[0], percent(share) + after, `heap ${is ? "" : "out"}`));
     }
@@ -226,10 +226,10 @@
   }
 
   async function askNext(model, ids, from) {
-    wrong.hidden = true;
-    said.textContent = "Reading…";
+    errorBox.hidden = true;
+    statusText.textContent = "Computing…";
     try {
-      const response = await post("/api/playground/next", { model, made: ids, prompt: from.prompt, chat: from.chat });
+      const response = await post("/api/playground/next", { model, generated_ids: ids, prompt: from.prompt, chat: from.chat });
       spread = await response.json();
       byId("next-before").textContent = `…${spread.before.slice(-160)}`;
       byId("next").hidden = false;
@@ -238,14 +238,14 @@
       k.max = spread.tokens.length + 1;
       if (wasAll) k.value = k.max;
       redraw();
-      said.textContent = "";
+      statusText.textContent = "";
     } catch (error) {
-      said.textContent = "";
-      complain(error);
+      statusText.textContent = "";
+      showError(error);
     }
   }
 
-  // ---- writing
+  // ---- generation
 
   async function* lines(response) {
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -259,48 +259,48 @@
     }
   }
 
-  const takes = {
-    begin(event) {
+  const handlers = {
+    start(event) {
       const several = new Set(event.columns.map((one) => one.model)).size > 1;
-      const each = event.columns.length / asked.models.length;
-      texts = event.columns.map((about, at) => new Writing(about, asked.models[Math.floor(at / each)], several));
+      const each = event.columns.length / request.models.length;
+      texts = event.columns.map((about, at) => new Writing(about, request.models[Math.floor(at / each)], several));
       columns.replaceChildren(...texts.map((one) => one.root));
       byId("texts").hidden = false;
-      said.textContent = "Writing…";
+      statusText.textContent = "Generating…";
     },
     token: (event) => texts[event.column].take(event),
-    wrong: (event) => texts[event.column].fail(event.message),
+    error: (event) => texts[event.column].fail(event.message),
     failed(event) { throw new Error(event.message); },
-    done() { said.textContent = `${texts.length === 1 ? "The text is" : `All ${texts.length} texts are`} written.`; },
+    done() { statusText.textContent = "Finished."; },
   };
 
   async function start() {
-    writing?.abort();
-    const mine = (writing = new AbortController());
-    asked = question();
-    wrong.hidden = true;
-    said.textContent = "Opening…";
+    generation?.abort();
+    const controller = (generation = new AbortController());
+    request = readForm();
+    errorBox.hidden = true;
+    statusText.textContent = "Loading the model…";
     stop.hidden = false;
-    write.disabled = true;
+    generateButton.disabled = true;
     try {
-      if (!asked.strategies.length) throw new Error("choose a strategy");
-      const response = await post("/api/playground/write", asked, mine.signal);
-      for await (const event of lines(response)) takes[event.event]?.(event);
+      if (!request.strategies.length) throw new Error("choose at least one strategy");
+      const response = await post("/api/playground/generate", request, controller.signal);
+      for await (const event of lines(response)) handlers[event.event]?.(event);
     } catch (error) {
-      said.textContent = error.name === "AbortError" ? "Stopped." : "";
-      for (const one of texts) if (one.state.textContent.endsWith("writing…")) one.state.textContent = "stopped";
-      complain(error);
+      statusText.textContent = error.name === "AbortError" ? "Stopped." : "";
+      for (const one of texts) if (one.state.textContent.endsWith("generating…")) one.state.textContent = "stopped";
+      showError(error);
     } finally {
-      if (mine === writing) {
+      if (controller === generation) {
         stop.hidden = true;
-        write.disabled = false;
+        generateButton.disabled = false;
       }
     }
   }
 
   form.addEventListener("submit", (event) => { event.preventDefault(); start(); });
-  stop.addEventListener("click", () => writing?.abort());
-  byId("ask-next").addEventListener("click", () => askNext(models()[0], [], question()));
+  stop.addEventListener("click", () => generation?.abort());
+  byId("ask-next").addEventListener("click", () => askNext(models()[0], [], readForm()));
   for (const id of ["temperature", "k", "p"]) byId(id).addEventListener("input", redraw);
-  addEventListener("pagehide", () => writing?.abort());
+  addEventListener("pagehide", () => generation?.abort());
 })();
