@@ -290,13 +290,18 @@ def test_a_look_at_a_large_experiment_costs_little(tmp_path: Path) -> None:
     assert (used.user + used.system - began.user - began.system) / 5 < 0.1
 
 
-PAIR = {"measure": "rouge-1", "who": "taught", "against": "baseline", "outcome": "hurt", "effect": -0.1854}
+PAIR = {"measure": "rouge-1", "system": "taught", "against": "baseline", "outcome": "hurt", "effect": -0.1854}
 PAIR |= {"interval": [-0.2573, -0.1134], "seeds": 3, "examples": 199}
+PAIR |= {"min_detectable_effect": 0.1, "adjusted_confidence": 0.95}
+PAIR |= {"bootstrap": {"value": -0.1854, "interval": [-0.26, -0.11], "positive_share": 0.0, "num_documents": 199}}
+EMPTY_SECTIONS: dict[str, object] = {"scores": {}, "costs": {}, "num_truncated": {}}
+EMPTY_SECTIONS |= {"examples": [], "published": [], "claims": []}
+CONTEST = {"signature": "rouge", "num_documents": 199, "pairs": [PAIR], **EMPTY_SECTIONS}
 
 
 def test_summaries_are_judged_by_rouge_before_perplexity(client: TestClient, runs: Path) -> None:
     found = read_json(runs / "done" / "findings.json")
-    write_json(runs / "done" / "findings.json", {**found, "distilled": {"pairs": [PAIR]}})
+    write_json(runs / "done" / "findings.json", {**found, "summarization": CONTEST})
     shown = unescape(client.get("/experiments/done").text)
     assert shown.index("ROUGE-1 0.1854 lower") < shown.index("By perplexity") < shown.index("alibi helped: perplexity")
     assert "taught against baseline: hurt" in client.get("/").text
@@ -315,6 +320,6 @@ def test_summaries_are_judged_by_rouge_before_perplexity(client: TestClient, run
 )
 def test_a_strange_contest_is_passed_over(client: TestClient, runs: Path, strange: object) -> None:
     found = read_json(runs / "done" / "findings.json")
-    write_json(runs / "done" / "findings.json", {**found, "distilled": strange})
+    write_json(runs / "done" / "findings.json", {**found, "summarization": strange})
     assert "alibi helped: perplexity" in client.get("/experiments/done").text
     assert "alibi: helped" in client.get("/").text

@@ -327,8 +327,8 @@ def _extract_trial_plan(experiment: Mapping[str, Any]) -> tuple[list[str], int, 
 def read_distillation_verdicts(findings: JsonDict) -> list[JsonDict]:
     """Return the verdicts by ROUGE of a distillation, or none if the findings are malformed."""
     try:
-        verdicts = tables.build_headline_verdicts(Findings.model_validate(findings))
-        return [asdict(verdict) for verdict in verdicts]
+        summarization = Findings.model_validate({"summarization": findings.get("summarization")})
+        return [asdict(verdict) for verdict in tables.build_headline_verdicts(summarization)]
     except INCONSISTENT_DATA_ERRORS:
         return []
 
