@@ -1,4 +1,4 @@
-"""The exam catches what it is there to catch: each broken part below fails the check that it should, and says why."""
+"""The conformance suite catches broken parts: each part below fails the check that it should, with the reason."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -62,7 +62,8 @@ def test_row_that_differs_in_case_punctuation_or_spaces_is_not_unseen(near: str)
     found = audited(texts)["lines of test in train"]
     assert found.passed is False
     assert found.observation.startswith(
-        "1 of 3 lines of test stand word for word in train (33.3%), 1 more nearly; 1 are unseen"
+        "1 of 3 lines of test occur verbatim in train (33.3%), "
+        "1 more up to case, punctuation and whitespace; 1 are unseen"
     )
 
 
@@ -81,12 +82,12 @@ def test_marks_that_are_part_of_letters_are_kept() -> None:
 def test_clean_split_passes() -> None:
     found = audited(corpus(("Nothing of this kind",)))["lines of test in train"]
     assert found.passed is True
-    assert found.observation == "none of 1 lines stands in train"
+    assert found.observation == "none of 1 lines occurs in train"
 
 
 def test_meaning_grows_with_the_share() -> None:
     many = audited(corpus(TRAIN))["lines of test in train"]
-    assert "mostly measure memory" in many.interpretation
+    assert "mostly measure memorization" in many.interpretation
     few = audited(corpus((*(f"new line {i}" for i in range(99)), "The cat sat.")))["lines of test in train"]
     assert "Too few" in few.interpretation
 
@@ -119,13 +120,16 @@ def test_labels_that_contradict_within_train_are_counted() -> None:
     train = (*TRAIN, "the CAT sat")
     found = audited(corpus(("x y",), train=train, labels=((0, 1, 0, 1, 1), (0,))))["conflicting labels"]
     assert found.passed is False
-    assert found.observation == "1 text of train with more than one label (such as 'The cat sat.': no, yes)"
+    assert found.observation == "1 text of train with more than one label (for example 'The cat sat.': no, yes)"
 
 
 def test_labels_that_contradict_between_train_and_test_are_counted() -> None:
     found = audited(corpus(("a dog ran", "x y"), labels=((0, 1, 0, 1), (0, 0))))["conflicting labels"]
     assert found.passed is False
-    assert "1 text of test with a label that train does not give it (such as 'a dog ran': no, yes)" in found.observation
+    assert (
+        "1 text of test with a label that it does not have in train (for example 'a dog ran': no, yes)"
+        in found.observation
+    )
 
 
 def test_vocabulary_of_train_alone_passes() -> None:
@@ -138,13 +142,13 @@ def test_vocabulary_from_a_file_that_holds_test_rows_is_measured() -> None:
     assert found.passed is False
     assert found.failure_reason == "vocabulary from held-out text"
     assert "16.7% of 6 tokens are known only through text outside train" in found.observation
-    assert "which holds 1 of its 2 lines (16.7% stand there in held-out lines alone)" in found.observation
+    assert "which contains 1 of its 2 lines (16.7% occur there in held-out lines only)" in found.observation
 
 
 def test_words_that_other_training_text_holds_too_are_no_leak() -> None:
     found = audited(corpus(("The zebra sat",), more=("The zebra sat", "Every zebra runs")))["vocabulary"]
     assert found.passed is True
-    assert "(0.0% stand there in held-out lines alone)" in found.observation
+    assert "(0.0% occur there in held-out lines only)" in found.observation
 
 
 def test_vocabulary_made_from_test_itself_is_caught() -> None:
@@ -153,7 +157,7 @@ def test_vocabulary_made_from_test_itself_is_caught() -> None:
     brought = train_tokenizer(DataConfig(), corpus(("x",), more=("zebra",)))
     found = {f.name: f for f in audit_data(texts, brought)}["vocabulary"]
     assert found.passed is False
-    assert "1 of them stand in no training text at all" in found.observation
+    assert "1 of them occur in no training text" in found.observation
 
 
 def test_word_inside_a_longer_word_does_not_count() -> None:
@@ -215,9 +219,10 @@ def test_speeches_hold_551_of_750_test_rows_in_train(shared: Shared, unchecked: 
     rows = found["rows of test in train"]
     assert rows.passed is False
     assert rows.observation == (
-        "551 of 750 rows of test stand word for word in train (73.5%), 0 more nearly; 199 are unseen"
+        "551 of 750 rows of test occur verbatim in train (73.5%), "
+        "0 more up to case, punctuation and whitespace; 199 are unseen"
     )
-    assert "mostly measure memory" in rows.interpretation
+    assert "mostly measure memorization" in rows.interpretation
     unseen = compute_unseen_mask(texts, "test")
     assert unseen.sum() == 199
     labels = np.array(texts.splits["test"].labels)
@@ -240,4 +245,4 @@ def test_speeches_know_held_out_words_through_the_other_training_file(shared: Sh
     shares = [float(share) for share in re.findall(r"([\d.]+)% of [\d,]+ tokens", vocabulary.observation)]
     assert len(shares) == 3
     assert all(5.3 < share < 7.4 for share in shares)
-    assert "which holds 151 of its 250 lines" in vocabulary.observation
+    assert "which contains 151 of its 250 lines" in vocabulary.observation

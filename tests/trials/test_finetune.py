@@ -83,7 +83,7 @@ def test_an_experiment_runs_from_its_file_to_its_report(experiment, tmp_path):
     assert audits["causality"] is None
     named = {row["name"]: row for row in found["data_audits"]}
     assert named["rows of test in train"]["passed"] is True
-    assert named["truncation"]["observation"] == "no text is cut"
+    assert named["truncation"]["observation"] == "no text is truncated"
     assert found["corpus"]["simple"]["naive Bayes"]["test"] == 1.0  # over words: their first ones give the class away
     assert set(found["losses"]["baseline"]) >= {"train", "validation"}
     steps = {step for _, step in found["chosen"]["baseline"]}

@@ -1,4 +1,4 @@
-"""Every audit of a corpus."""
+"""All checks of a corpus."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ def audit_data(
     encoded_splits: Mapping[str, EncodedSplit] | None = None,
     unknown_rate: float = 0.0,
 ) -> list[CheckResult]:
-    """Audit a corpus, and with a tokenizer its vocabulary.
+    """Audit a corpus and, with a tokenizer, its vocabulary.
 
-    `encoded` are the splits as tokens, if they are at hand already: cutting texts takes most of the time. `unknown` is
-    the share of training words that are made unknown while training (data.word_dropout).
+    `encoded_splits` avoids tokenizing the splits again. `unknown_rate` is the share of training words that are replaced
+    by the unknown token (data.word_dropout).
     """
-    found = [audit_train_overlap(corpus, split) for split in corpus.splits.values() if split.role != "train"]
-    found.append(audit_label_conflicts(corpus))
+    results = [audit_train_overlap(corpus, split) for split in corpus.splits.values() if split.role != "train"]
+    results.append(audit_label_conflicts(corpus))
     if tokenizer is not None:
         counts = {name: _count_tokens(split, tokenizer, encoded_splits or {}) for name, split in corpus.splits.items()}
-        found.append(audit_vocabulary(corpus, tokenizer, counts))
-        found.append(audit_unknown_tokens(corpus, tokenizer, counts, unknown_rate))
+        results.append(audit_vocabulary(corpus, tokenizer, counts))
+        results.append(audit_unknown_tokens(corpus, tokenizer, counts, unknown_rate))
     if tokenizer is not None and tokenizer.kind == "pretrained" and encoded_splits:
-        found.append(audit_truncation(encoded_splits))
-    return found
+        results.append(audit_truncation(encoded_splits))
+    return results
 
 
 def _count_tokens(
     split: Split, tokenizer: TokenizerProtocol, encoded_splits: Mapping[str, EncodedSplit]
 ) -> NDArray[np.int64]:
-    """How often each token stands in the split."""
+    """Return the count of each token of the vocabulary in the split."""
     if split.name in encoded_splits:
-        found: NDArray[np.int64] = count_tokens(encoded_splits[split.name], tokenizer.vocab_size).numpy()
-        return found
+        counts: NDArray[np.int64] = count_tokens(encoded_splits[split.name], tokenizer.vocab_size).numpy()
+        return counts
     ids = np.array([i for row in tokenizer.encode_batch(split.rows) for i in row], dtype=np.int64)
     return np.bincount(ids, minlength=tokenizer.vocab_size)

@@ -1,4 +1,4 @@
-"""What a count can do: the figures that a trained classifier has to beat, and whose words a text is made of."""
+"""Baselines from counts: classifiers without training, and the labels of the lines of a corpus."""
 
 from __future__ import annotations
 
@@ -14,41 +14,40 @@ from headtohead.data.batches import TokenRows
 from headtohead.data.splits import Corpus
 
 MAX_COUNT_TABLE_SIZE = 2**27
-"""a table of classes by words with more entries than this would fill the memory: there is no naive Bayes then"""
+"""naive Bayes is skipped if its table (classes, words) has more entries, to limit memory"""
 
 
 def score_simple_classifiers(
     corpus: Corpus, encoded_splits: dict[str, Any], vocab_size: int
 ) -> dict[str, dict[str, float]]:
-    """The accuracy of two classifiers without any weights, on all rows of each held-out text and on the unseen ones:
-    looking the text up in train (the commonest class where it is not there), and naive Bayes."""
-    found: dict[str, dict[str, float]] = {}
+    """Return the accuracy of two simple classifiers on all rows and on the unseen rows of each held-out split: looking
+    up the text in train (the most common class if it does not occur there), and naive Bayes."""
+    scores: dict[str, dict[str, float]] = {}
     train = encoded_splits["train"]
     assert isinstance(train, TokenRows) and train.labels is not None and corpus.train.labels is not None
     longest = int(train.lengths.max())
-    small = len(corpus.label_names) * max(vocab_size, longest) <= MAX_COUNT_TABLE_SIZE
-    bayes = _NaiveBayes(train, len(corpus.label_names), vocab_size) if small else None
+    fits_memory = len(corpus.label_names) * max(vocab_size, longest) <= MAX_COUNT_TABLE_SIZE
+    bayes = _NaiveBayes(train, len(corpus.label_names), vocab_size) if fits_memory else None
     table = {normalize_text(row): label for row, label in zip(corpus.train.rows, corpus.train.labels, strict=True)}
-    commonest = Counter(corpus.train.labels).most_common(1)[0][0]
+    most_common = Counter(corpus.train.labels).most_common(1)[0][0]
     for split in corpus.get_test_splits():
         assert split.labels is not None
-        true, unseen = np.array(split.labels), compute_unseen_mask(corpus, split.name)
-        guesses = {
-            "looked up in train": np.array([table.get(normalize_text(row), commonest) for row in split.rows]),
+        labels, is_unseen = np.array(split.labels), compute_unseen_mask(corpus, split.name)
+        predictions = {
+            "looked up in train": np.array([table.get(normalize_text(row), most_common) for row in split.rows]),
             **({"naive Bayes": bayes.predict(encoded_splits[split.name])} if bayes else {}),
         }
-        for name, guessed in guesses.items():
-            right = guessed == true
-            row = found.setdefault(name, {})
-            row[split.name] = float(right.mean())
-            if 0 < unseen.sum() < len(unseen):
-                row[f"{split.name}, unseen rows"] = float(right[unseen].mean())
-    return found
+        for name, predicted in predictions.items():
+            is_correct = predicted == labels
+            row = scores.setdefault(name, {})
+            row[split.name] = float(is_correct.mean())
+            if 0 < is_unseen.sum() < len(is_unseen):
+                row[f"{split.name}, unseen rows"] = float(is_correct[is_unseen].mean())
+    return scores
 
 
 class _NaiveBayes:
-    """Multinomial naive Bayes over tokens (Maron 1961). How much is added to every count is chosen by leaving out one
-    training row at a time: held-out rows are not asked."""
+    """Multinomial naive Bayes over tokens (Maron 1961). Smoothing is chosen by leave-one-out accuracy on train."""
 
     SMOOTHING_CANDIDATES = (1.0, 0.5, 0.2, 0.1)
 
@@ -64,20 +63,20 @@ class _NaiveBayes:
         )
 
     def _compute_leave_one_out_accuracy(self, rows: TokenRows, smoothing: float) -> float:
-        right = 0
+        num_correct = 0
         for tokens, label in zip(_iterate_row_tokens(rows), self.labels, strict=True):
             others, totals = self.counts[:, tokens], self.class_totals.copy()
-            _, place, often = np.unique(tokens, return_inverse=True, return_counts=True)
-            others[label] -= often[place]
+            _, inverse, counts = np.unique(tokens, return_inverse=True, return_counts=True)
+            others[label] -= counts[inverse]
             totals[label] -= len(tokens)
-            right += int(self._compute_log_scores(others, totals, smoothing).argmax() == label)
-        return right / len(self.labels)
+            num_correct += int(self._compute_log_scores(others, totals, smoothing).argmax() == label)
+        return num_correct / len(self.labels)
 
     def _compute_log_scores(
         self, token_counts: NDArray[np.float64], class_totals: NDArray[np.float64], smoothing: float
     ) -> NDArray[np.float64]:
-        whole = class_totals + smoothing * self.counts.shape[1]
-        scores: NDArray[np.float64] = self.log_prior + np.log((token_counts + smoothing) / whole[:, None]).sum(1)
+        denominator = class_totals + smoothing * self.counts.shape[1]
+        scores: NDArray[np.float64] = self.log_prior + np.log((token_counts + smoothing) / denominator[:, None]).sum(1)
         return scores
 
     def predict(self, rows: TokenRows) -> NDArray[np.int64]:
@@ -90,15 +89,14 @@ class _NaiveBayes:
 
 
 def _iterate_row_tokens(rows: TokenRows) -> Iterator[NDArray[np.int64]]:
-    """The tokens of one row after another."""
     tokens = rows.tokens.numpy()
     for start, end in zip(rows.offsets[:-1].tolist(), rows.offsets[1:].tolist(), strict=True):
         yield tokens[start:end]
 
 
 def count_lines_by_label(corpus: Corpus, labelled_corpus: Corpus) -> dict[str, dict[str, int]]:
-    """For each text of a language model: how many of its lines stand under which label in a labelled training text of
-    the same source. It tells what share of the training text is whose."""
+    """Return, for each split of a language-model corpus, how many of its lines have which label in a labelled corpus of
+    the same source."""
     assert labelled_corpus.train.labels is not None
     label_of = dict(zip(map(normalize_text, labelled_corpus.train.rows), labelled_corpus.train.labels, strict=True))
     return {

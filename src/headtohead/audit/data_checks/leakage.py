@@ -1,7 +1,7 @@
-"""Leaks in the data: rows that are held out and stand in train all the same, and texts whose labels contradict.
+"""Leakage: held-out rows that occur in train, and texts with conflicting labels.
 
-A leak takes no verdict away by itself: verdicts use the rows that are unseen. A row is unseen if it stands in train
-neither word for word nor nearly, that is but for case, punctuation and spaces.
+A leak does not withhold the verdict, because verdicts use unseen rows only. A row is unseen if train contains it
+neither verbatim nor up to case, punctuation and whitespace.
 """
 
 from __future__ import annotations
@@ -19,29 +19,28 @@ from headtohead.errors import DataError, suggest
 
 LABEL_CHECK_NAME = "conflicting labels"
 MAX_LOOKUP_ROWS = 100_000
-"""rows of a held-out text that are looked up in train; of more, so many spread evenly"""
+"""held-out rows that are looked up in train; larger splits are sampled evenly"""
 
 
 def compute_unseen_mask(corpus: Corpus, split_name: str) -> NDArray[np.bool_]:
-    """For each row of the split: does it stand in train neither word for word nor nearly?"""
+    """Return for each row of the split whether it is unseen, shape (rows,)."""
     if split_name not in corpus.splits:
         hint = suggest(split_name, corpus.splits)
-        said = f", did you mean {hint!r}?" if hint else ""
-        raise DataError(f"no split {split_name!r}{said} (there are: {', '.join(corpus.splits)})")
+        suggestion = f", did you mean {hint!r}?" if hint else ""
+        raise DataError(f"no split {split_name!r}{suggestion} (there are: {', '.join(corpus.splits)})")
     rows = corpus.splits[split_name].rows
     seen = find_normalized_rows_in_train(corpus, rows)
     return np.array([normalize_text(row) not in seen for row in rows], dtype=np.bool_)
 
 
 def find_normalized_rows_in_train(corpus: Corpus, rows: Iterable[str]) -> set[str]:
-    """Those of the rows, folded, that stand in train. Train is gone through and not held: it may be larger than memory,
-    what is held out is not."""
+    """Return the normalized rows that occur in train. Iterates over train, which may not fit into memory."""
     wanted = {normalize_text(row) for row in rows}
     return {folded for row in corpus.train.rows if (folded := normalize_text(row)) in wanted}
 
 
 class _PunctuationRemover(dict[int, int | None]):
-    """For str.translate: punctuation and spaces fall away. Asked once for each character."""
+    """A table for str.translate that removes punctuation and whitespace. Each character is classified once."""
 
     def __missing__(self, code: int) -> int | None:
         kind = unicodedata.category(chr(code))
@@ -54,12 +53,12 @@ _REMOVE_PUNCTUATION = _PunctuationRemover()
 
 @lru_cache(maxsize=2**17)
 def normalize_text(text: str) -> str:
-    """What is left of a text when case, punctuation and spaces are not looked at; a text of nothing else stays."""
+    """Return the text without case, punctuation and whitespace; unchanged if nothing else is left."""
     return unicodedata.normalize("NFKC", text).casefold().translate(_REMOVE_PUNCTUATION) or text.strip()
 
 
 def audit_train_overlap(corpus: Corpus, split: Split) -> CheckResult:
-    """How many rows of a held-out split stand in train."""
+    """Count the rows of a held-out split that occur in train."""
     noun = "rows" if corpus.has_labels else "lines"
     held = _sample_rows_evenly(split.rows)
     wanted, near, total = set(held), find_normalized_rows_in_train(corpus, held), len(held)
@@ -67,85 +66,95 @@ def audit_train_overlap(corpus: Corpus, split: Split) -> CheckResult:
     same = sum(row in exact for row in held)
     seen = sum(normalize_text(row) in near for row in held)
     name = f"{noun} of {split.name} in train"
-    tried = (
+    procedure = (
         f"{_format_sample_size(total, len(split.rows))} {noun} of {split.name} looked up in the {len(corpus.train.rows):,} of train: "  # noqa: E501
-        "word for word, and but for case, punctuation and spaces"
+        "verbatim, and up to case, punctuation and whitespace"
     )
     if not seen:
-        return CheckResult(name, True, tried, f"none of {total} {noun} stands in train", "The score is on unseen text.")
+        return CheckResult(
+            name, True, procedure, f"none of {total} {noun} occurs in train", "The score is on unseen text."
+        )
     share = seen / total
-    found = (
-        f"{same} of {total} {noun} of {split.name} stand word for word in train ({same / total:.1%}), {seen - same} "
-        f"more nearly; {total - seen} are unseen"
+    observation = (
+        f"{same} of {total} {noun} of {split.name} occur verbatim in train ({same / total:.1%}), {seen - same} "
+        f"more up to case, punctuation and whitespace; {total - seen} are unseen"
     )
     return CheckResult(
         name,
         False,
-        tried,
-        found,
+        procedure,
+        observation,
         _interpret_overlap(share, noun),
-        failure_reason=f"{noun} of {split.name} stand in train",
+        failure_reason=f"{noun} of {split.name} occur in train",
     )
 
 
 def _sample_rows_evenly(rows: Sequence[str]) -> Sequence[str]:
-    """All of them; of very many, an even sample."""
+    """Return all rows, or an even sample of a large split."""
     if len(rows) <= MAX_LOOKUP_ROWS:
         return rows
-    return [rows[at * len(rows) // MAX_LOOKUP_ROWS] for at in range(MAX_LOOKUP_ROWS)]
+    return [rows[index * len(rows) // MAX_LOOKUP_ROWS] for index in range(MAX_LOOKUP_ROWS)]
 
 
 def _format_sample_size(sampled: int, total: int) -> str:
-    return f"{sampled:,}" if sampled == total else f"{sampled:,} of {total:,}, an even sample,"
+    return f"{sampled:,}" if sampled == total else f"{sampled:,} of {total:,} (sampled evenly)"
 
 
 def _interpret_overlap(overlap_share: float, noun: str) -> str:
-    unseen = f"read those on the unseen {noun}"
+    unseen = f"use the scores on unseen {noun}"
     if overlap_share > 0.5:
-        return f"Scores on all {noun} mostly measure memory; {unseen}."
+        return f"Scores on all {noun} mostly measure memorization; {unseen}."
     if overlap_share > 0.05:
-        return f"Scores on all {noun} are memory in part; {unseen}."
-    return f"Too few to move a score by much; {unseen} where it is close."
+        return f"Scores on all {noun} partly measure memorization; {unseen}."
+    return f"Too few to change scores by much; {unseen} if the result is close."
 
 
 def audit_label_conflicts(corpus: Corpus) -> CheckResult:
-    """Texts that carry more than one label: within a split, and between train and what is held out."""
+    """Find texts with more than one label, within a split or between train and a held-out split."""
     if not corpus.has_labels:
         return build_not_applicable(LABEL_CHECK_NAME, "a language model has no labels")
     train = _collect_labels(corpus.train)
-    said, examples = [], []
+    conflicts, examples = [], []
     for split in corpus.splits.values():
-        own = train if split.role == "train" else _collect_labels(split)
-        inside = [text for text, labels in own.items() if len(labels) > 1]
+        labels_by_text = train if split.role == "train" else _collect_labels(split)
+        inside = [text for text, labels in labels_by_text.items() if len(labels) > 1]
         if inside:
-            said.append(f"{_format_count(len(inside), 'text')} of {split.name} with more than one label")
+            conflicts.append(f"{_format_count(len(inside), 'text')} of {split.name} with more than one label")
             examples.append(_format_conflict_example(corpus, split, inside[0]))
         if split.role != "train":
-            against = [text for text, labels in own.items() if text in train and not labels <= train[text]]
+            against = [text for text, labels in labels_by_text.items() if text in train and not labels <= train[text]]
             if against:
-                said.append(
-                    f"{_format_count(len(against), 'text')} of {split.name} with a label that train does not give it"
+                conflicts.append(
+                    f"{_format_count(len(against), 'text')} of {split.name} with a label that it does not have in train"
                 )
                 examples.append(_format_conflict_example(corpus, split, against[0]))
-    tried = "texts that are equal but for case, punctuation and spaces: whether they carry one label"
-    if not said:
-        return CheckResult(LABEL_CHECK_NAME, True, tried, "every text has one label", "No row asks for two answers.")
-    meaning = "No model can be right about all of these rows: they cap the accuracy that can be reached."
-    found = f"{'; '.join(said)} (such as {examples[0]})"
-    return CheckResult(LABEL_CHECK_NAME, False, tried, found, meaning, failure_reason="conflicting labels")
+    procedure = "labels of texts that are equal up to case, punctuation and whitespace"
+    if not conflicts:
+        return CheckResult(
+            LABEL_CHECK_NAME,
+            True,
+            procedure,
+            "every text has one label",
+            "No two rows require different answers to the same text.",
+        )
+    interpretation = "No model can classify all of these rows correctly: they limit the attainable accuracy."
+    observation = f"{'; '.join(conflicts)} (for example {examples[0]})"
+    return CheckResult(
+        LABEL_CHECK_NAME, False, procedure, observation, interpretation, failure_reason="conflicting labels"
+    )
 
 
 def _collect_labels(split: Split) -> dict[str, set[int]]:
-    found: dict[str, set[int]] = {}
+    labels_by_text: dict[str, set[int]] = {}
     assert split.labels is not None, "a classifier's split has labels"
     for row, label in zip(split.rows, split.labels, strict=True):
-        found.setdefault(normalize_text(row), set()).add(label)
-    return found
+        labels_by_text.setdefault(normalize_text(row), set()).add(label)
+    return labels_by_text
 
 
 def _format_conflict_example(corpus: Corpus, split: Split, normalized_text: str) -> str:
     row = next(row for row in split.rows if normalize_text(row) == normalized_text)
-    both = set().union(*(_collect_labels(one).get(normalized_text, set()) for one in (corpus.train, split)))
+    both = set().union(*(_collect_labels(each).get(normalized_text, set()) for each in (corpus.train, split)))
     shown = row if len(row) <= 60 else f"{row[:57]}..."
     return f"{shown!r}: {', '.join(corpus.label_names[i] for i in sorted(both))}"
 

@@ -1,4 +1,4 @@
-"""Texts that lose their end because the model reads no more of them: how many, in each split."""
+"""Truncation: texts that are longer than the model's maximum length."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from headtohead.data.batches import EncodedSplit, TokenRows
 
 CHECK_NAME = "truncation"
 MAX_TRUNCATED_SHARE = 0.05
-"""a share of cut texts that moves a score by little"""
+"""share of truncated texts that changes scores by little"""
 
 
 def audit_truncation(encoded_splits: Mapping[str, EncodedSplit]) -> CheckResult:
-    """How many rows of each split were cut."""
-    rows = {name: one for name, one in encoded_splits.items() if isinstance(one, TokenRows)}
-    longest = max(int(one.lengths.max()) for one in rows.values())
-    tried = f"rows that are longer than the model reads; the longest that is left has {longest} tokens"
-    found = ", ".join(f"{name} {one.num_pretruncated} of {len(one)}" for name, one in rows.items())
-    if not any(one.num_pretruncated for one in rows.values()):
-        return CheckResult(CHECK_NAME, True, tried, "no text is cut", "Every text is read to its end.")
-    if all(one.num_pretruncated <= MAX_TRUNCATED_SHARE * len(one) for one in rows.values()):
-        return CheckResult(CHECK_NAME, True, tried, f"cut: {found}", "Too few to move a score by much.")
-    meaning = "Part of the scores is on texts without their end. Set model.max_length higher."
-    return CheckResult(CHECK_NAME, False, tried, f"cut: {found}", meaning, failure_reason="texts are cut")
+    """Count the truncated rows of each split."""
+    splits = {name: split for name, split in encoded_splits.items() if isinstance(split, TokenRows)}
+    longest = max(int(split.lengths.max()) for split in splits.values())
+    procedure = f"rows longer than the maximum length; the longest after truncation has {longest} tokens"
+    observation = ", ".join(f"{name} {split.num_pretruncated} of {len(split)}" for name, split in splits.items())
+    if not any(split.num_pretruncated for split in splits.values()):
+        return CheckResult(CHECK_NAME, True, procedure, "no text is truncated", "Every text is read completely.")
+    if all(split.num_pretruncated <= MAX_TRUNCATED_SHARE * len(split) for split in splits.values()):
+        return CheckResult(
+            CHECK_NAME, True, procedure, f"truncated: {observation}", "Too few to change scores by much."
+        )
+    interpretation = "Part of the scores is on truncated texts. Increase model.max_length."
+    return CheckResult(
+        CHECK_NAME, False, procedure, f"truncated: {observation}", interpretation, failure_reason="truncated texts"
+    )

@@ -1,8 +1,8 @@
-"""Leaks through the vocabulary: tokens that a model can name only because held-out text was read when they were listed.
+"""Leakage through the vocabulary: tokens that are known only because held-out text was used to build it.
 
-A word that never occurs in train cannot be learned, but a model that keeps a share of its mass for such words is
-rewarded for them. So: which held-out tokens are known and do not occur in train, where were they read, and does that
-text hold held-out rows? Beside it, the share of tokens that are unknown.
+A word that never occurs in train cannot be learned, but a model that reserves probability for such words is rewarded
+for them. The check finds held-out tokens that are in the vocabulary but not in train, and whether they come from
+held-out rows. A second check reports the share of unknown tokens.
 """
 
 from __future__ import annotations
@@ -22,180 +22,194 @@ from headtohead.data.tokenizers import TokenizerProtocol
 VOCABULARY_CHECK_NAME, UNKNOWN_CHECK_NAME = "vocabulary", "unknown tokens"
 
 SplitTokenCounts = Mapping[str, NDArray[np.int64]]
-"""of each split, how often each token of the vocabulary stands there"""
+"""for each split, the count of each token of the vocabulary"""
 ROWS_PER_BLOCK = 2**14
 
 
 @dataclass(frozen=True)
 class _TextOutsideTrain:
-    """What the vocabulary was made from besides train."""
+    """The text that the vocabulary was built from besides train."""
 
-    rows: int
-    folded: frozenset[str]
-    train: Sequence[str]
-    """the rows of train itself, to look pieces of words up in"""
+    num_rows: int
+    normalized_rows: frozenset[str]
+    train_rows: Sequence[str]
     text: str
-    """all text outside train"""
     text_without_held_out: str
-    """what of that is no held-out row"""
+    """the text without held-out rows"""
 
 
 @dataclass(frozen=True)
 class _SplitCoverage:
-    """One held-out split, held against the vocabulary."""
+    """Token counts of one held-out split, by where the vocabulary has them from."""
 
-    name: str
-    tokens: int
+    split_name: str
+    num_tokens: int
     tokens_outside_train: int
-    """tokens that are known and do not occur in train"""
+    """known tokens that do not occur in train"""
     tokens_in_held_out_rows: int
-    """of those, tokens that outside train stand in held-out rows only"""
+    """of those, tokens that occur outside train in held-out rows only"""
     tokens_in_no_text: int
-    """of those, tokens that stand in no text which the vocabulary was to be made from"""
-    rows: int
+    """of those, tokens that occur in no text for the vocabulary"""
+    num_rows: int
     num_leaked_rows: int
-    """rows of the split that the vocabulary was made from"""
+    """rows of the split that the vocabulary was built from"""
 
 
 def audit_vocabulary(corpus: Corpus, tokenizer: TokenizerProtocol, token_counts: SplitTokenCounts) -> CheckResult:
-    """What share of the held-out tokens is known only through text outside train."""
+    """Measure the share of held-out tokens that are known only through text outside train."""
     if tokenizer.kind in ("bytes", "file", "pretrained"):
-        why = "bytes are learned from no text" if tokenizer.kind == "bytes" else "the tokenizer was made elsewhere"
-        return build_not_applicable(VOCABULARY_CHECK_NAME, why)
+        is_bytes = tokenizer.kind == "bytes"
+        reason = "bytes need no vocabulary" if is_bytes else "the tokenizer is pretrained"
+        return build_not_applicable(VOCABULARY_CHECK_NAME, reason)
     outside = _collect_text_outside_train(corpus)
-    readings = [_measure_split_coverage(split, tokenizer, token_counts, outside) for split in corpus.get_test_splits()]
+    coverages = [_measure_split_coverage(split, tokenizer, token_counts, outside) for split in corpus.get_test_splits()]
     noun = "rows" if corpus.has_labels else "lines"
-    listed = tokenizer.vocab_size - int(np.count_nonzero(token_counts["train"]))
-    tried = (
-        f"held-out tokens that are known and do not occur in train ({listed:,} of {tokenizer.vocab_size:,} entries), "
-        f"looked up in the {outside.rows:,} {noun} outside train that the vocabulary was made from"
+    num_unused = tokenizer.vocab_size - int(np.count_nonzero(token_counts["train"]))
+    procedure = (
+        f"known held-out tokens that do not occur in train ({num_unused:,} of {tokenizer.vocab_size:,} entries), "
+        f"looked up in the {outside.num_rows:,} {noun} outside train that the vocabulary was built from"
     )
-    found = "; ".join(_describe_coverage(one, noun) for one in readings)
-    if not any(one.tokens_outside_train for one in readings):
-        meaning = "The vocabulary knows nothing of the held-out text that train does not."
+    observation = "; ".join(_describe_coverage(coverage, noun) for coverage in coverages)
+    if not any(coverage.tokens_outside_train for coverage in coverages):
+        interpretation = "The vocabulary contains no information on held-out text."
         return CheckResult(
-            VOCABULARY_CHECK_NAME, True, tried, "every held-out token that is known occurs in train", meaning
+            VOCABULARY_CHECK_NAME, True, procedure, "every known held-out token occurs in train", interpretation
         )
-    if any(one.tokens_in_no_text for one in readings):
-        meaning = "The vocabulary holds words of held-out text that stand in no training text: it was made from it."
+    if any(coverage.tokens_in_no_text for coverage in coverages):
+        interpretation = "The vocabulary has words that occur in held-out text only: it was built from held-out text."
         return CheckResult(
-            VOCABULARY_CHECK_NAME, False, tried, found, meaning, failure_reason="vocabulary from held-out text"
+            VOCABULARY_CHECK_NAME,
+            False,
+            procedure,
+            observation,
+            interpretation,
+            failure_reason="vocabulary from held-out text",
         )
-    if any(one.tokens_in_held_out_rows for one in readings):
-        meaning = (
-            "The vocabulary was made from a training file that holds held-out text: it names words that nobody could "
-            "have known. A model that keeps some mass for words it was not trained on gains by that."
+    if any(coverage.tokens_in_held_out_rows for coverage in coverages):
+        interpretation = (
+            "The vocabulary was built from a training file that contains held-out text. A model that reserves "
+            "probability for words it was not trained on gains from that."
         )
         return CheckResult(
-            VOCABULARY_CHECK_NAME, False, tried, found, meaning, failure_reason="vocabulary from held-out text"
+            VOCABULARY_CHECK_NAME,
+            False,
+            procedure,
+            observation,
+            interpretation,
+            failure_reason="vocabulary from held-out text",
         )
-    meaning = "These words stand in other training text too, beside any held-out row that it holds: no leak."
-    return CheckResult(VOCABULARY_CHECK_NAME, True, tried, found, meaning)
+    interpretation = "These words occur in other training text as well: no leak."
+    return CheckResult(VOCABULARY_CHECK_NAME, True, procedure, observation, interpretation)
 
 
 def _describe_coverage(coverage: _SplitCoverage, noun: str) -> str:
-    known = f"{_format_percentage(coverage.tokens_outside_train, coverage.tokens)} of {coverage.tokens:,} tokens"
-    said = f"{coverage.name}: {known} are known only through text outside train"
+    share = _format_percentage(coverage.tokens_outside_train, coverage.num_tokens)
+    description = (
+        f"{coverage.split_name}: {share} of {coverage.num_tokens:,} tokens are known only through text outside train"
+    )
     if coverage.num_leaked_rows:
-        said += (
-            f", which holds {coverage.num_leaked_rows} of its {coverage.rows} {noun} ({_format_percentage(coverage.tokens_in_held_out_rows, coverage.tokens)} stand there in "  # noqa: E501
-            f"held-out {noun} alone)"
-        )
+        share = _format_percentage(coverage.tokens_in_held_out_rows, coverage.num_tokens)
+        rows = f"{coverage.num_leaked_rows} of its {coverage.num_rows} {noun}"
+        description += f", which contains {rows} ({share} occur there in held-out {noun} only)"
     if coverage.tokens_in_no_text:
-        said += f"; {coverage.tokens_in_no_text} of them stand in no training text at all"
-    return said
+        description += f"; {coverage.tokens_in_no_text} of them occur in no training text"
+    return description
 
 
 def _collect_text_outside_train(corpus: Corpus) -> _TextOutsideTrain:
-    """Rows beyond train. A line of a table comes with its label in front."""
+    """Collect the rows besides train. Lines of a table start with a label, which is removed."""
     if corpus.vocabulary_rows is corpus.train.rows:
         return _TextOutsideTrain(0, frozenset(), corpus.train.rows, "", "")
     train = set(corpus.train.rows)
     texts = [row for line in corpus.vocabulary_rows if (row := line.rpartition("\t")[2]) not in train]
-    folded = [normalize_text(text) for text in texts]
-    held = {normalize_text(row) for split in corpus.get_test_splits() for row in split.rows}
-    clean = [text for text, one in zip(texts, folded, strict=True) if one not in held]
-    outside, unheld = ("\n".join(rows).casefold() for rows in (texts, clean))
-    return _TextOutsideTrain(len(texts), frozenset(folded), corpus.train.rows, outside, unheld)
+    normalized = [normalize_text(text) for text in texts]
+    held_out = {normalize_text(row) for split in corpus.get_test_splits() for row in split.rows}
+    clean = [text for text, key in zip(texts, normalized, strict=True) if key not in held_out]
+    text, clean_text = ("\n".join(rows).casefold() for rows in (texts, clean))
+    return _TextOutsideTrain(len(texts), frozenset(normalized), corpus.train.rows, text, clean_text)
 
 
 def _measure_split_coverage(
     split: Split, tokenizer: TokenizerProtocol, token_counts: SplitTokenCounts, text_outside_train: _TextOutsideTrain
 ) -> _SplitCoverage:
-    own = token_counts[split.name]
-    foreign = (own > 0) & (token_counts["train"] == 0)
+    counts = token_counts[split.name]
+    is_foreign = (counts > 0) & (token_counts["train"] == 0)
     special = {tokenizer.unk_id, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id}
-    foreign[[i for i in special if i is not None]] = False
-    ids = np.flatnonzero(foreign)
-    counts = own[ids]
-    whole = tokenizer.kind == "words"
-    elsewhere = in_held = nowhere = 0
-    for token, count in zip(ids.tolist(), counts.tolist(), strict=True):
+    is_foreign[[i for i in special if i is not None]] = False
+    ids = np.flatnonzero(is_foreign)
+    is_whole_word = tokenizer.kind == "words"
+    outside_train = in_held_out = in_no_text = 0
+    for token, count in zip(ids.tolist(), counts[ids].tolist(), strict=True):
         word = tokenizer.decode([token]).strip().casefold()
-        # A piece of a word may be known from train and yet be used there only inside longer pieces; bytes always are.
+        # A subword may occur in train only inside longer subwords; single bytes always do.
         if tokenizer.kind == "bpe" and (
-            len(tokenizer.id_to_token(token)) == 1 or _is_word_in_rows(word, text_outside_train.train)
+            len(tokenizer.id_to_token(token)) == 1 or _is_word_in_rows(word, text_outside_train.train_rows)
         ):
             continue
-        elsewhere += count
-        if contains_word(word, text_outside_train.text_without_held_out, match_whole_word=whole):
+        outside_train += count
+        if contains_word(word, text_outside_train.text_without_held_out, match_whole_word=is_whole_word):
             continue
-        if contains_word(word, text_outside_train.text, match_whole_word=whole):
-            in_held += count
+        if contains_word(word, text_outside_train.text, match_whole_word=is_whole_word):
+            in_held_out += count
         else:
-            nowhere += count
-    held = sum(normalize_text(row) in text_outside_train.folded for row in split.rows)
-    return _SplitCoverage(split.name, int(own.sum()), elsewhere, in_held, nowhere, len(split.rows), held)
+            in_no_text += count
+    num_leaked = sum(normalize_text(row) in text_outside_train.normalized_rows for row in split.rows)
+    return _SplitCoverage(
+        split.name, int(counts.sum()), outside_train, in_held_out, in_no_text, len(split.rows), num_leaked
+    )
 
 
 def _is_word_in_rows(word: str, rows: Sequence[str]) -> bool:
-    """Is the word anywhere in these rows? They are looked through in blocks: there may be more than memory holds."""
-    every = iter(rows)
-    while block := list(islice(every, ROWS_PER_BLOCK)):
+    """Return whether the word occurs in these rows, read in blocks, since they may not fit into memory."""
+    iterator = iter(rows)
+    while block := list(islice(iterator, ROWS_PER_BLOCK)):
         if contains_word(word, "\n".join(block).casefold(), match_whole_word=False):
             return True
     return False
 
 
 def contains_word(word: str, text: str, *, match_whole_word: bool) -> bool:
-    """Is the word in the text; if `whole`, not inside a longer one? Signs that a tokenizer rewrites count as there."""
+    """Return whether the text contains the word, optionally not inside a longer one. Punctuation always counts as
+    contained, since tokenizers rewrite it."""
     if not any(c.isalnum() for c in word):
         return True
-    at = text.find(word)
-    while at >= 0:
-        end = at + len(word)
-        inside = (at > 0 and text[at - 1].isalnum()) or (end < len(text) and text[end].isalnum())
-        if not (match_whole_word and inside):
+    start = text.find(word)
+    while start >= 0:
+        end = start + len(word)
+        is_inside = (start > 0 and text[start - 1].isalnum()) or (end < len(text) and text[end].isalnum())
+        if not (match_whole_word and is_inside):
             return True
-        at = text.find(word, at + 1)
+        start = text.find(word, start + 1)
     return False
 
 
 def audit_unknown_tokens(
     corpus: Corpus, tokenizer: TokenizerProtocol, token_counts: SplitTokenCounts, unknown_rate: float = 0.0
 ) -> CheckResult:
-    """The share of unknown tokens in each split, and whether training ever shows one."""
+    """Measure the share of unknown tokens in each split, and whether training has any."""
     if tokenizer.unk_id is None:
-        return build_not_applicable(UNKNOWN_CHECK_NAME, f"nothing is unknown to a tokenizer of {tokenizer.kind}")
-    counts = {name: int(own[tokenizer.unk_id]) for name, own in token_counts.items()}
-    found = ", ".join(
+        return build_not_applicable(UNKNOWN_CHECK_NAME, f"a tokenizer of {tokenizer.kind} has no unknown tokens")
+    counts = {name: int(split_counts[tokenizer.unk_id]) for name, split_counts in token_counts.items()}
+    observation = ", ".join(
         f"{name} {_format_percentage(count, int(token_counts[name].sum()))}" for name, count in counts.items()
     )
-    tried = "the share of tokens outside the vocabulary in each split"
+    procedure = "share of tokens outside the vocabulary in each split"
     if unknown_rate:
-        found += f"; {unknown_rate:.1%} of training words are made unknown"
+        observation += f"; {unknown_rate:.1%} of training words are replaced by the unknown token"
     if counts["train"] or unknown_rate:
-        return CheckResult(UNKNOWN_CHECK_NAME, True, tried, found, "Training shows the unknown token too.")
+        return CheckResult(UNKNOWN_CHECK_NAME, True, procedure, observation, "The unknown token is trained.")
     if not any(counts[split.name] for split in corpus.get_test_splits()):
-        return CheckResult(UNKNOWN_CHECK_NAME, True, tried, found, "Nothing is unknown.")
+        return CheckResult(UNKNOWN_CHECK_NAME, True, procedure, observation, "There are no unknown tokens.")
     if corpus.has_labels:
-        meaning = "Training never shows the unknown token: such words are read as one fixed, random vector."
-        return CheckResult(UNKNOWN_CHECK_NAME, True, tried, found, meaning)
-    meaning = (
-        "Training never shows the unknown token, and a model gives it next to no mass: that alone is a large part "
-        "of the held-out perplexity. Set data.word_dropout."
+        interpretation = "The unknown token never occurs in training: its embedding stays random."
+        return CheckResult(UNKNOWN_CHECK_NAME, True, procedure, observation, interpretation)
+    interpretation = (
+        "The unknown token never occurs in training, so the model gives it almost no probability, which alone causes "
+        "a large part of the held-out perplexity. Set data.word_dropout."
     )
-    return CheckResult(UNKNOWN_CHECK_NAME, False, tried, found, meaning, failure_reason="unknown tokens never trained")
+    return CheckResult(
+        UNKNOWN_CHECK_NAME, False, procedure, observation, interpretation, failure_reason="unknown tokens never trained"
+    )
 
 
 def _format_percentage(count: int, total: int) -> str:

@@ -1,4 +1,4 @@
-"""The record of an audit, and what takes a verdict away."""
+"""Check results, and the reasons for withholding a verdict."""
 
 from __future__ import annotations
 

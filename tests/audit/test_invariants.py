@@ -1,4 +1,4 @@
-"""Batch, repeatable, padding, cache, roads and attention rows: each audit fails on a model broken for exactly that."""
+"""Each check fails on a model that violates exactly that property."""
 
 from __future__ import annotations
 
