@@ -110,7 +110,7 @@ def shape_of(raw: dict[str, Any], model: Any, training: Trainer) -> Shape:
         hidden=raw["model"]["feedforward"].get("hidden", 4 * sizes.width),
         context=sizes.context,
         rate=raw["training"]["optimizer"]["lr"],
-        steps=training.steps,
+        steps=training.total_steps,
         evaluate_every=training.evaluate_every,
     )
 
@@ -123,7 +123,7 @@ def write(raw: dict[str, Any], folder: Path) -> Shape:
         shape = shape_of(raw, model, training)
         start = {name: tensor.detach().contiguous() for name, tensor in model.named_parameters()}
         save_file(start, folder / f"start-{seed}.safetensors")
-        batches = [training.schedule.batch(step) for step in range(training.steps)]
+        batches = [training.schedule.batch(step) for step in range(training.total_steps)]
         save_file(_joined(batches), folder / f"batches-{seed}.safetensors")
         if seed == 0:
             for name, examples in training.tracked_examples.items():

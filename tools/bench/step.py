@@ -60,7 +60,7 @@ def _measured(size: Size, how: How) -> Found:
     product, operations = square_product()
     sides: dict[str, Callable[[], object]] = {
         "peak": product,
-        "ours": lambda: [training._step(at) for at in range(steps)],
+        "ours": lambda: [training._train_step(at) for at in range(steps)],
         "gpt2": _theirs(peer_models.gpt2(shape, start), shape, training, steps),
     }
     best = take_turns(sides, how.rounds(ROUNDS))
@@ -160,7 +160,7 @@ def _profile(title: str, training: Any, shape: lessons.Shape, tokens: int, steps
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:
         began = time.perf_counter()
         for at in range(steps):
-            training._step(at)
+            training._train_step(at)
         whole = time.perf_counter() - began
     spent = dict.fromkeys(PURPOSES, 0.0)
     for event in seen.key_averages(group_by_input_shape=True):
