@@ -248,8 +248,8 @@ def refused(answer: Answer, *words: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--strategies", "top-q=0.7"], "no strategy 'top-q', did you mean"),
-        (["--strategies", "top-p=1.2"], "p is a share of probability, in (0, 1], not 1.2"),
+        (["--strategies", "top-q=0.7"], "no strategy named 'top-q', did you mean"),
+        (["--strategies", "top-p=1.2"], "p must be a probability in (0, 1], got 1.2"),
         (["--strategies", "greedy,greedy"], "greedy is given twice"),
         (["--format", "word"], "format: 'word' given"),
         (["--scoring-model", "nothing-of-this-name"], "nothing-of-this-name"),

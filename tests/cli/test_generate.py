@@ -71,20 +71,20 @@ def test_it_stops_where_it_is_told(h2h: Any, run: Path) -> None:  # noqa: F811
     code, out, _ = h2h("generate", run, "the people", "--strategy", "greedy", "--stop", "the peace", "--json")
     assert code == 0
     (row,) = json.loads(out)["continuations"]
-    assert (row["text"], row["ended"]) == (" will defend ", "string")
+    assert (row["text"], row["finish_reason"]) == (" will defend ", "string")
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (["x", "--strategy", "top-p", "--p", "1.5"], "p is a share of probability, in (0, 1], not 1.5"),
-        (["x", "--strategy", "top-p", "--p", "0"], "in (0, 1], not 0.0"),
-        (["x", "--strategy", "top-k", "--k", "0"], "k is a whole number of tokens, at least 1, not 0"),
-        (["x", "--temperature", "-1"], "temperature is at least 0 (0 takes the likeliest token), not -1.0"),
-        (["x", "--strategy", "top-pp"], "no strategy 'top-pp', did you mean 'top-p'?"),
-        (["x", "--strategy", "greedy", "--p", "0.5"], "greedy: has no option 'p'"),
-        ([""], "an empty prompt, and the model has no start token: give at least one word to go on from"),
-        (["x", "--chat"], "a chat needs a pretrained model with a chat template"),
+        (["x", "--strategy", "top-p", "--p", "1.5"], "p must be a probability in (0, 1], got 1.5"),
+        (["x", "--strategy", "top-p", "--p", "0"], "in (0, 1], got 0.0"),
+        (["x", "--strategy", "top-k", "--k", "0"], "k must be an integer of at least 1, got 0"),
+        (["x", "--temperature", "-1"], "temperature must be at least 0 (0 is greedy), got -1.0"),
+        (["x", "--strategy", "top-pp"], "no strategy named 'top-pp', did you mean 'top-p'?"),
+        (["x", "--strategy", "greedy", "--p", "0.5"], "greedy: no option 'p'"),
+        ([""], "the prompt is empty and the model has no start token: give at least one word"),
+        (["x", "--chat"], "chat requires a pretrained model with a chat template"),
     ],
 )
 def test_wrong_requests_end_with_2_and_plain_words(asked: list[str], said: str, h2h: Any, run: Path) -> None:  # noqa: F811

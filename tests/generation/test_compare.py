@@ -42,7 +42,7 @@ def column(shift: float, jitter: float = 0.02, seed: int = 0) -> list[Ratio]:
 
 
 def test_a_figure_of_equal_weights_is_the_mean_with_its_t_interval() -> None:
-    values = [one.total / one.of for one in column(0)]
+    values = [one.total / one.denominator for one in column(0)]
     found = estimate_metric("bits", column(0))
     assert found is not None and found.interval is not None
     low, high = stats.t.interval(0.95, PROMPTS - 1, np.mean(values), stats.sem(values))
@@ -99,10 +99,10 @@ def test_tallies_by_hand_with_what_does_not_apply_left_out() -> None:
     ]
     found = compute_prompt_ratios(samples, 2, ["a b a b", None])
     assert found["perplexity"] == [Ratio(6.0, 8), Ratio(2.0, 2)]
-    assert (found["bits"][0].total, found["bits"][0].of) == (pytest.approx(6 / math.log(2)), 14)
+    assert (found["bits"][0].total, found["bits"][0].denominator) == (pytest.approx(6 / math.log(2)), 14)
     assert found["distinct-1"] == [Ratio(4, 8), Ratio(1, 2)]
     assert found["length"] == [Ratio(8, 2), Ratio(2, 2)]
-    assert (found["nearest"][0].total, found["nearest"][0].of) == (pytest.approx(100), 1)
+    assert (found["nearest"][0].total, found["nearest"][0].denominator) == (pytest.approx(100), 1)
     assert found["nearness"][1] == Ratio(0, 0)
     assert "second" not in found
     alone = compute_prompt_ratios([sample(0, 0, "a b")], 1, [None])
@@ -112,7 +112,7 @@ def test_tallies_by_hand_with_what_does_not_apply_left_out() -> None:
 def test_a_second_model_is_counted_per_byte() -> None:
     samples = [sample(0, i, "ab", second=Likelihood(3 * math.log(2), 5, 2)) for i in range(2)]
     (found,) = compute_prompt_ratios(samples, 1, [None])["second"]
-    assert (found.total, found.of) == (pytest.approx(6), 4)
+    assert (found.total, found.denominator) == (pytest.approx(6), 4)
 
 
 # ---- pairs
@@ -134,7 +134,7 @@ def test_a_pair_is_judged_as_verdict_judges_it() -> None:
     (pair,) = judge_strategy_pairs("perplexity", {"a": one, "b": other})
     seeds = tuple(range(PROMPTS))
     scores = [
-        verdict_scores.Scores(seeds, np.array([[row.total / row.of] for row in rows]), np.ones(1))
+        verdict_scores.Scores(seeds, np.array([[row.total / row.denominator] for row in rows]), np.ones(1))
         for rows in (one, other)
     ]
     (judged,) = verdict_compare(scores[0], {"b": scores[1]}, metric="perplexity", equivalence_margin=0.01)
@@ -199,12 +199,12 @@ def test_strategies_are_read_as_they_are_shown() -> None:
         ("greedy,greedy", "greedy is given twice"),
         ("top-p=0.7,nucleus=0.7", "top-p=0.7 is given twice"),
         ("greedy=3", "greedy takes no value"),
-        ("top-q=3", "no strategy 'top-q', did you mean"),
+        ("top-q=3", "no strategy named 'top-q', did you mean"),
         ("top-p=much", "'much' is not a number"),
-        ("top-p=1.5", "p is a share of probability"),
-        ("top-k=0", "k is a whole number"),
-        ("temperature=-1", "temperature is at least 0"),
-        ("top-p(k=3)", "has no option 'k'"),
+        ("top-p=1.5", "p must be a probability"),
+        ("top-k=0", "k must be an integer"),
+        ("temperature=-1", "temperature must be at least 0"),
+        ("top-p(k=3)", "no option 'k'"),
     ],
 )
 def test_a_strategy_that_cannot_be_is_refused(text: str, words: str) -> None:
@@ -218,7 +218,7 @@ def test_the_sweep_runs_from_greedy_to_plain_sampling_in_order() -> None:
         own = [point for point in found if point.family == family]
         assert [point.value for point in own] == sorted(point.value for point in own)
         assert own[0].strategy == build_strategy("greedy")
-        assert sum(point.end == "sample" for point in own) == 1
+        assert sum(point.endpoint == "sample" for point in own) == 1
     assert "1000" not in [point.label for point in found], "no k beyond the vocabulary"
 
 
@@ -279,7 +279,7 @@ def test_a_trace_of_the_limits(model: PretrainedModel) -> None:
 def test_a_trace_of_a_search_says_that_nothing_can_be_said(model: PretrainedModel) -> None:
     steps = traced(model, build_strategy("beam", beams=2))
     assert all(step["kept"] is step["mass"] is step["after"] is None for step in steps)
-    assert "whole texts" in trace.explain_missing_distribution(build_strategy("beam"))
+    assert "whole sequences" in trace.explain_missing_distribution(build_strategy("beam"))
     assert trace.explain_missing_distribution(build_strategy("top-p")) == ""
 
 

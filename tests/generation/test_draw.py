@@ -58,7 +58,7 @@ STRATEGIES = [
 @pytest.mark.parametrize(("name", "options"), STRATEGIES)
 @pytest.mark.parametrize("scale", [0.1, 2.0, 12.0])
 def test_the_fast_road_gives_the_tokens_of_the_slow_one(name: str, options: dict[str, Any], scale: float) -> None:
-    steps = build_strategy(name, **options).steps
+    steps = build_strategy(name, **options).logits_processors
     for seed in range(6):
         given_logits = logits(32, 1000, scale, seed)
         fortune = hash_uniforms(KEYS, range(seed, seed + 1), 1000)[0]
@@ -149,9 +149,9 @@ def test_luck_is_a_function_of_key_step_and_token_alone() -> None:
     chance = CounterRNG([int(k) for k in KEYS], 300)
     for step in range(10):
         if step == 4:
-            chance.select([3, 4])
+            chance.select_rows([3, 4])
         expected = whole[step] if step < 4 else whole[step, 3:5]
-        assert np.array_equal(chance.at(step), expected)
+        assert np.array_equal(chance.get_uniforms(step), expected)
 
 
 def test_a_key_knows_seed_prompt_and_sample() -> None:
@@ -190,7 +190,7 @@ def test_strategies_with_the_same_seed_share_their_luck() -> None:
 @pytest.mark.parametrize("cut", [[], [TopPLogitsProcessor(0.9)], [TopKLogitsProcessor(3)]])
 @pytest.mark.parametrize("value", [float("nan"), -float("inf")])
 def test_nothing_left_to_draw_is_said(road: Any, cut: list[LogitsProcessor], value: float) -> None:
-    with pytest.raises(ModelError, match="no token is left to draw"):
+    with pytest.raises(ModelError, match="no token can be sampled"):
         road(torch.full((2, 9), value), cut, nobody(2), hash_uniforms(KEYS[:2], range(1), 9)[0])
 
 

@@ -13,7 +13,7 @@ from headtohead.config import model as config_model
 from headtohead.data import tokenizers
 from headtohead.data.tokenizers import CorpusTokenizer
 from headtohead.errors import ModelError, RequestError, StrategyError
-from headtohead.generation import generate, logits_processors, strategies
+from headtohead.generation import generate, logits_processors, strategies, trace
 from headtohead.generation.generate import ContextOverflowWarning, Continuation
 from headtohead.generation.session import DecodingSession, left_pad
 from headtohead.model_factory import build_model
@@ -59,7 +59,7 @@ def every_part() -> Iterator[Any]:
     }
     yield pytest.param(together, id="many-at-once")
     yield pytest.param({"projection": {"kind": "linear", "key_heads": 1}, "position": "rope"}, id="one-key-head")
-    yield pytest.param({"position": {"kind": "rope", "fraction": 0.5}, "tied": True}, id="half-turned")
+    yield pytest.param({"position": {"kind": "rope", "fraction": 0.5}, "tie_word_embeddings": True}, id="half-turned")
     yield pytest.param({"embedding_norm": True, "final_norm": True}, id="norms-all-over")
 
 
@@ -163,7 +163,7 @@ def test_a_prompt_gives_the_same_samples_alone_and_in_a_batch_of_32(
     for index in (0, 5, 17, 31):
         (alone,) = h2h.generate(model, [texts[index]], name, max_new_tokens=12, seed=3, stop=7)
         assert alone.ids == together[index].ids
-        assert alone.ended == together[index].ended
+        assert alone.finish_reason == together[index].finish_reason
 
 
 def test_samples_do_not_depend_on_how_many_there_are_or_how_they_are_batched(ours: Ours) -> None:
@@ -189,7 +189,7 @@ def test_a_model_whose_rows_see_each_other_writes_each_text_by_itself(ours: Ours
     together = h2h.generate(model, texts, "sample", max_new_tokens=5)
     alone = [h2h.generate(model, [text], "sample", max_new_tokens=5)[0] for text in texts]
     assert ids_of(together) == ids_of(alone)
-    with pytest.raises(ModelError, match="the rows of a batch see each other"):
+    with pytest.raises(ModelError, match="the rows of a batch influence each other"):
         h2h.generate(model, texts, "beam", max_new_tokens=5)
 
 
@@ -220,7 +220,7 @@ class Mine(torch.nn.Module):
     together = h2h.generate(model, texts, "top-p", max_new_tokens=6)
     alone = [h2h.generate(model, [text], "top-p", max_new_tokens=6)[0] for text in texts]
     assert ids_of(together) == ids_of(alone)
-    with pytest.raises(ModelError, match="does not show them"):
+    with pytest.raises(ModelError, match="does not return"):
         h2h.generate(model, texts, "contrastive", max_new_tokens=6)
 
 
@@ -311,13 +311,13 @@ def test_it_ends_at_the_stop_token_which_is_not_part_of_the_text() -> None:
     assert tokenizer.eos_id is not None
     model = Parrot([*tokenizer.encode("the cat sat"), tokenizer.eos_id], tokenizer.vocab_size)
     (made,) = h2h.generate(model, [[1]], "greedy", tokenizer=tokenizer)
-    assert (made.text, made.ended, len(made.ids)) == (" the cat sat", "token", 3)
+    assert (made.text, made.finish_reason, len(made.ids)) == (" the cat sat", "token", 3)
     (forced,) = h2h.generate(model, [[1]], strategies.build_strategy("greedy", force_stop=2), tokenizer=tokenizer)
-    assert (forced.text, forced.ended) == (" the", "token")
+    assert (forced.text, forced.finish_reason) == (" the", "token")
     (late,) = h2h.generate(
         model, [[1]], strategies.build_strategy("greedy", min_new_tokens=5), tokenizer=tokenizer, max_new_tokens=6
     )
-    assert (len(late.ids), late.ended) == (6, "length")
+    assert (len(late.ids), late.finish_reason) == (6, "length")
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_it_ends_at_a_string_wherever_that_begins(stop: Any, text: str) -> None:
     model = parrot("the cat sat on the mat .", tokenizer)
     (made,) = h2h.generate(model, [[3]], "greedy", tokenizer=tokenizer, stop=stop, max_new_tokens=8)
     assert made.text == text
-    assert made.ended == ("length" if stop == "dog" else "string")
+    assert made.finish_reason == ("length" if stop == "dog" else "string")
     kept = tokenizer.decode(made.ids)
     assert kept.startswith(text.strip()) or text.strip().startswith(kept)
 
@@ -345,7 +345,7 @@ def test_it_ends_at_a_token_of_ones_own_choice(ours: Ours) -> None:
     stop = whole.ids[7]
     (made,) = h2h.generate(model, [[5, 6]], "sample", max_new_tokens=20, stop=stop)
     assert made.ids == whole.ids[: whole.ids.index(stop)]
-    assert made.ended == "token"
+    assert made.finish_reason == "token"
 
 
 # ---- text as it is made
@@ -361,8 +361,8 @@ def test_pieces_joined_are_the_text(kind: str, stop: tuple[str, ...]) -> None:
     pieces = list(generate.stream_generate(model, [[1]], "greedy", tokenizer=tokenizer, stop=stop, max_new_tokens=30))
     assert "".join(piece.text for piece in pieces) == made.text
     assert len(pieces) > 5
-    assert [piece.ended for piece in pieces][:-1] == [None] * (len(pieces) - 1)
-    assert pieces[-1].ended == made.ended
+    assert [piece.finish_reason for piece in pieces][:-1] == [None] * (len(pieces) - 1)
+    assert pieces[-1].finish_reason == made.finish_reason
     if kind == "bytes":
         assert all("\ufffd" not in piece.text for piece in pieces[:-1])
 
@@ -395,13 +395,13 @@ def test_watching_shows_what_was_there_to_choose_from(ours: Ours) -> None:
     model = ours()
     chosen = strategies.build_strategy("top-p", p=0.6)
     made = h2h.generate(model, [[5, 6]], chosen, num_samples=3, max_new_tokens=8)[2]
-    moments = list(generate.trace_generation(model, [5, 6], chosen, sample_index=2, max_new_tokens=8))
+    moments = list(trace.trace_generation(model, [5, 6], chosen, sample_index=2, max_new_tokens=8))
     assert tuple(moment.token for moment in moments) == made.ids
     for moment in moments:
-        assert moment.kept[moment.token] > moment.model[moment.token] > 0
-        assert moment.model.sum().item() == pytest.approx(1, abs=1e-5)
-        assert moment.kept.sum().item() == pytest.approx(1, abs=1e-5)
-        assert moment.model[moment.kept > 0].sum() >= 0.6 - 1e-6
+        assert moment.strategy_probs[moment.token] > moment.model_probs[moment.token] > 0
+        assert moment.model_probs.sum().item() == pytest.approx(1, abs=1e-5)
+        assert moment.strategy_probs.sum().item() == pytest.approx(1, abs=1e-5)
+        assert moment.model_probs[moment.strategy_probs > 0].sum() >= 0.6 - 1e-6
 
 
 # ---- longer than the context
@@ -452,9 +452,9 @@ def test_an_empty_prompt_begins_with_the_start_token_or_is_refused() -> None:
     assert with_start.bos_id is not None
     (made,) = h2h.generate(parrot("the cat", with_start), "", "greedy", tokenizer=with_start, max_new_tokens=2)
     assert made.text == "the cat"
-    with pytest.raises(ModelError, match="an empty prompt, and the model has no start token"):
+    with pytest.raises(ModelError, match="the prompt is empty and the model has no start token"):
         h2h.generate(parrot("the cat", without), "", "greedy", tokenizer=without)
-    with pytest.raises(ModelError, match="an empty prompt: give at least one token"):
+    with pytest.raises(ModelError, match="the prompt is empty: give at least one token"):
         h2h.generate(parrot("the cat", without), [[]], "greedy")
 
 
@@ -463,20 +463,20 @@ def test_impossible_requests_are_refused_in_words(ours: Ours) -> None:
     model = ours()
     classifier = build_model(config_model.TransformerConfig.model_validate({"width": 16, "heads": 2}), VOCAB, 3)
     for said, call in (
-        ("samples is a whole number, at least 1, not 0", lambda: h2h.generate(model, [[1]], num_samples=0)),
-        ("max_new_tokens is a whole number", lambda: h2h.generate(model, [[1]], max_new_tokens=0)),
-        ("a prompt of text needs a tokenizer", lambda: h2h.generate(model, "hello")),
-        ("a stop of text .'x'. needs a tokenizer", lambda: h2h.generate(model, [[1]], stop="x")),
-        ("a classifier writes no text", lambda: h2h.generate(classifier, [[1]])),
-        ("a Linear writes no text", lambda: h2h.generate(torch.nn.Linear(2, 2), [[1]])),
+        ("num_samples must be an integer of at least 1, got 0", lambda: h2h.generate(model, [[1]], num_samples=0)),
+        ("max_new_tokens must be an integer", lambda: h2h.generate(model, [[1]], max_new_tokens=0)),
+        ("a text prompt requires a tokenizer", lambda: h2h.generate(model, "hello")),
+        ("the stop string 'x' requires a tokenizer", lambda: h2h.generate(model, [[1]], stop="x")),
+        ("a classifier cannot generate text", lambda: h2h.generate(classifier, [[1]])),
+        ("a Linear cannot generate text", lambda: h2h.generate(torch.nn.Linear(2, 2), [[1]])),
         (
-            "a chat needs a pretrained model",
+            "chat requires a pretrained model",
             lambda: h2h.generate(model, "x", tokenizer=words(), use_chat_template=True),
         ),
     ):
         with pytest.raises(RequestError, match=said):
             call()
-    with pytest.raises(StrategyError, match="gives 2 texts at most, not 3; ask for more beams"):
+    with pytest.raises(StrategyError, match="3 samples require at least as many beams, got 2"):
         h2h.generate(model, [[1]], strategies.build_strategy("beam", beams=2), num_samples=3)
 
 
@@ -512,5 +512,5 @@ def test_one_prompt_of_a_trial_is_continued_in_silence(ours: Ours) -> None:
         generate.sample_continuation_ids(model, [1, 2, 3], 30, seed=4, stop_token_id=made[9])
         == made[: made.index(made[9])]
     )
-    with pytest.raises(ModelError, match="an empty prompt"):
+    with pytest.raises(ModelError, match="the prompt is empty"):
         generate.sample_continuation_ids(model, [], 30, seed=4)

@@ -55,7 +55,7 @@ def test_distinct_and_repetition_by_hand() -> None:
         4, 6
     )  # the dog (3 times), dog saw, saw the, dog ran
     assert diversity.compute_repetition(["a b c d a b c d a", "a b c d"]) == diversity.Ratio(2, 7)
-    assert diversity.compute_distinct_n(["", "word"], 2).figure is None
+    assert diversity.compute_distinct_n(["", "word"], 2).value is None
 
 
 def test_self_bleu_is_sacrebleu_of_each_sample_against_the_others() -> None:
@@ -65,15 +65,15 @@ def test_self_bleu_is_sacrebleu_of_each_sample_against_the_others() -> None:
     )
     found = diversity.compute_self_bleu([f" {text}" for text in SENTENCES])
     assert found.total == pytest.approx(wanted)
-    assert found.of == 3
+    assert found.denominator == 3
     assert 0 < wanted / 3 < 100
 
 
 def test_self_bleu_of_equal_samples_is_100_and_of_one_sample_unknown() -> None:
-    assert diversity.compute_self_bleu(["yes sir"] * 3).figure == 100
+    assert diversity.compute_self_bleu(["yes sir"] * 3).value == 100
     exact = sacrebleu.sentence_bleu("yes sir", ["yes sir"] * 2, use_effective_order=True).score
     assert exact == pytest.approx(100)
-    assert diversity.compute_self_bleu(["one", "  "]).figure is None
+    assert diversity.compute_self_bleu(["one", "  "]).value is None
     assert diversity.compute_self_bleu([*SENTENCES, ""]) == diversity.compute_self_bleu(SENTENCES)
 
 
@@ -196,7 +196,7 @@ def test_a_token_across_the_border_is_the_continuations() -> None:
 
 
 def test_an_empty_prompt_without_a_start_token_is_refused(model: PretrainedModel) -> None:
-    with pytest.raises(ModelError, match="empty prompt"):
+    with pytest.raises(ModelError, match="the prompt is empty"):
         likelihood.compute_continuation_losses(model, [[]], [[1, 2]])
 
 
@@ -206,4 +206,4 @@ def test_tallies_add_up(rows: list[tuple[int, int]]) -> None:
     total = diversity.EMPTY_RATIO
     for row in rows:
         total += diversity.Ratio(*row)
-    assert (total.total, total.of) == (sum(a for a, _ in rows), sum(b for _, b in rows))
+    assert (total.total, total.denominator) == (sum(a for a, _ in rows), sum(b for _, b in rows))

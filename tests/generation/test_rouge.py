@@ -89,9 +89,9 @@ def test_the_signature_tells_all_that_a_figure_depends_on():
 
 def test_copying_counts_ngrams_that_stand_in_the_document():
     document = "The quick brown fox jumps over the lazy dog."
-    assert rouge.compute_copied_ngrams("the quick brown cat", document, 2).figure == pytest.approx(2 / 3)
-    assert rouge.compute_copied_ngrams("over the lazy dog", document, 4).figure == 1.0
-    assert rouge.compute_copied_ngrams("short", document, 2).figure is None
+    assert rouge.compute_copied_ngrams("the quick brown cat", document, 2).value == pytest.approx(2 / 3)
+    assert rouge.compute_copied_ngrams("over the lazy dog", document, 4).value == 1.0
+    assert rouge.compute_copied_ngrams("short", document, 2).value is None
 
 
 def test_no_reference_is_said():

@@ -46,7 +46,7 @@ def test_beam_search_is_token_for_token_what_transformers_gives(
             num_return_sequences=beams,
         )
         assert [list(one.ids) for one in made] == expected
-        ended += sum(one.ended == "token" for one in made)
+        ended += sum(one.finish_reason == "token" for one in made)
     assert ended > 0 or penalty > 0  # stop tokens were met, so that the rules about them were tried
 
 
@@ -98,7 +98,7 @@ def by_definition(model: Transformer, prompt: list[int], k: int, alpha: float, c
             shares = model(torch.tensor([row])).logits[0, -1].softmax(-1)
             found: dict[int, float] = {}
             for token in shares.topk(k).indices.tolist():
-                hidden = model(torch.tensor([[*row, token]])).hidden
+                hidden = model(torch.tensor([[*row, token]])).last_hidden_state
                 assert hidden is not None
                 likeness = max(float(cosine(hidden[0, -1], one)) for one in hidden[0, :-1])
                 found[token] = (1 - alpha) * float(shares[token]) - alpha * likeness
@@ -144,5 +144,5 @@ def test_a_search_ends_at_strings_and_tokens_too(ours: Callable[..., Transformer
         (whole,) = h2h.generate(model, [[5, 6]], name, max_new_tokens=12)
         (cut,) = h2h.generate(model, [[5, 6]], name, max_new_tokens=5)
         assert len(cut.ids) == 5
-        assert cut.ended == "length"
+        assert cut.finish_reason == "length"
         assert len(whole.ids) == 12

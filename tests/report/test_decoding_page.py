@@ -68,7 +68,7 @@ def step(at: int, token: str, *, kept: int | None = 2) -> Found:
     mass = None if kept is None else sum(shares[:kept])
     after = None if mass is None else 0.5 / mass
     said = {"token": token, "rank": 1, "probability": 0.5, "kept": kept, "mass": mass, "after": after}
-    return {"at": at, "id": 7, **said, "top": top}
+    return {"step": at, "id": 7, **said, "top": top}
 
 
 def build(*, second: bool = True, people: bool = True, prompts: int = PROMPTS) -> Found:
@@ -107,9 +107,9 @@ def build(*, second: bool = True, people: bool = True, prompts: int = PROMPTS) -
         "sweep": {
             "samples": 3,
             "points": [
-                *({**row, "family": name, "label": "greedy", "end": "greedy", "order": 0} for name, _ in families),
-                *({**row, "family": name, "label": label, "end": "", "order": 1} for name, label in families),
-                *({**row, "family": name, "label": "all", "end": "sample", "order": 2} for name, _ in families),
+                *({**row, "family": name, "label": "greedy", "endpoint": "greedy", "order": 0} for name, _ in families),
+                *({**row, "family": name, "label": label, "endpoint": "", "order": 1} for name, label in families),
+                *({**row, "family": name, "label": "all", "endpoint": "sample", "order": 2} for name, _ in families),
             ],
         },
         "traces": [

@@ -72,7 +72,7 @@ def test_texts_are_those_of_generate_and_come_side_by_side(looking: TestClient, 
         own = [one for one in steps if one["column"] == at]
         assert "".join(one["text"] for one in own) == wanted.text
         assert [one["id"] for one in own][: len(wanted.ids)] == list(wanted.ids)
-        assert own[-1]["ended"] == wanted.ended
+        assert own[-1]["ended"] == wanted.finish_reason
     one = next(step for step in steps if step["column"] == 1)
     assert 0.9 <= one["mass"] <= 1 and one["kept"] < 15 and sum(row["count"] for row in one["top"]) == 15
     assert columns[2]["note"] and next(step for step in steps if step["column"] == 2)["kept"] is None
@@ -112,7 +112,7 @@ def test_the_rest_of_a_large_vocabulary_is_told_at_every_temperature() -> None:
 @pytest.mark.parametrize(
     ("path", "asked", "status", "words"),
     [
-        ("generate", {"strategies": ["nonsense"]}, 422, "no strategy 'nonsense'"),
+        ("generate", {"strategies": ["nonsense"]}, 422, "no strategy named 'nonsense'"),
         ("generate", {"strategies": ["top-p=2"]}, 422, "in (0, 1]"),
         (
             "generate",
@@ -124,7 +124,7 @@ def test_the_rest_of_a_large_vocabulary_is_told_at_every_temperature() -> None:
         ("generate", {"strategies": ["contrastive=17"]}, 422, "k must be at most 16"),
         ("generate", {"strategies": ["greedy"] * 2}, 422, "given twice"),
         ("generate", {"strategies": []}, 422, "body.strategies"),
-        ("generate", {"strategies": ["(" * 200]}, 422, "a strategy is written"),
+        ("generate", {"strategies": ["(" * 200]}, 422, "expected name(option=value"),
         ("generate", {"max_new_tokens": 201}, 422, "less than or equal to 200"),
         ("generate", {"max_new_tokens": 0}, 422, "greater than or equal to 1"),
         ("generate", {"seed": -1}, 422, "body.seed"),

@@ -86,7 +86,13 @@ def generate(
             return
         continuations = generate_texts(loaded_model, prompt, parsed_strategy, **arguments)
     rows = [
-        {"prompt": prompt[row.prompt], "sample": row.sample, "text": row.text, "ids": row.ids, "ended": row.ended}
+        {
+            "prompt": prompt[row.prompt],
+            "sample": row.sample,
+            "text": row.text,
+            "ids": row.ids,
+            "finish_reason": row.finish_reason,
+        }
         for row in continuations
     ]
     print_json({"model": loaded_model.name, **parsed_strategy.to_dict(), "seed": seed, "continuations": rows})

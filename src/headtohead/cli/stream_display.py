@@ -19,7 +19,7 @@ def print_stream(chunks: Iterable[Any], prompts: Sequence[str], num_samples: int
     """
     printer = _OrderedStreamPrinter(get_stdout_console(), prompts, num_samples, with_prompt)
     for chunk in chunks:
-        printer.add((chunk.prompt, chunk.sample), chunk.text, is_finished=chunk.ended is not None)
+        printer.add((chunk.prompt, chunk.sample), chunk.text, is_finished=chunk.finish_reason is not None)
     printer.close()
 
 

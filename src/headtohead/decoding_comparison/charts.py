@@ -184,7 +184,7 @@ def _build_point_row(
         "family": point["family"],
         "label": point["label"],
         "order": point["order"],
-        "end": point["end"],
+        "endpoint": point["endpoint"],
         "x": across["value"] if diversity["kind"] == "share" else max(MIN_SELF_BLEU, across["value"]),
         "y": up["value"],
         "tip": tip,
@@ -241,24 +241,24 @@ def _build_point_labels(
     """The setting beside its mark: one family above its line, the next below, so that they do not meet."""
     made = []
     for family, hue, (align, baseline, dx, dy) in zip(families, hues, LABEL_PLACEMENTS, strict=False):
-        own = [row for row in rows if row["family"] == family and not row["end"]]
+        own = [row for row in rows if row["family"] == family and not row["endpoint"]]
         mark = sheets.chart(own).mark_text(
             aria=False, align=align, baseline=baseline, dx=dx, dy=dy, fontSize=10, color=hue
         )
         made.append(mark.encode(x=x, y=y, text="label:N"))
-    ends = {row["end"]: row for row in rows if row["end"]}
+    ends = {row["endpoint"]: row for row in rows if row["endpoint"]}
     if ends:
         text = sheets.chart(list(ends.values())).mark_text(
             aria=False, align="right", dx=-9, fontSize=11, fontWeight=600, color=style.TEXT_COLOR
         )
-        made.append(text.encode(x=x, y=y, text="end:N"))
+        made.append(text.encode(x=x, y=y, text="endpoint:N"))
     return made
 
 
 def build_trace_chart(strategy_trace: DecodingResults) -> Chart:
     """A bar for each token: the model's likeliest tokens in their order, coloured by what became of them."""
     steps = strategy_trace["steps"]
-    said = "; ".join(f"{step['at']}: {describe_step(step)}" for step in steps)
+    said = "; ".join(f"{step['step']}: {describe_step(step)}" for step in steps)
 
     def build(layout: Layout, sheets: ChartDatasets) -> AltairChart:
         return _build_trace_layers(steps, layout, sheets)
@@ -315,7 +315,7 @@ def _build_trace_layers(steps: Sequence[DecodingResults], layout: Layout, sheets
 
 
 def _format_step_label(step: DecodingResults) -> str:
-    return f"{step['at']}  {say.format_token(step['token'])}"
+    return f"{step['step']}  {say.format_token(step['token'])}"
 
 
 def _build_bar_segments(step: DecodingResults, character_width: float) -> list[DecodingResults]:
@@ -336,7 +336,7 @@ def _build_bar_segments(step: DecodingResults, character_width: float) -> list[D
                 "middle": at + one["probability"] / 2,
                 "fate": fate,
                 "shown": text if one["probability"] >= character_width * (len(text) + 1) else "",
-                "tip": f"step {step['at']}, {text}: {say.format_percent(one['probability'])} of the model’s, {fate}{after}",  # noqa: E501
+                "tip": f"step {step['step']}, {text}: {say.format_percent(one['probability'])} of the model’s, {fate}{after}",  # noqa: E501
             }
         )
         at += one["probability"]

@@ -1,13 +1,14 @@
-"""Strategies side by side: a figure with its interval for every measure, and paired tests between strategies.
+"""Estimate every metric of every strategy with an interval, and compare strategies in pairs.
 
-Prompts are the unit. All samples of a prompt give one tally, a figure is total over total, and its interval is that of
-a ratio over prompts: each prompt's influence on the ratio, (total - figure x of) / mean of, and the t interval of their
-mean (the delta method; Cochran, Sampling Techniques, 1977, ch. 6). Both noises are in it, that of the prompts and that
-of the draws: more samples of a prompt make its tally steadier, and only more prompts tell about other prompts.
+Prompts are the unit. All samples of a prompt give one ratio (total, denominator); an estimate is total over total, and
+its interval is that of a ratio over prompts: the t interval of the mean of each prompt's influence on the ratio,
+(total - estimate * denominator) / mean denominator (the delta method; Cochran, Sampling Techniques, 1977, ch. 6). It
+covers the variation between prompts and between samples. More samples per prompt reduce the second only; conclusions
+about other prompts need more prompts.
 
-Two strategies meet on the same prompts with the same random numbers, so they are paired by prompt. The verdict on a
-pair is the one of headtohead.verdict, by its rule and with its words, simultaneous over all pairs of a measure. Each
-word is about one measure: lower perplexity is "helped" whether or not the text is the better for it.
+Strategies are compared on the same prompts with the same random numbers, so they are paired by prompt. Each pair gets
+the verdict of headtohead.verdict, simultaneous over all pairs of a metric. A verdict concerns one metric: a lower
+perplexity is "helped" whether or not the text is better.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ NATS_PER_BIT = math.log(2)
 
 @dataclass(frozen=True)
 class Prompt:
-    """A text to go on from, and how people went on, if that is known."""
+    """A prompt and its human continuation, if known."""
 
     text: str
     continuation: str | None = None
@@ -46,43 +47,44 @@ class Prompt:
 
 @dataclass(frozen=True)
 class ScoredContinuation:
-    """What a strategy wrote after a prompt, and how likely two models find it."""
+    """A generated continuation and its likelihood under two models."""
 
     prompt: int
-    """which prompt, counted from 0"""
+    """index of the prompt"""
     sample: int
     ids: tuple[int, ...]
     text: str
     model_likelihood: Likelihood
-    second: Likelihood | None = None
+    scoring_model_likelihood: Likelihood | None = None
 
 
 @dataclass(frozen=True)
 class GenerationMetric:
-    """A figure that is given for every strategy. `matters` is relative for a perplexity, else in the figure's unit."""
+    """A metric that is computed for every strategy."""
 
     name: str
     title: str
     kind: MetricKind
     better: Literal["lower", "higher"] | None
-    matters: float
-    about: str
+    equivalence_margin: float
+    """the smallest relevant change: relative for perplexity, otherwise in the unit of the metric"""
+    description: str
 
     @property
-    def metric(self) -> MetricName:
-        """The scale on which it is judged."""
+    def verdict_metric(self) -> MetricName:
+        """The scale on which verdicts compare it."""
         if self.kind == "perplexity":
             return "perplexity"
         return "loss" if self.better == "lower" else "score"
 
-    def shown(self, mean: float) -> float:
-        """From the mean of the tallies to the figure that is read."""
+    def to_display_value(self, mean: float) -> float:
+        """Convert the mean of ratios to the displayed value."""
         return math.exp(mean) if self.kind == "perplexity" else mean
 
     def clip_to_range(self, value: float) -> float:
-        """An interval does not leave the range of its figure."""
-        most = {"share": 1.0, "points": 100.0}.get(self.kind, math.inf)
-        return min(max(value, 0.0), most)
+        """Clip the end of an interval to the range of the metric."""
+        maximum = {"share": 1.0, "points": 100.0}.get(self.kind, math.inf)
+        return min(max(value, 0.0), maximum)
 
 
 METRICS = (
@@ -92,10 +94,10 @@ METRICS = (
         "perplexity",
         "lower",
         0.01,
-        "under the model itself, per token: exp of its loss on what was written",
+        "exp of the loss per token of the generating model on its own text",
     ),
     GenerationMetric(
-        "bits", "bits per byte", "bits", "lower", 0.01, "the same loss per byte of text, whatever the tokens"
+        "bits", "bits per byte", "bits", "lower", 0.01, "the same loss per byte of text, independent of the tokenizer"
     ),
     GenerationMetric(
         "second",
@@ -103,40 +105,45 @@ METRICS = (
         "bits",
         "lower",
         0.01,
-        "the loss of the second model on the same text, cut by its own tokenizer, per byte",
+        "the loss per byte of a second model with its own tokenizer on the same text",
     ),
     GenerationMetric(
-        "distinct-1", "distinct-1", "share", "higher", 0.01, "different words of all words in a prompt's samples"
+        "distinct-1",
+        "distinct-1",
+        "share",
+        "higher",
+        0.01,
+        "distinct words over all words in the samples of a prompt",
     ),
-    GenerationMetric("distinct-2", "distinct-2", "share", "higher", 0.01, "different pairs of words of all pairs"),
-    GenerationMetric("distinct-3", "distinct-3", "share", "higher", 0.01, "different triples of words of all triples"),
+    GenerationMetric("distinct-2", "distinct-2", "share", "higher", 0.01, "distinct pairs of words over all pairs"),
+    GenerationMetric("distinct-3", "distinct-3", "share", "higher", 0.01, "distinct triples of words over all triples"),
     GenerationMetric(
-        "self-bleu", "self-BLEU", "points", "lower", 1.0, "BLEU of a sample against its prompt's other samples"
+        "self-bleu", "self-BLEU", "points", "lower", 1.0, "BLEU of each sample against the other samples of its prompt"
     ),
     GenerationMetric(
-        "repetition", "repetition", "share", "lower", 0.01, "runs of four words that a sample already held"
+        "repetition", "repetition", "share", "lower", 0.01, "4-grams that already occurred in the same sample"
     ),
     GenerationMetric(
         "nearness",
-        "chrF to people",
+        "chrF to human text",
         "points",
         "higher",
         1.0,
-        "chrF of a sample against what people wrote, cut to as many tokens as a sample may have",
+        "chrF of each sample against the human continuation, truncated to the maximum length of a sample",
     ),
     GenerationMetric(
-        "nearest", "chrF, nearest sample", "points", "higher", 1.0, "the same for the nearest sample of a prompt"
+        "nearest", "chrF, best sample", "points", "higher", 1.0, "the same for the best sample of each prompt"
     ),
-    GenerationMetric("length", "length", "count", None, 0.0, "tokens of a sample; the stop token is not counted"),
+    GenerationMetric("length", "length", "count", None, 0.0, "tokens per sample, without the stop token"),
 )
-METRICS_BY_NAME = {one.name: one for one in METRICS}
+METRICS_BY_NAME = {metric.name: metric for metric in METRICS}
 HUMAN_METRICS = ("perplexity", "bits", "second", "repetition", "length")
-"""what can be said of people's continuations, of which there is one a prompt"""
+"""metrics of human continuations, of which there is one per prompt"""
 
 
 @dataclass(frozen=True)
 class MetricEstimate:
-    """A figure and its 95 % interval over prompts; no interval from fewer than two prompts."""
+    """An estimate and its 95 % interval over prompts; no interval for fewer than two prompts."""
 
     value: float
     interval: tuple[float, float] | None
@@ -147,7 +154,7 @@ class MetricEstimate:
 
 @dataclass(frozen=True)
 class StrategyPairVerdict:
-    """One strategy against another on one measure: the verdict of headtohead.verdict on `strategy` beside `against`."""
+    """The verdict on one strategy compared with another by one metric."""
 
     measure: str
     strategy: str
@@ -166,104 +173,106 @@ class StrategyPairVerdict:
 def compute_prompt_ratios(
     continuations: Sequence[ScoredContinuation], num_prompts: int, references: Sequence[str | None]
 ) -> dict[str, PromptRatios]:
-    """Every measure's tally for each prompt. `people` is what people wrote, cut to the samples' length.
+    """Return the ratios of every metric, one per prompt. `references` are human continuations, truncated.
 
-    A measure that does not apply is left out: one of a second model where there is none, self-BLEU of one sample.
+    Metrics that do not apply are omitted, such as self-BLEU of a single sample.
     """
-    of_prompt: list[list[ScoredContinuation]] = [[] for _ in range(num_prompts)]
-    for one in continuations:
-        of_prompt[one.prompt].append(one)
-    made = [_compute_ratios_of_prompt(own, references[i]) for i, own in enumerate(of_prompt)]
-    columns = {name: [row.get(name, EMPTY_RATIO) for row in made] for name in METRICS_BY_NAME}
-    return {name: column for name, column in columns.items() if any(tally.of for tally in column)}
+    by_prompt: list[list[ScoredContinuation]] = [[] for _ in range(num_prompts)]
+    for continuation in continuations:
+        by_prompt[continuation.prompt].append(continuation)
+    rows = [_compute_ratios_of_prompt(samples, references[i]) for i, samples in enumerate(by_prompt)]
+    columns = {name: [row.get(name, EMPTY_RATIO) for row in rows] for name in METRICS_BY_NAME}
+    return {name: column for name, column in columns.items() if any(ratio.denominator for ratio in column)}
 
 
 def _compute_ratios_of_prompt(continuations: Sequence[ScoredContinuation], reference: str | None) -> dict[str, Ratio]:
-    texts = [one.text for one in continuations]
-    made = {
-        **_compute_loss_ratios([one.model_likelihood for one in continuations], [one.second for one in continuations]),
+    texts = [continuation.text for continuation in continuations]
+    ratios = {
+        **_compute_loss_ratios(continuations),
         **{f"distinct-{n}": diversity.compute_distinct_n(texts, n) for n in (1, 2, 3)},
         "self-bleu": diversity.compute_self_bleu(texts),
         "repetition": diversity.compute_repetition(texts),
-        "length": Ratio(sum(len(one.ids) for one in continuations), len(continuations)),
+        "length": Ratio(sum(len(continuation.ids) for continuation in continuations), len(continuations)),
     }
     if reference and texts:
-        near = diversity.compute_chrf(texts, reference)
-        made["nearness"] = Ratio(sum(near), len(near))
-        if len(near) > 1:
-            made["nearest"] = Ratio(max(near), 1)
-    return made
+        chrf = diversity.compute_chrf(texts, reference)
+        ratios["nearness"] = Ratio(sum(chrf), len(chrf))
+        if len(chrf) > 1:
+            ratios["nearest"] = Ratio(max(chrf), 1)
+    return ratios
 
 
-def _compute_loss_ratios(
-    model_likelihoods: Sequence[Likelihood], scoring_model_likelihoods: Sequence[Likelihood | None]
-) -> dict[str, Ratio]:
-    loss = sum(one.loss for one in model_likelihoods)
-    made = {
-        "perplexity": Ratio(loss, sum(one.tokens for one in model_likelihoods)),
-        "bits": Ratio(loss / NATS_PER_BIT, sum(one.bytes for one in model_likelihoods)),
+def _compute_loss_ratios(continuations: Sequence[ScoredContinuation]) -> dict[str, Ratio]:
+    likelihoods = [continuation.model_likelihood for continuation in continuations]
+    ratios = {
+        "perplexity": Ratio(sum(x.loss for x in likelihoods), sum(x.tokens for x in likelihoods)),
+        "bits": _compute_bits_per_byte(likelihoods),
     }
-    others = [one for one in scoring_model_likelihoods if one is not None]
-    if others:
-        made["second"] = Ratio(sum(one.loss for one in others) / NATS_PER_BIT, sum(one.bytes for one in others))
-    return made
+    scored = [c.scoring_model_likelihood for c in continuations if c.scoring_model_likelihood is not None]
+    if scored:
+        ratios["second"] = _compute_bits_per_byte(scored)
+    return ratios
+
+
+def _compute_bits_per_byte(likelihoods: Sequence[Likelihood]) -> Ratio:
+    return Ratio(sum(x.loss for x in likelihoods) / NATS_PER_BIT, sum(x.bytes for x in likelihoods))
 
 
 def estimate_metric(metric_name: str, prompt_ratios: PromptRatios) -> MetricEstimate | None:
-    """Total over total, with its t interval over prompts; None where there is nothing to count."""
+    """Return total over total with its t interval over prompts; None if all denominators are 0."""
     values = linearize_ratios(prompt_ratios)
     if values is None:
         return None
-    one, mean = METRICS_BY_NAME[metric_name], float(values.mean())
+    metric, mean = METRICS_BY_NAME[metric_name], float(values.mean())
     if len(values) < 2:
-        return MetricEstimate(one.shown(mean), None)
-    error = float(values.std(ddof=1)) / math.sqrt(len(values))
-    half = float(special.stdtrit(len(values) - 1, 0.5 + CONFIDENCE_LEVEL / 2)) * error
-    low, high = (one.clip_to_range(one.shown(mean + side * half)) for side in (-1, 1))
-    return MetricEstimate(one.shown(mean), (low, high))
+        return MetricEstimate(metric.to_display_value(mean), None)
+    standard_error = float(values.std(ddof=1)) / math.sqrt(len(values))
+    half_width = float(special.stdtrit(len(values) - 1, 0.5 + CONFIDENCE_LEVEL / 2)) * standard_error
+    low, high = (metric.clip_to_range(metric.to_display_value(mean + sign * half_width)) for sign in (-1, 1))
+    return MetricEstimate(metric.to_display_value(mean), (low, high))
 
 
 def linearize_ratios(prompt_ratios: PromptRatios) -> PromptValues | None:
-    """What each prompt says: the figure plus the prompt's influence on it. Their mean is the figure, exactly."""
-    total, of = np.array([one.total for one in prompt_ratios]), np.array([one.of for one in prompt_ratios], dtype=float)
-    if not of.sum():
+    """Return the estimate plus each prompt's influence on it, (prompts,). The mean is exactly the estimate."""
+    total = np.array([ratio.total for ratio in prompt_ratios])
+    denominator = np.array([ratio.denominator for ratio in prompt_ratios], dtype=float)
+    if not denominator.sum():
         return None
-    ratio = total.sum() / of.sum()
-    return np.asarray(ratio + (total - ratio * of) / of.mean(), dtype=float)
+    estimate = total.sum() / denominator.sum()
+    return np.asarray(estimate + (total - estimate * denominator) / denominator.mean(), dtype=float)
 
 
 def judge_strategy_pairs(metric_name: str, ratios_by_strategy: Mapping[str, PromptRatios]) -> list[StrategyPairVerdict]:
-    """Every strategy against every earlier one on this measure, paired by prompt."""
-    one = METRICS_BY_NAME[metric_name]
-    found = {strategy: linearize_ratios(column) for strategy, column in ratios_by_strategy.items()}
-    values = {strategy: value for strategy, value in found.items() if value is not None}
-    if one.better is None or len(values) < 2:
+    """Compare every strategy with every earlier one by a metric, paired by prompt."""
+    metric = METRICS_BY_NAME[metric_name]
+    linearized = {strategy: linearize_ratios(column) for strategy, column in ratios_by_strategy.items()}
+    values = {strategy: value for strategy, value in linearized.items() if value is not None}
+    if metric.better is None or len(values) < 2:
         return []
-    names = {f"{b}\n{a}": (b, a) for a, b in combinations(values, 2)}
-    # A prompt stands where the rule has a seed, as what is drawn anew; differences meet a baseline of nothing, so that
-    # one call judges all pairs and its intervals hold for all of them at once.
-    against = {key: _to_verdict_scores(values[b] - values[a]) for key, (b, a) in names.items()}
-    prompts = len(next(iter(values.values())))
-    judged = compare_scores(
-        _to_verdict_scores(np.zeros(prompts)), against, metric=one.metric, equivalence_margin=one.matters
+    pairs = {f"{b}\n{a}": (b, a) for a, b in combinations(values, 2)}
+    # Prompts take the place of seeds as the random unit. Differences are compared with a baseline of zeros, so that one
+    # call covers all pairs and its intervals hold for all of them simultaneously.
+    differences = {key: _to_verdict_scores(values[b] - values[a]) for key, (b, a) in pairs.items()}
+    num_prompts = len(next(iter(values.values())))
+    verdicts = compare_scores(
+        _to_verdict_scores(np.zeros(num_prompts)),
+        differences,
+        metric=metric.verdict_metric,
+        equivalence_margin=metric.equivalence_margin,
     )
-    made = []
-    for row in judged:
-        strategy, other = names[row.variant]
-        made.append(
-            StrategyPairVerdict(
-                metric_name,
-                strategy,
-                other,
-                row.outcome,
-                row.effect,
-                row.interval,
-                row.adjusted_confidence,
-                row.min_detectable_effect,
-                row.seeds,
-            )
+    return [
+        StrategyPairVerdict(
+            metric_name,
+            *pairs[v.variant],
+            v.outcome,
+            v.effect,
+            v.interval,
+            v.adjusted_confidence,
+            v.min_detectable_effect,
+            v.seeds,
         )
-    return made
+        for v in verdicts
+    ]
 
 
 def _to_verdict_scores(values: PromptValues) -> scores.Scores:
@@ -271,32 +280,38 @@ def _to_verdict_scores(values: PromptValues) -> scores.Scores:
 
 
 def compare_strategies(ratios_by_strategy: Mapping[str, Mapping[str, PromptRatios]], baseline: str) -> dict[str, Any]:
-    """Plain JSON values: the figures of every strategy, and a verdict for every pair on every measure. In a pair with
-    the baseline, it is the baseline that the other is held against."""
+    """Return the estimates of every strategy and the verdict on every pair by every metric, as JSON values.
+
+    Strategies are compared with the baseline, not the baseline with them.
+    """
     figures = {
         strategy: {
-            name: found.to_dict()
+            name: estimate.to_dict()
             for name, column in columns.items()
-            if (found := estimate_metric(name, column)) is not None
+            if (estimate := estimate_metric(name, column)) is not None
         }
         for strategy, columns in ratios_by_strategy.items()
     }
-    judged = []
+    verdicts = []
     ordered = sorted(ratios_by_strategy, key=lambda strategy: strategy != baseline)
     for name in METRICS_BY_NAME:
         columns = {
             strategy: ratios_by_strategy[strategy][name] for strategy in ordered if name in ratios_by_strategy[strategy]
         }
-        judged += [one.to_dict() for one in judge_strategy_pairs(name, columns)]
-    return {"figures": figures, "pairs": judged}
+        verdicts += [verdict.to_dict() for verdict in judge_strategy_pairs(name, columns)]
+    return {"figures": figures, "pairs": verdicts}
 
 
 def describe_metrics(ratios_by_strategy: Mapping[str, Mapping[str, PromptRatios]]) -> list[dict[str, Any]]:
-    """The measures that some strategy has, described."""
-    return [dict(vars(one)) for one in METRICS if any(one.name in columns for columns in ratios_by_strategy.values())]
+    """Return the metrics that at least one strategy has, as JSON values."""
+    return [
+        dict(vars(metric))
+        for metric in METRICS
+        if any(metric.name in columns for columns in ratios_by_strategy.values())
+    ]
 
 
 def _to_json_value(value: object) -> object:
     if isinstance(value, tuple):
-        return [_to_json_value(one) for one in value]
+        return [_to_json_value(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

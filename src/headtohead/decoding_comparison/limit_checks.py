@@ -94,9 +94,9 @@ def _compute_max_total_variation(logits: Sequence[Float[Tensor, " vocab"]], inva
 def _compute_sampling_distribution(
     logits: Float[Tensor, "1 vocab"], strategy: Strategy
 ) -> Float[Tensor, "1 vocab"] | None:
-    if strategy.way == "likeliest":
+    if strategy.mode == "greedy":
         return torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
-    return logits_to_probs(logits, strategy.steps) if strategy.way == "draw" else None
+    return logits_to_probs(logits, strategy.logits_processors) if strategy.mode == "sample" else None
 
 
 def _format_count(number: int, noun: str) -> str:

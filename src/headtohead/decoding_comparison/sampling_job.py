@@ -116,9 +116,9 @@ class DecodingComparison:
             one, count = strategies_and_counts[name]
             size = (
                 CHUNK_SIZE // count
-                if one.way == "draw" and count < CHUNK_SIZE
+                if one.mode == "sample" and count < CHUNK_SIZE
                 else 1
-                if one.way == "draw"
+                if one.mode == "sample"
                 else CHUNK_SIZE // 2
             )
             for at in range(0, len(prompts), size):
@@ -139,7 +139,7 @@ class DecodingComparison:
 
     def _generate_samples(self, name: str, strategy: Strategy, prompt_indices: Sequence[int], num_samples: int) -> None:
         """Some prompts with one strategy. What does not draw writes the same each time, and is asked once."""
-        asked, repeats = self.asked, 1 if strategy.way == "draw" else num_samples
+        asked, repeats = self.asked, 1 if strategy.mode == "sample" else num_samples
         texts = [asked.prompts[at].text for at in prompt_indices]
         with _ignore_context_overflow():
             made = generate(
@@ -166,7 +166,7 @@ class DecodingComparison:
                         "sample": sample,
                         "ids": list(row.ids),
                         "text": row.text,
-                        "ended": row.ended,
+                        "finish_reason": row.finish_reason,
                         "loss": loss,
                         "tokens": len(row.ids),
                         "bytes": len(row.text.encode()),
@@ -287,7 +287,7 @@ class DecodingComparison:
                     for name, column in columns.items()
                     if (found := estimate_metric(name, column))
                 }
-            row = {"family": point.family, "label": point.label, "end": point.end, "strategy": point.name}
+            row = {"family": point.family, "label": point.label, "endpoint": point.endpoint, "strategy": point.name}
             made.append({**row, "order": order, "figures": known[point.name]})
         return made
 

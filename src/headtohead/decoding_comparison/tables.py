@@ -173,7 +173,7 @@ def build_trace_table(trace: DecodingResults) -> Table:
         )
         rows.append(
             [
-                make_text_cell(one["at"]),
+                make_text_cell(one["step"]),
                 make_text_cell(say.format_token(one["token"])),
                 Cell(f"{one['rank']:,}", one["rank"]),
                 Cell(say.format_percent(one["probability"]), one["probability"]),

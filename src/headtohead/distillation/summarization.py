@@ -171,5 +171,5 @@ def score_summary(document: Document, text: str, stop_reason: str) -> SummaryLin
         stop_reason=stop_reason,
         rouge=rouge.compute_rouge(said, document.summaries),
         length=len(split_words(said)),
-        copied={name: (tally.total, tally.of) for name, tally in copying.items()},
+        copied={name: (tally.total, tally.denominator) for name, tally in copying.items()},
     )

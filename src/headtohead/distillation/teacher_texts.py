@@ -106,7 +106,9 @@ def _generate_lines(
         seconds = round((time.perf_counter() - start) / len(prompts), 4)
         for row in continuations:
             key = compute_hash(prompts[row.prompt])
-            yield TeacherTextLine(key=key, ids=list(row.ids), text=row.text, stop_reason=row.ended, seconds=seconds)
+            yield TeacherTextLine(
+                key=key, ids=list(row.ids), text=row.text, stop_reason=row.finish_reason, seconds=seconds
+            )
 
 
 def build_teacher_rows(

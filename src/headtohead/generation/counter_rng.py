@@ -1,14 +1,14 @@
-"""Chance by key: the random numbers of a continuation are a function of (seed, prompt, sample, step, token).
+"""Counter-based random numbers: each is a pure function of (seed, prompt, sample, step, token).
 
-Nothing is drawn from hidden state, so a continuation does not depend on what else is in the batch, and two strategies
-with the same seed meet the same luck, which pairs them. A token is drawn by a race: token i arrives after a time
-E_i / p_i, where E_i is exponential, and the first to arrive wins, which is a draw from p (the Gumbel-max trick,
-Maddison et al. 2014, arXiv:1411.0030, before its logarithm). The race is also steady: logits that differ in their last
-digits, as those of one row alone and in a batch do, change the winner only if two arrive at the same moment, whereas an
-inverse cumulative sum moves with the sum of all errors.
+Without hidden state, a continuation does not depend on the rest of its batch, and two strategies with the same seed use
+the same random numbers, which pairs them. Tokens are sampled by an exponential race: token i arrives at time E_i / p_i
+with E_i exponential, and the first arrival is a draw from p (the Gumbel-max trick before its logarithm, Maddison et al.
+2014, arXiv:1411.0030). The race is also stable. Logits of a row alone and in a batch differ in their last digits; this
+changes the winner only if two arrivals nearly coincide, whereas an inverse cumulative sum accumulates all errors.
 
-The numbers come from a hash of the counter: SplitMix64 (Steele et al. 2014) makes two 32-bit keys for a step, and two
-rounds of multiply and xor-shift with the constants of C. Wellons' lowbias32 mix a token's number with them.
+The generator is a hash of the counter: SplitMix64 (Steele et al. 2014) derives two 32-bit keys per step, and two rounds
+of multiply and xor-shift with the constants of C. Wellons' lowbias32 mix in the token id. Kept instead of numpy's
+Philox, which takes 2.8 to 3.2 times as long per number (docs/log.md) and would change every sampled text.
 """
 
 from __future__ import annotations
@@ -27,87 +27,87 @@ from headtohead import rng
 RowKeys = NDArray[np.uint64]
 UniformNoise = Float[np.ndarray[Any, Any], "rows vocab"]
 ROW_STEPS_PER_HASH = 8
-"""rows times steps that are hashed at once: a few large operations instead of many small ones"""
+"""rows times steps hashed per call: few large operations instead of many small ones"""
 
 MAX_UNIFORM = 1 - 2.0**-25
-"""a uniform number that was rounded up to 1 would take for ever"""
+"""upper limit; a uniform number rounded up to 1 would give an infinite arrival time"""
 _GOLDEN64 = np.uint64(0x9E3779B97F4A7C15)
 _GOLDEN32 = np.uint32(0x9E3779B9)
 
 
 def derive_continuation_key(seed: int, prompt_ids: Sequence[int], sample_index: int) -> int:
-    """The key of one continuation."""
+    """Return the key of one continuation."""
     return rng.derive_seed(seed, "decode", sample_index, *prompt_ids)
 
 
 class CounterRNG:
-    """The luck of every token, for the rows of a batch, step by step."""
+    """Uniform random numbers for every token of each row in a batch, step by step."""
 
     def __init__(self, row_keys: Sequence[int], vocab_size: int) -> None:
-        self.keys: RowKeys = np.array(row_keys, dtype=np.uint64)
-        self.vocab = vocab_size
+        self.row_keys: RowKeys = np.array(row_keys, dtype=np.uint64)
+        self.vocab_size = vocab_size
         self._reset_buffer()
 
     def _reset_buffer(self) -> None:
-        """Room that is used again and again: to ask the system for as much at each step would take longer than the
-        hash."""
-        self._first, self._num_buffered_steps = 0, 0
-        self._buffer = HashBuffer(max(1, ROW_STEPS_PER_HASH // len(self.keys)), len(self.keys), self.vocab)
+        """Allocate a buffer that all steps reuse: allocating it at each step takes longer than the hash."""
+        self._first_step, self._num_buffered_steps = 0, 0
+        num_rows = len(self.row_keys)
+        self._buffer = HashBuffer(max(1, ROW_STEPS_PER_HASH // num_rows), num_rows, self.vocab_size)
 
-    def at(self, step: int) -> UniformNoise:
-        """Uniform numbers in (0, 2**31]; they hold until the next step is asked for."""
-        if not self._first <= step < self._first + self._num_buffered_steps:
-            self._first, self._num_buffered_steps = step, len(self._buffer.found)
-            hash_uniforms(self.keys, range(step, step + self._num_buffered_steps), self.vocab, self._buffer)
-        found: UniformNoise = self._buffer.found[step - self._first]
-        return found
+    def get_uniforms(self, step: int) -> UniformNoise:
+        """Return uniform numbers in (0, 2**31], (rows, vocab), valid until the next call."""
+        if not self._first_step <= step < self._first_step + self._num_buffered_steps:
+            self._first_step, self._num_buffered_steps = step, len(self._buffer.uniforms)
+            hash_uniforms(self.row_keys, range(step, step + self._num_buffered_steps), self.vocab_size, self._buffer)
+        uniforms: UniformNoise = self._buffer.uniforms[step - self._first_step]
+        return uniforms
 
-    def select(self, rows: Sequence[int]) -> None:
+    def select_rows(self, rows: Sequence[int]) -> None:
         """Keep these rows."""
-        self.keys = self.keys[list(rows)]
+        self.row_keys = self.row_keys[list(rows)]
         self._reset_buffer()
 
 
 class HashBuffer:
-    """Where a hash is worked out."""
+    """Working memory of `hash_uniforms`."""
 
     def __init__(self, steps: int, rows: int, vocab_size: int) -> None:
-        self.mixed, self.folded = np.empty((2, steps, rows, vocab_size), dtype=np.uint32)
-        self.found = np.empty((steps, rows, vocab_size), dtype=np.float32)
+        self.mixed, self.shifted = np.empty((2, steps, rows, vocab_size), dtype=np.uint32)
+        self.uniforms = np.empty((steps, rows, vocab_size), dtype=np.float32)
 
 
 def hash_uniforms(
     row_keys: RowKeys, steps: range, vocab_size: int, buffer: HashBuffer | None = None
 ) -> Float[np.ndarray[Any, Any], "steps rows vocab"]:
-    """Uniform numbers in (0, 2**31], each a hash of (key, step, token)."""
+    """Return uniform numbers in (0, 2**31], (steps, rows, vocab), each a hash of (key, step, token)."""
     buffer = buffer or HashBuffer(len(steps), len(row_keys), vocab_size)
     counter = np.arange(steps.start + 1, steps.stop + 1, dtype=np.uint64)[:, None] * _GOLDEN64
     mixed = _splitmix64(row_keys[None, :] + counter)  # (steps, rows)
     low, high = (mixed & np.uint64(0xFFFFFFFF)).astype(np.uint32), (mixed >> np.uint64(32)).astype(np.uint32)
-    x, other = buffer.mixed, buffer.folded
+    x, shifted = buffer.mixed, buffer.shifted
     np.add(_compute_token_counters(vocab_size), low[..., None], out=x)
-    _xorshift_right(x, other, 16)
+    _xorshift_right(x, shifted, 16)
     x *= np.uint32(0x7FEB352D)
-    _xorshift_right(x, other, 15)
+    _xorshift_right(x, shifted, 15)
     x ^= high[..., None]
     x *= np.uint32(0x846CA68B)
-    _xorshift_right(x, other, 16)
+    _xorshift_right(x, shifted, 16)
     x >>= np.uint32(1)
-    # 31 bits as a floating number: the small ones, which win the race, keep all their digits.
-    np.copyto(buffer.found, x.view(np.int32), casting="unsafe")
-    buffer.found += np.float32(0.5)
-    return buffer.found
+    # 31 bits as float32: small numbers, which win the race, keep all their digits.
+    np.copyto(buffer.uniforms, x.view(np.int32), casting="unsafe")
+    buffer.uniforms += np.float32(0.5)
+    return buffer.uniforms
 
 
 def uniform_to_exponential(uniforms: Float[np.ndarray[Any, Any], "..."]) -> NDArray[np.float64]:
-    """Exponential numbers, in units of 2**-31: -log(1 - u). Never smaller than the uniform number they come from."""
-    share = np.minimum(uniforms.astype(np.float64) * 2.0**-31, MAX_UNIFORM)
-    found: NDArray[np.float64] = -np.log1p(-share) * 2.0**31
-    return found
+    """Return -log(1 - u) in units of 2**-31. It is never smaller than the uniform number itself."""
+    fractions = np.minimum(uniforms.astype(np.float64) * 2.0**-31, MAX_UNIFORM)
+    exponentials: NDArray[np.float64] = -np.log1p(-fractions) * 2.0**31
+    return exponentials
 
 
 def scalar_uniform_to_exponential(uniform: float) -> float:
-    """The same of one number."""
+    """Return `uniform_to_exponential` of a single number."""
     return -math.log1p(-min(uniform * 2.0**-31, MAX_UNIFORM)) * 2.0**31
 
 
@@ -119,8 +119,8 @@ def _xorshift_right(x: NDArray[np.uint32], buffer: NDArray[np.uint32], shift: in
 def _splitmix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    found: NDArray[np.uint64] = x ^ (x >> np.uint64(31))
-    return found
+    mixed: NDArray[np.uint64] = x ^ (x >> np.uint64(31))
+    return mixed
 
 
 @lru_cache(maxsize=8)

@@ -1,6 +1,6 @@
-"""From tokens to text while they are made: pieces that can be shown at once, and stops that are strings.
+"""Encode prompts, and decode tokens to text during generation, with stop strings.
 
-A piece is held back while it may still change: half a character in a tokenizer of bytes, or the beginning of a stop.
+Text is held back while it may still change: an incomplete UTF-8 character, or the beginning of a stop string.
 """
 
 from __future__ import annotations
@@ -12,83 +12,82 @@ from headtohead.errors import ModelError
 from headtohead.pretrained.tokenizer import PretrainedTokenizer
 
 REPLACEMENT_CHARACTER = "\ufffd"
-"""what a decoder writes for bytes that are no character yet"""
+"""decoded from bytes that do not form a complete character"""
 
 
 def encode_prompt(tokenizer: Any, prompt: str, *, use_chat_template: bool = False) -> list[int]:
-    """A prompt as the model expects to read it. An empty one begins with the start token, if the model has one."""
+    """Return the token ids of a prompt as the model expects them, with a start token where it was trained with one."""
     if use_chat_template:
         if not isinstance(tokenizer, PretrainedTokenizer):
-            raise ModelError("a chat needs a pretrained model with a chat template")
+            raise ModelError("chat requires a pretrained model with a chat template")
         return tokenizer.chat(prompt)
     ids: list[int]
     if isinstance(tokenizer, PretrainedTokenizer):
         ids = tokenizer.prompt(prompt)
     else:
-        # A model that was trained on rows with a start and a stop has seen no text without its start.
-        framed = tokenizer.bos_id is not None and tokenizer.eos_id is not None
-        ids = [*([tokenizer.bos_id] if framed else []), *tokenizer.encode(prompt)]
+        # A model trained on rows with start and stop tokens has never seen text without its start token.
+        has_bos_and_eos = tokenizer.bos_id is not None and tokenizer.eos_id is not None
+        ids = [*([tokenizer.bos_id] if has_bos_and_eos else []), *tokenizer.encode(prompt)]
     if ids:
         return ids
     if tokenizer.bos_id is None:
-        raise ModelError("an empty prompt, and the model has no start token: give at least one word to go on from")
+        raise ModelError("the prompt is empty and the model has no start token: give at least one word")
     return [tokenizer.bos_id]
 
 
 def get_stop_token_ids(tokenizer: Any) -> tuple[int, ...]:
-    """The tokens that end a text."""
+    """Return the tokens that end a text."""
     if isinstance(tokenizer, PretrainedTokenizer):
         return tokenizer.stop_ids
     return () if tokenizer is None or tokenizer.eos_id is None else (tokenizer.eos_id,)
 
 
 def decode_continuation(tokenizer: Any, prompt_ids: Sequence[int], new_token_ids: Sequence[int]) -> str:
-    """The text of a continuation, with the space that stands between it and the prompt."""
-    before, whole = tokenizer.decode(prompt_ids), tokenizer.decode([*prompt_ids, *new_token_ids])
-    # Where the first token joins the prompt's last one, the two texts part a little earlier.
-    pairs = enumerate(zip(before, whole, strict=False))
-    text: str = whole[next((i for i, (a, b) in pairs if a != b), min(len(before), len(whole))) :]
-    return text
+    """Return the text of a continuation, including the space between it and the prompt."""
+    prompt, text = tokenizer.decode(prompt_ids), tokenizer.decode([*prompt_ids, *new_token_ids])
+    # If the first new token merges with the end of the prompt, the texts differ before the end of the prompt.
+    pairs = enumerate(zip(prompt, text, strict=False))
+    start = next((i for i, (a, b) in pairs if a != b), min(len(prompt), len(text)))
+    return str(text[start:])
 
 
 class StreamingDetokenizer:
-    """The text of one continuation as it grows."""
+    """Decodes a continuation token by token and stops at a stop string."""
 
     def __init__(self, tokenizer: Any, prompt_ids: Sequence[int], stop_strings: Sequence[str] = ()) -> None:
         self._tokenizer, self._prompt_ids, self._stop_strings = tokenizer, list(prompt_ids), tuple(stop_strings)
         self.ids: list[int] = []
         self.text = ""
-        self.stopped = False
-        self._told = 0
+        self.has_stopped = False
+        self._num_emitted = 0
 
-    def feed(self, token_id: int) -> str:
-        """One more token; what can be shown now that could not before."""
+    def add_token(self, token_id: int) -> str:
+        """Add a token; return the text that can now be shown."""
         self.ids.append(token_id)
         self.text = decode_continuation(self._tokenizer, self._prompt_ids, self.ids)
-        places = [place for stop in self._stop_strings if (place := self.text.find(stop)) >= 0]
-        if places:
-            self.text, self.stopped = self.text[: min(places)], True
+        positions = [position for stop in self._stop_strings if (position := self.text.find(stop)) >= 0]
+        if positions:
+            self.text, self.has_stopped = self.text[: min(positions)], True
             self._drop_stop_tokens()
-            return self._tell(len(self.text))
-        return self._tell(len(self.text) - self._unsure())
+            return self.finish()
+        return self._emit(len(self.text) - self._count_unstable_characters())
 
     def finish(self) -> str:
-        """What was held back."""
-        return self._tell(len(self.text))
+        """Return the text that was held back."""
+        return self._emit(len(self.text))
 
-    def _tell(self, end: int) -> str:
-        piece = self.text[self._told : end]
-        self._told = max(self._told, end)
+    def _emit(self, end: int) -> str:
+        piece = self.text[self._num_emitted : end]
+        self._num_emitted = max(self._num_emitted, end)
         return piece
 
-    def _unsure(self) -> int:
-        """Characters at the end that may still change."""
-        halves = len(self.text) - len(self.text.rstrip(REPLACEMENT_CHARACTER))
-        begun = max((_count_stop_overlap(self.text, stop) for stop in self._stop_strings), default=0)
-        return max(halves, begun)
+    def _count_unstable_characters(self) -> int:
+        """Return the number of characters at the end that may still change."""
+        num_incomplete = len(self.text) - len(self.text.rstrip(REPLACEMENT_CHARACTER))
+        return max([num_incomplete, *(_count_stop_overlap(self.text, stop) for stop in self._stop_strings)])
 
     def _drop_stop_tokens(self) -> None:
-        """Drop the tokens that lie wholly in the stop."""
+        """Remove the tokens that belong entirely to the stop string."""
         while self.ids:
             shorter = decode_continuation(self._tokenizer, self._prompt_ids, self.ids[:-1])
             if not shorter.startswith(self.text):
@@ -97,7 +96,7 @@ class StreamingDetokenizer:
 
 
 def _count_stop_overlap(text: str, stop_string: str) -> int:
-    """How much of the stop the text ends with."""
+    """Return the length of the longest prefix of the stop string that the text ends with."""
     return next(
         (size for size in range(min(len(stop_string) - 1, len(text)), 0, -1) if text.endswith(stop_string[:size])), 0
     )

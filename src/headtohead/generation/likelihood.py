@@ -1,11 +1,10 @@
-"""How likely a model finds a text: the loss of a continuation after its prompt, under the model that wrote it or under
-any other.
+"""The loss of a continuation given its prompt, under the model that generated it or any other.
 
-The model that wrote it is asked about the very tokens that it drew. Another model cuts text differently, so it is given
-the text: prompt and continuation are encoded together, and the tokens after those that the prompt alone begins with are
-the continuation's. Losses per token of two models cannot be compared, so they are given with the bytes of the text.
-Texts of the same length are read together, without padding; of a text longer than the model's context each token is
-predicted from at least half a context.
+The generating model is evaluated on the tokens it sampled. Another model has another tokenizer, so it receives the
+text: prompt and continuation are encoded together, and the tokens after those shared with the prompt belong to the
+continuation. Losses per token of two models are not comparable, so the number of bytes is returned too. Sequences of
+equal length form a batch without padding; in a sequence longer than the context, each token is predicted from at least
+half a context.
 """
 
 from __future__ import annotations
@@ -25,45 +24,45 @@ from headtohead.generation.detokenizer import encode_prompt
 from headtohead.nn.kv_cache import DecodingCache
 
 BATCH_SIZE = 16
-"""texts read at once: logits of more do not stay in the cache of a processor"""
+"""sequences per batch; the logits of more do not fit into the processor cache"""
 TokenIds = Sequence[int]
 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """How likely a model finds a text: its loss in nats, over so many of the model's tokens and so many bytes."""
+    """The loss of a text in nats, with its number of tokens and bytes."""
 
     loss: float
     tokens: int
     bytes: int
     unknown: int = 0
-    """tokens that are not in the model's vocabulary, which it guesses too easily"""
+    """number of unknown tokens, whose loss is too low"""
 
 
 def compute_continuation_losses(
     model: Any, contexts: Sequence[TokenIds], continuations: Sequence[TokenIds]
 ) -> list[float]:
-    """The loss of each row's tokens after those that it begins with, in nats. Rows that begin alike are read once."""
+    """Return the loss of each continuation given its context, in nats. Equal contexts are processed once."""
     losses = [0.0] * len(continuations)
     for rows in _group_rows_by_length([(len(a), len(b)) for a, b in zip(contexts, continuations, strict=True)]):
         if not continuations[rows[0]]:
             continue
         if not contexts[rows[0]]:
-            raise ModelError("an empty prompt: this model has no start token to begin from, so give it some text")
-        found = _compute_batch_losses(model, [contexts[row] for row in rows], [continuations[row] for row in rows])
-        for row, loss in zip(rows, found.tolist(), strict=True):
+            raise ModelError("the prompt is empty and the model has no start token: give at least one word")
+        batch = _compute_batch_losses(model, [contexts[row] for row in rows], [continuations[row] for row in rows])
+        for row, loss in zip(rows, batch.tolist(), strict=True):
             losses[row] = loss
     return losses
 
 
 def _group_rows_by_length(lengths: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
-    """The rows with the same sizes, a handful at a time."""
+    """Yield batches of rows with equal context and continuation lengths."""
     groups: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for row, size in enumerate(lengths):
-        groups[size].append(row)
+    for row, pair in enumerate(lengths):
+        groups[pair].append(row)
     for rows in groups.values():
-        for at in range(0, len(rows), BATCH_SIZE):
-            yield rows[at : at + BATCH_SIZE]
+        for start in range(0, len(rows), BATCH_SIZE):
+            yield rows[start : start + BATCH_SIZE]
 
 
 @torch.inference_mode()
@@ -77,17 +76,17 @@ def _compute_batch_losses(
             model, torch.tensor([[*a, *b] for a, b in zip(contexts, continuations, strict=True)]), first
         )
     return compute_losses_cached(
-        model, cache, [tuple(one) for one in contexts], torch.tensor([list(one) for one in continuations])
+        model, cache, [tuple(ids) for ids in contexts], torch.tensor([list(ids) for ids in continuations])
     )
 
 
 def compute_losses_uncached(
     model: Any, input_ids: Int[Tensor, "rows length"], continuation_start: int
 ) -> Float[Tensor, " rows"]:
-    """The plain road: the loss from token `first` on, each row read from its beginning."""
+    """Return the loss of the tokens from `continuation_start` on, (rows,). The reference implementation."""
     total = torch.zeros(len(input_ids), dtype=torch.float64)
-    for begin, start, end in iter_sliding_windows(input_ids.shape[1], continuation_start, int(model.context)):
-        logits = model(input_ids[:, begin : end - 1]).logits[:, start - begin - 1 :]
+    for window_start, start, end in iter_sliding_windows(input_ids.shape[1], continuation_start, int(model.context)):
+        logits = model(input_ids[:, window_start : end - 1]).logits[:, start - window_start - 1 :]
         total += _sum_cross_entropy(logits, input_ids[:, start:end])
     return total
 
@@ -95,10 +94,10 @@ def compute_losses_uncached(
 def compute_losses_cached(
     model: Any, cache: DecodingCache, contexts: Sequence[tuple[int, ...]], continuations: Int[Tensor, "rows new"]
 ) -> Float[Tensor, " rows"]:
-    """The quick road: a beginning is read once, and all that was written after it goes on from the cache."""
-    different = {one: at for at, one in enumerate(dict.fromkeys(contexts))}
-    logits = model.next_token_logits(torch.tensor([list(one) for one in different]), cache=cache)
-    rows = torch.tensor([different[one] for one in contexts])
+    """Return the same losses, processing each distinct context once and its continuations from the KV cache."""
+    unique_rows = {ids: row for row, ids in enumerate(dict.fromkeys(contexts))}
+    logits = model.next_token_logits(torch.tensor([list(ids) for ids in unique_rows]), cache=cache)
+    rows = torch.tensor([unique_rows[ids] for ids in contexts])
     total = _sum_cross_entropy(logits[rows][:, None], continuations[:, :1])
     if continuations.shape[1] > 1:
         cache.select_rows(rows)
@@ -113,35 +112,38 @@ def _sum_cross_entropy(
 
 
 def iter_sliding_windows(length: int, continuation_start: int, context: int) -> Iterator[tuple[int, int, int]]:
-    """(begin, start, end): tokens from start to end are predicted from those since begin, at most a context of them."""
+    """Yield (window_start, start, end): tokens from start to end are predicted from those since window_start."""
     start = continuation_start
     while start < length:
-        begin = 0 if length - 1 <= context else max(0, start - max(1, context // 2))
-        end = min(length, begin + context + 1)
-        yield begin, start, end
+        window_start = 0 if length - 1 <= context else max(0, start - max(1, context // 2))
+        end = min(length, window_start + context + 1)
+        yield window_start, start, end
         start = end
 
 
 def compute_text_likelihoods(
     model: Any, tokenizer: Any, prompts: Sequence[str], continuations: Sequence[str]
 ) -> list[Likelihood]:
-    """The loss of each text after its prompt, cut by this model's tokenizer. A text that comes twice is read once."""
+    """Return the likelihood of each text given its prompt, with this model's tokenizer. Duplicates are read once."""
     rows = list(zip(prompts, continuations, strict=True))
-    different = list(dict.fromkeys(rows))
-    cut = [encode_pair(tokenizer, *row) for row in different]
-    losses = compute_continuation_losses(model, [begun for begun, _ in cut], [written for _, written in cut])
-    found = {
-        row: Likelihood(loss, len(written), len(row[1].encode()), sum(one == tokenizer.unk_id for one in written))
-        for row, (_, written), loss in zip(different, cut, losses, strict=True)
+    unique_rows = list(dict.fromkeys(rows))
+    encoded = [encode_pair(tokenizer, *row) for row in unique_rows]
+    losses = compute_continuation_losses(model, [context for context, _ in encoded], [ids for _, ids in encoded])
+    likelihoods = {
+        row: Likelihood(loss, len(ids), len(row[1].encode()), sum(i == tokenizer.unk_id for i in ids))
+        for row, (_, ids), loss in zip(unique_rows, encoded, losses, strict=True)
     }
-    return [found[row] for row in rows]
+    return [likelihoods[row] for row in rows]
 
 
 def encode_pair(tokenizer: Any, prompt: str, continuation: str) -> tuple[list[int], list[int]]:
-    """The tokens of both together, parted where those of the prompt alone end. A token that reaches from one into the
-    other is the continuation's."""
-    alone, both = encode_prompt(tokenizer, prompt), encode_prompt(tokenizer, prompt + continuation)
-    if len(alone) == 1 and alone[0] == tokenizer.bos_id and both[:1] != alone:
-        both = [*alone, *both]  # an empty prompt: the text follows the start
-    shared = next((i for i, (a, b) in enumerate(zip(alone, both, strict=False)) if a != b), min(len(alone), len(both)))
-    return both[:shared], both[shared:]
+    """Encode both together; return the tokens shared with the prompt alone, and the rest.
+
+    A token that spans the boundary belongs to the continuation.
+    """
+    prompt_ids, ids = encode_prompt(tokenizer, prompt), encode_prompt(tokenizer, prompt + continuation)
+    if len(prompt_ids) == 1 and prompt_ids[0] == tokenizer.bos_id and ids[:1] != prompt_ids:
+        ids = [*prompt_ids, *ids]  # an empty prompt: the text follows the start token
+    pairs = enumerate(zip(prompt_ids, ids, strict=False))
+    num_shared = next((i for i, (a, b) in pairs if a != b), min(len(prompt_ids), len(ids)))
+    return ids[:num_shared], ids[num_shared:]

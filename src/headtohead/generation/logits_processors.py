@@ -1,10 +1,10 @@
-"""Steps from logits to a distribution: small functions that are composed in a list. The distribution is the softmax of
-what the last one leaves; a token that is out has a logit of minus infinity.
+"""Logits processors: small functions that are applied in order, before the softmax gives the sampling distribution.
 
-    [Temperature(0.9), TopP(0.7)]
+    [TemperatureLogitsProcessor(0.9), TopPLogitsProcessor(0.7)]
 
-A step takes the logits of all rows and what was `Seen` so far. Tokens of equal probability stay or go together. Each
-equals the processor of the transformers library of the same meaning, where it has one.
+A processor takes the logits of all rows, (rows, vocab), and the `GenerationState`, and returns new logits. Removed
+tokens have a logit of minus infinity; tokens of equal probability are kept or removed together. Each processor gives
+the results of its counterpart in transformers, where there is one.
 """
 
 from __future__ import annotations
@@ -28,49 +28,48 @@ MASKED_LOGIT = -math.inf
 
 @dataclass
 class GenerationState:
-    """What the rows of a batch hold so far."""
+    """The tokens of each row of a batch so far."""
 
     rows: Sequence[Sequence[int]]
     """prompt and continuation"""
-    prompts: Sequence[int] = ()
-    """how many tokens of each row are its prompt's"""
+    prompt_lengths: Sequence[int] = ()
     stop_ids: tuple[int, ...] = ()
 
-    def made(self, row: int) -> Sequence[int]:
-        """The continuation so far."""
-        return self.rows[row][self.prompts[row] :]
+    def get_new_ids(self, row: int) -> Sequence[int]:
+        """Return the continuation of a row."""
+        return self.rows[row][self.prompt_lengths[row] :]
 
 
 LogitsProcessor = Callable[[Logits, GenerationState], Logits]
-"""the contract; a function of one's own will do"""
+"""any function with this signature"""
 
 
 class TruncationProcessor:
-    """A step that keeps the likeliest tokens and drops the rest, so that a single token can be judged without sorting:
-    if one is out, so are all that are less likely."""
+    """A processor that keeps the most likely tokens, so that a single token can be checked without sorting: if it is
+    removed, so are all less likely tokens."""
 
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
         raise NotImplementedError
 
     def is_kept(self, probs: ProbabilityRow, token_prob: float) -> bool:
-        """Whether a token of probability `at` stays, of a row of probabilities."""
+        """Return whether a token of probability `token_prob` is kept, given the probabilities of its row."""
         raise NotImplementedError
 
 
 def logits_to_probs(
     logits: Logits, processors: Sequence[LogitsProcessor], state: GenerationState | None = None
 ) -> Probabilities:
-    """What the steps leave of the model's distribution, renormalised."""
+    """Return the distribution after the processors, (rows, vocab)."""
     state = state or GenerationState([[] for _ in range(len(logits))], [0] * len(logits))
     logits = logits.float()
-    for step in processors:
-        logits = step(logits, state)
+    for processor in processors:
+        logits = processor(logits, state)
     return logits.softmax(-1)
 
 
 def check_option(name: str, value: object, allowed: str, is_valid: bool) -> None:
     if not is_valid:
-        raise StrategyError(f"{name} is {allowed}, not {value!r}")
+        raise StrategyError(f"{name} must be {allowed}, got {value!r}")
 
 
 def is_finite_number(value: object) -> bool:
@@ -85,37 +84,30 @@ def is_integer_at_least(value: object, minimum: int = 1) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
 
 
-# ---- shape
-
-
 @dataclass(frozen=True)
 class TemperatureLogitsProcessor:
-    """Logits divided by t: below 1 sharper, above 1 flatter, towards 0 the likeliest alone. Ackley et al. 1985."""
+    """Divide logits by the temperature: below 1 sharpens, above 1 flattens, 0 is greedy. Ackley et al. 1985."""
 
-    t: float
+    temperature: float
 
     def __post_init__(self) -> None:
-        check_option(
-            "temperature", self.t, "at least 0 (0 takes the likeliest token)", is_finite_number(self.t) and self.t >= 0
-        )
+        is_valid = is_finite_number(self.temperature) and self.temperature >= 0
+        check_option("temperature", self.temperature, "at least 0 (0 is greedy)", is_valid)
 
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
-        if self.t == 0:
+        if self.temperature == 0:
             return logits.masked_fill(logits < logits.amax(-1, keepdim=True), MASKED_LOGIT)
-        return logits if self.t == 1 else logits / self.t
-
-
-# ---- cuts
+        return logits if self.temperature == 1 else logits / self.temperature
 
 
 @dataclass(frozen=True)
 class TopKLogitsProcessor(TruncationProcessor):
-    """The k likeliest tokens. Fan et al. 2018, arXiv:1805.04833."""
+    """Keep the k most likely tokens. Fan et al. 2018, arXiv:1805.04833."""
 
     top_k: int
 
     def __post_init__(self) -> None:
-        check_option("k", self.top_k, "a whole number of tokens, at least 1", is_integer_at_least(self.top_k))
+        check_option("k", self.top_k, "an integer of at least 1", is_integer_at_least(self.top_k))
 
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
         if self.top_k >= logits.shape[-1]:
@@ -128,22 +120,22 @@ class TopKLogitsProcessor(TruncationProcessor):
 
 @dataclass(frozen=True)
 class TopPLogitsProcessor(TruncationProcessor):
-    """The nucleus: the fewest likeliest tokens that hold a share p. A token is in when the mass of all likelier ones is
-    below p. Holtzman et al. 2020, arXiv:1904.09751."""
+    """Keep the most likely tokens until their cumulative probability reaches p (the nucleus). A token is kept if the
+    total probability of all more likely tokens is below p. Holtzman et al. 2020, arXiv:1904.09751."""
 
     p: float
 
     def __post_init__(self) -> None:
-        check_option("p", self.p, "a share of probability, in (0, 1]", is_positive_fraction(self.p))
+        check_option("p", self.p, "a probability in (0, 1]", is_positive_fraction(self.p))
 
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
         if self.p == 1:
             return logits
         probabilities = logits.softmax(-1)
         ranked = probabilities.sort(-1, descending=True).values
-        likelier = ranked.cumsum(-1) - ranked
-        least = ranked.masked_fill(likelier >= self.p, math.inf).amin(-1, keepdim=True)
-        return logits.masked_fill(probabilities < least, MASKED_LOGIT)
+        mass_above = ranked.cumsum(-1) - ranked
+        smallest_kept = ranked.masked_fill(mass_above >= self.p, math.inf).amin(-1, keepdim=True)
+        return logits.masked_fill(probabilities < smallest_kept, MASKED_LOGIT)
 
     def is_kept(self, probs: ProbabilityRow, token_prob: float) -> bool:
         return self.p == 1 or sum_above(probs, token_prob) < self.p
@@ -151,14 +143,12 @@ class TopPLogitsProcessor(TruncationProcessor):
 
 @dataclass(frozen=True)
 class MinPLogitsProcessor(TruncationProcessor):
-    """Tokens at least p times as likely as the likeliest. Nguyen et al. 2024, arXiv:2407.01082."""
+    """Keep tokens at least p times as likely as the most likely one. Nguyen et al. 2024, arXiv:2407.01082."""
 
     p: float
 
     def __post_init__(self) -> None:
-        check_option(
-            "p", self.p, "a share of the likeliest token's probability, in (0, 1]", is_positive_fraction(self.p)
-        )
+        check_option("p", self.p, "a fraction in (0, 1]", is_positive_fraction(self.p))
 
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
         probabilities = logits.softmax(-1)
@@ -170,181 +160,173 @@ class MinPLogitsProcessor(TruncationProcessor):
 
 @dataclass(frozen=True)
 class TypicalLogitsProcessor:
-    """Tokens whose surprise is nearest to the expected one (the entropy), until they hold a share p. Meister et al.
-    2022, arXiv:2202.00666."""
+    """Keep the tokens whose surprisal is closest to the entropy, until their cumulative probability reaches p. Meister
+    et al. 2022, arXiv:2202.00666."""
 
     p: float
 
     def __post_init__(self) -> None:
-        check_option("p", self.p, "a share of probability, in (0, 1]", is_positive_fraction(self.p))
+        check_option("p", self.p, "a probability in (0, 1]", is_positive_fraction(self.p))
 
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
         if self.p == 1:
             return logits
-        surprise = -logits.log_softmax(-1)
+        surprisal = -logits.log_softmax(-1)
         probabilities = logits.softmax(-1)
-        entropy = (surprise * probabilities).nansum(-1, keepdim=True)
-        off = (surprise - entropy).abs()
-        ranked, order = off.sort(-1)
-        before = (probabilities.gather(-1, order).cumsum(-1) < self.p).sum(-1, keepdim=True)
-        furthest = ranked.gather(-1, before.clamp_max(logits.shape[-1] - 1))
-        return logits.masked_fill(off > furthest, MASKED_LOGIT)
-
-
-# ---- what was said before
+        entropy = (surprisal * probabilities).nansum(-1, keepdim=True)
+        deviation = (surprisal - entropy).abs()
+        ranked, order = deviation.sort(-1)
+        last_kept = (probabilities.gather(-1, order).cumsum(-1) < self.p).sum(-1, keepdim=True)
+        largest_kept = ranked.gather(-1, last_kept.clamp_max(logits.shape[-1] - 1))
+        return logits.masked_fill(deviation > largest_kept, MASKED_LOGIT)
 
 
 @dataclass(frozen=True)
 class RepetitionPenaltyLogitsProcessor:
-    """Logits of tokens that occurred, in the prompt or after, are divided by `by` (multiplied where negative). Keskar
-    et al. 2019, arXiv:1909.05858."""
+    """Divide the logits of tokens in the prompt or continuation by the penalty, or multiply negative ones. Keskar et
+    al. 2019, arXiv:1909.05858."""
 
-    by: float
+    penalty: float
 
     def __post_init__(self) -> None:
-        check_option(
-            "repetition_penalty", self.by, "above 0 (1 changes nothing)", is_finite_number(self.by) and self.by > 0
-        )
+        is_valid = is_finite_number(self.penalty) and self.penalty > 0
+        check_option("repetition_penalty", self.penalty, "above 0 (1 has no effect)", is_valid)
 
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
         return _update_token_logits(logits, [sorted(set(row)) for row in state.rows], self._apply_penalty)
 
     def _apply_penalty(self, logits: Tensor) -> Tensor:
-        return torch.where(logits < 0, logits * self.by, logits / self.by)
+        return torch.where(logits < 0, logits * self.penalty, logits / self.penalty)
 
 
 @dataclass(frozen=True)
 class FrequencyPenaltyLogitsProcessor:
-    """Each time that a token was said in the continuation takes `each` off its logit, and the first time takes `once`
-    more; as the interfaces of large models have it."""
+    """Subtract the frequency penalty from a token's logit once per occurrence in the continuation, and the presence
+    penalty if it occurs at all. As in the OpenAI API."""
 
     frequency_penalty: float = 0.0
-    once: float = 0.0
+    presence_penalty: float = 0.0
 
     def __post_init__(self) -> None:
         check_option("frequency_penalty", self.frequency_penalty, "a number", is_finite_number(self.frequency_penalty))
-        check_option("presence_penalty", self.once, "a number", is_finite_number(self.once))
+        check_option("presence_penalty", self.presence_penalty, "a number", is_finite_number(self.presence_penalty))
 
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
         logits = logits.clone()
         for index in range(len(logits)):
-            counts = Counter(state.made(index))
+            counts = Counter(state.get_new_ids(index))
             if counts:
                 ids = torch.tensor(list(counts), device=logits.device)
-                times = torch.tensor(list(counts.values()), device=logits.device)
-                logits[index, ids] -= self.frequency_penalty * times + self.once
+                frequencies = torch.tensor(list(counts.values()), device=logits.device)
+                logits[index, ids] -= self.frequency_penalty * frequencies + self.presence_penalty
         return logits
 
 
 @dataclass(frozen=True)
 class NoRepeatNGramLogitsProcessor:
-    """No group of `size` tokens occurs twice, the prompt's among them. Paulus et al. 2017, arXiv:1705.04304."""
+    """Remove tokens that would repeat an n-gram of the prompt or continuation. Paulus et al. 2017, arXiv:1705.04304."""
 
-    size: int
+    ngram_size: int
 
     def __post_init__(self) -> None:
         check_option(
-            "no_repeat_ngram", self.size, "a whole number of tokens, at least 1", is_integer_at_least(self.size)
+            "no_repeat_ngram", self.ngram_size, "an integer of at least 1", is_integer_at_least(self.ngram_size)
         )
 
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
         return _update_token_logits(logits, [self._find_repeated_completions(row) for row in state.rows], _mask_logits)
 
     def _find_repeated_completions(self, token_ids: Sequence[int]) -> list[int]:
-        """The tokens that would complete a group which is there already."""
-        before = self.size - 1
-        if len(token_ids) < self.size:
+        """Return the tokens that would complete an n-gram that already occurs."""
+        prefix_size = self.ngram_size - 1
+        if len(token_ids) < self.ngram_size:
             return []
-        ending = tuple(token_ids[len(token_ids) - before :])
-        found = {
-            token_ids[i + before] for i in range(len(token_ids) - before) if tuple(token_ids[i : i + before]) == ending
-        }
-        return sorted(found)
+        prefix = tuple(token_ids[len(token_ids) - prefix_size :])
+        starts = range(len(token_ids) - prefix_size)
+        return sorted({token_ids[i + prefix_size] for i in starts if tuple(token_ids[i : i + prefix_size]) == prefix})
 
 
 @dataclass(frozen=True)
 class NoBadWordsLogitsProcessor:
-    """Tokens, or runs of tokens, that may not be said. A run's last token is out where the others stand before it."""
+    """Remove banned tokens, and the last token of a banned sequence where the others precede it."""
 
-    runs: tuple[tuple[int, ...], ...]
+    sequences: tuple[tuple[int, ...], ...]
     texts: tuple[str, ...] = field(default=(), kw_only=True)
-    """texts that become runs once a tokenizer is known"""
+    """texts that `encode_texts` converts to sequences"""
 
     def __post_init__(self) -> None:
-        fine = all(run and all(is_integer_at_least(i, 0) for i in run) for run in self.runs) and all(self.texts)
-        check_option("ban", self.runs or self.texts, "a list of token ids, of runs of them, or of texts", fine)
+        has_valid_ids = all(ids and all(is_integer_at_least(i, 0) for i in ids) for ids in self.sequences)
+        allowed = "a list of token ids, sequences of them, or texts"
+        check_option("ban", self.sequences or self.texts, allowed, has_valid_ids and all(self.texts))
 
-    def bound(self, encode: Callable[[str], Sequence[int]]) -> NoBadWordsLogitsProcessor:
-        """With its texts as runs, at the beginning of a word and inside one."""
-        runs = {tuple(encode(form)) for text in self.texts for form in (text, f" {text}")}
-        return NoBadWordsLogitsProcessor((*self.runs, *sorted(run for run in runs if run)))
+    def encode_texts(self, encode: Callable[[str], Sequence[int]]) -> NoBadWordsLogitsProcessor:
+        """Return the processor with its texts as token ids, both at the start of a word and within one."""
+        encoded = {tuple(encode(form)) for text in self.texts for form in (text, f" {text}")}
+        return NoBadWordsLogitsProcessor((*self.sequences, *sorted(ids for ids in encoded if ids)))
 
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
         if self.texts:
-            raise StrategyError(f"ban: {self.texts[0]!r} is a text, and there is no tokenizer to read it with")
+            raise StrategyError(f"ban: the text {self.texts[0]!r} requires a tokenizer")
         return _update_token_logits(logits, [self._find_banned_token_ids(row) for row in state.rows], _mask_logits)
 
     def _find_banned_token_ids(self, token_ids: Sequence[int]) -> list[int]:
-        ends = (
-            run[-1]
-            for run in self.runs
-            if len(run) == 1 or tuple(token_ids[len(token_ids) - len(run) + 1 :]) == run[:-1]
+        last_ids = (
+            ids[-1]
+            for ids in self.sequences
+            if len(ids) == 1 or tuple(token_ids[len(token_ids) - len(ids) + 1 :]) == ids[:-1]
         )
-        return sorted(set(ends))
-
-
-# ---- the end
+        return sorted(set(last_ids))
 
 
 @dataclass(frozen=True)
 class MinNewTokensLogitsProcessor:
-    """No stop before so many tokens are made."""
+    """Remove stop tokens before the continuation has this many tokens."""
 
-    count: int
+    min_new_tokens: int
 
     def __post_init__(self) -> None:
-        check_option(
-            "min_new_tokens", self.count, "a whole number of tokens, at least 0", is_integer_at_least(self.count, 0)
-        )
+        is_valid = is_integer_at_least(self.min_new_tokens, 0)
+        check_option("min_new_tokens", self.min_new_tokens, "an integer of at least 0", is_valid)
 
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
-        early = [list(state.stop_ids) if len(state.made(i)) < self.count else [] for i in range(len(logits))]
-        return _update_token_logits(logits, early, _mask_logits)
+        is_short = [len(state.get_new_ids(i)) < self.min_new_tokens for i in range(len(logits))]
+        return _update_token_logits(logits, [list(state.stop_ids) if s else [] for s in is_short], _mask_logits)
 
 
 @dataclass(frozen=True)
 class ForcedEOSTokenLogitsProcessor:
-    """The stop token comes at the latest as token number `after`."""
+    """Force a stop token as token number `max_new_tokens` at the latest."""
 
-    after: int
+    max_new_tokens: int
 
     def __post_init__(self) -> None:
-        check_option("force_stop", self.after, "a whole number of tokens, at least 1", is_integer_at_least(self.after))
+        is_valid = is_integer_at_least(self.max_new_tokens)
+        check_option("force_stop", self.max_new_tokens, "an integer of at least 1", is_valid)
 
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
         if not state.stop_ids:
-            raise StrategyError("force_stop: the model has no stop token to force")
-        late = [i for i in range(len(logits)) if len(state.made(i)) >= self.after - 1]
-        if not late:
+            raise StrategyError("force_stop: the model has no stop token")
+        rows = [i for i in range(len(logits)) if len(state.get_new_ids(i)) >= self.max_new_tokens - 1]
+        if not rows:
             return logits
         logits = logits.clone()
-        logits[late] = MASKED_LOGIT
-        for index in late:
-            logits[index, list(state.stop_ids)] = 0.0
+        logits[rows] = MASKED_LOGIT
+        for row in rows:
+            logits[row, list(state.stop_ids)] = 0.0
         return logits
 
 
 def _update_token_logits(
     logits: Logits, token_ids: Sequence[Sequence[int]], update: Callable[[Tensor], Tensor]
 ) -> Logits:
-    """The logits with `change` applied to some tokens of each row."""
+    """Return the logits with `update` applied to the given tokens of each row."""
     if not any(token_ids):
         return logits
-    logits, vocab = logits.clone(), logits.shape[-1]
-    for index, found in enumerate(token_ids):
-        if found:
-            ids = torch.tensor([i for i in found if i < vocab], dtype=torch.long, device=logits.device)
-            logits[index, ids] = update(logits[index, ids])
+    logits, vocab_size = logits.clone(), logits.shape[-1]
+    for row, row_ids in enumerate(token_ids):
+        if row_ids:
+            ids = torch.tensor([i for i in row_ids if i < vocab_size], dtype=torch.long, device=logits.device)
+            logits[row, ids] = update(logits[row, ids])
     return logits
 
 

@@ -1,4 +1,4 @@
-"""What a call of generate asks for, read and checked before the first token: model, prompts, strategy and stops."""
+"""Validate the arguments of `generate` and encode its prompts before the first token."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Prompts = str | Sequence[str] | Sequence[Sequence[int]]
 
 @runtime_checkable
 class ModelBundleProtocol(Protocol):
-    """A model with its tokenizer, as every door to models gives it."""
+    """A model with its tokenizer, as `load_model` and `open_model` return it."""
 
     model: Any
     tokenizer: Any
@@ -35,48 +35,60 @@ class ModelBundleProtocol(Protocol):
 
 @dataclass
 class SequenceState:
-    """One continuation under way."""
+    """One sequence during generation."""
 
     prompt: int
+    """index of the prompt"""
     sample: int
-    ids: list[int]
-    made: list[int] = field(default_factory=list)
-    ended: FinishReason | None = None
+    prompt_ids: list[int]
+    new_ids: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
     detokenizer: StreamingDetokenizer | None = None
-    text: str = ""
-    """what could be shown since it was last asked for"""
+    pending_text: str = ""
+    """text that has not been yielded yet"""
 
-    def take(self, token_id: int, stop_token_ids: Sequence[int], max_new_tokens: int) -> None:
-        """One more token, and whether it is the last."""
+    def append_token(self, token_id: int, stop_token_ids: Sequence[int], max_new_tokens: int) -> None:
+        """Append a token and set the finish reason if it is the last one."""
         if token_id in stop_token_ids:
-            self.ended = "token"
-        else:
-            self.made.append(token_id)
-            if self.detokenizer is not None:
-                self.text += self.detokenizer.feed(token_id)
-                if self.detokenizer.stopped:
-                    self.ended, self.made = "string", list(self.detokenizer.ids)
-            if self.ended is None and len(self.made) >= max_new_tokens:
-                self.ended = "length"
-        if self.ended is not None and self.detokenizer is not None:
-            self.text += self.detokenizer.finish()
+            self.finish("token")
+            return
+        self.new_ids.append(token_id)
+        if self.detokenizer is not None:
+            self.pending_text += self.detokenizer.add_token(token_id)
+            if self.detokenizer.has_stopped:
+                self.new_ids = list(self.detokenizer.ids)
+                self.finish("string")
+                return
+        if len(self.new_ids) >= max_new_tokens:
+            self.finish("length")
+
+    def finish(self, reason: FinishReason) -> None:
+        """Mark the sequence as finished and release the text that the detokenizer held back."""
+        self.finish_reason = reason
+        if self.detokenizer is not None:
+            self.pending_text += self.detokenizer.finish()
+
+    def pop_text(self) -> str:
+        """Return the pending text and clear it."""
+        text, self.pending_text = self.pending_text, ""
+        return text
 
 
 @dataclass(frozen=True)
-class GenerationRequest:
-    """Everything that a call of generate asked for, made ready."""
+class GenerationJob:
+    """The validated arguments of a call to `generate`."""
 
     model: Decoder
     tokenizer: Any
-    rows: list[SequenceState]
+    sequences: list[SequenceState]
     strategy: Strategy
     stop_ids: tuple[int, ...]
     max_new_tokens: int
     seed: int
-    batch: int
+    batch_size: int
 
 
-def build_request(
+def build_job(
     model: Any,
     prompts: Prompts,
     strategy: str | Strategy | Sequence[LogitsProcessor],
@@ -89,57 +101,60 @@ def build_request(
     batch_size: int,
     *,
     is_streaming: bool,
-) -> GenerationRequest:
-    for name, value in (("samples", num_samples), ("max_new_tokens", max_new_tokens), ("batch", batch_size)):
+) -> GenerationJob:
+    """Validate the arguments of `generate`; raise `RequestError`, `StrategyError` or `ModelError`."""
+    for name, value in (("num_samples", num_samples), ("max_new_tokens", max_new_tokens), ("batch_size", batch_size)):
         if not is_integer_at_least(value):
-            raise RequestError(f"{name} is a whole number, at least 1, not {value!r}")
+            raise RequestError(f"{name} must be an integer of at least 1, got {value!r}")
     decoder, tokenizer = resolve_decoder(model, tokenizer)
-    chosen = resolve_strategy(strategy)
-    beam_search.check_num_samples(chosen, num_samples)
+    resolved = resolve_strategy(strategy)
+    beam_search.check_num_samples(resolved, num_samples)
     stops = [stop] if isinstance(stop, str | int) else list(stop)
-    texts = [one for one in stops if isinstance(one, str) and one]
+    stop_strings = [value for value in stops if isinstance(value, str) and value]
     if tokenizer is not None:
-        chosen = chosen.bound(tokenizer.encode)
-    elif texts:
-        raise RequestError(f"a stop of text ({texts[0]!r}) needs a tokenizer")
-    tells = tokenizer is not None and (is_streaming or bool(texts))
-    rows = [
-        SequenceState(index, sample, ids, detokenizer=StreamingDetokenizer(tokenizer, ids, texts) if tells else None)
+        resolved = resolved.encode_bad_words(tokenizer.encode)
+    elif stop_strings:
+        raise RequestError(f"the stop string {stop_strings[0]!r} requires a tokenizer")
+    needs_text = tokenizer is not None and (is_streaming or bool(stop_strings))
+    sequences = [
+        SequenceState(
+            index, sample, ids, detokenizer=StreamingDetokenizer(tokenizer, ids, stop_strings) if needs_text else None
+        )
         for index, ids in enumerate(_encode_prompts(prompts, tokenizer, use_chat_template))
         for sample in range(num_samples)
     ]
-    ends = tuple(dict.fromkeys([*get_stop_token_ids(tokenizer), *(one for one in stops if isinstance(one, int))]))
-    return GenerationRequest(decoder, tokenizer, rows, chosen, ends, max_new_tokens, seed, batch_size)
+    stop_ids = tuple(dict.fromkeys([*get_stop_token_ids(tokenizer), *(v for v in stops if isinstance(v, int))]))
+    return GenerationJob(decoder, tokenizer, sequences, resolved, stop_ids, max_new_tokens, seed, batch_size)
 
 
 def resolve_decoder(model: Any, tokenizer: Any = None) -> tuple[Decoder, Any]:
-    """A model that can be decoded with, and its tokenizer, from whatever stands for one."""
+    """Return a decoder and its tokenizer for a loaded model, a transformers model, or a bare decoder."""
     if isinstance(model, ModelBundleProtocol) and not isinstance(model, torch.nn.Module):
         if not model.target.is_causal:
             name = getattr(model, "name", "the model")
             raise ModelError(f"{name}: predicts the {model.target} and cannot generate text")
         return resolve_decoder(model.model, tokenizer or model.tokenizer)
-    library = sys.modules.get("transformers")  # whoever holds one of its models has imported it
+    library = sys.modules.get("transformers")  # imported already if the model is one of its classes
     if library is not None and isinstance(model, library.PreTrainedModel):
         model = PretrainedModel(model)
-    # The three kinds first: to hold a model against the protocol asks for each of its properties.
+    # Known classes first: a check against the protocol evaluates each property of the model.
     if not isinstance(model, Transformer | CustomModel | PretrainedModel) and not isinstance(model, Decoder):
-        raise ModelError(f"a {type(model).__name__} writes no text: give what load_model gives, or a language model")
+        raise ModelError(f"a {type(model).__name__} cannot generate text: use load_model, or pass a language model")
     if isinstance(model, Transformer) and not model.is_causal:
-        raise ModelError("a classifier writes no text; take a language model")
+        raise ModelError("a classifier cannot generate text: use a language model")
     return model, tokenizer
 
 
 def _encode_prompts(prompts: Prompts, tokenizer: Any, use_chat_template: bool) -> list[list[int]]:
-    given: list[Any] = [prompts] if isinstance(prompts, str) else list(prompts)
-    found = []
-    for prompt in given:
+    prompt_list: list[Any] = [prompts] if isinstance(prompts, str) else list(prompts)
+    encoded = []
+    for prompt in prompt_list:
         if isinstance(prompt, str):
             if tokenizer is None:
-                raise RequestError("a prompt of text needs a tokenizer: give one, or prompts of token ids")
-            found.append(encode_prompt(tokenizer, prompt, use_chat_template=use_chat_template))
+                raise RequestError("a text prompt requires a tokenizer: pass one, or prompts of token ids")
+            encoded.append(encode_prompt(tokenizer, prompt, use_chat_template=use_chat_template))
         else:
             if len(prompt) == 0:
-                raise ModelError("an empty prompt: give at least one token to start from")
-            found.append([int(i) for i in prompt])
-    return found
+                raise ModelError("the prompt is empty: give at least one token")
+            encoded.append([int(i) for i in prompt])
+    return encoded

@@ -1,17 +1,17 @@
-"""One token for each row, by the race that `chance` describes: the slow, obvious road, and a fast one that gives the
-same tokens.
+"""Sample one token per row by the exponential race of `counter_rng`: a reference implementation, and a fast one that
+returns the same tokens.
 
-The slow road sorts the vocabulary to know the nucleus, renormalises, and lets what is left race. The fast road lets
-everybody race, and asks of the winner alone whether it is inside: for top-p, whether the mass of all likelier tokens is
-below p. This is exact. Arrival times of the tokens are independent and do not know of the cut; the first to arrive of
-those inside is the first of all arrivals that is inside, and of exponential times with rates p_i the first within a set
-S is i with probability p_i / sum of p over S: the renormalised distribution. A winner that is outside is struck off
-with every token that is no likelier, which cannot be inside either, and the next arrival is looked at; so it ends soon,
-and no sort is ever needed. The likeliest token is always inside.
+The reference sorts the vocabulary to find the nucleus, renormalises, and runs the race on the kept tokens. The fast
+implementation runs the race on all tokens and checks only the winner: for top-p, whether the probability mass of all
+more likely tokens is below p. This is exact. Arrival times are independent of the truncation, so the first arrival
+among the kept tokens is the first of all arrivals that is kept; and of exponential times with rates p_i, the first
+within a set S is i with probability p_i / sum of p over S, the renormalised distribution. A rejected winner is removed
+together with every token that is no more likely, since none of them can be kept, and the race is repeated. The most
+likely token is always kept, so this ends soon and needs no sort.
 
-Nor is a logarithm needed for each token. An exponential time -log(1 - u) is never below its uniform number u, so that
-p / u bounds a token's speed from above; the logarithm is taken of the token with the largest bound, and of the few
-whose bounds are above its true speed.
+It also avoids a logarithm per token. The exponential time -log(1 - u) is never below its uniform number u, so p / u is
+an upper bound of a token's score. Exact scores are computed only for the token with the largest bound and for those
+whose bound exceeds its score.
 """
 
 from __future__ import annotations
@@ -34,62 +34,62 @@ from headtohead.generation.token_ranks import ProbabilityRow, zero_bounds_not_ab
 
 
 def select_greedy_tokens(logits: Logits, processors: Sequence[LogitsProcessor], state: GenerationState) -> list[int]:
-    """The place of the maximum."""
-    for step in processors:
-        logits = step(logits, state)
-    found: list[int] = logits.argmax(-1).tolist()
-    return found
+    """Return the most likely token of each row after the logits processors."""
+    for processor in processors:
+        logits = processor(logits, state)
+    tokens: list[int] = logits.argmax(-1).tolist()
+    return tokens
 
 
 def sample_tokens_reference(
     logits: Logits, processors: Sequence[LogitsProcessor], state: GenerationState, uniforms: UniformNoise
 ) -> list[int]:
-    """The definition: the distribution that the steps leave, and a race."""
-    probabilities = logits_to_probs(logits, processors, state)
-    speed = probabilities / torch.from_numpy(uniform_to_exponential(uniforms)).to(probabilities.device)
-    found = speed.argmax(-1)
-    if not bool((speed.gather(-1, found[:, None]) > 0).all()):  # also when it is not a number
+    """Sample by definition: compute the processed distribution, then run the race."""
+    probs = logits_to_probs(logits, processors, state)
+    scores = probs / torch.from_numpy(uniform_to_exponential(uniforms)).to(probs.device)
+    winners = scores.argmax(-1)
+    if not bool((scores.gather(-1, winners[:, None]) > 0).all()):  # false for NaN too
         raise _build_no_token_error()
-    tokens: list[int] = found.tolist()
+    tokens: list[int] = winners.tolist()
     return tokens
 
 
 def sample_tokens(
     logits: Logits, processors: Sequence[LogitsProcessor], state: GenerationState, uniforms: UniformNoise
 ) -> list[int]:
-    """The same tokens, without a sort where the last step is a cut."""
+    """Return the tokens of `sample_tokens_reference`, without a sort if the last processor is a truncation."""
     if logits.device.type != "cpu":
         return sample_tokens_reference(logits, processors, state, uniforms)
-    cut = processors[-1] if processors and isinstance(processors[-1], TruncationProcessor) else None
-    probabilities = logits_to_probs(logits, processors if cut is None else processors[:-1], state).numpy()
-    return [_sample_row(row, fortune, cut) for row, fortune in zip(probabilities, uniforms, strict=True)]
+    truncation = processors[-1] if processors and isinstance(processors[-1], TruncationProcessor) else None
+    probs = logits_to_probs(logits, processors if truncation is None else processors[:-1], state).numpy()
+    return [_sample_row(row, row_uniforms, truncation) for row, row_uniforms in zip(probs, uniforms, strict=True)]
 
 
 def _sample_row(probs: ProbabilityRow, uniforms: ProbabilityRow, truncation: TruncationProcessor | None) -> int:
-    """The first to arrive among those that the cut keeps."""
-    bound = probs / uniforms
+    """Return the first arrival among the tokens that the truncation keeps."""
+    score_bounds = probs / uniforms
     while True:
-        found = _find_race_winner(probs, bound, uniforms)
-        at = float(probs[found])
-        if not at > 0:  # also when it is not a number
+        winner = _find_race_winner(probs, score_bounds, uniforms)
+        winner_prob = float(probs[winner])
+        if not winner_prob > 0:  # true for NaN too
             raise _build_no_token_error()
-        if truncation is None or truncation.is_kept(probs, at):
-            return found
-        bound = zero_bounds_not_above(bound, probs, at)
+        if truncation is None or truncation.is_kept(probs, winner_prob):
+            return winner
+        score_bounds = zero_bounds_not_above(score_bounds, probs, winner_prob)
 
 
 def _find_race_winner(probs: ProbabilityRow, score_bounds: ProbabilityRow, uniforms: ProbabilityRow) -> int:
-    """The place of the largest probability / time. Leaves the bounds as they are."""
-    found = int(score_bounds.argmax())
-    speed, top = _compute_race_score(probs, uniforms, found), score_bounds[found]
-    score_bounds[found] = 0
-    if score_bounds.max() > speed:  # somebody may still be faster than the one with the largest bound
-        for place in np.flatnonzero(score_bounds > speed).tolist():
-            if (other := _compute_race_score(probs, uniforms, place)) > speed:
-                score_bounds[found], found, speed, top = top, place, other, score_bounds[place]
-                score_bounds[found] = 0
-    score_bounds[found] = top
-    return found
+    """Return the token with the largest probability / time. The bounds are unchanged on return."""
+    winner = int(score_bounds.argmax())
+    best_score, winner_bound = _compute_race_score(probs, uniforms, winner), score_bounds[winner]
+    score_bounds[winner] = 0
+    if score_bounds.max() > best_score:
+        for token in np.flatnonzero(score_bounds > best_score).tolist():
+            if (score := _compute_race_score(probs, uniforms, token)) > best_score:
+                score_bounds[winner], winner, best_score, winner_bound = winner_bound, token, score, score_bounds[token]
+                score_bounds[winner] = 0
+    score_bounds[winner] = winner_bound
+    return winner
 
 
 def _compute_race_score(probs: ProbabilityRow, uniforms: ProbabilityRow, token_id: int) -> float:
@@ -97,4 +97,4 @@ def _compute_race_score(probs: ProbabilityRow, uniforms: ProbabilityRow, token_i
 
 
 def _build_no_token_error() -> ModelError:
-    return ModelError("no token is left to draw: everything is banned, or the model's logits are not numbers")
+    return ModelError("no token can be sampled: all tokens are banned, or the model's logits are NaN")

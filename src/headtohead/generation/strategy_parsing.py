@@ -1,4 +1,4 @@
-"""Strategies as they are written on a command line and shown in a report, and the settings of a sweep.
+"""Parse lists of strategies from the command line, format them for reports, and build the points of a sweep.
 
 greedy,sample,temperature=0.7,top-p(p=0.9, temperature=0.8)
 """
@@ -14,7 +14,6 @@ from headtohead.errors import StrategyError
 from headtohead.generation.strategies import STRATEGY_ALIASES, Strategy, build_strategy, parse_strategy
 
 DEFAULT_STRATEGIES = "greedy,sample,temperature=0.7,top-k=20,top-p=0.7"
-"""those of report D"""
 SHORTHAND_OPTIONS = {
     "temperature": "temperature",
     "top-k": "k",
@@ -24,30 +23,30 @@ SHORTHAND_OPTIONS = {
     "beam": "beams",
     "contrastive": "k",
 }
-"""the option that NAME=VALUE sets"""
+"""the option that the short form NAME=VALUE sets"""
 SWEEP_VALUES: dict[str, tuple[float, ...]] = {
     "temperature": (0.3, 0.5, 0.7, 0.85, 1.2),
     "top-k": (2, 5, 20, 100, 1000),
     "top-p": (0.1, 0.3, 0.5, 0.7, 0.9, 0.95),
 }
 SWEEP_SAMPLES_PER_PROMPT = 5
-"""samples of a prompt at each point of the sweep"""
+"""samples per prompt at each point of the sweep"""
 
 
 def parse_strategies(text: str) -> dict[str, Strategy]:
-    """`greedy,temperature=0.7,top-p(p=0.9, temperature=0.8)`: strategies by the name that they are shown under."""
-    made: dict[str, Strategy] = {}
-    for one in re.split(r",(?![^(]*\))", text):
-        if not one.strip():
+    """Parse `greedy,temperature=0.7,top-p(p=0.9, temperature=0.8)`; return strategies by display name."""
+    strategies: dict[str, Strategy] = {}
+    for item in re.split(r",(?![^(]*\))", text):
+        if not item.strip():
             continue
-        found = _parse_strategy_or_shorthand(one.strip())
-        name = format_strategy(found)
-        if name in made:
+        strategy = _parse_strategy_or_shorthand(item.strip())
+        name = format_strategy(strategy)
+        if name in strategies:
             raise StrategyError(f"{name} is given twice")
-        made[name] = found
-    if not made:
-        raise StrategyError(f"no strategy is given; the five of the comparison are {DEFAULT_STRATEGIES}")
-    return made
+        strategies[name] = strategy
+    if not strategies:
+        raise StrategyError(f"no strategy is given; the default is {DEFAULT_STRATEGIES}")
+    return strategies
 
 
 def _parse_strategy_or_shorthand(text: str) -> Strategy:
@@ -56,7 +55,7 @@ def _parse_strategy_or_shorthand(text: str) -> Strategy:
         return parse_strategy(text)
     name = STRATEGY_ALIASES.get(match[1].replace("_", "-"), match[1].replace("_", "-"))
     if name not in SHORTHAND_OPTIONS:
-        build_strategy(name)  # says so if there is none of this name
+        build_strategy(name)  # raises if there is no such strategy
         raise StrategyError(f"{text!r}: {name} takes no value; write {name}, or {name}(option=value)")
     try:
         value = ast.literal_eval(match[2].strip())
@@ -66,7 +65,7 @@ def _parse_strategy_or_shorthand(text: str) -> Strategy:
 
 
 def format_strategy(strategy: Strategy) -> str:
-    """`top-p=0.7`: as it is written on the command line."""
+    """Return a strategy as written on the command line: `top-p=0.7`."""
     if len(strategy.options) == 1 and strategy.options[0][0] == SHORTHAND_OPTIONS.get(strategy.name):
         return f"{strategy.name}={strategy.options[0][1]:g}"
     return str(strategy)
@@ -74,13 +73,13 @@ def format_strategy(strategy: Strategy) -> str:
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """One setting of the sweep."""
+    """One setting of a sweep."""
 
     family: str
     label: str
     value: float
-    end: str
-    """greedy or sample, where the families meet"""
+    endpoint: str
+    """greedy or sample, where the families meet; otherwise empty"""
     strategy: Strategy
 
     @property
@@ -89,15 +88,15 @@ class SweepPoint:
 
 
 def build_sweep_points(vocab_size: int) -> list[SweepPoint]:
-    """The sweep along temperature, k and p. All three begin at greedy decoding and come to plain sampling."""
-    made = []
+    """Return the points along temperature, k and p. Each family starts at greedy decoding and ends at sampling."""
+    points = []
     for family, values in SWEEP_VALUES.items():
-        all_of_it = ("1", 1.0) if family == "temperature" else ("all", math.inf)
-        made.append(SweepPoint(family, "greedy", 0.0, "greedy", build_strategy("greedy")))
-        made.append(SweepPoint(family, *all_of_it, "sample", build_strategy("sample")))
-        made += [
+        untruncated = ("1", 1.0) if family == "temperature" else ("all", math.inf)
+        points.append(SweepPoint(family, "greedy", 0.0, "greedy", build_strategy("greedy")))
+        points.append(SweepPoint(family, *untruncated, "sample", build_strategy("sample")))
+        points += [
             SweepPoint(family, f"{value:g}", value, "", build_strategy(family, **{SHORTHAND_OPTIONS[family]: value}))
             for value in values
             if family != "top-k" or value < vocab_size
         ]
-    return sorted(made, key=lambda point: (list(SWEEP_VALUES).index(point.family), point.value))
+    return sorted(points, key=lambda point: (list(SWEEP_VALUES).index(point.family), point.value))

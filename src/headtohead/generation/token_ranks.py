@@ -1,8 +1,8 @@
-"""Questions about ranks that need no sort: how many tokens are likelier than one, and what they weigh.
+"""Rank statistics of a row of probabilities without sorting: how many tokens are more likely than a given one, and
+their total probability.
 
-On arrays of numpy and row by row, because this is the inner loop of drawing: on a processor numpy finds the place of a
-maximum and counts comparisons several times as fast as torch does, and a row stays in the cache from one question to
-the next.
+Written for numpy and single rows, because this is the inner loop of sampling: on a CPU, numpy's argmax and comparisons
+are several times as fast as torch's, and a row stays in the processor cache.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ ProbabilityRow = Float[np.ndarray[Any, Any], " vocab"]
 
 
 def count_above(probs: ProbabilityRow, threshold: float) -> int:
-    """How many are larger than `at`."""
+    """Return the number of probabilities above the threshold."""
     return int(np.count_nonzero(probs > probs.dtype.type(threshold)))
 
 
 def sum_above(probs: ProbabilityRow, threshold: float) -> float:
-    """The sum of all that are larger than `at`, as a product with a row of ones and zeros."""
+    """Return the sum of the probabilities above the threshold, as a dot product with a 0/1 mask."""
     return float(np.dot(probs, (probs > probs.dtype.type(threshold)).astype(probs.dtype)))
 
 
 def zero_bounds_not_above(score_bounds: ProbabilityRow, probs: ProbabilityRow, threshold: float) -> ProbabilityRow:
-    """The bounds of those that are likelier than `at`, and 0 for all others.
+    """Return the bounds of tokens whose probability is above the threshold, and 0 for the others.
 
-    A bound is at most twice its probability, and two probabilities that differ do so by 2**-24 of themselves or more:
-    what they differ by, times 2**30, is above any bound where it is positive.
+    A bound is at most twice its probability, and two float32 probabilities that differ do so by at least 2**-24 of
+    their size. A positive difference times 2**30 therefore exceeds any bound, so the minimum of the two is the result.
     """
-    more = probs - probs.dtype.type(threshold)
-    np.maximum(more, 0, out=more)
-    more *= probs.dtype.type(2**30)
-    left: ProbabilityRow = np.minimum(score_bounds, more, out=more)
-    return left
+    differences = probs - probs.dtype.type(threshold)
+    np.maximum(differences, 0, out=differences)
+    differences *= probs.dtype.type(2**30)
+    bounds: ProbabilityRow = np.minimum(score_bounds, differences, out=differences)
+    return bounds

@@ -1,63 +1,167 @@
-"""Token by token: what the model's distribution was, what the strategy kept of it, and what was drawn, as plain JSON
-values for a report. `generate.watch` gives the distributions; here they become a few tokens and two heaps of others."""
+"""Trace a continuation token by token: the model's distribution, what the strategy kept of it, and the selected token.
+
+`trace_generation` yields the distributions; `build_trace` reduces them to JSON values for a report.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from headtohead.generation import beam_search
 from headtohead.generation.detokenizer import REPLACEMENT_CHARACTER
-from headtohead.generation.generate import TracedStep, trace_generation
+from headtohead.generation.generate import (
+    build_rng,
+    check_search_supported,
+    evaluation_mode,
+    select_next_tokens,
+    warn_context_overflow,
+)
+from headtohead.generation.logits_processors import GenerationState, LogitsProcessor, logits_to_probs
+from headtohead.generation.request import FinishReason, GenerationJob, SequenceState, build_job
+from headtohead.generation.session import DecodingSession
 from headtohead.generation.strategies import Strategy
 
 NUM_TOP_TOKENS = 10
-"""so many of the likeliest tokens are told apart; the others are counted"""
+"""most likely tokens listed individually; the others are aggregated"""
 SEARCH_NOTES = {
-    "beam": "Beam search keeps whole texts and not single tokens: what it kept at a step cannot be shown.",
-    "contrast": "Contrastive search weighs candidates by what was said before: what it kept at a step is not a "
-    "distribution.",
+    "beam": "Beam search ranks whole sequences, so there is no distribution over single tokens to show.",
+    "contrastive": "Contrastive search ranks candidates by similarity to the text so far, which is not a distribution.",
 }
 
 VocabProbs = Float[Tensor, " vocab"]
 
 
+@dataclass(frozen=True)
+class TracedStep:
+    """One step of a continuation."""
+
+    token: int
+    """the selected token"""
+    model_probs: VocabProbs
+    """the model's distribution"""
+    strategy_probs: VocabProbs
+    """the distribution after the strategy, renormalised; equal to the model's for searches"""
+    text: str = ""
+    """text that became available at this step"""
+    finish_reason: FinishReason | None = None
+    has_overflowed: bool = False
+    """whether the sequence has exceeded the context"""
+
+
+def trace_generation(
+    model: Any,
+    prompt: str | Sequence[int],
+    strategy: str | Strategy | Sequence[LogitsProcessor] = "sample",
+    *,
+    sample_index: int = 0,
+    max_new_tokens: int = 50,
+    seed: int = 0,
+    tokenizer: Any = None,
+    use_chat_template: bool = False,
+) -> Iterator[TracedStep]:
+    """Yield the steps of the continuation that `generate` returns for this sample, including the stop token.
+
+    Steps are yielded as they are computed, except for beam search, which runs first.
+    """
+    prompts = [prompt] if isinstance(prompt, str) else [list(prompt)]
+    num_samples = sample_index + 1
+    job = build_job(
+        model,
+        prompts,
+        strategy,
+        num_samples,
+        max_new_tokens,
+        seed,
+        (),
+        tokenizer,
+        use_chat_template,
+        num_samples,
+        is_streaming=True,
+    )
+    sequence = job.sequences[sample_index]
+    with evaluation_mode(job.model):
+        session, has_warned = DecodingSession(job.model, [sequence.prompt_ids]), False
+        for token in _iter_token_ids(job, sequence, session):
+            logits = session.logits.float()
+            strategy_probs = _compute_strategy_probs(job, logits, session, len(sequence.prompt_ids))
+            sequence.append_token(token, job.stop_ids, job.max_new_tokens)
+            if session.has_overflowed and not has_warned:
+                has_warned = True
+                warn_context_overflow(job.model)
+            yield TracedStep(
+                token,
+                logits.softmax(-1)[0],
+                strategy_probs[0],
+                sequence.pop_text(),
+                sequence.finish_reason,
+                session.has_overflowed,
+            )
+            if sequence.finish_reason is not None:
+                return
+            session.append_tokens([token])
+
+
+def _iter_token_ids(job: GenerationJob, sequence: SequenceState, session: DecodingSession) -> Iterator[int]:
+    """Yield the tokens of one continuation; the session must contain the previous ones."""
+    check_search_supported(job)
+    arguments = (job.model, sequence.prompt_ids, job.strategy, job.stop_ids)
+    if job.strategy.mode == "beam":
+        hypothesis = beam_search.beam_search(*arguments, job.max_new_tokens)[sequence.sample]
+        yield from hypothesis.ids
+        yield from job.stop_ids[:1] if hypothesis.has_stop_token else ()
+    elif job.strategy.mode == "contrastive":
+        yield from (token for token, _ in beam_search.contrastive_search(*arguments))
+    else:
+        rng, prompt_lengths = build_rng(job, [sequence], session), [len(sequence.prompt_ids)]
+        for step in count():
+            yield from select_next_tokens(job.strategy, session, prompt_lengths, job.stop_ids, rng, step)
+
+
+@torch.no_grad()
+def _compute_strategy_probs(
+    job: GenerationJob, logits: Tensor, session: DecodingSession, prompt_length: int
+) -> Float[Tensor, "1 vocab"]:
+    state = GenerationState(session.rows, [prompt_length], job.stop_ids)
+    probs = logits_to_probs(logits, job.strategy.logits_processors, state)
+    if job.strategy.mode == "greedy":
+        return torch.nn.functional.one_hot(probs.argmax(-1), probs.shape[-1]).float()
+    return probs
+
+
 def explain_missing_distribution(strategy: Strategy) -> str:
-    """Why there is nothing to say about what was kept, if so."""
-    return SEARCH_NOTES.get(strategy.way, "")
+    """Return why a strategy has no per-token distribution; empty if it has one."""
+    return SEARCH_NOTES.get(strategy.mode, "")
 
 
 def build_trace(
     model: Any, tokenizer: Any, prompt: str, strategy: Strategy, *, max_new_tokens: int, seed: int
 ) -> list[dict[str, Any]]:
-    """A row for each token of the first sample; the last is the stop token, if it came to one."""
-    moments = trace_generation(model, prompt, strategy, max_new_tokens=max_new_tokens, seed=seed, tokenizer=tokenizer)
-    return [{"at": at, **build_step_record(tokenizer, moment, strategy)} for at, moment in enumerate(moments, start=1)]
+    """Return one record per token of the first sample, including the stop token."""
+    steps = trace_generation(model, prompt, strategy, max_new_tokens=max_new_tokens, seed=seed, tokenizer=tokenizer)
+    return [
+        {"step": number, **build_step_record(tokenizer, step, strategy)} for number, step in enumerate(steps, start=1)
+    ]
 
 
 def build_step_record(tokenizer: Any, traced_step: TracedStep, strategy: Strategy) -> dict[str, Any]:
-    """One moment as plain values."""
-    return _summarize_step(
-        tokenizer,
-        traced_step.model,
-        None if explain_missing_distribution(strategy) else traced_step.kept,
-        traced_step.token,
-    )
-
-
-def _summarize_step(
-    tokenizer: Any, model_probs: VocabProbs, strategy_probs: VocabProbs | None, token_id: int
-) -> dict[str, Any]:
-    kept = None if strategy_probs is None else strategy_probs > 0
+    """Return a step as JSON values."""
+    model_probs, token_id = traced_step.model_probs, traced_step.token
+    strategy_probs = None if explain_missing_distribution(strategy) else traced_step.strategy_probs
+    is_kept = None if strategy_probs is None else strategy_probs > 0
     return {
         "id": token_id,
         "token": format_token(tokenizer, token_id),
         "rank": int((model_probs > model_probs[token_id]).sum()) + 1,
         "probability": float(model_probs[token_id]),
-        "kept": None if kept is None else int(kept.sum()),
-        "mass": None if kept is None else min(1.0, float(model_probs[kept].double().sum())),
+        "kept": None if is_kept is None else int(is_kept.sum()),
+        "mass": None if is_kept is None else min(1.0, float(model_probs[is_kept].double().sum())),
         "after": None if strategy_probs is None else float(strategy_probs[token_id]),
         "top": _build_top_tokens(tokenizer, model_probs, strategy_probs, token_id),
     }
@@ -66,40 +170,40 @@ def _summarize_step(
 def _build_top_tokens(
     tokenizer: Any, model_probs: VocabProbs, strategy_probs: VocabProbs | None, token_id: int
 ) -> list[dict[str, Any]]:
-    """The likeliest tokens one by one, the drawn one wherever it ranks, and the others in two heaps: kept, dropped."""
+    """Return the most likely tokens, the selected one at any rank, and the rest in two groups: kept and dropped."""
     ids = model_probs.topk(min(NUM_TOP_TOKENS, len(model_probs))).indices.tolist()
     if token_id not in ids:
         ids.append(token_id)
-    made = [
+    records = [
         {
-            "token": format_token(tokenizer, one),
+            "token": format_token(tokenizer, top_id),
             "count": 1,
-            "probability": float(model_probs[one]),
-            "kept": strategy_probs is None or bool(strategy_probs[one] > 0),
-            "after": None if strategy_probs is None else float(strategy_probs[one]),
-            "drawn": one == token_id,
+            "probability": float(model_probs[top_id]),
+            "kept": strategy_probs is None or bool(strategy_probs[top_id] > 0),
+            "after": None if strategy_probs is None else float(strategy_probs[top_id]),
+            "drawn": top_id == token_id,
         }
-        for one in ids
+        for top_id in ids
     ]
     rest = torch.ones_like(model_probs, dtype=torch.bool)
     rest[ids] = False
     for is_kept in (True, False):
-        heap = rest & ((strategy_probs > 0) == is_kept) if strategy_probs is not None else rest & is_kept
-        if bool(heap.any()):
-            made.append(
+        group = rest & ((strategy_probs > 0) == is_kept) if strategy_probs is not None else rest & is_kept
+        if bool(group.any()):
+            records.append(
                 {
                     "token": None,
-                    "count": int(heap.sum()),
-                    "probability": float(model_probs[heap].double().sum()),
+                    "count": int(group.sum()),
+                    "probability": float(model_probs[group].double().sum()),
                     "kept": is_kept,
-                    "after": None if strategy_probs is None else float(strategy_probs[heap].double().sum()),
+                    "after": None if strategy_probs is None else float(strategy_probs[group].double().sum()),
                     "drawn": False,
                 }
             )
-    return made
+    return records
 
 
 def format_token(tokenizer: Any, token_id: int) -> str:
-    """The token as text; one that is no text by itself (a stop, half a character) as it stands in the vocabulary."""
+    """Return a token as text, or its vocabulary entry if it has no text (a stop token, part of a character)."""
     text: str = tokenizer.decode([token_id])
     return text if text and REPLACEMENT_CHARACTER not in text else str(tokenizer.id_to_token(token_id))

@@ -58,7 +58,7 @@ class DistillationTask(LanguageModelTask):
         path = folder / summarization.SUMMARIES_FILE
         path.unlink(missing_ok=True)
         for document, summary in zip(dataset.documents.splits["test"], summaries, strict=True):
-            append_jsonl(path, summarization.score_summary(document, summary.text, summary.ended).to_json())
+            append_jsonl(path, summarization.score_summary(document, summary.text, summary.finish_reason).to_json())
         if trial.seed != 0:
             return {}
         seconds = summarization.measure_seconds_per_summary(model, dataset.tokenizer, prompts, strategy, max_new_tokens)

@@ -1,15 +1,14 @@
-"""What can be said of texts that a strategy wrote, from the texts alone: how varied they are, how much they repeat
-themselves, how near they are to what people wrote. How likely they are stands in likelihood.
+"""Metrics of generated texts that need no model: diversity, repetition, and similarity to human text.
 
-Every measure gives a tally for each prompt, a total and what it is a total of, and a figure is total over total. So a
-long continuation counts for more than a short one, as it does in perplexity, and prompts stay apart: they are the
-unit over which intervals are taken.
+Every metric returns a ratio per prompt, a total and its denominator, and an estimate is total over total. A long
+continuation therefore counts more than a short one, as in perplexity, and prompts stay separate: intervals are computed
+over them.
 
-Distinct n-grams after Li et al. 2016, arXiv:1510.03055, over all samples of a prompt. Repetition is seq-rep-4 of
-Welleck et al. 2020, arXiv:1908.04319, within one sample. Self-BLEU after Zhu et al. 2018, arXiv:1802.01886: each sample
-against the others of its prompt. Nearness to people's text is chrF (Popović 2015, W15-3049), and not BLEU or ROUGE-L:
-two honest continuations of a story share few runs of words, so BLEU of a sentence is nearly always its smoothing, while
-n-grams of characters also see a stem or a name that both use, and need no rule for cutting words.
+Distinct n-grams follow Li et al. 2016, arXiv:1510.03055, over all samples of a prompt. Repetition is seq-rep-4 of
+Welleck et al. 2020, arXiv:1908.04319, within one sample. Self-BLEU follows Zhu et al. 2018, arXiv:1802.01886: each
+sample against the others of its prompt. Similarity to human text is chrF (Popović 2015, W15-3049) instead of BLEU or
+ROUGE-L: two valid continuations of a story share few word n-grams, so sentence BLEU is mostly smoothing, while
+character n-grams also match stems and names, and need no word tokenization.
 """
 
 from __future__ import annotations
@@ -24,31 +23,31 @@ from headtohead.errors import MissingExtraError
 
 WORD_PATTERN = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
 REPETITION_NGRAM_SIZE = 4
-"""the length of the n-grams whose repetition is counted"""
+"""length of the n-grams whose repetition is counted"""
 Words = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """A total, and what it is a total of."""
+    """A total and its denominator."""
 
     total: float
-    of: float
+    denominator: float
 
     def __add__(self, other: Ratio) -> Ratio:
-        return Ratio(self.total + other.total, self.of + other.of)
+        return Ratio(self.total + other.total, self.denominator + other.denominator)
 
     @property
-    def figure(self) -> float | None:
-        """None where there is nothing to count."""
-        return self.total / self.of if self.of else None
+    def value(self) -> float | None:
+        """None if the denominator is 0."""
+        return self.total / self.denominator if self.denominator else None
 
 
 EMPTY_RATIO = Ratio(0.0, 0.0)
 
 
 def split_words(text: str) -> Words:
-    """Words and signs in lower case. Not the model's tokens: two models cut differently, and people read words."""
+    """Return lowercase words and punctuation marks. Independent of any model's tokenizer."""
     return tuple(WORD_PATTERN.findall(text.lower()))
 
 
@@ -57,43 +56,43 @@ def extract_ngrams(words: Words, n: int) -> list[Words]:
 
 
 def compute_distinct_n(texts: Iterable[str], n: int) -> Ratio:
-    """How many different n-grams the samples of a prompt hold together, of all that they hold."""
-    found = [gram for text in texts for gram in extract_ngrams(split_words(text), n)]
-    return Ratio(len(set(found)), len(found))
+    """Return the number of distinct n-grams in all samples of a prompt, over the number of n-grams."""
+    ngrams = [ngram for text in texts for ngram in extract_ngrams(split_words(text), n)]
+    return Ratio(len(set(ngrams)), len(ngrams))
 
 
 def compute_repetition(texts: Iterable[str], n: int = REPETITION_NGRAM_SIZE) -> Ratio:
-    """How many n-grams of a sample it already held before, summed over samples."""
-    tally = EMPTY_RATIO
+    """Return the number of n-grams that already occurred in the same sample, summed over samples."""
+    ratio = EMPTY_RATIO
     for text in texts:
-        found = extract_ngrams(split_words(text), n)
-        tally += Ratio(len(found) - len(set(found)), len(found))
-    return tally
+        ngrams = extract_ngrams(split_words(text), n)
+        ratio += Ratio(len(ngrams) - len(set(ngrams)), len(ngrams))
+    return ratio
 
 
 def compute_self_bleu(texts: Sequence[str]) -> Ratio:
-    """BLEU of each sample with the other samples of its prompt as references: 100 where all are the same.
+    """Return the BLEU of each sample against the other samples of its prompt; 100 if all are equal.
 
-    A sample without words is neither judged nor a reference; of fewer than two nothing can be said.
+    Empty samples are ignored. The ratio is empty for fewer than two samples.
     """
-    written = [text.strip() for text in texts if text.strip()]
-    if len(written) < 2:
+    samples = [text.strip() for text in texts if text.strip()]
+    if len(samples) < 2:
         return EMPTY_RATIO
-    if len(set(written)) == 1:
-        return Ratio(100.0 * len(written), len(written))
+    if len(set(samples)) == 1:
+        return Ratio(100.0 * len(samples), len(samples))
     score = _load_sacrebleu_metrics().bleu.sentence_score
-    total = sum(score(text, written[:i] + written[i + 1 :]).score for i, text in enumerate(written))
-    return Ratio(total, len(written))
+    total = sum(score(text, samples[:i] + samples[i + 1 :]).score for i, text in enumerate(samples))
+    return Ratio(total, len(samples))
 
 
 def compute_chrf(texts: Iterable[str], reference: str) -> list[float]:
-    """chrF of each sample against the people's continuation, from 0 to 100."""
+    """Return the chrF of each sample against the reference, from 0 to 100."""
     score = _load_sacrebleu_metrics().chrf.sentence_score
     return [score(text.strip(), [reference.strip()]).score for text in texts]
 
 
 def check_sacrebleu_installed() -> None:
-    """Say at once, and not after an hour of decoding, that sacrebleu is missing."""
+    """Raise `MissingExtraError` if sacrebleu is missing, before any text is generated."""
     _load_sacrebleu_metrics()
 
 
@@ -110,15 +109,15 @@ def _load_sacrebleu_metrics() -> _SacrebleuMetrics:
         from sacrebleu.metrics.chrf import CHRF
     except ImportError:
         raise MissingExtraError("sacrebleu", "pretrained", "self-BLEU and chrF") from None
-    # A sentence shorter than four words is scored by the n-grams that it has.
+    # Sentences shorter than four words are scored by the n-grams they have.
     return _SacrebleuMetrics(BLEU(effective_order=True), CHRF())
 
 
 def get_sacrebleu_signatures() -> dict[str, str]:
-    """How sacrebleu counted, in its own words: two figures with different signatures are not comparable."""
-    made = {}
+    """Return sacrebleu's signatures. Scores with different signatures are not comparable."""
+    signatures = {}
     for name, scorer in (("self-BLEU", _load_sacrebleu_metrics().bleu), ("chrF", _load_sacrebleu_metrics().chrf)):
-        scorer.sentence_score("a", ["a"])  # it signs only what it has done
+        scorer.sentence_score("a", ["a"])  # a signature is available only after scoring
         parts = str(scorer.get_signature()).split("|")
-        made[name] = "|".join(part for part in parts if not part.startswith("nrefs:"))
-    return made
+        signatures[name] = "|".join(part for part in parts if not part.startswith("nrefs:"))
+    return signatures

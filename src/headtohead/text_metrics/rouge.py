@@ -1,13 +1,12 @@
-"""How near a summary is to those that people wrote, how long it is, and how much of it is copied from the document.
+"""ROUGE scores of summaries against references, and the fraction of n-grams copied from the document.
 
-ROUGE (Lin 2004, W04-1013) is the F-measure of the package rouge-score: shared words (rouge-1), shared pairs of words
-(rouge-2), the longest common subsequence of the whole text (rouge-l), and the union of those of its sentences
-(rouge-lsum). rouge-score expects a sentence a line for the last one, so sentences are split here, by a rule that needs
-no download. Everything that a figure depends on stands in `signature`: two figures with different signatures are not
-comparable.
+ROUGE (Lin 2004, W04-1013) is the F-measure of the package rouge-score: unigrams (rouge-1), bigrams (rouge-2), the
+longest common subsequence of the whole text (rouge-l), and the union over sentences (rouge-lsum). rouge-score expects
+one sentence per line for the last one, so sentences are split here by a rule that needs no download. `format_signature`
+names everything that a score depends on: scores with different signatures are not comparable.
 
-Where a document has several references, each measure takes the reference that it finds nearest (`best`), as
-rouge-score's own score_multi does and as is common for SciTLDR; `mean` averages over them, as some do for DialogSum.
+With several references, each metric takes the best one, as rouge-score's score_multi does and as is common for SciTLDR;
+`mean` averages over them, as some do for DialogSum.
 """
 
 from __future__ import annotations
@@ -19,35 +18,35 @@ from importlib import metadata
 from typing import Any, Literal
 
 from headtohead.errors import MissingExtraError, RequestError
-from headtohead.text_metrics.diversity import EMPTY_RATIO, Ratio, extract_ngrams, split_words
+from headtohead.text_metrics.diversity import Ratio, extract_ngrams, split_words
 
 ReferenceAggregation = Literal["best", "mean"]
 ROUGE_TYPES = {"rouge-1": "rouge1", "rouge-2": "rouge2", "rouge-l": "rougeL", "rouge-lsum": "rougeLsum"}
-"""our names, and rouge-score's"""
+"""names here and in rouge-score"""
 SENTENCE_SPLITTER_VERSION = "h2h-1"
-"""the rule below; a change of it is another number"""
+"""version of the rule below; change it with the rule"""
 COPIED_NGRAM_SIZES = (2, 4)
-"""lengths of the n-grams that are looked for in the document"""
+"""lengths of the n-grams searched in the document"""
 
-# A sentence ends at . ! or ?, with what closes after it, before white space and something that can begin one.
+# A sentence ends at . ! or ? and closing marks, before whitespace and a character that can start a sentence.
 _SENTENCE_END_PATTERN = re.compile(r"(?<=[.!?])[\"'”’)\]]*\s+(?=[\"'“‘(\[#]*[A-Z0-9#])")
 _ABBREVIATION_PATTERN = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|e\.g|i\.e|al|No|Fig|Eq)|\b[A-Z])\.$")
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a text. A line end always ends one; an abbreviation or an initial does not."""
-    found: list[str] = []
+    """Return the sentences of a text. Line breaks end a sentence; abbreviations and initials do not."""
+    sentences: list[str] = []
     for line in text.splitlines():
-        begun = ""
+        sentence = ""
         start = 0
-        for end in [*_SENTENCE_END_PATTERN.finditer(line), None]:
-            piece = line[start : end.end() if end else len(line)]
-            start = end.end() if end else start
-            begun += piece
-            if end is None or not _ABBREVIATION_PATTERN.search(begun.rstrip()):
-                found += [begun.strip()] if begun.strip() else []
-                begun = ""
-    return found
+        for match in [*_SENTENCE_END_PATTERN.finditer(line), None]:
+            end = match.end() if match else len(line)
+            sentence += line[start:end]
+            start = end
+            if match is None or not _ABBREVIATION_PATTERN.search(sentence.rstrip()):
+                sentences += [sentence.strip()] if sentence.strip() else []
+                sentence = ""
+    return sentences
 
 
 def compute_rouge(
@@ -57,21 +56,21 @@ def compute_rouge(
     use_stemmer: bool = True,
     reference_aggregation: ReferenceAggregation = "best",
 ) -> dict[str, float]:
-    """The F-measures of a summary, from 0 to 1, by our names."""
+    """Return the F-measures of a summary, from 0 to 1, by name."""
     if not references:
-        raise RequestError("a summary is scored against at least one reference, and there is none")
+        raise RequestError("a summary needs at least one reference to be scored")
     scorer = _load_rouge_scorer(use_stemmer)
-    said = "\n".join(split_sentences(summary))
-    scores = [scorer.score("\n".join(split_sentences(one)), said) for one in references]
-    found = {}
-    for name, theirs in ROUGE_TYPES.items():
-        values = [float(one[theirs].fmeasure) for one in scores]
-        found[name] = max(values) if reference_aggregation == "best" else sum(values) / len(values)
-    return found
+    prediction = "\n".join(split_sentences(summary))
+    scores = [scorer.score("\n".join(split_sentences(reference)), prediction) for reference in references]
+    rouge = {}
+    for name, rouge_type in ROUGE_TYPES.items():
+        values = [float(score[rouge_type].fmeasure) for score in scores]
+        rouge[name] = max(values) if reference_aggregation == "best" else sum(values) / len(values)
+    return rouge
 
 
 def format_signature(*, use_stemmer: bool = True, reference_aggregation: ReferenceAggregation = "best") -> str:
-    """How it was computed, in one line."""
+    """Return the settings that scores depend on, in one line."""
     version = metadata.version("rouge-score")
     parts = (
         "f-measure",
@@ -83,16 +82,15 @@ def format_signature(*, use_stemmer: bool = True, reference_aggregation: Referen
 
 
 def compute_copied_ngrams(summary: str, document: str, n: int) -> Ratio:
-    """How many n-grams of the summary stand in the document, of all that it has (See et al. 2017, arXiv:1704.04368)."""
-    made = extract_ngrams(split_words(summary), n)
-    if not made:
-        return EMPTY_RATIO
-    there = set(extract_ngrams(split_words(document), n))
-    return Ratio(sum(gram in there for gram in made), len(made))
+    """Return the number of the summary's n-grams that occur in the document, over all of its n-grams (See et al. 2017,
+    arXiv:1704.04368)."""
+    ngrams = extract_ngrams(split_words(summary), n)
+    document_ngrams = set(extract_ngrams(split_words(document), n))
+    return Ratio(sum(ngram in document_ngrams for ngram in ngrams), len(ngrams))
 
 
 def check_rouge_installed() -> None:
-    """Say at once, and not after an hour of training, that rouge-score is missing."""
+    """Raise `MissingExtraError` if rouge-score is missing, before training starts."""
     _load_rouge_scorer(True)
 
 

@@ -20,7 +20,6 @@ from headtohead.experiment import model_io
 from headtohead.experiment.open_model import ModelBundle
 from headtohead.generation import trace
 from headtohead.generation.detokenizer import encode_prompt
-from headtohead.generation.generate import trace_generation
 from headtohead.generation.request import resolve_decoder
 from headtohead.generation.session import DecodingSession
 from headtohead.generation.strategies import Strategy
@@ -227,12 +226,12 @@ def _stream_generation(
         "use_chat_template": request["chat"],
     }
     try:
-        for step in trace_generation(bundle, request["prompt"], strategy, **options):
+        for step in trace.trace_generation(bundle, request["prompt"], strategy, **options):
             event = {
                 "event": "token",
                 "column": column_index,
                 "text": step.text,
-                "ended": step.ended,
+                "ended": step.finish_reason,
                 "has_overflowed": step.has_overflowed,
             }
             yield event | trace.build_step_record(bundle.tokenizer, step, strategy)
