@@ -63,7 +63,7 @@ def main() -> None:
 def figures(experiment: experiment.Experiment, folder: Path) -> dict[str, object]:
     runs = ExperimentRuns(folder)
     return {
-        f"{variant} {seed}": run.result["scores"]
+        f"{variant} {seed}": run.result.to_json()["scores"]
         for variant in experiment.names
         for seed, run in runs.finished(variant).items()
     }

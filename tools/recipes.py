@@ -65,13 +65,16 @@ def take(runs: Path) -> None:
             continue
         opened = run_folder.open_runs(runs / name)
         # Claims and published figures as the recipe has them now: what was trained does not depend on them.
-        current = loading.load_experiment(name).model_dump(mode="json", include={"claims", "published", "comparisons"})
-        opened.about["experiment"] |= current
-        found = compute.compute_findings(opened, interim_analyses=compute.list_interim_analyses(opened))
+        current = loading.load_experiment(name)
+        replaced = {key: getattr(current, key) for key in ("claims", "published", "comparisons")}
+        experiment = opened.experiment.model_copy(update=replaced)
+        opened.__dict__["metadata"] = opened.metadata.model_copy(update={"experiment": experiment})
+        findings = compute.compute_findings(opened, interim_analyses=compute.list_interim_analyses(opened))
+        found = findings.to_json()
         corpus = found["corpus"]
         kept = {key: found[key] for key in KEPT}
         kept["experiment"] = {"model": {"context": opened.experiment.model.context}}
-        kept["seeds"] = max(len(pairs) for by_split in found["results"].values() for pairs in by_split.values())
+        kept["seeds"] = max(len(pairs) for by_split in found["scores"].values() for pairs in by_split.values())
         kept["missing"] = len(found["failures"])
         if found.get("teacher"):
             kept |= _distilled(found)
@@ -217,9 +220,9 @@ def _section(name: str, experiment: experiment.Experiment) -> str:
 
 
 def _results(found: dict[str, Any]) -> list[str]:
-    splits = list(next(iter(found["results"].values())))
+    splits = list(next(iter(found["scores"].values())))
     lines = [f"| {found['metric']} | {' | '.join(splits)} |", "|---|" + "---:|" * len(splits)]
-    for variant, by_split in found["results"].items():
+    for variant, by_split in found["scores"].items():
         cells = []
         for split in splits:
             values = [value for _, value in by_split.get(split, [])]

@@ -326,7 +326,7 @@ def test_workers_share_the_teachers_writing_and_write_the_same(distil, tmp_path,
             generators=build_teacher_workers(pool, trial, tmp_path),
         )
         (file,) = cache.rglob("texts.jsonl")
-        lines[workers] = {line["key"]: (line["ids"], line["text"], line["ended"]) for line in read_jsonl(file)}
+        lines[workers] = {line["key"]: (line["ids"], line["text"], line["stop_reason"]) for line in read_jsonl(file)}
         assert told[-1].done == 16
     assert lines[1] == lines[2]
     assert len(lines[1]) == 16

@@ -57,8 +57,8 @@ def numbers(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for result in sorted(folder.rglob("result.json")):
         run = Run(result.parent)
-        about = {k: v for k, v in run.result.items() if k not in (*TIMES, "sha256", "seal", "trained")}
-        about["trained"] = {k: v for k, v in run.result["trained"].items() if k not in TIMES}
+        about = {k: v for k, v in run.result.to_json().items() if k not in (*TIMES, "sha256", "checksum", "training")}
+        about["trained"] = {k: v for k, v in run.result.to_json()["training"].items() if k not in TIMES}
         about["metrics"] = [{k: v for k, v in line.items() if k not in TIMES} for line in run.metrics]
         about["files"] = sorted(p.name for p in run.folder.iterdir())
         about["weights"] = [compute_sha256(path) for path in run.folder.glob("model.safetensors")]

@@ -184,7 +184,7 @@ def test_another_number_of_processes_is_refused_unless_asked_for(trained, tmp_pa
     assert not checkpoints.reshard(tmp_path / "run", 1)
     result = run_trial(trial, tmp_path / "run")
     assert result["trained"]["processes"] == 1
-    assert result["trained"]["resharded"] == (10,)  # it was halted at 20 before it could save
+    assert result["trained"]["resharded"] == [10]  # it was halted at 20 before it could save
     near(tmp_path / "run", trained / "halted-alone")
 
 

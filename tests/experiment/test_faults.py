@@ -39,7 +39,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "variants": {"alibi": {"model": {"position": "alibi"}}},
     }
     experiment, folder = loading.build_experiment(raw, "made"), root / "runs"
-    runs = create_runs(folder, experiment, {"versions": {}, "command": []}, resume=False)
+    runs = create_runs(folder, experiment, versions={}, command=[], resume=False)
     write_json(folder / "corpus.json", run_experiment.describe_corpus(experiment), with_checksum=True)
     for name in experiment.names:
         run_trial(config_loading.build_trial(experiment, name, 0), folder / name / "seed-0", device="cpu")
@@ -120,7 +120,7 @@ def test_a_folder_is_locked_by_whatever_way_it_is_named(tmp_path: Path):
 def test_half_a_file_of_a_kill_does_not_keep_an_experiment_from_beginning(small: Any, tmp_path: Path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / ".experiment.json.77.part").write_text("{")
-    create_runs(tmp_path / "runs", small(), {"versions": {}, "command": []}, resume=True)
+    create_runs(tmp_path / "runs", small(), versions={}, command=[], resume=True)
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["experiment.json"]
 
 
@@ -196,7 +196,7 @@ def test_a_seal_is_of_what_is_said_and_not_of_how(tmp_path: Path):
 def test_a_seal_whose_name_is_damaged_is_no_seal(tmp_path: Path):
     path = tmp_path / "file.json"
     write_json(path, {"a": 1.5}, with_checksum=True)
-    flip(path, b'"seal"', b'"sual"')
+    flip(path, b'"checksum"', b'"chacksum"')
     with pytest.raises(RunFolderError, match="checksum does not agree"):
         verify_checksum(path, "do something")
     assert has_valid_checksum({})

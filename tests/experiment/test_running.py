@@ -23,7 +23,7 @@ from headtohead.trials.trial import compute_model_size
 def scores(folder: Path) -> dict[str, object]:
     runs = open_runs(folder)
     return {
-        f"{variant}/{seed}": run.result["scores"]
+        f"{variant}/{seed}": run.result.to_json()["scores"]
         for variant in runs.experiment.names
         for seed, run in runs.finished(variant).items()
     }

@@ -19,7 +19,7 @@ from headtohead.atomic_io import read_json
 from headtohead.data.token_cache import TokenizedCorpus, load_tokenized_corpus
 from headtohead.distillation import teacher_cache
 from headtohead.errors import HeadToHeadError, RunFolderError
-from headtohead.experiment import model_io
+from headtohead.experiment import model_io, schemas
 from headtohead.experiment.run_folder import open_runs
 from headtohead.findings import compute
 from headtohead.report import write
@@ -205,9 +205,9 @@ def _write_journal(folder: Path) -> None:
     journal = SearchJournal(folder)
     journal.open("identity")
     for cell in range(4):
-        journal.write("cell", cell=cell, settings={"training.optimizer.lr": 0.01 / (cell + 1)})
-        journal.write("trial", cell=cell, seed=1000, seconds=1.5 * cell)
-    journal.write("winner", cell=2, budget=None)
+        journal.write(schemas.PointEvent(point=cell, settings={"training.optimizer.lr": 0.01 / (cell + 1)}))
+        journal.write(schemas.TrialEvent(point=cell, seed=1000, seconds=1.5 * cell))
+    journal.write(schemas.WinnerEvent(point=2, budget=None))
 
 
 def _cut_journal(how: How) -> list[str]:

@@ -77,8 +77,8 @@ def numbers(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("result.json")):
         run = Run(path.parent)
-        about = {k: v for k, v in run.result.items() if k not in (*TIMES, "sha256", "trained", "seal")}
-        about["trained"] = _timeless(run.result["trained"])
+        about = {k: v for k, v in run.result.to_json().items() if k not in (*TIMES, "sha256", "training", "checksum")}
+        about["trained"] = _timeless(run.result.to_json()["training"])
         about["metrics"] = [_timeless(line) for line in run.metrics]
         about["files"] = sorted(p.name for p in run.folder.iterdir())
         about["weights"] = [compute_sha256(file) for file in run.folder.glob("model.safetensors")]
