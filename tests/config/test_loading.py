@@ -232,3 +232,10 @@ def test_a_full_setting_is_held_against_the_same_rules_and_set_wins_over_it(file
 def test_a_file_without_a_full_setting_says_so(file):
     with pytest.raises(RequestError, match=r"mine has no \[full\] table"):
         loading.load_experiment(file(GOOD), use_full_setting=True)
+
+
+def test_a_key_of_version_0_1_is_refused_with_the_new_name(file):
+    found = faults_of(file(GOOD.replace("steps = 500", "steps = 500\nbatch = 4")))
+    assert found["training.batch (line 13)"].message == (
+        "was written for version 0.1; the key is now 'training.batch_size'"
+    )

@@ -20,6 +20,29 @@ MODEL_CONFIGS_BY_TAG: dict[str, type[BaseModel]] = {
     "own": CustomModelConfig,
     "encoder": PretrainedModelConfig,
 }
+RENAMED_KEYS = {
+    "data.once": "data.rare_words",
+    "data.test_rows": "data.max_test_rows",
+    "data.tokens": "data.tokenizer",
+    "data.unknown": "data.word_dropout",
+    "data.validation": "data.validation_fraction",
+    "data.watch": "data.monitor",
+    "model.embedding_start": "model.embedding_init_std",
+    "model.fewer": "model.layer_subset",
+    "model.lora.on": "model.lora.target_modules",
+    "model.output_start": "model.output_init",
+    "model.tied": "model.tie_word_embeddings",
+    "training.batch": "training.batch_size",
+    "training.batching": "training.group_by_length",
+    "training.best_by": "training.metric_for_best_model",
+    "training.checkpoint": "training.checkpoint_every",
+    "training.clip": "training.max_grad_norm",
+    "training.evaluate": "training.eval_every",
+    "training.keep": "training.load_best_model_at_end",
+    "training.stop": "training.early_stopping",
+    "training.taught": "training.distillation",
+}
+"""keys of version 0.1, for the error message only"""
 TYPE_DESCRIPTIONS = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -42,6 +65,8 @@ def convert_pydantic_error(error: Any) -> ValidationIssue:
         allowed = _get_allowed_keys(
             loc[:-1], next((MODEL_CONFIGS_BY_TAG[tag] for tag in error["loc"] if tag in MODEL_CONFIGS_BY_TAG), None)
         )
+        if renamed := RENAMED_KEYS.get(re.sub(r"^(variants\.[^.]+|teacher|original|full)\.", "", place)):
+            return ValidationIssue(place, f"was written for version 0.1; the key is now {renamed!r}")
         return ValidationIssue(place, "unknown key", allowed, suggest(loc[-1], allowed))
     if kind == "missing":
         return ValidationIssue(place, "is missing")
