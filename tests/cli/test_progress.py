@@ -70,7 +70,7 @@ def test_a_log_has_a_line_now_and_then(h2h, world, monkeypatch):  # noqa: F811
     code, _, err = h2h("run", file, "--quick", "--out", "there", "--workers", "1", "--set", "probe.prompts=[]")
     assert code == 0
     assert re.search(
-        r"^search: 2 of 8 trials done in this go · at most .* left · best so far: cell-", err, re.MULTILINE
+        r"^search: 2 of 8 trials done in this run · at most .* left · best so far: point-", err, re.MULTILINE
     )
     assert re.search(r"^\d of \d trials done", err, re.MULTILINE), "and then the comparison"
 

@@ -13,16 +13,16 @@ training.optimizer.lr = [0.1, 0.01]
 """
 
 
-def test_a_plan_says_how_many_cells_and_how_long(h2h, world):  # noqa: F811
+def test_a_plan_says_how_many_points_and_how_long(h2h, world):  # noqa: F811
     file = world()
     file.write_text(file.read_text() + SEARCH)
     code, out, err = h2h("run", file, "--dry-run")
     assert code == 0, err
-    assert "grid, 6 cells x 2 seeds = 12 trials: about" in " ".join(out.split())
-    assert "with fresh seeds beside the baseline" in " ".join(out.split())
+    assert "grid search, 6 points x 2 seeds = 12 trials: about" in " ".join(out.split())
+    assert "compared with the baseline on fresh seeds" in " ".join(out.split())
     code, out, _ = h2h("run", file, "--dry-run", "--json", "--set", "search.budget.trials=8")
     plan = json.loads(out)["search"]
-    assert (plan["cells"], plan["trials"], plan["of"]) == (4, 8, 6)
+    assert (plan["points"], plan["trials"], plan["grid_size"]) == (4, 8, 6)
     assert plan["seconds"] > 0
 
 
@@ -33,16 +33,16 @@ def test_a_quick_search_from_end_to_end(h2h, world, monkeypatch, tmp_path):  # n
     code, out, err = h2h("run", file, "--quick", "--out", "here", "--set", "probe.prompts=[]")
     assert code == 0, err
     said = " ".join(out.split())
-    assert "A grid tried 4 cells (of 6 in the grid) with 2 seeds each, 8 trials in all." in said
-    assert "The winner is cell-00" in said and "luck" in said
-    assert "a quick look: fewer seeds and steps" in said
+    assert "Grid search tried 4 points (of 6 in the grid) with 2 seeds each, 8 trials in total." in said
+    assert "The winner is point-00" in said and "selection bias" in said
+    assert "Quick preview: fewer seeds and steps" in said
     assert max(map(len, out.splitlines())) <= 80 + len(str(tmp_path))
     page = (tmp_path / "here" / "report.html").read_text()
     assert 'id="search"' in page and "A quick look" in page
     code, out, _ = h2h("run", file, "--quick", "--out", "here", "--resume", "--json")
     found = json.loads(out)
     assert [one["name"] for one in found["variants"]] == ["alibi", "winner"]
-    assert found["search"]["luck"]["seeds"] == [2, 1]
+    assert found["search"]["selection_bias"]["seeds"] == [2, 1]
     code, out, _ = h2h("verify", "here")
     assert code == 0 and " 0 failed" in out
 

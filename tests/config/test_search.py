@@ -1,4 +1,4 @@
-"""The [search] table: strict, every fault at once, and what a cell changes."""
+"""The [search] table: strict, every fault at once, and what a point changes."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def test_a_space_is_written_as_settings_are(tmp_path):
     assert search is not None
     assert list(search.space) == ["training.optimizer.lr", "training.batch_size", "model.position"]
     assert search.values("training.batch_size") == (8, 16, 24)
-    assert (search.cells(), search.compute_planned_counts(), search.seeds) == (12, (12, 24), 2)
+    assert (search.count_points(), search.compute_planned_counts(), search.seeds) == (12, (12, 24), 2)
     assert search.prune is not None and search.prune.risk == 0.05
     assert SearchConfig.model_validate(search.model_dump(mode="json")) == search
 
@@ -94,7 +94,7 @@ def test_every_fault_of_a_space_is_reported_at_once_with_its_line(tmp_path):
         ({"space": {"training.batch_size": 4}}, "must be a list, not the number 4"),
         ({"space": {"training.batch_size": [4, 8]}, "method": "random"}, "random goes on until it is told to end"),
         ({"space": {"training.batch_size": [4, 8]}, "budget": {}}, "give trials, minutes, or both"),
-        ({"space": {"training.batch_size": [4, 8]}, "budget": {"trials": 1}}, "are not even one cell of 2 seeds"),
+        ({"space": {"training.batch_size": [4, 8]}, "budget": {"trials": 1}}, "are not even one point of 2 seeds"),
         ({"space": {"training.batch_size": [4, 8]}, "method": "bayes"}, "allowed: grid, random, tpe"),
         ({"space": {"training.batch_size": [4, 8]}, "seeds": 0}, "search.seeds: must be >= 1"),
         ({"space": {"training.batch_size": [4, 8]}, "prune": {"risk": 0.9}}, "search.prune.risk: must be <= 0.5"),

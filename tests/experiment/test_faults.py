@@ -275,7 +275,7 @@ def test_files_that_come_home_are_sealed_anew(finished: Path):
 
 
 def test_a_search_ends_where_a_trial_cannot_even_say_why_it_failed(small: Any, tmp_path: Path):
-    """Without a failure.json the cell stayed open, and was tried for ever."""
+    """Without a failure.json the point stayed open, and was tried for ever."""
     asked = small(seeds=1, search={"space": {"training.optimizer.lr": [1e-3, 1e-2]}, "seeds": 1})
     search = run_search.SearchRun(asked, tmp_path)
     (job,) = search.more(1)

@@ -20,17 +20,17 @@ SPACE = {"training.batch_size": [8, 4], "model.layers": [1, 2], "model.position"
 
 
 def played(search: SearchConfig, noise: float, seed: int = 0, keep: float = 1.0) -> list[SearchPoint]:
-    draw, cells = random.Random(seed), []
+    draw, points = random.Random(seed), []
     for chosen in itertools.product(*SPACE.values()):
         if draw.random() <= keep:
             settings = dict(zip(SPACE, chosen, strict=True))
             mean = 2 + sum(TRUE.get(pair, 0.0) for pair in settings.items())
             figures = {1000 + at: mean + draw.gauss(0, noise) for at in range(2)}
-            cells.append(SearchPoint(len(cells), settings, 2, figures))
-    return cells
+            points.append(SearchPoint(len(points), settings, 2, figures))
+    return points
 
 
-def test_effects_that_add_up_are_found_exactly_even_where_cells_are_missing():
+def test_effects_that_add_up_are_found_exactly_even_where_points_are_missing():
     search = SearchConfig.model_validate({"space": SPACE})
     found = compute_setting_effects(search, played(search, 0.0, keep=0.7), float)
     assert [row["value"] for row in found["training.batch_size"]] == ["4", "8"], "numbers stand in order"
@@ -50,12 +50,12 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say():
     assert 0.90 <= inside / 200 <= 0.99
 
 
-def test_a_range_is_cut_into_pieces_with_as_many_cells():
+def test_a_range_is_split_into_bins_with_equally_many_points():
     search = SearchConfig.model_validate(
         {"method": "random", "space": {"training.max_grad_norm": {"low": 0.0, "high": 9.0}}, "budget": {"trials": 9}}
     )
-    cells = [SearchPoint(at, {"training.max_grad_norm": at / 1.0}, 1, {1000: 1.0}) for at in range(9)]
-    labels = label_points(search, "training.max_grad_norm", cells)
+    points = [SearchPoint(at, {"training.max_grad_norm": at / 1.0}, 1, {1000: 1.0}) for at in range(9)]
+    labels = label_points(search, "training.max_grad_norm", points)
     assert sorted({label[1] for label in labels}) == ["0 to 2", "3 to 5", "6 to 8"]
     assert all(labels.count(label) == 3 for label in labels)
 
@@ -66,8 +66,8 @@ def test_values_have_short_words():
     assert (format_value(True), format_value(1e-05), format_value("2 epochs")) == ("true", "1e-05", "2 epochs")
 
 
-def test_the_history_follows_the_best_cell_that_has_all_its_seeds():
+def test_the_history_follows_the_best_point_that_has_all_its_seeds():
     figures = [{1000: 0.5, 1001: 0.5}, {1000: 0.9}, {1000: 0.7, 1001: 0.7}, {}, {1000: 0.6, 1001: 0.6}]
-    cells = [SearchPoint(at, {}, 2, one) for at, one in enumerate(figures)]
-    rows = compute_search_history(cells, "accuracy")
+    points = [SearchPoint(at, {}, 2, one) for at, one in enumerate(figures)]
+    rows = compute_search_history(points, "accuracy")
     assert [(row["trials"], row["best"]) for row in rows] == [(2, 0.5), (3, 0.5), (5, 0.7), (7, 0.7)]

@@ -1,4 +1,4 @@
-"""Giving up cells is safe under noise: how often the truly best cell is lost, and what is saved, by simulation."""
+"""Giving up points is safe under noise: how often the truly best point is lost, and what is saved, by simulation."""
 
 import math
 
@@ -15,14 +15,14 @@ CELLS, WORLDS = 18, 600
 def simulate(
     means: np.ndarray, spreads: np.ndarray, *, seeds: int, rule: PruningConfig, worlds: int = WORLDS, seed: int = 0
 ) -> tuple[float, float]:
-    """Searches over cells with these true means and spreads, in drawn order: how often the best is given up, and the
+    """Searches over points with these true means and spreads, in drawn order: how often the best is given up, and the
     share of trials that is saved. Cells are held against those that are at least LAG before them, as in a search."""
     draw = np.random.default_rng(seed)
     best, lost, trained = int(np.argmax(means)), 0, 0
     for _ in range(worlds):
         order = draw.permutation(len(means))
         noise = draw.standard_normal((len(means), seeds))
-        figures = [list(means[cell] + spreads[cell] * noise[cell]) for cell in order]
+        figures = [list(means[point] + spreads[point] * noise[point]) for point in order]
         given: list[int] = []
         for at, scores in enumerate(figures):
             others = [figures[other] for other in range(max(0, at - DECISION_LAG + 1)) if given[other] == seeds]
@@ -46,9 +46,9 @@ def test_the_best_of_equals_is_given_up_less_often_than_the_risk_says(seeds):
     assert saved < 0.05
 
 
-def test_where_cells_differ_much_is_saved_and_the_best_is_kept():
+def test_where_points_differ_much_is_saved_and_the_best_is_kept():
     spread = np.ones(CELLS)
-    means = -np.linspace(0, 12, CELLS)  # a grid over rates: most cells are hopeless
+    means = -np.linspace(0, 12, CELLS)  # a grid over rates: most points are hopeless
     lost, saved = simulate(means, spread, seeds=3, rule=PruningConfig(risk=0.05))
     assert lost < 0.01
     assert saved > 0.25
@@ -69,10 +69,10 @@ def test_nothing_is_given_up_where_the_noise_is_not_known():
     assert decide_pruning([0.0], [[10.0, 10.1], [9.0, 9.1]], rule, 2) is None, "two differences are too few"
     assert decide_pruning([], [[1.0, 1.1]] * 9, rule, 2) is None
     assert decide_pruning([0.0, 0.1], [[10.0, 10.1]] * 9, rule, 2) is None, "it has had all its seeds"
-    assert decide_pruning([0.0], [[10.0, 10.1]] * 9, PruningConfig(after=2), 3) is None, "every cell is to have two"
+    assert decide_pruning([0.0], [[10.0, 10.1]] * 9, PruningConfig(after=2), 3) is None, "every point is to have two"
 
 
-def test_the_spread_is_that_inside_cells():
+def test_the_pooled_std_is_that_within_points():
     spread, freedom = compute_pooled_std([[1.0, 3.0], [101.0, 103.0, 105.0], [7.0]])
     assert freedom == 3
     assert spread == pytest.approx(math.sqrt((2 + 8) / 3))

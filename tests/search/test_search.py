@@ -80,16 +80,16 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
     return Killed(file, folder, before, outcome)
 
 
-def test_a_grid_of_12_cells_goes_on_after_a_kill_and_repeats_nothing(killed):
+def test_a_grid_of_12_points_goes_on_after_a_kill_and_repeats_nothing(killed):
     after = finished(killed.folder)
     assert 7 <= len(killed.before) < 24
     assert len(after) == 24
     assert {name: after[name] for name in killed.before} == killed.before
     assert not killed.outcome.failed_jobs
-    settings = [tuple(sorted(cell["settings"].items())) for cell in killed.search["cells"]]
+    settings = [tuple(sorted(point["settings"].items())) for point in killed.search["points"]]
     assert len(set(settings)) == 12
     events = [line["event"] for line in read_jsonl(killed.folder / "search" / "journal.jsonl")]
-    assert events.count("cell") == 12 and events.count("winner") == 1
+    assert events.count("point") == 12 and events.count("winner") == 1
     again = run_search.run_with_search(loading.load_experiment(killed.file), killed.folder, num_workers=2, resume=True)
     assert finished(killed.folder) == after
     assert all(job.state == "kept" for job in again.jobs)
@@ -121,42 +121,42 @@ def test_without_resume_the_folder_is_left_alone(killed):
 
 def test_the_winner_is_the_best_on_validation_data_and_is_judged_by_fresh_seeds(killed):
     means = {}
-    for cell in killed.search["cells"]:
-        runs = [Run(killed.folder / "search" / cell["name"] / f"seed-{FIRST_SEARCH_SEED + at}") for at in (0, 1)]
-        means[cell["cell"]] = np.mean([run.result["scores"]["validation"]["loss"] for run in runs])
-        assert cell["mean"] == pytest.approx(np.exp(means[cell["cell"]]))
+    for point in killed.search["points"]:
+        runs = [Run(killed.folder / "search" / point["name"] / f"seed-{FIRST_SEARCH_SEED + at}") for at in (0, 1)]
+        means[point["point"]] = np.mean([run.result["scores"]["validation"]["loss"] for run in runs])
+        assert point["mean"] == pytest.approx(np.exp(means[point["point"]]))
     winner = killed.search["winner"]
-    assert winner == min(means, key=lambda cell: means[cell])
+    assert winner == min(means, key=lambda point: means[point])
     runs = open_runs(killed.folder)
     assert runs.experiment.names == ("baseline", "winner")
     assert runs.seeds("winner") == runs.seeds("baseline") == [0, 1]
-    searched = {int(p.name.removeprefix("seed-")) for p in (killed.folder / "search").glob("cell-*/seed-*")}
+    searched = {int(p.name.removeprefix("seed-")) for p in (killed.folder / "search").glob("point-*/seed-*")}
     assert searched == {FIRST_SEARCH_SEED, FIRST_SEARCH_SEED + 1}
-    chosen, settings = runs.run("winner", 0).trial, killed.search["cells"][winner]["settings"]
+    chosen, settings = runs.run("winner", 0).trial, killed.search["points"][winner]["settings"]
     assert chosen.training.optimizer.options["lr"] == settings["training.optimizer.lr"]
     assert (chosen.training.batch_size, chosen.model.layers) == (
         settings["training.batch_size"],
         settings["model.layers"],
     )
-    assert chosen.training.steps == 8, "what the cell does not name stays as the file has it"
+    assert chosen.training.steps == 8, "what the point does not name stays as the file has it"
     (verdict,) = killed.outcome.findings["verdicts"]
     assert verdict["variant"] == "winner" and verdict["seeds"] == 2
 
 
-def test_luck_is_the_drop_to_the_fresh_seeds(killed):
-    runs, luck = open_runs(killed.folder), killed.search["luck"]
+def test_selection_bias_is_the_drop_to_the_fresh_seeds(killed):
+    runs, bias = open_runs(killed.folder), killed.search["selection_bias"]
     fresh, base = (
         [run.result["scores"]["validation"]["loss"] for run in runs.finished(name).values()]
         for name in ("winner", "baseline")
     )
-    cell = killed.search["cells"][killed.search["winner"]]
-    search = [np.log(value) for _, value in cell["values"]]
+    point = killed.search["points"][killed.search["winner"]]
+    search = [np.log(value) for _, value in point["values"]]
     before, after, unit = np.exp(np.mean(search)), np.exp(np.mean(fresh)), np.exp(np.mean(base))
-    assert luck["lead"] == pytest.approx((unit - before) / unit)
-    assert luck["luck"] == pytest.approx((after - before) / unit)
-    assert luck["lead"] - luck["luck"] == pytest.approx(luck["kept"])
-    low, high = luck["interval"]
-    assert low < luck["luck"] < high
+    assert bias["lead"] == pytest.approx((unit - before) / unit)
+    assert bias["bias"] == pytest.approx((after - before) / unit)
+    assert bias["lead"] - bias["bias"] == pytest.approx(bias["kept"])
+    low, high = bias["interval"]
+    assert low < bias["bias"] < high
     # With the spread of all four of the winner's seeds it is narrower than the t interval of two, and as wide as this:
     spread = np.sqrt((np.var(search, ddof=1) + np.var(fresh, ddof=1)) / 2)
     ends = [np.mean(fresh) + side * 4.302653 * spread / np.sqrt(2) for side in (-1, 1)]
@@ -164,14 +164,14 @@ def test_luck_is_the_drop_to_the_fresh_seeds(killed):
     assert compute_mean_interval(fresh) is not None
 
 
-def test_the_interval_of_a_cell_has_the_spread_of_all_cells(killed):
-    cells = [cell for cell in killed.search["cells"] if len(cell["values"]) == 2]
-    logs = [np.log([value for _, value in cell["values"]]) for cell in cells]
+def test_the_interval_of_a_point_has_the_spread_of_all_points(killed):
+    points = [point for point in killed.search["points"] if len(point["values"]) == 2]
+    logs = [np.log([value for _, value in point["values"]]) for point in points]
     spread = np.sqrt(np.mean([np.var(figures, ddof=1) for figures in logs]))
-    freedom = len(cells)
-    for cell, figures in zip(cells, logs, strict=True):
+    freedom = len(points)
+    for point, figures in zip(points, logs, strict=True):
         reach = stats.t.ppf(0.975, freedom) * spread / np.sqrt(2)
-        assert cell["interval"] == pytest.approx([np.exp(np.mean(figures) + side * reach) for side in (-1, 1)])
+        assert point["interval"] == pytest.approx([np.exp(np.mean(figures) + side * reach) for side in (-1, 1)])
 
 
 def test_a_trial_of_a_search_scores_validation_data_only_and_keeps_no_model(killed, tmp_path):
@@ -186,20 +186,20 @@ def test_a_trial_of_a_search_scores_validation_data_only_and_keeps_no_model(kill
     shutil.copytree(experiment.data.source, source)
     (source / "test.txt").write_text("nothing like it .\n")
     other = loading.load_experiment(killed.file, data_source=source)
-    cell = killed.search["cells"][0]
-    trial = run_search._build_search_trial(other, cell["name"], cell["settings"], FIRST_SEARCH_SEED)
+    point = killed.search["points"][0]
+    trial = run_search._build_search_trial(other, point["name"], point["settings"], FIRST_SEARCH_SEED)
     result = run_trial(trial, tmp_path / "run", device="cpu")
-    there = Run(killed.folder / "search" / cell["name"] / f"seed-{FIRST_SEARCH_SEED}").result
+    there = Run(killed.folder / "search" / point["name"] / f"seed-{FIRST_SEARCH_SEED}").result
     assert result["scores"] == there["scores"]
 
 
 def test_the_folder_is_verified_with_its_search(killed, tmp_path):
     checks = verify_experiment(killed.folder)
     assert all(check.passed for check in checks)
-    assert sum("search/cell-" in check.place for check in checks) >= 24
+    assert sum("search/point-" in check.place for check in checks) >= 24
     copied = tmp_path / "runs"
     shutil.copytree(killed.folder, copied)
-    path = copied / "search" / "cell-003" / f"seed-{FIRST_SEARCH_SEED}" / "result.json"
+    path = copied / "search" / "point-003" / f"seed-{FIRST_SEARCH_SEED}" / "result.json"
     path.write_text(path.read_text().replace('"loss": ', '"loss": 1'))
     failed = [check.place for check in verify_experiment(copied) if not check.passed]
     assert any("search" in place for place in failed)
@@ -232,18 +232,18 @@ def test_without_validation_data_there_is_no_search(small):
         small(search={"space": {"training.batch_size": [4, 8]}}, data={"validation_fraction": 0})
 
 
-def test_a_cell_that_runs_away_is_out_and_the_others_go_on(small, tmp_path):
+def test_a_diverging_point_is_excluded_and_the_others_continue(small, tmp_path):
     tiny = {"steps": 20, "eval_every": 20, "checkpoint_every": 20, "batch_size": 4}
     space = {"training.optimizer": [{"kind": "sgd", "lr": 1e30}, {"kind": "adamw", "lr": 0.01}]}
     experiment = small(search={"space": space, "seeds": 1}, training=tiny, variants={}, probe={}, seeds=1)
     outcome = run_search.run_with_search(experiment, tmp_path / "runs", num_workers=1)
-    cells = {cell["status"]: cell for cell in outcome.findings["search"]["cells"]}
-    assert cells["failed"]["settings"]["training.optimizer"]["kind"] == "sgd"
-    assert "try a lower rate" in cells["failed"]["message"]
-    assert outcome.findings["search"]["winner"] == cells["finished"]["cell"]
+    points = {point["status"]: point for point in outcome.findings["search"]["points"]}
+    assert points["failed"]["settings"]["training.optimizer"]["kind"] == "sgd"
+    assert "try a lower rate" in points["failed"]["message"]
+    assert outcome.findings["search"]["winner"] == points["finished"]["point"]
     assert open_runs(tmp_path / "runs").run("winner", 0).trial.training.optimizer.kind == "adamw"
     kept = finished(tmp_path / "runs")
     run_search.run_with_search(experiment, tmp_path / "runs", num_workers=1, resume=True)
     assert finished(tmp_path / "runs") == kept
-    (only,) = (tmp_path / "runs" / "search" / cells["failed"]["name"]).iterdir()
+    (only,) = (tmp_path / "runs" / "search" / points["failed"]["name"]).iterdir()
     assert only.name == f"seed-{FIRST_SEARCH_SEED}"

@@ -52,9 +52,9 @@ def play(
 
 
 def end(search: SearchRun, job: Job, loss: Callable[..., float]) -> None:
-    cell = search.cells[int(job.trial.variant.removeprefix("cell-")) - 1]
+    point = search.points[int(job.trial.variant.removeprefix("point-")) - 1]
     job.folder.mkdir(parents=True, exist_ok=True)
-    value = loss(cell.settings, job.trial.seed)
+    value = loss(point.settings, job.trial.seed)
     write_json(job.folder / "result.json", {"scores": {"validation": {"loss": value}}})
     job.state = "finished"
 
@@ -69,11 +69,11 @@ def begun(small: Any, tmp_path: Path) -> Any:
     return build
 
 
-def test_a_grid_tries_every_cell_with_every_seed_once(begun):
+def test_a_grid_tries_every_point_with_every_seed_once(begun):
     search = begun(space=GRID, seeds=3)
     done = play(search)
     assert len(done) == len(set(done)) == 36
-    tried = {tuple(cell.settings.values()) for cell in search.cells}
+    tried = {tuple(point.settings.values()) for point in search.points}
     assert tried == set(itertools.product(*GRID.values()))
     assert search.select_winner().settings["training.batch_size"] == 8
 
@@ -86,7 +86,7 @@ def test_a_search_is_the_same_whatever_the_order_of_the_workers_and_after_any_ki
     asked["space"] = GRID if method == "grid" else MIXED
 
     def said(search: SearchRun) -> list[Any]:
-        return [(cell.settings, cell.figures, cell.pruned) for cell in search.cells]
+        return [(point.settings, point.figures, point.pruned) for point in search.points]
 
     first = begun("first", **asked)
     play(first, order=1)
@@ -102,11 +102,11 @@ def test_a_search_is_the_same_whatever_the_order_of_the_workers_and_after_any_ki
         if now < stop:
             break
     assert said(part) == said(first)
-    assert played == sum(len(cell.figures) for cell in first.cells), "no trial was played twice"
+    assert played == sum(len(point.figures) for point in first.points), "no trial was played twice"
     if prune:
-        assert any(cell.pruned for cell in first.cells)
-        assert all(len(cell.figures) < 3 for cell in first.cells if cell.pruned)
-        assert not any(cell.pruned for cell in first.cells[: DECISION_LAG - 1])
+        assert any(point.pruned for point in first.points)
+        assert all(len(point.figures) < 3 for point in first.points if point.pruned)
+        assert not any(point.pruned for point in first.points[: DECISION_LAG - 1])
 
 
 def test_proposals_are_drawn_by_the_seed(begun):
@@ -127,26 +127,26 @@ def test_tpe_goes_where_it_went_well(begun):
 
     def distance(search: SearchRun) -> float:
         play(search)
-        late = [cell.settings["training.optimizer.lr"] for cell in search.cells[20:]]
+        late = [point.settings["training.optimizer.lr"] for point in search.points[20:]]
         return sum(abs(math.log10(rate / 3e-3)) for rate in late) / len(late)
 
     assert distance(begun("tpe", method="tpe", **asked)) < 0.6 * distance(begun("random", method="random", **asked))
 
 
-def test_a_budget_in_trials_is_not_overdrawn_and_what_is_saved_is_spent_on_other_cells(begun):
+def test_a_budget_in_trials_is_not_overdrawn_and_what_is_saved_is_spent_on_other_points(begun):
     plain = begun("plain", method="random", space=RATES, seeds=3, budget={"trials": 31})
     assert len(play(plain)) == 30
-    assert len(plain.cells) == 10
+    assert len(plain.points) == 10
     pruned = begun("pruned", method="random", space=RATES, seeds=3, budget={"trials": 31}, prune=True)
     assert len(play(pruned)) <= 31
-    assert len(pruned.cells) > 10
+    assert len(pruned.points) > 10
 
 
 def test_a_grid_that_is_cut_short_tries_a_fair_sample(begun):
     search = begun(space=GRID, budget={"trials": 8})
     play(search)
-    assert len(search.cells) == 4
-    assert len({cell.settings["model.layers"] for cell in search.cells}) > 1, "not the first corner of the file"
+    assert len(search.points) == 4
+    assert len({point.settings["model.layers"] for point in search.points}) > 1, "not the first corner of the file"
 
 
 def test_minutes_end_a_search_and_breaks_do_not_count(begun):
@@ -156,28 +156,28 @@ def test_minutes_end_a_search_and_breaks_do_not_count(begun):
     search.began = 0.0
     play(search)
     assert search.seconds() >= 300
-    took = len(search.cells)
+    took = len(search.points)
     assert 1 < took < 60
     again = begun(again=True, method="random", space=RATES, seeds=2, budget={"minutes": 5})
     again.now, again.began = (lambda: 1000.0), 1000.0
     assert again.before >= 290, "what was used before counts"
     lines = read_jsonl(again.journal.path)
-    assert sum(line["event"] == "cell" for line in lines) == took
+    assert sum(line["event"] == "point" for line in lines) == took
 
 
-def test_a_lost_worker_is_tried_once_more_and_then_its_cell_is_out(begun):
+def test_a_trial_whose_worker_is_lost_is_retried_once_and_then_its_point_fails(begun):
     search = begun(space={"training.batch_size": [4, 8]}, seeds=1)
     for _ in range(2):
         (job,) = search.more(1)
         search.jobs.append(job)
-        assert job.trial.variant == "cell-001"
+        assert job.trial.variant == "point-001"
         job.state, job.message = "lost", "its worker was killed by signal 9"
     (job,) = search.more(1)
-    assert job.trial.variant == "cell-002"
-    assert search.cells[0].status == "failed"
-    assert "killed twice" in str(search.cells[0].failure)
-    search.cells[1].failure = "seed 1000: ran away"
-    with pytest.raises(TrialError, match=r"no cell of the search came through(.|\n)*ran away"):
+    assert job.trial.variant == "point-002"
+    assert search.points[0].status == "failed"
+    assert "killed twice" in str(search.points[0].failure)
+    search.points[1].failure = "seed 1000: ran away"
+    with pytest.raises(TrialError, match=r"every point of the search failed(.|\n)*ran away"):
         search.select_winner()
 
 
@@ -187,10 +187,10 @@ def test_numbers_that_go_together_badly_inside_a_range_cost_no_trial(small, tmp_
     (tmp_path / "runs").mkdir()
     search = SearchRun(experiment, tmp_path / "runs")
     play(search, loss=lambda settings, seed: float(settings["model.width"]))
-    failed = [cell for cell in search.cells if cell.failure]
-    assert failed and all("cannot be divided" in str(cell.failure) for cell in failed)
+    failed = [point for point in search.points if point.failure]
+    assert failed and all("cannot be divided" in str(point.failure) for point in failed)
     assert all(
-        cell.settings["model.width"] % cell.settings["model.heads"] == 0 for cell in search.cells if cell.figures
+        point.settings["model.width"] % point.settings["model.heads"] == 0 for point in search.points if point.figures
     )
 
 
@@ -198,9 +198,9 @@ def test_a_journal_whose_last_line_was_cut_off_is_continued(begun):
     search = begun(space=GRID)
     play(search, stop=3)
     text = search.journal.path.read_bytes()
-    search.journal.path.write_bytes(text + b'{"event": "cell", "cell": 7, "sett')
+    search.journal.path.write_bytes(text + b'{"event": "point", "point": 7, "sett')
     again = begun(again=True, space=GRID)
-    assert len(again.cells) == len(search.cells)
+    assert len(again.points) == len(search.points)
     play(again)
     assert len(read_jsonl(again.journal.path)) > 24
 

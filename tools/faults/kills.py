@@ -103,7 +103,7 @@ class Killing:
                 self._note_orphans()
                 time.sleep(0.02)
             if not running.is_over and not is_enough:
-                # A search gives a cell up whose worker dies twice: it may be the cell that kills it.
+                # A search gives a point up whose worker dies twice: it may be the point that kills it.
                 victims = [v for v in VICTIMS if v != "a worker" or not (hit and self.world.kind == "searched")]
                 (victim,) = draw.choices(victims, [VICTIMS[v] for v in victims])
                 hit |= self._kill(running, victim, draw.choice(SIGNALS), draw)

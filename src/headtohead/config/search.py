@@ -1,7 +1,7 @@
 """The [search] table: which settings are tried, how, and how long.
 
-A cell is one choice of values; it is trained with several seeds. What a cell changes is written as a variant's changes
-are, so that it is checked and laid over the file by the same rules.
+A point is one choice of values, trained with several seeds. It is written like the changes of a variant, and
+checked and applied by the same rules.
 """
 
 from __future__ import annotations
@@ -106,12 +106,12 @@ class SearchBudget(BaseConfig):
 
 
 class PruningConfig(BaseConfig):
-    """A cell that is certainly behind gets no more seeds."""
+    """A point that is certainly behind gets no more seeds."""
 
     risk: Annotated[float, Field(gt=0, le=0.5)] = 0.05
-    """how often, at most, the truly best cell may be lost that way"""
+    """how often, at most, the truly best point may be lost that way"""
     after: SmallCount = 1
-    """seeds that every cell gets"""
+    """seeds that every point gets"""
 
 
 class SearchConfig(BaseConfig):
@@ -122,11 +122,11 @@ class SearchConfig(BaseConfig):
     space: dict[str, SearchDimension] = Field(min_length=1)
     """setting = [values], or { low, high, log } or { low, high, step }"""
     seeds: SmallCount = 2
-    """for each cell"""
+    """for each point"""
     budget: SearchBudget | None = None
     """{ trials = 40 } or { minutes = 30 }; a grid needs none"""
     prune: PruningConfig | None = None
-    """true, or { risk = 0.05, after = 1 }: cells that are certainly behind get no more seeds"""
+    """true, or { risk = 0.05, after = 1 }: points that are certainly behind get no more seeds"""
     seed: int = 0
     """what random and tpe draw by, and the order in which a grid is walked"""
 
@@ -153,14 +153,14 @@ class SearchConfig(BaseConfig):
             return axis.steps() if axis.step is not None else None
         return axis
 
-    def cells(self) -> int | None:
-        """How many cells there are, where they can be counted."""
+    def count_points(self) -> int | None:
+        """How many points there are, where they can be counted."""
         counts = [len(listed) for setting in self.space if (listed := self.values(setting)) is not None]
         return math.prod(counts) if len(counts) == len(self.space) else None
 
     def compute_planned_counts(self) -> tuple[int | None, int | None]:
         """Cells and trials that the search will train, where nothing is pruned; None where the clock decides."""
-        most = self.cells() if self.method == "grid" else None
+        most = self.count_points() if self.method == "grid" else None
         allowed = self.budget.trials // self.seeds if self.budget and self.budget.trials else None
         known = [one for one in (most, allowed) if one is not None]
         return (min(known), min(known) * self.seeds) if known else (None, None)
@@ -186,7 +186,7 @@ def _flatten_space(space: Mapping[str, Any], prefix: str = "") -> Iterator[tuple
 
 
 def build_variant_changes(raw_config: RawConfig, settings: SettingValues) -> RawConfig:
-    """The settings of a cell as a variant's changes. A name inside a part, as training.optimizer.lr, changes that
+    """The settings of a point as a variant's changes. A name inside a part, as training.optimizer.lr, changes that
     option and keeps the others."""
     changes: RawConfig = {}
     for setting in sorted(settings, key=lambda name: name.count(".")):
@@ -250,11 +250,12 @@ def _check_structure(raw: RawConfig, search: SearchConfig) -> Iterator[Validatio
         message = f"{search.method} goes on until it is told to end: budget = {{ trials = 40 }} or {{ minutes = 30 }}"
         yield ValidationIssue("search.budget", message)
     if search.budget and search.budget.trials and search.budget.trials < search.seeds:
-        message = f"{search.budget.trials} trials are not even one cell of {search.seeds} seeds"
+        message = f"{search.budget.trials} trials are not even one point of {search.seeds} seeds"
         yield ValidationIssue("search.budget.trials", message)
-    if search.method == "grid" and (search.cells() or 0) > MAX_SEARCH_POINTS:
+    if search.method == "grid" and (search.count_points() or 0) > MAX_SEARCH_POINTS:
         yield ValidationIssue(
-            "search.space", f"has {search.cells():,} cells; a grid can have {MAX_SEARCH_POINTS:,}, random any number"
+            "search.space",
+            f"has {search.count_points():,} points; a grid can have {MAX_SEARCH_POINTS:,}, random any number",
         )
     data, variants, seeds = raw.get("data"), raw.get("variants"), raw.get("seeds")
     if isinstance(data, dict) and data.get("validation_fraction") == 0 and not _has_validation_file(data):
@@ -283,7 +284,7 @@ def _check_settings(search: SearchConfig) -> Iterator[ValidationIssue]:
                 place, "a search changes settings of data, model or training, as training.batch_size", VARIANT_TABLES
             )
         elif table == "data" and not setting.startswith(SEARCHABLE_DATA_SETTINGS):
-            message = "on other data the validation figures of cells could not be compared; use variants for that"
+            message = "on other data the validation figures of points could not be compared; use variants for that"
             yield ValidationIssue(place, message, SEARCHABLE_DATA_SETTINGS)
         elif setting == "model.module":
             yield ValidationIssue(place, "networks of your own are compared as variants, and not searched")
@@ -306,7 +307,7 @@ def _check_values(raw: RawConfig, search: SearchConfig, check_changes: ChangeChe
     for setting, axis in search.space.items():
         for value in (axis.low, axis.high) if isinstance(axis, NumericRange) else axis:
             for fault in check_changes(build_variant_changes(raw, {setting: value})):
-                # What is impossible only beside the file's other settings may be possible beside another cell's.
+                # What is impossible only beside the file's other settings may be possible beside another point's.
                 if fault.place not in VARIANT_TABLES or not _has_sibling_settings(search, setting):
                     place = f"search.space.{setting}"
                     faults.append(
@@ -329,16 +330,16 @@ def _format_issue(fault: ValidationIssue, setting: str) -> str:
 def _check_combinations(raw: RawConfig, search: SearchConfig, check_changes: ChangeCheck) -> list[ValidationIssue]:
     """Values that are possible each by itself and not together."""
     faults = []
-    for cell in itertools.islice(search.iter_corner_points(), MAX_CHECKED_COMBINATIONS):
-        for fault in check_changes(build_variant_changes(raw, cell))[:1]:
-            said = ", ".join(f"{setting} = {value!r}" for setting, value in cell.items())
+    for point in itertools.islice(search.iter_corner_points(), MAX_CHECKED_COMBINATIONS):
+        for fault in check_changes(build_variant_changes(raw, point))[:1]:
+            said = ", ".join(f"{setting} = {value!r}" for setting, value in point.items())
             faults.append(
-                ValidationIssue("search.space", f"the cell with {said} is impossible: {fault.message}", fault.allowed)
+                ValidationIssue("search.space", f"the point with {said} is impossible: {fault.message}", fault.allowed)
             )
     if len(faults) > MAX_SHOWN_COMBINATIONS:
         rest = len(faults) - MAX_SHOWN_COMBINATIONS
         faults = [
             *faults[:MAX_SHOWN_COMBINATIONS],
-            ValidationIssue("search.space", f"and {rest:,} more impossible cells"),
+            ValidationIssue("search.space", f"and {rest:,} more impossible points"),
         ]
     return faults

@@ -18,7 +18,7 @@ from headtohead.progress import format_duration
 
 
 class SearchProgressDisplay(TrialProgressDisplay):
-    """While a search runs: the trials under way, the best cell so far, and the time left; then the comparison."""
+    """While a search runs: the trials under way, the best point so far, and the time left; then the comparison."""
 
     def __init__(self, experiment: experiment.Experiment) -> None:
         super().__init__(experiment)
@@ -30,7 +30,7 @@ class SearchProgressDisplay(TrialProgressDisplay):
             variants = {**self.of.variants, **{name: {} for name in names}}
             self.experiment = self.of.model_copy(update={"variants": variants})
             return super().table(jobs)
-        made = make_rich_table("cell", "seed", "now")
+        made = make_rich_table("point", "seed", "now")
         for job in jobs:
             if job.state == "running":
                 made.add_row(escape(job.trial.variant), str(job.trial.seed), format_job_cell(job))

@@ -1,11 +1,11 @@
-"""Searching: cells through the same workers into run folders, then the winner beside the baseline on fresh seeds.
+"""Run a hyperparameter search, then compare the winner with the baseline on fresh seeds.
 
-The comparison at the end is an ordinary experiment in the ordinary folder, with a variant `winner`; report, verify and
-findings know nothing new about it. The search lies beside it, in the folder `search`, and never scores test data.
+The comparison is an ordinary experiment with a variant `winner`. The trials of the search are in the folder `search`
+and never score test data.
 
-Cells are opened one after the other. What a decision about cell k (a proposal of tpe, giving it up) knows of others are
-the cells up to k - LAG and no later ones, and it waits for those: so a search gives the same whatever the order in
-which workers finish, and the same again after a kill.
+Points are opened one after another. A decision about point k (a TPE proposal, pruning) uses only points up to
+k - DECISION_LAG, and waits for them: the result does not depend on the order in which workers finish, and is the same
+after an interruption.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ from headtohead.trials.trial import build_training, estimate_seconds
 
 CPU = torch.device("cpu")
 DECISION_LAG = 4
-"""cells that can be under way at once where decisions rest on the cells before"""
+"""how many points can run at once if decisions depend on earlier points"""
 MAX_CHECKED_MODELS = 32
-"""so many different models of a search are built, to see that they can be, before anything is trained"""
+"""how many distinct models are built as a check before training"""
 NUM_TIMED_POINTS = 3
-"""so many cells are timed for an estimate"""
+"""how many points are timed for an estimate"""
 MAX_CONSECUTIVE_FAILURES = 50
-"""so many cells that fail in a row end a search"""
+"""a search ends after this many consecutive failures"""
 LOST_TWICE_MESSAGE = "its worker was killed twice"
 
 
@@ -76,7 +76,7 @@ def run_with_search(
     on_progress: ProgressCallback = ignore_progress,
     command: Sequence[str] = (),
 ) -> ExperimentOutcome:
-    """Run an experiment; where it asks for a search, search first and compare the winner with the baseline."""
+    """Run an experiment; if it has a [search] table, search first and compare the winner with the baseline."""
     folder = output_folder or DEFAULT_RUNS_FOLDER / experiment.name
     asked = list(command or sys.argv)
     if experiment.search is not None:
@@ -111,7 +111,7 @@ def _run_search(
     on_update: OnJobsUpdate,
     command: list[str],
 ) -> SettingValues:
-    """The settings of the winner."""
+    """Run the search and return the settings of the winner."""
     with lock_folder(folder):
         create_runs(folder, experiment, versions=collect_versions(), command=command, resume=resume)
         search = SearchRun(experiment, folder)
@@ -120,7 +120,7 @@ def _run_search(
 
 
 def check_search(experiment: config_experiment.Experiment) -> None:
-    """Everything that can be wrong with the search is found before anything is written."""
+    """Raise RequestError for anything wrong with the search, before anything is written."""
     assert experiment.search is not None
     samplers.check_optuna_installed(experiment.search)
     run_experiment.check_runnable(experiment)
@@ -141,18 +141,18 @@ def check_search(experiment: config_experiment.Experiment) -> None:
                     with_dependencies=False,
                 )
         except (HeadToHeadError, ValueError) as error:
-            said = ", ".join(f"{name} = {value!r}" for name, value in settings.items())
-            raise RequestError(f"search.space: the cell with {said} cannot be built: {error}") from None
+            values = ", ".join(f"{name} = {value!r}" for name, value in settings.items())
+            raise RequestError(f"search.space: the point with {values} cannot be built: {error}") from None
 
 
 def _list_distinct_trials(
     experiment: config_experiment.Experiment,
 ) -> list[tuple[SettingValues, config_experiment.Trial]]:
-    """Cells, one for each model and optimizer that the search will build."""
+    """Return one trial for each distinct pair of model and optimizer that the search will build."""
     assert experiment.search is not None
     found: list[tuple[SettingValues, config_experiment.Trial]] = []
     for settings in itertools.islice(experiment.search.iter_corner_points(), 64 * MAX_CHECKED_MODELS):
-        one = _build_search_trial(experiment, "cell", settings, FIRST_SEARCH_SEED)
+        one = _build_search_trial(experiment, "point", settings, FIRST_SEARCH_SEED)
         if len(found) < MAX_CHECKED_MODELS and not any(
             (one.model, one.training.optimizer) == (other.model, other.training.optimizer) for _, other in found
         ):
@@ -167,7 +167,7 @@ def _dump_raw_settings(experiment: config_experiment.Experiment) -> RawConfig:
 def _build_search_trial(
     experiment: config_experiment.Experiment, variant: str, settings: SettingValues, seed: int
 ) -> config_experiment.Trial:
-    """A trial of a search: the cell laid over the baseline, nothing tried on it at the end, no test text watched."""
+    """Return a trial of a search: the baseline with the settings of a point, without probes and without test data."""
     changes = build_variant_changes(_dump_raw_settings(experiment), settings)
     made = trial_of(experiment.model_copy(update={"variants": {variant: changes}}), variant, seed)
     data = made.data.model_copy(update={"monitor": ()})
@@ -176,7 +176,7 @@ def _build_search_trial(
 
 @dataclass
 class SearchRun:
-    """A search under way."""
+    """A running search: opens points, schedules their trials, and records the results in the journal."""
 
     experiment: config_experiment.Experiment
     folder: Path
@@ -190,14 +190,14 @@ class SearchRun:
         self.place = known.get_search_folder(self.folder)
         self.journal = SearchJournal(self.place)
         lines = self.journal.open(known.compute_search_identity(self.experiment))
-        self.cells = known.load_points(self.place, self.search, lines, self.metric)
+        self.points = known.load_points(self.place, self.search, lines, self.metric)
         self.before, self.began = known.read_elapsed_seconds(lines), self.now()
         self.under_way: dict[tuple[int, int], Job] = {}
         self.lost: set[tuple[int, int]] = set()
         self.is_exhausted = False
 
     def run(self, pool: WorkerPool, device: str, on_update: OnJobsUpdate) -> None:
-        """Until nothing is left to try, or the budget is used up."""
+        """Run trials until nothing is left to try or the budget is used up."""
         run_jobs(
             self.jobs,
             pool=pool,
@@ -209,16 +209,16 @@ class SearchRun:
         )
 
     def select_winner(self) -> SearchPoint:
-        """The best cell on validation data. Once it is in the journal it stays."""
-        found = known.select_best(self.cells, self.metric)
+        """Return the best point on validation data and record it in the journal."""
+        found = known.select_best(self.points, self.metric)
         if found is None:
-            reasons = [f"{cell.name}: {cell.failure}" for cell in self.cells if cell.failure]
-            raise TrialError("no cell of the search came through:\n  " + "\n  ".join(reasons[:5]))
+            reasons = [f"{point.name}: {point.failure}" for point in self.points if point.failure]
+            raise TrialError("every point of the search failed:\n  " + "\n  ".join(reasons[:5]))
         self.journal.write(schemas.WinnerEvent(point=found.number, budget=self.search.budget))
         return found
 
     def more(self, num_free_workers: int) -> list[Job]:
-        """The next trials for so many free workers."""
+        """Return the next trials for `num_free_workers` workers."""
         for key, job in list(self.under_way.items()):
             if job.is_over:
                 del self.under_way[key]
@@ -230,17 +230,17 @@ class SearchRun:
         return made
 
     def seconds(self) -> float:
-        """What the search has taken so far, breaks left out."""
+        """Return how long the search has run, without interruptions."""
         return self.before + self.now() - self.began
 
     def _next(self) -> tuple[int, int] | None:
-        """The cell and the seed that come next."""
+        """Return the point and the seed to train next."""
         if self._is_out_of_time():
             return None
-        for cell in self.cells:
-            self._judge(cell)
-            if cell.status == "open" and (seed := self._next_seed(cell)) is not None:
-                return cell.number, seed
+        for point in self.points:
+            self._judge(point)
+            if point.status == "open" and (seed := self._next_seed(point)) is not None:
+                return point.number, seed
         opened = self._open_point()
         return (opened.number, FIRST_SEARCH_SEED) if opened is not None else None
 
@@ -248,7 +248,7 @@ class SearchRun:
         return [seed for number, seed in self.under_way if number == point.number]
 
     def _next_seed(self, point: SearchPoint) -> int | None:
-        """The seed that the cell gets now. Where cells are given up, one seed has to be over before the next begins."""
+        """Return the next seed of a point. With pruning, seeds run one after another."""
         under_way = self._list_running_seeds(point)
         for seed in range(FIRST_SEARCH_SEED, FIRST_SEARCH_SEED + point.seeds):
             if seed in point.figures or seed in under_way:
@@ -257,27 +257,27 @@ class SearchRun:
         return None
 
     def _open_point(self) -> SearchPoint | None:
-        """A new cell, if there is one, the budget allows it, and what it rests on is known."""
-        while not self.is_exhausted and self._has_trial_budget() and self._is_decidable(len(self.cells)):
-            number = len(self.cells)
+        """Open and return a new point, if one is left, the budget allows it, and the points it depends on are over."""
+        while not self.is_exhausted and self._has_trial_budget() and self._is_decidable(len(self.points)):
+            number = len(self.points)
             if number >= MAX_CONSECUTIVE_FAILURES and all(
-                cell.failure for cell in self.cells[-MAX_CONSECUTIVE_FAILURES:]
+                point.failure for point in self.points[-MAX_CONSECUTIVE_FAILURES:]
             ):
                 break
-            before = [cell.settings for cell in self.cells]
+            before = [point.settings for point in self.points]
             settings = samplers.suggest_settings(self.search, number, before, self._score_visible_points(number))
             if settings is None:
                 self.is_exhausted = True
                 return None
-            cell = SearchPoint(number, settings, self.search.seeds)
+            point = SearchPoint(number, settings, self.search.seeds)
             self.journal.write(schemas.PointEvent(point=number, settings=settings))
-            self.cells.append(cell)
-            if self._is_valid_point(cell):
-                return cell
+            self.points.append(point)
+            if self._is_valid_point(point):
+                return point
         return None
 
     def _is_valid_point(self, point: SearchPoint) -> bool:
-        """Numbers from inside a range may go together badly though the range's ends do not."""
+        """Return whether a point can be built: values inside a range may be invalid together."""
         try:
             _build_search_trial(self.experiment, point.name, point.settings, FIRST_SEARCH_SEED)
         except ValueError as error:
@@ -286,30 +286,30 @@ class SearchRun:
         return point.failure is None
 
     def _has_trial_budget(self) -> bool:
-        """Are there trials left for all seeds of one more cell?"""
+        """Return whether the budget covers all seeds of another point."""
         if self.search.budget is None or self.search.budget.trials is None:
             return True
-        return sum(cell.budgeted_trials for cell in self.cells) + self.search.seeds <= self.search.budget.trials
+        return sum(point.budgeted_trials for point in self.points) + self.search.seeds <= self.search.budget.trials
 
     def _is_decidable(self, index: int) -> bool:
         if self.search.method != "tpe" and self.search.prune is None:
             return True
-        return all(cell.status != "open" for cell in self._list_visible_points(index))
+        return all(point.status != "open" for point in self._list_visible_points(index))
 
     def _list_visible_points(self, index: int) -> list[SearchPoint]:
-        return self.cells[: max(0, index - DECISION_LAG + 1)]
+        return self.points[: max(0, index - DECISION_LAG + 1)]
 
     def _score_visible_points(self, index: int) -> list[tuple[SettingValues, float]]:
-        """What a proposal may know. A cell that failed counts as the worst of the others."""
+        """Return the points a proposal may use with their scores. A failed point gets the lowest score."""
         earlier = self._list_visible_points(index)
-        means = {cell.number: known.compute_mean(cell.scores(self.metric)) for cell in earlier if cell.figures}
+        means = {point.number: known.compute_mean(point.scores(self.metric)) for point in earlier if point.figures}
         if not means:
             return []
         worst = min(means.values())
-        return [(cell.settings, means.get(cell.number, worst)) for cell in earlier]
+        return [(point.settings, means.get(point.number, worst)) for point in earlier]
 
     def _judge(self, point: SearchPoint) -> None:
-        """Give the cell up if it is certainly behind."""
+        """Prune the point if it is behind by more than noise explains."""
         if self.search.prune is None or point.status != "open" or self._list_running_seeds(point):
             return
         others = [
@@ -320,69 +320,69 @@ class SearchRun:
             self.journal.write(schemas.PrunedEvent(point=point.number, decision=point.pruned))
 
     def _is_out_of_time(self) -> bool:
-        """Is the time used up? One cell is always brought to its end, so that there is a winner."""
+        """Return whether the time budget is used up. At least one point is finished, so that there is a winner."""
         minutes = self.search.budget.minutes if self.search.budget else None
         if minutes is None or self.seconds() < 60 * minutes:
             return False
-        return any(cell.status == "finished" for cell in self.cells)
+        return any(point.status == "finished" for point in self.points)
 
     def _build_job(self, index: int, seed: int) -> Job:
-        cell = self.cells[index]
-        trial = _build_search_trial(self.experiment, cell.name, cell.settings, seed)
-        return Job(trial, self.place / cell.name / f"seed-{seed}")
+        point = self.points[index]
+        trial = _build_search_trial(self.experiment, point.name, point.settings, seed)
+        return Job(trial, self.place / point.name / f"seed-{seed}")
 
     def _record_outcome(self, job: Job, index: int, seed: int) -> None:
-        """Write down how a trial ended. One whose worker was lost is tried once more."""
+        """Record the outcome of a trial. A trial whose worker was lost is tried once more."""
         if job.state == "lost" and (index, seed) in self.lost:
             _write_failure(job.folder, f"{LOST_TWICE_MESSAGE} ({job.message})", "Lost")
         elif job.state == "lost":
             self.lost.add((index, seed))
         failure = Run(job.folder).failure
         if job.state == "failed" and (failure is None or failure.kind in known.RETRYABLE_ERRORS):
-            raise (DiskFullError if job.is_request_error else TrialError)(job.message)  # no fault of the cell's
-        known.record_run(self.cells[index], seed, Run(job.folder), self.metric)
+            raise (DiskFullError if job.is_request_error else TrialError)(job.message)  # not caused by the point
+        known.record_run(self.points[index], seed, Run(job.folder), self.metric)
         self.journal.write(schemas.TrialEvent(point=index, seed=seed, seconds=round(self.seconds(), 1)))
 
 
 def _write_failure(folder: Path, message: str, kind: str) -> None:
-    """Say in the run's folder that it has no result, as a worker does."""
+    """Write failure.json as a worker does."""
     folder.mkdir(parents=True, exist_ok=True)
     schemas.write_record(folder / "failure.json", schemas.FailureFile(message=message, kind=kind))
 
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """What a search would do, known before it is started."""
+    """Size and estimated time of a search, before it starts."""
 
-    cells: int | None
+    points: int | None
     trials: int | None
     seconds: float
-    """for one trial on one worker, a mean over a few cells"""
+    """per trial on one worker, averaged over a few points"""
     minutes: float | None
-    """what the budget allows"""
-    of: int | None
-    """cells that a grid has, if it has more than its budget allows"""
+    """time budget"""
+    grid_size: int | None
+    """number of points of the grid, if the budget covers fewer"""
 
     def to_dict(self) -> dict[str, float | None]:
         return dataclasses.asdict(self)
 
 
 def plan_search(experiment: config_experiment.Experiment) -> SearchPlan:
-    """How many cells and trials, and how long one takes: from a few real steps of a few cells."""
+    """Return the size of a search, with the time per trial measured on a few steps of a few points."""
     assert experiment.search is not None
     check_search(experiment)
     search = experiment.search
     settings = [samplers.suggest_settings(search, number, [], []) for number in range(NUM_TIMED_POINTS)]
     seconds = []
-    for one in settings:
-        if one is not None:
+    for values in settings:
+        if values is not None:
             with tempfile.TemporaryDirectory() as scratch:
                 seconds.append(
                     estimate_seconds(
-                        _build_search_trial(experiment, "cell", one, FIRST_SEARCH_SEED), Path(scratch), num_steps=1
+                        _build_search_trial(experiment, "point", values, FIRST_SEARCH_SEED), Path(scratch), num_steps=1
                     )
                 )
-    cells, trials = search.compute_planned_counts()
-    whole = search.cells() if search.method == "grid" else None
+    points, trials = search.compute_planned_counts()
+    grid_size = search.count_points() if search.method == "grid" else None
     minutes = search.budget.minutes if search.budget else None
-    return SearchPlan(cells, trials, sum(seconds) / len(seconds), minutes, whole if whole != cells else None)
+    return SearchPlan(points, trials, sum(seconds) / len(seconds), minutes, grid_size if grid_size != points else None)

@@ -1,4 +1,4 @@
-"""The pictures of a search: its history, each setting's effect, and all cells as lines across the settings."""
+"""Charts of a search: its history, the effect of each setting, and parallel coordinates of all points."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from headtohead.search import phrasing
 STATUS_STYLES: dict[str, tuple[str, str, str]] = {
     "winner": ("winner", "diamond", "#0072b2"),
     "finished": ("all seeds", "circle", style.BASELINE_COLOR),
-    "pruned": ("given up early", "triangle-down", "#e69f00"),
+    "pruned": ("pruned", "triangle-down", "#e69f00"),
     "unfinished": ("unfinished", "square", "#cc79a7"),
     "failed": ("failed", "cross", "#b4451f"),
 }
-"""what became of a cell: its words, shape and colour"""
+"""outcome of a point: label, shape and colour"""
 STATUS_DASHES = {"winner": [1, 0], "finished": [1, 0], "pruned": [5, 3], "unfinished": [2, 2], "failed": [1, 3]}
 ChartRow = dict[str, Any]
 AXIS_JITTER = 0.09
-"""cells with the same value are drawn beside each other, over this share of an axis"""
+"""points with the same value are spread over this fraction of an axis"""
 MAX_AXIS_LABELS = 7
 MIN_LINE_OPACITY = 0.25
-"""how strongly the line of the worst cell is drawn"""
+"""opacity of the line of the worst point"""
 
 
 def build_search_charts(findings: Findings) -> list[Chart]:
-    """Those for which there is something to draw."""
+    """Return the charts of a search that have data."""
     search = findings.search
-    if search is None or not any(cell.mean is not None for cell in search.points):
+    if search is None or not any(point.mean is not None for point in search.points):
         return []
-    made = [build_history_chart(findings, search), build_parallel_coordinates_chart(findings, search)]
+    charts = [build_history_chart(findings, search), build_parallel_coordinates_chart(findings, search)]
     if search.effects:
-        made.insert(1, build_effects_chart(findings, search))
-    return made
+        charts.insert(1, build_effects_chart(findings, search))
+    return charts
 
 
 def _get_point_status(search: SearchFindings, point: SearchPointResult) -> str:
@@ -55,35 +55,35 @@ def _get_point_status(search: SearchFindings, point: SearchPointResult) -> str:
 
 
 def _build_status_encodings(statuses: Sequence[str]) -> tuple[alt.Color, alt.Shape]:
-    """Colour and shape for the fates that occur."""
-    there = [fate for fate in STATUS_STYLES if fate in statuses]
-    words, shapes, hues = zip(*(STATUS_STYLES[fate] for fate in there), strict=True)
+    """Return colour and shape encodings for the outcomes that occur."""
+    present = [status for status in STATUS_STYLES if status in statuses]
+    words, shapes, colors = zip(*(STATUS_STYLES[status] for status in present), strict=True)
     legend = alt.Legend(symbolOpacity=1, symbolStrokeWidth=0)
     return (
-        alt.Color("fate:N", scale=alt.Scale(domain=words, range=hues), legend=legend),
-        alt.Shape("fate:N", scale=alt.Scale(domain=words, range=shapes), legend=legend),
+        alt.Color("outcome:N", scale=alt.Scale(domain=words, range=colors), legend=legend),
+        alt.Shape("outcome:N", scale=alt.Scale(domain=words, range=shapes), legend=legend),
     )
 
 
 def _format_tooltip(point: SearchPointResult, metric: str) -> str:
-    said = f"{point.name} ({phrasing.format_settings(point.settings)}): "
+    description = f"{point.name} ({phrasing.format_settings(point.settings)}): "
     if point.mean is None:
-        return said + str(point.message or point.status)
+        return description + str(point.message or point.status)
     seeds = len(point.scores)
     return (
-        said
+        description
         + f"{number_format.format_score(metric, point.mean)}, {seeds} seed{'s' if seeds != 1 else ''}, {point.status}"
     )
 
 
 def build_history_chart(findings: Findings, search: SearchFindings) -> Chart:
-    """Each cell against the trials so far, the best so far, and where winner and baseline stand with fresh seeds."""
+    """Plot each point and the best so far against trials, with the fresh-seed levels of winner and baseline."""
     metric, (low, high) = findings_view.get_metric(findings), phrasing.compute_axis_limits(findings)
-    rows = [_make_history_row(search, at, metric, (low, high)) for at in search.history]
+    rows = [_make_history_row(search, entry, metric, (low, high)) for entry in search.history]
     lines = _make_reference_levels(search, merge_distance=0.07 * (high - low))
     first, last = search.history[0], search.history[-1]
-    said = (
-        f"{metric.capitalize()} on validation data, cell by cell over {last.trials} trials. Best so far: from "
+    description = (
+        f"{metric.capitalize()} on validation data, point by point over {last.trials} trials. Best so far: from "
         f"{number_format.format_score(metric, first.best)} to {number_format.format_score(metric, last.best)}. "
         + " ".join(
             f"{line['name']}, fresh seeds: {number_format.format_score(metric, line['value'])}." for line in lines
@@ -100,7 +100,7 @@ def build_history_chart(findings: Findings, search: SearchFindings) -> Chart:
             title=f"{metric} on validation data", tickCount=5, labelExpr=build_score_label_expression(metric)
         )
         scale = alt.Scale(domain=[low, high], nice=False, zero=False)
-        hue, shape = _build_status_encodings([row["kind"] for row in rows])
+        color, shape = _build_status_encodings([row["kind"] for row in rows])
         levels = sheets.chart(lines)
         layers = [
             levels.mark_rule(aria=False, strokeDash=[4, 4], color=style.MUTED_TEXT_COLOR).encode(
@@ -113,17 +113,17 @@ def build_history_chart(findings: Findings, search: SearchFindings) -> Chart:
                 fontSize=11,
                 color=style.MUTED_TEXT_COLOR,
                 baseline="middle",
-            ).encode(x=alt.value(width + 6 if wide else 2), y=alt.Y("value:Q", scale=scale, axis=axis), text="said:N"),
+            ).encode(x=alt.value(width + 6 if wide else 2), y=alt.Y("value:Q", scale=scale, axis=axis), text="label:N"),
             data.mark_line(aria=False, interpolate="step-after", strokeWidth=2, color="#0072b2", clip=True).encode(
                 x=x, y=alt.Y("best:Q", scale=scale, axis=axis)
             ),
             data.mark_point(size=70, filled=True, opacity=0.95).encode(
-                x=x, y=alt.Y("at:Q", scale=scale, axis=axis), color=hue, shape=shape, description="tip:N"
+                x=x, y=alt.Y("position:Q", scale=scale, axis=axis), color=color, shape=shape, description="tip:N"
             ),
         ]
         return alt.layer(*layers).properties(width=width, height=250 if wide else 220)
 
-    return Chart("search-history", "The search, cell by cell", said, build)
+    return Chart("search-history", "Search history", description, build)
 
 
 def _build_trials_axis() -> alt.Axis:
@@ -133,34 +133,34 @@ def _build_trials_axis() -> alt.Axis:
 def _make_history_row(
     search: SearchFindings, history_entry: SearchHistoryEntry, metric: str, limits: tuple[float, float]
 ) -> ChartRow:
-    cell = search.points[history_entry.point]
-    fate = _get_point_status(search, cell)
-    inside = min(max(history_entry.mean, limits[0]), limits[1])
-    beyond = " (further off than the picture shows)" if inside != history_entry.mean else ""
+    point = search.points[history_entry.point]
+    status = _get_point_status(search, point)
+    clipped = min(max(history_entry.mean, limits[0]), limits[1])
+    note = " (outside the axis limits)" if clipped != history_entry.mean else ""
     row = {
         "trials": history_entry.trials,
-        "at": inside,
+        "position": clipped,
         "best": history_entry.best,
-        "kind": fate,
-        "fate": STATUS_STYLES[fate][0],
+        "kind": status,
+        "outcome": STATUS_STYLES[status][0],
     }
-    return {**row, "tip": _format_tooltip(cell, metric) + beyond}
+    return {**row, "tip": _format_tooltip(point, metric) + note}
 
 
 def _make_reference_levels(search: SearchFindings, merge_distance: float) -> list[ChartRow]:
-    """Where winner and baseline stand with fresh seeds. Two lines that lie close together share their words."""
-    found = search.selection_bias
-    if not found:
+    """Return the fresh-seed levels of winner and baseline. Lines that are close together share a label."""
+    bias = search.selection_bias
+    if not bias:
         return []
-    said = {"winner": "winner, fresh seeds", "baseline": "baseline, fresh seeds"}
-    if abs(found.fresh - found.baseline) < merge_distance:
-        said = {"winner": "both, fresh seeds", "baseline": ""}
-    values = {"winner": found.fresh, "baseline": found.baseline}
-    return [{"name": name, "said": said[name], "value": value} for name, value in values.items()]
+    description = {"winner": "winner, fresh seeds", "baseline": "baseline, fresh seeds"}
+    if abs(bias.fresh - bias.baseline) < merge_distance:
+        description = {"winner": "both, fresh seeds", "baseline": ""}
+    values = {"winner": bias.fresh, "baseline": bias.baseline}
+    return [{"name": name, "label": description[name], "value": value} for name, value in values.items()]
 
 
 def build_effects_chart(findings: Findings, search: SearchFindings) -> Chart:
-    """Each setting by itself: what its values give on average over the others."""
+    """Plot the main effect of each setting, one panel per setting."""
     metric = findings_view.get_metric(findings)
     names = phrasing.shorten_setting_names(list(search.space))
     panels = {
@@ -169,13 +169,13 @@ def build_effects_chart(findings: Findings, search: SearchFindings) -> Chart:
     }
     every = [row for rows in panels.values() for row in rows]
     low, high = _compute_effect_limits(every)
-    said = "; ".join(f"{name}: " + ", ".join(row["words"] for row in rows) for name, rows in panels.items())
+    description = "; ".join(f"{name}: " + ", ".join(row["words"] for row in rows) for name, rows in panels.items())
 
     def build(layout: Layout, sheets: ChartDatasets) -> AltairChart:
-        made = []
+        panel_charts = []
         for name, rows in panels.items():
             data = sheets.chart([{**row, "low": max(row["low"], low), "high": min(row["high"], high)} for row in rows])
-            # A piece of a range is written on two lines.
+            # The label of a bin is broken into two lines.
             lines = "split(replace(datum.label, ' to ', ' to|'), '|')"
             label = alt.Axis(title=None, grid=False, labelAngle=0, labelOverlap=False, labelExpr=lines)
             x = alt.X("value:N", sort=[row["value"] for row in rows], axis=label)
@@ -190,8 +190,8 @@ def build_effects_chart(findings: Findings, search: SearchFindings) -> Chart:
                     x=x, y=y, description="tip:N"
                 ),
             ]
-            made.append(alt.layer(*layers).properties(title=name))
-        return alt.concat(*made, bounds="flush", spacing=alt.RowColnumber(row=70, column=58))
+            panel_charts.append(alt.layer(*layers).properties(title=name))
+        return alt.concat(*panel_charts, bounds="flush", spacing=alt.RowColnumber(row=70, column=58))
 
     columns = {1: 1, 2: 2}.get(len(panels), 3)
     layouts: dict[Layout, PanelGrid] = {
@@ -199,7 +199,7 @@ def build_effects_chart(findings: Findings, search: SearchFindings) -> Chart:
         "narrow": PanelGrid(270, 150, 1, 2),
     }
     title = f"{metric.capitalize()} on validation data for each setting"
-    return Chart("search-effects", title, f"{title}, averaged over the other settings. {said}.", build, layouts)
+    return Chart("search-effects", title, f"{title}, averaged over the other settings. {description}.", build, layouts)
 
 
 def _make_effect_row(setting_name: str, row: SettingEffect, metric: str) -> ChartRow:
@@ -210,19 +210,19 @@ def _make_effect_row(setting_name: str, row: SettingEffect, metric: str) -> Char
         if row.interval
         else ""
     )
-    cells = f"{row.points} cell{'s' if row.points != 1 else ''}"
+    points = f"{row.points} point{'s' if row.points != 1 else ''}"
     return {
         "value": str(row.value),
         "mean": row.mean,
         "low": low,
         "high": high,
         "words": words + span,
-        "tip": f"{setting_name} {words}{span}, {cells}",
+        "tip": f"{setting_name} {words}{span}, {points}",
     }
 
 
 def _compute_effect_limits(rows: Sequence[ChartRow]) -> tuple[float, float]:
-    """All means, and of the intervals as much as goes half as far again."""
+    """Return limits that include all means, and intervals up to half the range of the means beyond them."""
     means = [row["mean"] for row in rows]
     reach = max(max(means) - min(means), 1e-3 * abs(max(means, key=abs)))
     low = max(min(row["low"] for row in rows), min(means) - reach / 2)
@@ -231,14 +231,14 @@ def _compute_effect_limits(rows: Sequence[ChartRow]) -> tuple[float, float]:
 
 
 def build_parallel_coordinates_chart(findings: Findings, search: SearchFindings) -> Chart:
-    """Every cell as a line: its value on each setting's axis, and at the right what it reached."""
+    """Plot every point as a line across one axis per setting, with its score on the last axis."""
     metric, limits = findings_view.get_metric(findings), phrasing.compute_axis_limits(findings)
     names = phrasing.shorten_setting_names(list(search.space))
     axes = [*names.values(), metric]
     ordered = phrasing.rank_points(search, metric)
-    points, labels = _make_parallel_coordinates(search, ordered, names, metric, limits)
-    best = [f"{cell.name}, {phrasing.format_settings(cell.settings)}" for cell in ordered[:3]]
-    said = f"One line for each of {len(ordered)} cells across {', '.join(axes)}. The best: {'; '.join(best)}."
+    marks, labels = _make_parallel_coordinates(search, ordered, names, metric, limits)
+    best = [f"{point.name}, {phrasing.format_settings(point.settings)}" for point in ordered[:3]]
+    description = f"One line for each of {len(ordered)} points across {', '.join(axes)}. The best: {'; '.join(best)}."
 
     def build(layout: Layout, sheets: ChartDatasets) -> AltairChart:
         wide = layout == "wide"
@@ -251,39 +251,41 @@ def build_parallel_coordinates_chart(findings: Findings, search: SearchFindings)
                 title=None, orient="top", labelAngle=0, ticks=False, domain=False, grid=False, labelPadding=8
             ),
         )
-        y = alt.Y("at:Q", scale=alt.Scale(domain=[-0.06, 1.06], nice=False), axis=None)
-        fates = [row["kind"] for row in points]
-        hue, _ = _build_status_encodings(fates)
-        there = [fate for fate in STATUS_STYLES if fate in fates]
-        words = [STATUS_STYLES[fate][0] for fate in there]
+        y = alt.Y("position:Q", scale=alt.Scale(domain=[-0.06, 1.06], nice=False), axis=None)
+        statuses = [row["kind"] for row in marks]
+        color, _ = _build_status_encodings(statuses)
+        present = [status for status in STATUS_STYLES if status in statuses]
+        words = [STATUS_STYLES[status][0] for status in present]
         dash = alt.StrokeDash(
-            "fate:N", scale=alt.Scale(domain=words, range=[STATUS_DASHES[fate] for fate in there]), legend=None
+            "outcome:N", scale=alt.Scale(domain=words, range=[STATUS_DASHES[status] for status in present]), legend=None
         )
-        poles = sheets.chart([{"axis": axis, "from": -0.04, "to": 1.04} for axis in axes])
-        others = sheets.chart([row for row in points if row["kind"] != "winner"])
-        winner = sheets.chart([row for row in points if row["kind"] == "winner"])
-        beside = [sheets.chart([row for row in labels if (row["axis"] == metric) == last]) for last in (False, True)]
+        axis_lines = sheets.chart([{"axis": axis, "from": -0.04, "to": 1.04} for axis in axes])
+        others = sheets.chart([row for row in marks if row["kind"] != "winner"])
+        winner = sheets.chart([row for row in marks if row["kind"] == "winner"])
+        label_charts = [
+            sheets.chart([row for row in labels if (row["axis"] == metric) == is_last]) for is_last in (False, True)
+        ]
         strong = alt.Opacity("strong:Q", scale=None, legend=None)
         layers = [
-            poles.mark_rule(aria=False, color=style.GRID_COLOR, strokeWidth=2).encode(
+            axis_lines.mark_rule(aria=False, color=style.GRID_COLOR, strokeWidth=2).encode(
                 x=x, y=alt.Y("from:Q", scale=alt.Scale(domain=[-0.06, 1.06], nice=False), axis=None), y2="to:Q"
             ),
             others.mark_line(aria=False, strokeWidth=1.5).encode(
-                x=x, y=y, detail="cell:N", color=hue, strokeDash=dash, opacity=strong
+                x=x, y=y, detail="point:N", color=color, strokeDash=dash, opacity=strong
             ),
-            others.mark_point(size=18, filled=True).encode(x=x, y=y, color=hue, description="tip:N", opacity=strong),
-            winner.mark_line(aria=False, strokeWidth=3.2).encode(x=x, y=y, detail="cell:N", color=hue),
-            winner.mark_point(size=60, filled=True, opacity=1).encode(x=x, y=y, color=hue, description="tip:N"),
-            beside[0]
+            others.mark_point(size=18, filled=True).encode(x=x, y=y, color=color, description="tip:N", opacity=strong),
+            winner.mark_line(aria=False, strokeWidth=3.2).encode(x=x, y=y, detail="point:N", color=color),
+            winner.mark_point(size=60, filled=True, opacity=1).encode(x=x, y=y, color=color, description="tip:N"),
+            label_charts[0]
             .mark_text(aria=False, align="right", dx=-9, fontSize=11, color=style.TEXT_COLOR)
-            .encode(x=x, y=y, text="said:N"),
-            beside[1]
+            .encode(x=x, y=y, text="label:N"),
+            label_charts[1]
             .mark_text(aria=False, align="left", dx=9, fontSize=11, color=style.TEXT_COLOR)
-            .encode(x=x, y=y, text="said:N"),
+            .encode(x=x, y=y, text="label:N"),
         ]
         return alt.layer(*layers).properties(width=width, height=300 if wide else 260)
 
-    return Chart("search-parallel", "Every cell across the settings", said, build)
+    return Chart("search-parallel", "All points across the settings", description, build)
 
 
 def _make_parallel_coordinates(
@@ -293,39 +295,39 @@ def _make_parallel_coordinates(
     metric: str,
     limits: tuple[float, float],
 ) -> tuple[list[ChartRow], list[ChartRow]]:
-    """Where each cell crosses each axis, and what is written beside the axes."""
-    points: list[ChartRow] = []
+    """Return the positions of the points on each axis, and the axis labels."""
+    marks: list[ChartRow] = []
     labels: list[ChartRow] = []
     for setting, name in setting_names.items():
-        places, written = _map_values_to_axis(search, setting)
-        labels += [{"axis": name, "at": at, "said": said} for said, at in written.items()]
-        for rank, cell in enumerate(ranked_points):
-            aside = AXIS_JITTER * (0.5 - rank / max(1, len(ranked_points) - 1)) if len(ranked_points) > 1 else 0.0
-            points.append({"axis": name, "at": places(cell.settings[setting]) + aside, "rank": rank})
+        to_position, axis_labels = _map_values_to_axis(search, setting)
+        labels += [{"axis": name, "position": position, "label": label} for label, position in axis_labels.items()]
+        for rank, point in enumerate(ranked_points):
+            jitter = AXIS_JITTER * (0.5 - rank / max(1, len(ranked_points) - 1)) if len(ranked_points) > 1 else 0.0
+            marks.append({"axis": name, "position": to_position(point.settings[setting]) + jitter, "rank": rank})
     is_low = metric in number_format.LOWER_IS_BETTER_METRICS
-    for rank, cell in enumerate(ranked_points):
-        if cell.mean is not None:
-            share = (min(max(cell.mean, limits[0]), limits[1]) - limits[0]) / (limits[1] - limits[0])
-            points.append({"axis": metric, "at": 1 - share if is_low else share, "rank": rank})
+    for rank, point in enumerate(ranked_points):
+        if point.mean is not None:
+            share = (min(max(point.mean, limits[0]), limits[1]) - limits[0]) / (limits[1] - limits[0])
+            marks.append({"axis": metric, "position": 1 - share if is_low else share, "rank": rank})
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         value = limits[0] + (1 - share if is_low else share) * (limits[1] - limits[0])
-        labels.append({"axis": metric, "at": share, "said": number_format.format_score(metric, value)})
-    for point in points:
-        rank = point.pop("rank")
-        cell = ranked_points[rank]
-        fate = _get_point_status(search, cell)
-        point["strong"] = round(MIN_LINE_OPACITY + (1 - MIN_LINE_OPACITY) * (1 - rank / len(ranked_points)), 3)
-        point |= {
-            "cell": cell.name,
-            "kind": fate,
-            "fate": STATUS_STYLES[fate][0],
-            "tip": _format_tooltip(cell, metric),
+        labels.append({"axis": metric, "position": share, "label": number_format.format_score(metric, value)})
+    for mark in marks:
+        rank = mark.pop("rank")
+        point = ranked_points[rank]
+        status = _get_point_status(search, point)
+        mark["strong"] = round(MIN_LINE_OPACITY + (1 - MIN_LINE_OPACITY) * (1 - rank / len(ranked_points)), 3)
+        mark |= {
+            "point": point.name,
+            "kind": status,
+            "outcome": STATUS_STYLES[status][0],
+            "tip": _format_tooltip(point, metric),
         }
-    return points, labels
+    return marks, labels
 
 
 def _map_values_to_axis(search: SearchFindings, setting: str) -> tuple[Any, dict[str, float]]:
-    """From a value to its place on the axis, and the places of the words beside it."""
+    """Return a function from values to axis positions, and the positions of the axis labels."""
     axis = search.space[setting]
     if isinstance(axis, NumericRange):
         scale = math.log if axis.log else float
@@ -339,11 +341,10 @@ def _map_values_to_axis(search: SearchFindings, setting: str) -> tuple[Any, dict
             lambda value: (scale(value) - low) / (high - low),
             {f"{mark:.3g}": (scale(mark) - low) / (high - low) for mark in marks},
         )
-    values = sorted(axis) if all(number_format.is_finite_number(one) for one in axis) else list(axis)
+    values = sorted(axis) if all(number_format.is_finite_number(value) for value in axis) else list(axis)
     last = max(1, len(values) - 1)
     middle = 0.5 if len(values) == 1 else 0.0
-    places = {number_format.format_setting(value): middle + at / last for at, value in enumerate(values)}
-    written = (
-        places if len(places) <= MAX_AXIS_LABELS else dict([*list(places.items())[:1], *list(places.items())[-1:]])
-    )
-    return (lambda value: places[number_format.format_setting(value)]), written
+    positions = {number_format.format_setting(value): middle + i / last for i, value in enumerate(values)}
+    items = list(positions.items())
+    axis_labels = positions if len(items) <= MAX_AXIS_LABELS else dict([items[0], items[-1]])
+    return (lambda value: positions[number_format.format_setting(value)]), axis_labels

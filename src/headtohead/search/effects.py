@@ -1,7 +1,7 @@
-"""Each setting's effect in a search: what a value gives where all other settings take each of theirs equally often.
+"""Main effects of the settings of a search: the expected score of each value, averaged evenly over the other settings.
 
-Least squares on the cells' means, with one term for each value of each setting and the terms of a setting adding up to
-0. Intervals are t intervals from what is left over: the noise of the seeds, and settings that act on each other.
+A linear model is fitted to the means of the points by least squares, with one term per value and the terms of a setting
+summing to 0. Intervals are t intervals from the residuals, which contain seed noise and interactions.
 """
 
 from __future__ import annotations
@@ -19,84 +19,83 @@ from headtohead.search.points import SearchPoint
 
 CONFIDENCE_LEVEL = 0.95
 NUM_RANGE_BINS = 3
-"""a range is cut into so many pieces, with about as many cells in each, to see its effect"""
+"""a numeric range is split into this many bins with about equally many points"""
 ValueLabel = tuple[int, str]
-"""where a value stands in its list, and what is said of it"""
+"""rank of a value, and its label"""
 ContrastArray = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def compute_setting_effects(
     search: SearchConfig, points: Sequence[SearchPoint], to_metric_scale: Callable[[float], float]
 ) -> dict[str, list[SettingEffect]]:
-    """For each setting with more than one value: the mean of each, as it is `shown`, with its interval."""
-    scored = [cell for cell in points if cell.figures]
-    every = {setting: label_points(search, setting, scored) for setting in search.space}
-    labels = {setting: found for setting, found in every.items() if len(set(found)) > 1}
+    """Return, for each setting with more than one value, the mean of each value with its interval."""
+    scored = [point for point in points if point.figures]
+    all_labels = {setting: label_points(search, setting, scored) for setting in search.space}
+    labels = {setting: values for setting, values in all_labels.items() if len(set(values)) > 1}
     if not labels:
         return {}
-    own = _build_contrasts(labels)
-    constant = np.eye(1 + sum(len(set(found)) - 1 for found in labels.values()))[0]
-    rows = [sum((own[setting][found[at]] for setting, found in labels.items()), constant) for at in range(len(scored))]
-    design = np.stack(rows)
-    means = np.array([np.mean(list(cell.figures.values())) for cell in scored])
+    contrasts = _build_contrasts(labels)
+    constant = np.eye(1 + sum(len(set(values)) - 1 for values in labels.values()))[0]
+    design = np.stack(
+        [sum((contrasts[s][values[i]] for s, values in labels.items()), constant) for i in range(len(scored))]
+    )
+    means = np.array([np.mean(list(point.figures.values())) for point in scored])
     inverse = np.linalg.pinv(design.T @ design)
     terms = inverse @ design.T @ means
     freedom = len(scored) - int(np.linalg.matrix_rank(design))
     noise = float(((means - design @ terms) ** 2).sum()) / freedom if freedom > 0 else None
 
     def row(setting: str, label: ValueLabel) -> SettingEffect:
-        contrast = constant + own[setting][label]
+        contrast = constant + contrasts[setting][label]
         mean, interval = float(contrast @ terms), None
         if noise is not None:
-            error = math.sqrt(max(0.0, noise * float(contrast @ inverse @ contrast)))
-            reach = error * float(special.stdtrit(freedom, (1 + CONFIDENCE_LEVEL) / 2))
-            interval = (to_metric_scale(mean - reach), to_metric_scale(mean + reach))
+            standard_error = math.sqrt(max(0.0, noise * float(contrast @ inverse @ contrast)))
+            half_width = standard_error * float(special.stdtrit(freedom, (1 + CONFIDENCE_LEVEL) / 2))
+            interval = (to_metric_scale(mean - half_width), to_metric_scale(mean + half_width))
         return SettingEffect(
             value=label[1], points=labels[setting].count(label), mean=to_metric_scale(mean), interval=interval
         )
 
-    return {setting: [row(setting, label) for label in sorted(set(found))] for setting, found in labels.items()}
+    return {setting: [row(setting, label) for label in sorted(set(values))] for setting, values in labels.items()}
 
 
 def _build_contrasts(labels: Mapping[str, Sequence[ValueLabel]]) -> dict[str, dict[ValueLabel, ContrastArray]]:
-    """For each value of each setting, which terms are its own. The last value's are what the others leave, so that
-    they add up to 0. The first term of all is the constant."""
-    size = 1 + sum(len(set(found)) - 1 for found in labels.values())
-    made: dict[str, dict[ValueLabel, ContrastArray]] = {}
-    at = 1
-    for setting, found in labels.items():
-        *others, last = sorted(set(found))
-        made[setting] = {label: np.eye(size)[at + place] for place, label in enumerate(others)}
-        made[setting][last] = -np.eye(size)[at : at + len(others)].sum(0)
-        at += len(others)
-    return made
+    """Return the sum-to-zero contrast of each value of each setting. Term 0 is the constant."""
+    size = 1 + sum(len(set(values)) - 1 for values in labels.values())
+    contrasts: dict[str, dict[ValueLabel, ContrastArray]] = {}
+    start = 1
+    for setting, values in labels.items():
+        *others, last = sorted(set(values))
+        contrasts[setting] = {label: np.eye(size)[start + i] for i, label in enumerate(others)}
+        contrasts[setting][last] = -np.eye(size)[start : start + len(others)].sum(0)
+        start += len(others)
+    return contrasts
 
 
 def label_points(search: SearchConfig, setting: str, points: Sequence[SearchPoint]) -> list[ValueLabel]:
-    """Which value, or which piece of a range, each cell has."""
-    values, axis = search.values(setting), search.space[setting]
-    given = [cell.settings[setting] for cell in points]
-    if values is not None and (not isinstance(axis, NumericRange) or len(values) <= 2 * NUM_RANGE_BINS):
-        numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in values)
-        ordered = sorted(values) if numbers else list(values)
-        return [(ordered.index(one), format_value(one)) for one in given]
-    ends = sorted(set(given))
-    pieces = min(NUM_RANGE_BINS, len(ends))
-    cuts = [ends[len(ends) * piece // pieces] for piece in range(1, pieces)]
-    at = [sum(one >= cut for cut in cuts) for one in given]
-    inside = {piece: [one for one, place in zip(given, at, strict=True) if place == piece] for piece in set(at)}
-    said = {
-        piece: " to ".join(dict.fromkeys((format_value(min(found)), format_value(max(found)))))
-        for piece, found in inside.items()
-    }
-    return [(piece, said[piece]) for piece in at]
+    """Return the label of each point's value; values of a numeric range are grouped into bins."""
+    choices, axis = search.values(setting), search.space[setting]
+    values = [point.settings[setting] for point in points]
+    if choices is not None and (not isinstance(axis, NumericRange) or len(choices) <= 2 * NUM_RANGE_BINS):
+        is_numeric = all(isinstance(choice, int | float) and not isinstance(choice, bool) for choice in choices)
+        ordered = sorted(choices) if is_numeric else list(choices)
+        return [(ordered.index(value), format_value(value)) for value in values]
+    distinct = sorted(set(values))
+    num_bins = min(NUM_RANGE_BINS, len(distinct))
+    edges = [distinct[len(distinct) * i // num_bins] for i in range(1, num_bins)]
+    bins = [sum(value >= edge for edge in edges) for value in values]
+    labels = {}
+    for index in set(bins):
+        members = [value for value, bin_index in zip(values, bins, strict=True) if bin_index == index]
+        labels[index] = " to ".join(dict.fromkeys((format_value(min(members)), format_value(max(members)))))
+    return [(index, labels[index]) for index in bins]
 
 
 def format_value(value: Any) -> str:
-    """A value in few letters: 0.003, alibi + rope, sgd, rate 0.1."""
+    """Format a value briefly, for example: 0.003; alibi + rope; sgd, lr 0.1."""
     if isinstance(value, dict):
         return ", ".join(
-            format_value(one) if key == "kind" else f"{key} {format_value(one)}" for key, one in value.items()
+            format_value(item) if key == "kind" else f"{key} {format_value(item)}" for key, item in value.items()
         )
     if isinstance(value, list | tuple):
         return " + ".join(map(format_value, value))

@@ -1,4 +1,4 @@
-"""What a search found, in sentences and short names; and how far the axes of its pictures reach."""
+"""Sentences about a search, short names of its settings, and the axis limits of its charts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from headtohead.experiment.schemas import Findings, SearchFindings, SearchPointR
 from headtohead.presentation import number_format
 
 OUTLIER_FACTOR = 4
-"""cells that are so many times further behind the best than the middle one are drawn at the edge"""
+"""points further from the best than this multiple of the median distance are drawn at the edge"""
 
 
 def shorten_setting_names(settings: Sequence[str]) -> dict[str, str]:
-    """rate for training.optimizer.lr, as long as no other setting ends alike."""
+    """Return the shortest unique suffix of each setting, for example lr for training.optimizer.lr."""
     names = {}
     for setting in settings:
         parts = setting.split(".")
@@ -27,35 +27,31 @@ def shorten_setting_names(settings: Sequence[str]) -> dict[str, str]:
 
 
 def format_settings(settings: Mapping[str, JsonValue]) -> str:
-    """rate 0.003, batch 8."""
+    """Format settings with short names, for example: lr 0.003, batch_size 8."""
     names = shorten_setting_names(list(settings))
     return ", ".join(f"{names[setting]} {number_format.format_setting(value)}" for setting, value in settings.items())
 
 
 def describe_search(findings: Findings) -> list[str]:
-    """What was tried, who won, and how much of the lead was luck."""
+    """Return sentences about the size of the search, the winner and the selection bias."""
     search = findings.search
     if search is None:
         return []
     winner = search.points[search.winner]
-    said = [_describe_search_size(search), f"The winner is {winner.name}: {format_settings(winner.settings)}."]
+    sentences = [_describe_search_size(search), f"The winner is {winner.name}: {format_settings(winner.settings)}."]
     if search.selection_bias is not None:
-        said.append(describe_selection_bias(findings_view.get_metric(findings), search.selection_bias))
-    return said
+        sentences.append(describe_selection_bias(findings_view.get_metric(findings), search.selection_bias))
+    return sentences
 
 
 def _describe_search_size(search: SearchFindings) -> str:
-    count = len(search.points)
-    kinds = {"grid": "A grid", "random": "A random search", "tpe": "A search by TPE"}
-    of = f" (of {search.grid_size:,} in the grid)" if search.grid_size and search.grid_size > count else ""
-    most = "up to " if any(cell.status in ("pruned", "unfinished") for cell in search.points) else ""
-    said = f"{kinds[search.method]} tried {count:,} cells{of} with {most}{_format_seed_count(search.seeds)} each"
-    said += f", {search.trials:,} trials in all"
-    fates = {"pruned": ("was given up early", "were given up early"), "failed": ("failed", "failed")}
-    fates["unfinished"] = ("was left unfinished", "were left unfinished")
-    counts = {fate: sum(cell.status == fate for cell in search.points) for fate in fates}
-    ends = [f"{number} {fates[fate][number > 1]}" for fate, number in counts.items() if number]
-    return said + (f"; {', '.join(ends)}" if ends else "") + "."
+    count, statuses = len(search.points), [point.status for point in search.points]
+    methods = {"grid": "Grid search", "random": "Random search", "tpe": "TPE search"}
+    total = f" (of {search.grid_size:,} in the grid)" if search.grid_size and search.grid_size > count else ""
+    limit = "up to " if {"pruned", "unfinished"} & set(statuses) else ""
+    sentence = f"{methods[search.method]} tried {count:,} points{total} with {limit}{_format_seed_count(search.seeds)}"
+    endings = [f"{statuses.count(s)} {s}" for s in ("pruned", "failed", "unfinished") if s in statuses]
+    return f"{sentence} each, {search.trials:,} trials in total" + (f"; {', '.join(endings)}" if endings else "") + "."
 
 
 def _format_seed_count(count: int) -> str:
@@ -63,23 +59,23 @@ def _format_seed_count(count: int) -> str:
 
 
 def describe_selection_bias(metric: str, bias: SelectionBias) -> str:
-    """Of the lead of 3.1 points, 1.4 were luck."""
-    lead, lucky, ends = bias.lead, bias.bias, bias.interval
-    before, after = (number_format.format_score(metric, score) for score in (bias.search, bias.fresh))
-    places = number_format.choose_decimals(metric, ends)
-    wide = f" (95{number_format.NO_BREAK_SPACE}% interval {_format_interval(metric, ends, places)})" if ends else ""
-    side = _choose_direction_word(metric, lead)
-    said = f"In the search it reached {metric} {before} on validation data, {_format_magnitude_with_unit(metric, lead, places)} {side} the "  # noqa: E501
-    said += f"baseline with fresh seeds; with {_format_seed_count(int(bias.seeds[1]))} that the search never used, {after}. "  # noqa: E501
-    if lead <= 0:
-        return said + "So it did not even lead in the search, and there is no lead that could be luck."
-    if lucky <= 0:
-        return (
-            said
-            + f"The fresh seeds bear its lead of {_format_magnitude_with_unit(metric, lead, places)} out: none of it was luck{wide}."  # noqa: E501
-        )
-    share = _format_magnitude(metric, lucky, places)
-    return said + f"Of the lead of {_format_magnitude_with_unit(metric, lead, places)}, {share} were luck{wide}."
+    """Return sentences such as: Of the lead of 3.1 points, 1.4 were selection bias."""
+    searched, fresh = (number_format.format_score(metric, score) for score in (bias.search, bias.fresh))
+    decimals = number_format.choose_decimals(metric, bias.interval)
+    interval = ""
+    if bias.interval:
+        bounds = _format_interval(metric, bias.interval, decimals)
+        interval = f" (95{number_format.NO_BREAK_SPACE}% interval {bounds})"
+    lead = _format_magnitude_with_unit(metric, bias.lead, decimals)
+    text = f"In the search it reached {metric} {searched} on validation data, {lead} "
+    text += f"{_choose_direction_word(metric, bias.lead)} the baseline with fresh seeds; "
+    text += f"with {_format_seed_count(int(bias.seeds[1]))} that the search did not use, it reached {fresh}. "
+    if bias.lead <= 0:
+        return text + "It did not lead even in the search, so there is no selection bias to estimate."
+    if bias.bias <= 0:
+        return text + f"Fresh seeds confirm the lead of {lead}: there is no selection bias{interval}."
+    size = _format_magnitude(metric, bias.bias, decimals)
+    return text + f"Of the lead of {lead}, {size} were selection bias{interval}."
 
 
 def _choose_direction_word(metric: str, lead: float) -> str:
@@ -103,7 +99,7 @@ def _format_interval(metric: str, bounds: Sequence[float], decimals: int) -> str
 
 
 def compute_axis_limits(findings: Findings) -> tuple[float, float]:
-    """The best and the worst value that pictures of the search show; a cell far behind does not press others flat."""
+    """Return the lowest and highest value that charts show; outliers do not stretch the axis."""
     search = findings.search
     assert search is not None
     means = [point.mean for point in search.points if point.mean is not None]
@@ -119,14 +115,14 @@ def compute_axis_limits(findings: Findings) -> tuple[float, float]:
 
 
 def rank_points(search: SearchFindings, metric: str) -> list[SearchPointResult]:
-    """The cells, the best first; those that were not followed to the end after those that were."""
+    """Return the points in rank order: the winner, then by mean score, then failed points."""
     sign = 1 if metric in number_format.LOWER_IS_BETTER_METRICS else -1
     order = {"finished": 0, "unfinished": 1, "pruned": 2, "failed": 3}
     return sorted(
         search.points,
-        key=lambda cell: (
-            cell.point != search.winner,
-            order[cell.status] if cell.status == "failed" else 0,
-            0.0 if cell.mean is None else sign * cell.mean,
+        key=lambda point: (
+            point.point != search.winner,
+            order[point.status] if point.status == "failed" else 0,
+            0.0 if point.mean is None else sign * point.mean,
         ),
     )

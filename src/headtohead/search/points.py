@@ -1,8 +1,8 @@
-"""The cells of a search as they are known from its folder: a small journal of what was decided, and the run folders.
+"""The points of a search, read from its journal and run folders.
 
 RUNS/EXPERIMENT/search/
-  journal.jsonl               which cell has which settings, what was given up, how long it took, who won
-  cell-001/seed-1000/         a run of a search: trial.json, start.json, metrics.jsonl, scores, result.json; no model
+  journal.jsonl               settings of each point, pruning decisions, elapsed time, the winner
+  point-001/seed-1000/        a run: trial.json, start.json, metrics.jsonl, scores, result.json; no weights
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ from headtohead.experiment.schemas import (
 JOURNAL_FILE = "journal.jsonl"
 VALIDATION_SPLIT = "validation"
 RETRYABLE_ERRORS = ("DiskFullError", "RunFolderError", "OSError", "PermissionError", "FileNotFoundError")
-"""failures that are not the cell's own"""
+"""failures that do not depend on the settings of the point"""
 PointStatus = Literal["finished", "pruned", "failed", "open"]
 
 
 @dataclass
 class SearchPoint:
-    """One choice of settings, and what its seeds gave on validation data so far."""
+    """One choice of settings, with its validation scores so far."""
 
     number: int
     settings: SettingValues
     seeds: int
-    """how many it is to get"""
+    """number of seeds to train"""
     figures: dict[int, float] = field(default_factory=dict)
-    """seed: mean loss, or accuracy"""
+    """seed: validation loss, or accuracy"""
     failure: str | None = None
     pruned: PruningDecision | None = None
 
     @property
     def name(self) -> str:
-        return f"cell-{self.number + 1:03d}"
+        return f"point-{self.number + 1:03d}"
 
     @property
     def status(self) -> PointStatus:
@@ -75,19 +75,19 @@ class SearchPoint:
 
     @property
     def budgeted_trials(self) -> int:
-        """The trials that it takes of the budget: all that it may still need, or what it has had."""
-        had = {"pruned": len(self.figures), "failed": len(self.figures) + 1}
-        return had.get(self.status, self.seeds)
+        """Return how many trials the point takes from the budget, including those it may still need."""
+        used = {"pruned": len(self.figures), "failed": len(self.figures) + 1}
+        return used.get(self.status, self.seeds)
 
     def scores(self, metric: str) -> list[float]:
-        """In the order of seeds, the higher the better."""
+        """Return scores in the order of seeds; higher is better."""
         sign = 1 if metric == "accuracy" else -1
         return [sign * self.figures[seed] for seed in sorted(self.figures)]
 
 
 @dataclass
 class SearchJournal:
-    """What was decided, line by line. A line that a kill cut off does not count and is taken away."""
+    """The decisions of a search, one JSON line each. An incomplete last line is ignored and removed."""
 
     folder: Path
 
@@ -139,7 +139,7 @@ def read_journal_events(path: Path) -> list[JournalEvent]:
 
 
 def compute_search_identity(experiment: experiment.Experiment) -> str:
-    """Hash of all that a search's figures depend on; its budget is not among it."""
+    """Return a hash of everything that the scores of a search depend on, which excludes its budget."""
     assert experiment.search is not None
     kept = [experiment.identity(), experiment.search.model_dump(mode="json", exclude={"budget"})]
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
@@ -202,17 +202,17 @@ def record_run(point: SearchPoint, seed: int, run: Run, metric: str) -> None:
 
 
 def list_finished_runs(experiment_folder: Path) -> list[tuple[str, Run]]:
-    """Where each finished run of the search lies, and the run."""
-    found = sorted(get_search_folder(experiment_folder).glob("cell-*/seed-*/result.json"))
-    return [(str(path.parent.relative_to(experiment_folder)), Run(path.parent)) for path in found]
+    """Return the finished runs of a search with their paths relative to the experiment's folder."""
+    paths = sorted(get_search_folder(experiment_folder).glob("point-*/seed-*/result.json"))
+    return [(str(path.parent.relative_to(experiment_folder)), Run(path.parent)) for path in paths]
 
 
 def select_best(points: Sequence[SearchPoint], metric: str) -> SearchPoint | None:
-    """The highest mean on validation data among the cells with all their seeds; if none has them, with the most."""
-    scored = [cell for cell in points if cell.figures and cell.status in ("finished", "open")]
-    most = max((len(cell.figures) for cell in scored), default=0)
-    whole = [cell for cell in scored if len(cell.figures) == most]
-    return max(whole, key=lambda cell: compute_mean(cell.scores(metric)), default=None)
+    """Return the point with the best validation mean among those with all their seeds, or else with the most seeds."""
+    scored = [point for point in points if point.figures and point.status in ("finished", "open")]
+    num_seeds = max((len(point.figures) for point in scored), default=0)
+    candidates = [point for point in scored if len(point.figures) == num_seeds]
+    return max(candidates, key=lambda point: compute_mean(point.scores(metric)), default=None)
 
 
 def compute_mean(scores: Sequence[float]) -> float:

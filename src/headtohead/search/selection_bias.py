@@ -1,7 +1,8 @@
-"""What a search found, read from its folder: cells, each setting's effect, the history, and how much of the winner's
-lead was luck. Plain data, no torch; docs/search.md says how each figure is computed.
+"""Summary of a finished search: its points, the effect of each setting, the history, and the selection bias.
 
-Everything is computed on a scale where noise adds up (accuracy, or mean loss for perplexity) and shown in the metric.
+The best of many points is partly best by chance, so its score in the search is biased upwards; fresh seeds measure by
+how much. Computations use a scale on which noise is additive (accuracy, or mean loss for perplexity); results are
+converted to the metric. docs/search.md explains each figure.
 """
 
 from __future__ import annotations
@@ -28,51 +29,53 @@ CONFIDENCE_LEVEL = 0.95
 
 
 def summarize_search(runs: ExperimentRuns, finished_runs: FinishedRuns) -> SearchFindings | None:
-    """What the search of this experiment found; nothing where there was none."""
+    """Return the `search` section of the findings, or None without a finished search."""
     search = runs.experiment.search
     folder = known.get_search_folder(runs.folder)
     lines = known.read_journal_events(folder / JOURNAL_FILE)
     chosen = known.find_winner_event(lines)
     if search is not None and chosen is None and WINNER_VARIANT in runs.experiment.names:
         raise RunFolderError(
-            f"{folder / JOURNAL_FILE}: has lost its end: the winner was compared, and is not named there; h2h run --resume "  # noqa: E501
-            "decides it again"
+            f"{folder / JOURNAL_FILE} is truncated: it does not name the winner, which was compared; h2h run --resume "
+            "selects it again"
         )
     if search is None or chosen is None:
         return None
     metric = runs.experiment.primary.metric
-    cells = known.load_points(folder, search, lines, metric)
-    spread, freedom = compute_pooled_std([list(cell.figures.values()) for cell in cells])
+    points = known.load_points(folder, search, lines, metric)
+    spread, freedom = compute_pooled_std([list(point.figures.values()) for point in points])
     return SearchFindings(
         method=search.method,
         space=search.space,
         seeds=search.seeds,
         budget=search.budget,
         prune=search.prune,
-        grid_size=search.cells() if search.method == "grid" else None,
-        trials=sum(len(cell.figures) for cell in cells),
+        grid_size=search.count_points() if search.method == "grid" else None,
+        trials=sum(len(point.figures) for point in points),
         seconds=known.read_elapsed_seconds(lines),
         seed_std=spread if freedom else None,
         winner=chosen.point,
         points=[
-            _build_point_row(cell, metric, compute_interval_half_width(spread, freedom, len(cell.figures)))
-            for cell in cells
+            _build_point_row(point, metric, compute_interval_half_width(spread, freedom, len(point.figures)))
+            for point in points
         ],
-        effects=compute_setting_effects(search, cells, lambda figure: to_metric_scale(metric, figure)),
-        history=compute_search_history(cells, metric),
-        selection_bias=estimate_selection_bias(cells[chosen.point], finished_runs, metric),
-        checksums=_compute_checksums(cells, folder, search),
+        effects=compute_setting_effects(search, points, lambda figure: to_metric_scale(metric, figure)),
+        history=compute_search_history(points, metric),
+        selection_bias=estimate_selection_bias(points[chosen.point], finished_runs, metric),
+        checksums=_compute_checksums(points, folder, search),
     )
 
 
 def to_metric_scale(metric: str, value: float) -> float:
-    """Mean loss as perplexity; accuracy as it is."""
+    """Convert mean loss to perplexity; return accuracy unchanged."""
     return math.exp(min(value, 700.0)) if metric == "perplexity" else value
 
 
 def compute_interval_half_width(std: float, degrees_of_freedom: int, num_seeds: int) -> float | None:
-    """Half the t interval of a mean over so many seeds. Two seeds that happen to agree say nothing about their spread,
-    so it is pooled over all cells."""
+    """Return half the width of the t interval of a mean over `num_seeds` seeds.
+
+    `std` is pooled over all points, because the standard deviation of two or three seeds is unreliable.
+    """
     if not degrees_of_freedom or not num_seeds:
         return None
     return float(special.stdtrit(degrees_of_freedom, (1 + CONFIDENCE_LEVEL) / 2)) * std / math.sqrt(num_seeds)
@@ -97,34 +100,34 @@ def _build_point_row(point: SearchPoint, metric: str, half_width: float | None) 
 
 
 def _convert_interval_end(metric: str, value: float) -> float:
-    """An end of an interval; no accuracy lies outside 0 to 1."""
+    """Convert an interval bound to the metric; clip accuracies to [0, 1]."""
     return min(max(value, 0.0), 1.0) if metric == "accuracy" else to_metric_scale(metric, value)
 
 
 def compute_search_history(points: Sequence[SearchPoint], metric: str) -> list[SearchHistoryEntry]:
-    """Cell after cell: trials so far, its figure, and the best so far among cells with all their seeds."""
+    """Return a row per point: trials so far, the mean of the point, and the best mean so far."""
     rows, trials = [], 0
-    for at, cell in enumerate(points):
-        trials += len(cell.figures)
-        found = known.select_best(points[: at + 1], metric)
-        if cell.figures and found is not None:
-            own, top = (float(np.mean(list(one.figures.values()))) for one in (cell, found))
+    for i, point in enumerate(points):
+        trials += len(point.figures)
+        best = known.select_best(points[: i + 1], metric)
+        if point.figures and best is not None:
+            mean, best_mean = (float(np.mean(list(p.figures.values()))) for p in (point, best))
             rows.append(
                 SearchHistoryEntry(
                     trials=trials,
-                    point=cell.number,
-                    mean=to_metric_scale(metric, own),
-                    best=to_metric_scale(metric, top),
+                    point=point.number,
+                    mean=to_metric_scale(metric, mean),
+                    best=to_metric_scale(metric, best_mean),
                 )
             )
     return rows
 
 
 def estimate_selection_bias(winner: SearchPoint, finished_runs: FinishedRuns, metric: str) -> SelectionBias | None:
-    """How far the winner's figure in the search lay above what it gives with fresh seeds, on the same validation data.
+    """Compare the winner's score in the search with its score for fresh seeds, on the same validation data.
 
-    The figure of the search is what it is; what is not known is the winner's true mean, and the fresh seeds give its
-    interval, with the spread of all the winner's seeds. For perplexity lead and luck are shares of the baseline's.
+    The interval is that of the fresh seeds' mean, with the standard deviation pooled over all seeds of the winner. For
+    perplexity, lead and bias are relative to the baseline's perplexity. Returns None without finished runs.
     """
     fresh, base = (
         [_read_validation_metric(run, metric) for run in finished_runs.get(name, {}).values()]
@@ -132,26 +135,26 @@ def estimate_selection_bias(winner: SearchPoint, finished_runs: FinishedRuns, me
     )
     if not fresh or not base or not winner.figures:
         return None
-    before, after, beside = (float(np.mean(list(one))) for one in (winner.figures.values(), fresh, base))
+    searched, measured, baseline = (float(np.mean(list(values))) for values in (winner.figures.values(), fresh, base))
     spread, freedom = compute_pooled_std([list(winner.figures.values()), fresh])
-    reach = compute_interval_half_width(spread, freedom, len(fresh))
-    unit = to_metric_scale(metric, beside) if metric == "perplexity" else 1.0
+    half_width = compute_interval_half_width(spread, freedom, len(fresh))
+    unit = to_metric_scale(metric, baseline) if metric == "perplexity" else 1.0
     sign = 1 if metric == "accuracy" else -1
 
-    def lost(mean: float) -> float:
-        return sign * (to_metric_scale(metric, before) - to_metric_scale(metric, mean)) / unit
+    def compute_gain(mean: float, reference: float) -> float:
+        return sign * (to_metric_scale(metric, mean) - to_metric_scale(metric, reference)) / unit
 
     interval = None
-    if reach is not None:
-        low, high = sorted(lost(after + side * reach) for side in (-1, 1))
+    if half_width is not None:
+        low, high = sorted(compute_gain(searched, measured + side * half_width) for side in (-1, 1))
         interval = (low, high)
     return SelectionBias(
-        search=to_metric_scale(metric, before),
-        fresh=to_metric_scale(metric, after),
-        baseline=to_metric_scale(metric, beside),
-        lead=sign * (to_metric_scale(metric, before) - to_metric_scale(metric, beside)) / unit,
-        kept=sign * (to_metric_scale(metric, after) - to_metric_scale(metric, beside)) / unit,
-        bias=lost(after),
+        search=to_metric_scale(metric, searched),
+        fresh=to_metric_scale(metric, measured),
+        baseline=to_metric_scale(metric, baseline),
+        lead=compute_gain(searched, baseline),
+        kept=compute_gain(measured, baseline),
+        bias=compute_gain(searched, measured),
         interval=interval,
         seeds=(len(winner.figures), len(fresh)),
     )
@@ -166,10 +169,10 @@ def _read_validation_metric(run: Run, metric: str) -> float:
 
 
 def _compute_checksums(points: Sequence[SearchPoint], search_folder: Path, search: SearchConfig) -> dict[str, str]:
-    """The SHA-256 of the journal, and of each run's result.json, which holds those of its other files."""
+    """Return the SHA-256 of the journal and of each result.json, which holds those of the run's other files."""
     return {JOURNAL_FILE: compute_sha256(search_folder / JOURNAL_FILE)} | {
-        f"{cell.name}/seed-{seed}": compute_sha256(search_folder / cell.name / f"seed-{seed}" / "result.json")
-        for cell in points
+        f"{point.name}/seed-{seed}": compute_sha256(search_folder / point.name / f"seed-{seed}" / "result.json")
+        for point in points
         for seed in range(FIRST_SEARCH_SEED, FIRST_SEARCH_SEED + search.seeds)
-        if seed in cell.figures
+        if seed in point.figures
     }

@@ -1,4 +1,4 @@
-"""The tables of a search: its cells, the best first, and each setting's effect."""
+"""Tables of a search: its points in rank order, and the effect of each setting."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from headtohead.search import phrasing
 
 STATUS_LABELS = {
     "finished": "all seeds",
-    "pruned": "given up early",
+    "pruned": "pruned",
     "failed": "failed",
     "unfinished": "unfinished",
 }
 
 
 def build_search_points_table(findings: Findings) -> Table:
-    """Every cell with its figures."""
+    """Return a table with a row per point: settings, score, interval, seeds, outcome."""
     metric, search = findings_view.get_metric(findings), findings.search
     if search is None:
         return make_table("search", "The search", "", [], [])
     names = phrasing.shorten_setting_names(list(search.space))
     columns = [
-        Column("cell", "cell"),
+        Column("point", "point"),
         *(Column(setting, name, True) for setting, name in names.items()),
         Column("mean", f"{metric} on validation", True),
         Column("interval", "95 % interval", True, is_optional=True),
         Column("seeds", "seeds", True),
-        Column("status", "ended"),
+        Column("status", "outcome"),
     ]
     rows = []
-    for cell in phrasing.rank_points(search, metric):
-        won = cell.point == search.winner
-        ended = "winner" if won else STATUS_LABELS[cell.status] + (f": {cell.message}" if cell.message else "")
+    for point in phrasing.rank_points(search, metric):
+        message = f": {point.message}" if point.message else ""
+        outcome = "winner" if point.point == search.winner else STATUS_LABELS[point.status] + message
         rows.append(
             [
-                make_text_cell(cell.name),
+                make_text_cell(point.name),
                 *(
-                    Cell(number_format.format_setting(cell.settings[setting]), cell.settings[setting])
+                    Cell(number_format.format_setting(point.settings[setting]), point.settings[setting])
                     for setting in names
                 ),
-                Cell(number_format.format_score(metric, cell.mean), cell.mean),
-                Cell(number_format.format_score_interval(metric, cell.interval), cell.interval),
-                Cell(str(len(cell.scores)), len(cell.scores)),
-                Cell(ended, cell.status),
+                Cell(number_format.format_score(metric, point.mean), point.mean),
+                Cell(number_format.format_score_interval(metric, point.interval), point.interval),
+                Cell(str(len(point.scores)), len(point.scores)),
+                Cell(outcome, point.status),
             ]
         )
-    caption = "The cells of the search, the best first. Chosen on validation data; no test text was scored."
+    caption = "Points of the search in rank order. Selection uses validation data only; no test data was scored."
     return make_table("search", "The search", caption, columns, rows)
 
 
@@ -56,7 +56,7 @@ def build_search_effects_table(findings: Findings) -> Table:
     columns = [
         Column("setting", "setting"),
         Column("value", "value", True),
-        Column("cells", "cells", True),
+        Column("points", "points", True),
         Column("mean", f"{metric} on validation", True),
         Column("interval", "95 % interval", True),
     ]
@@ -68,8 +68,8 @@ def build_search_effects_table(findings: Findings) -> Table:
             Cell(number_format.format_score(metric, row.mean), row.mean),
             Cell(number_format.format_score_interval(metric, row.interval), row.interval),
         ]
-        for setting, found in (search.effects if search else {}).items()
-        for row in found
+        for setting, effects in (search.effects if search else {}).items()
+        for row in effects
     ]
-    caption = "What each value gives where the other settings take each of theirs equally often."
-    return make_table("search_effects", "Each setting’s effect", caption, columns, rows)
+    caption = "Expected score of each value, averaged evenly over the values of the other settings."
+    return make_table("search_effects", "Effect of each setting", caption, columns, rows)

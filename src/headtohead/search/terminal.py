@@ -1,4 +1,4 @@
-"""A search in the terminal: what it is doing now, what it would do, and what it found, readable at 80 columns."""
+"""Print the result of a search, or its plan, in the terminal."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from headtohead.search import phrasing
 from headtohead.search.tables import build_search_points_table
 
 MAX_SHOWN_POINTS = 10
-"""cells in the table at the end"""
+"""rows of the table of points"""
 
 
 def print_search(findings: Findings) -> None:
-    """The best cells, who won, and how much of it was luck."""
+    """Print the best points, the winner and the selection bias."""
     if findings.search is None:
         return
     console = get_stdout_console()
@@ -30,18 +30,17 @@ def print_search(findings: Findings) -> None:
 
 
 def print_search_plan(experiment: experiment.Experiment, plan: Any, num_workers: int) -> None:
-    """How many cells and trials, and roughly how long, before the comparison."""
+    """Print the number of points and trials, and an estimate of the time."""
     assert experiment.search is not None
     console, search = get_stdout_console(), experiment.search
-    if plan.cells is None:
-        console.print(
-            f"Search first: {search.method}, for {plan.minutes:g} minutes, about {format_duration(plan.seconds)} a trial."  # noqa: E501
-        )
+    if plan.points is None:
+        trial_time = format_duration(plan.seconds)
+        console.print(f"First a {search.method} search for {plan.minutes:g} minutes, about {trial_time} per trial.")
         return
-    of = f" (of {plan.of:,} in the grid)" if plan.of else ""
-    size = f"{plan.cells:,} cells{of} x {search.seeds} seeds = {plan.trials:,} trials"
+    total = f" (of {plan.grid_size:,} in the grid)" if plan.grid_size else ""
+    size = f"{plan.points:,} points{total} x {search.seeds} seeds = {plan.trials:,} trials"
     time = plan.seconds * plan.trials / min(num_workers, plan.trials)
-    limit = f", and no longer than {plan.minutes:g} min" if plan.minutes else ""
-    fewer = " or less, as cells are given up" if search.prune else ""
-    console.print(f"Search first: {search.method}, {size}: about {format_duration(time)}{fewer}{limit}.")
-    console.print("Then the winner with fresh seeds beside the baseline, at about the cost of one more variant.")
+    limit = f", at most {plan.minutes:g} min" if plan.minutes else ""
+    pruned = " or less, because points are pruned" if search.prune else ""
+    console.print(f"First a {search.method} search, {size}: about {format_duration(time)}{pruned}{limit}.")
+    console.print("Then the winner is compared with the baseline on fresh seeds, which costs about one more variant.")

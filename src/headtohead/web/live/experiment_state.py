@@ -269,7 +269,7 @@ class ExperimentReader:
                 by_split.setdefault(row["split"], {}).setdefault(str(trial.seed), []).append([row["step"], row[metric]])
 
     def _iterate_search_results(self) -> Iterator[Path]:
-        yield from (self.folder / "search").glob("cell-*/seed-*/result.json")
+        yield from (self.folder / "search").glob("point-*/seed-*/result.json")
 
     def _derive_status(self, state: ExperimentState, is_training: bool, has_adaptive_seeds: bool) -> ExperimentStatus:
         if is_training:
