@@ -38,7 +38,7 @@ def test_a_quick_search_from_end_to_end(h2h, world, monkeypatch, tmp_path):  # n
     assert "Quick preview: fewer seeds and steps" in said
     assert max(map(len, out.splitlines())) <= 80 + len(str(tmp_path))
     page = (tmp_path / "here" / "report.html").read_text()
-    assert 'id="search"' in page and "A quick look" in page
+    assert 'id="search"' in page and "Quick preview" in page
     code, out, _ = h2h("run", file, "--quick", "--out", "here", "--resume", "--json")
     found = json.loads(out)
     assert [one["name"] for one in found["variants"]] == ["alibi", "winner"]
