@@ -24,7 +24,7 @@ def cell(number: int, rate: float, kind: str, mean: float | None, status: str = 
     values = [] if mean is None else [[1000, mean], [1001, mean]][: 1 if status == "pruned" else 2]
     return {
         "point": number,
-        "name": f"cell-{number + 1:03d}",
+        "name": f"point-{number + 1:03d}",
         "settings": {"training.optimizer.lr": rate, "model.position": kind},
         "status": status,
         "scores": values,
@@ -83,16 +83,15 @@ def describe_bias(raw: Findings) -> str:
 def test_luck_is_said_in_words():
     tried, won, lucky = phrasing.describe_search(typed(build()))
     assert tried == (
-        "A grid tried 4 cells (of 8 in the grid) with up to 2 seeds each, 5 trials in all; "
-        "1 was given up early, 1 failed."
+        "Grid search tried 4 points (of 8 in the grid) with up to 2 seeds each, 5 trials in total; 1 pruned, 1 failed."
     )
-    assert won.startswith("The winner is cell-002: lr 0.001, position")
-    assert "Of the lead of 3.1\u00a0points, 1.4 were luck (95\u00a0% interval −0.2 to 3.0)." in lucky
-    assert "88.4\u00a0%" in lucky and "87.0\u00a0%" in lucky and "with 5 seeds that the search never used" in lucky
-    assert "none of it was luck" in describe_bias(build(bias=-0.004))
-    assert "did not even lead" in describe_bias(build(lead=-0.01))
+    assert won.startswith("The winner is point-002: lr 0.001, position")
+    assert "Of the lead of 3.1\u00a0points, 1.4 were selection bias (95\u00a0% interval −0.2 to 3.0)." in lucky
+    assert "88.4\u00a0%" in lucky and "87.0\u00a0%" in lucky and "with 5 seeds that the search did not use" in lucky
+    assert "there is no selection bias" in describe_bias(build(bias=-0.004))
+    assert "did not lead even in the search" in describe_bias(build(lead=-0.01))
     assert "below" in describe_bias(build("perplexity"))
-    assert "Of the lead of 3.1\u00a0points, 1.4 were luck." in describe_bias(build(interval=None))
+    assert "Of the lead of 3.1\u00a0points, 1.4 were selection bias." in describe_bias(build(interval=None))
 
 
 def test_names_are_as_short_as_they_can_be_told_apart():
@@ -118,23 +117,23 @@ def test_marks_are_where_their_figures_are():
         chart.to_vega_lite()["datasets"] for chart in search_charts.build_search_charts(typed(findings))
     )
     rows = next(rows for rows in history.values() if "trials" in rows[0])
-    assert [(row["trials"], row["at"], row["best"]) for row in rows[:2]] == [(2, 0.85, 0.85), (4, 0.884, 0.884)]
-    assert [row["fate"] for row in rows] == ["all seeds", "winner", "given up early"]
+    assert [(row["trials"], row["position"], row["best"]) for row in rows[:2]] == [(2, 0.85, 0.85), (4, 0.884, 0.884)]
+    assert [row["outcome"] for row in rows] == ["all seeds", "winner", "pruned"]
     (only,) = effects.values()
     assert [(row["value"], row["mean"]) for row in only] == [("0.001", 0.88), ("0.01", 0.85)]
-    points = [row for rows in parallel.values() for row in rows if "cell" in row]
-    at = {(row["cell"], row["axis"]): row["at"] for row in points}
-    assert at["cell-004", "lr"] > at["cell-001", "lr"] > at["cell-002", "lr"] > at["cell-003", "lr"]
-    assert ("cell-004", "accuracy") not in at, "a cell that failed reached nothing"
-    assert at["cell-002", "accuracy"] > at["cell-001", "accuracy"], "better is above, whatever the metric"
+    points = [row for rows in parallel.values() for row in rows if "point" in row]
+    at = {(row["point"], row["axis"]): row["position"] for row in points}
+    assert at["point-004", "lr"] > at["point-001", "lr"] > at["point-002", "lr"] > at["point-003", "lr"]
+    assert ("point-004", "accuracy") not in at, "a cell that failed reached nothing"
+    assert at["point-002", "accuracy"] > at["point-001", "accuracy"], "better is above, whatever the metric"
     worse = search_charts.build_search_charts(typed(build("perplexity")))[2].to_vega_lite()["datasets"]
     reached = {
-        row["point"]: row["at"]
+        row["point"]: row["position"]
         for rows in worse.values()
         for row in rows
-        if row.get("axis") == "perplexity" and "cell" in row
+        if row.get("axis") == "perplexity" and "point" in row
     }
-    assert reached["cell-002"] < reached["cell-001"]
+    assert reached["point-002"] < reached["point-001"]
 
 
 def test_a_cell_far_behind_is_drawn_at_the_edge():
@@ -145,17 +144,17 @@ def test_a_cell_far_behind_is_drawn_at_the_edge():
     assert high < 1000
     rows = search_charts.build_search_charts(typed(findings))[0].to_vega_lite()["datasets"]
     last = next(rows for rows in rows.values() if rows and "trials" in rows[0])[-1]
-    assert last["at"] == high and "further off" in last["tip"]
+    assert last["position"] == high and "outside the axis limits" in last["tip"]
 
 
 def test_the_table_ranks_the_cells_and_says_how_they_ended():
     made = {table.name: table for table in sections.build_tables(typed(build()))}
     ends = [(row[0].text, row[-1].text) for row in made["search"].rows]
     assert ends == [
-        ("cell-002", "winner"),
-        ("cell-001", "all seeds"),
-        ("cell-003", "given up early"),
-        ("cell-004", "failed: ran away"),
+        ("point-002", "winner"),
+        ("point-001", "all seeds"),
+        ("point-003", "pruned"),
+        ("point-004", "failed: ran away"),
     ]
     assert len(made["search_effects"].rows) == 2
     assert all(not table.name.startswith("search") for table in sections.build_tables(typed({"metric": "accuracy"})))
@@ -164,11 +163,11 @@ def test_the_table_ranks_the_cells_and_says_how_they_ended():
 def test_page_and_markdown_show_the_search(plain):
     findings = {**plain({"v": 0.05}, metric="accuracy"), "search": build()["search"]}
     html = page.render_page(typed(findings))
-    assert 'id="search"' in html and "1.4 were luck" in html
+    assert 'id="search"' in html and "1.4 were selection bias" in html
     assert HOSTILE not in html.partition('id="findings"')[0]
     assert html.count("<svg") >= 6
     text = render_markdown_report(typed(findings))
-    assert "1.4 were luck" in text and "## Search" in text
+    assert "1.4 were selection bias" in text and "## Search" in text
     assert 'id="search"' not in page.render_page(typed(plain({"v": 0.05})))
 
 
@@ -180,9 +179,9 @@ def test_the_terminal_shows_the_best_cells_in_80_columns(capsys, monkeypatch):
     print_search(typed(findings))
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 80
-    assert "cell-002" in said and "winner" in said
+    assert "point-002" in said and "winner" in said
     assert "10 more rows in the report" in " ".join(said.split())
-    assert "1.4 were luck" in " ".join(said.split())
+    assert "1.4 were selection bias" in " ".join(said.split())
     print_search(typed({"metric": "accuracy"}))
     assert capsys.readouterr().out == ""
 
