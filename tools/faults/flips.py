@@ -21,7 +21,6 @@ from headtohead.distillation import teacher_cache
 from headtohead.errors import HeadToHeadError, RunFolderError
 from headtohead.experiment import model_io, schemas
 from headtohead.experiment.run_folder import open_runs
-from headtohead.experiment.schemas import PointEvent, TrialEvent, WinnerEvent
 from headtohead.findings import compute
 from headtohead.report import write
 from headtohead.runner.verify import find_differences, verify_experiment
