@@ -32,7 +32,7 @@ MY_PARTS = Path(__file__).parents[1] / "nn" / "parts" / "my_parts.py"
 
 @pytest.mark.usefixtures("unchecked")
 class TestSqrtAlibi(PartConformanceSuite):
-    """The exam as a user inherits it."""
+    """The suite as a user inherits it."""
 
     part_file = MY_PARTS
     slot = "position"
@@ -132,7 +132,7 @@ def test_a_leak_in_training_only_is_caught(enter: Any) -> None:
     assert [finding.procedure.endswith("(training mode)") for finding in findings] == [True]
 
 
-def test_a_law_declared_and_kept_is_caught(enter: Any) -> None:
+def test_declaring_a_violation_of_an_invariant_that_holds_fails(enter: Any) -> None:
     class Broken(Changed):
         @property
         def violates(self) -> frozenset[Invariant]:
@@ -201,7 +201,7 @@ def test_state_that_is_parked_is_caught(enter: Any) -> None:
     assert "determinism" in failed("merge", "determinism")
 
 
-def test_chance_breaks_one_law_only(enter: Any) -> None:
+def test_random_draws_violate_determinism_only(enter: Any) -> None:
     class Broken(Changed):
         def change(self, heads: Tensor, valid: Tensor | None) -> Tensor:
             return heads * torch.rand(()).to(heads.dtype)
@@ -250,8 +250,8 @@ def test_a_cache_that_is_ignored_is_caught_unless_declared(enter: Any) -> None:
     assert failed("attention") == {}
 
 
-def test_roads_that_differ_are_caught(enter: Any) -> None:
-    """The fast road asks for the bias block by block: one that depends on how many are asked for is not a bias."""
+def test_differing_attention_implementations_fail(enter: Any) -> None:
+    """Blocked attention computes the bias block by block, so a bias must not depend on the number of queries."""
 
     class Broken(Position):
         def compute_bias(self, query_at: Tensor, key_at: Tensor) -> Tensor:
@@ -439,7 +439,7 @@ def test_a_constructor_that_raises_is_a_finding(enter: Any) -> None:
     assert "ZeroDivisionError: on purpose" in failed("merge")["contract"].observation
 
 
-def test_a_part_for_decoders_only_is_examined_as_a_decoder_only() -> None:
+def test_a_part_for_decoders_is_checked_in_decoders_only() -> None:
     parts_registry.load_part_file(MY_PARTS)
     findings = check_part("pattern", "every-other", {"step": 2}, checks=("contract", "causality"))
     assert {finding.setup for finding in findings} == {"decoder"}
@@ -465,24 +465,24 @@ def test_requests_that_make_no_sense_are_errors() -> None:
         check_part("merge", "concatenate")
 
 
-def test_exam_raises_with_the_part_the_check_and_the_numbers(enter: Any) -> None:
+def test_suite_raises_with_part_check_and_numbers(enter: Any) -> None:
     class Broken(Changed):
         def change(self, heads: Tensor, valid: Tensor | None) -> Tensor:
             return heads.flip(2)
 
     enter("merge", Broken)
 
-    class Exam(PartConformanceSuite):
+    class Suite(PartConformanceSuite):
         slot, name = "merge", "broken"
 
     with pytest.raises(
         AssertionError, match=r"FAILED causality: merge broken \(decoder\)\n  procedure: .*\n  observation: .*\d"
     ):
-        Exam().test_causality()
+        Suite().test_causality()
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_file_of_parts_is_examined_part_by_part() -> None:
+def test_every_part_of_a_file_is_checked() -> None:
     findings = check_part_file(MY_PARTS)
     assert {finding.part for finding in findings} == {
         "position sqrt-alibi",

@@ -78,7 +78,7 @@ def test_running_statistics_do_not_hide_what_training_does(audit: Any) -> None:
     assert found["batch-independence"].failure_reason == "depends on other rows of the batch while training"
 
 
-def test_shuffle_at_every_pass_breaks_one_law_and_keeps_its_verdict(make: Any, audit: Any) -> None:
+def test_shuffle_at_every_pass_violates_determinism_only_and_is_not_blocking(make: Any, audit: Any) -> None:
     found = audit(make(merge={"kind": "shuffle", "draw": "every-pass"}, heads=4))
     assert failed(found) == {"determinism"}
     assert found["determinism"].failure_reason == "nondeterministic"
@@ -172,7 +172,7 @@ def test_cache_that_is_off_by_one_is_caught(make: Any, audit: Any, monkeypatch: 
     assert not found["kv-cache"].is_blocking
 
 
-def test_fused_road_with_another_scale_is_caught(make: Any, audit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sdpa_with_another_scale_fails(make: Any, audit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def other(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.01 * q.shape[-1] ** -0.5)
 
@@ -208,14 +208,16 @@ def test_window_that_is_one_too_wide_is_caught(make: Any, audit: Any, monkeypatc
     assert "on positions more than 2 behind" in found.observation
 
 
-def test_banded_road_is_tried_when_the_context_allows(make: Any, audit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocked_attention_is_checked_if_the_context_allows(
+    make: Any, audit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = make(pattern={"kind": "window", "size": 4}, context=70)
     assert audit(model, context=70)["attention-implementations"].passed is True
     monkeypatch.setattr(attention_functions, "blocked_attention", lambda q, *given, **more: torch.zeros_like(q))
     assert audit(model, context=70)["attention-implementations"].passed is False
 
 
-def test_large_model_is_tried_on_shorter_texts_but_windows_on_their_road(
+def test_large_models_are_checked_on_shorter_texts_but_windows_with_blocked_attention(
     make: Any, audit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe, "MAX_PARAMETER_TOKENS", 10**4)

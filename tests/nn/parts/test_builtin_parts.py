@@ -1,4 +1,4 @@
-"""Every built-in part passes the exam with every set of options listed here, and so do combinations of them."""
+"""Built-in parts and their combinations pass the conformance suite with every set of options listed here."""
 
 import itertools
 import random
@@ -66,7 +66,7 @@ def is_built_in(made: type[Part]) -> bool:
     return made.__module__.startswith("headtohead.nn.parts.")
 
 
-def test_every_built_in_part_is_examined() -> None:
+def test_every_built_in_part_is_checked() -> None:
     """A part that is added without an entry above fails here."""
     assert {(made.slot, made.kind) for made in registry.list_part_classes() if is_built_in(made)} == set(OPTIONS)
 
@@ -88,7 +88,7 @@ def test_every_option_of_a_built_in_part_is_tried() -> None:
     ids=lambda given: ",".join(f"{k}={v}" for k, v in given.items()) or "plain" if isinstance(given, dict) else given,
 )
 @pytest.mark.usefixtures("unchecked")
-def test_built_in_part_passes_the_exam(slot: str, kind: str, options: Options) -> None:
+def test_built_in_part_passes_the_conformance_suite(slot: str, kind: str, options: Options) -> None:
     findings = check_part(slot, kind, options)
     assert len(findings) >= 10
     failed = [str(finding) for finding in findings if not finding.passed]
@@ -186,7 +186,7 @@ def test_pairs_are_all_covered() -> None:
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("encoder", [False, True], ids=["decoder", "encoder"])
-def test_pairs_of_parts_agree_on_both_roads_and_with_a_cache(encoder: bool) -> None:
+def test_pairs_of_parts_agree_across_attention_implementations_and_with_a_cache(encoder: bool) -> None:
     draw = random.Random(1)
     slots = ENCODER if encoder else DECODER
     for settings in pairwise(slots, draw) + sample(slots, 5, draw):
@@ -195,7 +195,7 @@ def test_pairs_of_parts_agree_on_both_roads_and_with_a_cache(encoder: bool) -> N
 
 @pytest.mark.parametrize("encoder", [False, True], ids=["decoder", "encoder"])
 def test_parts_keep_to_their_annotations(encoder: bool) -> None:
-    """The shapes that signatures promise, for each value of each slot, on every road: checked by jaxtyping's hook."""
+    """Shapes match the annotations for each value of each slot and every attention implementation (jaxtyping)."""
     slots = ENCODER if encoder else DECODER
     for turn in range(max(map(len, slots.values()))):
         settings = {slot: values[turn % len(values)] for slot, values in slots.items()}
@@ -216,7 +216,9 @@ IN_ATTENTION = ("position", "pattern", "projection", "merge")
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("encoder", [False, True], ids=["decoder", "encoder"])
 @pytest.mark.parametrize("position", SHARED["position"], ids=str)
-def test_all_combinations_in_attention_agree_on_both_roads_and_with_a_cache(position: Any, encoder: bool) -> None:
+def test_all_combinations_in_attention_agree_across_attention_implementations_and_with_a_cache(
+    position: Any, encoder: bool
+) -> None:
     """Every combination of what meets in attention. The other slots treat each position by itself, whatever the road,
     and take turns in a random order."""
     slots = {**(ENCODER if encoder else DECODER), "position": (position,)}
