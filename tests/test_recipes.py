@@ -91,7 +91,7 @@ def test_every_variant_takes_a_step_on_the_original_layout(name, folders, tmp_pa
         prepared = prepare_dataset(trial.data, trial.task)
         model, training = build_training(trial, prepared, tmp_path / variant, torch.device("cpu"))
         model.train()
-        training._step(0)
+        training._train_step(0)
         training._accumulate_losses()
         assert sum(p.numel() for p in model.parameters()) <= BUDGET or not name.startswith("best")
 

@@ -74,10 +74,10 @@ def test_what_two_variants_share_starts_equal_and_sees_the_same_batches(small, t
     for variant in experiment.names:
         run_trial(config_loading.build_trial(experiment, variant, 0), tmp_path / variant)
         starts.append(Run(tmp_path / variant).start)
-    shared = set(starts[0]["tensors"]) & set(starts[1]["tensors"])
-    assert len(shared) == len(starts[1]["tensors"])
-    assert all(starts[0]["tensors"][name] == starts[1]["tensors"][name] for name in shared)
-    assert starts[0]["schedule"] == starts[1]["schedule"]
+    shared = set(starts[0].tensor_hashes) & set(starts[1].tensor_hashes)
+    assert len(shared) == len(starts[1].tensor_hashes)
+    assert all(starts[0].tensor_hashes[name] == starts[1].tensor_hashes[name] for name in shared)
+    assert starts[0].schedule_digest == starts[1].schedule_digest
 
 
 KILLS = 10
@@ -193,8 +193,8 @@ def test_a_classifier_learns_and_predicts(rows_folder, tmp_path, pool):
     result = run_trial(config_loading.build_trial(loading.build_experiment(raw), "baseline", 0), tmp_path / "run")
     assert result["scores"]["test"]["accuracy"] > 0.9
     answer = inference.predict_class(model_io.load(tmp_path / "run"), "the congress must build new schools .")
-    assert answer["class"] == "builder"
-    assert sum(answer["classes"].values()) == pytest.approx(1)
+    assert answer.label == "builder"
+    assert sum(answer.probabilities.values()) == pytest.approx(1)
 
 
 def test_muon_trains_where_bfloat16_works_and_refuses_where_it_kills(small, tmp_path):
