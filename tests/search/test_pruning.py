@@ -58,8 +58,8 @@ def test_a_smaller_risk_is_a_wider_bound():
     behind, others = [0.0], [[3.0, 3.2], [2.8, 3.1], [2.9, 3.3], [2.7, 3.0], [2.0, 2.2]]
     wide, narrow = (decide_pruning(behind, others, PruningConfig(risk=risk), 2) for risk in (0.01, 0.2))
     assert isinstance(narrow, PruningDecision) and isinstance(wide, PruningDecision)
-    assert wide.bound > narrow.bound
-    assert narrow.behind == pytest.approx(3.1)
+    assert wide.threshold > narrow.threshold
+    assert narrow.deficit == pytest.approx(3.1)
     assert decide_pruning([2.5], others, PruningConfig(risk=0.01), 2) is None
 
 

@@ -55,7 +55,9 @@ def end(search: SearchRun, job: Job, loss: Callable[..., float]) -> None:
     point = search.points[int(job.trial.variant.removeprefix("point-")) - 1]
     job.folder.mkdir(parents=True, exist_ok=True)
     value = loss(point.settings, job.trial.seed)
-    write_json(job.folder / "result.json", {"scores": {"validation": {"loss": value}}})
+    training = {"seconds": 1.0, "seconds_per_step": 0.1, "peak_memory": 1, "last_loss": value, "chosen_step": 1}
+    result = {"metric": "perplexity", "scores": {"validation": {"loss": value}}, "training": training, "sha256": {}}
+    write_json(job.folder / "result.json", result)
     job.state = "finished"
 
 
