@@ -109,7 +109,7 @@ def test_select_and_average_move_the_query_and_give_a_reason(visit: Visit) -> No
     page = visit("/design")
     page.get_by_role("button", name="Select key 0").click()
     page.get_by_role("heading", name="Select key 0: exact in the limit").wait_for()
-    keys = EXAMPLE_KEYS["a triangle and a key inside"]
+    keys = EXAMPLE_KEYS["triangle with a key inside"]
     ours = solve.find_selecting_query(keys, 0)
     assert page.locator("#reason").inner_text() == ours.reason
     found = page.evaluate(STATE)
@@ -118,7 +118,7 @@ def test_select_and_average_move_the_query_and_give_a_reason(visit: Visit) -> No
 
     page.get_by_role("button", name="Select key 3").click()
     page.get_by_role("heading", name="Select key 3: not exact").wait_for()
-    assert "Key 3 is no corner of the keys" in page.locator("#reason").inner_text()
+    assert "Key 3 is not a vertex of the convex hull" in page.locator("#reason").inner_text()
     assert page.evaluate(STATE)["weights"] == pytest.approx(solve.find_selecting_query(keys, 3).weights, abs=1e-12)
 
     page.get_by_role("button", name="Average the checked keys").click()
