@@ -132,7 +132,8 @@ def resolve_decoder(model: Any, tokenizer: Any = None) -> tuple[Decoder, Any]:
     if isinstance(model, ModelBundleProtocol) and not isinstance(model, torch.nn.Module):
         if not model.target.is_causal:
             name = getattr(model, "name", "the model")
-            raise ModelError(f"{name}: predicts the {model.target} and cannot generate text")
+            kind = "has no head" if model.target is Target.NONE else f"predicts the {model.target}"
+            raise ModelError(f"{name}: {kind} and cannot generate text")
         return resolve_decoder(model.model, tokenizer or model.tokenizer)
     library = sys.modules.get("transformers")  # imported already if the model is one of its classes
     if library is not None and isinstance(model, library.PreTrainedModel):
