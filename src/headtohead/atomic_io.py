@@ -1,4 +1,8 @@
-"""Writing that survives: a file is there whole or not at all, and a full disk is said in plain words."""
+"""Atomic file writes, checksums, strict JSON and folder locks.
+
+A file is replaced by rename, so readers see the old content or the new one but never a part of it. A full disk raises
+`DiskFullError`.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from headtohead.errors import DiskFullError, RunFolderError, truncate_text
 
 @contextmanager
 def translate_disk_full_error(path: Path) -> Iterator[None]:
+    """Raise `DiskFullError` in place of an `OSError` caused by a full disk or an exceeded quota."""
     try:
         yield
     except OSError as error:
@@ -29,8 +34,11 @@ def translate_disk_full_error(path: Path) -> Iterator[None]:
 
 
 def write_bytes(path: Path, content: bytes, *, fsync: bool = False) -> None:
-    """Write to a neighbour, then rename: nobody ever sees half a file, however the process ends. `durable` waits for
-    the disk as well, which costs much more and only helps against a loss of power."""
+    """Write a file atomically: write to a temporary file in the same folder, then rename it.
+
+    With `fsync`, also wait until the content has reached the disk. This is much slower and only protects against power
+    loss.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     with translate_disk_full_error(path):
         try:
@@ -45,48 +53,56 @@ def write_bytes(path: Path, content: bytes, *, fsync: bool = False) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text atomically."""
     write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Any, *, fsync: bool = False, with_checksum: bool = False) -> None:
-    """`sealed` adds a checksum of all the rest, for files that no other file vouches for."""
-    kept = {**value, CHECKSUM_KEY: compute_checksum(value)} if with_checksum else value
-    write_bytes(path, (json.dumps(kept, indent=1, allow_nan=False) + "\n").encode(), fsync=fsync)
+    """Write a value as indented JSON, atomically.
+
+    With `with_checksum`, `value` must be a dict and a checksum of its content is appended under `CHECKSUM_KEY`. Use it
+    for files whose hash is not recorded elsewhere.
+    """
+    content = {**value, CHECKSUM_KEY: compute_checksum(value)} if with_checksum else value
+    write_bytes(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode(), fsync=fsync)
 
 
 CHECKSUM_KEY = "checksum"
 
 
 def compute_checksum(value: dict[str, Any]) -> str:
-    """SHA-256 of what an object says, its seal left out."""
-    kept = {key: one for key, one in value.items() if key != CHECKSUM_KEY}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+    """Return the SHA-256 of the JSON form of a dict, without its checksum entry."""
+    content = {key: item for key, item in value.items() if key != CHECKSUM_KEY}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def has_valid_checksum(value: dict[str, Any]) -> bool:
-    """Does an object agree with its seal, if it has one? A seal is the last entry: where that is a seal by another
-    name, the name is what was damaged."""
+    """Return True if the dict matches its checksum, or if it has none.
+
+    The checksum is the last entry. If the last entry under another key is a valid checksum of the others, the key
+    itself was corrupted, and the result is False.
+    """
     if CHECKSUM_KEY in value:
         return bool(value[CHECKSUM_KEY] == compute_checksum(value))
-    *others, last = value or {"": None}
-    said = value.get(last)
-    is_seal = isinstance(said, str) and len(said) == 64
-    return not (is_seal and said == compute_checksum({key: value[key] for key in others}))
+    *other_keys, last_key = value or {"": None}
+    last_value = value.get(last_key)
+    is_checksum = isinstance(last_value, str) and len(last_value) == 64
+    return not (is_checksum and last_value == compute_checksum({key: value[key] for key in other_keys}))
 
 
 def verify_checksum(path: Path, remedy: str) -> None:
-    """RunFolderError for a sealed file that is not what was written."""
+    """Raise `RunFolderError` if the file does not match its checksum. `remedy` is appended to the message."""
     if not has_valid_checksum(read_json_object(path)):
         raise RunFolderError(f"{path}: is damaged (its checksum does not agree); {remedy}")
 
 
 MAX_INTEGER = 2**63
 MAX_NESTING_DEPTH = 64
-"""no file of ours holds lists in lists beyond this; one that does would be too deep for those who read it"""
+"""deeper values are rejected, because recursive code that processes them could exceed the recursion limit"""
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a plain file. A pipe or a device in its place could be read for ever."""
+    """Return the content of a regular file. Pipes and devices are rejected because reading them may never end."""
     if not path.exists():
         raise RunFolderError(f"{path}: no such file; is this a run folder?")
     if not path.is_file():
@@ -98,34 +114,38 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_json(path: Path) -> Any:
+    """Read and parse a JSON file with the checks of `parse_json`."""
     return parse_json(read_bytes(path), path)
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """A JSON file that holds an object, as all of ours do."""
-    found = read_json(path)
-    if not isinstance(found, dict):
+    """Read a JSON file whose top-level value must be an object."""
+    value = read_json(path)
+    if not isinstance(value, dict):
         raise RunFolderError(
-            f"{path}: is damaged (an object was expected, and it holds {truncate_text(repr(found), 120)})"
+            f"{path}: is damaged (an object was expected, and it holds {truncate_text(repr(value), 120)})"
         )
-    return found
+    return value
 
 
 def parse_json(raw: bytes, source: object, *, require_finite: bool = True) -> Any:
-    """JSON of which every number is a number (unless a loss may have run away), every text can be written down, and the
-    depth has an end."""
+    """Parse JSON and check it with `check_json_value`.
+
+    `source` names the origin in error messages. With `require_finite`, NaN and infinities are rejected; logs of
+    diverged runs may contain them.
+    """
     try:
-        found = (
+        value = (
             json.loads(raw, parse_constant=_reject_non_finite, parse_float=_parse_finite_float)
             if require_finite
             else json.loads(raw)
         )
-        check_json_value(found)
+        check_json_value(value)
     except RecursionError:
         raise RunFolderError(f"{source}: is damaged (its lists are nested too deep)") from None
-    except ValueError as error:  # JSON, UTF-8 and numbers of too many digits
+    except ValueError as error:  # invalid JSON, invalid UTF-8, or an integer with too many digits
         raise RunFolderError(f"{source}: is damaged ({error})") from None
-    return found
+    return value
 
 
 def _reject_non_finite(word: str) -> float:
@@ -138,66 +158,64 @@ def _parse_finite_float(text: str) -> float:
 
 
 def check_json_value(value: Any) -> None:
-    """ValueError for plain data that could not be handed on: nested too deep, whole numbers that no other program
-    reads, half characters."""
-    level = [value]
+    """Raise `ValueError` for excessive nesting, integers beyond 2**63, or strings with unpaired surrogates."""
+    values = [value]
     for _ in range(MAX_NESTING_DEPTH):
-        below: list[Any] = []
-        for one in level:
-            if isinstance(one, str):
-                one.encode()
-            elif isinstance(one, int) and abs(one) > MAX_INTEGER:
-                raise ValueError(f"{truncate_text(str(one), 120)} is too large a number")
-            elif isinstance(one, dict):
-                below += [*one, *one.values()]
-            elif isinstance(one, list):
-                below += one
-        if not below:
+        children: list[Any] = []
+        for item in values:
+            if isinstance(item, str):
+                item.encode()
+            elif isinstance(item, int) and abs(item) > MAX_INTEGER:
+                raise ValueError(f"{truncate_text(str(item), 120)} is too large a number")
+            elif isinstance(item, dict):
+                children += [*item, *item.values()]
+            elif isinstance(item, list):
+                children += item
+        if not children:
             return
-        level = below
+        values = children
     raise ValueError("its lists are nested too deep")
 
 
 def append_jsonl(path: Path, value: Any) -> None:
-    """One more line of a JSONL file, written in one piece."""
+    """Append one line to a JSONL file with a single write."""
     _reject_symlink(path)
     with translate_disk_full_error(path), path.open("ab") as file:
         file.write(json.dumps(value).encode() + b"\n")
 
 
 def _reject_symlink(path: Path) -> None:
-    """A link in the place of a file is not written through: it may lead anywhere."""
+    """Raise `RunFolderError` if the path is a symbolic link, which could point outside the run folder."""
     if path.is_symlink():
         raise RunFolderError(f"{path}: is a link to somewhere else, and is not written to")
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a JSONL file; a last line that was cut off by a kill is left out."""
+    """Return the complete lines of a JSONL file, without a last line that was cut off when the writer was killed."""
     if not path.is_file():
         return []
-    whole, _, _ = read_bytes(path).rpartition(b"\n")
-    found = []
-    for number, line in enumerate(whole.split(b"\n"), start=1):
+    complete_lines, _, _ = read_bytes(path).rpartition(b"\n")
+    rows = []
+    for number, line in enumerate(complete_lines.split(b"\n"), start=1):
         if line:
             row = parse_json(line, f"{path}, line {number}", require_finite=False)
             if not isinstance(row, dict):
                 raise RunFolderError(f"{path}, line {number}: is damaged (it holds no object)")
-            found.append(row)
-    return found
+            rows.append(row)
+    return rows
 
 
 def repair_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The lines of a JSONL file that is to be gone on with. The piece that a kill left at its end is taken away, so
-    that the next line begins where a line begins."""
-    found = read_jsonl(path)
+    """Return the complete lines of a JSONL file and remove an incomplete last line, so that lines can be appended."""
+    rows = read_jsonl(path)
     if path.is_file():
         content = read_bytes(path)
         truncate_file(path, content.rfind(b"\n") + 1)
-    return found
+    return rows
 
 
 def truncate_file(path: Path, size: int) -> None:
-    """Take away what a file has beyond so many bytes."""
+    """Truncate a file to `size` bytes if it is longer."""
     if path.stat().st_size > size:
         _reject_symlink(path)
         with translate_disk_full_error(path), path.open("r+b") as file:
@@ -205,6 +223,7 @@ def truncate_file(path: Path, size: int) -> None:
 
 
 def compute_sha256(path: Path) -> str:
+    """Return the SHA-256 of the content of a file."""
     if not path.is_file():
         raise RunFolderError(f"{path}: no such file, or no plain one")
     with path.open("rb") as file:
@@ -212,14 +231,14 @@ def compute_sha256(path: Path) -> str:
 
 
 def get_cache_folder(name: str) -> Path:
-    """Where work is kept that can be done again: $XDG_CACHE_HOME/headtohead/NAME (~/.cache unless set)."""
-    place = os.environ.get("XDG_CACHE_HOME")
-    return (Path(place) if place else Path.home() / ".cache") / "headtohead" / name
+    """Return the folder of a cache: $XDG_CACHE_HOME/headtohead/NAME, by default in ~/.cache."""
+    cache_home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache_home) if cache_home else Path.home() / ".cache") / "headtohead" / name
 
 
 @contextmanager
 def lock_cache_folder(folder: Path) -> Iterator[None]:
-    """One process a folder at a time; whoever comes later waits, and then finds the work done."""
+    """Hold an exclusive lock on a cache folder. Other processes wait, then find the cached result."""
     with translate_disk_full_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
@@ -229,34 +248,39 @@ def lock_cache_folder(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def lock_run_folder(folder: Path) -> Iterator[None]:
-    """One process at a time in a run's folder; a second one waits. The lock is on the folder itself and ends with the
-    process, however that ends."""
+    """Hold an exclusive lock on a run folder; other processes wait.
+
+    The lock is held on the folder itself, and the operating system releases it when the process exits for any reason.
+    """
     with translate_disk_full_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):  # some network disks lock no folders
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        with suppress(OSError):  # some network file systems cannot lock folders
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(handle)
+        os.close(descriptor)
 
 
 FINGERPRINT_CHUNKS, FINGERPRINT_CHUNK_BYTES = 16, 2**16
 
 
 def compute_fingerprint(path: Path) -> str:
-    """SHA-256 of a file of up to 1 MiB; of a larger one, of its size and 16 pieces of it, spread from end to end: it
-    tells other files apart, and one that was cut or swapped, without reading it whole."""
+    """Return a fast hash that detects truncated or replaced files.
+
+    It is the SHA-256 of the size and the content for files up to 1 MiB, otherwise of the size and 16 chunks spread
+    evenly over the file.
+    """
     if not path.is_file():
         raise RunFolderError(f"{path}: no such file, or no plain one")
     size = path.stat().st_size
-    made = hashlib.sha256(f"{size} ".encode())
+    digest = hashlib.sha256(f"{size} ".encode())
     with path.open("rb") as file:
         if size <= FINGERPRINT_CHUNKS * FINGERPRINT_CHUNK_BYTES:
-            made.update(file.read())
+            digest.update(file.read())
         else:
-            for at in range(FINGERPRINT_CHUNKS):
-                file.seek(at * (size - FINGERPRINT_CHUNK_BYTES) // (FINGERPRINT_CHUNKS - 1))
-                made.update(file.read(FINGERPRINT_CHUNK_BYTES))
-    return made.hexdigest()
+            for index in range(FINGERPRINT_CHUNKS):
+                file.seek(index * (size - FINGERPRINT_CHUNK_BYTES) // (FINGERPRINT_CHUNKS - 1))
+                digest.update(file.read(FINGERPRINT_CHUNK_BYTES))
+    return digest.hexdigest()

@@ -1,22 +1,22 @@
-"""Every exception of the package, in one place.
+"""Exceptions raised by the package.
 
-    HeadToHeadError                what a user can be told in plain words; the command line ends with 1
-      RequestError                 the request was wrong, nothing was started; the command line ends with 2
-        SpecError                  an experiment file or --set: all errors of it at once
-        PartError                  a part that does not exist, is taken, or breaks its contract
-        CorpusError                data that cannot be read as asked
-        ScoresError                scores that cannot be judged
-        ModelError                 a model folder, module or input that cannot be used
-        StrategyError              a way of decoding that does not exist, or with impossible options
-        RunFolderError             a run folder that belongs to something else, or is damaged
-        DeviceError                a device that is not there
-        MissingExtraError          an optional package that is not installed
-      TrialError                   a trial that could not go on
-        DivergedError              loss is not a number, or ran away
-        DiskFullError              no room to write a run
-        PeerLostError              of several processes that train together, others are gone
+    HeadToHeadError                base class; exit code 1
+      RequestError                 the request is invalid, nothing was started; exit code 2
+        ConfigError                invalid experiment file or --set option; lists every issue
+        PartError                  unknown part, duplicate name, or violated contract
+        DataError                  data cannot be read with the given settings
+        ScoresError                scores cannot be judged
+        ModelError                 unusable model folder, module or input
+        StrategyError              unknown decoding strategy or invalid options
+        RunFolderError             run folder of another experiment, or corrupted
+        DeviceError                device not available
+        MissingExtraError          optional package not installed
+      TrialError                   a trial cannot continue
+        DivergedError              loss not finite, or training diverged
+        DiskFullError              no disk space left to write a run; exit code 2
+        PeerLostError              another process of distributed training has exited
 
-Messages are short inside; the context (file, line, place) is added once, at the border.
+Code that raises an error states only the problem; the caller that knows the file and line adds them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from itertools import islice
 
 
 class HeadToHeadError(Exception):
-    """The root: its text is meant for the person at the keyboard, so it has an end and can be shown."""
+    """Base class of all errors that are shown to the user.
+
+    The message is truncated to `MAX_MESSAGE_CHARS`, and `exit_code` is the exit status of the command line.
+    """
 
     exit_code = 1
 
@@ -37,14 +40,17 @@ class HeadToHeadError(Exception):
 
 
 class RequestError(HeadToHeadError):
-    """The request was wrong; nothing was started."""
+    """Raised if a request is invalid. Nothing has been started."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True)
 class ValidationIssue:
-    """One thing that is wrong in a file: where, what was given, what is allowed, the nearest match."""
+    """One error in an experiment file.
+
+    `place` is the dotted key, `allowed` lists the accepted values, and `suggestion` is the closest of them.
+    """
 
     place: str
     message: str
@@ -61,90 +67,96 @@ class ValidationIssue:
 
 
 class ConfigError(RequestError):
-    """An experiment file (or --set) with at least one fault; carries all of them."""
+    """Raised if an experiment file or a `--set` option is invalid. `faults` holds every issue."""
 
     def __init__(self, source: str, issues: Iterable[ValidationIssue]) -> None:
         self.source = source
         self.faults = tuple(issues)
         count = len(self.faults)
-        head = f"{source}: {count} error{'s' if count != 1 else ''}"
-        lines = ["  " + str(f).replace("\n", "\n  ") for f in self.faults[:MAX_SHOWN_ISSUES]]
+        header = f"{source}: {count} error{'s' if count != 1 else ''}"
+        lines = ["  " + str(issue).replace("\n", "\n  ") for issue in self.faults[:MAX_SHOWN_ISSUES]]
         lines += [f"  and {count - MAX_SHOWN_ISSUES} more"] if count > MAX_SHOWN_ISSUES else []
-        super().__init__("\n".join([head, *lines]))
+        super().__init__("\n".join([header, *lines]))
 
 
 class PartError(RequestError):
-    """A part that does not exist, whose name is taken, or that breaks its contract."""
+    """Raised if a part does not exist, its name is already registered, or it violates its contract."""
 
 
 class DataError(RequestError):
-    """Data that cannot be read as asked."""
+    """Raised if data cannot be read with the given settings."""
 
 
 class ScoresError(RequestError):
-    """Scores that cannot be judged."""
+    """Raised if scores cannot be judged."""
 
 
 class ModelError(RequestError):
-    """A model folder, a module or an input that cannot be used."""
+    """Raised if a model folder, module or input cannot be used."""
 
 
 class StrategyError(RequestError):
-    """A way of decoding that does not exist, or that was given options which cannot be."""
+    """Raised if a decoding strategy does not exist or its options are invalid."""
 
 
 class RunFolderError(RequestError):
-    """A run folder that belongs to another experiment, or that is damaged."""
+    """Raised if a run folder belongs to another experiment or is corrupted."""
 
 
 class DeviceError(RequestError):
-    """A device that was asked for and is not there."""
+    """Raised if a requested device is not available."""
 
 
 class MissingExtraError(RequestError):
-    """An optional package that is not installed."""
+    """Raised if an optional package is not installed. The message contains the command that installs it."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs {package}; install it with: pip install 'headtohead[{extra}]'")
 
 
 class TrialError(HeadToHeadError):
-    """A trial that could not go on; the others are not affected."""
+    """Raised if a trial cannot continue. Other trials are not affected."""
 
 
 class DivergedError(TrialError):
-    """The loss is not a number or ran away: the trial ends with a plain statement and what to try."""
+    """Raised if the loss is not finite or training diverged. The message suggests what to try."""
 
 
 class DiskFullError(TrialError):
-    """No room is left to write a run; what was written before is whole. Asking for more than there is room for is a
-    request that cannot be met."""
+    """Raised if a run cannot be written because the disk is full. Files written before are intact.
+
+    The exit code is 2, as for a request that cannot be fulfilled on this machine.
+    """
 
     exit_code = 2
 
 
 class PeerLostError(TrialError):
-    """Of several processes that train one model together, others are gone; what was saved is whole."""
+    """Raised in distributed training if another process of the group has exited. Saved checkpoints are intact."""
 
 
 MAX_WORD_CHARS, MAX_CANDIDATES = 60, 1000
-"""no name that somebody meant is longer, and no list of them: to compare long ones takes very long"""
+"""limits of `suggest`, because the cost of difflib grows quickly with the length and number of candidates"""
 MAX_TEXT_CHARS, MAX_ALLOWED_CHARS, MAX_MESSAGE_CHARS = 800, 1000, 20_000
 MAX_SHOWN_ISSUES = 30
-"""of one file that are shown"""
+"""issues listed in the message of a `ConfigError`"""
 
 
 def suggest(word: str, candidates: Iterable[str]) -> str | None:
-    """The known word that `word` was most likely meant to be, if any is near."""
+    """Return the candidate closest to `word`, or None if none is similar enough."""
     if len(word) > MAX_WORD_CHARS:
         return None
-    words = [one for one in islice(candidates, MAX_CANDIDATES) if len(one) <= MAX_WORD_CHARS]
-    return next(iter(difflib.get_close_matches(word, words, n=1, cutoff=0.6)), None)
+    short_candidates = [
+        candidate for candidate in islice(candidates, MAX_CANDIDATES) if len(candidate) <= MAX_WORD_CHARS
+    ]
+    return next(iter(difflib.get_close_matches(word, short_candidates, n=1, cutoff=0.6)), None)
 
 
 def truncate_text(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:
-    """Words for a person, however long what they quote is: beginning and end of it, and nothing that a terminal could
-    not show."""
+    """Shorten text to about `max_chars` characters, keeping its beginning and end.
+
+    Characters that cannot be encoded as UTF-8 are replaced by backslash escapes.
+    """
     if len(text) > max_chars:
         text = f"{text[: max_chars - 100]} ... {text[-60:]}"
     return text.encode("utf-8", "backslashreplace").decode()

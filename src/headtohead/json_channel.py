@@ -40,13 +40,16 @@ class ParentChannel:
     """The child's end: read requests from stdin and write answers to stdout."""
 
     def __init__(self, *, outlives_parent: bool = False) -> None:
-        """Take over stdout: anything printed afterwards goes to stderr. `outlives_parent`: keep running without it."""
+        """Take over stdout; anything printed afterwards goes to stderr.
+
+        With `outlives_parent`, the process continues after the parent has exited.
+        """
         self._outlives_parent = outlives_parent
         self._output = os.fdopen(os.dup(1), "w", buffering=1)
         os.dup2(2, 1)
 
     def send(self, message: JsonDict) -> None:
-        """Write one line. If the parent has died, exit, or do nothing if this process outlives it."""
+        """Write one message. If the parent has exited, exit too, unless this process outlives it."""
         try:
             self._output.write(json.dumps(message) + "\n")
         except BrokenPipeError:
@@ -100,16 +103,17 @@ class ChildProcess:
 
     @property
     def is_running(self) -> bool:
+        """True until the process has exited."""
         return self.process.poll() is None
 
     @property
     def exit_reason(self) -> str:
-        """Return how the process ended, as the end of a sentence."""
+        """Wait for the process and describe how it ended: "exited with code 1" or "was killed by signal 9"."""
         code = self.process.wait()
         return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
 
     def request(self, message: JsonDict) -> None:
-        """Send a request. Answers to earlier ones are dropped from now on."""
+        """Send a request. From now on, `messages` drops answers to earlier requests."""
         assert self.process.stdin is not None
         self._latest_request = next(self._request_ids)
         with contextlib.suppress(BrokenPipeError):  # `messages` ends, and the caller sees that the child has exited
@@ -125,7 +129,10 @@ class ChildProcess:
                 yield message
 
     def copy_stderr(self, log_path: Path) -> threading.Thread:
-        """Append stderr to a file in a background thread. The file's folder may disappear, and the disk be full."""
+        """Append stderr to a file in a background thread and return the thread.
+
+        Write errors are ignored: the run folder may have been removed, or the disk may be full.
+        """
 
         def copy() -> None:
             assert self.process.stderr is not None
@@ -138,7 +145,7 @@ class ChildProcess:
         return thread
 
     def close_input(self) -> None:
-        """Signal that no request follows."""
+        """Close stdin, which tells the child that no more requests follow."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
@@ -153,6 +160,7 @@ class ChildProcess:
             self.process.wait()
 
     def close_pipes(self) -> None:
+        """Close stdin, stdout and stderr of the child."""
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
@@ -170,7 +178,11 @@ class RequestChannel:
         response_seconds: float,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`response_seconds`: kill the child if a request waits longer than this for its next answer."""
+        """Prepare the command `python -m module`; the first request starts it.
+
+        The child is closed after `idle_seconds` without requests, and killed if a request waits longer than
+        `response_seconds` for its next answer.
+        """
         self._command = (sys.executable, "-m", module, *arguments)
         self._idle_seconds, self._response_seconds = idle_seconds, response_seconds
         self._environment = {**os.environ, **(environment or {})}
@@ -188,19 +200,20 @@ class RequestChannel:
 
     @property
     def num_active_requests(self) -> int:
+        """The number of requests that have not been answered completely."""
         return len(self._answers)
 
     async def stream(self, message: JsonDict) -> AsyncGenerator[JsonDict]:
         """Yield the answers to a request. Closing the generator cancels the request."""
-        number, answers = next(self._request_ids), asyncio.Queue[JsonDict | None]()
-        is_under_way = False
+        request_id, answers = next(self._request_ids), asyncio.Queue[JsonDict | None]()
+        is_active = False
         try:
             await self._ensure_started()
-            self._answers[number], is_under_way = answers, True
-            self._send({**message, "request": number})
+            self._answers[request_id], is_active = answers, True
+            self._send({**message, "request": request_id})
             while True:
                 answer = await self._next_answer(answers)
-                is_under_way = answer is not None and answer["event"] not in ("done", "failed")
+                is_active = answer is not None and answer["event"] not in ("done", "failed")
                 if answer is None:
                     raise ChildExitedError("the process exited before it answered")
                 if answer["event"] == "failed":
@@ -209,9 +222,9 @@ class RequestChannel:
                     return
                 yield answer
         finally:
-            self._answers.pop(number, None)
-            if is_under_way and self.pid is not None:
-                self._send({"cancel": number})
+            self._answers.pop(request_id, None)
+            if is_active and self.pid is not None:
+                self._send({"cancel": request_id})
             if not self._answers:
                 self._set_idle_timer()
 
@@ -225,6 +238,7 @@ class RequestChannel:
                 await self._reader
 
     async def _next_answer(self, answers: asyncio.Queue[JsonDict | None]) -> JsonDict | None:
+        """Return the next answer, or None if the child exited or timed out. A child that times out is killed."""
         try:
             async with asyncio.timeout(self._response_seconds):
                 return await answers.get()
@@ -233,11 +247,12 @@ class RequestChannel:
             return None
 
     async def _ensure_started(self) -> None:
+        """Start the child unless it is running."""
         self._cancel_idle_timer()
         async with self._start_lock:
             if self._process is not None and self._process.stdin is not None and self._process.stdin.is_closing():
                 assert self._reader is not None
-                await self._reader  # idle, and told to exit
+                await self._reader  # the idle child was told to exit; wait for it
             if self.pid is None:
                 self._process = await asyncio.create_subprocess_exec(
                     *self._command,

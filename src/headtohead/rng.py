@@ -1,6 +1,7 @@
-"""Random streams by name. Every draw is a function of (seed, what it is for, where), never of hidden state.
+"""Seeds of named random streams.
 
-Two variants with the same seed then see the same batches, and a run that was killed draws what it would have drawn.
+Every random draw is a function of (seed, purpose, position) and of no hidden state. Two variants with the same seed
+therefore see the same batches, and a resumed run draws the same numbers as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import hashlib
 
 
 def derive_seed(*parts: int | str) -> int:
-    """A 63-bit number that stands for these words; the seed of one small stream."""
+    """Return a 63-bit seed that is a hash of `parts`, for example of (seed, "batches", step). Types are part of the
+    hash.
+    """
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
