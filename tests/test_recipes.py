@@ -12,6 +12,7 @@ import torch
 from headtohead.config import experiment as config_experiment
 from headtohead.config import loading as config_loading
 from headtohead.experiment import loading
+from headtohead.experiment.schemas import Findings
 from headtohead.replication import claims
 from headtohead.replication.published import build_long_published_table, build_published_table
 from headtohead.tasks.registry import prepare_dataset
@@ -100,7 +101,7 @@ def test_every_variant_takes_a_step_on_the_original_layout(name, folders, tmp_pa
 def test_every_recipe_runs_to_its_end(name, folders, tmp_path):
     trial = config_loading.build_trial(loaded(name, folders), config_experiment.BASELINE, 1)
     result = run_trial(trial, tmp_path, device="cpu")
-    assert all(scores["count"] > 0 for scores in result["scores"].values())
+    assert all(scores.count > 0 for scores in result.scores.values())
     assert (tmp_path / "model.safetensors").is_file()
 
 
@@ -108,12 +109,10 @@ def test_every_recipe_runs_to_its_end(name, folders, tmp_path):
 def test_the_report_shows_the_published_figures_of_the_file_and_no_others(name):
     figures = tomllib.loads(config_loading.find_recipe(name).read_text(encoding="utf-8")).get("published", [])
     experiment = loading.load_experiment(name)
-    findings = {
-        "metric": experiment.primary.metric,
-        "published": [
-            claims.compare_with_published(figure, {}, is_original_data=True) for figure in experiment.published
-        ],
-    }
+    findings = Findings(
+        metric=experiment.primary.metric,
+        published=[claims.compare_with_published(figure, {}, is_original_data=True) for figure in experiment.published],
+    )
     long = build_long_published_table(findings)
     at = [column.name for column in long.columns].index("published")
     assert sorted(row[at].value for row in long.rows) == sorted(figure["value"] for figure in figures)
@@ -177,7 +176,7 @@ def test_robertas_setting_runs_with_a_small_roberta(variant, folders, tmp_path):
     experiment = loaded("sst2", folders, full=True)
     assert experiment.model.pool == "own" and experiment.training.batch_size == 64
     result = run_trial(config_loading.build_trial(experiment, variant, 1), tmp_path, device="cpu")
-    assert result["scores"]["test"]["count"] == 12
+    assert result.scores["test"].count == 12
 
 
 def test_these_recipes_have_a_full_setting():
