@@ -19,7 +19,7 @@ from headtohead.training.distillation_loss import DistillationLossConfig, Teache
 
 @dataclass(frozen=True)
 class DistillationData:
-    """Training rows of a distillation trial, the objective, and a cache with teacher targets if it uses logits."""
+    """Training rows and objective of a distillation trial, with cached teacher targets if it learns from logits."""
 
     rows: PromptedRows
     objective: DistillationObjective
@@ -28,7 +28,7 @@ class DistillationData:
     """cache key of each row"""
 
     def schedule(self, trial: experiment.Trial, tokenizer: Any) -> PromptedBatchSchedule:
-        """Return the trial's batches, with teacher targets if there is a cache."""
+        """Return the batches of a trial, with teacher targets if there is a cache."""
         arguments = (
             self.rows,
             trial.spec.target,
@@ -43,8 +43,9 @@ class DistillationData:
         return DistillationBatchSchedule(*arguments, look_up_targets=self._look_up_targets)
 
     def _look_up_targets(self, rows: Sequence[int], counts: Sequence[int]) -> TeacherTargets:
+        """Return the cached targets of these rows; `counts` gives the number of positions to read from each row."""
         assert self.cache is not None
-        return self.cache.targets([self.keys[row] for row in rows], counts)
+        return self.cache.targets([self.keys[row_index] for row_index in rows], counts)
 
 
 def build_distillation_data(
@@ -55,10 +56,12 @@ def build_distillation_data(
     *,
     generators: TextGenerators | None = None,
 ) -> DistillationData:
-    """Return the training data of a trial, computing whatever the teacher cache lacks.
+    """Build the training data of a trial, computing the teacher outputs that are not in the cache.
 
-    Without `run_trial`, reference texts replace the teacher's: enough to check that a trial can run and to
-    measure the time of a step.
+    Args:
+        run_trial: Trains a teacher that is a model of parts. If None, the teacher is not used and reference texts
+            replace its outputs, which is enough to check that a trial can run and to time its steps.
+        generators: Processes that generate teacher texts in parallel.
     """
     reference_rows = build_reference_rows(trial, dataset)
     settings = trial.training.distillation
@@ -77,7 +80,9 @@ def build_distillation_data(
 
 
 def build_reference_rows(trial: experiment.Trial, dataset: Any) -> PromptedRows:
-    """Return the training rows written by people. Rows are fixed so that teacher outputs can be cached by row."""
+    """Return the human-written training rows, split the same way in every trial so that the teacher cache can be
+    reused.
+    """
     assert trial.teacher is not None
     train = dataset.encoded["train"]
     if isinstance(train, PromptedRows):

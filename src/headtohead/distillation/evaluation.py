@@ -1,15 +1,16 @@
-"""What distillation was worth: teacher, student before, and students after, on the same held-out documents.
+"""Compare the teacher, the student before training and the trained students on the same held-out documents.
 
-Read from the experiment's folder alone, without torch:
-  contestants/teacher.jsonl, before.jsonl    what these two wrote, one line a document (see `summaries`)
-  VARIANT/seed-N/summaries.jsonl             what each trained student wrote
-  teacher.json                               sizes and times
+Reads only the files of the experiment folder, so it runs without torch:
 
-A figure is the mean over seeds and documents. Two intervals stand beside it: over documents by bootstrap (other
-documents, these models), over seeds by t (other seeds, these documents). Each pair has a verdict by the rule of
-`verdict`, on the documents that both have, simultaneous over all pairs of a measure. Teacher and student before do not
-depend on a seed: in a pair with a trained student they are the same for each of its seeds; between the two of them a
-document stands where the rule has a seed, as what is drawn anew.
+  contestants/teacher.jsonl, before.jsonl    summaries of the two reference models, one line per document
+  VARIANT/seed-N/summaries.jsonl             summaries of a trained student
+  teacher.json                               model sizes and timings
+
+Scores are means over seeds and documents. Each score has two intervals: a bootstrap interval over documents and a t
+interval over seeds. Every pair of systems gets a verdict from the rule of `verdict`, on the documents that both
+summarized, simultaneous over all pairs of a measure. The teacher and the untrained student do not depend on a seed:
+paired with a trained student, their scores are repeated for each of its seeds; paired with each other, documents take
+the role of seeds.
 """
 
 from __future__ import annotations
@@ -52,50 +53,54 @@ ROUGE_MEASURES = ("rouge-1", "rouge-2", "rouge-l", "rouge-lsum")
 MIN_RELEVANT_EFFECT = 0.01
 COPY_MEASURES = ("copied-2", "copied-4")
 NUM_SHOWN_DOCUMENTS = 3
-"""documents that are shown with everybody's summary"""
+"""documents that the report shows with the summaries of all systems"""
 OPPOSITE_VERDICTS: dict[str, VerdictOutcome] = {"helped": "hurt", "hurt": "helped"}
 
 
 @dataclass(frozen=True)
 class SystemOutputs:
-    """What one wrote about the held-out documents: a list of lines for each seed, or one without a seed."""
+    """Summaries of one system on the held-out documents.
+
+    `lines_by_seed` maps each seed to one line per document. A system without seeds has the single key None.
+    """
 
     name: str
     lines_by_seed: Mapping[int | None, Sequence[SummaryLine]]
 
     @property
     def is_seed_independent(self) -> bool:
+        """Whether the system has one set of summaries instead of one per seed."""
         return None in self.lines_by_seed
 
     def get_rouge(self, measure: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return the scores, seeds x documents."""
+        """Return the scores of one ROUGE measure, shape (seeds, documents)."""
         return np.array([[line.rouge[measure] for line in lines] for lines in self.lines_by_seed.values()])
 
     def get_lengths(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return the number of words, seeds x documents."""
+        """Return the summary lengths in words, shape (seeds, documents)."""
         return np.array([[float(line.length) for line in lines] for lines in self.lines_by_seed.values()])
 
     def compute_copied_share(self, measure: str) -> float | None:
-        """Return the share of n-grams copied from the documents; None without n-grams."""
+        """Return the fraction of summary n-grams copied from the documents, or None if there are no n-grams."""
         pairs = [line.copied[measure] for lines in self.lines_by_seed.values() for line in lines]
         total = sum(pair[1] for pair in pairs)
         return sum(pair[0] for pair in pairs) / total if total else None
 
 
 def read_teacher(experiment_folder: Path) -> TeacherFile | SummarizationTeacherFile:
-    """Read teacher.json of either kind of distillation."""
+    """Read teacher.json, of a summarization or of a plain-text distillation."""
     is_summarization = (experiment_folder / REFERENCE_FOLDER / f"{TEACHER}.jsonl").is_file()
     path = experiment_folder / "teacher.json"
     return read_record(path, SummarizationTeacherFile) if is_summarization else read_record(path, TeacherFile)
 
 
 def evaluate_distillation(runs: ExperimentRuns, finished_runs: FinishedRuns) -> SummarizationFindings | None:
-    """Compare teacher, untrained student and students on summaries; return None for an experiment without summaries."""
+    """Compare all systems on their summaries; return None if the experiment has no summaries."""
     description = read_teacher(runs.folder)
     if not isinstance(description, SummarizationTeacherFile):
         return None
     systems = load_system_outputs(runs, finished_runs)
-    pairs = [row for measure in ROUGE_MEASURES for row in compare_systems(systems, measure)]
+    pairs = [pair_verdict for measure in ROUGE_MEASURES for pair_verdict in compare_systems(systems, measure)]
     teacher = runs.experiment.teacher
     assert teacher is not None
     return SummarizationFindings(
@@ -112,7 +117,7 @@ def evaluate_distillation(runs: ExperimentRuns, finished_runs: FinishedRuns) -> 
 
 
 def load_system_outputs(runs: ExperimentRuns, finished_runs: FinishedRuns) -> list[SystemOutputs]:
-    """Return teacher and untrained student, then the student on reference summaries, then those on the teacher's."""
+    """Load the outputs of the teacher, the untrained student, the baseline student and the distilled students."""
     systems = []
     for name in (TEACHER, UNTRAINED_STUDENT):
         lines = read_record_lines(runs.folder / REFERENCE_FOLDER / f"{name}.jsonl", SummaryLine)
@@ -127,7 +132,7 @@ def load_system_outputs(runs: ExperimentRuns, finished_runs: FinishedRuns) -> li
 
 
 def summarize_system(system: SystemOutputs) -> SystemScores:
-    """Return every measure of one system."""
+    """Compute every measure of one system."""
     stop_reasons = [line.stop_reason for lines in system.lines_by_seed.values() for line in lines]
     return SystemScores(
         rouge={measure: _summarize_measure(system, system.get_rouge(measure)) for measure in ROUGE_MEASURES},
@@ -138,6 +143,7 @@ def summarize_system(system: SystemOutputs) -> SystemScores:
 
 
 def _summarize_measure(system: SystemOutputs, values: np.ndarray[Any, np.dtype[np.float64]]) -> SummaryMeasure:
+    """Return mean and intervals of one measure; `values` has shape (seeds, documents)."""
     by_seed = values.mean(axis=1).tolist()
     return SummaryMeasure(
         value=float(values.mean()),
@@ -148,18 +154,22 @@ def _summarize_measure(system: SystemOutputs, values: np.ndarray[Any, np.dtype[n
 
 
 def compare_systems(systems: Sequence[SystemOutputs], measure: str) -> list[SystemPairVerdict]:
-    """Return the verdict on each pair by one measure: the later of the two beside the earlier."""
+    """Return a verdict for each pair of systems on one ROUGE measure.
+
+    In each pair, the system that comes later in `systems` is judged against the earlier one. The confidence level is
+    Bonferroni-corrected for the number of pairs.
+    """
     pairs = list(combinations(systems, 2))
     level = 1 - 0.05 / max(1, len(pairs))
-    rows = []
-    for against, system in pairs:
-        verdict = _compare_pair(against, system, measure, level)
-        documents = [one.get_rouge(measure).mean(axis=0).tolist() for one in (against, system)]
-        rows.append(
+    verdicts = []
+    for reference, system in pairs:
+        verdict = _compare_pair(reference, system, measure, level)
+        scores_by_document = [outputs.get_rouge(measure).mean(axis=0).tolist() for outputs in (reference, system)]
+        verdicts.append(
             SystemPairVerdict(
                 measure=measure,
                 system=system.name,
-                against=against.name,
+                against=reference.name,
                 outcome=verdict.outcome,
                 effect=verdict.effect,
                 interval=verdict.interval,
@@ -167,31 +177,33 @@ def compare_systems(systems: Sequence[SystemOutputs], measure: str) -> list[Syst
                 examples=verdict.examples,
                 min_detectable_effect=verdict.min_detectable_effect,
                 adjusted_confidence=verdict.adjusted_confidence,
-                bootstrap=bootstrap_paired_difference(*documents),
+                bootstrap=bootstrap_paired_difference(*scores_by_document),
             )
         )
-    return rows
+    return verdicts
 
 
 def _compare_pair(reference: SystemOutputs, system: SystemOutputs, measure: str, level: float) -> Verdict:
-    base, other = reference.get_rouge(measure), system.get_rouge(measure)
+    """Judge `system` against `reference`, paired by seed where both have seeds."""
+    reference_scores, system_scores = reference.get_rouge(measure), system.get_rouge(measure)
     if reference.is_seed_independent and system.is_seed_independent:
-        return _compute_verdict(tuple(range(base.shape[1])), base.T, other.T, level)
+        return _compute_verdict(tuple(range(reference_scores.shape[1])), reference_scores.T, system_scores.T, level)
     if not reference.is_seed_independent and not system.is_seed_independent:
         seeds = [seed for seed in reference.lines_by_seed if seed in system.lines_by_seed]
-        base = base[[list(reference.lines_by_seed).index(seed) for seed in seeds]]
-        other = other[[list(system.lines_by_seed).index(seed) for seed in seeds]]
-        return _compute_verdict(tuple(int(seed or 0) for seed in seeds), base, other, level)
+        reference_scores = reference_scores[[list(reference.lines_by_seed).index(seed) for seed in seeds]]
+        system_scores = system_scores[[list(system.lines_by_seed).index(seed) for seed in seeds]]
+        return _compute_verdict(tuple(int(seed or 0) for seed in seeds), reference_scores, system_scores, level)
     seeds = list(system.lines_by_seed if reference.is_seed_independent else reference.lines_by_seed)
-    base, other = np.broadcast_arrays(base, other)
-    return _compute_verdict(tuple(int(seed or 0) for seed in seeds), base, other, level)
+    reference_scores, system_scores = np.broadcast_arrays(reference_scores, system_scores)
+    return _compute_verdict(tuple(int(seed or 0) for seed in seeds), reference_scores, system_scores, level)
 
 
-def _compute_verdict(seeds: tuple[int, ...], base: Any, other: Any, level: float) -> Verdict:
-    ones = np.ones(base.shape[1])
+def _compute_verdict(seeds: tuple[int, ...], reference_scores: Any, system_scores: Any, level: float) -> Verdict:
+    """Apply the verdict rule to two score arrays of shape (seeds, documents)."""
+    document_weights = np.ones(reference_scores.shape[1])
     (verdict,) = compare_scores(
-        Scores(seeds, base, ones),
-        {"": Scores(seeds, other, ones)},
+        Scores(seeds, reference_scores, document_weights),
+        {"": Scores(seeds, system_scores, document_weights)},
         metric="score",
         equivalence_margin=MIN_RELEVANT_EFFECT,
         confidence=level,
@@ -202,7 +214,7 @@ def _compute_verdict(seeds: tuple[int, ...], base: Any, other: Any, level: float
 def evaluate_claim(
     claim: distillation.DistillationClaim, pairs: Sequence[SystemPairVerdict]
 ) -> DistillationClaimResult:
-    """Return a claim about two systems with the verdict that answers it."""
+    """Return a published claim about two systems with the verdict that answers it."""
     for pair in pairs:
         if pair.measure == claim.measure and {pair.system, pair.against} == {claim.who, claim.against}:
             is_reversed = pair.system != claim.who
@@ -218,7 +230,7 @@ def evaluate_claim(
 
 
 def collect_costs(description: SummarizationTeacherFile, finished_runs: FinishedRuns) -> dict[str, SystemCost]:
-    """Return size and speed of each system; of a trained student, those of its first seed."""
+    """Return size and speed of each system. For trained students, the first seed is used."""
     references = {TEACHER: description.teacher, UNTRAINED_STUDENT: description.before}
     costs = {
         name: SystemCost(
@@ -244,16 +256,18 @@ def collect_costs(description: SummarizationTeacherFile, finished_runs: Finished
 def select_example_summaries(
     description: SummarizationTeacherFile, systems: Sequence[SystemOutputs]
 ) -> list[ExampleSummaries]:
-    """Return a few evenly spaced documents with every system's summary; for trained students, the first seed's."""
+    """Return a few evenly spaced documents with the summary of every system (first seed for trained students)."""
     documents = description.documents
-    count = min(NUM_SHOWN_DOCUMENTS, len(documents))
-    chosen = dict.fromkeys(number * len(documents) // NUM_SHOWN_DOCUMENTS for number in range(count))
+    num_shown = min(NUM_SHOWN_DOCUMENTS, len(documents))
+    document_indices = dict.fromkeys(
+        shown_index * len(documents) // NUM_SHOWN_DOCUMENTS for shown_index in range(num_shown)
+    )
     return [
         ExampleSummaries(
             **dict(documents[index]),
             summaries={system.name: next(iter(system.lines_by_seed.values()))[index] for system in systems},
         )
-        for index in chosen
+        for index in document_indices
     ]
 
 

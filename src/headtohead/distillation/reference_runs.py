@@ -1,4 +1,4 @@
-"""The two contestants that no trial trains: the teacher, and the student before training, on the held-out documents."""
+"""Evaluate the two systems that no trial trains: the teacher and the student before training."""
 
 from __future__ import annotations
 
@@ -30,41 +30,64 @@ def evaluate_references(
     on_progress: ProgressCallback = ignore_progress,
     generators: TextGenerators | None = None,
 ) -> SummarizationTeacherFile:
-    """What the teacher, and the student before any training, write about the held-out documents; sizes and times."""
+    """Generate and score summaries of the held-out documents with the teacher and the untrained student.
+
+    Writes one JSONL file per system under `folder` and returns the sizes, timings and documents for teacher.json.
+
+    Args:
+        run_trial: Trains a teacher that is a model of parts.
+        generators: Processes that generate teacher texts in parallel.
+    """
     assert trial.teacher is not None
     rouge.check_rouge_installed()
     student = build_model(trial.model, 0, None).eval()
     assert isinstance(student, StudentModel)
-    before = LoadedPretrained(student, dataset.tokenizer, Target.NEXT_TOKEN, f"{student.name}, before training", Path())
-    writers = {
+    untrained_student = LoadedPretrained(
+        student, dataset.tokenizer, Target.NEXT_TOKEN, f"{student.name}, before training", Path()
+    )
+    systems = {
         TEACHER: open_teacher(trial, dataset, run_trial, on_progress),
         UNTRAINED_STUDENT: FingerprintedModel(
-            before, student, dataset.tokenizer, before.name, compute_weights_digest(student)
+            untrained_student, student, dataset.tokenizer, untrained_student.name, compute_weights_digest(student)
         ),
     }
     documents = dataset.documents.splits["test"]
-    how, longest = build_teacher_strategy(trial.teacher), trial.teacher.max_new_tokens
+    strategy, max_new_tokens = build_teacher_strategy(trial.teacher), trial.teacher.max_new_tokens
     references: dict[str, ReferenceModel] = {}
     (folder / REFERENCE_FOLDER).mkdir(exist_ok=True)
-    for name, writer in writers.items():
-        prompts = build_summary_prompts(trial.data, dataset, writer.tokenizer, "test")
-        what = (
+    for name, system in systems.items():
+        prompts = build_summary_prompts(trial.data, dataset, system.tokenizer, "test")
+        progress_label = (
             "the teacher writes about held-out documents" if name == TEACHER else "the student before training writes"
         )
-        size, hands = (None, generators) if name == TEACHER else (summarization.GENERATION_BATCH_SIZE, None)
-        lines = generate_texts(writer, prompts, how, longest, trial.teacher.seed, on_progress, what, size, hands)
-        scored = [
-            summarization.score_summary(one, line.text, line.stop_reason)
-            for one, line in zip(documents, lines, strict=True)
+        batch_size, system_generators = (
+            (None, generators) if name == TEACHER else (summarization.GENERATION_BATCH_SIZE, None)
+        )
+        text_lines = generate_texts(
+            system,
+            prompts,
+            strategy,
+            max_new_tokens,
+            trial.teacher.seed,
+            on_progress,
+            progress_label,
+            batch_size,
+            system_generators,
+        )
+        summary_lines = [
+            summarization.score_summary(document, line.text, line.stop_reason)
+            for document, line in zip(documents, text_lines, strict=True)
         ]
-        content = "".join(json.dumps(line.to_json()) + "\n" for line in scored)
+        content = "".join(json.dumps(line.to_json()) + "\n" for line in summary_lines)
         write_text(folder / REFERENCE_FOLDER / f"{name}.jsonl", content)
         on_progress(ProgressUpdate(f"the time that the {name} takes is measured", 0, summarization.NUM_TIMED_DOCUMENTS))
-        seconds = summarization.measure_seconds_per_summary(writer.model, writer.tokenizer, prompts, how, longest)
-        parameters = sum(one.numel() for one in writer.model.parameters())
+        seconds = summarization.measure_seconds_per_summary(
+            system.model, system.tokenizer, prompts, strategy, max_new_tokens
+        )
+        parameters = sum(parameter.numel() for parameter in system.model.parameters())
         references[name] = ReferenceModel(
-            name=writer.name,
-            digest=writer.digest,
+            name=system.name,
+            digest=system.digest,
             parameters=parameters,
             weights_bytes=4 * parameters,
             seconds_per_summary=seconds,
@@ -72,11 +95,12 @@ def evaluate_references(
     return SummarizationTeacherFile(
         signature=rouge.format_signature(),
         documents=[
-            ReferenceDocument(id=one.id, document=one.text, references=list(one.summaries)) for one in documents
+            ReferenceDocument(id=document.id, document=document.text, references=list(document.summaries))
+            for document in documents
         ],
         num_truncated={name: encoded.num_pretruncated for name, encoded in dataset.encoded.items()},
         num_excluded=dict(dataset.documents.left_out),
-        strategy=str(how),
+        strategy=str(strategy),
         teacher=references[TEACHER],
         before=references[UNTRAINED_STUDENT],
     )

@@ -1,7 +1,7 @@
-"""Documents and their summaries in a trial: how a model is asked, what it writes, and how near that is to people's.
+"""Summarization in distillation trials: build prompts, generate summaries and score them.
 
-A line of summaries.jsonl is one held-out document: what was written, how it ended, ROUGE against all of people's
-summaries, its length in words, and how many of its n-grams stand in the document.
+A line of summaries.jsonl holds one held-out document: the summary, its stop reason, ROUGE against all reference
+summaries, its length in words and its number of n-grams copied from the document.
 """
 
 from __future__ import annotations
@@ -33,41 +33,49 @@ from headtohead.training import devices
 
 SUMMARIES_FILE = "summaries.jsonl"
 GENERATION_BATCH_SIZE = 16
-"""summaries that a student writes at once"""
+"""summaries that a student generates per batch"""
 NUM_TIMED_DOCUMENTS = 5
-"""documents that the time of a summary is measured on, one at a time with one thread"""
+"""documents used to measure the latency of a summary"""
 SPLIT_ROLES = {"train": "train", "validation": "validation", "test": "test"}
 
 
 @dataclass(frozen=True)
 class SummaryPrompt:
-    """How a model is asked for a summary, and how long the question may be."""
+    """Prompt template for a summary.
+
+    `limit` is the maximum prompt length in tokens; `chat` applies the chat template of tokenizers that have one.
+    """
 
     prompt: str
     chat: bool
     limit: int
 
     def ids(self, tokenizer: Any, text: str) -> tuple[list[int], bool]:
-        """The question as tokens, and whether the document had to lose its end to fit."""
-        ids = self._encode_untruncated(tokenizer, text)
-        pieces, cut = tokenizer.encode(text), False
-        while len(ids) > self.limit:
-            pieces = pieces[: len(pieces) - (len(ids) - self.limit)]
-            if not pieces:
+        """Return the prompt ids for a document, and whether the document was truncated to fit."""
+        prompt_ids = self._encode_untruncated(tokenizer, text)
+        document_ids, was_truncated = tokenizer.encode(text), False
+        while len(prompt_ids) > self.limit:
+            document_ids = document_ids[: len(document_ids) - (len(prompt_ids) - self.limit)]
+            if not document_ids:
                 raise RequestError(
                     f"model.max_length: the question alone has more than the {self.limit} tokens that are left beside "
                     "a summary; take a larger one, or a shorter prompt"
                 )
-            ids, cut = self._encode_untruncated(tokenizer, tokenizer.decode(pieces)), True
-        return ids, cut
+            prompt_ids, was_truncated = self._encode_untruncated(tokenizer, tokenizer.decode(document_ids)), True
+        return prompt_ids, was_truncated
 
     def _encode_untruncated(self, tokenizer: Any, text: str) -> list[int]:
-        in_turns = self.chat and isinstance(tokenizer, PretrainedTokenizer) and bool(tokenizer.backend.chat_template)
-        return encode_prompt(tokenizer, self.prompt.replace(DOCUMENT_PLACEHOLDER, text), use_chat_template=in_turns)
+        """Encode the prompt with the whole document."""
+        use_chat_template = (
+            self.chat and isinstance(tokenizer, PretrainedTokenizer) and bool(tokenizer.backend.chat_template)
+        )
+        return encode_prompt(
+            tokenizer, self.prompt.replace(DOCUMENT_PLACEHOLDER, text), use_chat_template=use_chat_template
+        )
 
 
 def build_summary_prompt(tokenizer_choice: base.ComponentConfig) -> SummaryPrompt:
-    """From the settings of the data's tokens, where the spec has put it."""
+    """Build the prompt from the tokenizer options, where the experiment file stores its settings."""
     options = tokenizer_choice.options
     limit = int(options["max_length"]) - int(options["max_new_tokens"])
     return SummaryPrompt(str(options["prompt"]), bool(options["chat"]), limit)
@@ -76,7 +84,11 @@ def build_summary_prompt(tokenizer_choice: base.ComponentConfig) -> SummaryPromp
 def prepare_documents(
     data: data.DataConfig,
 ) -> tuple[Corpus, PretrainedTokenizer, dict[str, PromptedRows], SummarizationCorpus]:
-    """The documents, and every split as rows: the question, then the first of people's summaries and a stop."""
+    """Load the documents and encode every split.
+
+    Each row holds the prompt, the first reference summary and a stop token. Returns the corpus of texts, the tokenizer,
+    the rows by split and the documents.
+    """
     if not Path(data.source).exists():
         raise DataError(
             f"{data.source}: no such file or folder; give documents with --data: JSON lines with document and summary "
@@ -86,57 +98,59 @@ def prepare_documents(
         load_summarization_corpus(data.source, max_test_rows=data.max_test_rows), data.tokenizer.options["documents"]
     )
     tokenizer = load_tokenizer(data.tokenizer.options["model"])
-    asking = build_summary_prompt(data.tokenizer)
+    summary_prompt = build_summary_prompt(data.tokenizer)
     if tokenizer.eos_id is None:
         raise DataError(f"{tokenizer.name}: its tokenizer has no stop token, so that a summary could not end")
-    encoded = {name: _encode_rows(name, split, tokenizer, asking) for name, split in documents.splits.items()}
+    encoded = {name: _encode_rows(name, split, tokenizer, summary_prompt) for name, split in documents.splits.items()}
     splits = {
         name: Split(name, role, tuple(document.text for document in documents.splits[name]))  # type: ignore[arg-type]
         for name, role in SPLIT_ROLES.items()
     }
-    texts = Corpus(False, splits, (), (), documents.origin, documents.digest)
-    return texts, tokenizer, encoded, documents
+    corpus = Corpus(False, splits, (), (), documents.origin, documents.digest)
+    return corpus, tokenizer, encoded, documents
 
 
 def _limit_train_documents(documents: SummarizationCorpus, limit: int | None) -> SummarizationCorpus:
+    """Keep at most `limit` evenly spaced training documents."""
     train = documents.splits["train"]
-    kept = tuple(train[i] for i in select_evenly_spaced(len(train), limit))
+    kept_documents = tuple(train[index] for index in select_evenly_spaced(len(train), limit))
     return SummarizationCorpus(
-        {**documents.splits, "train": kept}, documents.origin, documents.digest, documents.left_out
+        {**documents.splits, "train": kept_documents}, documents.origin, documents.digest, documents.left_out
     )
 
 
 def _encode_rows(
     name: str, split: Sequence[Document], tokenizer: PretrainedTokenizer, summary_prompt: SummaryPrompt
 ) -> PromptedRows:
-    asked = [summary_prompt.ids(tokenizer, document.text) for document in split]
-    cut = sum(was_cut for _, was_cut in asked)
-    if cut == len(split):
+    """Encode one split; raise DataError if every document had to be truncated."""
+    prompts = [summary_prompt.ids(tokenizer, document.text) for document in split]
+    num_truncated = sum(was_truncated for _, was_truncated in prompts)
+    if num_truncated == len(split):
         raise DataError(
-            f"model.max_length: {summary_prompt.limit} tokens for the question cut every one of the {cut:,} documents of {name}"  # noqa: E501
+            f"model.max_length: {summary_prompt.limit} tokens for the question cut every one of the {num_truncated:,} documents of {name}"  # noqa: E501
             "; take a larger one"
         )
     rows = [
-        [*ids, *tokenizer.encode(document.summaries[0]), tokenizer.eos_id or 0]
-        for (ids, _), document in zip(asked, split, strict=True)
+        [*prompt_ids, *tokenizer.encode(document.summaries[0]), tokenizer.eos_id or 0]
+        for (prompt_ids, _), document in zip(prompts, split, strict=True)
     ]
-    return build_prompted_rows(name, rows, [len(ids) for ids, _ in asked], num_truncated=cut)
+    return build_prompted_rows(name, rows, [len(prompt_ids) for prompt_ids, _ in prompts], num_truncated=num_truncated)
 
 
 def load_tokenizer(source: str) -> PretrainedTokenizer:
-    """The tokenizer beside the weights, or inside the GGUF file."""
+    """Load the tokenizer stored beside the weights or inside the GGUF file."""
     weights = locate_weights(source)
     with silence_transformers(import_transformers(weights)), use_fast_reader():
         return PretrainedTokenizer.load(weights, None)
 
 
-# ---- writing and scoring
+# ---- generating and scoring
 
 
 def generate_summaries(
     model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], decoding_strategy: Strategy, max_new_tokens: int
 ) -> list[Any]:
-    """A summary of each document, several at a time, in the order of the documents."""
+    """Generate one summary per prompt, in batches; return them in the order of the prompts."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ContextOverflowWarning)
         return generate(
@@ -152,24 +166,26 @@ def generate_summaries(
 def measure_seconds_per_summary(
     model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], decoding_strategy: Strategy, max_new_tokens: int
 ) -> float:
-    """Seconds for a summary, one at a time with one thread: what a reader would wait for."""
-    before = devices.set_num_threads(1)
-    began = time.perf_counter()
-    for ids in prompts[:NUM_TIMED_DOCUMENTS]:
-        generate(model, [list(ids)], decoding_strategy, max_new_tokens=max_new_tokens, tokenizer=tokenizer)
-    devices.set_num_threads(before)
-    return (time.perf_counter() - began) / len(prompts[:NUM_TIMED_DOCUMENTS])
+    """Return the mean generation latency in seconds, for one document at a time on one thread."""
+    num_threads_before = devices.set_num_threads(1)
+    start = time.perf_counter()
+    for prompt_ids in prompts[:NUM_TIMED_DOCUMENTS]:
+        generate(model, [list(prompt_ids)], decoding_strategy, max_new_tokens=max_new_tokens, tokenizer=tokenizer)
+    devices.set_num_threads(num_threads_before)
+    return (time.perf_counter() - start) / len(prompts[:NUM_TIMED_DOCUMENTS])
 
 
 def score_summary(document: Document, text: str, stop_reason: str) -> SummaryLine:
     """Return a summary with its ROUGE scores, length and copied n-grams."""
-    said = text.strip()
-    copying = {f"copied-{n}": rouge.compute_copied_ngrams(said, document.text, n) for n in rouge.COPIED_NGRAM_SIZES}
+    summary = text.strip()
+    copied_by_name = {
+        f"copied-{n}": rouge.compute_copied_ngrams(summary, document.text, n) for n in rouge.COPIED_NGRAM_SIZES
+    }
     return SummaryLine(
         id=document.id,
-        text=said,
+        text=summary,
         stop_reason=stop_reason,
-        rouge=rouge.compute_rouge(said, document.summaries),
-        length=len(split_words(said)),
-        copied={name: (tally.total, tally.denominator) for name, tally in copying.items()},
+        rouge=rouge.compute_rouge(summary, document.summaries),
+        length=len(split_words(summary)),
+        copied={name: (fraction.total, fraction.denominator) for name, fraction in copied_by_name.items()},
     )

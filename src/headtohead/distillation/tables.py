@@ -1,6 +1,6 @@
-"""What distillation was worth, as tables: everybody on the same documents, each pair with a verdict, and who they are.
+"""Report tables of distillation: scores of all systems, verdicts on all pairs, costs, claims and published figures.
 
-Without summaries (a decoder of ours teaches another one) there is one table: the teacher beside its students.
+Plain-text distillation, which has no summaries, gets one table with the teacher and its students.
 """
 
 from __future__ import annotations
@@ -32,52 +32,58 @@ ROUGE_CAPTION = (
 
 
 def format_system_title(system: str) -> str:
+    """Return the display name of a system."""
     return SYSTEM_TITLES.get(system, f"student, {system}")
 
 
 def describe_evaluation_set(findings: Findings) -> str:
-    """What the contest is judged by, and what is too small to count."""
+    """Describe the held-out documents and the smallest difference that counts."""
     if findings.summarization is None:
         return ""
-    seeds = max((row.seeds for row in findings.summarization.pairs if row.against == "baseline"), default=0)
-    about = f"{findings.summarization.num_documents:,} held-out documents, {seeds} seeds"
-    return f"ROUGE-1 of what each writes about {about}. A difference within {MIN_RELEVANT_EFFECT}"
+    seeds = max((pair.seeds for pair in findings.summarization.pairs if pair.against == "baseline"), default=0)
+    sample_size = f"{findings.summarization.num_documents:,} held-out documents, {seeds} seeds"
+    return f"ROUGE-1 of what each writes about {sample_size}. A difference within {MIN_RELEVANT_EFFECT}"
 
 
 def build_headline_verdicts(findings: Findings) -> list[VerdictCard]:
-    """What the question is about, in words, by ROUGE-1: each taught student beside the one on people’s summaries, then
-    every trained student beside the teacher."""
-    pairs = [row for row in _list_pairs(findings) if row.measure == "rouge-1"]
-    chosen = [row for row in pairs if row.against == "baseline"]
-    chosen += [row for row in pairs if row.against == "teacher" and row.system != "before"]
+    """Return the ROUGE-1 verdicts that answer the question of the experiment.
+
+    These are each distilled student against the one trained on reference summaries, then each trained student against
+    the teacher.
+    """
+    pairs = [pair for pair in _list_pairs(findings) if pair.measure == "rouge-1"]
+    headline_pairs = [pair for pair in pairs if pair.against == "baseline"]
+    headline_pairs += [pair for pair in pairs if pair.against == "teacher" and pair.system != "before"]
     return [
         VerdictCard(
-            f"{row.system} against {row.against}",
-            row.outcome,
-            _format_verdict_sentence(row),
-            style.VERDICT_SYMBOLS[row.outcome],
+            f"{pair.system} against {pair.against}",
+            pair.outcome,
+            _format_verdict_sentence(pair),
+            style.VERDICT_SYMBOLS[pair.outcome],
         )
-        for row in chosen
+        for pair in headline_pairs
     ]
 
 
 def _list_pairs(findings: Findings) -> list[SystemPairVerdict]:
+    """Return all pairwise verdicts, or an empty list without summaries."""
     return findings.summarization.pairs if findings.summarization else []
 
 
 def _format_verdict_sentence(pair: SystemPairVerdict) -> str:
-    both = f"{format_system_title(pair.system)} {VERDICT_PHRASES[pair.outcome]} {format_system_title(pair.against)}"
-    both, rests = both[0].upper() + both[1:], f"{pair.seeds} seeds, {pair.examples:,} documents"
-    both += ": cannot tell." if pair.outcome == "cannot tell" else ":"
+    """Return a verdict on ROUGE-1 as a sentence with effect, interval and sample size."""
+    sentence = f"{format_system_title(pair.system)} {VERDICT_PHRASES[pair.outcome]} {format_system_title(pair.against)}"
+    sentence, sample_size = sentence[0].upper() + sentence[1:], f"{pair.seeds} seeds, {pair.examples:,} documents"
+    sentence += ": cannot tell." if pair.outcome == "cannot tell" else ":"
     if not math.isfinite(pair.effect):
-        return f"{both} There are {rests}."
-    size = f"ROUGE-1 {abs(pair.effect):.{ROUGE_DECIMALS}f} {'lower' if pair.effect < 0 else 'higher'}"
+        return f"{sentence} There are {sample_size}."
+    difference = f"ROUGE-1 {abs(pair.effect):.{ROUGE_DECIMALS}f} {'lower' if pair.effect < 0 else 'higher'}"
     interval = f"95{number_format.NO_BREAK_SPACE}% interval {_make_interval_cell(pair.interval).text}"
-    return f"{both} {size} ({interval}; {rests})."
+    return f"{sentence} {difference} ({interval}; {sample_size})."
 
 
 def build_rouge_table(findings: Findings) -> Table:
-    """Everybody’s figures on the same held-out documents."""
+    """Build the table of scores of all systems on the held-out documents."""
     summarization = findings.summarization
     columns = [Column("who", "who"), *(Column(key, name, True) for key, name in ROUGE_TITLES.items())]
     columns += [
@@ -86,22 +92,25 @@ def build_rouge_table(findings: Findings) -> Table:
         Column("cut", "unfinished", True),
     ]
     rows = []
-    for name, row in (summarization.scores if summarization else {}).items():
-        cells = [Cell(format_system_title(name), name), *(_make_score_cell(row.rouge[key]) for key in ROUGE_TITLES)]
-        shares = [row.copied.get("copied-2"), row.unfinished]
-        length = row.length.value
-        rows.append([*cells, Cell(f"{length:.1f}", length), *(_make_percentage_cell(one) for one in shares)])
-    said = ""
+    for name, scores in (summarization.scores if summarization else {}).items():
+        cells = [Cell(format_system_title(name), name), *(_make_score_cell(scores.rouge[key]) for key in ROUGE_TITLES)]
+        fractions = [scores.copied.get("copied-2"), scores.unfinished]
+        length = scores.length.value
+        rows.append(
+            [*cells, Cell(f"{length:.1f}", length), *(_make_percentage_cell(fraction) for fraction in fractions)]
+        )
+    caption = ""
     if summarization:
-        said = f"{ROUGE_CAPTION} {summarization.num_documents} documents; {summarization.signature}."
-    return make_table("distilled", "Everybody on the same documents", said, columns, rows)
+        caption = f"{ROUGE_CAPTION} {summarization.num_documents} documents; {summarization.signature}."
+    return make_table("distilled", "Everybody on the same documents", caption, columns, rows)
 
 
-def _make_score_cell(row: SummaryMeasure) -> Cell:
-    low, high = row.over_documents
-    seeds = row.over_seeds
-    spread = f" ± {(seeds[1] - seeds[0]) / 2:.3f}" if seeds else ""
-    return Cell(f"{row.value:.4f}{spread} [{low:.3f}, {high:.3f}]", row.value)
+def _make_score_cell(measure: SummaryMeasure) -> Cell:
+    """Format a score with its interval over documents and, if it has seeds, half its interval over seeds."""
+    low, high = measure.over_documents
+    seed_interval = measure.over_seeds
+    spread = f" ± {(seed_interval[1] - seed_interval[0]) / 2:.3f}" if seed_interval else ""
+    return Cell(f"{measure.value:.4f}{spread} [{low:.3f}, {high:.3f}]", measure.value)
 
 
 def _make_percentage_cell(value: float | None) -> Cell:
@@ -109,7 +118,7 @@ def _make_percentage_cell(value: float | None) -> Cell:
 
 
 def build_cost_table(findings: Findings) -> Table:
-    """What each costs: to keep, to use, to train."""
+    """Build the table of sizes, latency, training time and memory."""
     columns = [
         Column("who", "who"),
         Column("parameters", "parameters", True),
@@ -119,24 +128,24 @@ def build_cost_table(findings: Findings) -> Table:
         Column("memory", "memory for training", True),
     ]
     rows = []
-    for name, row in (findings.summarization.costs if findings.summarization else {}).items():
-        seconds, training, memory = row.seconds_per_summary, row.training_seconds, row.training_memory
+    for name, cost in (findings.summarization.costs if findings.summarization else {}).items():
+        seconds, training, memory = cost.seconds_per_summary, cost.training_seconds, cost.training_memory
         rows.append(
             [
                 Cell(format_system_title(name), name),
-                Cell(number_format.format_count(row.parameters), row.parameters),
-                Cell(number_format.format_bytes(row.weights_bytes), row.weights_bytes),
+                Cell(number_format.format_count(cost.parameters), cost.parameters),
+                Cell(number_format.format_bytes(cost.weights_bytes), cost.weights_bytes),
                 Cell("–" if seconds is None else f"{seconds:.2f}", seconds),
                 Cell("–" if training is None else number_format.format_seconds(training), training),
                 Cell("–" if memory is None else number_format.format_bytes(memory), memory),
             ]
         )
-    said = "Seconds are measured on a few documents, one at a time with one thread. Students are of one size."
-    return make_table("distilled_costs", "What each costs", said, columns, rows)
+    caption = "Seconds are measured on a few documents, one at a time with one thread. Students are of one size."
+    return make_table("distilled_costs", "What each costs", caption, columns, rows)
 
 
 def build_pairwise_verdict_table(findings: Findings) -> Table:
-    """Each pair on each measure."""
+    """Build the table of verdicts: one row per pair and measure."""
     columns = [
         Column("measure", "measure"),
         Column("who", "who"),
@@ -148,22 +157,22 @@ def build_pairwise_verdict_table(findings: Findings) -> Table:
     ]
     rows = [
         [
-            Cell(ROUGE_TITLES[row.measure], row.measure),
-            Cell(format_system_title(row.system), row.system),
-            Cell(format_system_title(row.against), row.against),
-            make_text_cell(row.outcome),
-            _make_effect_cell(row.effect),
-            _make_interval_cell(row.interval),
-            _make_interval_cell(row.bootstrap.interval),
+            Cell(ROUGE_TITLES[pair.measure], pair.measure),
+            Cell(format_system_title(pair.system), pair.system),
+            Cell(format_system_title(pair.against), pair.against),
+            make_text_cell(pair.outcome),
+            _make_effect_cell(pair.effect),
+            _make_interval_cell(pair.interval),
+            _make_interval_cell(pair.bootstrap.interval),
         ]
-        for row in _list_pairs(findings)
+        for pair in _list_pairs(findings)
     ]
-    said = (
+    caption = (
         "Helped: the first of the two has the higher score. The interval decides: over new documents and new seeds, "
         f"simultaneous for all pairs of a measure; a difference within {MIN_RELEVANT_EFFECT} does not matter. Beside it the paired "  # noqa: E501
         "bootstrap over documents alone, at 95 %."
     )
-    return make_table("distilled_pairs", "Each pair with a verdict", said, columns, rows)
+    return make_table("distilled_pairs", "Each pair with a verdict", caption, columns, rows)
 
 
 def _make_effect_cell(effect: float | None) -> Cell:
@@ -180,7 +189,7 @@ def _make_interval_cell(interval: tuple[float, float]) -> Cell:
 
 
 def build_published_scores_table(findings: Findings) -> Table:
-    """What a report published, beside ours."""
+    """Build the table of published scores beside ours."""
     summarization = findings.summarization
     columns = [
         Column("source", "report"),
@@ -190,26 +199,26 @@ def build_published_scores_table(findings: Findings) -> Table:
         Column("ours", "ours", True),
     ]
     rows = []
-    for row in summarization.published if summarization else ():
-        ours = summarization.scores.get(row.who) if summarization else None
-        for key, value in row.scores.items():
-            our_value = ours.rouge[key].value if ours else None
-            shown = Cell("–" if our_value is None else f"{our_value:.4f}", our_value)
+    for result in summarization.published if summarization else ():
+        our_scores = summarization.scores.get(result.who) if summarization else None
+        for measure, value in result.scores.items():
+            our_value = our_scores.rouge[measure].value if our_scores else None
+            our_cell = Cell("–" if our_value is None else f"{our_value:.4f}", our_value)
             rows.append(
                 [
-                    make_text_cell(row.source),
-                    Cell(format_system_title(row.who), row.who),
-                    make_text_cell(ROUGE_TITLES.get(key, key)),
+                    make_text_cell(result.source),
+                    Cell(format_system_title(result.who), result.who),
+                    make_text_cell(ROUGE_TITLES.get(measure, measure)),
                     Cell(f"{value:.4f}", value),
-                    shown,
+                    our_cell,
                 ]
             )
-    said = "Other models and other documents: the order can be compared, the figures cannot."
-    return make_table("distilled_reported", "Published figures beside ours", said, columns, rows)
+    caption = "Other models and other documents: the order can be compared, the figures cannot."
+    return make_table("distilled_reported", "Published figures beside ours", caption, columns, rows)
 
 
 def build_claims_table(findings: Findings) -> Table:
-    """What a report concluded, answered."""
+    """Build the table of published claims with our answers."""
     columns = [
         Column("source", "report"),
         Column("says", "says that"),
@@ -220,36 +229,40 @@ def build_claims_table(findings: Findings) -> Table:
     ]
     rows = [
         [
-            make_text_cell(row.source),
-            make_text_cell(row.says),
-            make_text_cell(row.answer),
-            make_text_cell(row.outcome or "–"),
-            _make_effect_cell(row.effect),
-            make_text_cell(row.why),
+            make_text_cell(claim.source),
+            make_text_cell(claim.says),
+            make_text_cell(claim.answer),
+            make_text_cell(claim.outcome or "–"),
+            _make_effect_cell(claim.effect),
+            make_text_cell(claim.why),
         ]
-        for row in (findings.summarization.claims if findings.summarization else ())
+        for claim in (findings.summarization.claims if findings.summarization else ())
     ]
     return make_table("distilled_claims", "Claims, answered", "", columns, rows)
 
 
 def build_teacher_table(findings: Findings) -> Table:
-    """A teacher of plain text beside its students: how far it is ahead, and how much larger it is."""
+    """Build the table of a plain-text teacher and its students: size and held-out perplexity."""
     teacher = findings.teacher
     columns = [Column("who", "who"), Column("parameters", "parameters", True), Column("perplexity", "perplexity", True)]
     if not isinstance(teacher, TeacherFile):
         return make_table("teacher", "The teacher", "", columns, [])
     pairing = findings.pairing
-    size = next((row.parameters[0] for row in pairing.values() if row.parameters), None)
-    by_seed = findings.primary_scores
+    student_parameters = next((row.parameters[0] for row in pairing.values() if row.parameters), None)
+    scores_by_variant = findings.primary_scores
     splits = findings.corpus.splits if findings.corpus else {}
-    held_out = [name for name, row in splits.items() if row.role == "test" and name in teacher.scores]
+    test_splits = [name for name, row in splits.items() if row.role == "test" and name in teacher.scores]
     rows = []
-    if held_out:
-        scores = [teacher.scores[name] for name in held_out]
+    if test_splits:
+        scores = [teacher.scores[name] for name in test_splits]
         loss = sum(row.loss * row.count for row in scores) / sum(row.count for row in scores)
-        value = math.exp(loss)
+        perplexity = math.exp(loss)
         rows.append(
-            [make_text_cell("teacher"), _make_parameter_count_cell(teacher.parameters), Cell(f"{value:,.1f}", value)]
+            [
+                make_text_cell("teacher"),
+                _make_parameter_count_cell(teacher.parameters),
+                Cell(f"{perplexity:,.1f}", perplexity),
+            ]
         )
     else:
         rows.append(
@@ -259,15 +272,17 @@ def build_teacher_table(findings: Findings) -> Table:
                 Cell("–", None),
             ]
         )
-    for name, pairs in by_seed.items():
-        value = average_over_seeds("perplexity", [score for _, score in pairs])
-        shown = "student alone" if name == "baseline" else f"student, {name}"
-        rows.append([Cell(shown, name), _make_parameter_count_cell(size), Cell(f"{value:,.1f}", value)])
-    said = "Perplexity on the held-out texts; of students the mean over seeds. The teacher has one seed."
-    values = {row[0].value: row[2].value for row in rows}
-    if "baseline" in values and (values.get("teacher") or 0) > values["baseline"]:
-        said += " It is behind the student that learned alone: there was little to learn from it."
-    return make_table("teacher", "The teacher and its students", said, columns, rows)
+    for name, seed_scores in scores_by_variant.items():
+        perplexity = average_over_seeds("perplexity", [score for _, score in seed_scores])
+        title = "student alone" if name == "baseline" else f"student, {name}"
+        rows.append(
+            [Cell(title, name), _make_parameter_count_cell(student_parameters), Cell(f"{perplexity:,.1f}", perplexity)]
+        )
+    caption = "Perplexity on the held-out texts; of students the mean over seeds. The teacher has one seed."
+    perplexities = {row[0].value: row[2].value for row in rows}
+    if "baseline" in perplexities and (perplexities.get("teacher") or 0) > perplexities["baseline"]:
+        caption += " It is behind the student that learned alone: there was little to learn from it."
+    return make_table("teacher", "The teacher and its students", caption, columns, rows)
 
 
 def _make_parameter_count_cell(parameters: float | None) -> Cell:
@@ -275,20 +290,20 @@ def _make_parameter_count_cell(parameters: float | None) -> Cell:
 
 
 def list_sample_summaries(findings: Findings) -> list[dict[str, Any]]:
-    """A few documents with everybody’s summary, for the page and the terminal."""
-    made = []
+    """Return a few documents with the summaries of all systems, for the page and the terminal."""
+    samples = []
     for example in findings.summarization.examples if findings.summarization else ():
         written = [
-            {"who": format_system_title(name), "text": row.text, "score": row.rouge["rouge-1"]}
-            for name, row in example.summaries.items()
+            {"who": format_system_title(name), "text": summary.text, "score": summary.rouge["rouge-1"]}
+            for name, summary in example.summaries.items()
         ]
-        made.append({"document": example.document, "people": example.references, "written": written})
-    return made
+        samples.append({"document": example.document, "people": example.references, "written": written})
+    return samples
 
 
 def build_tables(findings: Findings) -> list[Table]:
-    """All of them, in the report’s order."""
-    makers = (
+    """Build all tables, in the order of the report."""
+    builders = (
         build_rouge_table,
         build_pairwise_verdict_table,
         build_cost_table,
@@ -296,4 +311,4 @@ def build_tables(findings: Findings) -> list[Table]:
         build_published_scores_table,
         build_teacher_table,
     )
-    return [make(findings) for make in makers]
+    return [build(findings) for build in builders]

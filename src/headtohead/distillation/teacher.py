@@ -24,7 +24,7 @@ from headtohead.progress import ProgressCallback, ProgressUpdate, ignore_progres
 from headtohead.training.loop import TrainingProgress
 
 BATCH_SIZE = 64
-"""rows per batch for a Transformer; pretrained teachers process one row at a time, so that a kill loses at most one"""
+"""rows per batch for a Transformer; pretrained teachers process one row at a time, so an interrupt loses at most one"""
 TRAINED_TEACHERS_FOLDER = "trained"
 
 
@@ -48,6 +48,7 @@ def open_teacher(
 
 @lru_cache(maxsize=2)
 def _load_teacher(source: str) -> FingerprintedModel:
+    """Load a teacher from a run folder or a pretrained model; the last two stay in memory."""
     return load_fingerprinted_model(source)
 
 
@@ -60,6 +61,7 @@ def train_teacher(
     folder = get_cache_root() / TRAINED_TEACHERS_FOLDER / identity
 
     def report(progress: TrainingProgress) -> None:
+        """Forward training progress as a `ProgressUpdate`."""
         seconds_left = (
             (progress.total_steps - progress.step) / progress.steps_per_second if progress.steps_per_second else None
         )
@@ -91,7 +93,7 @@ def build_teacher_trial(trial: experiment.Trial) -> experiment.Trial:
 def describe_teacher(
     trial: experiment.Trial, dataset: Any, run_trial: RunTrial, on_progress: ProgressCallback = ignore_progress
 ) -> TeacherFile:
-    """Return the teacher's name, weights digest and size; for a teacher of parts also its settings and scores."""
+    """Return the name, weights digest and size of the teacher; for a teacher of parts also its settings and scores."""
     assert trial.teacher is not None
     teacher = open_teacher(trial, dataset, run_trial, on_progress)
     description = TeacherFile.model_validate(teacher.to_dict())
@@ -99,23 +101,23 @@ def describe_teacher(
         return description
     result = Run(train_teacher(trial, dataset, run_trial, on_progress)).result
     settings = TeacherSettings(model=trial.teacher.model, training=trial.teacher.training)
-    trained = {"name": "teacher", "training": result.training, "scores": result.scores, "settings": settings}
-    return description.model_copy(update=trained)
+    training_fields = {"name": "teacher", "training": result.training, "scores": result.scores, "settings": settings}
+    return description.model_copy(update=training_fields)
 
 
 def list_cache_folders(trial: experiment.Trial, dataset: Any, run_trial: RunTrial) -> list[Path]:
-    """Return the cache folders with outputs of this trial's teacher, and its run folder if it is a model of parts."""
+    """Return the cache folders that hold outputs of this teacher, and its run folder if it is a model of parts."""
     assert trial.teacher is not None
     digest = open_teacher(trial, dataset, run_trial).digest
-    files = get_cache_root().glob(f"*/{METADATA_FILE}")
-    folders = sorted(path.parent for path in files if read_json(path)["digest"] == digest)
+    metadata_files = get_cache_root().glob(f"*/{METADATA_FILE}")
+    folders = sorted(path.parent for path in metadata_files if read_json(path)["digest"] == digest)
     if isinstance(trial.teacher.model, str):
         return folders
     return [*folders, train_teacher(trial, dataset, run_trial)]
 
 
 def build_teacher_strategy(teacher: distillation.TeacherConfig) -> Strategy:
-    """Return the configured decoding strategy; by default greedy for summaries and sampling for plain text."""
+    """Return the configured decoding strategy; the default is greedy for summaries and sampling for plain text."""
     if teacher.strategy is not None:
         return build_strategy(teacher.strategy.kind, **teacher.strategy.options)
     return build_strategy("sample" if teacher.prompt is None else "greedy")
@@ -126,9 +128,13 @@ def check_same_vocabulary(teacher: FingerprintedModel, tokenizer: TokenizerProto
     teacher_tokens, student_tokens = list_vocabulary(teacher.tokenizer), list_vocabulary(tokenizer)
     if teacher_tokens == student_tokens:
         return
-    pairs = enumerate(zip(teacher_tokens, student_tokens, strict=False))
-    index = next((i for i, (a, b) in pairs if a != b), None)
-    difference = "one extends the other" if index is None else f"first difference at token {index}"
+    token_pairs = enumerate(zip(teacher_tokens, student_tokens, strict=False))
+    first_difference = next(
+        (token_id for token_id, (teacher_token, student_token) in token_pairs if teacher_token != student_token), None
+    )
+    difference = (
+        "one extends the other" if first_difference is None else f"first difference at token {first_difference}"
+    )
     raise ModelError(
         f"{teacher.name}: its vocabulary ({len(teacher_tokens):,} tokens) is not the student's "
         f"({len(student_tokens):,} tokens; {difference}), so the student cannot learn from its logits; "
@@ -138,10 +144,11 @@ def check_same_vocabulary(teacher: FingerprintedModel, tokenizer: TokenizerProto
 
 def list_vocabulary(tokenizer: Any) -> list[str]:
     """Return every token as text, in id order."""
-    return [tokenizer.id_to_token(i) for i in range(tokenizer.vocab_size)]
+    return [tokenizer.id_to_token(token_id) for token_id in range(tokenizer.vocab_size)]
 
 
 def choose_batch_size(teacher: FingerprintedModel) -> int:
+    """Return the number of rows per batch for this teacher."""
     return BATCH_SIZE if isinstance(teacher.model, Transformer) else 1
 
 

@@ -1,4 +1,4 @@
-"""Teacher targets: the top-k log-probabilities of the teacher at every predicted position, computed once and cached."""
+"""Teacher targets: top-k log-probabilities of the teacher at every predicted position, computed once and cached."""
 
 from __future__ import annotations
 
@@ -23,35 +23,38 @@ def compute_cached_targets(
     settings: distillation_targets.DistillationConfig,
     on_progress: ProgressCallback = ignore_progress,
 ) -> tuple[TeacherCache, list[str]]:
-    """Return a cache with targets for every row, and the cache key of each row."""
+    """Return a cache that holds the targets of every row, and the cache key of each row."""
     top_k = min(settings.top, int(teacher.tokenizer.vocab_size))
     cache_settings = {"kind": "logits", "top": top_k, "temperature": settings.temperature}
     cache_key = CacheKey(teacher.name, teacher.digest, cache_settings)
     token_rows = rows.to_lists()
     target_starts = [1] * len(rows) if rows.prompt_lengths is None else rows.prompt_lengths.tolist()
-    longest = max(map(len, token_rows)) - 1
-    if longest > teacher.model.context:
+    max_row_length = max(map(len, token_rows)) - 1
+    if max_row_length > teacher.model.context:
         raise ModelError(
             f"{teacher.name}: its context length is {teacher.model.context}, and the student's rows have "
-            f"{longest} tokens"
+            f"{max_row_length} tokens"
         )
     keys = [compute_hash(row, start) for row, start in zip(token_rows, target_starts, strict=True)]
     cache = TeacherCache.open(cache_key)
-    if find_missing(keys, cache.places):
+    if find_missing(keys, cache.block_locations):
         with lock_cache_folder(cache.folder):
             cache = TeacherCache.open(cache_key, is_writable=True)
-            missing = find_missing(keys, cache.places)
+            missing = find_missing(keys, cache.block_locations)
             completed = len(keys) - len(missing)
             progress = ProgressReporter("computing teacher logits", len(keys), on_progress, completed=completed)
-            size = choose_batch_size(teacher)
-            for start in range(0, len(missing), size):
-                batch = missing[start : start + size]
+            batch_size = choose_batch_size(teacher)
+            for start in range(0, len(missing), batch_size):
+                batch_indices = missing[start : start + batch_size]
                 targets = _compute_targets(
-                    teacher.model, [token_rows[i] for i in batch], [target_starts[i] for i in batch], settings
+                    teacher.model,
+                    [token_rows[index] for index in batch_indices],
+                    [target_starts[index] for index in batch_indices],
+                    settings,
                 )
-                for i, row_targets in zip(batch, targets, strict=True):
-                    cache.add_targets(keys[i], row_targets)
-                progress.step(len(batch))
+                for index, row_targets in zip(batch_indices, targets, strict=True):
+                    cache.add_targets(keys[index], row_targets)
+                progress.step(len(batch_indices))
     return cache, keys
 
 
@@ -66,6 +69,6 @@ def _compute_targets(
     mask = torch.arange(width) < lengths[:, None]
     logits = model(input_ids, None if bool(mask.all()) else mask).logits
     return [
-        compute_teacher_targets(logits[i, start - 1 : len(row) - 1], settings.top, settings.temperature)
-        for i, (row, start) in enumerate(zip(rows, target_starts, strict=True))
+        compute_teacher_targets(logits[index, start - 1 : len(row) - 1], settings.top, settings.temperature)
+        for index, (row, start) in enumerate(zip(rows, target_starts, strict=True))
     ]

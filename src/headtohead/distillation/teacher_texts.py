@@ -1,4 +1,4 @@
-"""Texts written by the teacher: generated once, cached, and turned into training rows for students."""
+"""Generate texts with the teacher, cache them and turn them into training rows for students."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from headtohead.progress import ProgressCallback, ProgressReporter, ignore_progr
 
 
 class TextGenerators(Protocol):
-    """Processes that generate teacher texts in parallel; `execution.teacher_workers` implements it."""
+    """Processes that generate teacher texts in parallel, implemented by `execution.teacher_workers`."""
 
     @property
     def size(self) -> int: ...
@@ -48,7 +48,7 @@ def generate_texts(
 ) -> list[TeacherTextLine]:
     """Return one cache line per prompt, generating only what the cache lacks.
 
-    With `generators`, processes share the missing prompts. Batches are the same, and so are the texts.
+    With `generators`, several processes share the missing prompts. The batches do not change, so neither do the texts.
     """
     settings = {"kind": "texts", "strategy": str(strategy), "max_new_tokens": max_new_tokens, "seed": seed}
     cache_key = CacheKey(teacher.name, teacher.digest, settings)
@@ -59,9 +59,10 @@ def generate_texts(
             cache = TeacherCache.open(cache_key, is_writable=True)
             missing = find_missing(keys, cache.texts)
             progress = ProgressReporter(progress_label, len(keys), on_progress, completed=len(keys) - len(missing))
-            size = batch_size or choose_batch_size(teacher)
+            prompts_per_batch = batch_size or choose_batch_size(teacher)
             batches = [
-                [list(prompts[i]) for i in missing[start : start + size]] for start in range(0, len(missing), size)
+                [list(prompts[index]) for index in missing[start : start + prompts_per_batch]]
+                for start in range(0, len(missing), prompts_per_batch)
             ]
             if generators is not None and len(batches) > generators.size:
                 lines = generators.generate(batches, max_new_tokens)
@@ -81,7 +82,7 @@ def generate_batches(
     prompt_batches: Sequence[list[list[int]]],
     max_new_tokens: int,
 ) -> Iterator[dict[str, Any]]:
-    """Yield a cache line for every prompt of these batches: the part of `generate_texts` that a worker does."""
+    """Yield a cache line for every prompt of these batches; runs in a worker on behalf of `generate_texts`."""
     assert trial.teacher is not None
     teacher = open_teacher(trial, dataset, run_trial)
     strategy = build_teacher_strategy(trial.teacher)
@@ -96,6 +97,7 @@ def _generate_lines(
     max_new_tokens: int,
     seed: int,
 ) -> Iterator[TeacherTextLine]:
+    """Generate one batch at a time and yield a cache line for each of its prompts."""
     for prompts in prompt_batches:
         start = time.perf_counter()
         with warnings.catch_warnings():
@@ -104,10 +106,14 @@ def _generate_lines(
                 teacher.opened, prompts, strategy, max_new_tokens=max_new_tokens, seed=seed, batch_size=len(prompts)
             )
         seconds = round((time.perf_counter() - start) / len(prompts), 4)
-        for row in continuations:
-            key = compute_hash(prompts[row.prompt])
+        for continuation in continuations:
+            key = compute_hash(prompts[continuation.prompt])
             yield TeacherTextLine(
-                key=key, ids=list(row.ids), text=row.text, stop_reason=row.finish_reason, seconds=seconds
+                key=key,
+                ids=list(continuation.ids),
+                text=continuation.text,
+                stop_reason=continuation.finish_reason,
+                seconds=seconds,
             )
 
 
@@ -119,16 +125,22 @@ def build_teacher_rows(
     on_progress: ProgressCallback,
     generators: TextGenerators | None,
 ) -> PromptedRows:
-    """Return training rows that begin like the reference rows (start or prompt) and continue with teacher texts."""
-    config, tokenizer, context = trial.teacher, dataset.tokenizer, trial.model.context
-    assert config is not None
+    """Build training rows from teacher texts.
+
+    Each row starts with the prompt, or with the first `teacher.begin` tokens, of a reference row and continues with the
+    text of the teacher.
+    """
+    teacher_config, tokenizer, context = trial.teacher, dataset.tokenizer, trial.model.context
+    assert teacher_config is not None
     has_prompts = reference_rows.prompt_lengths is not None
-    max_new_tokens = config.max_new_tokens if has_prompts else context + 1 - config.begin
+    max_new_tokens = teacher_config.max_new_tokens if has_prompts else context + 1 - teacher_config.begin
     if max_new_tokens < 1:
-        raise RequestError(f"teacher.begin: must be at most {context} (the context length), got {config.begin}")
+        raise RequestError(f"teacher.begin: must be at most {context} (the context length), got {teacher_config.begin}")
     rows = reference_rows.to_lists()
     start_lengths = (
-        [config.begin] * len(rows) if reference_rows.prompt_lengths is None else reference_rows.prompt_lengths.tolist()
+        [teacher_config.begin] * len(rows)
+        if reference_rows.prompt_lengths is None
+        else reference_rows.prompt_lengths.tolist()
     )
     starts = [row[: min(length, len(row) - 1)] for row, length in zip(rows, start_lengths, strict=True)]
     is_same_vocabulary = list_vocabulary(teacher.tokenizer) == list_vocabulary(tokenizer)
@@ -138,8 +150,10 @@ def build_teacher_rows(
         prompts = starts
     else:
         prompts = [teacher.tokenizer.encode(tokenizer.decode(ids)) for ids in starts]
-    strategy = build_teacher_strategy(config)
-    lines = generate_texts(teacher, prompts, strategy, max_new_tokens, config.seed, on_progress, generators=generators)
+    strategy = build_teacher_strategy(teacher_config)
+    lines = generate_texts(
+        teacher, prompts, strategy, max_new_tokens, teacher_config.seed, on_progress, generators=generators
+    )
     stop_ids = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
     teacher_rows = []
     for start_ids, line in zip(starts, lines, strict=True):

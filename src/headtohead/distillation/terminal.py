@@ -1,4 +1,4 @@
-"""A distillation in the terminal: the table, the verdicts on ROUGE-1, claims, and documents side by side."""
+"""Print the results of a distillation: tables, ROUGE-1 verdicts, claims and sample summaries."""
 
 from __future__ import annotations
 
@@ -14,46 +14,50 @@ from headtohead.presentation.terminal import VERDICT_TERMINAL_COLORS, get_stdout
 from headtohead.replication.terminal import print_claims
 
 MAX_DOCUMENT_CHARACTERS = 400
-"""characters of a document that are shown"""
+"""maximum length of a displayed document"""
 
 
 def print_distillation(findings: Findings) -> None:
-    """Nothing where nobody was taught."""
-    made = {one.name: one for one in tables.build_tables(findings) if one.rows}
-    if not made:
+    """Print the distillation results; print nothing if the experiment has no teacher."""
+    tables_by_name = {item.name: item for item in tables.build_tables(findings) if item.rows}
+    if not tables_by_name:
         return
     for name in ("teacher", "distilled", "distilled_costs"):
-        if name in made:
-            print_table(made[name])
+        if name in tables_by_name:
+            print_table(tables_by_name[name])
     if findings.summarization is None:
         return
     console = get_stdout_console()
     console.print("[bold]each pair, by ROUGE-1[/]")
-    for row in findings.summarization.pairs:
-        if row.measure == "rouge-1":
-            _print_pairwise_verdict(row)
+    for pair in findings.summarization.pairs:
+        if pair.measure == "rouge-1":
+            _print_pairwise_verdict(pair)
     print_claims(findings.summarization.claims)
-    for one in tables.list_sample_summaries(findings):
-        _print_sample_summaries(one)
+    for item in tables.list_sample_summaries(findings):
+        _print_sample_summaries(item)
 
 
-def _print_pairwise_verdict(row: SystemPairVerdict) -> None:
-    colour = VERDICT_TERMINAL_COLORS.get(row.outcome, "cyan")
-    pair = f"{tables.format_system_title(row.system)} against {tables.format_system_title(row.against)}"
-    effect = "" if not math.isfinite(row.effect) else f" ({row.effect:+.4f})"
-    get_stdout_console().print(Padding(f"{escape(pair)}: [bold {colour}]{row.outcome}[/]{effect}", (0, 0, 0, 2)))
+def _print_pairwise_verdict(verdict: SystemPairVerdict) -> None:
+    """Print one verdict with its effect."""
+    color = VERDICT_TERMINAL_COLORS.get(verdict.outcome, "cyan")
+    pair = f"{tables.format_system_title(verdict.system)} against {tables.format_system_title(verdict.against)}"
+    effect = "" if not math.isfinite(verdict.effect) else f" ({verdict.effect:+.4f})"
+    get_stdout_console().print(Padding(f"{escape(pair)}: [bold {color}]{verdict.outcome}[/]{effect}", (0, 0, 0, 2)))
 
 
 def _print_sample_summaries(sample: dict[str, Any]) -> None:
+    """Print a document with its reference summaries and the summary of every system."""
     console = get_stdout_console()
-    text = (
+    excerpt = (
         sample["document"]
         if len(sample["document"]) <= MAX_DOCUMENT_CHARACTERS
         else sample["document"][:MAX_DOCUMENT_CHARACTERS] + " ..."
     )
     console.print()
-    console.print(f"[dim]{escape(text)}[/]")
-    for said in sample["people"]:
-        console.print(Padding(f"[bold]people:[/] {escape(said)}", (0, 0, 0, 2)))
-    for row in sample["written"]:
-        console.print(Padding(f"[bold]{escape(row['who'])}:[/] {escape(row['text']) or '(nothing)'}", (0, 0, 0, 2)))
+    console.print(f"[dim]{escape(excerpt)}[/]")
+    for reference in sample["people"]:
+        console.print(Padding(f"[bold]people:[/] {escape(reference)}", (0, 0, 0, 2)))
+    for summary in sample["written"]:
+        console.print(
+            Padding(f"[bold]{escape(summary['who'])}:[/] {escape(summary['text']) or '(nothing)'}", (0, 0, 0, 2))
+        )

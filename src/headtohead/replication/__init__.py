@@ -1,1 +1,1 @@
-"""Published figures and claims beside our own results."""
+"""Compare our results with published figures and claims."""

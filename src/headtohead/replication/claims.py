@@ -1,4 +1,4 @@
-"""What others published, answered: their figures beside ours, and whether their claims hold here."""
+"""Evaluate published results: compare published figures with ours and decide whether published claims hold."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from headtohead.verdict.scores import Scores
 
 
 def is_original_corpus(experiment: experiment.Experiment, corpus_digest: str) -> bool:
-    """Are these the texts that the published figures were measured on?"""
+    """Return whether the corpus is the one that the published figures were measured on."""
     return experiment.original is None or not experiment.original.corpus or experiment.original.corpus == corpus_digest
 
 
 def compare_with_published(
     published: experiment.PublishedResult, finished_runs: FinishedRuns, *, is_original_data: bool
 ) -> PublishedComparison:
-    """Return a published result beside our mean over seeds, at its step or at the end of training."""
+    """Return a published result with our mean over seeds, at the published step or at the end of training."""
     values = []
     for run in finished_runs.get(published.variant, {}).values():
         if published.step is None:
@@ -34,17 +34,17 @@ def compare_with_published(
         else:
             line = _find_metrics_line(run, published.split, published.step)
             values.append(None if line is None else getattr(line, published.metric))
-    known = [value for value in values if value is not None]
+    known_values = [value for value in values if value is not None]
     return PublishedComparison(
         **{**dict(published), "other_data": published.other_data or not is_original_data},
-        ours=average_over_seeds(published.metric, known) if known else None,
-        interval=compute_average_interval(published.metric, known),
-        seeds=len(known),
+        ours=average_over_seeds(published.metric, known_values) if known_values else None,
+        interval=compute_average_interval(published.metric, known_values),
+        seeds=len(known_values),
     )
 
 
 def _find_metrics_line(run: Run, split: str, step_or_epoch: int | str) -> MetricsLine | None:
-    """Return the metrics of a split at a step; None if it was not evaluated there."""
+    """Return the metrics of a split at a step, or None if the split was not evaluated at that step."""
     step = convert_to_steps(step_or_epoch, run.start.steps_per_epoch)
     return next((line for line in run.metrics if line.split == split and line.step == step), None)
 
@@ -58,24 +58,36 @@ def evaluate_claims(
     held_out_splits: Sequence[str],
     pairwise_verdicts: Mapping[tuple[str, str], Verdict] | None = None,
 ) -> list[ClaimResult]:
-    """Each claim with the verdict that answers it. One at the end is answered by the file's comparison of the two
-    (`among`) where it has one, else by the experiment's own verdict; one along the way or at another length by a
-    comparison of its own, on the totals of each seed."""
-    found = []
+    """Return each claim with the verdict that answers it.
+
+    A claim about the end of training is answered by the comparison of its two variants in `pairwise_verdicts` if there
+    is one, otherwise by the verdict against the baseline. A claim about an earlier step or another context length gets
+    a comparison of its own, on the totals of each seed.
+
+    Args:
+        verdicts: Verdicts on the primary metric.
+        other_verdicts: Verdicts on single splits, by split.
+        failure_reasons: Why a variant has no verdict, by variant.
+        held_out_splits: Splits of claims that name no split.
+        pairwise_verdicts: Verdicts by (reference, variant).
+    """
+    results = []
     for claim in experiment.claims:
-        at_the_end = claim.step is None and claim.context is None
+        is_final = claim.step is None and claim.context is None
         pair = (claim.against, claim.variant)
-        if claim.against != BASELINE or (at_the_end and claim.split is None and pair in (pairwise_verdicts or {})):
+        if claim.against != BASELINE or (is_final and claim.split is None and pair in (pairwise_verdicts or {})):
             verdict = (pairwise_verdicts or {}).get(pair)
-        elif at_the_end:
-            named = next((rows for name, rows in other_verdicts.items() if name == claim.split), None)
-            rows = verdicts if claim.split is None else named
-            verdict = next((v for v in rows or () if v.variant == claim.variant), None)
+        elif is_final:
+            split_verdicts = next(
+                (candidates for name, candidates in other_verdicts.items() if name == claim.split), None
+            )
+            candidates = verdicts if claim.split is None else split_verdicts
+            verdict = next((candidate for candidate in candidates or () if candidate.variant == claim.variant), None)
         else:
-            names = [claim.split] if claim.split else list(held_out_splits)
-            verdict = _compare_totals(experiment, finished_runs, claim, names, failure_reasons)
-        found.append(_evaluate_claim(claim, verdict))
-    return found
+            splits = [claim.split] if claim.split else list(held_out_splits)
+            verdict = _compare_totals(experiment, finished_runs, claim, splits, failure_reasons)
+        results.append(_evaluate_claim(claim, verdict))
+    return results
 
 
 def _compare_totals(
@@ -85,41 +97,51 @@ def _compare_totals(
     splits: Sequence[str],
     failure_reasons: Mapping[str, str],
 ) -> Verdict | None:
-    """Along the way, the variant against the baseline at that step. On inputs of another length, the variant against
-    itself at the length that it was trained with: does it keep what it can do?"""
-    kind = "accuracy" if experiment.primary.metric == "accuracy" else "loss"
+    """Compare totals per seed for a claim about an earlier step or another context length.
 
-    def at_step(run: Run) -> list[tuple[float, float]]:
+    At an earlier step, the variant is compared with the baseline at that step. At another context length, it is
+    compared with itself at its training length, which tells whether it generalizes to that length.
+    """
+    measure = "accuracy" if experiment.primary.metric == "accuracy" else "loss"
+
+    def read_totals_at_step(run: Run) -> list[tuple[float, float]]:
         assert claim.step is not None
         return _list_totals(
-            [line for name in splits if (line := _find_metrics_line(run, name, claim.step))], kind, len(splits)
+            [line for name in splits if (line := _find_metrics_line(run, name, claim.step))], measure, len(splits)
         )
 
-    def at_length(run: Run, length: int | None) -> list[tuple[float, float]]:
+    def read_totals_at_length(run: Run, length: int | None) -> list[tuple[float, float]]:
         rows = [row for row in run.lengths.contexts if row.context == length and row.split in splits]
-        return _list_totals([row for row in rows if row.error is None], kind, len(splits))
+        return _list_totals([row for row in rows if row.error is None], measure, len(splits))
 
     variant = finished_runs.get(claim.variant, {})
     if claim.context is None:
-        before, after = _stack_totals(finished_runs.get(BASELINE, {}), at_step), _stack_totals(variant, at_step)
+        reference, candidate = (
+            _stack_totals(finished_runs.get(BASELINE, {}), read_totals_at_step),
+            _stack_totals(variant, read_totals_at_step),
+        )
     else:
-        before = _stack_totals(variant, lambda run: at_length(run, run.trial.model.context))
-        after = _stack_totals(variant, lambda run: at_length(run, claim.context))
-    if before is None or after is None or not np.array_equal(before.weights, after.weights):
+        reference = _stack_totals(variant, lambda run: read_totals_at_length(run, run.trial.model.context))
+        candidate = _stack_totals(variant, lambda run: read_totals_at_length(run, claim.context))
+    if reference is None or candidate is None or not np.array_equal(reference.weights, candidate.weights):
         return None
-    barred = {name: reason for name, reason in failure_reasons.items() if name == claim.variant}
-    metric, matters = experiment.primary.metric, experiment.matters
+    failed_audits = {name: reason for name, reason in failure_reasons.items() if name == claim.variant}
+    metric, equivalence_margin = experiment.primary.metric, experiment.matters
     (verdict,) = compare_scores(
-        before, {claim.variant: after}, metric=metric, equivalence_margin=matters, failed_audits=barred
+        reference,
+        {claim.variant: candidate},
+        metric=metric,
+        equivalence_margin=equivalence_margin,
+        failed_audits=failed_audits,
     )
     return verdict
 
 
 def _list_totals(
-    rows: Sequence[MetricsLine | LengthResult], kind: str, expected_count: int
+    rows: Sequence[MetricsLine | LengthResult], measure: str, expected_count: int
 ) -> list[tuple[float, float]]:
-    """Return total and count of each split; empty unless all splits are present."""
-    values = [(row.accuracy if kind == "accuracy" else row.loss, row.count) for row in rows]
+    """Return (total, count) for each split, or an empty list if a split is missing."""
+    values = [(result.accuracy if measure == "accuracy" else result.loss, result.count) for result in rows]
     totals = [(value * count, float(count)) for value, count in values if value is not None and count is not None]
     return totals if len(totals) == expected_count else []
 
@@ -127,16 +149,17 @@ def _list_totals(
 def _stack_totals(
     runs_by_seed: Mapping[int, Run], read_totals: Callable[[Run], list[tuple[float, float]]]
 ) -> Scores | None:
-    """The sum over texts for each seed, as a single example."""
-    by_seed = {seed: pairs for seed, run in runs_by_seed.items() if (pairs := read_totals(run))}
-    if not by_seed:
+    """Return the totals of each seed, summed over splits, as scores with a single example; None without runs."""
+    totals_by_seed = {seed: totals for seed, run in runs_by_seed.items() if (totals := read_totals(run))}
+    if not totals_by_seed:
         return None
-    values = np.array([[sum(value for value, _ in pairs)] for pairs in by_seed.values()])
-    weight = sum(count for _, count in next(iter(by_seed.values())))
-    return Scores(tuple(by_seed), values, np.array([float(weight)]))
+    values = np.array([[sum(value for value, _ in totals)] for totals in totals_by_seed.values()])
+    weight = sum(count for _, count in next(iter(totals_by_seed.values())))
+    return Scores(tuple(totals_by_seed), values, np.array([float(weight)]))
 
 
 def _evaluate_claim(claim: experiment.Claim, verdict: Verdict | None) -> ClaimResult:
+    """Return a claim with its answer: it holds if the verdict has the outcome that it expects."""
     if verdict is None:
         is_length_claim = claim.context is not None
         reason = "the baseline cannot be tested there" if is_length_claim else "there is nothing to answer it by"

@@ -1,4 +1,4 @@
-"""Tables of a recipe that repeats an experiment: claims answered, other lengths of input, what a count can do."""
+"""Report tables of replications: claims, context lengths, simple baselines, attribution of lines, and axes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ANSWER_SYMBOLS = {"holds": "✓", "does not hold": "✗", "cannot tell": "?"}
 
 
 def build_claims_table(findings: Findings) -> Table:
-    """Each claim with its answer, the figure behind it and the reason."""
+    """Build the table of claims with their answers, effects and reasons."""
     metric = findings_view.get_metric(findings)
     columns = [
         Column("source", "report"),
@@ -25,16 +25,16 @@ def build_claims_table(findings: Findings) -> Table:
         Column("why", "because"),
     ]
     rows = []
-    for one in findings.claims:
-        places = number_format.choose_decimals(metric, one.interval)
+    for claim in findings.claims:
+        decimals = number_format.choose_decimals(metric, claim.interval)
         rows.append(
             [
-                make_text_cell(one.source),
-                make_text_cell(one.says),
-                Cell(f"{ANSWER_SYMBOLS[one.answer]} {one.answer}", one.answer),
-                Cell(number_format.format_effect(metric, one.effect, places), one.effect),
-                Cell(number_format.format_effect_interval(metric, one.interval, places), one.interval),
-                make_text_cell(_format_claim_reason(one, metric)),
+                make_text_cell(claim.source),
+                make_text_cell(claim.says),
+                Cell(f"{ANSWER_SYMBOLS[claim.answer]} {claim.answer}", claim.answer),
+                Cell(number_format.format_effect(metric, claim.effect, decimals), claim.effect),
+                Cell(number_format.format_effect_interval(metric, claim.interval, decimals), claim.interval),
+                make_text_cell(_format_claim_reason(claim, metric)),
             ]
         )
     caption = (
@@ -45,63 +45,71 @@ def build_claims_table(findings: Findings) -> Table:
 
 
 def _format_claim_reason(claim: ClaimResult, metric: str) -> str:
-    said = {
+    """Return the sentence that explains the answer to a claim."""
+    reason = {
         None: claim.summary or "",
         "helped": "the variant is better",
         "hurt": "the variant is worse",
         "no practical difference": "the difference is too small to matter",
         "cannot tell": "the noise of seeds and text is larger than the difference",
     }.get(claim.outcome, str(claim.outcome))
-    where = [f"on {claim.split}" if claim.split else ""]
-    where.append(f"at {'step ' if isinstance(claim.step, int) else ''}{claim.step}" if claim.step else "")
-    where.append(f"inputs of {claim.context} against those of training" if claim.context else "")
-    place = " ".join(part for part in where if part)
-    why = f" {claim.why}" if claim.why and claim.answer != "cannot tell" else ""
-    return f"{said[:1].upper()}{said[1:]}{f' ({place})' if place else ''}.{why}"
+    conditions = [f"on {claim.split}" if claim.split else ""]
+    conditions.append(f"at {'step ' if isinstance(claim.step, int) else ''}{claim.step}" if claim.step else "")
+    conditions.append(f"inputs of {claim.context} against those of training" if claim.context else "")
+    condition_text = " ".join(condition for condition in conditions if condition)
+    note = f" {claim.why}" if claim.why and claim.answer != "cannot tell" else ""
+    return f"{reason[:1].upper()}{reason[1:]}{f' ({condition_text})' if condition_text else ''}.{note}"
 
 
 def build_context_length_table(findings: Findings) -> Table:
-    """How the trained models do on other lengths of input; a model that cannot go there says so."""
+    """Build the table of scores by context length; a model that does not support a length says so."""
     metric = findings_view.get_metric(findings)
-    found = {name: one.contexts for name, one in findings.length_generalization.items()}
-    lengths = list(dict.fromkeys(row.context for rows in found.values() for row in rows))
-    columns = [Column("variant", "variant"), *(Column(str(at), f"{at} tokens", True) for at in lengths)]
+    results_by_variant = {name: summary.contexts for name, summary in findings.length_generalization.items()}
+    lengths = list(dict.fromkeys(row.context for rows in results_by_variant.values() for row in rows))
+    columns = [Column("variant", "variant"), *(Column(str(length), f"{length} tokens", True) for length in lengths)]
     rows = []
-    for name, by_length in found.items():
-        if by_length:
-            at = {row.context: row for row in by_length}
-            rows.append([make_text_cell(name), *(_make_context_cell(metric, at.get(length)) for length in lengths)])
+    for name, results in results_by_variant.items():
+        if results:
+            result_by_length = {row.context: row for row in results}
+            rows.append(
+                [
+                    make_text_cell(name),
+                    *(_make_context_cell(metric, result_by_length.get(length)) for length in lengths),
+                ]
+            )
     trained = findings.experiment.model.context if findings.experiment else None
-    joined = " Rows of one class are joined to texts of that length." if metric == "accuracy" else ""
+    joining_note = " Rows of one class are joined to texts of that length." if metric == "accuracy" else ""
     caption = (
         f"{metric.capitalize()} of all held-out text, read in pieces of this length, with the 95 % interval over "
-        f"seeds; trained at {trained}.{joined}"
+        f"seeds; trained at {trained}.{joining_note}"
     )
     return make_table("contexts", "On other lengths of input", caption, columns, rows)
 
 
-def _make_context_cell(metric: str, row: LengthSummary | None) -> Cell:
-    if row is None:
+def _make_context_cell(metric: str, result: LengthSummary | None) -> Cell:
+    if result is None:
         return Cell(number_format.MISSING_VALUE)
-    if row.error:
-        return Cell("cannot", row.error)
-    ends = f" ({number_format.format_score_interval(metric, row.interval)})" if row.interval else ""
+    if result.error:
+        return Cell("cannot", result.error)
+    interval_suffix = f" ({number_format.format_score_interval(metric, result.interval)})" if result.interval else ""
     return Cell(
-        (number_format.format_score(metric, row.value) + ends).replace(" ", number_format.NO_BREAK_SPACE),
-        row.value,
+        (number_format.format_score(metric, result.value) + interval_suffix).replace(" ", number_format.NO_BREAK_SPACE),
+        result.value,
     )
 
 
 def build_context_cost_table(findings: Findings) -> Table:
-    """Time and memory of the layers at other lengths of input."""
-    found = {name: one.costs for name, one in findings.length_generalization.items()}
-    lengths = list(dict.fromkeys(row.context for rows in found.values() for row in rows))
-    columns = [Column("variant", "variant"), *(Column(str(at), f"{at} tokens", True) for at in lengths)]
+    """Build the table of time and memory of the layers by context length."""
+    costs_by_variant = {name: summary.costs for name, summary in findings.length_generalization.items()}
+    lengths = list(dict.fromkeys(row.context for rows in costs_by_variant.values() for row in rows))
+    columns = [Column("variant", "variant"), *(Column(str(length), f"{length} tokens", True) for length in lengths)]
     rows = []
-    for name, by_length in found.items():
-        at = {row.context: row for row in by_length}
-        if at:
-            rows.append([make_text_cell(name), *(_make_context_cost_cell(at.get(length)) for length in lengths)])
+    for name, costs in costs_by_variant.items():
+        cost_by_length = {row.context: row for row in costs}
+        if cost_by_length:
+            rows.append(
+                [make_text_cell(name), *(_make_context_cost_cell(cost_by_length.get(length)) for length in lengths)]
+            )
     caption = (
         "Time of the layers forward and backward for 1,000 tokens, and memory kept for each token, in rows of this "
         "length. The vocabulary layer is left out: it costs the same at every length."
@@ -109,26 +117,29 @@ def build_context_cost_table(findings: Findings) -> Table:
     return make_table("costs", "What longer inputs cost", caption, columns, rows)
 
 
-def _make_context_cost_cell(row: LengthCost | None) -> Cell:
-    if row is None:
+def _make_context_cost_cell(cost: LengthCost | None) -> Cell:
+    if cost is None:
         return Cell(number_format.MISSING_VALUE)
-    seconds, num_bytes = row.seconds_per_1000_tokens, row.bytes_per_token
+    seconds, num_bytes = cost.seconds_per_1000_tokens, cost.bytes_per_token
     return Cell(
         f"{number_format.format_seconds(seconds)}, {number_format.format_bytes(num_bytes)}", [seconds, num_bytes]
     )
 
 
 def build_simple_baselines_table(findings: Findings) -> Table:
-    """What a count can do, which a trained classifier has to beat."""
-    found = findings.corpus.count_baselines if findings.corpus else {}
-    texts = list(dict.fromkeys(name for row in found.values() for name in row))
-    columns = [Column("method", "without any training"), *(Column(name, name, True) for name in texts)]
+    """Build the table of count-based baselines that a trained classifier should beat."""
+    accuracies = findings.corpus.count_baselines if findings.corpus else {}
+    splits = list(dict.fromkeys(name for by_split in accuracies.values() for name in by_split))
+    columns = [Column("method", "without any training"), *(Column(name, name, True) for name in splits)]
     rows = [
         [
             make_text_cell(name),
-            *(Cell(number_format.format_score("accuracy", row.get(text)), row.get(text)) for text in texts),
+            *(
+                Cell(number_format.format_score("accuracy", by_split.get(split)), by_split.get(split))
+                for split in splits
+            ),
         ]
-        for name, row in found.items()
+        for name, by_split in accuracies.items()
     ]
     caption = (
         "Accuracy of looking a text up in train (the commonest class if it is not there) and of naive Bayes over the "
@@ -139,15 +150,18 @@ def build_simple_baselines_table(findings: Findings) -> Table:
 
 
 def build_attribution_table(findings: Findings) -> Table:
-    """Whose words the texts are, where their lines also stand in a file with labels."""
-    found = findings.corpus.lines_by_label if findings.corpus else {}
-    if not any(number for row in found.values() for label, number in row.items() if label != "not traced"):
-        found = {}
-    labels = list(dict.fromkeys(label for row in found.values() for label in row))
+    """Build the table of lines by label, for lines that also occur in a labeled file."""
+    counts = findings.corpus.lines_by_label if findings.corpus else {}
+    if not any(count for by_label in counts.values() for label, count in by_label.items() if label != "not traced"):
+        counts = {}
+    labels = list(dict.fromkeys(label for by_label in counts.values() for label in by_label))
     columns = [Column("text", "lines of"), *(Column(label, label, True) for label in labels)]
     rows = [
-        [make_text_cell(name), *(Cell(_format_count_and_share(row, label), row.get(label)) for label in labels)]
-        for name, row in found.items()
+        [
+            make_text_cell(name),
+            *(Cell(_format_count_and_share(by_label, label), by_label.get(label)) for label in labels),
+        ]
+        for name, by_label in counts.items()
     ]
     caption = (
         "How many lines of each text also stand under which label in the same source’s labelled training file. A text "
@@ -156,13 +170,14 @@ def build_attribution_table(findings: Findings) -> Table:
     return make_table("whose", "Whose words these are", caption, columns, rows)
 
 
-def _format_count_and_share(row: dict[str, int], label: str) -> str:
-    total = sum(row.values()) or 1
-    return f"{row.get(label, 0):,} ({number_format.format_percentage(row.get(label, 0) / total)})"
+def _format_count_and_share(counts: dict[str, int], label: str) -> str:
+    """Return "count (percentage of the row)"."""
+    total = sum(counts.values()) or 1
+    return f"{counts.get(label, 0):,} ({number_format.format_percentage(counts.get(label, 0) / total)})"
 
 
 def build_axis_table(findings: Findings) -> Table:
-    """Results and costs against the number that the variants differ in."""
+    """Build the table of results and costs by the numeric setting that the variants differ in."""
     axis = findings.axis
     metric, splits = findings_view.get_metric(findings), findings_view.list_score_splits(findings)
     setting = axis.setting.rpartition(".")[2] if axis else ""
@@ -174,19 +189,19 @@ def build_axis_table(findings: Findings) -> Table:
         Column("parameters", "parameters", True),
     ]
     rows = []
-    for name, at in sorted((axis.values if axis else {}).items(), key=lambda item: item[1]):
+    for name, axis_value in sorted((axis.values if axis else {}).items(), key=lambda item: item[1]):
         by_split = findings.scores.get(name, {})
         cells = []
         for split in splits:
-            known = [value for _, value in by_split.get(split, []) if number_format.is_finite_number(value)]
-            mean = average_over_seeds(metric, known) if known else None
+            seed_scores = [value for _, value in by_split.get(split, []) if number_format.is_finite_number(value)]
+            mean = average_over_seeds(metric, seed_scores) if seed_scores else None
             cells.append(Cell(number_format.format_score(metric, mean), mean))
-        last = axis.last_loss.get(name) if axis else None
-        mean_loss, interval = (last.mean, last.interval) if last else (None, None)
+        last_loss = axis.last_loss.get(name) if axis else None
+        mean_loss, interval = (last_loss.mean, last_loss.interval) if last_loss else (None, None)
         seconds, parameters = _get_variant_cost(findings, name)
         rows.append(
             [
-                Cell(f"{at:g}", at),
+                Cell(f"{axis_value:g}", axis_value),
                 *cells,
                 Cell(_format_score_with_interval("loss", mean_loss, interval), mean_loss),
                 Cell(number_format.format_seconds(seconds), seconds),
@@ -203,7 +218,7 @@ def _format_score_with_interval(metric: str, value: Any, interval: Any) -> str:
 
 
 def _get_variant_cost(findings: Findings, variant: str) -> tuple[float | None, float | None]:
-    """Return a variant's seconds per step and parameters; the baseline's come first in any pair."""
+    """Return seconds per step and number of parameters of a variant. Each pair lists the baseline first."""
     pairs = findings.pairing
     side, pair = (1, pairs[variant]) if variant in pairs else (0, next(iter(pairs.values()), None))
     if pair is None:

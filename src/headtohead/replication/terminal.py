@@ -1,4 +1,4 @@
-"""Print how published claims fare."""
+"""Print published claims and their answers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from headtohead.presentation.terminal import get_stdout_console
 
 
 def print_claims(claims: Sequence[ClaimResult | DistillationClaimResult]) -> None:
-    """What others concluded, and what is to be said about it."""
+    """Print each claim with its answer."""
     console = get_stdout_console()
-    for one in claims:
-        said = escape(f"report {one.source} says that {one.says}:") + f" [bold]{one.answer}[/]"
-        console.print(Padding(said, (0, 0, 0, 2)))
+    for claim in claims:
+        line = escape(f"report {claim.source} says that {claim.says}:") + f" [bold]{claim.answer}[/]"
+        console.print(Padding(line, (0, 0, 0, 2)))
