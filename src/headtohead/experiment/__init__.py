@@ -1,1 +1,1 @@
-"""Trials, run folders, findings and saved models."""
+"""Experiments on disk: loading experiment files, run folders, findings and saved models."""

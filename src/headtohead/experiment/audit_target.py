@@ -1,4 +1,4 @@
-"""Auditing a model by itself: a run folder, or a network of the user's own that was never trained here."""
+"""Audit a single model: a run folder, or an untrained network from a user file."""
 
 from __future__ import annotations
 
@@ -24,33 +24,38 @@ def audit_target(
     num_classes: int | None = None,
     options: Sequence[str] = (),
 ) -> list[CheckResult]:
-    """Audit a run folder, or `file.py:Name` built with these sizes and options (name=value)."""
+    """Audit a run folder, or an untrained network given as `file.py:Name`.
+
+    `vocab_size`, `context`, `num_classes` and `options` (each "name=value") are only used to build a network from a
+    file. A network without `num_classes` is audited as a language model.
+    """
     if ".py:" in target:
         raw = {"module": target, "context": context, "options": _parse_options(options)}
         model = build_model(config_model.CustomModelConfig.model_validate(raw), vocab_size, num_classes)
-        target_ = Target.NEXT_TOKEN if num_classes is None else Target.CLASS
+        prediction_target = Target.NEXT_TOKEN if num_classes is None else Target.CLASS
         return model_audit.audit_model(
-            model, target=target_, vocab_size=vocab_size, context=context, num_classes=num_classes
+            model, target=prediction_target, vocab_size=vocab_size, context=context, num_classes=num_classes
         )
-    loaded = model_io.load(Path(target))
+    saved_model = model_io.load(Path(target))
     return model_audit.audit_model(
-        loaded.model,
-        target=loaded.target,
-        vocab_size=loaded.tokenizer.vocab_size,
-        context=loaded.model.context,
-        num_classes=len(loaded.label_names) or None,
-        pad_id=loaded.tokenizer.pad_id,
+        saved_model.model,
+        target=saved_model.target,
+        vocab_size=saved_model.tokenizer.vocab_size,
+        context=saved_model.model.context,
+        num_classes=len(saved_model.label_names) or None,
+        pad_id=saved_model.tokenizer.pad_id,
     )
 
 
-def _parse_options(given: Sequence[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for one in given:
-        name, equals, text = one.partition("=")
+def _parse_options(options: Sequence[str]) -> dict[str, Any]:
+    """Return the options of the form "name=value" as a dict. Values are TOML; anything else is kept as a string."""
+    parsed: dict[str, Any] = {}
+    for option in options:
+        name, equals, text = option.partition("=")
         if not equals:
-            raise RequestError(f"--option {one}: has the form name=value, as in --option n_layer=2")
+            raise RequestError(f"--option {option}: has the form name=value, as in --option n_layer=2")
         try:
-            found[name] = tomllib.loads(f"value = {text}")["value"]
+            parsed[name] = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
-            found[name] = text
-    return found
+            parsed[name] = text
+    return parsed

@@ -1,4 +1,4 @@
-"""Texts for a pretrained encoder: its own tokens, in its own frame, cut at model.max_length and counted."""
+"""Encode a corpus with the tokenizer of a pretrained encoder, truncated to model.max_length."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headtohead.pretrained.weights import locate_weights
 
 
 def load_tokenizer(tokenizer_choice: base.ComponentConfig) -> PretrainedTokenizer:
-    """The tokenizer that lies beside the weights."""
+    """Load the tokenizer that is stored with the pretrained weights."""
     weights = locate_weights(tokenizer_choice.options["model"])
     with silence_transformers(import_transformers(weights)):
         return PretrainedTokenizer.load(weights, None)
@@ -26,24 +26,32 @@ def load_tokenizer(tokenizer_choice: base.ComponentConfig) -> PretrainedTokenize
 def encode_splits(
     text_corpus: Corpus, tokenizer: PretrainedTokenizer, tokenizer_choice: base.ComponentConfig
 ) -> dict[str, Any]:
-    """Every split as rows, each padded to the longest of its batch only: the encoder masks padding."""
-    limit = int(tokenizer_choice.options["max_length"])
-    found = {}
+    """Return every split as token rows. Each batch is padded to its longest row, because the encoder masks padding.
+
+    Raise DataError if `max_length` truncates every text of a split.
+    """
+    max_length = int(tokenizer_choice.options["max_length"])
+    encoded_splits = {}
     for name, split in text_corpus.splits.items():
-        ids, cut = tokenizer.encode_batch_with_special_tokens(split.rows, limit)
-        if cut == len(ids):
-            whole = [len(tokenizer.encode_with_special_tokens(row)) for row in split.rows]
+        ids, num_truncated = tokenizer.encode_batch_with_special_tokens(split.rows, max_length)
+        if num_truncated == len(ids):
+            lengths = [len(tokenizer.encode_with_special_tokens(row)) for row in split.rows]
             raise DataError(
-                f"model.max_length: {limit} tokens cut every one of the {cut:,} texts of {name} (the shortest has "
-                f"{min(whole)}, half of them have more than {statistics.median(whole):.0f}); take a larger one"
+                f"model.max_length: {max_length} tokens cut every one of the {num_truncated:,} texts of {name} "
+                f"(the shortest has {min(lengths)}, half of them have more than {statistics.median(lengths):.0f}); "
+                "take a larger one"
             )
-        found[name] = batches.build_token_rows(split, ids, has_labels=True, pad_to_longest=True, num_pretruncated=cut)
-    return found
+        encoded_splits[name] = batches.build_token_rows(
+            split, ids, has_labels=True, pad_to_longest=True, num_pretruncated=num_truncated
+        )
+    return encoded_splits
 
 
 def encode_as_words(texts: Corpus) -> tuple[dict[str, EncodedSplit], int]:
-    """The same texts as words, and how many words there are: for what a count can do."""
+    """Return the splits encoded as words, and the vocabulary size. Count-based baselines use them."""
     data = config_data.DataConfig()
     tokenizer = tokenizers.train_tokenizer(data, texts)
-    rows = {name: batches.encode_split(split, tokenizer, data, has_labels=True) for name, split in texts.splits.items()}
-    return rows, tokenizer.vocab_size
+    encoded_splits = {
+        name: batches.encode_split(split, tokenizer, data, has_labels=True) for name, split in texts.splits.items()
+    }
+    return encoded_splits, tokenizer.vocab_size

@@ -1,4 +1,4 @@
-"""Reading findings.json, and the views of it that charts and tables share.
+"""Read findings.json, and compute the views of it that charts and tables share.
 
 Any section may be empty: scores from other sources come with verdicts and little else.
 """
@@ -22,7 +22,7 @@ from headtohead.experiment.seed_average import average_over_seeds
 from headtohead.presentation.number_format import is_finite_number
 
 TRAINING_LOSS_SPLIT = "batches"
-"""the running mean of the training loss; it has no metric"""
+"""pseudo-split that holds the running mean of the training loss"""
 DEFAULT_EQUIVALENCE_MARGIN = 0.01
 
 
@@ -98,7 +98,7 @@ def list_curve_splits(findings: Findings) -> list[str]:
 
 
 def get_unknown_token_rates(findings: Findings) -> dict[str, float]:
-    """Return the share of unknown tokens of each split, which a perplexity has to be read with.
+    """Return the fraction of unknown tokens in each split, which affects how a perplexity compares.
 
     Empty if the vocabulary contains all tokens, or if the metric is not perplexity.
     """
@@ -136,9 +136,9 @@ def compute_difference_curves(findings: Findings, split: str) -> list[CurvePoint
 
 
 def pair_scores_by_seed(findings: Findings) -> list[PairedScore]:
-    """Return the scores of each variant beside the baseline's, seed by seed.
+    """Return the score of each variant paired with the baseline's score of the same seed.
 
-    On the primary evaluation set where its scores are known, else on each held-out split.
+    Uses the primary evaluation set if its scores are known, and each held-out split otherwise.
     """
     metric, pairs = get_metric(findings), []
     for evaluation_set, scores in _collect_scores_by_seed(findings).items():
@@ -152,7 +152,7 @@ def pair_scores_by_seed(findings: Findings) -> list[PairedScore]:
 
 
 def _collect_scores_by_seed(findings: Findings) -> dict[str, dict[str, dict[int, float]]]:
-    """Return evaluation set: variant: seed: score."""
+    """Return the score of every seed as {evaluation set: {variant: {seed: score}}}."""
     if findings.primary_scores:
         scores = {name: _keep_finite_scores(pairs) for name, pairs in findings.primary_scores.items()}
         return {describe_evaluation_set(findings): scores}
@@ -160,7 +160,7 @@ def _collect_scores_by_seed(findings: Findings) -> dict[str, dict[str, dict[int,
     splits = [name for name, split in corpus_splits.items() if split.role == "test"]
     if any(findings.split in by_split for by_split in findings.scores.values()):
         splits = [findings.split]
-    # These are scores of whole splits: say so where the verdict is based on unseen rows only.
+    # These scores cover whole splits: say so if the verdict is based on unseen rows only.
     suffix = ", all rows" if findings.rows == "unseen" else ""
     return {
         split + suffix: {
@@ -173,7 +173,8 @@ def _collect_scores_by_seed(findings: Findings) -> dict[str, dict[str, dict[int,
 
 
 def _keep_finite_scores(seed_scores: Sequence[SeedScore]) -> dict[int, float]:
-    return {seed: value for seed, value in seed_scores if is_finite_number(value)}
+    """Return {seed: score} without scores that are not finite."""
+    return {seed: score for seed, score in seed_scores if is_finite_number(score)}
 
 
 def describe_evaluation_set(findings: Findings) -> str:
@@ -195,13 +196,16 @@ def compute_effect(metric: str, baseline_score: float, variant_score: float) -> 
 
 
 def _average_effect(metric: str, pairs: Sequence[tuple[float, float]]) -> float:
+    """Return the mean effect of (baseline score, variant score) pairs; geometric for perplexity."""
     if metric == "perplexity":
-        return math.expm1(statistics.fmean(math.log(second / first) for first, second in pairs))
-    return statistics.fmean(second - first for first, second in pairs)
+        return math.expm1(
+            statistics.fmean(math.log(variant_score / baseline_score) for baseline_score, variant_score in pairs)
+        )
+    return statistics.fmean(variant_score - baseline_score for baseline_score, variant_score in pairs)
 
 
 def _group_scores_by_step(findings: Findings, variant: str, split: str) -> dict[int, dict[str, float]]:
-    """Return step: seed: score, without scores that are not finite."""
+    """Return the finite scores of a variant as {step: {seed: score}}."""
     scores: dict[int, dict[str, float]] = {}
     for seed, curve in findings.curves.get(variant, {}).get(split, {}).items():
         for step, score in curve:

@@ -1,4 +1,4 @@
-"""What a trained model is asked for: the class of a text, or the loss of a sentence token by token."""
+"""Inference with a trained model: predict the class of a text, or compute the loss of each token."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from headtohead.pretrained.tokenizer import PretrainedTokenizer
 
 
 def _tokenize(bundle: ModelBundle, text: str) -> tuple[list[int], bool]:
-    """Tokens, cut at the model's context; and whether something was cut."""
+    """Return the token ids, truncated to the model's context, and whether they were truncated."""
     if not text.strip():
         raise ModelError("the text is empty")
-    room = bundle.model.context
+    max_length = bundle.model.context
     if isinstance(bundle.model, EncoderClassifier) and isinstance(bundle.tokenizer, PretrainedTokenizer):
-        (framed,), cut = bundle.tokenizer.encode_batch_with_special_tokens([text], room)
-        return framed, bool(cut)
+        (ids,), num_truncated = bundle.tokenizer.encode_batch_with_special_tokens([text], max_length)
+        return ids, bool(num_truncated)
     ids = bundle.tokenizer.encode(text)
-    return ids[:room], len(ids) > room
+    return ids[:max_length], len(ids) > max_length
 
 
 def _describe_model_kind(bundle: ModelBundle) -> str:
@@ -38,26 +38,29 @@ def predict_class(bundle: ModelBundle, text: str) -> ClassPrediction:
     if not bundle.target.is_class:
         raise ModelError(f"{bundle.name}: {_describe_model_kind(bundle)} gives no classes; `h2h score` reads it")
     ids, is_truncated = _tokenize(bundle, text)
-    # Our own models see padding as in training; pretrained encoders mask it.
-    width = len(ids) if isinstance(bundle.model, EncoderClassifier) else bundle.model.context
-    row = torch.full((1, width), bundle.tokenizer.pad_id or 0)
-    row[0, : len(ids)] = torch.tensor(ids)
-    mask = torch.arange(width)[None] < len(ids)
-    probabilities = bundle.model(row, mask).logits[0].softmax(-1).tolist()
-    best = max(range(len(probabilities)), key=probabilities.__getitem__)
+    # Models trained here expect the padding they were trained with; pretrained encoders mask padding.
+    length = len(ids) if isinstance(bundle.model, EncoderClassifier) else bundle.model.context
+    input_ids = torch.full((1, length), bundle.tokenizer.pad_id or 0)
+    input_ids[0, : len(ids)] = torch.tensor(ids)
+    attention_mask = torch.arange(length)[None] < len(ids)
+    probabilities = bundle.model(input_ids, attention_mask).logits[0].softmax(-1).tolist()
+    predicted = max(range(len(probabilities)), key=probabilities.__getitem__)
     return ClassPrediction(
         text=text,
-        label=bundle.label_names[best],
-        confidence=probabilities[best],
+        label=bundle.label_names[predicted],
+        confidence=probabilities[predicted],
         probabilities=dict(zip(bundle.label_names, probabilities, strict=True)),
-        unknown_tokens=sum(i == bundle.tokenizer.unk_id for i in ids),
+        unknown_tokens=sum(token_id == bundle.tokenizer.unk_id for token_id in ids),
         truncated=is_truncated,
     )
 
 
 @torch.no_grad()
 def score_text(bundle: ModelBundle, text: str) -> TextScore:
-    """Return loss and perplexity of a text, token by token. A text beyond the context is scored in several blocks."""
+    """Return the loss of each token of a text, and its perplexity.
+
+    A text longer than the context is scored in several blocks.
+    """
     if not bundle.target.is_token:
         raise ModelError(f"{bundle.name}: {_describe_model_kind(bundle)} gives no perplexity; `h2h predict` reads it")
     if not text.strip():
@@ -71,16 +74,16 @@ def score_text(bundle: ModelBundle, text: str) -> TextScore:
             ids = [tokenizer.bos_id, *ids, tokenizer.eos_id]
     if len(ids) < 2:
         raise ModelError(f"{text!r} is a single token: there is nothing to predict")
-    score = _score_next_tokens if bundle.target.is_causal else score_masked_tokens
+    iter_losses = _score_next_tokens if bundle.target.is_causal else score_masked_tokens
     tokens = [
-        TokenLoss(token=tokenizer.id_to_token(token), loss=loss, known=token != tokenizer.unk_id)
-        for token, loss in score(bundle, ids)
+        TokenLoss(token=tokenizer.id_to_token(token_id), loss=loss, known=token_id != tokenizer.unk_id)
+        for token_id, loss in iter_losses(bundle, ids)
     ]
-    mean = sum(row.loss for row in tokens) / len(tokens)
+    mean_loss = sum(token.loss for token in tokens) / len(tokens)
     return TextScore(
         text=text,
-        loss=mean,
-        perplexity=float(torch.tensor(mean, dtype=torch.float64).exp()),
+        loss=mean_loss,
+        perplexity=float(torch.tensor(mean_loss, dtype=torch.float64).exp()),
         tokens=tokens,
         blocks=-(-(len(ids) - 1) // bundle.model.context),
     )
@@ -102,8 +105,12 @@ def score_masked_tokens(bundle: ModelBundle, ids: list[int]) -> Iterator[tuple[i
         raise ModelError(f"{bundle.name}: its tokenizer has no mask token")
     for start in range(0, len(ids), context):
         block = torch.tensor(ids[start : start + context])
-        copies = block.repeat(len(block), 1).fill_diagonal_(tokenizer.mask_id)
-        logits = bundle.model(copies).logits.float().diagonal().T
+        masked_copies = block.repeat(len(block), 1).fill_diagonal_(tokenizer.mask_id)
+        logits = bundle.model(masked_copies).logits.float().diagonal().T
         losses = F.cross_entropy(logits, block, reduction="none").tolist()
         special_ids = (tokenizer.bos_id, tokenizer.eos_id)
-        yield from ((i, loss) for i, loss in zip(block.tolist(), losses, strict=True) if i not in special_ids)
+        yield from (
+            (token_id, loss)
+            for token_id, loss in zip(block.tolist(), losses, strict=True)
+            if token_id not in special_ids
+        )

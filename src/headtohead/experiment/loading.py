@@ -1,5 +1,8 @@
-"""From an experiment file to an Experiment: structure from the spec, names and options from the parts, all faults at
-once. Paths in a file are relative to the file; on the command line, to where one stands."""
+"""Load an experiment file into an Experiment, and check the names and options of everything it refers to.
+
+All errors are reported at once. Paths in a file are relative to the file, paths on the command line to the current
+folder.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,17 @@ def load_experiment(
     use_full_setting: bool = False,
     use_quick_setting: bool = False,
 ) -> experiment.Experiment:
-    """The experiment of a file or recipe. `use` adds files of parts, `data` replaces the source of the corpus (and lays
-    over the file what it says about its original data), `full` takes its full setting, `quick` a quick look."""
+    """Load the experiment of a recipe or file.
+
+    Args:
+        recipe_or_file: Name of a recipe, or path of an experiment file.
+        settings: Overrides of the form "name=value".
+        part_files: Python files that define additional parts.
+        data_source: Replaces the source of the corpus. The settings that the file declares for its original data
+            are applied.
+        use_full_setting: Use the full setting of the recipe.
+        use_quick_setting: Use the quick setting of the recipe.
+    """
 
     def prepare(raw: RawConfig, folder: Path) -> None:
         files = [*_list_use_files(raw, folder), *(str(Path(file).resolve()) for file in part_files)]
@@ -40,28 +52,28 @@ def load_experiment(
         if data_source is not None:
             raw.setdefault("data", {})["source"] = resolve_source_path(str(data_source), Path("."))
 
-    original = data_source is not None and str(data_source) != "sotu"
-    made = loading.parse_experiment(
+    use_original_data = data_source is not None and str(data_source) != "sotu"
+    loaded = loading.parse_experiment(
         recipe_or_file,
         settings,
-        use_original_data=original,
+        use_original_data=use_original_data,
         full=use_full_setting,
         quick=use_quick_setting,
         check=check_names_and_options,
         prepare=prepare,
     )
-    trust.trust_files(trust.list_code_files(made))
-    return made
+    trust.trust_files(trust.list_code_files(loaded))
+    return loaded
 
 
 def build_experiment(raw: dict[str, Any], name: str = "experiment") -> experiment.Experiment:
-    """The same rules for an experiment that is written in Python."""
+    """Build an experiment from a dict of raw settings, with the same checks as for a file."""
     if files := _list_use_files(raw, Path(".")):
         raw["use"] = [str(registry.load_part_file(file)) for file in files]
     _resolve_paths(raw, Path("."))
-    made = loading.build_experiment(raw, name, check=check_names_and_options)
-    trust.trust_files(trust.list_code_files(made))
-    return made
+    built = loading.build_experiment(raw, name, check=check_names_and_options)
+    trust.trust_files(trust.list_code_files(built))
+    return built
 
 
 def _list_use_files(raw: RawConfig, folder: Path) -> list[str]:
@@ -73,7 +85,8 @@ def _list_use_files(raw: RawConfig, folder: Path) -> list[str]:
 
 
 def _resolve_paths(raw: RawConfig, folder: Path) -> None:
-    tables = [raw, *(v for v in _as_dict(raw.get("variants")).values() if isinstance(v, dict))]
+    """Make the paths in `raw` and in its variants absolute, in place. They are relative to `folder`."""
+    tables = [raw, *(changes for changes in _as_dict(raw.get("variants")).values() if isinstance(changes, dict))]
     for table in tables:
         module = _as_dict(table.get("model")).get("module")
         if isinstance(module, str) and ":" in module:
@@ -81,18 +94,20 @@ def _resolve_paths(raw: RawConfig, folder: Path) -> None:
             table["model"]["module"] = f"{(folder / file).resolve()}:{name}"
         weights = _as_dict(table.get("model")).get("pretrained")
         if isinstance(weights, str):
-            # A folder beside the file comes first, then one where one stands; else a package or the hub is meant.
-            places = (folder / Path(weights).expanduser(), Path(weights).expanduser())
-            table["model"]["pretrained"] = next((str(one.resolve()) for one in places if one.is_dir()), weights)
+            # Try folders relative to the file, then to the current folder. Other values name a package or the hub.
+            candidates = (folder / Path(weights).expanduser(), Path(weights).expanduser())
+            table["model"]["pretrained"] = next(
+                (str(candidate.resolve()) for candidate in candidates if candidate.is_dir()), weights
+            )
         source = _as_dict(table.get("data")).get("source")
         if isinstance(source, str):
             table["data"]["source"] = resolve_source_path(source, folder)
         teacher = _as_dict(table.get("teacher")).get("model")
         if isinstance(teacher, str) and (folder / teacher).exists():
             table["teacher"]["model"] = str((folder / teacher).resolve())
-        tokens = _as_dict(_as_dict(table.get("data")).get("tokenizer"))
-        if isinstance(tokens.get("path"), str):
-            tokens["path"] = str((folder / tokens["path"]).resolve())
+        tokenizer = _as_dict(_as_dict(table.get("data")).get("tokenizer"))
+        if isinstance(tokenizer.get("path"), str):
+            tokenizer["path"] = str((folder / tokenizer["path"]).resolve())
 
 
 def _as_dict(value: Any) -> dict[str, Any]:
@@ -100,52 +115,53 @@ def _as_dict(value: Any) -> dict[str, Any]:
 
 
 def check_names_and_options(raw: RawConfig) -> list[ValidationIssue]:
-    """What the spec cannot know: do parts, optimizer, schedule and tokenizer exist, and do their options fit?"""
+    """Return errors that the schema cannot detect: unknown parts, optimizers or tokenizers, and wrong options."""
     model, data, training = (_as_dict(raw.get(table)) for table in ("model", "data", "training"))
-    faults = [] if "module" in model or "pretrained" in model else _check_model(model)
+    issues = [] if "module" in model or "pretrained" in model else _check_model(model)
     if isinstance(data.get("source"), str):
-        faults += check_source(data["source"])
+        issues += check_source(data["source"])
     if "tokenizer" in data:
         try:
-            faults += tokenizers.check_tokenizer_choice(base.ComponentConfig.model_validate(data["tokenizer"]))
+            issues += tokenizers.check_tokenizer_choice(base.ComponentConfig.model_validate(data["tokenizer"]))
         except ValueError:
-            pass  # the spec has said so
-    return faults + optimizers.check_training_options(training) + _check_teacher(_as_dict(raw.get("teacher")))
+            pass  # reported by the schema
+    return issues + optimizers.check_training_options(training) + _check_teacher(_as_dict(raw.get("teacher")))
 
 
 def _check_teacher(teacher: dict[str, Any]) -> list[ValidationIssue]:
-    """The same of a teacher that is to be built and trained first; and the strategy that it writes by."""
-    faults = _check_model(_as_dict(teacher.get("model"))) + optimizers.check_training_options(
+    """Return the errors in the settings of a teacher: its model, its training, and its decoding strategy."""
+    issues = _check_model(_as_dict(teacher.get("model"))) + optimizers.check_training_options(
         _as_dict(teacher.get("training"))
     )
-    found = [
-        ValidationIssue(f"teacher.{fault.place}", fault.message, fault.allowed, fault.suggestion) for fault in faults
+    teacher_issues = [
+        ValidationIssue(f"teacher.{issue.place}", issue.message, issue.allowed, issue.suggestion) for issue in issues
     ]
     if "strategy" in teacher:
         try:
             choice = base.ComponentConfig.model_validate(teacher["strategy"])
             build_strategy(choice.kind, **choice.options)
         except StrategyError as error:
-            found.append(ValidationIssue("teacher.strategy", str(error)))
+            teacher_issues.append(ValidationIssue("teacher.strategy", str(error)))
         except ValueError:
-            pass  # the spec has said so
-    return found
+            pass  # reported by the schema
+    return teacher_issues
 
 
 def _check_model(model: dict[str, Any]) -> list[ValidationIssue]:
-    faults: list[ValidationIssue] = []
+    """Return the errors in the names and options of the parts of a model."""
+    issues: list[ValidationIssue] = []
     for slot in SINGLE_SLOTS:
         if slot in model:
-            faults += registry.validate_part_config(slot, model[slot], f"model.{slot}")
+            issues += registry.validate_part_config(slot, model[slot], f"model.{slot}")
     positions = _as_list(model.get("position", "learned"))
     for value in positions:
-        faults += registry.validate_part_config("position", value, "model.position")
+        issues += registry.validate_part_config("position", value, "model.position")
     pattern = model.get("pattern", [])
     layers = pattern["layers"] if isinstance(pattern, dict) and "layers" in pattern else [pattern]
     for layer in layers if isinstance(layers, list) else []:
         for value in _as_list(layer):
-            faults += registry.validate_part_config("pattern", value, "model.pattern")
-    return faults + _check_absolute_positions(positions)
+            issues += registry.validate_part_config("pattern", value, "model.pattern")
+    return issues + _check_absolute_positions(positions)
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -153,55 +169,59 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _check_absolute_positions(positions: list[Any]) -> list[ValidationIssue]:
-    """Two absolute signals would be summed without a word."""
-    absolute = []
+    """Return an error if there is more than one absolute position part: their signals would be summed."""
+    absolute_kinds = []
     for value in positions:
         try:
-            made = registry.get_part_class("position", base.ComponentConfig.model_validate(value).kind)
+            part_class = registry.get_part_class("position", base.ComponentConfig.model_validate(value).kind)
         except (ValueError, PartError):
             continue
-        if issubclass(made, position.Position) and made.is_absolute:
-            absolute.append(made.kind)
-    if len(absolute) < 2:
+        if issubclass(part_class, position.Position) and part_class.is_absolute:
+            absolute_kinds.append(part_class.kind)
+    if len(absolute_kinds) < 2:
         return []
     return [
-        ValidationIssue("model.position", f"only one absolute position part is allowed, got {' and '.join(absolute)}")
+        ValidationIssue(
+            "model.position", f"only one absolute position part is allowed, got {' and '.join(absolute_kinds)}"
+        )
     ]
 
 
 def build_json_schema() -> dict[str, Any]:
-    """The JSON schema of experiment files, with the names and options of every part that is known here."""
-    made = loading.build_json_schema()
-    model = made["$defs"]["TransformerConfig"]["properties"]
+    """Return the JSON schema of experiment files, with the names and options of every registered part."""
+    schema = loading.build_json_schema()
+    model = schema["$defs"]["TransformerConfig"]["properties"]
     for slot in SINGLE_SLOTS:
         model[slot] = {**model[slot], **_build_part_schema(slot)}
-    one, pattern = _build_part_schema("position"), _build_part_schema("pattern")
-    model["position"] = {"anyOf": [*one["anyOf"], {"type": "array", "items": one}]}
-    several = {"anyOf": [*pattern["anyOf"], {"type": "array", "items": pattern}]}
-    layers = {
+    position_schema, pattern_schema = _build_part_schema("position"), _build_part_schema("pattern")
+    model["position"] = {"anyOf": [*position_schema["anyOf"], {"type": "array", "items": position_schema}]}
+    pattern_list_schema = {"anyOf": [*pattern_schema["anyOf"], {"type": "array", "items": pattern_schema}]}
+    layers_schema = {
         "type": "object",
-        "properties": {"layers": {"type": "array", "items": several}},
+        "properties": {"layers": {"type": "array", "items": pattern_list_schema}},
         "required": ["layers"],
     }
-    model["pattern"] = {"anyOf": [*several["anyOf"], layers]}
-    training = made["$defs"]["TrainingConfig"]["properties"]
+    model["pattern"] = {"anyOf": [*pattern_list_schema["anyOf"], layers_schema]}
+    training = schema["$defs"]["TrainingConfig"]["properties"]
     training["optimizer"] = _build_choice_schema(optimizers.OPTIMIZERS)
     training["schedule"] = _build_choice_schema(optimizers.LR_SCHEDULES)
-    return made
+    return schema
 
 
 def _build_part_schema(slot: str) -> dict[str, Any]:
+    """Return the JSON schema of a slot: the names and options of its parts."""
     return _build_choice_schema({name: registry.get_part_class(slot, name) for name in registry.list_part_names(slot)})
 
 
 def _build_choice_schema(registered: dict[str, Any]) -> dict[str, Any]:
-    tables = [
+    """Return the JSON schema of a choice: a name, or a table with `kind` and options."""
+    table_schemas = [
         {
             "type": "object",
-            "properties": {"kind": {"const": name}, **{option: {} for option in registry.get_options(made)}},
+            "properties": {"kind": {"const": name}, **{option: {} for option in registry.get_options(factory)}},
             "required": ["kind"],
             "additionalProperties": False,
         }
-        for name, made in registered.items()
+        for name, factory in registered.items()
     ]
-    return {"anyOf": [{"enum": sorted(registered)}, *tables]}
+    return {"anyOf": [{"enum": sorted(registered)}, *table_schemas]}

@@ -1,4 +1,4 @@
-"""One door for every verb that takes a MODEL: a run folder of ours, or anything that is pretrained."""
+"""Open any model that a command accepts: a run folder of this package, or a pretrained model."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from headtohead.generation.request import resolve_decoder
 from headtohead.pretrained.loading import LoadedPretrained, load_pretrained
 
 ModelBundle = SavedModel | LoadedPretrained
-"""both have: model, tokenizer, task, label_names, name, folder"""
+"""either kind of opened model; both have model, tokenizer, target, label_names, name and folder"""
 
 
 def open_model(source: str | Path, *, use_initial_weights: bool = False) -> ModelBundle:
-    """A run folder, a pretrained folder, a GGUF file, hub:owner/name, or an installed package with weights.
+    """Open a run folder, a pretrained folder, a GGUF file, hub:owner/name, or an installed package with weights.
 
-    With `initial`, a run's model as it was before training.
+    With `use_initial_weights`, return the model of a run folder as it was before training.
     """
-    place = Path(source).expanduser()
-    if _is_run_model(place) or use_initial_weights or (place.is_dir() and not _has_weights(place)):
-        return model_io.load(place, use_initial_weights=use_initial_weights)
+    path = Path(source).expanduser()
+    if _is_run_model(path) or use_initial_weights or (path.is_dir() and not _has_weights(path)):
+        return model_io.load(path, use_initial_weights=use_initial_weights)
     return load_pretrained(source)
 
 
 def _is_run_model(folder: Path) -> bool:
+    """Return whether a folder contains a model saved by this package."""
     try:
         config = read_json_object(folder / "config.json")
     except RunFolderError:
@@ -40,9 +41,9 @@ def _is_run_model(folder: Path) -> bool:
 
 
 def _has_weights(folder: Path) -> bool:
-    """Whether a folder looks like a pretrained model, so that an error speaks of what it was meant to be."""
+    """Return whether a folder looks like a pretrained model, which decides what an error message refers to."""
     return (folder / "config.json").is_file() or any(
-        p.suffix in (".gguf", ".safetensors", ".bin") for p in folder.iterdir()
+        path.suffix in (".gguf", ".safetensors", ".bin") for path in folder.iterdir()
     )
 
 
@@ -57,16 +58,16 @@ class FingerprintedModel:
     digest: str
 
     def to_dict(self) -> dict[str, Any]:
-        parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        return {"name": self.name, "digest": self.digest, "parameters": parameters, "context": self.model.context}
+        num_parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        return {"name": self.name, "digest": self.digest, "parameters": num_parameters, "context": self.model.context}
 
 
 def load_fingerprinted_model(source: str) -> FingerprintedModel:
     """Open a causal language model in evaluation mode and hash its weights."""
-    opened = open_model(source)
-    model, tokenizer = resolve_decoder(opened)
+    bundle = open_model(source)
+    model, tokenizer = resolve_decoder(bundle)
     assert isinstance(model, torch.nn.Module)
-    return FingerprintedModel(opened, model.eval(), tokenizer, opened.name, compute_weights_digest(model))
+    return FingerprintedModel(bundle, model.eval(), tokenizer, bundle.name, compute_weights_digest(model))
 
 
 def compute_weights_digest(model: torch.nn.Module) -> str:

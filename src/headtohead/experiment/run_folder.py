@@ -1,13 +1,13 @@
-"""Run folders: the contract between training and reading. docs/run-folder.md describes every file.
+"""Run folders: the files that training writes and that reports read. See docs/run-folder.md for every file.
 
 RUNS/EXPERIMENT/
-  experiment.json                 the resolved experiment, its identity, versions, the command
-  VARIANT/seed-N/                 a run: one trial
+  experiment.json               the resolved experiment, its identity, versions, the command
+  VARIANT/seed-N/               one run: one trial
     trial.json  start.json  metrics.jsonl  scores.safetensors  probes.json  maps.safetensors
     config.json  model.safetensors  tokenizer.json  generation_config.json  README.md  own/
-    checkpoint-000100/            during training
-    result.json                   written last: a run that has it is finished
-    failure.json                  in its place, when the trial failed
+    checkpoint-000100/          during training
+    result.json                 written last; marks the run as finished
+    failure.json                instead of result.json, if the trial failed
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WEIGHT_FILES = ("model.safetensors", "adapter_model.safetensors")
 
 @dataclass(frozen=True)
 class Run:
-    """One run folder, read without torch."""
+    """The folder of one run. Files are read on first access, without torch."""
 
     folder: Path
 
@@ -76,7 +76,7 @@ class Run:
 
     @cached_property
     def scores(self) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
-        """Return per-example scores by "split.losses", "split.counts" and "split.correct"."""
+        """Return per-example arrays with the keys "SPLIT.losses", "SPLIT.counts" and "SPLIT.correct"."""
         path = self.folder / "scores.safetensors"
         try:
             return read_arrays(path)
@@ -135,12 +135,12 @@ class Run:
 
 
 FinishedRuns = Mapping[str, Mapping[int, Run]]
-"""variant: seed: run"""
+"""finished runs by variant and seed"""
 
 
 @dataclass(frozen=True)
 class ExperimentRuns:
-    """An experiment's folder."""
+    """The folder of one experiment, with the runs of all variants and seeds."""
 
     folder: Path
 
@@ -150,7 +150,7 @@ class ExperimentRuns:
 
     @cached_property
     def metadata(self) -> schemas.ExperimentFile:
-        """Return experiment.json; variants whose names cannot be folders are refused."""
+        """Read experiment.json; raise RunFolderError for variant names that are not valid folder names."""
         path = self.folder / "experiment.json"
         metadata = schemas.read_record(path, schemas.ExperimentFile)
         if outside := [name for name in metadata.experiment.variants if not FOLDER_NAME_PATTERN.fullmatch(name)]:
@@ -175,12 +175,12 @@ class ExperimentRuns:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
-    """Return the tensors of a safetensors file; raise SafetensorError if it is none."""
+    """Return the tensors of a safetensors file by name; raise SafetensorError if the file is invalid."""
     if not path.is_file():
         raise RunFolderError(f"{path} is missing or not a regular file")
     try:
         return load_file(path)
-    except (ValueError, TypeError, KeyError, OverflowError) as error:  # dtypes and shapes that numpy does not have
+    except (ValueError, TypeError, KeyError, OverflowError) as error:  # dtypes and shapes that numpy does not support
         raise SafetensorError(str(error)) from error
 
 
@@ -198,7 +198,10 @@ def create_runs(
     command: list[str],
     resume: bool,
 ) -> ExperimentRuns:
-    """Create the folder of an experiment, or open it to resume; refuse the folder of another experiment."""
+    """Create the folder of an experiment, or open it if `resume` is set.
+
+    Raise RunFolderError if the folder contains something else, such as a different experiment.
+    """
     path = folder / "experiment.json"
     if path.is_file():
         existing = ExperimentRuns(folder).metadata
@@ -224,13 +227,17 @@ def create_runs(
 
 
 def _describe_difference(existing: config_experiment.Experiment, requested: config_experiment.Experiment) -> str:
-    """Return the first settings that differ."""
+    """Return the first three settings in which two experiments differ."""
     old_tables, new_tables = existing.model_dump(mode="json"), requested.model_dump(mode="json")
     differences = []
     for table in ("task", "name", "data", "model", "training"):
         old, new = old_tables.get(table), new_tables.get(table)
         if isinstance(old, dict) and isinstance(new, dict):
-            differences += [f"{table}.{k} is {old.get(k)!r}, not {v!r}" for k, v in new.items() if old.get(k) != v]
+            differences += [
+                f"{table}.{key} is {old.get(key)!r}, not {value!r}"
+                for key, value in new.items()
+                if old.get(key) != value
+            ]
         elif old != new:
             differences.append(f"{table} is {old!r}, not {new!r}")
     return "; ".join(differences[:3]) or "files of user parts differ"
@@ -238,10 +245,10 @@ def _describe_difference(existing: config_experiment.Experiment, requested: conf
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold the lock of an experiment's folder; raise RunFolderError if another process holds it."""
+    """Lock an experiment's folder; raise RunFolderError if another process has locked it."""
     with translate_disk_full_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    resolved = folder.resolve()  # the same lock for every path to the folder
+    resolved = folder.resolve()  # one lock, whichever path leads to the folder
     with (resolved.parent / f".{resolved.name}.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -251,7 +258,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def compute_run_identity(trial: config_experiment.Trial, corpus_digest: str) -> str:
-    """Return the hash of everything that a run's results depend on: the content of files, not their paths."""
+    """Return a hash of everything that the results of a run depend on. Files count by content, not by path."""
     settings = trial.settings()
     settings["data"].pop("source")
     settings["use"] = sorted(compute_sha256(Path(file)) for file in trial.use)
@@ -274,5 +281,5 @@ def compute_run_identity(trial: config_experiment.Trial, corpus_digest: str) -> 
 
 
 def build_trials(experiment: config_experiment.Experiment, seeds: range) -> list[config_experiment.Trial]:
-    """Return the trials seed by seed, so that every variant has a first result early."""
+    """Return the trials ordered by seed, so that every variant has a first result early."""
     return [trial_of(experiment, variant, seed) for seed in seeds for variant in experiment.names]

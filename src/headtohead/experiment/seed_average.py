@@ -1,7 +1,7 @@
-"""Averaging a metric over seeds, in one way everywhere.
+"""Average a metric over seeds.
 
-Perplexity is averaged geometrically: exp of the mean loss. Verdicts compare mean losses, so that a difference of two
-averages is the effect that a verdict states. Every other metric has an arithmetic mean.
+Perplexity is averaged geometrically, as exp of the mean loss. Verdicts compare mean losses, so the difference of two
+such averages is the effect that the verdict states. Other metrics are averaged arithmetically.
 """
 
 from __future__ import annotations

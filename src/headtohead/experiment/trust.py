@@ -1,9 +1,9 @@
-"""Code that a run folder brings along: the user's own parts and networks lie in its own/, and opening its model runs
-them. That is as it should be for one's own runs, and not for a folder that came from somebody else.
+"""Trust in the Python code of run folders.
 
-So what is run has been asked for: files that an experiment on this machine named (`use`, `model.module`), and files
-that the user has allowed (`h2h trust RUN`). They are known by content, in $XDG_CACHE_HOME/headtohead/allowed: a file
-that was changed since is another one.
+The parts and networks of users are stored in own/ of a run folder, and opening the model executes them. Only code that
+the user asked for is executed: files that an experiment on this machine named (`use`, `model.module`), and files
+allowed with `h2h trust RUN`. Trusted files are recorded by SHA-256 in $XDG_CACHE_HOME/headtohead/allowed, so a changed
+file is no longer trusted.
 """
 
 from __future__ import annotations
@@ -20,47 +20,48 @@ CUSTOM_CODE_FOLDER = "own"
 
 
 def trust_files(files: Iterable[Path]) -> None:
-    """Remember that this user has asked for these files to be run. Where nothing can be written, nothing is kept."""
-    place = get_cache_folder("allowed")
+    """Record these files as trusted. Has no effect if the cache folder cannot be written."""
+    cache_folder = get_cache_folder("allowed")
     for file in files:
         if file.is_file():
             with contextlib.suppress(OSError):
-                place.mkdir(parents=True, exist_ok=True)
-                write_text(place / compute_sha256(file), f"{file.resolve()}\n")
+                cache_folder.mkdir(parents=True, exist_ok=True)
+                write_text(cache_folder / compute_sha256(file), f"{file.resolve()}\n")
 
 
 def is_trusted(file: Path) -> bool:
+    """Return whether the user has trusted a file with this content."""
     return (get_cache_folder("allowed") / compute_sha256(file)).is_file()
 
 
 def check_trusted(run_folder: Path, files: Sequence[Path]) -> None:
-    """An error for a run whose code nobody has asked to be run."""
+    """Raise ModelError if a code file of a run is missing or not trusted."""
     for file in files:
         if not file.is_file():
             raise ModelError(f"{run_folder}: names a file of its own that is not there: {file}")
-    strange = [file for file in files if not is_trusted(file)]
-    if strange:
+    untrusted = [file for file in files if not is_trusted(file)]
+    if untrusted:
         raise ModelError(
-            f"{run_folder}: brings code of its own, which using it would run: {', '.join(map(str, strange))}. If you have "  # noqa: E501
+            f"{run_folder}: brings code of its own, which using it would run: {', '.join(map(str, untrusted))}. If you have "  # noqa: E501
             f"read it and trust it: h2h trust {run_folder}"
         )
 
 
 def resolve_custom_code(run_folder: Path, names: Iterable[str]) -> list[Path]:
-    """The files of a saved model that are code: they lie in its own/ and nowhere else."""
-    found = []
+    """Return the paths of the code files of a saved model; raise ModelError for files outside its own/."""
+    paths = []
     for name in names:
         path = Path(name)
         if path.parts[:-1] != (CUSTOM_CODE_FOLDER,) or path.suffix != ".py":
             raise ModelError(
                 f"{run_folder}: names code outside its folder {CUSTOM_CODE_FOLDER}/ ({name!r}), which is not run"
             )
-        found.append(run_folder / path)
-    return found
+        paths.append(run_folder / path)
+    return paths
 
 
 def list_code_files(settings: experiment.Trial | experiment.Experiment) -> list[Path]:
-    """The files of code that settings name."""
+    """Return the code files that the settings refer to."""
     files = [Path(file) for file in settings.use]
     if isinstance(settings.model, model.CustomModelConfig):
         files.append(Path(settings.model.module.rpartition(":")[0]))
@@ -72,7 +73,7 @@ def list_code_files(settings: experiment.Trial | experiment.Experiment) -> list[
 
 
 def trust_run(folder: Path) -> list[Path]:
-    """Allow all code of a run, or of all runs of an experiment; gives the files."""
+    """Trust all code files of a run, or of all runs of an experiment. Return the files."""
     files = sorted(path for path in folder.rglob(f"{CUSTOM_CODE_FOLDER}/*.py") if path.is_file())
     if not files:
         raise RequestError(f"{folder}: brings no code of its own, so there is nothing to allow")

@@ -1,4 +1,4 @@
-"""Versions of everything that can change a result."""
+"""Versions of everything that can affect results."""
 
 from __future__ import annotations
 

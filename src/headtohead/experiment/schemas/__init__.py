@@ -1,4 +1,4 @@
-"""The files of a run folder as pydantic models: one definition to write, read, validate and document them."""
+"""The files of a run folder as pydantic models, which define how they are written, validated and documented."""
 
 from headtohead.experiment.schemas.base import (
     INCONSISTENT_DATA_ERRORS,

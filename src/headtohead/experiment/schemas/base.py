@@ -1,8 +1,8 @@
-"""The base class of every file in a run folder, and how such a file is read, validated and written.
+"""The base class of all files in a run folder, and functions that read, validate and write them.
 
-Anyone may have written or edited a run folder. Each file is validated against its model when it is read, and an invalid
-file is refused with the location of the first error. Inconsistencies between files, which no single model can detect,
-are caught by `report_inconsistent_data`.
+Run folders may have been written or edited by anyone. Each file is validated against its model when it is read, and an
+invalid file is rejected with the location of its first error. Contradictions between files, which no single model can
+detect, are translated by `report_inconsistent_data`.
 """
 
 from __future__ import annotations
@@ -115,10 +115,11 @@ def write_record(path: Path, record: Record, *, fsync: bool = False, with_checks
 
 
 def _format_validation_error(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    location = ".".join(map(str, first["loc"])) or "the file"
+    first_error = error.errors(include_url=False)[0]
+    message = first_error["msg"]
+    location = ".".join(map(str, first_error["loc"])) or "the file"
     more = f"; and {error.error_count() - 1} more" if error.error_count() > 1 else ""
-    return f"{truncate_text(location, 200)}: {first['msg'][:1].lower()}{truncate_text(first['msg'][1:], 200)}{more}"
+    return f"{truncate_text(location, 200)}: {message[:1].lower()}{truncate_text(message[1:], 200)}{more}"
 
 
 @contextmanager
