@@ -1,8 +1,8 @@
-"""Results of an experiment computed from its run folders, without torch: one builder for each section of findings.json.
+"""Compute findings.json from the run folders of an experiment, without torch. One module per family of sections.
 
-compute          the whole of findings.json, and checking that the files it is computed from are intact
-evaluation_sets  which split and rows the verdict is based on, and the scores there
-verdicts         verdicts on the primary evaluation set, on others, and among variants
+compute          builds all of findings.json, and checks that the files it is computed from are intact
+evaluation_sets  selects the splits and rows that verdicts are based on, and stacks their scores
+verdicts         verdicts on the primary and secondary evaluation sets, and comparisons among variants
 scores           scores by seed, learning curves, confusion matrices, results against a setting
 pairing          evidence that variant and baseline were trained alike, and their costs
 probes           samples, probe sentences, other input lengths, audits and failures

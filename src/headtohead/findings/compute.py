@@ -1,4 +1,4 @@
-"""Computing findings.json from the run folders of an experiment."""
+"""Compute findings.json from the run folders of an experiment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from headtohead.search.points import list_finished_runs
 from headtohead.verdict.interim import plan_interim_analyses
 
 CHECKSUMMED_FILES = ("experiment.json", "corpus.json", "teacher.json")
-"""files of an experiment that carry their own checksum"""
+"""files of an experiment that contain their own checksum"""
 
 
 def compute_findings(
@@ -36,8 +36,8 @@ def compute_findings(
 ) -> Findings:
     """Return the findings of all finished runs.
 
-    With `interim_analyses`, verdicts stay valid under repeated looks. Files that were changed are refused, unless
-    `check_files` is false.
+    With `interim_analyses` (planned numbers of seeds), verdicts stay valid under repeated analyses. Raise
+    RunFolderError if a file was changed, unless `check_files` is false.
     """
     if check_files:
         _check_integrity(runs)
@@ -141,6 +141,8 @@ def _compute_findings(runs: ExperimentRuns, interim_analyses: Sequence[int]) -> 
 
 def _collect_failure_reasons(audits: probes.AuditsByVariant, pairs: dict[str, PairingRecord]) -> dict[str, str]:
     """Return why variants cannot be judged: failed audits first, then missing pairing."""
-    reasons = {name: reason for name, rows in audits.items() if (reason := probes.format_audit_failure(rows))}
-    unpaired = {name: row.unpaired_reason for name, row in pairs.items() if row.unpaired_reason and name not in reasons}
+    reasons = {name: reason for name, checks in audits.items() if (reason := probes.format_audit_failure(checks))}
+    unpaired = {
+        name: record.unpaired_reason for name, record in pairs.items() if record.unpaired_reason and name not in reasons
+    }
     return reasons | unpaired

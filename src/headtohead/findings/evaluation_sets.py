@@ -1,4 +1,4 @@
-"""The evaluation sets of an experiment: a split and its rows, and the per-example scores there."""
+"""Evaluation sets of an experiment: a split, the rows of it that count, and their per-example scores."""
 
 from __future__ import annotations
 

@@ -23,48 +23,55 @@ SETTINGS_CHANGING_BATCHES = (
     "model.pretrained",
     "model.max_length",
 )
-"""settings that change the batches on purpose"""
+"""settings that are meant to change the batches"""
 SETTINGS_CHANGING_INITIALIZATION = {
     "model.init_from": "*",
     "model.embedding_init_std": "embedding.*",
     "model.position": "positions.*",
     "model.output_init": "output.*",
     "model.output_bias": "output.*",
-    # The bound of a bias depends on the number of inputs of its layer.
+    # Biases are initialised within a bound that depends on the number of inputs of the layer.
     "model.width": "*",
     "model.feedforward": "*.feedforward.*",
     "model.head_dim": "*.attention.*",
     "model.classifier_hidden": "classifier.*",
 }
-"""settings that change the initialisation of tensors of equal shape on purpose, and the names of those tensors"""
+"""settings that are meant to change the initial values of tensors, with a pattern of the tensor names"""
 RunPair = tuple[Run, Run]
 
 
 def check_pairing(experiment: Experiment, variant: str, finished: FinishedRuns) -> PairingRecord:
-    """Compare initial tensors, batches and costs of a variant and the baseline, over the seeds that both have."""
+    """Compare initial tensors, batches and costs of a variant and the baseline.
+
+    Uses the seeds that both have. The record gives a reason if the two were not trained alike.
+    """
     settings = loading.diff_from_baseline(experiment, variant)
     pairs = [(finished[BASELINE][seed], run) for seed, run in finished[variant].items() if seed in finished[BASELINE]]
     record = PairingRecord(settings=settings, changes_multiple_settings=len(settings) > 1, seeds=len(pairs))
     if not pairs:
         return record
-    shared, equal = _count_equal_tensors(pairs, settings)
-    same_batches = all(one.start.schedule_digest == other.start.schedule_digest for one, other in pairs)
+    num_shared, num_equal = _count_equal_tensors(pairs, settings)
+    same_batches = all(
+        baseline_run.start.schedule_digest == variant_run.start.schedule_digest for baseline_run, variant_run in pairs
+    )
     seconds = _compute_medians(pairs, lambda run: run.result.training.seconds_per_step)
-    first, second = pairs[0]
+    first_baseline, first_variant = pairs[0]
     is_counted_in_epochs = isinstance(experiment.training.steps, str)
     return record.model_copy(
         update={
-            "tensors": len(second.start.tensor_hashes),
-            "shared_tensors": shared,
-            "equal_tensors": equal,
+            "tensors": len(first_variant.start.tensor_hashes),
+            "shared_tensors": num_shared,
+            "equal_tensors": num_equal,
             "same_batches": same_batches,
-            "unpaired_reason": _explain_unpaired(settings, pairs[0], same_batches, has_equal_tensors=equal >= shared),
-            "parameters": (first.start.parameters, second.start.parameters),
-            "flops_per_token": (first.start.flops_per_token, second.start.flops_per_token),
+            "unpaired_reason": _explain_unpaired(
+                settings, pairs[0], same_batches, has_equal_tensors=num_equal >= num_shared
+            ),
+            "parameters": (first_baseline.start.parameters, first_variant.start.parameters),
+            "flops_per_token": (first_baseline.start.flops_per_token, first_variant.start.flops_per_token),
             "seconds_per_step": seconds,
             "seconds_per_epoch": (
-                seconds[0] * first.start.steps_per_epoch,
-                seconds[1] * second.start.steps_per_epoch,
+                seconds[0] * first_baseline.start.steps_per_epoch,
+                seconds[1] * first_variant.start.steps_per_epoch,
             )
             if is_counted_in_epochs
             else None,
@@ -75,18 +82,29 @@ def check_pairing(experiment: Experiment, variant: str, finished: FinishedRuns) 
 
 def _count_equal_tensors(pairs: Sequence[RunPair], settings: Mapping[str, JsonValue]) -> tuple[int, int]:
     """Return how many tensors of equal shape both models have, and how many of them are equal with every seed."""
-    shared = equal = 0
-    changed = [pattern for setting, pattern in SETTINGS_CHANGING_INITIALIZATION.items() if setting in settings]
-    for one, other in pairs:
-        first, second = one.start.tensor_hashes, other.start.tensor_hashes
-        both = [name for name in second if name in first and _get_shape(first[name]) == _get_shape(second[name])]
-        both = [name for name in both if not any(fnmatchcase(name, pattern) for pattern in changed)]
-        shared = len(both)
-        equal = min(sum(first[name] == second[name] for name in both), equal or shared)
-    return shared, equal
+    num_shared = num_equal = 0
+    excluded_patterns = [
+        pattern for setting, pattern in SETTINGS_CHANGING_INITIALIZATION.items() if setting in settings
+    ]
+    for baseline_run, variant_run in pairs:
+        baseline_hashes, variant_hashes = baseline_run.start.tensor_hashes, variant_run.start.tensor_hashes
+        shared_names = [
+            name
+            for name in variant_hashes
+            if name in baseline_hashes and _get_shape(baseline_hashes[name]) == _get_shape(variant_hashes[name])
+        ]
+        shared_names = [
+            name for name in shared_names if not any(fnmatchcase(name, pattern) for pattern in excluded_patterns)
+        ]
+        num_shared = len(shared_names)
+        num_equal = min(
+            sum(baseline_hashes[name] == variant_hashes[name] for name in shared_names), num_equal or num_shared
+        )
+    return num_shared, num_equal
 
 
 def _get_shape(tensor_hash: str) -> str:
+    """Return the shape from a tensor hash of the form "SHAPE:HASH"."""
     return tensor_hash.split(":", maxsplit=1)[0]
 
 
@@ -97,12 +115,13 @@ def _explain_unpaired(
     is_intended = any(name.startswith(SETTINGS_CHANGING_BATCHES) for name in settings)
     if not same_batches and not is_intended:
         return "was trained on other batches than the baseline"
-    # User modules initialise their weights themselves: the counts are shown, and nothing is concluded from them.
+    # User modules initialise their own weights, so differences in them are reported but prove nothing.
     is_known = all(not isinstance(run.trial.model, model.CustomModelConfig) for run in pair)
     is_known = is_known and not any(name.startswith("model.pretrained") for name in settings)
     return "started from other weights than the baseline" if not has_equal_tensors and is_known else None
 
 
 def _compute_medians(pairs: Sequence[RunPair], get_cost: Callable[[Run], float]) -> tuple[float, float]:
-    first, second = (statistics.median(get_cost(pair[side]) for pair in pairs) for side in (0, 1))
-    return first, second
+    """Return the median cost of the baseline runs and of the variant runs."""
+    baseline_median, variant_median = (statistics.median(get_cost(pair[side]) for pair in pairs) for side in (0, 1))
+    return baseline_median, variant_median

@@ -1,4 +1,4 @@
-"""What trained models were tested on beside their scores: audits, prompts, sentences, other input lengths, failures."""
+"""Results of trained models besides their scores: audits, samples, probe sentences, other input lengths, failures."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def collect_samples(runs_by_seed: Mapping[int, Run]) -> list[SeedSample]:
 
 
 def collect_sentence_results(runs_by_seed: Mapping[int, Run]) -> dict[str, dict[str, float | tuple[str, float]]]:
-    """Return sentence: seed: perplexity, or class and confidence."""
+    """Return {sentence: {seed: result}}, where a result is a perplexity, or a class with its confidence."""
     results: dict[str, dict[str, float | tuple[str, float]]] = {}
     for seed, run in runs_by_seed.items():
         for name, result in run.probes.sentences.items():
@@ -68,7 +68,7 @@ def collect_sentence_results(runs_by_seed: Mapping[int, Run]) -> dict[str, dict[
 
 @dataclass
 class _LengthScores:
-    """Scores of one input length, one for each seed."""
+    """Scores and timings at one input length, with one entry per seed."""
 
     scores: list[float] = field(default_factory=list)
     seconds_per_1000_tokens: list[float] = field(default_factory=list)
@@ -76,19 +76,19 @@ class _LengthScores:
 
 
 def summarize_length_generalization(runs_by_seed: Mapping[int, Run]) -> LengthGeneralization:
-    """Return the scores of all held-out text at other input lengths, over seeds, and the costs there."""
-    by_length: dict[int, _LengthScores] = {}
+    """Return scores and costs at other input lengths, pooled over held-out splits and averaged over seeds."""
+    scores_by_length: dict[int, _LengthScores] = {}
     metric = next((run.result.metric for run in runs_by_seed.values()), "perplexity")
     for run in runs_by_seed.values():
-        for context in dict.fromkeys(row.context for row in run.lengths.contexts):
-            rows = [row for row in run.lengths.contexts if row.context == context]
-            entry = by_length.setdefault(context, _LengthScores())
-            if errors := [row.error for row in rows if row.error is not None]:
+        for context in dict.fromkeys(result.context for result in run.lengths.contexts):
+            split_results = [result for result in run.lengths.contexts if result.context == context]
+            entry = scores_by_length.setdefault(context, _LengthScores())
+            if errors := [result.error for result in split_results if result.error is not None]:
                 entry.error = errors[0]
                 continue
-            entry.scores.append(_pool_splits(rows, run.result.metric))
+            entry.scores.append(_pool_splits(split_results, run.result.metric))
             entry.seconds_per_1000_tokens.append(
-                statistics.fmean(_require(row.seconds_per_1000_tokens) for row in rows)
+                statistics.fmean(_require(result.seconds_per_1000_tokens) for result in split_results)
             )
     contexts = [
         LengthSummary(
@@ -98,21 +98,22 @@ def summarize_length_generalization(runs_by_seed: Mapping[int, Run]) -> LengthGe
             seconds_per_1000_tokens=min(entry.seconds_per_1000_tokens, default=None),
             error=entry.error,
         )
-        for context, entry in by_length.items()
+        for context, entry in scores_by_length.items()
     ]
     costs = next((run.lengths.costs for run in runs_by_seed.values() if run.lengths.costs), [])
     return LengthGeneralization(contexts=contexts, costs=costs)
 
 
-def _pool_splits(rows: Sequence[LengthResult], metric: str) -> float:
+def _pool_splits(split_results: Sequence[LengthResult], metric: str) -> float:
     """Return the metric of all splits together, weighted by their number of predictions."""
-    values = [row.accuracy if metric == "accuracy" else row.loss for row in rows]
-    counts = [_require(row.count) for row in rows]
+    values = [result.accuracy if metric == "accuracy" else result.loss for result in split_results]
+    counts = [_require(result.count) for result in split_results]
     mean = sum(_require(value) * count for value, count in zip(values, counts, strict=True)) / sum(counts)
     return mean if metric == "accuracy" else math.exp(mean)
 
 
 def _require(value: float | None) -> float:
+    """Return the value; raise ValueError if it is None."""
     if value is None:
         raise ValueError("a score is missing")
     return value

@@ -1,4 +1,4 @@
-"""Scores of every seed: on each split, on the primary evaluation set, along training, and by class."""
+"""Scores of every seed: by split, on the primary evaluation set, during training, and by class."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ from headtohead.experiment.seed_average import compute_average_interval
 from headtohead.findings.evaluation_sets import EvaluationSet, has_leaked_rows, resolve_split, stack_scores
 
 MAX_CONFUSION_LABELS = 1000
-"""a larger confusion matrix would be unreadable and fill the memory"""
+"""larger confusion matrices are omitted: they are unreadable and use too much memory"""
 
 
 def collect_scores(finished: FinishedRuns, corpus: CorpusFile) -> dict[str, ScoresBySeed]:
-    """Return variant: split: scores by seed; splits with leaked rows also get an entry for their unseen rows."""
+    """Return {variant: {split: [(seed, score), ...]}}.
+
+    A split with leaked rows has a second entry for its unseen rows.
+    """
     scores: dict[str, ScoresBySeed] = {}
     for name, by_seed in finished.items():
         by_split = scores.setdefault(name, {})
@@ -38,11 +41,11 @@ def collect_scores(finished: FinishedRuns, corpus: CorpusFile) -> dict[str, Scor
                     raise ValueError(f"{run.folder}: no {metric} on {split}")
                 by_split.setdefault(split, []).append((seed, value))
                 if has_leaked_rows(corpus, split):
-                    unseen = EvaluationSet(split, "unseen")
-                    totals = stack_scores({seed: run}, corpus, unseen, metric)
-                    mean = float(totals.values.sum() / totals.weights.sum())
+                    unseen_set = EvaluationSet(split, "unseen")
+                    unseen_scores = stack_scores({seed: run}, corpus, unseen_set, metric)
+                    mean = float(unseen_scores.values.sum() / unseen_scores.weights.sum())
                     value = mean if metric == "accuracy" else math.exp(mean)
-                    by_split.setdefault(str(unseen), []).append((seed, value))
+                    by_split.setdefault(str(unseen_set), []).append((seed, value))
     return scores
 
 
@@ -61,7 +64,7 @@ def compute_primary_scores(
 
 
 def collect_curves(finished: FinishedRuns, metric: str | None = None) -> Curves:
-    """Return variant: split: seed: (step, value) of the task's metric, or of the named one."""
+    """Return {variant: {split: {seed: [(step, value), ...]}}} of `metric`, by default the task's metric."""
     curves: Curves = {}
     for name, by_seed in finished.items():
         by_split = curves.setdefault(name, {})
@@ -78,7 +81,7 @@ def collect_axis_values(experiment: Experiment, finished: FinishedRuns) -> AxisF
     if experiment.axis is None:
         return None
     values: dict[str, int | float] = {}
-    losses: dict[str, SeedEstimate] = {}
+    loss_estimates: dict[str, SeedEstimate] = {}
     for name, by_seed in finished.items():
         for run in by_seed.values():
             value: JsonValue = run.trial.model_dump(mode="json")
@@ -86,14 +89,16 @@ def collect_axis_values(experiment: Experiment, finished: FinishedRuns) -> AxisF
                 value = value.get(key) if isinstance(value, dict) else None
             if isinstance(value, int | float):
                 values[name] = value
-        last = [_require_loss(run.result.training.last_loss) for run in by_seed.values()]
-        losses[name] = SeedEstimate(
-            mean=statistics.fmean(last) if last else None, interval=compute_average_interval("loss", last)
+        last_losses = [_require_loss(run.result.training.last_loss) for run in by_seed.values()]
+        loss_estimates[name] = SeedEstimate(
+            mean=statistics.fmean(last_losses) if last_losses else None,
+            interval=compute_average_interval("loss", last_losses),
         )
-    return AxisFindings(setting=experiment.axis, values=values, last_loss=losses)
+    return AxisFindings(setting=experiment.axis, values=values, last_loss=loss_estimates)
 
 
 def _require_loss(loss: float | None) -> float:
+    """Return the loss; raise ValueError if it is None."""
     if loss is None:
         raise ValueError("the last training loss of a finished run is missing")
     return loss

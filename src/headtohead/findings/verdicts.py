@@ -1,4 +1,4 @@
-"""Verdicts: on the primary evaluation set, on informative ones, and in comparisons among variants."""
+"""Verdicts on the primary and secondary evaluation sets, and in comparisons among variants."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class JudgedVariants:
 
 @dataclass(frozen=True)
 class Judge:
-    """Computes verdicts; variants with a failure reason get none."""
+    """Computes verdicts. Variants in `failure_reasons` get none."""
 
     experiment: Experiment
     finished: FinishedRuns
@@ -48,17 +48,22 @@ class Judge:
 
     def judge_all(self) -> JudgedVariants:
         """Judge the variants on every evaluation set, and the comparisons on the primary one."""
-        primary_set, *others = select_evaluation_sets(self.experiment, self.corpus)
+        primary_set, *secondary_sets = select_evaluation_sets(self.experiment, self.corpus)
         comparisons = []
         for comparison in self.experiment.comparisons:
             runs = {name: self.finished[name] for name in (comparison.baseline, *comparison.variants)}
-            judged = self.judge(primary_set, runs, comparison.baseline)
-            comparisons.append(ComparisonFindings(**dict(comparison), verdicts=tuple(judged)))
-        secondary = {str(evaluation_set): self.judge(evaluation_set, self.finished) for evaluation_set in others}
+            verdicts = self.judge(primary_set, runs, comparison.baseline)
+            comparisons.append(ComparisonFindings(**dict(comparison), verdicts=tuple(verdicts)))
+        secondary = {
+            str(evaluation_set): self.judge(evaluation_set, self.finished) for evaluation_set in secondary_sets
+        }
         return JudgedVariants(primary_set, self.judge(primary_set, self.finished), secondary, comparisons)
 
     def judge(self, evaluation_set: EvaluationSet, finished: FinishedRuns, reference: str = BASELINE) -> list[Verdict]:
-        """Return a verdict for each variant beside the reference; empty if the reference has no finished run."""
+        """Return a verdict for each variant, compared with `reference`.
+
+        Empty if the reference has no finished run.
+        """
         metric = self.experiment.primary.metric
         scores = {
             name: stack_scores(by_seed, self.corpus, evaluation_set, metric)
@@ -68,26 +73,31 @@ class Judge:
         if reference not in scores:
             return []
         baseline, is_per_byte = scores.pop(reference), False
-        if metric == "perplexity" and any(not np.array_equal(s.weights, baseline.weights) for s in scores.values()):
-            # Different tokens give different predictions: only totals per byte of the same text are comparable.
+        if metric == "perplexity" and any(
+            not np.array_equal(variant_scores.weights, baseline.weights) for variant_scores in scores.values()
+        ):
+            # With different tokenizers, only totals per byte of the same text are comparable.
             is_per_byte = True
             num_bytes = self._count_bytes(evaluation_set.split)
             baseline = _sum_scores(baseline, num_bytes)
-            scores = {name: _sum_scores(one, num_bytes) for name, one in scores.items()}
-        failed = {name: reason for name, reason in self.failure_reasons.items() if name != reference}
+            scores = {name: _sum_scores(variant_scores, num_bytes) for name, variant_scores in scores.items()}
+        failed_audits = {name: reason for name, reason in self.failure_reasons.items() if name != reference}
         if reference in self.failure_reasons:
             title = "the baseline" if reference == BASELINE else reference
-            failed = dict.fromkeys(scores, f"{title} {self.failure_reasons[reference]}")
+            failed_audits = dict.fromkeys(scores, f"{title} {self.failure_reasons[reference]}")
         verdicts = compare_scores(
             baseline,
             scores,
             metric=metric,
             equivalence_margin=self.experiment.matters,
-            failed_audits=failed,
+            failed_audits=failed_audits,
             interim_analyses=self.interim_analyses,
         )
         if is_per_byte:
-            return [replace(v, summary=re.sub("(?i)(perplexity)", r"\1 per byte", v.summary)) for v in verdicts]
+            return [
+                replace(verdict, summary=re.sub("(?i)(perplexity)", r"\1 per byte", verdict.summary))
+                for verdict in verdicts
+            ]
         return verdicts
 
     def _count_bytes(self, split: str) -> float:
@@ -95,4 +105,5 @@ class Judge:
 
 
 def _sum_scores(scores: Scores, num_bytes: float) -> Scores:
+    """Return the total score of each seed, with the number of bytes as its weight."""
     return Scores(scores.seeds, scores.values.sum(1, keepdims=True), np.array([num_bytes]))

@@ -1,1 +1,1 @@
-"""Running, verifying and reading whole experiments."""
+"""Run, verify and read experiments."""

@@ -1,4 +1,4 @@
-"""The door from Python: run an experiment or read one back, and have its verdicts, rows and models as plain objects."""
+"""The Python interface: run an experiment or read a finished one, and access its verdicts, scores and models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from headtohead.verdict.record import Verdict
 
 @dataclass(frozen=True)
 class Results:
-    """An experiment that was run. Displays itself in a notebook."""
+    """The results of an experiment. Displays its report in a notebook."""
 
     runs: ExperimentRuns
     findings: Findings
@@ -42,20 +42,23 @@ class Results:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """One for each variant, in the order of the file."""
+        """Return one verdict for each variant, in the order of the experiment file."""
         return self.findings.verdicts
 
     def rows(self) -> list[dict[str, Any]]:
-        """One flat row for each finished trial and split: ready for a data frame."""
+        """Return one flat dict for each finished trial and split, for example to build a data frame."""
         return [
-            {"variant": variant, "seed": seed, "split": split, self.experiment.primary.metric: value}
+            {"variant": variant, "seed": seed, "split": split, self.experiment.primary.metric: score}
             for variant, by_split in self.findings.scores.items()
-            for split, values in by_split.items()
-            for seed, value in values
+            for split, seed_scores in by_split.items()
+            for seed, score in seed_scores
         ]
 
     def model(self, variant: str = config_experiment.BASELINE, seed: int = 0, *, initial: bool = False) -> SavedModel:
-        """A trained model with its tokenizer; with `initial`, as it was before training."""
+        """Load a trained model with its tokenizer.
+
+        With `initial`, return the model as it was before training.
+        """
         if variant not in self.experiment.names:
             hint = suggest(variant, self.experiment.names)
             raise RequestError(
@@ -68,7 +71,9 @@ class Results:
         return notebook.render_html(self.findings, self.folder)
 
     def __str__(self) -> str:
-        return "\n".join([self.experiment.question, *(f"- {v.variant}: {v.summary}" for v in self.verdicts)])
+        return "\n".join(
+            [self.experiment.question, *(f"- {verdict.variant}: {verdict.summary}" for verdict in self.verdicts)]
+        )
 
 
 def run(
@@ -81,15 +86,24 @@ def run(
     overrides: Sequence[str] = (),
     trackers: Sequence[str] = (),
 ) -> Results:
-    """Run an experiment, a recipe or a file, and give what it found. A trial that fails raises once all are over. `log`
-    names trackers: tensorboard, wandb, trackio."""
+    """Run an experiment and return its results. Raise TrialError after all trials have ended if any of them failed.
+
+    Args:
+        experiment: An experiment, the name of a recipe, or the path of an experiment file.
+        out: Folder of the runs; by default runs/NAME.
+        workers: Number of worker processes.
+        device: Device to train on, such as "cpu" or "cuda"; "auto" selects one.
+        resume: Continue an experiment whose folder exists.
+        overrides: Settings of the form "name=value", for recipes and files.
+        trackers: Experiment trackers to log to: tensorboard, wandb, trackio.
+    """
     if not isinstance(experiment, config_experiment.Experiment):
         experiment = load_experiment(experiment, overrides)
     folder = Path(out) if out is not None else DEFAULT_RUNS_FOLDER / experiment.name
-    with TrackerGroup(folder, trackers, lambda text: print(text, file=sys.stderr)) as logs:  # noqa: T201  # as the command does
-        watch = logs.wrap_callback(lambda jobs: None)
+    with TrackerGroup(folder, trackers, lambda text: print(text, file=sys.stderr)) as tracker_group:  # noqa: T201  # warnings, as on the command line
+        on_update = tracker_group.wrap_callback(lambda jobs: None)
         outcome = run_search.run_with_search(
-            experiment, folder, num_workers=workers, device=device, resume=resume, on_update=watch
+            experiment, folder, num_workers=workers, device=device, resume=resume, on_update=on_update
         )
     if outcome.findings is None or outcome.failed_jobs:
         raise TrialError("; ".join(_format_failure(job) for job in outcome.failed_jobs))
@@ -101,6 +115,6 @@ def _format_failure(job: Job) -> str:
 
 
 def read_results(folder: str | Path) -> Results:
-    """An experiment that was run before, from its folder."""
+    """Read the results of a finished experiment from its folder."""
     runs = run_folder.open_runs(Path(folder))
     return Results(runs, compute.compute_findings(runs, interim_analyses=compute.list_interim_analyses(runs)))

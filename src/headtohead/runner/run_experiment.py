@@ -1,4 +1,4 @@
-"""Running an experiment: its trials through the workers, into run folders, and what came out."""
+"""Run an experiment: prepare the corpus and the teacher, train all trials on workers, and compute the findings."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ DEFAULT_RUNS_FOLDER = Path("runs")
 
 @dataclass(frozen=True)
 class ExperimentOutcome:
-    """What an experiment left behind. `findings` is None when not even the baseline came through."""
+    """The outcome of an experiment. `findings` is None if no trial of the baseline finished."""
 
     runs: ExperimentRuns
     jobs: tuple[Job, ...]
@@ -79,26 +79,40 @@ def run_experiment(
     on_progress: ProgressCallback = ignore_progress,
     command: Sequence[str] = (),
 ) -> ExperimentOutcome:
-    """Run every trial of the experiment that is not there yet; `on` names a cluster to run them on."""
+    """Run every trial of the experiment that is not finished.
+
+    Args:
+        experiment: The experiment to run.
+        output_folder: Folder of the runs; by default runs/NAME.
+        num_workers: Number of worker processes; by default one that fits the machine.
+        device: Device to train on; "auto" selects one.
+        resume: Continue an experiment whose folder exists.
+        backend: Name of a cluster backend, or a worker pool; by default local processes.
+        on_update: Called with all jobs whenever one of them changes.
+        on_progress: Called with the progress of the work before the trials, such as training a teacher.
+        command: Command line to record in experiment.json; by default sys.argv.
+    """
     folder = output_folder or DEFAULT_RUNS_FOLDER / experiment.name
-    with contextlib.ExitStack() as open_until_the_end:
+    with contextlib.ExitStack() as exit_stack:
         pool = None
         if backend is None:
-            asked = [trial_of(experiment, name, 0) for name in experiment.names]
-            needed = 0 if resume else experiment.max_seeds * len(asked)
-            at_once = prestart_workers(build_worker_pool(None, num_workers, device), needed, build_environment(asked))
-            pool = open_until_the_end.enter_context(at_once)
+            first_trials = [trial_of(experiment, name, 0) for name in experiment.names]
+            num_trials = 0 if resume else experiment.max_seeds * len(first_trials)
+            prestarted = prestart_workers(
+                build_worker_pool(None, num_workers, device), num_trials, build_environment(first_trials)
+            )
+            pool = exit_stack.enter_context(prestarted)
         sizes = check_runnable(experiment)
         pool = pool or build_worker_pool(backend, num_workers, device)
         check_disk_space(experiment, folder, pool.size, sizes[BASELINE].weights_bytes)
-        existed = folder.exists()
-        open_until_the_end.enter_context(lock_folder(folder))
+        folder_existed = folder.exists()
+        exit_stack.enter_context(lock_folder(folder))
         try:
             runs = create_runs(
                 folder, experiment, versions=collect_versions(), command=list(command or sys.argv), resume=resume
             )
         except BaseException:
-            if not existed:
+            if not folder_existed:
                 _remove_if_empty(folder)
             raise
         schemas.write_record(folder / "corpus.json", describe_corpus(experiment), with_checksum=True)
@@ -108,80 +122,86 @@ def run_experiment(
         for trial in (trial_of(experiment, name, 0) for name in experiment.names):
             dataset = prepare_dataset(trial.data, trial.task)
             get_task(trial.task).train_dependencies(trial, dataset, run_trial, on_progress)
-        looks = compute.list_interim_analyses(runs)
+        interim_analyses = compute.list_interim_analyses(runs)
         jobs: list[Job] = []
-        found: schemas.Findings | None = None
-        for seeds in looks or (experiment.max_seeds,):
+        findings: schemas.Findings | None = None
+        for seeds in interim_analyses or (experiment.max_seeds,):
             jobs += _build_jobs(runs, experiment, range(len(jobs) // len(experiment.names), seeds), sizes)
-            needed = sum(job.state == "waiting" for job in jobs)
+            num_trials = sum(job.state == "waiting" for job in jobs)
             run_jobs(
                 jobs,
-                pool=replace(pool, size=max(1, min(pool.size, needed))),
+                pool=replace(pool, size=max(1, min(pool.size, num_trials))),
                 log_path=folder / "workers.log",
                 device=device,
                 on_update=on_update,
             )
             if not runs.finished(BASELINE):
                 break
-            found = compute.write_findings(runs, interim_analyses=looks)
-            if looks and all(verdict.outcome != "cannot tell" for verdict in found.verdicts):
+            findings = compute.write_findings(runs, interim_analyses=interim_analyses)
+            if interim_analyses and all(verdict.outcome != "cannot tell" for verdict in findings.verdicts):
                 break
-    return ExperimentOutcome(runs, tuple(jobs), found)
+    return ExperimentOutcome(runs, tuple(jobs), findings)
 
 
 def describe_corpus(experiment: experiment.Experiment) -> schemas.CorpusFile:
-    """What the texts are, what the audits found in them, and which held-out rows do not occur in train."""
+    """Return the statistics and audits of the corpus, and the held-out rows that do not occur in train."""
     trial = trial_of(experiment, BASELINE, 0)
-    prepared = prepare_dataset(trial.data, trial.task)
-    texts, tokenizer = prepared.corpus, prepared.tokenizer
+    dataset = prepare_dataset(trial.data, trial.task)
+    corpus, tokenizer = dataset.corpus, dataset.tokenizer
     splits = {}
-    for name, split in texts.splits.items():
-        tokens = prepared.encoded[name].tokens.numel()
-        shown = batches.count_tokens(prepared.encoded[name], tokenizer.vocab_size)
-        unknown = 0.0 if tokenizer.unk_id is None else int(shown[tokenizer.unk_id]) / tokens
+    for name, split in corpus.splits.items():
+        num_tokens = dataset.encoded[name].tokens.numel()
+        token_counts = batches.count_tokens(dataset.encoded[name], tokenizer.vocab_size)
+        unknown_rate = 0.0 if tokenizer.unk_id is None else int(token_counts[tokenizer.unk_id]) / num_tokens
         splits[name] = schemas.SplitRecord(
             role=split.role,
             rows=len(split.rows),
-            tokens=tokens,
+            tokens=num_tokens,
             bytes=sum(len(row.encode()) + 1 for row in split.rows),
-            unknown=unknown,
+            unknown=unknown_rate,
         )
-    # Scores can be told apart by row only where an example is a row, and not a block of a stream.
-    by_row = trial.spec.scores_every_row and (trial.spec.target.is_class or trial.data.rows == "sentences")
+    # Unseen rows can be scored separately only if an example is a row, not a block of a token stream.
+    is_scored_by_row = trial.spec.scores_every_row and (trial.spec.target.is_class or trial.data.rows == "sentences")
     unseen = {
-        split.name: np.flatnonzero(leakage.compute_unseen_mask(texts, split.name)).tolist()
-        for split in texts.get_test_splits()
-        if by_row
+        split.name: np.flatnonzero(leakage.compute_unseen_mask(corpus, split.name)).tolist()
+        for split in corpus.get_test_splits()
+        if is_scored_by_row
     }
     return schemas.CorpusFile(
-        origin=texts.origin,
-        digest=texts.digest,
+        origin=corpus.origin,
+        digest=corpus.digest,
         vocab_size=tokenizer.vocab_size,
-        labels=list(texts.label_names),
+        labels=list(corpus.label_names),
         splits=splits,
         audits=list(
             data_audit.audit_data(
-                texts, tokenizer, encoded_splits=prepared.encoded, unknown_rate=trial.data.word_dropout
+                corpus, tokenizer, encoded_splits=dataset.encoded, unknown_rate=trial.data.word_dropout
             )
         ),
         unseen=unseen,
-        count_baselines=_compute_count_baselines(trial, prepared),
-        lines_by_label=_count_words_by_label(trial, texts),
+        count_baselines=_compute_count_baselines(trial, dataset),
+        lines_by_label=_count_words_by_label(trial, corpus),
     )
 
 
 def _compute_count_baselines(trial: experiment.Trial, dataset: Dataset) -> dict[str, dict[str, float]]:
-    """What a count can do with labelled rows: over their tokens, or over words where a model brings pieces of words."""
+    """Return the accuracy of count-based classifiers, {method: {split: accuracy}}; empty without labels.
+
+    Counts are over the tokens of the dataset, or over words if a pretrained model uses subwords.
+    """
     if not dataset.label_names:
         return {}
-    encoded, vocab = dataset.encoded, dataset.tokenizer.vocab_size
+    encoded, vocab_size = dataset.encoded, dataset.tokenizer.vocab_size
     if trial.spec.needs_pretrained:
-        encoded, vocab = encoder_inputs.encode_as_words(dataset.corpus)
-    return count_baselines.score_simple_classifiers(dataset.corpus, encoded, vocab)
+        encoded, vocab_size = encoder_inputs.encode_as_words(dataset.corpus)
+    return count_baselines.score_simple_classifiers(dataset.corpus, encoded, vocab_size)
 
 
 def _count_words_by_label(trial: experiment.Trial, unlabelled_corpus: Corpus) -> dict[str, dict[str, int]]:
-    """Whose words the texts of a language model are, where the same source also has rows with labels."""
+    """Return how many lines of each split occur under each label of the same source.
+
+    Empty if the source has no labelled rows, or if the task is not plain language modeling.
+    """
     if trial.spec.target.is_class or trial.spec.has_teacher or trial.data.files is not None:
         return {}
     try:
@@ -194,17 +214,19 @@ def _count_words_by_label(trial: experiment.Trial, unlabelled_corpus: Corpus) ->
 def _build_jobs(
     runs: ExperimentRuns, experiment: experiment.Experiment, seeds: range, model_sizes: Mapping[str, ModelCost]
 ) -> list[Job]:
-    made = []
+    """Return a job for each trial; finished runs are kept."""
+    jobs = []
     for trial in build_trials(experiment, seeds):
-        run_folder = runs.run(trial.variant, trial.seed)
-        if run_folder.is_finished:
-            remove_checkpoints(run_folder.folder)  # a kill may have come between the result and the end of sweeping
-        state: JobState = "kept" if run_folder.is_finished else "waiting"
-        made.append(Job(trial, run_folder.folder, state, model_cost=model_sizes.get(trial.variant)))
-    return made
+        run = runs.run(trial.variant, trial.seed)
+        if run.is_finished:
+            remove_checkpoints(run.folder)  # the process may have been killed before it removed them
+        state: JobState = "kept" if run.is_finished else "waiting"
+        jobs.append(Job(trial, run.folder, state, model_cost=model_sizes.get(trial.variant)))
+    return jobs
 
 
 def _remove_if_empty(folder: Path) -> None:
+    """Remove a folder, unless it contains files."""
     try:
         folder.rmdir()
     except OSError:
@@ -212,44 +234,50 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def check_runnable(experiment: experiment.Experiment) -> dict[str, ModelCost]:
-    """Everything that can be wrong with the request is found before anything is written: corpus, tokens, models. Gives
-    the sizes of each variant's model."""
+    """Check corpus, tokenizer and models before anything is written. Return the model size of each variant.
+
+    Raise an error for anything that is wrong with the request.
+    """
     sizes = {}
     for variant in experiment.names:
         trial = trial_of(experiment, variant, 0)
-        prepared = prepare_dataset(trial.data, trial.task)
-        unknown = [name for name in trial.data.monitor if name not in prepared.corpus.splits]
-        if unknown:
-            there = ", ".join(split.name for split in prepared.corpus.get_test_splits())
-            raise RequestError(f"data.monitor: no held-out text named {unknown[0]!r} (there are: {there})")
+        dataset = prepare_dataset(trial.data, trial.task)
+        unknown_splits = [name for name in trial.data.monitor if name not in dataset.corpus.splits]
+        if unknown_splits:
+            test_splits = ", ".join(split.name for split in dataset.corpus.get_test_splits())
+            raise RequestError(f"data.monitor: no held-out text named {unknown_splits[0]!r} (there are: {test_splits})")
         primary = experiment.primary.split
-        if primary not in ("test", *prepared.corpus.splits):
+        if primary not in ("test", *dataset.corpus.splits):
             raise RequestError(
-                f"primary.split: no split named {primary!r} (there are: {', '.join(prepared.corpus.splits)})"
+                f"primary.split: no split named {primary!r} (there are: {', '.join(dataset.corpus.splits)})"
             )
-        sizes[variant] = compute_model_size(trial, prepared)
+        sizes[variant] = compute_model_size(trial, dataset)
         with tempfile.TemporaryDirectory() as scratch:
             build_training(
-                trial, prepared, Path(scratch), torch.device("cpu"), with_dependencies=False, model_size=sizes[variant]
+                trial, dataset, Path(scratch), torch.device("cpu"), with_dependencies=False, model_size=sizes[variant]
             )
     return sizes
 
 
 def check_disk_space(experiment: experiment.Experiment, folder: Path, num_workers: int, weights_bytes: int) -> None:
-    """Is there room for the runs? Weights, of so many bytes, for each trial, and for those at work two checkpoints of
-    three times that."""
-    trials_to_run = experiment.max_seeds * len(experiment.names)
-    needed = weights_bytes * trials_to_run + 6 * weights_bytes * min(num_workers, trials_to_run)
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    free = shutil.disk_usage(there).free
-    if free < needed:
-        sizes = f"the runs need about {needed / 1e6:.1f} MB and the disk has {free / 1e6:.1f} MB left"
-        raise DiskFullError(f"{folder}: {sizes}")
+    """Raise DiskFullError if the runs do not fit on the disk.
+
+    Every trial stores weights of `weights_bytes`; a running one also stores two checkpoints of three times that size.
+    """
+    num_trials = experiment.max_seeds * len(experiment.names)
+    required_bytes = weights_bytes * num_trials + 6 * weights_bytes * min(num_workers, num_trials)
+    existing_folder = next(candidate for candidate in (folder, *folder.absolute().parents) if candidate.exists())
+    free_bytes = shutil.disk_usage(existing_folder).free
+    if free_bytes < required_bytes:
+        explanation = (
+            f"the runs need about {required_bytes / 1e6:.1f} MB and the disk has {free_bytes / 1e6:.1f} MB left"
+        )
+        raise DiskFullError(f"{folder}: {explanation}")
 
 
 @dataclass(frozen=True)
 class VariantPlan:
-    """What a run would do, known before it is started."""
+    """Size and estimated cost of one variant, known before training."""
 
     variant: str
     settings: dict[str, Any]
@@ -258,15 +286,15 @@ class VariantPlan:
     training_bytes: int
     steps: int
     seconds: float
-    """for one trial on one worker"""
+    """estimated time of one trial on one worker"""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def plan_experiment(experiment: experiment.Experiment) -> list[VariantPlan]:
-    """Sizes and a time for each variant, from the real model and a few real steps."""
-    found = []
+    """Return size and estimated time of each variant, measured on the real model with a few steps."""
+    plans = []
     for variant in experiment.names:
         trial = trial_of(experiment, variant, 0)
         with tempfile.TemporaryDirectory() as scratch:
@@ -274,7 +302,7 @@ def plan_experiment(experiment: experiment.Experiment) -> list[VariantPlan]:
             seconds = estimate_seconds(trial, folder)
             start = Run(folder).start
         settings = config_loading.diff_from_baseline(experiment, variant)
-        found.append(
+        plans.append(
             VariantPlan(
                 variant,
                 settings,
@@ -285,7 +313,7 @@ def plan_experiment(experiment: experiment.Experiment) -> list[VariantPlan]:
                 seconds,
             )
         )
-    return found
+    return plans
 
 
 __all__ = [

@@ -54,13 +54,13 @@ from headtohead.trials.trial import build_training, estimate_seconds
 
 CPU = torch.device("cpu")
 DECISION_LAG = 4
-"""how many points can run at once if decisions depend on earlier points"""
+"""number of points that can run concurrently if decisions depend on earlier points"""
 MAX_CHECKED_MODELS = 32
-"""how many distinct models are built as a check before training"""
+"""number of distinct models that are built as a check before training"""
 NUM_TIMED_POINTS = 3
-"""how many points are timed for an estimate"""
+"""number of points that are timed for an estimate"""
 MAX_CONSECUTIVE_FAILURES = 50
-"""a search ends after this many consecutive failures"""
+"""number of consecutive failures after which a search ends"""
 LOST_TWICE_MESSAGE = "its worker was killed twice"
 
 
@@ -78,13 +78,19 @@ def run_with_search(
 ) -> ExperimentOutcome:
     """Run an experiment; if it has a [search] table, search first and compare the winner with the baseline."""
     folder = output_folder or DEFAULT_RUNS_FOLDER / experiment.name
-    asked = list(command or sys.argv)
+    command_line = list(command or sys.argv)
     if experiment.search is not None:
         settings = known.read_winner_settings(experiment, folder)
         if settings is None:
             check_search(experiment)
             settings = _run_search(
-                experiment, folder, build_worker_pool(backend, num_workers, device), device, resume, on_update, asked
+                experiment,
+                folder,
+                build_worker_pool(backend, num_workers, device),
+                device,
+                resume,
+                on_update,
+                command_line,
             )
             resume = True
         changes = build_variant_changes(_dump_raw_settings(experiment), settings)
@@ -98,7 +104,7 @@ def run_with_search(
         backend=backend,
         on_update=on_update,
         on_progress=on_progress,
-        command=asked,
+        command=command_line,
     )
 
 
@@ -130,12 +136,12 @@ def check_search(experiment: config_experiment.Experiment) -> None:
             "search: the winner is selected on validation data, and there is none; set data.validation_fraction, "
             "or name a validation file in data.files"
         )
-    for settings, different in _list_distinct_trials(experiment):
+    for settings, search_trial in _list_distinct_trials(experiment):
         try:
             with tempfile.TemporaryDirectory() as scratch:
                 build_training(
-                    different,
-                    prepare_dataset(different.data, different.task),
+                    search_trial,
+                    prepare_dataset(search_trial.data, search_trial.task),
                     Path(scratch),
                     CPU,
                     with_dependencies=False,
@@ -150,17 +156,19 @@ def _list_distinct_trials(
 ) -> list[tuple[SettingValues, config_experiment.Trial]]:
     """Return one trial for each distinct pair of model and optimizer that the search will build."""
     assert experiment.search is not None
-    found: list[tuple[SettingValues, config_experiment.Trial]] = []
+    distinct_trials: list[tuple[SettingValues, config_experiment.Trial]] = []
     for settings in itertools.islice(experiment.search.iter_corner_points(), 64 * MAX_CHECKED_MODELS):
-        one = _build_search_trial(experiment, "point", settings, FIRST_SEARCH_SEED)
-        if len(found) < MAX_CHECKED_MODELS and not any(
-            (one.model, one.training.optimizer) == (other.model, other.training.optimizer) for _, other in found
+        trial = _build_search_trial(experiment, "point", settings, FIRST_SEARCH_SEED)
+        if len(distinct_trials) < MAX_CHECKED_MODELS and not any(
+            (trial.model, trial.training.optimizer) == (known_trial.model, known_trial.training.optimizer)
+            for _, known_trial in distinct_trials
         ):
-            found.append((settings, one))
-    return found
+            distinct_trials.append((settings, trial))
+    return distinct_trials
 
 
 def _dump_raw_settings(experiment: config_experiment.Experiment) -> RawConfig:
+    """Return the settings of the baseline as plain values."""
     return experiment.model_dump(mode="json", include={*VARIANT_TABLES})
 
 
@@ -169,14 +177,14 @@ def _build_search_trial(
 ) -> config_experiment.Trial:
     """Return a trial of a search: the baseline with the settings of a point, without probes and without test data."""
     changes = build_variant_changes(_dump_raw_settings(experiment), settings)
-    made = trial_of(experiment.model_copy(update={"variants": {variant: changes}}), variant, seed)
-    data = made.data.model_copy(update={"monitor": ()})
-    return made.model_copy(update={"data": data, "probe": config_experiment.ProbeConfig(), "choosing": True})
+    trial = trial_of(experiment.model_copy(update={"variants": {variant: changes}}), variant, seed)
+    data = trial.data.model_copy(update={"monitor": ()})
+    return trial.model_copy(update={"data": data, "probe": config_experiment.ProbeConfig(), "choosing": True})
 
 
 @dataclass
 class SearchRun:
-    """A running search: opens points, schedules their trials, and records the results in the journal."""
+    """A running search, which opens points, schedules their trials, and records the results in a journal."""
 
     experiment: config_experiment.Experiment
     folder: Path
@@ -187,12 +195,12 @@ class SearchRun:
         assert self.experiment.search is not None
         self.search: SearchConfig = self.experiment.search
         self.metric = self.experiment.primary.metric
-        self.place = known.get_search_folder(self.folder)
-        self.journal = SearchJournal(self.place)
+        self.search_folder = known.get_search_folder(self.folder)
+        self.journal = SearchJournal(self.search_folder)
         lines = self.journal.open(known.compute_search_identity(self.experiment))
-        self.points = known.load_points(self.place, self.search, lines, self.metric)
+        self.points = known.load_points(self.search_folder, self.search, lines, self.metric)
         self.before, self.began = known.read_elapsed_seconds(lines), self.now()
-        self.under_way: dict[tuple[int, int], Job] = {}
+        self.running_jobs: dict[tuple[int, int], Job] = {}
         self.lost: set[tuple[int, int]] = set()
         self.is_exhausted = False
 
@@ -210,24 +218,24 @@ class SearchRun:
 
     def select_winner(self) -> SearchPoint:
         """Return the best point on validation data and record it in the journal."""
-        found = known.select_best(self.points, self.metric)
-        if found is None:
+        winner = known.select_best(self.points, self.metric)
+        if winner is None:
             reasons = [f"{point.name}: {point.failure}" for point in self.points if point.failure]
             raise TrialError("every point of the search failed:\n  " + "\n  ".join(reasons[:5]))
-        self.journal.write(schemas.WinnerEvent(point=found.number, budget=self.search.budget))
-        return found
+        self.journal.write(schemas.WinnerEvent(point=winner.number, budget=self.search.budget))
+        return winner
 
     def more(self, num_free_workers: int) -> list[Job]:
         """Return the next trials for `num_free_workers` workers."""
-        for key, job in list(self.under_way.items()):
+        for key, job in list(self.running_jobs.items()):
             if job.is_over:
-                del self.under_way[key]
+                del self.running_jobs[key]
                 self._record_outcome(job, *key)
-        made: list[Job] = []
-        while len(made) < num_free_workers and (following := self._next()) is not None:
-            made.append(self._build_job(*following))
-            self.under_way[following] = made[-1]
-        return made
+        new_jobs: list[Job] = []
+        while len(new_jobs) < num_free_workers and (point_and_seed := self._next()) is not None:
+            new_jobs.append(self._build_job(*point_and_seed))
+            self.running_jobs[point_and_seed] = new_jobs[-1]
+        return new_jobs
 
     def seconds(self) -> float:
         """Return how long the search has run, without interruptions."""
@@ -241,19 +249,20 @@ class SearchRun:
             self._judge(point)
             if point.status == "open" and (seed := self._next_seed(point)) is not None:
                 return point.number, seed
-        opened = self._open_point()
-        return (opened.number, FIRST_SEARCH_SEED) if opened is not None else None
+        new_point = self._open_point()
+        return (new_point.number, FIRST_SEARCH_SEED) if new_point is not None else None
 
     def _list_running_seeds(self, point: SearchPoint) -> list[int]:
-        return [seed for number, seed in self.under_way if number == point.number]
+        """Return the seeds of a point that are being trained."""
+        return [seed for number, seed in self.running_jobs if number == point.number]
 
     def _next_seed(self, point: SearchPoint) -> int | None:
         """Return the next seed of a point. With pruning, seeds run one after another."""
-        under_way = self._list_running_seeds(point)
+        running_seeds = self._list_running_seeds(point)
         for seed in range(FIRST_SEARCH_SEED, FIRST_SEARCH_SEED + point.seeds):
-            if seed in point.figures or seed in under_way:
+            if seed in point.figures or seed in running_seeds:
                 continue
-            return None if under_way and self.search.prune else seed
+            return None if running_seeds and self.search.prune else seed
         return None
 
     def _open_point(self) -> SearchPoint | None:
@@ -264,8 +273,10 @@ class SearchRun:
                 point.failure for point in self.points[-MAX_CONSECUTIVE_FAILURES:]
             ):
                 break
-            before = [point.settings for point in self.points]
-            settings = samplers.suggest_settings(self.search, number, before, self._score_visible_points(number))
+            earlier_settings = [point.settings for point in self.points]
+            settings = samplers.suggest_settings(
+                self.search, number, earlier_settings, self._score_visible_points(number)
+            )
             if settings is None:
                 self.is_exhausted = True
                 return None
@@ -282,7 +293,7 @@ class SearchRun:
             _build_search_trial(self.experiment, point.name, point.settings, FIRST_SEARCH_SEED)
         except ValueError as error:
             point.failure = f"impossible: {error}"
-            _write_failure(self.place / point.name / f"seed-{FIRST_SEARCH_SEED}", point.failure, "Impossible")
+            _write_failure(self.search_folder / point.name / f"seed-{FIRST_SEARCH_SEED}", point.failure, "Impossible")
         return point.failure is None
 
     def _has_trial_budget(self) -> bool:
@@ -292,11 +303,13 @@ class SearchRun:
         return sum(point.budgeted_trials for point in self.points) + self.search.seeds <= self.search.budget.trials
 
     def _is_decidable(self, index: int) -> bool:
+        """Return whether all points that a decision about this point uses are over."""
         if self.search.method != "tpe" and self.search.prune is None:
             return True
         return all(point.status != "open" for point in self._list_visible_points(index))
 
     def _list_visible_points(self, index: int) -> list[SearchPoint]:
+        """Return the points that a decision about point `index` may use."""
         return self.points[: max(0, index - DECISION_LAG + 1)]
 
     def _score_visible_points(self, index: int) -> list[tuple[SettingValues, float]]:
@@ -309,13 +322,15 @@ class SearchRun:
         return [(point.settings, means.get(point.number, worst)) for point in earlier]
 
     def _judge(self, point: SearchPoint) -> None:
-        """Prune the point if it is behind by more than noise explains."""
+        """Prune the point if its deficit is larger than noise explains."""
         if self.search.prune is None or point.status != "open" or self._list_running_seeds(point):
             return
-        others = [
-            one.scores(self.metric) for one in self._list_visible_points(point.number) if one.status == "finished"
+        finished_scores = [
+            other.scores(self.metric) for other in self._list_visible_points(point.number) if other.status == "finished"
         ]
-        point.pruned = pruning.decide_pruning(point.scores(self.metric), others, self.search.prune, point.seeds)
+        point.pruned = pruning.decide_pruning(
+            point.scores(self.metric), finished_scores, self.search.prune, point.seeds
+        )
         if point.pruned is not None:
             self.journal.write(schemas.PrunedEvent(point=point.number, decision=point.pruned))
 
@@ -327,9 +342,10 @@ class SearchRun:
         return any(point.status == "finished" for point in self.points)
 
     def _build_job(self, index: int, seed: int) -> Job:
+        """Return the job that trains point `index` with `seed`."""
         point = self.points[index]
         trial = _build_search_trial(self.experiment, point.name, point.settings, seed)
-        return Job(trial, self.place / point.name / f"seed-{seed}")
+        return Job(trial, self.search_folder / point.name / f"seed-{seed}")
 
     def _record_outcome(self, job: Job, index: int, seed: int) -> None:
         """Record the outcome of a trial. A trial whose worker was lost is tried once more."""
@@ -339,7 +355,9 @@ class SearchRun:
             self.lost.add((index, seed))
         failure = Run(job.folder).failure
         if job.state == "failed" and (failure is None or failure.kind in known.RETRYABLE_ERRORS):
-            raise (DiskFullError if job.is_request_error else TrialError)(job.message)  # not caused by the point
+            raise (DiskFullError if job.is_request_error else TrialError)(
+                job.message
+            )  # caused by the machine, not by the settings of the point
         known.record_run(self.points[index], seed, Run(job.folder), self.metric)
         self.journal.write(schemas.TrialEvent(point=index, seed=seed, seconds=round(self.seconds(), 1)))
 

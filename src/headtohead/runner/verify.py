@@ -1,7 +1,8 @@
-"""For instructors: is what a report says what the runs say, and would they say it again?
+"""Verify an experiment's folder, for instructors: do the reported numbers follow from the runs, and can runs be
+repeated?
 
-Four depths. Files: the checksums of every run. Figures: everything in findings.json made again from the runs' scores.
-Scores: the saved weights evaluated anew. Retraining: a sample of trials from the start, which must give the same bits.
+There are four levels: the checksums of all files; the numbers of findings.json, computed again from the scores; the
+scores, computed again from the saved weights; and a sample of trials, trained again, which must give identical weights.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from headtohead.trials.trial import run_trial
 MISMATCH_MESSAGE = "is not what the runs give"
 JOURNAL_CHECKSUM_KEY = f"search.checksums.{points.JOURNAL_FILE}"
 LOSS_TOLERANCE = 1e-5
-"""scores of the same weights on another machine may differ in the last digits"""
+"""tolerance for scores of the same weights, which differ in the last digits between machines"""
 
 
 @dataclass(frozen=True)
 class VerificationCheck:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     place: str
     what: str
@@ -49,7 +50,7 @@ class VerificationCheck:
 
 REPORT_FORMATS = {"report.html": "html", "report.md": "md"}
 RenderReport = Callable[[Path, Sequence[str], Path], list[Path]]
-"""makes a report anew: experiment's folder, formats, where to"""
+"""renders a report: (experiment's folder, formats, output folder) to the written paths"""
 
 
 def verify_experiment(
@@ -60,45 +61,56 @@ def verify_experiment(
     render_report: RenderReport | None = None,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> list[VerificationCheck]:
-    """Everything that can be checked about this experiment's folder. With `remake`, its reports too."""
+    """Return the results of all checks of an experiment's folder.
+
+    Args:
+        folder: The folder of the experiment.
+        rescore: Evaluate the saved weights of every run again.
+        num_retrained: Number of randomly chosen trials to train again.
+        render_report: Function that renders a report, to compare with the reports in the folder.
+        on_progress: Called with a description of each step.
+    """
     runs = run_folder.open_runs(folder)
     finished = [
         (f"{name}/seed-{seed}", run) for name in runs.experiment.names for seed, run in runs.finished(name).items()
     ]
     checks = []
-    for place, run in [*finished, *points.list_finished_runs(folder)]:
-        on_progress(f"files of {place}")
-        checks += list(_check_run_files(place, run))
+    for location, run in [*finished, *points.list_finished_runs(folder)]:
+        on_progress(f"files of {location}")
+        checks += list(_check_run_files(location, run))
     on_progress("figures")
     checks += list(_check_sealed_files(folder))
     checks += list(_check_findings(runs))
-    for name, form in REPORT_FORMATS.items() if render_report else ():
+    for name, report_format in REPORT_FORMATS.items() if render_report else ():
         if render_report and (folder / name).is_file():
             on_progress(name)
             checks.append(
                 _run_check(
-                    name, "made again from the figures", partial(_compare_report, folder, name, form, render_report)
+                    name,
+                    "made again from the figures",
+                    partial(_compare_report, folder, name, report_format, render_report),
                 )
             )
-    for place, run in finished if rescore else []:
-        on_progress(f"scoring {place} again")
-        checks.append(_run_check(place, "scores of the saved weights", partial(_compare_rescored, run)))
-    for place, run in random.Random(folder.name).sample(finished, min(num_retrained, len(finished))):
-        on_progress(f"training {place} again")
-        checks.append(_run_check(place, "training again", partial(_compare_retrained, run)))
+    for location, run in finished if rescore else []:
+        on_progress(f"scoring {location} again")
+        checks.append(_run_check(location, "scores of the saved weights", partial(_compare_rescored, run)))
+    for location, run in random.Random(folder.name).sample(finished, min(num_retrained, len(finished))):
+        on_progress(f"training {location} again")
+        checks.append(_run_check(location, "training again", partial(_compare_retrained, run)))
     return checks
 
 
 def _run_check(location: str, description: str, find_mismatch: Callable[[], str]) -> VerificationCheck:
-    """A check that could not even be made has failed."""
+    """Run a check. It fails if `find_mismatch` returns a description of a mismatch or raises an error."""
     try:
-        fault = find_mismatch()
+        mismatch = find_mismatch()
     except (HeadToHeadError, OSError, *schemas.INCONSISTENT_DATA_ERRORS) as error:
-        fault = f"could not be done: {error}"
-    return VerificationCheck(location, description, not fault, fault or "the same")
+        mismatch = f"could not be done: {error}"
+    return VerificationCheck(location, description, not mismatch, mismatch or "the same")
 
 
 def _check_run_files(location: str, run: Run) -> Iterator[VerificationCheck]:
+    """Check the checksums of a run, and that result.json follows from its scores."""
     try:
         damaged = [*run.find_damaged_files(), *([] if run.has_valid_checksum else ["result.json"])]
     except HeadToHeadError as error:
@@ -112,7 +124,7 @@ def _check_run_files(location: str, run: Run) -> Iterator[VerificationCheck]:
 
 
 def _compare_result_to_scores(run: Run) -> str:
-    """Do the figures of result.json follow from the scores of each example, and the last metrics from those?"""
+    """Return how result.json differs from the per-example scores; empty if it agrees."""
     metric = run.result.metric
     for split, stored in run.result.scores.items():
         counts = run.scores[f"{split}.counts"].sum()
@@ -130,34 +142,37 @@ def _compare_result_to_scores(run: Run) -> str:
 
 
 def _check_sealed_files(folder: Path) -> Iterator[VerificationCheck]:
-    """The files of the experiment itself against the checksums that they carry."""
+    """Check the files of the experiment that contain their own checksum."""
     for name in (*compute.CHECKSUMMED_FILES, "findings.json"):
         if (folder / name).is_file() and not has_valid_checksum(read_json_object(folder / name)):
             yield VerificationCheck(name, "checksum", False, "was changed since it was written")
 
 
 def _check_findings(runs: ExperimentRuns) -> Iterator[VerificationCheck]:
-    """findings.json against findings made anew."""
-    place = "findings.json"
-    if not (runs.folder / place).is_file():
-        yield VerificationCheck(place, "is there", False, "the file is missing")
+    """Compare findings.json with findings computed from the runs."""
+    file_name = "findings.json"
+    if not (runs.folder / file_name).is_file():
+        yield VerificationCheck(file_name, "is there", False, "the file is missing")
         return
-    said = {key: value for key, value in read_json_object(runs.folder / place).items() if key != CHECKSUM_KEY}
+    stored = {key: value for key, value in read_json_object(runs.folder / file_name).items() if key != CHECKSUM_KEY}
     try:
-        computed = compute.compute_findings(
+        findings = compute.compute_findings(
             runs, interim_analyses=compute.list_interim_analyses(runs), check_files=False
         )
-        made = computed.to_json()
+        recomputed = findings.to_json()
     except (HeadToHeadError, OSError) as error:
-        yield VerificationCheck(place, "figures from the runs", False, f"could not be made again: {error}")
+        yield VerificationCheck(file_name, "figures from the runs", False, f"could not be made again: {error}")
         return
-    different = list(find_differences(said, made))
-    for where in different[:20]:
+    differences = list(find_differences(stored, recomputed))
+    for key_path in differences[:20]:
         yield VerificationCheck(
-            _find_checksummed_file(where) or f"{place}: {where}", "figures from the runs", False, MISMATCH_MESSAGE
+            _find_checksummed_file(key_path) or f"{file_name}: {key_path}",
+            "figures from the runs",
+            False,
+            MISMATCH_MESSAGE,
         )
-    if not different:
-        yield VerificationCheck(place, "figures from the runs", True, "every figure follows from the runs")
+    if not differences:
+        yield VerificationCheck(file_name, "figures from the runs", True, "every figure follows from the runs")
 
 
 def _find_checksummed_file(key_path: str) -> str | None:
@@ -172,7 +187,7 @@ def _find_checksummed_file(key_path: str) -> str | None:
 
 
 def find_differences(one: Any, other: Any, key_path: str = "") -> Iterator[str]:
-    """Where two pieces of plain data differ; numbers may differ in the last digits."""
+    """Yield the key path of each difference between two JSON values. Floats may differ in the last digits."""
     if isinstance(one, dict) and isinstance(other, dict):
         for key in {**one, **other}:
             if key not in one or key not in other:
@@ -180,8 +195,8 @@ def find_differences(one: Any, other: Any, key_path: str = "") -> Iterator[str]:
             else:
                 yield from find_differences(one[key], other[key], f"{key_path}.{key}".strip("."))
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for index, (first, second) in enumerate(zip(one, other, strict=True)):
-            yield from find_differences(first, second, f"{key_path}[{index}]")
+        for index, (item, other_item) in enumerate(zip(one, other, strict=True)):
+            yield from find_differences(item, other_item, f"{key_path}[{index}]")
     elif isinstance(one, float) and isinstance(other, int | float):
         if not np.isclose(one, other, rtol=1e-9):
             yield key_path
@@ -190,17 +205,21 @@ def find_differences(one: Any, other: Any, key_path: str = "") -> Iterator[str]:
 
 
 def _compare_report(folder: Path, name: str, report_format: str, render_report: RenderReport) -> str:
+    """Return how a report in the folder differs from a newly rendered one; empty if it is identical."""
     with tempfile.TemporaryDirectory() as scratch:
-        (made,) = render_report(folder, [report_format], Path(scratch))
-        same = made.read_bytes() == (folder / name).read_bytes()
-    return "" if same else "was edited, or made by another version"
+        (rendered_path,) = render_report(folder, [report_format], Path(scratch))
+        is_identical = rendered_path.read_bytes() == (folder / name).read_bytes()
+    return "" if is_identical else "was edited, or made by another version"
 
 
 def _compare_rescored(run: Run) -> str:
-    loaded = model_io.load(run.folder)
+    """Return how the recorded losses differ from those of the saved weights; empty if they agree."""
+    saved_model = model_io.load(run.folder)
     trial = run.trial
-    found = evaluate_splits(trial, prepare_dataset(trial.data, trial.task), loaded.model, torch.device("cpu"))
-    for split, evaluation in found.items():
+    evaluations = evaluate_splits(
+        trial, prepare_dataset(trial.data, trial.task), saved_model.model, torch.device("cpu")
+    )
+    for split, evaluation in evaluations.items():
         stored = run.result.scores[split].loss
         if not np.isclose(stored, evaluation.loss, rtol=LOSS_TOLERANCE):
             return f"{split} loss is {stored:.6g} in the file and {evaluation.loss:.6g} with the saved weights"
@@ -208,30 +227,38 @@ def _compare_rescored(run: Run) -> str:
 
 
 def _compare_retrained(run: Run) -> str:
+    """Return how a run differs from training the same trial again; empty if it is reproduced."""
     trust.check_trusted(run.folder, trust.list_code_files(run.trial))
     with tempfile.TemporaryDirectory() as scratch:
-        again = Path(scratch) / "run"
-        run_trial(run.trial, again, device=run.start.device)
-        if (again / "model.safetensors").read_bytes() == (run.folder / "model.safetensors").read_bytes():
+        retrained_folder = Path(scratch) / "run"
+        run_trial(run.trial, retrained_folder, device=run.start.device)
+        if (retrained_folder / "model.safetensors").read_bytes() == (run.folder / "model.safetensors").read_bytes():
             return ""
-        said, made = (
-            [[line["step"], line["split"], line["loss"]] for line in read_jsonl(place / "metrics.jsonl")]
-            for place in (run.folder, again)
+        stored_metrics, retrained_metrics = (
+            [[line["step"], line["split"], line["loss"]] for line in read_jsonl(folder / "metrics.jsonl")]
+            for folder in (run.folder, retrained_folder)
         )
-        if said == made:
+        if stored_metrics == retrained_metrics:
             return "the metrics are the same, but the weights differ"
-        if _is_within_rounding(run, said, made):
+        if _is_within_rounding(run, stored_metrics, retrained_metrics):
             return ""
-        step, split, loss = next(a for a, b in zip(said, made, strict=False) if a != b)
+        step, split, loss = next(
+            stored for stored, retrained in zip(stored_metrics, retrained_metrics, strict=False) if stored != retrained
+        )
         return f"differs from step {step} on ({split}: loss {loss:.6g} in the file); same versions and machine?"
 
 
 def _is_within_rounding(run: Run, stored_metrics: list[list[Any]], retrained_metrics: list[list[Any]]) -> bool:
-    """What several processes trained together, one repeats up to rounding, where there is no dropout."""
+    """Return whether two lists of metrics agree up to rounding, for runs trained by several processes.
+
+    One process repeats such a run up to rounding if there is no dropout. Other runs must be reproduced exactly.
+    """
     training = run.result.training
     if training.processes == 1 and not training.resharded:
         return False
-    (places, losses), (other_places, others) = (
+    (stored_keys, stored_losses), (retrained_keys, retrained_losses) = (
         ([line[:2] for line in lines], [line[2] for line in lines]) for lines in (stored_metrics, retrained_metrics)
     )
-    return places == other_places and bool(np.allclose(losses, others, rtol=0, atol=LOSS_TOLERANCE))
+    return stored_keys == retrained_keys and bool(
+        np.allclose(stored_losses, retrained_losses, rtol=0, atol=LOSS_TOLERANCE)
+    )
