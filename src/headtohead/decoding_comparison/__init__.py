@@ -1,1 +1,1 @@
-"""`h2h decode`: compare decoding strategies on the same prompts."""
+"""Compare decoding strategies on the same prompts, for `h2h decode`."""

@@ -1,8 +1,8 @@
-"""The limits of the strategies as laws, tried on a real model and real prompts.
+"""Check that strategies agree in their limits, on a real model and real prompts.
 
-Temperature to 0, k = 1, p to 0 and a single beam are greedy decoding; temperature 1, k = the vocabulary and p = 1 are
-plain sampling. Two strategies that are the same give the same distribution after every prompt and, with the same random
-numbers, the same continuations, token for token.
+Temperature to 0, k = 1, p to 0 and a single beam equal greedy decoding; temperature 1, k = the vocabulary and p = 1
+equal plain sampling. Equal strategies have the same distribution after every prompt and, with the same random numbers,
+generate the same tokens.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ from headtohead.generation.strategies import Strategy, build_strategy
 from headtohead.generation.strategy_parsing import format_strategy
 
 NEAR_ZERO = 1e-6
-"""how near a limit is gone"""
+"""value used for a temperature or p that tends to 0"""
 MAX_TOTAL_VARIATION = 1e-6
-"""the total variation up to which two distributions are the same"""
+"""total variation distance up to which two distributions count as equal"""
 MAX_CONTINUED_PROMPTS = 8
-"""so many prompts are continued for each law"""
+"""prompts continued per invariant"""
 
 ContinuePrompts = Callable[[Strategy, Sequence[int]], list[list[int]]]
-"""continues these prompts, given by number, once each"""
+"""(strategy, prompt indices) -> token ids of one continuation per prompt"""
 
 
 @dataclass(frozen=True)
 class LimitInvariant:
-    """Two strategies that must be one."""
+    """A strategy at a limit, and the strategy that it must equal."""
 
     description: str
-    one: Strategy
-    other: Strategy
+    strategy: Strategy
+    expected: Strategy
 
 
 def build_limit_invariants(vocab_size: int) -> list[LimitInvariant]:
+    """Return the invariants to check for a vocabulary of this size."""
     greedy, sample = build_strategy("greedy"), build_strategy("sample")
     return [
         LimitInvariant("temperature to 0 is greedy", build_strategy("temperature", temperature=NEAR_ZERO), greedy),
@@ -56,44 +57,57 @@ def build_limit_invariants(vocab_size: int) -> list[LimitInvariant]:
 def check_limit_invariants(
     model: Any, prompt_ids: Sequence[Sequence[int]], continue_prompts: ContinuePrompts
 ) -> list[dict[str, Any]]:
-    """Every law on this model: what was tried, what was found, whether it holds."""
+    """Check every invariant on a model; return one row of JSON values per invariant.
+
+    `prompt_ids` are the encoded prompts; `continue_prompts(strategy, indices)` generates one continuation of each.
+    """
     logits = [
         model.next_token_logits(torch.tensor([list(ids)[-int(model.context) :]]))[0].float() for ids in prompt_ids
     ]
-    numbers = list(range(min(MAX_CONTINUED_PROMPTS, len(prompt_ids))))
-    made: dict[Strategy, list[list[int]]] = {}
+    prompt_indices = list(range(min(MAX_CONTINUED_PROMPTS, len(prompt_ids))))
+    continuations: dict[Strategy, list[list[int]]] = {}
     rows = []
-    for law in build_limit_invariants(len(logits[0])):
-        for one in (law.one, law.other):
-            if one not in made:
-                made[one] = continue_prompts(one, numbers)
-        same = sum(a == b for a, b in zip(made[law.one], made[law.other], strict=True))
-        tokens = sum(map(len, made[law.other]))
-        tried = f"{format_strategy(law.one)}, {_format_count(len(numbers), 'continuation')} of {tokens:,} tokens"
-        found = f"{same} of {len(numbers)} the same, token for token"
-        apart = _compute_max_total_variation(logits, law)
-        if apart is not None:
+    for invariant in build_limit_invariants(len(logits[0])):
+        for strategy in (invariant.strategy, invariant.expected):
+            if strategy not in continuations:
+                continuations[strategy] = continue_prompts(strategy, prompt_indices)
+        num_equal = sum(
+            a == b for a, b in zip(continuations[invariant.strategy], continuations[invariant.expected], strict=True)
+        )
+        num_tokens = sum(map(len, continuations[invariant.expected]))
+        num_continued = _format_count(len(prompt_indices), "continuation")
+        tried = f"{format_strategy(invariant.strategy)}, {num_continued} of {num_tokens:,} tokens"
+        found = f"{num_equal} of {len(prompt_indices)} the same, token for token"
+        distance = _compute_max_total_variation(logits, invariant)
+        if distance is not None:
             tried += f", {_format_count(len(prompt_ids), 'distribution')}"
-            found += "; distributions equal" if apart == 0 else f"; distributions at most {apart:.1g} apart"
-        passed = same == len(numbers) and (apart is None or apart <= MAX_TOTAL_VARIATION)
-        rows.append({"law": law.description, "tried": tried, "found": found, "passed": passed})
+            found += "; distributions equal" if distance == 0 else f"; distributions at most {distance:.1g} apart"
+        passed = num_equal == len(prompt_indices) and (distance is None or distance <= MAX_TOTAL_VARIATION)
+        rows.append({"law": invariant.description, "tried": tried, "found": found, "passed": passed})
     return rows
 
 
 def _compute_max_total_variation(logits: Sequence[Float[Tensor, " vocab"]], invariant: LimitInvariant) -> float | None:
-    """The largest total variation between what the two draw from; None where one of them is a search."""
-    apart = 0.0
-    for row in logits:
-        one, other = (_compute_sampling_distribution(row[None], each) for each in (invariant.one, invariant.other))
-        if one is None or other is None:
+    """Return the largest total variation distance between the distributions of the two strategies.
+
+    `logits` has one row per prompt. Returns None if one of the strategies is a search, which has no distribution.
+    """
+    max_distance = 0.0
+    for row_logits in logits:
+        probs, expected_probs = (
+            _compute_sampling_distribution(row_logits[None], strategy)
+            for strategy in (invariant.strategy, invariant.expected)
+        )
+        if probs is None or expected_probs is None:
             return None
-        apart = max(apart, float((one - other).abs().sum()) / 2)
-    return apart
+        max_distance = max(max_distance, float((probs - expected_probs).abs().sum()) / 2)
+    return max_distance
 
 
 def _compute_sampling_distribution(
     logits: Float[Tensor, "1 vocab"], strategy: Strategy
 ) -> Float[Tensor, "1 vocab"] | None:
+    """Return the distribution that a strategy samples from, or None for a search."""
     if strategy.mode == "greedy":
         return torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
     return logits_to_probs(logits, strategy.logits_processors) if strategy.mode == "sample" else None

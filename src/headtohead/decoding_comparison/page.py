@@ -1,7 +1,7 @@
-"""The page of a decoding comparison: one HTML file that needs nothing else, in the looks of the other report.
+"""Render a decoding comparison as a self-contained HTML page, and export its tables and charts.
 
-It reads what `h2h decode` left in a folder, decoding.json and samples.jsonl, and needs no torch. The same tables and
-charts are written as Markdown, CSV, SVG, PDF and PNG when they are asked for.
+Reads the decoding.json and samples.jsonl that `h2h decode` writes, and does not import torch. Tables and charts can
+also be exported as Markdown, CSV, LaTeX, SVG, PDF and PNG.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from markupsafe import Markup
 
 from headtohead.atomic_io import read_json, read_jsonl, write_text
-from headtohead.decoding_comparison import phrasing as say
+from headtohead.decoding_comparison import phrasing
 from headtohead.decoding_comparison.charts import build_charts
 from headtohead.decoding_comparison.tables import build_tables
 from headtohead.errors import RunFolderError
@@ -37,51 +37,52 @@ SCHEMA_VERSION = 1
 RESULTS_FILE, SAMPLES_FILE, REPORT_NAME = "decoding.json", "samples.jsonl", "report"
 LINE_BREAK_PATTERN = re.compile(r"\s*\n\s*")
 NUM_EXPANDED_PROMPTS = 1
-"""so many prompts are shown unfolded"""
+"""prompts whose samples are initially expanded"""
 
 
 def read_results(folder: Path) -> DecodingResults:
-    """What a comparison found, with its samples."""
-    found: DecodingResults = read_json(folder / RESULTS_FILE)
-    if found.get("schema") != SCHEMA_VERSION:
+    """Return the results of a comparison with its samples. Raise `RunFolderError` for another schema version."""
+    results: DecodingResults = read_json(folder / RESULTS_FILE)
+    if results.get("schema") != SCHEMA_VERSION:
         raise RunFolderError(
-            f"{folder / RESULTS_FILE}: written with schema {found.get('schema')}, this reads {SCHEMA_VERSION}"
+            f"{folder / RESULTS_FILE}: written with schema {results.get('schema')}, this reads {SCHEMA_VERSION}"
         )
-    return {**found, "samples": read_jsonl(folder / SAMPLES_FILE)}
+    return {**results, "samples": read_jsonl(folder / SAMPLES_FILE)}
 
 
 def write_report(folder: Path, formats: Sequence[str] = ("html",)) -> list[Path]:
-    """Write the report of a comparison's folder into it, and say which files were written."""
+    """Write the report of a comparison into its folder in each format; return the paths written."""
     check_formats(formats)
-    found = read_results(folder)
+    results = read_results(folder)
     written: list[Path] = []
-    for one in dict.fromkeys(formats):
-        if one in DOCUMENT_SUFFIXES:
-            path = folder / f"{REPORT_NAME}{DOCUMENT_SUFFIXES[one]}"
-            write_text(path, render_html(found) if one == "html" else render_markdown(found))
+    for format_name in dict.fromkeys(formats):
+        if format_name in DOCUMENT_SUFFIXES:
+            path = folder / f"{REPORT_NAME}{DOCUMENT_SUFFIXES[format_name]}"
+            write_text(path, render_html(results) if format_name == "html" else render_markdown(results))
             written.append(path)
             continue
-        if one in ("csv", "latex"):
-            written += write_tables(build_tables(found), one, folder / f"{REPORT_NAME}-tables")
+        if format_name in ("csv", "latex"):
+            written += write_tables(build_tables(results), format_name, folder / f"{REPORT_NAME}-tables")
         else:
-            written += write_charts(build_charts(found), one, folder / f"{REPORT_NAME}-charts")
+            written += write_charts(build_charts(results), format_name, folder / f"{REPORT_NAME}-charts")
     return written
 
 
 def render_markdown(results: DecodingResults) -> str:
+    """Render the report as Markdown."""
     lines = [f"# {escape_markdown(build_title(results))}", "", escape_markdown(build_lead_paragraph(results)), ""]
     for card in build_strategy_cards(results):
         name = escape_markdown(card["strategy"])
         lines += [f"- **{name}, {line['outcome']}**: {escape_markdown(line['summary'])}" for line in card["lines"]]
-    for one in build_tables(results):
-        lines += ["", f"## {escape_markdown(one.title)}", "", render_markdown_table(one).rstrip()]
+    for table in build_tables(results):
+        lines += ["", f"## {escape_markdown(table.title)}", "", render_markdown_table(table).rstrip()]
     return "\n".join(lines) + "\n"
 
 
 def render_html(results: DecodingResults) -> str:
-    """The page."""
-    by_name = {table.name: table for table in build_tables(results)}
-    drawn = {chart.name: render_chart(chart) for chart in build_charts(results)}
+    """Render the report as one HTML document."""
+    tables_by_name = {table.name: table for table in build_tables(results)}
+    charts_by_name = {chart.name: render_chart(chart) for chart in build_charts(results)}
     return render_document(
         "decoding-page.html",
         extra_styles=["decoding.css"],
@@ -93,19 +94,19 @@ def render_html(results: DecodingResults) -> str:
         cards=build_strategy_cards(results),
         measures=results["measures"],
         has_people=bool(results["people"]),
-        tables=default_to_none(by_name),
-        charts=default_to_none(drawn),
+        tables=default_to_none(tables_by_name),
+        charts=default_to_none(charts_by_name),
         sweep=results["sweep"],
         traces=[
             {
-                **one,
-                "chart": drawn[f"trace-{one['strategy']}"],
-                "table": by_name.get(f"trace-{one['strategy']}"),
-                "prompt": results["prompts"][one["prompt"]]["text"],
+                **item,
+                "chart": charts_by_name[f"trace-{item['strategy']}"],
+                "table": tables_by_name.get(f"trace-{item['strategy']}"),
+                "prompt": results["prompts"][item["prompt"]]["text"],
             }
-            for one in results["traces"]
+            for item in results["traces"]
         ],
-        broken=[one["law"] for one in results["laws"] if not one["passed"]],
+        broken=[item["law"] for item in results["laws"] if not item["passed"]],
         samples=_group_samples_by_prompt(results),
         open=NUM_EXPANDED_PROMPTS,
         reproduce=_build_reproduction_details(results),
@@ -113,64 +114,81 @@ def render_html(results: DecodingResults) -> str:
 
 
 def build_title(results: DecodingResults) -> str:
-    """Five ways to decode SmolLM2."""
+    """Return the title of the report, such as "Five ways to decode SmolLM2"."""
     count = len(results["figures"])
-    words = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
-    number = words[count] if count < len(words) else str(count)
+    number_words = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
+    number = number_words[count] if count < len(number_words) else str(count)
     return f"{number} way{'s' if count != 1 else ''} to decode {results['model']['name']}"
 
 
 def build_lead_paragraph(results: DecodingResults) -> str:
-    settings, prompts = results["settings"], len(results["prompts"])
-    samples = settings["samples"]
-    second = results["second"]
+    """Return the first paragraph: prompts, samples, length, seed and second model."""
+    settings, num_prompts = results["settings"], len(results["prompts"])
+    num_samples = settings["samples"]
+    scoring_model = results["second"]
     return (
-        f"{prompts:,} prompt{'s' if prompts != 1 else ''}, {samples} sample{'s' if samples != 1 else ''} each, up to "
-        f"{settings['max_new_tokens']} new tokens, seed {settings['seed']}. "
-        + (f"Second model: {second['name']}." if second else "No second model was given, so its column is left out.")
+        f"{num_prompts:,} prompt{'s' if num_prompts != 1 else ''}, "
+        f"{num_samples} sample{'s' if num_samples != 1 else ''} each, "
+        f"up to {settings['max_new_tokens']} new tokens, seed {settings['seed']}. "
+        + (
+            f"Second model: {scoring_model['name']}."
+            if scoring_model
+            else "No second model was given, so its column is left out."
+        )
     )
 
 
 def build_strategy_cards(results: DecodingResults) -> list[DecodingResults]:
-    """What each strategy does beside the baseline: to how likely the text is, how varied, and how near to people's."""
-    kinds = {one["name"]: one for one in results["measures"]}
-    by_place = {(pair["strategy"], pair["against"], pair["measure"]): pair for pair in results["pairs"]}
-    made = []
-    for name in results["figures"]:
+    """Return one card per strategy that summarises its verdicts against the baseline.
+
+    A card has one line per metric of likelihood, diversity and similarity to human text.
+    """
+    metrics = {metric["name"]: metric for metric in results["measures"]}
+    pairs_by_key = {(pair["strategy"], pair["against"], pair["measure"]): pair for pair in results["pairs"]}
+    cards = []
+    for strategy in results["figures"]:
         lines = []
-        for measure in ("perplexity", "second", "distinct-2", "repetition", "nearness"):
-            pair = by_place.get((name, results["baseline"], measure))
+        for metric_name in ("perplexity", "second", "distinct-2", "repetition", "nearness"):
+            pair = pairs_by_key.get((strategy, results["baseline"], metric_name))
             if pair is not None:
-                sign = style.VERDICT_SYMBOLS[pair["outcome"]]
-                said = say.describe_pair(pair, kinds[measure])
-                lines.append({"outcome": pair["outcome"], "sign": sign, "summary": said})
+                symbol = style.VERDICT_SYMBOLS[pair["outcome"]]
+                summary = phrasing.describe_pair(pair, metrics[metric_name])
+                lines.append({"outcome": pair["outcome"], "sign": symbol, "summary": summary})
         if lines:
-            made.append({"strategy": name, "lines": lines})
-    return made
+            cards.append({"strategy": strategy, "lines": lines})
+    return cards
 
 
 def _group_samples_by_prompt(results: DecodingResults) -> list[DecodingResults]:
-    """By prompt: what people wrote, and what each strategy wrote; samples that are the same are shown once."""
-    by_place: dict[tuple[str, str], list[DecodingResults]] = {}
-    for one in results["samples"]:
-        if _has_same_settings(one, results):
-            by_place.setdefault((one["strategy"], one["prompt"]), []).append(one)
-    made = []
+    """Return, for each prompt, the human continuation and the distinct texts of each strategy with their counts."""
+    samples_by_key: dict[tuple[str, str], list[DecodingResults]] = {}
+    for sample in results["samples"]:
+        if _has_same_settings(sample, results):
+            samples_by_key.setdefault((sample["strategy"], sample["prompt"]), []).append(sample)
+    groups = []
     for prompt in results["prompts"]:
         columns = []
-        for name in results["figures"]:
-            own = sorted(by_place.get((name, prompt["text"]), []), key=lambda one: int(one["sample"]))
-            counts = Counter(LINE_BREAK_PATTERN.sub(" ↵ ", one["text"].strip()) for one in own)
-            columns.append({"strategy": name, "texts": [{"text": text, "of": of} for text, of in counts.items()]})
-        people = prompt["continuation"]
-        made.append(
-            {**prompt, "columns": columns, "people": people and {"text": people, "joint": _get_separator(people)}}
+        for strategy in results["figures"]:
+            samples = sorted(
+                samples_by_key.get((strategy, prompt["text"]), []), key=lambda sample: int(sample["sample"])
+            )
+            counts = Counter(LINE_BREAK_PATTERN.sub(" ↵ ", sample["text"].strip()) for sample in samples)
+            columns.append(
+                {"strategy": strategy, "texts": [{"text": text, "of": count} for text, count in counts.items()]}
+            )
+        human_text = prompt["continuation"]
+        groups.append(
+            {
+                **prompt,
+                "columns": columns,
+                "people": human_text and {"text": human_text, "joint": _get_separator(human_text)},
+            }
         )
-    return made
+    return groups
 
 
 def _has_same_settings(sample: DecodingResults, results: DecodingResults) -> bool:
-    """A folder may hold samples of other settings as well: none is thrown away."""
+    """Return whether a sample belongs to these results. A resumed folder may also hold samples of other settings."""
     settings = results["settings"]
     return bool(
         sample["model"] == results["model"]["digest"]
@@ -180,10 +198,12 @@ def _has_same_settings(sample: DecodingResults, results: DecodingResults) -> boo
 
 
 def _get_separator(text: str) -> str:
+    """Return the separator between a prompt and this continuation."""
     return "" if text.startswith((*CLOSING_PUNCTUATION, " ", "\n")) else " "
 
 
 def _build_reproduction_details(results: DecodingResults) -> DecodingResults:
+    """Return the command, the digests and versions, and the settings of the comparison."""
     command = [str(word) for word in results.get("command") or []]
     if command:
         command[0] = Path(command[0]).name
@@ -193,7 +213,7 @@ def _build_reproduction_details(results: DecodingResults) -> DecodingResults:
         "Second model": results["second"]["name"] if results["second"] else None,
         "Digest of the second’s": results["second"]["digest"] if results["second"] else None,
         "Digest of the prompts": results["settings"]["digest"],
-        **{f"{name} as sacrebleu counted it": how for name, how in results["signatures"].items()},
+        **{f"{name} as sacrebleu counted it": signature for name, signature in results["signatures"].items()},
         **results["versions"],
     }
     return {

@@ -14,7 +14,7 @@ from headtohead.generation.strategy_parsing import SWEEP_SAMPLES_PER_PROMPT
 
 @dataclass(frozen=True)
 class DecodingRequest:
-    """What a comparison is made of."""
+    """The strategies, prompts and sampling settings of a comparison."""
 
     strategies: dict[str, Strategy]
     prompts: list[Prompt]
@@ -25,25 +25,34 @@ class DecodingRequest:
 
     @property
     def baseline(self) -> str:
-        """What the others are held against: plain sampling, which is the model as it is, or else the first."""
-        return next((name for name, one in self.strategies.items() if one == build_strategy("sample")), self.first)
+        """The strategy that the others are compared with.
+
+        Plain sampling if it is requested, because it samples from the unmodified model distribution; otherwise the
+        first strategy.
+        """
+        return next(
+            (name for name, strategy in self.strategies.items() if strategy == build_strategy("sample")), self.first
+        )
 
     @property
     def first(self) -> str:
+        """The name of the first strategy."""
         return next(iter(self.strategies))
 
     @property
     def num_sweep_samples(self) -> int:
+        """Samples per prompt at each point of the sweep."""
         return min(self.samples, SWEEP_SAMPLES_PER_PROMPT)
 
     def to_dict(self) -> dict[str, Any]:
-        texts = json.dumps([asdict(prompt) for prompt in self.prompts])
+        """Return the settings as JSON values. Prompts are represented by their number and digest."""
+        prompts_json = json.dumps([asdict(prompt) for prompt in self.prompts])
         return {
-            "strategies": {name: one.to_dict() for name, one in self.strategies.items()},
+            "strategies": {name: strategy.to_dict() for name, strategy in self.strategies.items()},
             "samples": self.samples,
             "max_new_tokens": self.max_new_tokens,
             "seed": self.seed,
             "sweep": self.sweep,
             "prompts": len(self.prompts),
-            "digest": hashlib.sha256(texts.encode()).hexdigest()[:16],
+            "digest": hashlib.sha256(prompts_json.encode()).hexdigest()[:16],
         }

@@ -1,13 +1,13 @@
-"""The comparison of strategies on one model and many prompts, from the models' doors to a folder on disk.
+"""Compare decoding strategies of one model on many prompts, and write the results to a folder.
 
 FOLDER/
-  samples.jsonl     every continuation, written as it is made; a line is found again by its key, a hash of all that the
-                    text depends on (weights, strategy, prompt, number of the sample, seed, length)
-  scores.jsonl      what a second model thinks of them, by a key of weights and text
-  decoding.json     the figures, intervals, tests, sweep, laws and token-by-token accounts
-  report.html       the page, made from these files by headtohead.report
+  samples.jsonl     every continuation, appended as it is generated; its key is a hash of everything that the text
+                    depends on: weights, strategy, prompt, sample index, seed and maximum length
+  scores.jsonl      the loss of the second model on each text, with a hash of its weights and the text as key
+  decoding.json     estimates, intervals, tests, the sweep, limit checks and token-by-token traces
+  report.html       the page, rendered from these files by `decoding_comparison.page`
 
-With `resume` only what is missing is written; nothing is lost when it is stopped in between.
+With `resume`, only missing samples and scores are computed, so an interrupted comparison loses no finished work.
 """
 
 from __future__ import annotations
@@ -45,39 +45,57 @@ def run_decoding_comparison(
     seed: int = 0,
     sweep: bool = True,
     resume: bool = False,
-    on_progress: PhaseProgressCallback = lambda what, done, of: None,
+    on_progress: PhaseProgressCallback = lambda phase, done, total: None,
     command: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Compare the strategies and leave the folder `out`; what was found is also in its decoding.json."""
+    """Compare decoding strategies and return the results, which are also written to `folder`/decoding.json.
+
+    Args:
+        model: Run folder or name of the model that generates the texts.
+        prompts: A text, a file or a folder, as `read_prompts` accepts it.
+        folder: Output folder. It must be empty or missing, unless `resume` is set.
+        strategies: Comma-separated strategies, as `parse_strategies` accepts them.
+        num_samples: Continuations of each prompt.
+        scoring_model: A second model that scores the generated texts.
+        sweep: Also compute the metrics along temperature, k and p.
+        resume: Continue in a folder that already holds a comparison.
+        on_progress: Called with the current phase, the number of items done, and their total.
+        command: The command to record; `sys.argv` by default.
+    """
     diversity.check_sacrebleu_installed()
-    asked = DecodingRequest(
+    request = DecodingRequest(
         parse_strategies(strategies), read_prompts(prompts, max_prompts), num_samples, max_new_tokens, seed, sweep
     )
     for name, value in (("samples", num_samples), ("max_new_tokens", max_new_tokens)):
         if value < 1:
             raise RequestError(f"{name} is a whole number, at least 1, not {value!r}")
-    existed = folder.exists()
+    folder_existed = folder.exists()
     _check_output_folder(folder, resume=resume)
     on_progress("opening the model", 0, 0)
-    writer = load_fingerprinted_model(model)
-    judge = None if scoring_model is None else load_fingerprinted_model(scoring_model)
-    for prompt in asked.prompts:
-        encode_prompt(writer.tokenizer, prompt.text)  # an empty one may be no prompt for this model
+    generator = load_fingerprinted_model(model)
+    scorer = None if scoring_model is None else load_fingerprinted_model(scoring_model)
+    for prompt in request.prompts:
+        encode_prompt(
+            generator.tokenizer, prompt.text
+        )  # fail early: models without a start token reject an empty prompt
     with lock_folder(folder):
         try:
-            work = DecodingComparison(writer, judge, asked, folder, on_progress)
-            called = list(command or sys.argv)
-            called[:1] = [Path(one).name for one in called[:1]]  # where it is installed is nobody's business
-            found = {"command": called, "versions": collect_versions(), **work.found()}
-            write_json(folder / RESULTS_FILE, found)
+            comparison = DecodingComparison(generator, scorer, request, folder, on_progress)
+            recorded_command = list(command or sys.argv)
+            recorded_command[:1] = [
+                Path(program).name for program in recorded_command[:1]
+            ]  # omit the local installation path
+            results = {"command": recorded_command, "versions": collect_versions(), **comparison.run()}
+            write_json(folder / RESULTS_FILE, results)
         except BaseException:
-            if not existed and not any(folder.iterdir()):
+            if not folder_existed and not any(folder.iterdir()):
                 folder.rmdir()
             raise
-    return found
+    return results
 
 
 def _check_output_folder(folder: Path, *, resume: bool) -> None:
+    """Raise `RunFolderError` if the folder cannot receive a comparison."""
     if (folder / SAMPLES_FILE).is_file():
         if not resume:
             raise RunFolderError(

@@ -1,6 +1,6 @@
-"""A comparison of strategies under way: what is there is found by its key, what is missing is made and put on the disk.
+"""Generate, score and summarise the samples of a decoding comparison, reusing those that are already on disk.
 
-samples.jsonl and scores.jsonl are described in `decoding`; what comes out of them is decoding.json.
+The files samples.jsonl and scores.jsonl are described in `run_comparison`.
 """
 
 from __future__ import annotations
@@ -45,339 +45,406 @@ from headtohead.text_metrics import diversity
 SCHEMA_VERSION = 1
 SAMPLES_FILE, SCORES_FILE = "samples.jsonl", "scores.jsonl"
 CHUNK_SIZE = 64
-"""continuations between two writes to the disk"""
+"""continuations generated between two writes to disk"""
 
 JsonRecord = dict[str, Any]
 PhaseProgressCallback = Callable[[str, int, int], None]
-"""what is being done, how much of it is done, how much there is"""
+"""(phase, number of items done, total number of items)"""
 
 
 @dataclass
 class DecodingComparison:
-    """A comparison under way: what is there is found by its key, what is missing is made and put on the disk."""
+    """A comparison whose samples and scores are appended to disk as they are computed.
 
-    writer: FingerprintedModel
-    judge: FingerprintedModel | None
-    asked: DecodingRequest
+    Records that are already in the folder are found by their key and reused.
+    """
+
+    generator: FingerprintedModel
+    """the model that generates the texts"""
+    scorer: FingerprintedModel | None
+    """the second model, which scores them"""
+    request: DecodingRequest
     folder: Path
-    watch: PhaseProgressCallback
-    lines: dict[str, JsonRecord] = field(default_factory=dict)
+    on_progress: PhaseProgressCallback
+    samples: dict[str, JsonRecord] = field(default_factory=dict)
     scores: dict[str, JsonRecord] = field(default_factory=dict)
+    """records of samples.jsonl and scores.jsonl by key"""
 
     def __post_init__(self) -> None:
-        self.lines = {line["key"]: line for line in repair_jsonl(self.folder / SAMPLES_FILE)}
+        self.samples = {line["key"]: line for line in repair_jsonl(self.folder / SAMPLES_FILE)}
         self.scores = {line["key"]: line for line in repair_jsonl(self.folder / SCORES_FILE)}
 
-    def found(self) -> dict[str, Any]:
-        """Everything that the report shows, as plain JSON values."""
-        asked = self.asked
-        points = strategy_parsing.build_sweep_points(int(self.writer.tokenizer.vocab_size)) if asked.sweep else []
-        wanted = {**dict.fromkeys(asked.strategies, asked.samples), **self._count_sweep_only_samples(points)}
-        chosen = {**{point.name: point.strategy for point in points}, **asked.strategies}
-        self._write({name: (chosen[name], count) for name, count in wanted.items()})
-        of_people = [(at, text) for at, (_, text) in enumerate(self._truncated_references) if text is not None]
-        self._judge([*self._texts(chosen, wanted), *of_people])
-        by_strategy = {
-            name: self._compute_strategy_ratios(name, one, asked.samples) for name, one in asked.strategies.items()
+    def run(self) -> dict[str, Any]:
+        """Generate and score what is missing, and return everything that the report shows as JSON values."""
+        request = self.request
+        points = strategy_parsing.build_sweep_points(int(self.generator.tokenizer.vocab_size)) if request.sweep else []
+        sample_counts = {**dict.fromkeys(request.strategies, request.samples), **self._count_sweep_only_samples(points)}
+        strategies = {**{point.name: point.strategy for point in points}, **request.strategies}
+        self._generate_missing_samples({name: (strategies[name], count) for name, count in sample_counts.items()})
+        human_texts = [
+            (prompt_index, text)
+            for prompt_index, (_, text) in enumerate(self._truncated_references)
+            if text is not None
+        ]
+        self._score_missing_texts([*self._iter_texts(strategies, sample_counts), *human_texts])
+        ratios_by_strategy = {
+            name: self._compute_strategy_ratios(name, strategy, request.samples)
+            for name, strategy in request.strategies.items()
         }
-        people = self._compute_prompt_ratios(self._score_human_continuations())
+        human_ratios = self._compute_prompt_ratios(self._score_human_continuations())
         return {
             "schema": SCHEMA_VERSION,
-            "model": self.writer.to_dict(),
-            "second": None if self.judge is None else self.judge.to_dict(),
-            "settings": asked.to_dict(),
+            "model": self.generator.to_dict(),
+            "second": None if self.scorer is None else self.scorer.to_dict(),
+            "settings": request.to_dict(),
             "signatures": diversity.get_sacrebleu_signatures(),
-            "prompts": [asdict(prompt) for prompt in asked.prompts],
-            "baseline": asked.baseline,
-            "measures": describe_metrics(by_strategy),
-            **compare_strategies(by_strategy, asked.baseline),
+            "prompts": [asdict(prompt) for prompt in request.prompts],
+            "baseline": request.baseline,
+            "measures": describe_metrics(ratios_by_strategy),
+            **compare_strategies(ratios_by_strategy, request.baseline),
             "people": {
-                name: found.to_dict()
+                name: estimate.to_dict()
                 for name in HUMAN_METRICS
-                if name in people and (found := estimate_metric(name, people[name])) is not None
+                if name in human_ratios and (estimate := estimate_metric(name, human_ratios[name])) is not None
             },
-            "sweep": {"samples": asked.num_sweep_samples, "points": self._build_sweep_rows(points)},
+            "sweep": {"samples": request.num_sweep_samples, "points": self._build_sweep_rows(points)},
             "traces": self._build_traces(),
             "laws": self._check_limit_invariants(),
-            "notes": self._build_notes(chosen, wanted),
+            "notes": self._build_notes(strategies, sample_counts),
         }
 
-    # -- writing
+    # -- generation
 
-    def _write(self, strategies_and_counts: dict[str, tuple[Strategy, int]]) -> None:
-        """Continue every prompt with every strategy, where that is not there yet."""
-        missing = {
-            name: [at for at in range(len(self.asked.prompts)) if not self._has_samples(one, at, count)]
-            for name, (one, count) in strategies_and_counts.items()
+    def _generate_missing_samples(self, strategies_and_counts: dict[str, tuple[Strategy, int]]) -> None:
+        """Continue every prompt with every strategy, except where all samples exist.
+
+        `strategies_and_counts` maps a strategy name to the strategy and its number of samples per prompt.
+        """
+        missing_prompts = {
+            name: [index for index in range(len(self.request.prompts)) if not self._has_samples(strategy, index, count)]
+            for name, (strategy, count) in strategies_and_counts.items()
         }
-        total = sum(len(found) * strategies_and_counts[name][1] for name, found in missing.items())
-        done = 0
-        for name, prompts in missing.items():
-            one, count = strategies_and_counts[name]
-            size = (
+        total = sum(len(prompts) * strategies_and_counts[name][1] for name, prompts in missing_prompts.items())
+        num_done = 0
+        for name, prompts in missing_prompts.items():
+            strategy, count = strategies_and_counts[name]
+            prompts_per_chunk = (
                 CHUNK_SIZE // count
-                if one.mode == "sample" and count < CHUNK_SIZE
+                if strategy.mode == "sample" and count < CHUNK_SIZE
                 else 1
-                if one.mode == "sample"
+                if strategy.mode == "sample"
                 else CHUNK_SIZE // 2
             )
-            for at in range(0, len(prompts), size):
-                self.watch(f"writing: {name}", done, total)
-                self._generate_samples(name, one, prompts[at : at + size], count)
-                done += count * len(prompts[at : at + size])
-        self.watch("writing", done, total)
+            for index in range(0, len(prompts), prompts_per_chunk):
+                self.on_progress(f"writing: {name}", num_done, total)
+                self._generate_samples(name, strategy, prompts[index : index + prompts_per_chunk], count)
+                num_done += count * len(prompts[index : index + prompts_per_chunk])
+        self.on_progress("writing", num_done, total)
 
     def _has_samples(self, strategy: Strategy, prompt_index: int, num_samples: int) -> bool:
+        """Return whether all samples of a prompt are on disk."""
         return all(
-            self._compute_sample_key(strategy, prompt_index, sample) in self.lines for sample in range(num_samples)
+            self._compute_sample_key(strategy, prompt_index, sample_index) in self.samples
+            for sample_index in range(num_samples)
         )
 
     def _compute_sample_key(self, strategy: Strategy, prompt_index: int, sample_index: int) -> str:
-        asked = self.asked
-        text = asked.prompts[prompt_index].text
-        return _compute_key(self.writer.digest, str(strategy), text, sample_index, asked.seed, asked.max_new_tokens)
+        """Return the key of a sample: a hash of everything that its text depends on."""
+        request = self.request
+        text = request.prompts[prompt_index].text
+        return _compute_key(
+            self.generator.digest, str(strategy), text, sample_index, request.seed, request.max_new_tokens
+        )
 
     def _generate_samples(self, name: str, strategy: Strategy, prompt_indices: Sequence[int], num_samples: int) -> None:
-        """Some prompts with one strategy. What does not draw writes the same each time, and is asked once."""
-        asked, repeats = self.asked, 1 if strategy.mode == "sample" else num_samples
-        texts = [asked.prompts[at].text for at in prompt_indices]
+        """Continue some prompts with one strategy, and append the samples to disk.
+
+        Deterministic strategies generate one continuation per prompt, which is recorded for every sample.
+        """
+        request, repeats = self.request, 1 if strategy.mode == "sample" else num_samples
+        texts = [request.prompts[index].text for index in prompt_indices]
         with _ignore_context_overflow():
-            made = generate(
-                self.writer.opened,
+            continuations = generate(
+                self.generator.opened,
                 texts,
                 strategy,
                 num_samples=num_samples // repeats,
-                max_new_tokens=asked.max_new_tokens,
-                seed=asked.seed,
+                max_new_tokens=request.max_new_tokens,
+                seed=request.seed,
                 batch_size=CHUNK_SIZE,
             )
-        begun = [encode_prompt(self.writer.tokenizer, texts[row.prompt]) for row in made]
-        losses = compute_continuation_losses(self.writer.model, begun, [row.ids for row in made])
-        for row, loss in zip(made, losses, strict=True):
-            for sample in [row.sample] if repeats == 1 else range(num_samples):
+        encoded_prompts = [
+            encode_prompt(self.generator.tokenizer, texts[continuation.prompt]) for continuation in continuations
+        ]
+        losses = compute_continuation_losses(
+            self.generator.model, encoded_prompts, [continuation.ids for continuation in continuations]
+        )
+        for continuation, loss in zip(continuations, losses, strict=True):
+            for sample_index in [continuation.sample] if repeats == 1 else range(num_samples):
                 self._append_sample(
                     {
-                        "key": self._compute_sample_key(strategy, prompt_indices[row.prompt], sample),
-                        "model": self.writer.digest,
+                        "key": self._compute_sample_key(strategy, prompt_indices[continuation.prompt], sample_index),
+                        "model": self.generator.digest,
                         "strategy": name,
-                        "seed": asked.seed,
-                        "max_new_tokens": asked.max_new_tokens,
-                        "prompt": texts[row.prompt],
-                        "sample": sample,
-                        "ids": list(row.ids),
-                        "text": row.text,
-                        "finish_reason": row.finish_reason,
+                        "seed": request.seed,
+                        "max_new_tokens": request.max_new_tokens,
+                        "prompt": texts[continuation.prompt],
+                        "sample": sample_index,
+                        "ids": list(continuation.ids),
+                        "text": continuation.text,
+                        "finish_reason": continuation.finish_reason,
                         "loss": loss,
-                        "tokens": len(row.ids),
-                        "bytes": len(row.text.encode()),
+                        "tokens": len(continuation.ids),
+                        "bytes": len(continuation.text.encode()),
                     }
                 )
 
     def _append_sample(self, record: JsonRecord) -> None:
-        if record["key"] not in self.lines:
+        """Append a sample to disk unless it is already there."""
+        if record["key"] not in self.samples:
             append_jsonl(self.folder / SAMPLES_FILE, record)
-            self.lines[record["key"]] = record
+            self.samples[record["key"]] = record
 
-    # -- the second model
+    # -- scoring by the second model
 
-    def _texts(self, strategies: dict[str, Strategy], sample_counts: dict[str, int]) -> Iterator[tuple[int, str]]:
+    def _iter_texts(self, strategies: dict[str, Strategy], sample_counts: dict[str, int]) -> Iterator[tuple[int, str]]:
+        """Yield (prompt index, text) for every sample."""
         for name, count in sample_counts.items():
-            for at in range(len(self.asked.prompts)):
-                for sample in range(count):
-                    yield at, self.lines[self._compute_sample_key(strategies[name], at, sample)]["text"]
+            for prompt_index in range(len(self.request.prompts)):
+                for sample_index in range(count):
+                    yield (
+                        prompt_index,
+                        self.samples[self._compute_sample_key(strategies[name], prompt_index, sample_index)]["text"],
+                    )
 
-    def _judge(self, texts: Iterable[tuple[int, str]]) -> None:
-        """Ask the second model about every text that it has not seen."""
-        if self.judge is None:
+    def _score_missing_texts(self, texts: Iterable[tuple[int, str]]) -> None:
+        """Score (prompt index, text) pairs that the second model has not scored yet."""
+        if self.scorer is None:
             return
-        missing = [row for row in dict.fromkeys(texts) if self._compute_score_key(*row) not in self.scores]
-        for at in range(0, len(missing), CHUNK_SIZE):
-            self.watch("the second model reads", at, len(missing))
-            rows = missing[at : at + CHUNK_SIZE]
-            prompts = [self.asked.prompts[prompt].text for prompt, _ in rows]
-            found = compute_text_likelihoods(
-                self.judge.model, self.judge.tokenizer, prompts, [text for _, text in rows]
+        missing = [pair for pair in dict.fromkeys(texts) if self._compute_score_key(*pair) not in self.scores]
+        for start in range(0, len(missing), CHUNK_SIZE):
+            self.on_progress("the second model reads", start, len(missing))
+            chunk = missing[start : start + CHUNK_SIZE]
+            prompts = [self.request.prompts[prompt_index].text for prompt_index, _ in chunk]
+            likelihoods = compute_text_likelihoods(
+                self.scorer.model, self.scorer.tokenizer, prompts, [text for _, text in chunk]
             )
-            for row, one in zip(rows, found, strict=True):
-                line = {"key": self._compute_score_key(*row), **asdict(one)}
-                append_jsonl(self.folder / SCORES_FILE, line)
-                self.scores[line["key"]] = line
-        self.watch("the second model reads", len(missing), len(missing))
+            for pair, likelihood in zip(chunk, likelihoods, strict=True):
+                record = {"key": self._compute_score_key(*pair), **asdict(likelihood)}
+                append_jsonl(self.folder / SCORES_FILE, record)
+                self.scores[record["key"]] = record
+        self.on_progress("the second model reads", len(missing), len(missing))
 
     def _compute_score_key(self, prompt_index: int, text: str) -> str:
-        assert self.judge is not None
-        return _compute_key(self.judge.digest, self.asked.prompts[prompt_index].text, text)
+        """Return the key of a text's score: a hash of the second model, the prompt and the text."""
+        assert self.scorer is not None
+        return _compute_key(self.scorer.digest, self.request.prompts[prompt_index].text, text)
 
     def _get_scoring_model_likelihood(self, prompt_index: int, text: str) -> Likelihood | None:
-        if self.judge is None:
+        """Return the likelihood of a text under the second model, or None without one."""
+        if self.scorer is None:
             return None
-        line = self.scores[self._compute_score_key(prompt_index, text)]
-        return Likelihood(line["loss"], line["tokens"], line["bytes"], line["unknown"])
+        record = self.scores[self._compute_score_key(prompt_index, text)]
+        return Likelihood(record["loss"], record["tokens"], record["bytes"], record["unknown"])
 
-    # -- what comes of it
+    # -- metrics
 
     def _collect_continuations(self, strategy: Strategy, num_samples: int) -> list[ScoredContinuation]:
-        made = []
-        for at in range(len(self.asked.prompts)):
-            for sample in range(num_samples):
-                line = self.lines[self._compute_sample_key(strategy, at, sample)]
-                own = Likelihood(line["loss"], line["tokens"], line["bytes"])
-                text = line["text"]
-                made.append(
+        """Return all samples of a strategy with their likelihoods."""
+        continuations = []
+        for prompt_index in range(len(self.request.prompts)):
+            for sample_index in range(num_samples):
+                record = self.samples[self._compute_sample_key(strategy, prompt_index, sample_index)]
+                model_likelihood = Likelihood(record["loss"], record["tokens"], record["bytes"])
+                text = record["text"]
+                continuations.append(
                     ScoredContinuation(
-                        at, sample, tuple(line["ids"]), text, own, self._get_scoring_model_likelihood(at, text)
+                        prompt_index,
+                        sample_index,
+                        tuple(record["ids"]),
+                        text,
+                        model_likelihood,
+                        self._get_scoring_model_likelihood(prompt_index, text),
                     )
                 )
-        return made
+        return continuations
 
     def _compute_strategy_ratios(self, name: str, strategy: Strategy, num_samples: int) -> dict[str, PromptRatios]:
-        self.watch(f"measuring: {name}", 0, 0)
+        """Return the ratios of every metric for the samples of a strategy."""
+        self.on_progress(f"measuring: {name}", 0, 0)
         return self._compute_prompt_ratios(self._collect_continuations(strategy, num_samples))
 
     def _compute_prompt_ratios(self, continuations: Sequence[ScoredContinuation]) -> dict[str, PromptRatios]:
         return compute_prompt_ratios(
-            continuations, len(self.asked.prompts), [text for _, text in self._truncated_references]
+            continuations, len(self.request.prompts), [text for _, text in self._truncated_references]
         )
 
     @cached_property
     def _truncated_references(self) -> list[tuple[list[int], str | None]]:
-        """What people wrote, as tokens and as text, no longer than a sample may be."""
-        made: list[tuple[list[int], str | None]] = []
-        for prompt in self.asked.prompts:
+        """Token ids and text of each human continuation, truncated to `max_new_tokens`; the text is None if unknown."""
+        references: list[tuple[list[int], str | None]] = []
+        for prompt in self.request.prompts:
             if not prompt.continuation:
-                made.append(([], None))
+                references.append(([], None))
                 continue
-            joint = "" if not prompt.text or prompt.text[-1].isspace() else " "
-            begun, written = encode_pair(self.writer.tokenizer, prompt.text, joint + prompt.continuation)
-            written = written[: self.asked.max_new_tokens]
-            made.append((written, decode_continuation(self.writer.tokenizer, begun, written)))
-        return made
+            separator = "" if not prompt.text or prompt.text[-1].isspace() else " "
+            context_ids, continuation_ids = encode_pair(
+                self.generator.tokenizer, prompt.text, separator + prompt.continuation
+            )
+            continuation_ids = continuation_ids[: self.request.max_new_tokens]
+            references.append(
+                (continuation_ids, decode_continuation(self.generator.tokenizer, context_ids, continuation_ids))
+            )
+        return references
 
     def _score_human_continuations(self) -> list[ScoredContinuation]:
-        """People's continuations as if a strategy had written them."""
-        rows = [(at, ids, text) for at, (ids, text) in enumerate(self._truncated_references) if text is not None]
-        begun = [encode_prompt(self.writer.tokenizer, self.asked.prompts[at].text) for at, _, _ in rows]
-        losses = compute_continuation_losses(self.writer.model, begun, [ids for _, ids, _ in rows])
+        """Return the human continuations in the form of generated ones, one per prompt."""
+        references = [
+            (prompt_index, ids, text)
+            for prompt_index, (ids, text) in enumerate(self._truncated_references)
+            if text is not None
+        ]
+        encoded_prompts = [
+            encode_prompt(self.generator.tokenizer, self.request.prompts[prompt_index].text)
+            for prompt_index, _, _ in references
+        ]
+        losses = compute_continuation_losses(self.generator.model, encoded_prompts, [ids for _, ids, _ in references])
         return [
             ScoredContinuation(
-                at,
+                prompt_index,
                 0,
                 tuple(ids),
                 text,
                 Likelihood(loss, len(ids), len(text.encode())),
-                self._get_scoring_model_likelihood(at, text),
+                self._get_scoring_model_likelihood(prompt_index, text),
             )
-            for (at, ids, text), loss in zip(rows, losses, strict=True)
+            for (prompt_index, ids, text), loss in zip(references, losses, strict=True)
         ]
 
-    # -- the sweep
+    # -- sweep
 
     def _count_sweep_only_samples(self, points: Sequence[SweepPoint]) -> dict[str, int]:
-        """How many samples the sweep needs of strategies that are not compared anyway."""
-        there = {str(one) for one in self.asked.strategies.values()}
-        return {point.name: self.asked.num_sweep_samples for point in points if str(point.strategy) not in there}
+        """Return the number of samples per sweep strategy that is not among the compared ones."""
+        compared = {str(strategy) for strategy in self.request.strategies.values()}
+        return {point.name: self.request.num_sweep_samples for point in points if str(point.strategy) not in compared}
 
     def _build_sweep_rows(self, points: Sequence[SweepPoint]) -> list[dict[str, Any]]:
-        made, known = [], {}
+        """Return the estimates at every point of the sweep. Points that share a strategy are computed once."""
+        rows, estimates_by_strategy = [], {}
         for order, point in enumerate(points):
-            if point.name not in known:
-                columns = self._compute_strategy_ratios(point.name, point.strategy, self.asked.num_sweep_samples)
-                known[point.name] = {
-                    name: found.to_dict()
+            if point.name not in estimates_by_strategy:
+                columns = self._compute_strategy_ratios(point.name, point.strategy, self.request.num_sweep_samples)
+                estimates_by_strategy[point.name] = {
+                    name: estimate.to_dict()
                     for name, column in columns.items()
-                    if (found := estimate_metric(name, column))
+                    if (estimate := estimate_metric(name, column))
                 }
             row = {"family": point.family, "label": point.label, "endpoint": point.endpoint, "strategy": point.name}
-            made.append({**row, "order": order, "figures": known[point.name]})
-        return made
+            rows.append({**row, "order": order, "figures": estimates_by_strategy[point.name]})
+        return rows
 
-    # -- a closer look
+    # -- traces, checks and notes
 
     def _build_traces(self) -> list[dict[str, Any]]:
-        """The first sample of the first prompt, token by token, for each strategy."""
-        asked, made = self.asked, []
-        for number, (name, one) in enumerate(asked.strategies.items()):
-            self.watch(f"token by token: {name}", number, len(asked.strategies))
+        """Return the token-by-token trace of the first sample of the first prompt, for each strategy."""
+        request, traces = self.request, []
+        for index, (name, strategy) in enumerate(request.strategies.items()):
+            self.on_progress(f"token by token: {name}", index, len(request.strategies))
             with _ignore_context_overflow():
                 steps = build_trace(
-                    self.writer.opened,
-                    self.writer.tokenizer,
-                    asked.prompts[0].text,
-                    one,
-                    max_new_tokens=asked.max_new_tokens,
-                    seed=asked.seed,
+                    self.generator.opened,
+                    self.generator.tokenizer,
+                    request.prompts[0].text,
+                    strategy,
+                    max_new_tokens=request.max_new_tokens,
+                    seed=request.seed,
                 )
-            line = self.lines[self._compute_sample_key(one, 0, 0)]
-            self._check_trace_matches_sample(line, steps)
-            made.append(
+            record = self.samples[self._compute_sample_key(strategy, 0, 0)]
+            self._check_trace_matches_sample(record, steps)
+            traces.append(
                 {
                     "strategy": name,
                     "prompt": 0,
-                    "text": line["text"],
-                    "note": explain_missing_distribution(one),
+                    "text": record["text"],
+                    "note": explain_missing_distribution(strategy),
                     "steps": steps,
                 }
             )
-        return made
+        return traces
 
     def _check_trace_matches_sample(self, record: JsonRecord, steps: Sequence[dict[str, Any]]) -> None:
-        """What is drawn anew must be what was kept: samples of a version that drew differently are not to be mixed."""
-        drawn = [step["id"] for step in steps][: len(record["ids"])]
-        if drawn != record["ids"]:
+        """Raise `RunFolderError` if a trace differs from the sample on disk.
+
+        The sample then comes from a version of the package that samples differently, and must not be mixed with new
+        samples.
+        """
+        traced_ids = [step["id"] for step in steps][: len(record["ids"])]
+        if traced_ids != record["ids"]:
             raise RunFolderError(
                 f"{self.folder / SAMPLES_FILE}: {record['strategy']} writes another text now than it did then (another "
                 "version of the package?); give another --out"
             )
 
     def _check_limit_invariants(self) -> list[dict[str, Any]]:
-        self.watch("limits as laws", 0, 0)
-        asked = self.asked
+        """Check the limits of the strategies on this model and these prompts."""
+        self.on_progress("limits as laws", 0, 0)
+        request = self.request
 
-        def write(one: Strategy, prompts: Sequence[int]) -> list[list[int]]:
-            texts = [asked.prompts[at].text for at in prompts]
+        def continue_prompts(strategy: Strategy, prompt_indices: Sequence[int]) -> list[list[int]]:
+            texts = [request.prompts[index].text for index in prompt_indices]
             with _ignore_context_overflow():
-                made = generate(
-                    self.writer.opened,
+                continuations = generate(
+                    self.generator.opened,
                     texts,
-                    one,
-                    max_new_tokens=asked.max_new_tokens,
-                    seed=asked.seed,
+                    strategy,
+                    max_new_tokens=request.max_new_tokens,
+                    seed=request.seed,
                     batch_size=CHUNK_SIZE,
                 )
-            return [list(row.ids) for row in made]
+            return [list(continuation.ids) for continuation in continuations]
 
         return check_limit_invariants(
-            self.writer.model, [encode_prompt(self.writer.tokenizer, one.text) for one in asked.prompts], write
+            self.generator.model,
+            [encode_prompt(self.generator.tokenizer, prompt.text) for prompt in request.prompts],
+            continue_prompts,
         )
 
     def _build_notes(self, strategies: dict[str, Strategy], sample_counts: dict[str, int]) -> list[str]:
-        """What a reader must know before the figures."""
-        said = []
-        longest = max(len(encode_prompt(self.writer.tokenizer, one.text)) for one in self.asked.prompts)
-        if longest + self.asked.max_new_tokens > self.writer.model.context:
-            said.append(
-                f"Some texts are longer than the model’s context of {self.writer.model.context} tokens: by the end it "
-                "has forgotten how they began."
+        """Return warnings that apply to the results, as sentences."""
+        notes = []
+        max_prompt_tokens = max(
+            len(encode_prompt(self.generator.tokenizer, prompt.text)) for prompt in self.request.prompts
+        )
+        if max_prompt_tokens + self.request.max_new_tokens > self.generator.model.context:
+            notes.append(
+                f"Some texts are longer than the model’s context of {self.generator.model.context} tokens: by the end "
+                "it has forgotten how they began."
             )
-        if self.judge is not None:
-            keys = {self._compute_score_key(*row) for row in self._texts(strategies, sample_counts)}
-            unknown, tokens = (sum(self.scores[key][what] for key in keys) for what in ("unknown", "tokens"))
-            if unknown:
-                said.append(
-                    f"The second model does not know {100 * unknown / tokens:.1f} % of its tokens in these texts. It "
-                    "guesses “unknown” too easily, so its bits per byte flatter texts with rare words."
+        if self.scorer is not None:
+            keys = {self._compute_score_key(*pair) for pair in self._iter_texts(strategies, sample_counts)}
+            num_unknown, num_tokens = (
+                sum(self.scores[key][field_name] for key in keys) for field_name in ("unknown", "tokens")
+            )
+            if num_unknown:
+                notes.append(
+                    f"The second model does not know {100 * num_unknown / num_tokens:.1f} % of its tokens in these "
+                    "texts. It guesses “unknown” too easily, so its bits per byte flatter texts with rare words."
                 )
-        return said
+        return notes
 
 
-def _compute_key(*parts: object) -> str:
-    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=12).hexdigest()
+def _compute_key(*values: object) -> str:
+    """Return a hash of JSON-serializable values."""
+    return hashlib.blake2b(json.dumps(values).encode(), digest_size=12).hexdigest()
 
 
 class _ignore_context_overflow(warnings.catch_warnings):  # noqa: N801  used as a statement
-    """A text that outgrows the context is said once, in the report, and not at every chunk."""
+    """Suppress `ContextOverflowWarning`.
+
+    The report mentions texts that exceed the context once, instead of a warning per chunk.
+    """
 
     def __enter__(self) -> Any:
-        entered = super().__enter__()
+        recorded_warnings = super().__enter__()
         warnings.simplefilter("ignore", ContextOverflowWarning)
-        return entered
+        return recorded_warnings

@@ -1,21 +1,21 @@
-"""The tables of the decoding comparison, made once for the page, for Markdown and for CSV."""
+"""Build the tables of a decoding comparison, shared by the page, Markdown and CSV."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from headtohead.decoding_comparison import phrasing as say
+from headtohead.decoding_comparison import phrasing
 from headtohead.presentation import number_format, style
 from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
 
 DecodingResults = dict[str, Any]
 NUM_LISTED_TOKENS = 3
-"""so many of a step's likeliest tokens are listed"""
+"""most likely tokens listed per step"""
 
 
 def build_tables(results: DecodingResults) -> list[Table]:
-    """Those that have a row, in the page's order."""
-    made = [
+    """Return the tables that have rows, in the order of the page."""
+    tables = [
         build_metrics_table(results),
         build_pairwise_matrix(results),
         build_tests_table(results),
@@ -23,62 +23,75 @@ def build_tables(results: DecodingResults) -> list[Table]:
         build_invariants_table(results),
         *map(build_trace_table, results["traces"]),
     ]
-    return [one for one in made if one.rows]
+    return [table for table in tables if table.rows]
 
 
 def build_metrics_table(results: DecodingResults) -> Table:
-    """Every measure, a column a strategy; people's last."""
-    names = list(results["figures"])
-    columns = [Column("measure", "measure"), *(Column(name, name, is_numeric=True) for name in names)]
+    """Build the table of estimates: one row per metric, one column per strategy, human text last."""
+    strategies = list(results["figures"])
+    columns = [Column("measure", "measure"), *(Column(strategy, strategy, is_numeric=True) for strategy in strategies)]
     if results["people"]:
         columns.append(Column("people", "people", is_numeric=True))
     rows = []
-    for one in results["measures"]:
-        of = [results["figures"][name].get(one["name"]) for name in names]
+    for metric in results["measures"]:
+        estimates = [results["figures"][strategy].get(metric["name"]) for strategy in strategies]
         if results["people"]:
-            of.append(results["people"].get(one["name"]))
-        rows.append([make_text_cell(one["title"]), *(_build_estimate_cell(one, figure) for figure in of)])
-    prompts, samples = len(results["prompts"]), results["settings"]["samples"]
-    caption = f"Figures over {prompts} prompts with {samples} samples each, and their 95 % intervals over prompts."
-    if prompts < 2:
-        caption = f"Figures of {samples} samples after one prompt; an interval needs more prompts."
+            estimates.append(results["people"].get(metric["name"]))
+        rows.append(
+            [make_text_cell(metric["title"]), *(_build_estimate_cell(metric, estimate) for estimate in estimates)]
+        )
+    num_prompts, num_samples = len(results["prompts"]), results["settings"]["samples"]
+    caption = (
+        f"Figures over {num_prompts} prompts with {num_samples} samples each, and their 95 % intervals over prompts."
+    )
+    if num_prompts < 2:
+        caption = f"Figures of {num_samples} samples after one prompt; an interval needs more prompts."
     return make_table("measures", "Figures", caption, columns, rows)
 
 
 def _build_estimate_cell(metric: DecodingResults, estimate: DecodingResults | None) -> Cell:
+    """Return the cell of an estimate with its interval; its short text has the value only."""
     value = None if estimate is None else [estimate["value"], *(estimate["interval"] or [])]
-    text = say.format_estimate(metric["kind"], estimate)
-    return Cell(text, value, short_text=say.format_value(metric["kind"], estimate and estimate["value"]))
+    text = phrasing.format_estimate(metric["kind"], estimate)
+    return Cell(text, value, short_text=phrasing.format_value(metric["kind"], estimate and estimate["value"]))
 
 
 def build_pairwise_matrix(results: DecodingResults) -> Table:
-    """Every pair of strategies with every measure, as a sign and a size."""
-    judged = [one for one in results["measures"] if any(pair["measure"] == one["name"] for pair in results["pairs"])]
-    by_place = {(pair["strategy"], pair["against"], pair["measure"]): pair for pair in results["pairs"]}
-    pairs = dict.fromkeys((pair["strategy"], pair["against"]) for pair in results["pairs"])
-    columns = [Column("pair", "strategy against another"), *(Column(one["name"], one["title"], True) for one in judged)]
+    """Build the matrix of verdict symbols and effect sizes: one row per pair of strategies, one column per metric."""
+    metrics = [
+        metric for metric in results["measures"] if any(pair["measure"] == metric["name"] for pair in results["pairs"])
+    ]
+    pairs_by_key = {(pair["strategy"], pair["against"], pair["measure"]): pair for pair in results["pairs"]}
+    strategy_pairs = dict.fromkeys((pair["strategy"], pair["against"]) for pair in results["pairs"])
+    columns = [
+        Column("pair", "strategy against another"),
+        *(Column(metric["name"], metric["title"], True) for metric in metrics),
+    ]
     rows = []
-    for strategy, against in pairs:
-        cells = [_build_pair_cell(by_place.get((strategy, against, one["name"])), one) for one in judged]
+    for strategy, against in strategy_pairs:
+        cells = [_build_pair_cell(pairs_by_key.get((strategy, against, metric["name"])), metric) for metric in metrics]
         rows.append([make_text_cell(f"{strategy} / {against}"), *cells])
-    signs = ", ".join(f"{style.VERDICT_SYMBOLS[word]} {word}" for word in ("helped", "hurt", "no practical difference"))
-    caption = f"The first strategy’s change against the second’s, paired by prompt: {signs}, ? cannot tell."
+    legend = ", ".join(
+        f"{style.VERDICT_SYMBOLS[outcome]} {outcome}" for outcome in ("helped", "hurt", "no practical difference")
+    )
+    caption = f"The first strategy’s change against the second’s, paired by prompt: {legend}, ? cannot tell."
     return make_table("pairs", "Strategy against strategy", caption, columns, rows)
 
 
 def _build_pair_cell(pair: DecodingResults | None, metric: DecodingResults) -> Cell:
+    """Return the verdict symbol and the effect of a pair, or a placeholder if it was not tested."""
     if pair is None:
         return Cell(number_format.MISSING_VALUE)
-    said = say.format_change(metric["kind"], pair["effect"])
+    change = phrasing.format_change(metric["kind"], pair["effect"])
     return Cell(
-        f"{style.VERDICT_SYMBOLS[pair['outcome']]}{number_format.NO_BREAK_SPACE}{said.removesuffix('points').strip()}",
+        f"{style.VERDICT_SYMBOLS[pair['outcome']]}{number_format.NO_BREAK_SPACE}{change.removesuffix('points').strip()}",
         pair["effect"],
     )
 
 
 def build_tests_table(results: DecodingResults) -> Table:
-    """The same in full: a row for each pair and measure."""
-    kinds = {one["name"]: one for one in results["measures"]}
+    """Build the table of all tests in full: one row per pair of strategies and metric."""
+    metrics = {metric["name"]: metric for metric in results["measures"]}
     columns = [
         Column("strategy", "strategy"),
         Column("against", "against"),
@@ -90,18 +103,18 @@ def build_tests_table(results: DecodingResults) -> Table:
     ]
     rows = []
     for pair in results["pairs"]:
-        one = kinds[pair["measure"]]
+        metric = metrics[pair["measure"]]
         interval = pair["interval"]
         rows.append(
             [
                 make_text_cell(pair["strategy"]),
                 make_text_cell(pair["against"]),
-                make_text_cell(one["title"]),
+                make_text_cell(metric["title"]),
                 make_text_cell(pair["outcome"]),
-                Cell(say.format_change(one["kind"], pair["effect"], interval), pair["effect"]),
-                Cell(say.describe_change_interval(one["kind"], interval), interval),
+                Cell(phrasing.format_change(metric["kind"], pair["effect"], interval), pair["effect"]),
+                Cell(phrasing.describe_change_interval(metric["kind"], interval), interval),
                 Cell(
-                    say.format_change(one["kind"], pair["min_detectable_effect"]).lstrip("+"),
+                    phrasing.format_change(metric["kind"], pair["min_detectable_effect"]).lstrip("+"),
                     pair["min_detectable_effect"],
                 ),
             ]
@@ -111,18 +124,19 @@ def build_tests_table(results: DecodingResults) -> Table:
 
 
 def build_sweep_table(results: DecodingResults) -> Table:
+    """Build the table of the sweep: one row per setting, one column per metric."""
     points = results["sweep"]["points"]
-    measures = [one for one in results["measures"] if any(one["name"] in point["figures"] for point in points)]
+    metrics = [metric for metric in results["measures"] if any(metric["name"] in point["figures"] for point in points)]
     columns = [
         Column("family", "strategy"),
         Column("setting", "setting"),
-        *(Column(one["name"], one["title"], is_numeric=True) for one in measures),
+        *(Column(metric["name"], metric["title"], is_numeric=True) for metric in metrics),
     ]
     rows = [
         [
             make_text_cell(point["family"]),
             make_text_cell(point["label"]),
-            *(_build_value_cell(one, point["figures"].get(one["name"])) for one in measures),
+            *(_build_value_cell(metric, point["figures"].get(metric["name"])) for metric in metrics),
         ]
         for point in points
     ]
@@ -133,20 +147,21 @@ def build_sweep_table(results: DecodingResults) -> Table:
 
 
 def _build_value_cell(metric: DecodingResults, estimate: DecodingResults | None) -> Cell:
-    return Cell(say.format_value(metric["kind"], estimate and estimate["value"]), estimate and estimate["value"])
+    """Return the cell of an estimate without its interval."""
+    return Cell(phrasing.format_value(metric["kind"], estimate and estimate["value"]), estimate and estimate["value"])
 
 
 def build_invariants_table(results: DecodingResults) -> Table:
-    """The limits of the strategies, tried on this model and these prompts."""
+    """Build the table of limit checks: one row per invariant."""
     columns = [Column("law", "law"), Column("tried", "tried"), Column("found", "found"), Column("result", "result")]
     rows = [
         [
-            make_text_cell(one["law"]),
-            make_text_cell(one["tried"]),
-            make_text_cell(one["found"]),
-            make_text_cell("passed" if one["passed"] else "failed"),
+            make_text_cell(check["law"]),
+            make_text_cell(check["tried"]),
+            make_text_cell(check["found"]),
+            make_text_cell("passed" if check["passed"] else "failed"),
         ]
-        for one in results["laws"]
+        for check in results["laws"]
     ]
     return make_table(
         "laws", "Limits as laws", "Limits of the strategies, on this model and these prompts.", columns, rows
@@ -154,7 +169,7 @@ def build_invariants_table(results: DecodingResults) -> Table:
 
 
 def build_trace_table(trace: DecodingResults) -> Table:
-    """What was drawn, token by token."""
+    """Build the token-by-token table of a strategy: one row per step."""
     columns = [
         Column("step", "step"),
         Column("token", "drawn"),
@@ -166,24 +181,26 @@ def build_trace_table(trace: DecodingResults) -> Table:
         Column("likeliest", "the model’s likeliest"),
     ]
     rows = []
-    for one in trace["steps"]:
-        likeliest = [top for top in one["top"] if top["token"] is not None][:NUM_LISTED_TOKENS]
+    for step in trace["steps"]:
+        likeliest = [entry for entry in step["top"] if entry["token"] is not None][:NUM_LISTED_TOKENS]
         listed = ", ".join(
-            f"{say.format_token(top['token'])} {say.format_percent(top['probability'])}" for top in likeliest
+            f"{phrasing.format_token(entry['token'])} {phrasing.format_percent(entry['probability'])}"
+            for entry in likeliest
         )
         rows.append(
             [
-                make_text_cell(one["step"]),
-                make_text_cell(say.format_token(one["token"])),
-                Cell(f"{one['rank']:,}", one["rank"]),
-                Cell(say.format_percent(one["probability"]), one["probability"]),
-                Cell(number_format.format_count(one["kept"]), one["kept"]),
+                make_text_cell(step["step"]),
+                make_text_cell(phrasing.format_token(step["token"])),
+                Cell(f"{step['rank']:,}", step["rank"]),
+                Cell(phrasing.format_percent(step["probability"]), step["probability"]),
+                Cell(number_format.format_count(step["kept"]), step["kept"]),
                 Cell(
-                    number_format.MISSING_VALUE if one["mass"] is None else say.format_percent(one["mass"]), one["mass"]
+                    number_format.MISSING_VALUE if step["mass"] is None else phrasing.format_percent(step["mass"]),
+                    step["mass"],
                 ),
                 Cell(
-                    number_format.MISSING_VALUE if one["after"] is None else say.format_percent(one["after"]),
-                    one["after"],
+                    number_format.MISSING_VALUE if step["after"] is None else phrasing.format_percent(step["after"]),
+                    step["after"],
                 ),
                 make_text_cell(listed),
             ]

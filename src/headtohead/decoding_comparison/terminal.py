@@ -1,4 +1,4 @@
-"""The decoding comparison in the terminal: a bar with the time left on stderr, figures and tests on stdout."""
+"""Show a decoding comparison in the terminal: progress on stderr, results on stdout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ DecodingResults = dict[str, Any]
 
 
 class DecodingProgressBar:
-    """What is being done, how far it is and how long it will take; a line now and then where there is no terminal."""
+    """A progress bar with the current phase and the remaining time.
+
+    Prints a line at intervals if stderr is not a terminal.
+    """
 
     def __init__(self) -> None:
         console = get_stderr_console()
@@ -38,11 +41,16 @@ class DecodingProgressBar:
             self.progress.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.progress.stop()
 
     def watch(self, description: str, completed: int, total: int) -> None:
-        """A new phase begins a new bar, since its pace is another."""
+        """Show the progress of a phase. `description` is "phase" or "phase: detail".
+
+        Each phase starts a new bar, because phases run at different speeds.
+        """
         phase = description.partition(":")[0]
         if not self.is_interactive:
             self.line(ProgressUpdate(phase, completed, total))
@@ -55,7 +63,7 @@ class DecodingProgressBar:
 
 
 def print_comparison(results: DecodingResults, folder: str, report_path: str) -> None:
-    """Figures of every strategy, what each does beside the baseline, the laws, and where things are."""
+    """Print estimates, verdicts against the baseline, limit checks, notes and output paths."""
     console = get_stdout_console()
     from headtohead.decoding_comparison.page import build_lead_paragraph, build_strategy_cards, build_title
 
@@ -65,13 +73,13 @@ def print_comparison(results: DecodingResults, folder: str, report_path: str) ->
     for card in build_strategy_cards(results):
         console.print(f"  [bold]{escape(card['strategy'])}[/] against {escape(results['baseline'])}")
         for line in card["lines"]:
-            colour = VERDICT_TERMINAL_COLORS.get(line["outcome"], "cyan")
-            console.print(Padding(f"[{colour}]{line['outcome']}:[/] {escape(line['summary'])}", (0, 0, 0, 4)))
-    held = sum(one["passed"] for one in results["laws"])
-    console.print(f"limits as laws: {held} of {len(results['laws'])} hold")
-    for one in results["laws"]:
-        if not one["passed"]:
-            console.print(Padding(f"[red]{escape(one['law'])}:[/] {escape(one['found'])}", (0, 0, 0, 4)))
+            color = VERDICT_TERMINAL_COLORS.get(line["outcome"], "cyan")
+            console.print(Padding(f"[{color}]{line['outcome']}:[/] {escape(line['summary'])}", (0, 0, 0, 4)))
+    num_passed = sum(check["passed"] for check in results["laws"])
+    console.print(f"limits as laws: {num_passed} of {len(results['laws'])} hold")
+    for check in results["laws"]:
+        if not check["passed"]:
+            console.print(Padding(f"[red]{escape(check['law'])}:[/] {escape(check['found'])}", (0, 0, 0, 4)))
     for note in results["notes"]:
         console.print(f"[yellow]{escape(note)}[/]")
     console.print(f"folder: {escape(folder)}", soft_wrap=True)
