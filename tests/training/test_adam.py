@@ -101,7 +101,7 @@ def test_each_optimizer_resumes_from_the_state_of_the_other(ours_first):
     assert are_equal(ours, theirs)
 
 
-def test_a_descent_goes_on_from_its_checkpoint_to_the_are_equal(tmp_path):
+def test_training_resumes_from_a_checkpoint_bit_for_bit(tmp_path):
     training = config_training.TrainingConfig.model_validate(
         {"steps": 8, "optimizer": {"kind": "adamw"}, "schedule": "cosine"}
     )
