@@ -67,13 +67,13 @@ def _check_memory(model: config_model.TransformerConfig | config_model.CustomMod
 
 @torch.no_grad()
 def _scale_embeddings(model: Transformer) -> None:
-    """Scale the token embeddings, which PyTorch initialises with standard deviation 1, to `embedding_start`."""
+    """Scale the token embeddings, which PyTorch initialises with standard deviation 1, to `embedding_init_std`."""
     model.embedding.weight.mul_(model.model_config.embedding_init_std)
 
 
 @torch.no_grad()
 def _init_output_layer(model: Transformer, token_counts: Tensor | None) -> None:
-    """Apply `output_start` and `output_bias` to the output layer."""
+    """Apply `output_init` and `output_bias` to the output layer."""
     if model.model_config.output_init == "zero":
         model.output.weight.zero_()
     if model.model_config.output_bias == "frequencies" and token_counts is not None:

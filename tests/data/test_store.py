@@ -36,7 +36,8 @@ from headtohead.data.token_cache import TokenizedCorpus, load_tokenized_corpus
 from headtohead.errors import DataError
 from headtohead.experiment import loading
 from headtohead.progress import ProgressUpdate
-from headtohead.trials import dataset, trial
+from headtohead.tasks import registry
+from headtohead.trials import trial
 
 WORDS = "peace people law work nation war bank union state congress année Łódź don't can't (half) U.S. “so”".split()
 
@@ -443,12 +444,12 @@ def test_a_trial_on_the_store_ends_with_the_bits_of_one_in_memory(
     }
     asked = config_loading.build_trial(loading.build_experiment(raw, "small"), "baseline", 0)
     for name, tokens in (("disk", load_tokenized_corpus), ("memory", token_cache.tokenize_in_memory)):
-        dataset._prepare_dataset_cached.cache_clear()
+        registry._load_dataset_cached.cache_clear()
         monkeypatch.setattr("headtohead.data.token_cache.load_tokenized_corpus", tokens)
         trial.run_trial(asked, tmp_path / name)
-        kind = dataset.prepare_dataset(asked.data, asked.task).encoded["train"].tokens.dtype
+        kind = registry.prepare_dataset(asked.data, asked.task).encoded["train"].tokens.dtype
         assert kind == (torch.uint16 if name == "disk" else torch.int64)
-    dataset._prepare_dataset_cached.cache_clear()
+    registry._load_dataset_cached.cache_clear()
     for name in ("model.safetensors", "scores.safetensors", "trial.json", "start.json", "audits.json"):
         assert (tmp_path / "disk" / name).read_bytes() == (tmp_path / "memory" / name).read_bytes(), name
     lines_of = [read_jsonl(tmp_path / name / "metrics.jsonl") for name in ("disk", "memory")]

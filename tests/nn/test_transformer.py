@@ -116,7 +116,7 @@ def test_what_two_variants_share_starts_equal(variant: str) -> None:
 
 
 def test_the_words_vectors_start_as_large_as_asked() -> None:
-    as_torch, small = build(classes=3), build(classes=3, embedding_start=0.02)
+    as_torch, small = build(classes=3), build(classes=3, embedding_init_std=0.02)
     assert torch.equal(small.embedding.weight, as_torch.embedding.weight * 0.02)
     rest = [name for name in as_torch.state_dict() if name != "embedding.weight"]
     assert all(torch.equal(as_torch.state_dict()[name], small.state_dict()[name]) for name in rest)
@@ -169,7 +169,7 @@ def test_drawing_is_a_stream_of_its_own() -> None:
 
 
 def test_tied_weights_are_one_tensor() -> None:
-    tied = build(tied=True)
+    tied = build(tie_word_embeddings=True)
     assert tied.output.weight is tied.embedding.weight
     assert torch.equal(tied.output.weight, build().output.weight)  # drawn as the output layer that it also is
 

@@ -135,7 +135,7 @@ DECODER: dict[str, Sequence[Any]] = {
         {"layers": ["causal", WINDOW]},
     ),
     **SHARED,
-    "tied": (False, True),
+    "tie_word_embeddings": (False, True),
 }
 ENCODER: dict[str, Sequence[Any]] = {
     "pattern": ("full", WINDOW, ["full", WINDOW], "causal", ["causal", WINDOW], {"layers": [WINDOW, "full"]}),
