@@ -15,6 +15,7 @@ from headtohead.distillation.teacher_cache import get_cache_root
 from headtohead.distillation.terminal import print_distillation
 from headtohead.errors import ConfigError, ModelError, RequestError
 from headtohead.experiment import loading
+from headtohead.experiment.schemas import TeacherFile, read_record
 from headtohead.report import write
 from headtohead.runner import run_experiment
 from headtohead.tasks.registry import prepare_dataset
@@ -100,7 +101,7 @@ def test_every_variant_sees_the_same_documents_in_the_same_order(distil, tmp_pat
         trial = config_loading.build_trial(experiment, variant, 1)
         build_training(trial, prepare_dataset(trial.data, trial.task), tmp_path / variant, CPU)
         starts[variant] = read_json(tmp_path / variant / "start.json")
-    assert len({start["schedule"] for start in starts.values()}) == 1
+    assert len({start["schedule_digest"] for start in starts.values()}) == 1
     assert len({start["steps"] for start in starts.values()}) == 1
 
 
@@ -184,12 +185,12 @@ def test_an_experiment_gives_verdicts_and_says_who_taught(distil, tmp_path, caps
     outcome = run_experiment.run_experiment(distil(), tmp_path / "runs", num_workers=1)
     assert not outcome.failed_jobs
     assert outcome.findings is not None
-    assert [row["variant"] for row in outcome.findings["verdicts"]] == list(TAUGHT)
-    assert outcome.findings["pairing"]["logits"]["unpaired"] is None
-    teacher = read_json(tmp_path / "runs" / "teacher.json")
-    assert teacher["parameters"] > outcome.findings["pairing"]["logits"]["parameters"][0]
-    assert teacher["scores"]["test"]["perplexity"] > 1
-    assert outcome.findings["teacher"] == teacher
+    assert [verdict.variant for verdict in outcome.findings.verdicts] == list(TAUGHT)
+    assert outcome.findings.pairing["logits"].unpaired_reason is None
+    teacher = read_record(tmp_path / "runs" / "teacher.json", TeacherFile)
+    assert teacher.parameters > outcome.findings.pairing["logits"].parameters[0]
+    assert teacher.scores["test"].perplexity > 1
+    assert outcome.findings.teacher == teacher
     assert "The teacher and its students" in write(tmp_path / "runs", ["html"])[0].read_text()
     print_distillation(outcome.findings)
     assert "student alone" in capsys.readouterr().out
@@ -198,7 +199,7 @@ def test_an_experiment_gives_verdicts_and_says_who_taught(distil, tmp_path, caps
 def test_a_trial_by_itself_does_what_is_missing_and_continues_to_the_same_bits(distil, tmp_path):
     trial = config_loading.build_trial(distil(), "both", 0)
     results = [run_trial(trial, tmp_path / name, device="cpu") for name in ("one", "other")]
-    assert results[0]["scores"] == results[1]["scores"]
+    assert results[0].scores == results[1].scores
 
 
 def test_faults_of_the_file_are_named(distil):

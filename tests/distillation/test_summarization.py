@@ -23,6 +23,7 @@ from headtohead.execution.local_worker import build_local_pool
 from headtohead.execution.teacher_workers import build_teacher_workers
 from headtohead.experiment import loading
 from headtohead.experiment.open_model import open_model
+from headtohead.experiment.schemas import SummaryLine
 from headtohead.pretrained.layer_dropping import StudentModel
 from headtohead.report import write
 from headtohead.runner import run_experiment
@@ -195,27 +196,28 @@ def test_an_experiment_leaves_the_whole_table(distil, tmp_path, capsys):
     outcome = run_experiment.run_experiment(distil(), tmp_path / "runs", num_workers=1)
     assert not outcome.failed_jobs, outcome.failed_jobs[0].message
     assert outcome.findings is not None
-    found = outcome.findings["distilled"]
-    assert list(found["figures"]) == ["teacher", "before", "baseline", "taught", "logits"]
-    assert found["documents"] == 8
-    assert "rouge-score" in found["signature"]
-    assert len(found["pairs"]) == 4 * 10
-    assert found["figures"]["teacher"]["rouge-1"]["over_seeds"] is None
-    assert len(found["figures"]["taught"]["rouge-1"]["by_seed"]) == 2
-    assert found["figures"]["taught"]["rouge-1"]["over_seeds"] is not None
-    teacher, before = found["costs"]["teacher"], found["costs"]["before"]
-    assert teacher["parameters"] > before["parameters"] == found["costs"]["taught"]["parameters"]
-    assert all(row["seconds_per_summary"] > 0 for row in found["costs"].values())
-    assert len(found["side_by_side"]) == 3
-    assert set(found["side_by_side"][0]["written"]) == set(found["figures"])
-    assert found["claims"][0]["answer"] in ("holds", "does not hold", "cannot tell")
-    assert found["claims"][0]["outcome"] is not None
+    found = outcome.findings.summarization
+    assert found is not None
+    assert list(found.scores) == ["teacher", "before", "baseline", "taught", "logits"]
+    assert found.num_documents == 8
+    assert "rouge-score" in found.signature
+    assert len(found.pairs) == 4 * 10
+    assert found.scores["teacher"].rouge["rouge-1"].over_seeds is None
+    assert len(found.scores["taught"].rouge["rouge-1"].by_seed) == 2
+    assert found.scores["taught"].rouge["rouge-1"].over_seeds is not None
+    teacher, before = found.costs["teacher"], found.costs["before"]
+    assert teacher.parameters > before.parameters == found.costs["taught"].parameters
+    assert all(cost.seconds_per_summary > 0 for cost in found.costs.values())
+    assert len(found.examples) == 3
+    assert set(found.examples[0].summaries) == set(found.scores)
+    assert found.claims[0].answer in ("holds", "does not hold", "cannot tell")
+    assert found.claims[0].outcome is not None
     starts = [read_json(tmp_path / "runs" / name / "seed-0" / "start.json") for name in ("baseline", "taught")]
-    assert starts[0]["schedule"] == starts[1]["schedule"]
-    assert starts[0]["tensors"] == starts[1]["tensors"]
-    assert starts[0]["parameters"] == before["parameters"]
+    assert starts[0]["schedule_digest"] == starts[1]["schedule_digest"]
+    assert starts[0]["tensor_hashes"] == starts[1]["tensor_hashes"]
+    assert starts[0]["parameters"] == before.parameters
     page = write(tmp_path / "runs", ["html", "csv"])[0].read_text()
-    for words in ("What distillation was worth", "student before training", "Each pair with a verdict", "rouge-score"):
+    for words in ("Effect of distillation", "student before training", "Each pair with a verdict", "rouge-score"):
         assert words in page
     print_distillation(outcome.findings)
     shown = capsys.readouterr().out
@@ -236,8 +238,8 @@ def test_an_experiment_leaves_the_whole_table(distil, tmp_path, capsys):
 def test_a_line_is_scored_against_all_references():
     document = Document("Ann likes tea . Bob sells a car .", ("Ann likes tea .", "Bob sells a car ."), "x")
     line = score_summary(document, " Bob sells a car . ", "token")
-    assert line["rouge-1"] == line["rouge-lsum"] == 1.0
-    assert (line["length"], line["copied-2"], line["copied-4"]) == (5, [4, 4], [2, 2])
+    assert line.rouge["rouge-1"] == line.rouge["rouge-lsum"] == 1.0
+    assert (line.length, line.copied) == (5, {"copied-2": (4, 4), "copied-4": (2, 2)})
 
 
 def _contestant(name: str, values: Any, seeds: Any = None) -> SystemOutputs:
@@ -246,7 +248,17 @@ def _contestant(name: str, values: Any, seeds: Any = None) -> SystemOutputs:
     return SystemOutputs(
         name,
         {
-            key: [{"ended": "token", **dict.fromkeys(evaluation.ROUGE_MEASURES, float(v))} for v in row]
+            key: [
+                SummaryLine(
+                    id=str(number),
+                    text="",
+                    stop_reason="token",
+                    rouge=dict.fromkeys(evaluation.ROUGE_MEASURES, float(v)),
+                    length=0,
+                    copied={},
+                )
+                for number, v in enumerate(row)
+            ]
             for key, row in zip(keys, rows, strict=True)
         },
     )
@@ -260,19 +272,19 @@ def test_pairs_are_judged_by_document_and_seed():
     people = _contestant("baseline", np.stack([easy + 0.1 + rng.normal(0, 0.01, 150) for _ in seeds]), seeds)
     taught = _contestant("taught", np.stack([easy + 0.1 + rng.normal(0, 0.01, 150) for _ in seeds]), seeds)
     rows = {
-        (row["who"], row["against"]): row
+        (row.system, row.against): row
         for row in evaluation.compare_systems([teacher, before, people, taught], "rouge-1")
     }
     assert len(rows) == 6
-    assert rows["before", "teacher"]["outcome"] == "hurt"
-    assert rows["before", "teacher"]["effect"] == pytest.approx(-0.2)
-    assert rows["baseline", "before"]["outcome"] == "helped"
-    assert rows["taught", "teacher"]["outcome"] == "hurt"
-    assert rows["taught", "baseline"]["outcome"] == "no practical difference"
-    assert rows["taught", "baseline"]["seeds"] == 3
+    assert rows["before", "teacher"].outcome == "hurt"
+    assert rows["before", "teacher"].effect == pytest.approx(-0.2)
+    assert rows["baseline", "before"].outcome == "helped"
+    assert rows["taught", "teacher"].outcome == "hurt"
+    assert rows["taught", "baseline"].outcome == "no practical difference"
+    assert rows["taught", "baseline"].seeds == 3
     claim = distillation.DistillationClaim(source="D", says="", who="teacher", against="taught", expects="helped")
-    assert evaluation.evaluate_claim(claim, list(rows.values()))["answer"] == "holds"
-    assert evaluation.evaluate_claim(claim, list(rows.values()))["effect"] == pytest.approx(0.1, abs=0.01)
+    assert evaluation.evaluate_claim(claim, list(rows.values())).answer == "holds"
+    assert evaluation.evaluate_claim(claim, list(rows.values())).effect == pytest.approx(0.1, abs=0.01)
 
 
 def test_the_recipe_speaks_of_those_who_take_part():

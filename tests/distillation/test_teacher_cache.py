@@ -19,6 +19,7 @@ from headtohead.distillation.teacher_cache import (
     get_cache_root,
 )
 from headtohead.errors import RunFolderError
+from headtohead.experiment.schemas import TeacherTextLine
 from headtohead.progress import ProgressReporter
 from headtohead.training.distillation_loss import compute_teacher_targets
 
@@ -33,10 +34,10 @@ def _targets(seed: int, positions: int = 7, k: int = 5):
 def test_what_is_added_is_found_again_to_the_bit(tmp_path):
     cache = TeacherCache.open(WHOSE, tmp_path, is_writable=True)
     for seed in range(4):
-        cache.add_text(f"d{seed}", {"text": f"summary {seed}", "ids": [seed]})
+        cache.add_text(TeacherTextLine(key=f"d{seed}", text=f"summary {seed}", ids=[seed]))
         cache.add_targets(f"d{seed}", _targets(seed, 3 + seed))
     again = TeacherCache.open(WHOSE, tmp_path)
-    assert again.texts["d2"]["text"] == "summary 2"
+    assert again.texts["d2"].text == "summary 2"
     for seed in (3, 0, 2):
         wanted = _targets(seed, 3 + seed)
         for found in (cache.targets([f"d{seed}"], [3 + seed]), again.targets([f"d{seed}"], [3 + seed])):
@@ -56,7 +57,7 @@ def test_a_whole_vocabulary_leaves_no_rest(tmp_path):
 def test_the_rest_of_a_kill_is_cut_off_and_work_goes_on(tmp_path):
     cache = TeacherCache.open(WHOSE, tmp_path, is_writable=True)
     for seed in range(3):
-        cache.add_text(f"d{seed}", {"text": str(seed)})
+        cache.add_text(TeacherTextLine(key=f"d{seed}", text=str(seed)))
         cache.add_targets(f"d{seed}", _targets(seed))
     whole = (tmp_path / LOGITS_FILE).stat().st_size
     with (tmp_path / TEXTS_FILE).open("ab") as file:
@@ -67,10 +68,10 @@ def test_the_rest_of_a_kill_is_cut_off_and_work_goes_on(tmp_path):
     assert len(reader.texts) == len(reader.places) == 3
     again = TeacherCache.open(WHOSE, tmp_path, is_writable=True)
     assert (tmp_path / LOGITS_FILE).stat().st_size == whole
-    again.add_text("d3", {"text": "3"})
+    again.add_text(TeacherTextLine(key="d3", text="3"))
     again.add_targets("d3", _targets(3))
     last = TeacherCache.open(WHOSE, tmp_path)
-    assert [line["text"] for line in last.texts.values()] == ["0", "1", "2", "3"]
+    assert [line.text for line in last.texts.values()] == ["0", "1", "2", "3"]
     assert torch.equal(last.targets(["d3"], [7]).log_probs, _targets(3).log_probs)
     assert torch.equal(last.targets(["d0"], [7]).log_probs, _targets(0).log_probs)
 
@@ -106,12 +107,13 @@ import sys, time
 from pathlib import Path
 from headtohead.atomic_io import lock_cache_folder
 from headtohead.distillation.teacher_cache import CacheKey, TeacherCache
+from headtohead.experiment.schemas import TeacherTextLine
 folder = Path(sys.argv[1])
 with lock_cache_folder(folder):
     cache = TeacherCache.open(CacheKey("t", "abc", {"top": 5}), folder, is_writable=True)
     for at in range(100000):
         if f"d{at}" not in cache.texts:
-            cache.add_text(f"d{at}", {"text": "word " * 20000, "at": at})
+            cache.add_text(TeacherTextLine(key=f"d{at}", text="word " * 20000, ids=[at]))
             print(at, flush=True)
 """
 
@@ -130,7 +132,7 @@ def test_a_kill_loses_no_more_than_the_document_being_written(tmp_path):
         told = max([told, *map(int, rest)])
         there = TeacherCache.open(CacheKey("t", "abc", {"top": 5}), tmp_path, is_writable=True).texts
         assert {f"d{at}" for at in range(told + 1)} <= set(there)
-        assert all(line["text"] == "word " * 20000 for line in there.values())
+        assert all(line.text == "word " * 20000 for line in there.values())
         lines = (tmp_path / TEXTS_FILE).read_text().splitlines()
         assert len({json.loads(line)["key"] for line in lines}) == len(lines)  # nothing was done twice
 

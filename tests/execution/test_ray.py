@@ -58,8 +58,8 @@ def numbers(folder: Path) -> dict[str, Any]:
     for result in sorted(folder.rglob("result.json")):
         run = Run(result.parent)
         about = {k: v for k, v in run.result.to_json().items() if k not in (*TIMES, "sha256", "checksum", "training")}
-        about["trained"] = {k: v for k, v in run.result.to_json()["training"].items() if k not in TIMES}
-        about["metrics"] = [{k: v for k, v in line.items() if k not in TIMES} for line in run.metrics]
+        about["training"] = {k: v for k, v in run.result.to_json()["training"].items() if k not in TIMES}
+        about["metrics"] = [{k: v for k, v in line.to_json().items() if k not in TIMES} for line in run.metrics]
         about["files"] = sorted(p.name for p in run.folder.iterdir())
         about["weights"] = [compute_sha256(path) for path in run.folder.glob("model.safetensors")]
         about["scores"] = {k: v.tolist() for k, v in load_file(run.folder / "scores.safetensors").items()}
@@ -79,7 +79,7 @@ def test_a_cluster_gives_exactly_the_numbers_of_local_workers(small: Small, mach
     assert numbers(tmp_path / "here") == numbers(tmp_path / "there")
     assert here.findings is not None
     assert there.findings is not None
-    assert here.findings["verdicts"] == there.findings["verdicts"]
+    assert here.findings.verdicts == there.findings.verdicts
     for run in (tmp_path / "there").rglob("seed-*"):
         twin = tmp_path / "here" / run.relative_to(tmp_path / "there")
         assert Run(run).find_damaged_files() == []

@@ -147,8 +147,10 @@ def near(one: Path, other: Path) -> None:
     for name, column in Run(one).scores.items():
         counts = Run(one).scores[name.split(".")[0] + ".counts"]
         assert np.abs((column - Run(other).scores[name]) / counts.clip(1)).max() < CLOSE, name
-    for key in ("steps", "chosen_step", "is_stopped_early"):
-        assert Run(one).result["trained"][key] == Run(other).result["trained"][key]
+    training, wanted_training = Run(one).result.training, Run(other).result.training
+    assert training.steps == wanted_training.steps
+    assert training.chosen_step == wanted_training.chosen_step
+    assert training.is_stopped_early == wanted_training.is_stopped_early
 
 
 @pytest.mark.parametrize("name", ["stream", "padded", "best", "classifier", "finetune", "distil"])
@@ -157,16 +159,16 @@ def test_two_processes_train_what_one_trains(trained, name):
     for key in ("start.json", "trial.json"):
         assert read_json(trained / name / key) == read_json(trained / f"{name}-alone" / key)
     both, alone = Run(trained / name), Run(trained / f"{name}-alone")
-    assert (both.result["trained"]["processes"], alone.result["trained"]["processes"]) == (2, 1)
-    assert both.result["sha256"].keys() == alone.result["sha256"].keys()
+    assert (both.result.training.processes, alone.result.training.processes) == (2, 1)
+    assert both.result.sha256.keys() == alone.result.sha256.keys()
     assert both.find_damaged_files() == []
     assert not list(both.folder.glob("checkpoint-*"))
 
 
 def test_the_early_stop_of_two_processes_is_that_of_one(trained):
-    result = Run(trained / "best").result["trained"]
-    assert result["is_stopped_early"]
-    assert (result["chosen_step"], result["steps"]) == (0, 10)
+    training = Run(trained / "best").result.training
+    assert training.is_stopped_early
+    assert (training.chosen_step, training.steps) == (0, 10)
 
 
 def test_each_process_has_a_stream_of_its_own_for_dropout(trained):
@@ -178,13 +180,13 @@ def test_each_process_has_a_stream_of_its_own_for_dropout(trained):
 def test_another_number_of_processes_is_refused_unless_asked_for(trained, tmp_path):
     shutil.copytree(trained / "halted", tmp_path / "run")
     trial = Run(tmp_path / "run").trial
-    with pytest.raises(RunFolderError, match=r"on 2 processes, and this is one process; .*--reshard"):
+    with pytest.raises(RunFolderError, match=r"saved by 2 processes, this run has one process; .*--reshard"):
         run_trial(trial, tmp_path / "run")
     assert checkpoints.reshard(tmp_path / "run", 1)
     assert not checkpoints.reshard(tmp_path / "run", 1)
     result = run_trial(trial, tmp_path / "run")
-    assert result["trained"]["processes"] == 1
-    assert result["trained"]["resharded"] == [10]  # it was halted at 20 before it could save
+    assert result.training.processes == 1
+    assert result.training.resharded == [10]  # it was halted at 20 before it could save
     near(tmp_path / "run", trained / "halted-alone")
 
 
@@ -198,7 +200,7 @@ def test_every_unfinished_run_of_an_experiment_is_resharded(trained, tmp_path):
         shutil.copytree(trained / name, tmp_path / "runs" / name / "seed-1")
     run = tmp_path / "runs" / "halted" / "seed-1"
     assert torchrun.reshard_runs(tmp_path / "runs", 3) == [run]
-    with pytest.raises(RunFolderError, match="on 3 processes"):
+    with pytest.raises(RunFolderError, match="saved by 3 processes"):
         run_trial(Run(run).trial, run)
     assert torchrun.reshard_runs(tmp_path / "nothing", 3) == []
 
@@ -294,5 +296,5 @@ def test_killed_and_started_again_they_end_with_the_same_bits(trained, tmp_path)
     assert without_times(run) == without_times(trained / "killed")
     for name in ("model.safetensors", "scores.safetensors", "start.json"):
         assert (run / name).read_bytes() == (trained / "killed" / name).read_bytes(), name
-    assert Run(run).result["trained"]["processes"] == 2
+    assert Run(run).result.training.processes == 2
     assert (tmp_path / "runs" / "report.html").is_file()

@@ -1,5 +1,6 @@
 """Claims and published figures are answered by what was measured, and only beside the same texts."""
 
+from statistics import geometric_mean
 from types import SimpleNamespace
 
 import pytest
@@ -16,8 +17,9 @@ def claim(expects: str, **more) -> experiment.Claim:
 
 
 def verdict(word: str):
-    row = {"outcome": word, "effect": -0.02, "interval": [-0.03, -0.01], "seeds": 5, "summary": "so it is"}
-    return SimpleNamespace(variant="alibi", to_dict=lambda: row)
+    return SimpleNamespace(
+        variant="alibi", outcome=word, effect=-0.02, interval=(-0.03, -0.01), seeds=5, summary="so it is"
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,7 +38,7 @@ def verdict(word: str):
 def test_a_claim_holds_exactly_when_the_verdict_is_the_one_it_asks_for(expects, word, answer):
     experiment = SimpleNamespace(claims=(claim(expects),))
     (found,) = claims.evaluate_claims(experiment, {}, [verdict(word)], {}, {}, [])
-    assert found["answer"] == answer
+    assert found.answer == answer
 
 
 @pytest.fixture(scope="module")
@@ -79,54 +81,54 @@ def outcome(tmp_path_factory):
 
 
 def test_a_claim_along_the_way_is_judged_by_the_figures_of_that_step(outcome):
-    early, _, _, end = outcome.findings["claims"]
+    early, _, _, end = outcome.findings.claims
     values = {}
     for name in ("baseline", "alibi"):
         for run in outcome.runs.finished(name).values():
             values.setdefault(name, []).extend(
-                line["loss"] for line in run.metrics if (line["split"], line["step"]) == ("test", 20)
+                line.loss for line in run.metrics if (line.split, line.step) == ("test", 20)
             )
     difference = sum(values["alibi"]) / 3 - sum(values["baseline"]) / 3
-    assert early["effect"] == pytest.approx(2.718281828459045**difference - 1, abs=1e-6)
-    assert end["effect"] == outcome.findings["verdicts"][0]["effect"] != early["effect"]
+    assert early.effect == pytest.approx(2.718281828459045**difference - 1, abs=1e-6)
+    assert end.effect == outcome.findings.verdicts[0].effect != early.effect
 
 
 def test_a_claim_about_longer_inputs_compares_a_variant_with_itself(outcome):
-    _, extends, cannot, _ = outcome.findings["claims"]
-    short, long = (row["value"] for row in outcome.findings["lengths"]["alibi"]["contexts"])
-    assert extends["effect"] == pytest.approx(long / short - 1, abs=0.02)
+    _, extends, cannot, _ = outcome.findings.claims
+    short, long = (row.value for row in outcome.findings.length_generalization["alibi"].contexts)
+    assert extends.effect == pytest.approx(long / short - 1, abs=0.02)
     # Learned positions cannot be tested at 16: there is nothing to compare.
-    assert cannot["answer"] == "cannot tell" and cannot["outcome"] is None
+    assert cannot.answer == "cannot tell" and cannot.outcome is None
 
 
 def test_published_figures_stand_beside_the_right_step_and_are_marked_on_other_texts(outcome):
-    end, early = outcome.findings["published"]
-    assert early["ours"] > end["ours"] > 1 and early["seeds"] == end["seeds"] == 3
-    assert end["other_data"] is True
-    digest = outcome.findings["corpus"]["digest"]
+    end, early = outcome.findings.published
+    assert early.ours > end.ours > 1 and early.seeds == end.seeds == 3
+    assert end.other_data is True
+    digest = outcome.findings.corpus.digest
     same = outcome.runs.experiment.model_copy(update={"original": experiment.OriginalSetup(corpus=digest)})
     assert claims.is_original_corpus(same, digest) and not claims.is_original_corpus(outcome.runs.experiment, digest)
 
 
 def test_a_model_that_cannot_read_longer_inputs_says_so_and_one_that_can_is_scored(outcome):
-    lengths = outcome.findings["lengths"]
-    short, long = lengths["baseline"]["contexts"]
-    assert short["value"] > 1 and short["error"] is None
-    assert long["value"] is None and "needs 16 positions, but the model supports 8" in long["error"]
-    assert [row["value"] > 1 for row in lengths["alibi"]["contexts"]] == [True, True]
-    ours = outcome.findings["by_seed"]["alibi"]
-    assert lengths["alibi"]["contexts"][0]["value"] == pytest.approx(sum(v for _, v in ours) / 3, rel=1e-5)
+    lengths = outcome.findings.length_generalization
+    short, long = lengths["baseline"].contexts
+    assert short.value > 1 and short.error is None
+    assert long.value is None and "needs 16 positions, but the model supports 8" in long.error
+    assert [row.value > 1 for row in lengths["alibi"].contexts] == [True, True]
+    ours = outcome.findings.primary_scores["alibi"]
+    assert lengths["alibi"].contexts[0].value == pytest.approx(geometric_mean(v for _, v in ours), rel=1e-5)
 
 
 def test_costs_are_measured_once_a_variant(outcome):
-    for one in outcome.findings["lengths"].values():
-        assert [row["context"] for row in one["costs"]] == [8, 32]
-        assert all(row["bytes_per_token"] > 100 and row["seconds_per_1000_tokens"] > 0 for row in one["costs"])
-    assert not outcome.runs.finished("alibi")[1].lengths["costs"]
+    for one in outcome.findings.length_generalization.values():
+        assert [row.context for row in one.costs] == [8, 32]
+        assert all(row.bytes_per_token > 100 and row.seconds_per_1000_tokens > 0 for row in one.costs)
+    assert not outcome.runs.finished("alibi")[1].lengths.costs
 
 
 def test_the_axis_has_a_number_for_each_variant_that_has_one(outcome):
-    assert outcome.findings["axis"]["values"] == {"baseline": 8, "alibi": 8, "wide": 32}
+    assert outcome.findings.axis.values == {"baseline": 8, "alibi": 8, "wide": 32}
 
 
 def test_claims_about_nothing_in_the_file_are_an_error(small):

@@ -33,12 +33,12 @@ def played(search: SearchConfig, noise: float, seed: int = 0, keep: float = 1.0)
 def test_effects_that_add_up_are_found_exactly_even_where_points_are_missing():
     search = SearchConfig.model_validate({"space": SPACE})
     found = compute_setting_effects(search, played(search, 0.0, keep=0.7), float)
-    assert [row["value"] for row in found["training.batch_size"]] == ["4", "8"], "numbers stand in order"
+    assert [row.value for row in found["training.batch_size"]] == ["4", "8"], "numbers stand in order"
     low, high = found["training.batch_size"]
-    assert high["mean"] - low["mean"] == pytest.approx(0.3)
-    assert [row["mean"] for row in found["model.layers"]] == pytest.approx([2.05, 2.25])
-    assert [row["mean"] for row in found["model.position"]] == pytest.approx([2.15] * 3)
-    assert all(row["interval"] == pytest.approx([row["mean"]] * 2) for rows in found.values() for row in rows)
+    assert high.mean - low.mean == pytest.approx(0.3)
+    assert [row.mean for row in found["model.layers"]] == pytest.approx([2.05, 2.25])
+    assert [row.mean for row in found["model.position"]] == pytest.approx([2.15] * 3)
+    assert all(row.interval == pytest.approx([row.mean] * 2) for rows in found.values() for row in rows)
 
 
 def test_intervals_hold_the_truth_about_as_often_as_they_say():
@@ -46,7 +46,7 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say():
     inside = 0
     for seed in range(200):
         (_, row) = compute_setting_effects(search, played(search, 0.2, seed), float)["training.batch_size"]
-        inside += row["interval"][0] <= 2.3 <= row["interval"][1]
+        inside += row.interval[0] <= 2.3 <= row.interval[1]
     assert 0.90 <= inside / 200 <= 0.99
 
 
@@ -70,4 +70,4 @@ def test_the_history_follows_the_best_point_that_has_all_its_seeds():
     figures = [{1000: 0.5, 1001: 0.5}, {1000: 0.9}, {1000: 0.7, 1001: 0.7}, {}, {1000: 0.6, 1001: 0.6}]
     points = [SearchPoint(at, {}, 2, one) for at, one in enumerate(figures)]
     rows = compute_search_history(points, "accuracy")
-    assert [(row["trials"], row["best"]) for row in rows] == [(2, 0.5), (3, 0.5), (5, 0.7), (7, 0.7)]
+    assert [(row.trials, row.best) for row in rows] == [(2, 0.5), (3, 0.5), (5, 0.7), (7, 0.7)]

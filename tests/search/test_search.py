@@ -54,9 +54,8 @@ class Killed:
     outcome: Any
 
     @property
-    def search(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.outcome.findings["search"]
-        return found
+    def search(self) -> Any:
+        return self.outcome.findings.search
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +85,7 @@ def test_a_grid_of_12_points_goes_on_after_a_kill_and_repeats_nothing(killed):
     assert len(after) == 24
     assert {name: after[name] for name in killed.before} == killed.before
     assert not killed.outcome.failed_jobs
-    settings = [tuple(sorted(point["settings"].items())) for point in killed.search["points"]]
+    settings = [tuple(sorted(point.settings.items())) for point in killed.search.points]
     assert len(set(settings)) == 12
     events = [line["event"] for line in read_jsonl(killed.folder / "search" / "journal.jsonl")]
     assert events.count("point") == 12 and events.count("winner") == 1
@@ -100,11 +99,11 @@ def test_a_journal_that_lost_its_end_is_named_and_not_used(killed, tmp_path):
     copied = shutil.copytree(killed.folder, tmp_path / "runs")
     journal = copied / "search" / "journal.jsonl"
     journal.write_bytes(journal.read_bytes()[:-20])
-    with pytest.raises(RunFolderError, match=r"search/journal\.jsonl: has lost its end"):
+    with pytest.raises(RunFolderError, match=r"search/journal\.jsonl is truncated"):
         compute.compute_findings(open_runs(copied))
     assert any("search/journal.jsonl" in check.found for check in verify_experiment(copied) if not check.passed)
     outcome = run_search.run_with_search(loading.load_experiment(killed.file), copied, num_workers=1, resume=True)
-    assert outcome.findings["search"]["winner"] == killed.search["winner"]
+    assert outcome.findings.search.winner == killed.search.winner
     assert all(check.passed for check in verify_experiment(copied))
 
 
@@ -112,51 +111,51 @@ def test_without_resume_the_folder_is_left_alone(killed):
     with pytest.raises(RunFolderError, match="--resume continues it"):
         run_search.run_with_search(loading.load_experiment(killed.file), killed.folder, num_workers=1)
     other = loading.load_experiment(killed.file, ["search.space.training.batch_size=[4, 8, 16]"])
-    with pytest.raises(RunFolderError, match="holds another search"):
+    with pytest.raises(RunFolderError, match="contains another search"):
         run_search.run_with_search(other, killed.folder, num_workers=1, resume=True)
     longer = loading.load_experiment(killed.file, ["search.budget.trials=12"])
-    with pytest.raises(RunFolderError, match="has ended"):
+    with pytest.raises(RunFolderError, match="this search ended with the budget none"):
         run_search.run_with_search(longer, killed.folder, num_workers=1, resume=True)
 
 
 def test_the_winner_is_the_best_on_validation_data_and_is_judged_by_fresh_seeds(killed):
     means = {}
-    for point in killed.search["points"]:
-        runs = [Run(killed.folder / "search" / point["name"] / f"seed-{FIRST_SEARCH_SEED + at}") for at in (0, 1)]
-        means[point["point"]] = np.mean([run.result["scores"]["validation"]["loss"] for run in runs])
-        assert point["mean"] == pytest.approx(np.exp(means[point["point"]]))
-    winner = killed.search["winner"]
+    for point in killed.search.points:
+        runs = [Run(killed.folder / "search" / point.name / f"seed-{FIRST_SEARCH_SEED + at}") for at in (0, 1)]
+        means[point.point] = np.mean([run.result.scores["validation"].loss for run in runs])
+        assert point.mean == pytest.approx(np.exp(means[point.point]))
+    winner = killed.search.winner
     assert winner == min(means, key=lambda point: means[point])
     runs = open_runs(killed.folder)
     assert runs.experiment.names == ("baseline", "winner")
     assert runs.seeds("winner") == runs.seeds("baseline") == [0, 1]
     searched = {int(p.name.removeprefix("seed-")) for p in (killed.folder / "search").glob("point-*/seed-*")}
     assert searched == {FIRST_SEARCH_SEED, FIRST_SEARCH_SEED + 1}
-    chosen, settings = runs.run("winner", 0).trial, killed.search["points"][winner]["settings"]
+    chosen, settings = runs.run("winner", 0).trial, killed.search.points[winner].settings
     assert chosen.training.optimizer.options["lr"] == settings["training.optimizer.lr"]
     assert (chosen.training.batch_size, chosen.model.layers) == (
         settings["training.batch_size"],
         settings["model.layers"],
     )
     assert chosen.training.steps == 8, "what the point does not name stays as the file has it"
-    (verdict,) = killed.outcome.findings["verdicts"]
-    assert verdict["variant"] == "winner" and verdict["seeds"] == 2
+    (verdict,) = killed.outcome.findings.verdicts
+    assert verdict.variant == "winner" and verdict.seeds == 2
 
 
 def test_selection_bias_is_the_drop_to_the_fresh_seeds(killed):
-    runs, bias = open_runs(killed.folder), killed.search["selection_bias"]
+    runs, bias = open_runs(killed.folder), killed.search.selection_bias
     fresh, base = (
-        [run.result["scores"]["validation"]["loss"] for run in runs.finished(name).values()]
+        [run.result.scores["validation"].loss for run in runs.finished(name).values()]
         for name in ("winner", "baseline")
     )
-    point = killed.search["points"][killed.search["winner"]]
-    search = [np.log(value) for _, value in point["values"]]
+    point = killed.search.points[killed.search.winner]
+    search = [np.log(value) for _, value in point.scores]
     before, after, unit = np.exp(np.mean(search)), np.exp(np.mean(fresh)), np.exp(np.mean(base))
-    assert bias["lead"] == pytest.approx((unit - before) / unit)
-    assert bias["bias"] == pytest.approx((after - before) / unit)
-    assert bias["lead"] - bias["bias"] == pytest.approx(bias["kept"])
-    low, high = bias["interval"]
-    assert low < bias["bias"] < high
+    assert bias.lead == pytest.approx((unit - before) / unit)
+    assert bias.bias == pytest.approx((after - before) / unit)
+    assert bias.lead - bias.bias == pytest.approx(bias.kept)
+    low, high = bias.interval
+    assert low < bias.bias < high
     # With the spread of all four of the winner's seeds it is narrower than the t interval of two, and as wide as this:
     spread = np.sqrt((np.var(search, ddof=1) + np.var(fresh, ddof=1)) / 2)
     ends = [np.mean(fresh) + side * 4.302653 * spread / np.sqrt(2) for side in (-1, 1)]
@@ -165,13 +164,13 @@ def test_selection_bias_is_the_drop_to_the_fresh_seeds(killed):
 
 
 def test_the_interval_of_a_point_has_the_spread_of_all_points(killed):
-    points = [point for point in killed.search["points"] if len(point["values"]) == 2]
-    logs = [np.log([value for _, value in point["values"]]) for point in points]
+    points = [point for point in killed.search.points if len(point.scores) == 2]
+    logs = [np.log([value for _, value in point.scores]) for point in points]
     spread = np.sqrt(np.mean([np.var(figures, ddof=1) for figures in logs]))
     freedom = len(points)
     for point, figures in zip(points, logs, strict=True):
         reach = stats.t.ppf(0.975, freedom) * spread / np.sqrt(2)
-        assert point["interval"] == pytest.approx([np.exp(np.mean(figures) + side * reach) for side in (-1, 1)])
+        assert point.interval == pytest.approx([np.exp(np.mean(figures) + side * reach) for side in (-1, 1)])
 
 
 def test_a_trial_of_a_search_scores_validation_data_only_and_keeps_no_model(killed, tmp_path):
@@ -186,11 +185,11 @@ def test_a_trial_of_a_search_scores_validation_data_only_and_keeps_no_model(kill
     shutil.copytree(experiment.data.source, source)
     (source / "test.txt").write_text("nothing like it .\n")
     other = loading.load_experiment(killed.file, data_source=source)
-    point = killed.search["points"][0]
-    trial = run_search._build_search_trial(other, point["name"], point["settings"], FIRST_SEARCH_SEED)
+    point = killed.search.points[0]
+    trial = run_search._build_search_trial(other, point.name, point.settings, FIRST_SEARCH_SEED)
     result = run_trial(trial, tmp_path / "run", device="cpu")
-    there = Run(killed.folder / "search" / point["name"] / f"seed-{FIRST_SEARCH_SEED}").result
-    assert result["scores"] == there["scores"]
+    there = Run(killed.folder / "search" / point.name / f"seed-{FIRST_SEARCH_SEED}").result
+    assert result.scores == there.scores
 
 
 def test_the_folder_is_verified_with_its_search(killed, tmp_path):
@@ -237,13 +236,13 @@ def test_a_diverging_point_is_excluded_and_the_others_continue(small, tmp_path):
     space = {"training.optimizer": [{"kind": "sgd", "lr": 1e30}, {"kind": "adamw", "lr": 0.01}]}
     experiment = small(search={"space": space, "seeds": 1}, training=tiny, variants={}, probe={}, seeds=1)
     outcome = run_search.run_with_search(experiment, tmp_path / "runs", num_workers=1)
-    points = {point["status"]: point for point in outcome.findings["search"]["points"]}
-    assert points["failed"]["settings"]["training.optimizer"]["kind"] == "sgd"
-    assert "try a lower rate" in points["failed"]["message"]
-    assert outcome.findings["search"]["winner"] == points["finished"]["point"]
+    points = {point.status: point for point in outcome.findings.search.points}
+    assert points["failed"].settings["training.optimizer"]["kind"] == "sgd"
+    assert "try a learning rate below 1e+30" in points["failed"].message
+    assert outcome.findings.search.winner == points["finished"].point
     assert open_runs(tmp_path / "runs").run("winner", 0).trial.training.optimizer.kind == "adamw"
     kept = finished(tmp_path / "runs")
     run_search.run_with_search(experiment, tmp_path / "runs", num_workers=1, resume=True)
     assert finished(tmp_path / "runs") == kept
-    (only,) = (tmp_path / "runs" / "search" / points["failed"]["name"]).iterdir()
+    (only,) = (tmp_path / "runs" / "search" / points["failed"].name).iterdir()
     assert only.name == f"seed-{FIRST_SEARCH_SEED}"

@@ -102,7 +102,7 @@ def begun(raw: dict[str, Any], seed: int, folder: Path) -> tuple[Any, Trainer]:
 def shape_of(raw: dict[str, Any], model: Any, training: Trainer) -> Shape:
     sizes = model.sizes
     return Shape(
-        vocab=sizes.vocab,
+        vocab=sizes.vocab_size,
         classes=model.classes,
         width=sizes.width,
         layers=sizes.layers,

@@ -123,7 +123,7 @@ def _finished(how: How, what: str, kind: str = "plain") -> Seen:
             made = compute.compute_findings(open_runs(copy))
         except HeadToHeadError:
             made = wanted  # refused: nothing was used
-        if different := list(find_differences(made, wanted)):
+        if different := list(find_differences(made.to_json(), wanted.to_json())):
             return f"was used without a word ({different[0]})"
         return _loaded(path) if path.name == "model.safetensors" else NAMED
 

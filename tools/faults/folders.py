@@ -64,7 +64,7 @@ def twice(how: How) -> Iterator[Seen]:
         time.sleep(0.05)
     ledger.close()
     refused = [one for one in everybody if one.code]
-    wrong = [f"said only: {last_words(one.said)}" for one in refused if "being run right now" not in one.said]
+    wrong = [f"said only: {last_words(one.said)}" for one in refused if "another process is running" not in one.said]
     wrong += [] if len(refused) == 4 else [f"{len(refused)} of 5 were refused, not 4"]
     wrong += [] if len(trained) == 1 else [f"{len(trained)} of 5 had workers, not 1"]
     wrong += compare(world.runs, still.numbers)
@@ -95,6 +95,6 @@ def _refused_here(how: How) -> Seen:
             lambda: run_experiment.run_experiment(experiment, still.folder, num_workers=1, device="cpu", resume=True)
         )
     after = {path: path.stat().st_mtime_ns for path in still.folder.rglob("*")}
-    wrong = [] if said and "being run right now" in said else [f"was not refused: {said}"]
+    wrong = [] if said and "another process is running this experiment" in said else [f"was not refused: {said}"]
     wrong += [] if before == after else ["something was written all the same"]
     return Seen("experiment started twice in one folder", f"refused: {said}", 1, wrong=tuple(wrong))

@@ -15,7 +15,17 @@ from headtohead.experiment.run_folder import Run
 
 TIMES = ("seconds", "seconds_per_step", "peak_memory", "trial_seconds", "tokens_per_second", "seconds_per_summary")
 """what differs from one run to the next, and may"""
-FINDINGS = ("verdicts", "others", "results", "by_seed", "curves", "pairing", "audits", "samples", "failures")
+FINDINGS = (
+    "verdicts",
+    "other_verdicts",
+    "scores",
+    "primary_scores",
+    "curves",
+    "pairing",
+    "audits",
+    "samples",
+    "failures",
+)
 STEP = re.compile(r"checkpoint-(\d+)")
 
 
@@ -78,8 +88,8 @@ def numbers(folder: Path) -> dict[str, Any]:
     for path in sorted(folder.rglob("result.json")):
         run = Run(path.parent)
         about = {k: v for k, v in run.result.to_json().items() if k not in (*TIMES, "sha256", "training", "checksum")}
-        about["trained"] = _timeless(run.result.to_json()["training"])
-        about["metrics"] = [_timeless(line) for line in run.metrics]
+        about["training"] = _timeless(run.result.to_json()["training"])
+        about["metrics"] = [_timeless(line.to_json()) for line in run.metrics]
         about["files"] = sorted(p.name for p in run.folder.iterdir())
         about["weights"] = [compute_sha256(file) for file in run.folder.glob("model.safetensors")]
         about["examples"] = {k: v.tolist() for k, v in load_file(run.folder / "scores.safetensors").items()}

@@ -96,7 +96,7 @@ class World:
         self.folder.mkdir(parents=True, exist_ok=True)
         text = write_text(self.folder / "text")
         self.file = self.folder / f"{self.kind}.toml"
-        sizes = {"steps": self.steps, "eval_every": max(1, self.steps // 4), "checkpoint_every": self.checkpoint}
+        sizes = {"steps": self.steps, "evaluate": max(1, self.steps // 4), "checkpoint": self.checkpoint}
         self.file.write_text(KINDS[self.kind].format(text=text, **sizes), encoding="utf-8")
         self.runs = self.folder / "runs"
 
