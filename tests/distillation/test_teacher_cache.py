@@ -65,7 +65,7 @@ def test_the_rest_of_a_kill_is_cut_off_and_work_goes_on(tmp_path):
     with (tmp_path / LOGITS_FILE).open("ab") as file:
         file.write(b"\x00" * 50)  # a block whose line was not written
     reader = TeacherCache.open(WHOSE, tmp_path)
-    assert len(reader.texts) == len(reader.places) == 3
+    assert len(reader.texts) == len(reader.block_locations) == 3
     again = TeacherCache.open(WHOSE, tmp_path, is_writable=True)
     assert (tmp_path / LOGITS_FILE).stat().st_size == whole
     again.add_text(TeacherTextLine(key="d3", text="3"))
