@@ -12,6 +12,7 @@ from headtohead.config import experiment
 from headtohead.config.loading import build_trial as trial_of
 from headtohead.data import examples as data_examples
 from headtohead.experiment.run_folder import Run
+from headtohead.experiment.schemas import Findings, SeedEstimate
 from headtohead.model_factory import build_model
 from headtohead.presentation.exports import render_csv
 from headtohead.report import sections
@@ -23,7 +24,7 @@ from headtohead.trials.trial import run_trial
 def test_a_trial_leaves_what_each_head_does(small: Any, tmp_path: Path) -> None:
     run_trial(trial_of(small(), "baseline", 1), tmp_path / "run", device="cpu")
     found = read_json(tmp_path / "run" / trial_metrics.FILE_NAME)
-    assert (found["split"], found["schema"]) == ("validation", 1)
+    assert (found["split"], found["schema_version"]) == ("validation", 2)
     assert 8 <= found["rows"] <= trial_metrics.MAX_ROWS + trial_metrics.MAX_BATCH_SIZE
     assert [(row["layer"], row["head"]) for row in found["heads"]] == [(1, 1), (1, 2)]
     for row in found["heads"]:
@@ -75,17 +76,16 @@ def test_large_models_are_measured_on_fewer_rows(small: Any, monkeypatch: pytest
     examples = data_examples.build_evaluation_examples(
         prepared.encoded["validation"], trial.spec.target, 8, prepared.tokenizer
     )
-    usual = trial_metrics.compute_head_measures(model, examples, LanguageModelObjective(), prepared.tokenizer)
+    usual_rows, _ = trial_metrics.compute_head_measures(model, examples, LanguageModelObjective(), prepared.tokenizer)
     monkeypatch.setattr(trial_metrics, "TARGET_ABLATION_COST", 1.0)
-    fewer = trial_metrics.compute_head_measures(model, examples, LanguageModelObjective(), prepared.tokenizer)
-    assert fewer["rows"] < usual["rows"]
-    monkeypatch.setattr(trial_metrics, "MAX_ABLATION_COST", 1.0)
-    assert (
-        "rise"
-        not in trial_metrics.compute_head_measures(model, examples, LanguageModelObjective(), prepared.tokenizer)[
-            "heads"
-        ][0]
+    fewer_rows, heads = trial_metrics.compute_head_measures(
+        model, examples, LanguageModelObjective(), prepared.tokenizer
     )
+    assert fewer_rows < usual_rows
+    assert heads[0].rise is not None
+    monkeypatch.setattr(trial_metrics, "MAX_ABLATION_COST", 1.0)
+    _, heads = trial_metrics.compute_head_measures(model, examples, LanguageModelObjective(), prepared.tokenizer)
+    assert heads[0].rise is None
 
 
 def test_the_rise_is_per_token_and_its_rows_spread_like_a_ratio() -> None:
@@ -109,13 +109,13 @@ def runs(folder: Path, *heads: list[dict[str, Any]]) -> dict[int, Run]:
     for seed, rows in enumerate(heads):
         place = folder / f"seed-{seed}"
         place.mkdir(parents=True)
-        write_json(place / trial_metrics.FILE_NAME, {"schema": 1, "split": "validation", "rows": 48, "heads": rows})
+        write_json(place / trial_metrics.FILE_NAME, {"split": "validation", "rows": 48, "heads": rows})
         found[seed] = Run(place)
     return found
 
 
 @pytest.fixture
-def findings(tmp_path: Path) -> dict[str, Any]:
+def findings(tmp_path: Path) -> Findings:
     finished = {
         "baseline": runs(
             tmp_path / "b",
@@ -126,23 +126,28 @@ def findings(tmp_path: Path) -> dict[str, Any]:
         "alibi": runs(tmp_path / "a", [row(1, 1), row(1, 2)]),
         "own": {0: Run(tmp_path)},
     }
-    return {"attention": trial_metrics.summarize_over_seeds(finished), "audits": {name: [] for name in finished}}
+    return Findings(attention=trial_metrics.summarize_over_seeds(finished), audits={name: [] for name in finished})
 
 
-def test_seeds_become_a_mean_with_a_t_interval(findings: dict[str, Any]) -> None:
-    found = findings["attention"]
-    assert set(found["variants"]) == {"baseline", "alibi"}
-    first, second = found["variants"]["baseline"]
-    assert first["entropy"]["mean"] == 2.0
+def test_seeds_become_a_mean_with_a_t_interval(findings: Findings) -> None:
+    found = findings.attention
+    assert found is not None
+    assert set(found.variants) == {"baseline", "alibi"}
+    first, second = found.variants["baseline"]
+    entropy = first.measures["entropy"]
+    assert entropy is not None
+    assert entropy.mean == 2.0
     # The 97.5 % point of t with 2 degrees of freedom is 4.302653; the standard error is 1 / sqrt(3).
-    assert first["entropy"]["interval"] == pytest.approx([2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5], rel=1e-6)
-    assert first["induction"] is None
-    assert (second["copies"], second["idle"], second["seeds"]) == (1, 2, 3)
-    assert found["variants"]["alibi"][0]["entropy"]["interval"] is None, "one seed has no interval"
+    assert entropy.interval == pytest.approx((2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5), rel=1e-6)
+    assert first.measures["induction"] is None
+    assert (second.copies, second.idle, second.seeds) == (1, 2, 3)
+    single_seed = found.variants["alibi"][0].measures["entropy"]
+    assert single_seed is not None
+    assert single_seed.interval is None, "one seed has no interval"
     assert trial_metrics.summarize_over_seeds({"baseline": {}}) is None
 
 
-def test_the_report_has_a_table_and_a_picture_of_it(findings: dict[str, Any]) -> None:
+def test_the_report_has_a_table_and_a_picture_of_it(findings: Findings) -> None:
     made = next(table for table in sections.build_tables(findings) if table.name == "heads")
     assert len(made.rows) == 4
     assert made.caption == "Means over seeds ± half the 95 % t interval, on 48 rows of validation."
@@ -157,26 +162,27 @@ def test_the_report_has_a_table_and_a_picture_of_it(findings: dict[str, Any]) ->
     assert "baseline, head 1.2: on first token, % 25.0" in drawn.replace("\u00a0", " ")
 
 
-def test_a_figure_that_rounds_to_nothing_has_no_sign(findings: dict[str, Any]) -> None:
-    assert head_tables.build_measure_cell("rise", {"mean": -0.0004, "interval": None}).text == "0.000"
-    assert head_tables.build_measure_cell("rise", {"mean": -0.004, "interval": None}).text == "−0.004"
+def test_a_figure_that_rounds_to_nothing_has_no_sign(findings: Findings) -> None:
+    assert head_tables.build_measure_cell("rise", SeedEstimate(mean=-0.0004, interval=None)).text == "0.000"
+    assert head_tables.build_measure_cell("rise", SeedEstimate(mean=-0.004, interval=None)).text == "−0.004"
 
 
-def test_programs_get_a_row_for_each_figure(findings: dict[str, Any]) -> None:
+def test_programs_get_a_row_for_each_figure(findings: Findings) -> None:
     lines = render_csv(head_tables.build_long_heads_table(findings)).splitlines()
     assert lines[0] == "variant,layer,head,measure,seeds,mean,interval_low,interval_high"
     assert lines[1].startswith("baseline,1,1,entropy,3,2.0,-0.48")
     assert any(line.startswith("alibi,1,2,control,1,0.25,,") for line in lines)
 
 
-def test_without_measures_there_is_neither(findings: dict[str, Any]) -> None:
-    assert head_tables.build_heads_table({"attention": None}).rows == ()
-    assert head_chart.build_heads_chart({}) is None
+def test_without_measures_there_is_neither(findings: Findings) -> None:
+    assert head_tables.build_heads_table(Findings()).rows == ()
+    assert head_chart.build_heads_chart(Findings()) is None
 
 
-def test_very_many_heads_are_in_the_table_only(findings: dict[str, Any]) -> None:
-    own = findings["attention"]["variants"]
-    own["baseline"] = [{**own["baseline"][0], "head": head} for head in range(1, 40)]
+def test_very_many_heads_are_in_the_table_only(findings: Findings) -> None:
+    assert findings.attention is not None
+    own = findings.attention.variants
+    own["baseline"] = [own["baseline"][0].model_copy(update={"head": head}) for head in range(1, 40)]
     assert head_chart.build_heads_chart(findings) is None
     assert len(head_tables.build_heads_table(findings).rows) == 41
 

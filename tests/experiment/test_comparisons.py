@@ -16,25 +16,25 @@ CLAIM = {"source": "X", "says": "fast is better", "variant": "fast", "against": 
 def test_a_comparison_is_judged_against_its_own_baseline(small, tmp_path):
     experiment = small(variants=VARIANTS, comparisons=[COMPARISON], claims=[CLAIM, {**CLAIM, "against": "baseline"}])
     found = run_experiment.run_experiment(experiment, tmp_path / "runs", num_workers=1).findings
-    (one,) = found["comparisons"]
-    assert (one["title"], one["baseline"], one["says"]) == ("Among rates", "slow", "A rate matters.")
-    (row,) = one["verdicts"]
-    assert row["variant"] == "fast"
-    by_name = {name: [value for _, value in pairs] for name, pairs in found["by_seed"].items()}
+    (one,) = found.comparisons
+    assert (one.title, one.baseline, one.says) == ("Among rates", "slow", "A rate matters.")
+    (row,) = one.verdicts
+    assert row.variant == "fast"
+    by_name = {name: [value for _, value in pairs] for name, pairs in found.primary_scores.items()}
     gone = [fast / slow for fast, slow in zip(by_name["fast"], by_name["slow"], strict=True)]
-    assert min(gone) - 1 <= row["effect"] <= max(gone) - 1
-    among, plain = found["claims"]
-    assert among["effect"] == row["effect"] and among["outcome"] == row["outcome"]
-    assert plain["effect"] == next(v for v in found["verdicts"] if v["variant"] == "fast")["effect"] != among["effect"]
+    assert min(gone) - 1 <= row.effect <= max(gone) - 1
+    among, plain = found.claims
+    assert among.effect == row.effect and among.outcome == row.outcome
+    assert plain.effect == next(v for v in found.verdicts if v.variant == "fast").effect != among.effect
 
 
 def test_a_claim_against_the_baseline_is_answered_by_the_comparison_that_has_the_pair(small, tmp_path):
     with_baseline = {**COMPARISON, "baseline": "baseline"}
     experiment = small(variants=VARIANTS, comparisons=[with_baseline], claims=[{**CLAIM, "against": "baseline"}])
     found = run_experiment.run_experiment(experiment, tmp_path / "runs", num_workers=1).findings
-    (claim,), ((row,),) = found["claims"], [one["verdicts"] for one in found["comparisons"]]
-    of_all = next(v for v in found["verdicts"] if v["variant"] == "fast")
-    assert claim["interval"] == row["interval"] != of_all["interval"]  # fewer are compared, so it is narrower
+    (claim,), ((row,),) = found.claims, [one.verdicts for one in found.comparisons]
+    of_all = next(v for v in found.verdicts if v.variant == "fast")
+    assert claim.interval == row.interval != of_all.interval  # fewer are compared, so it is narrower
 
 
 def test_comparisons_and_claims_about_nothing_are_refused(small):

@@ -19,6 +19,7 @@ from headtohead.execution import artifacts
 from headtohead.execution.worker_pool import Job
 from headtohead.experiment import findings_view, loading, model_io
 from headtohead.experiment.run_folder import Run, create_runs, lock_folder, open_runs
+from headtohead.experiment.schemas import write_record
 from headtohead.findings import compute
 from headtohead.runner import run_experiment, run_search
 from headtohead.runner.verify import verify_experiment
@@ -40,7 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     experiment, folder = loading.build_experiment(raw, "made"), root / "runs"
     runs = create_runs(folder, experiment, versions={}, command=[], resume=False)
-    write_json(folder / "corpus.json", run_experiment.describe_corpus(experiment), with_checksum=True)
+    write_record(folder / "corpus.json", run_experiment.describe_corpus(experiment), with_checksum=True)
     for name in experiment.names:
         run_trial(config_loading.build_trial(experiment, name, 0), folder / name / "seed-0", device="cpu")
     compute.write_findings(runs)
@@ -111,7 +112,7 @@ def test_a_folder_is_locked_by_whatever_way_it_is_named(tmp_path: Path):
     (tmp_path / "link").symlink_to(tmp_path / "runs")
     with (
         lock_folder(tmp_path / "runs"),
-        pytest.raises(RunFolderError, match="being run right now"),
+        pytest.raises(RunFolderError, match="another process is running this experiment"),
         lock_folder(tmp_path / "link"),
     ):
         pass
@@ -137,7 +138,7 @@ def test_a_verdict_is_not_made_from_damaged_files(finished: Path):
     content = bytearray(path.read_bytes())
     content[-3] ^= 1
     path.write_bytes(bytes(content))
-    with pytest.raises(RunFolderError, match=r"baseline/seed-0/scores\.safetensors: is damaged"):
+    with pytest.raises(RunFolderError, match=r"baseline/seed-0/scores\.safetensors is corrupted"):
         compute.write_findings(open_runs(finished))
 
 
@@ -145,7 +146,7 @@ def test_a_result_vouches_for_itself(finished: Path):
     path = finished / "baseline" / "seed-0" / "result.json"
     flip(path, b'"trial_seconds": ', b'"trial_seconds": 1')
     assert not Run(path.parent).has_valid_checksum
-    with pytest.raises(RunFolderError, match=r"result\.json: is damaged"):
+    with pytest.raises(RunFolderError, match=r"result\.json is corrupted"):
         compute.write_findings(open_runs(finished))
     assert "baseline/seed-0/result.json" in {check.place for check in verify_experiment(finished) if not check.passed}
 
@@ -160,7 +161,7 @@ def test_a_result_that_cannot_be_read_is_named_with_all_others(finished: Path):
 @pytest.mark.parametrize("name", ["corpus.json", "experiment.json", "findings.json"])
 def test_files_of_the_experiment_vouch_for_themselves(finished: Path, name: str):
     assert all(check.passed for check in verify_experiment(finished))
-    flip(finished / name, b'"schema": 1', b'"schema": 1, "more": 0')
+    flip(finished / name, b'"schema_version": 2', b'"schema_version": 2, "more": 0')
     assert name in {check.place for check in verify_experiment(finished) if not check.passed}
 
 
@@ -168,7 +169,7 @@ def test_a_report_is_not_made_from_damaged_findings(finished: Path):
     flip(finished / "findings.json", b'"verdicts": [', b'"verdicts": [ ')
     findings_view.read_findings(finished)  # another blank says nothing else
     flip(finished / "findings.json", b'"metric": "perplexity"', b'"metric": "accuracy"')
-    with pytest.raises(RunFolderError, match=r"findings\.json: is damaged .* makes it anew"):
+    with pytest.raises(RunFolderError, match=r"findings\.json is corrupted: checksum mismatch; .* writes it again"):
         findings_view.read_findings(finished)
 
 

@@ -60,13 +60,13 @@ def test_a_variant_that_reads_the_future_is_not_comparable(finished):
 
 
 def test_pairing_is_proven(finished):
-    pairing = finished.findings["pairing"]
-    assert pairing["alibi"]["shared"] == pairing["alibi"]["equal"] == pairing["alibi"]["tensors"] > 10
-    assert pairing["alibi"]["schedule"] is True
-    assert pairing["alibi"]["settings"] == {"model.position": "alibi"}
-    assert pairing["alibi"]["flag"] is False
-    assert pairing["two"]["flag"] is True
-    baseline, variant = pairing["two"]["parameters"]
+    pairing = finished.findings.pairing
+    assert pairing["alibi"].shared_tensors == pairing["alibi"].equal_tensors == pairing["alibi"].tensors > 10
+    assert pairing["alibi"].same_batches is True
+    assert pairing["alibi"].settings == {"model.position": "alibi"}
+    assert pairing["alibi"].changes_multiple_settings is False
+    assert pairing["two"].changes_multiple_settings is True
+    baseline, variant = pairing["two"].parameters
     assert variant > baseline
 
 
@@ -79,9 +79,9 @@ def test_broken_pairing_is_seen(finished, tmp_path):
     raw["tensor_hashes"][name] = raw["tensor_hashes"][name][:-1] + "x"
     raw["schedule_digest"] = "other"
     start.write_text(json.dumps(raw))
-    pairing = compute.compute_findings(open_runs(folder), check_files=False)["pairing"]["alibi"]
-    assert pairing["equal"] == pairing["shared"] - 1
-    assert pairing["schedule"] is False
+    pairing = compute.compute_findings(open_runs(folder), check_files=False).pairing["alibi"]
+    assert pairing.equal_tensors == pairing.shared_tensors - 1
+    assert pairing.same_batches is False
 
 
 def test_unpaired_variants_are_not_comparable(finished, tmp_path):
@@ -90,9 +90,9 @@ def test_unpaired_variants_are_not_comparable(finished, tmp_path):
     raw = json.loads(start.read_text())
     raw["schedule_digest"] = "other"
     start.write_text(json.dumps(raw))
-    (alibi, *_) = compute.compute_findings(open_runs(folder), check_files=False)["verdicts"]
-    assert alibi["outcome"] == "not comparable"
-    assert "other batches" in alibi["reason"]
+    (alibi, *_) = compute.compute_findings(open_runs(folder), check_files=False).verdicts
+    assert alibi.outcome == "not comparable"
+    assert "other batches" in alibi.reason
 
 
 def test_what_starts_otherwise_on_purpose_leaves_the_pair_comparable(small, tmp_path):
@@ -102,18 +102,18 @@ def test_what_starts_otherwise_on_purpose_leaves_the_pair_comparable(small, tmp_
         "long": {"model": {"feedforward": {"kind": "mlp", "hidden": 96}}},
     }
     outcome = h2h.run(small(training={"steps": 2}, variants=variants), out=tmp_path / "out")
-    pairing = outcome.findings["pairing"]
-    assert {name: row["unpaired"] for name, row in pairing.items()} == dict.fromkeys(variants)
-    assert pairing["small"]["equal"] == pairing["small"]["shared"] == pairing["small"]["tensors"] - 2
-    assert pairing["long"]["equal"] == pairing["long"]["shared"] == pairing["long"]["tensors"] - 4
+    pairing = outcome.findings.pairing
+    assert {name: row.unpaired_reason for name, row in pairing.items()} == dict.fromkeys(variants)
+    assert pairing["small"].equal_tensors == pairing["small"].shared_tensors == pairing["small"].tensors - 2
+    assert pairing["long"].equal_tensors == pairing["long"].shared_tensors == pairing["long"].tensors - 4
 
 
 def test_a_published_figure_stands_beside_ours(finished):
-    (row,) = finished.findings["published"]
-    values = [value for _, value in finished.findings["results"]["baseline"]["test"]]
-    assert row["value"] == 12.5
-    assert row["ours"] == pytest.approx(statistics.geometric_mean(values))
-    assert row["interval"][0] < row["ours"] < row["interval"][1]
+    (row,) = finished.findings.published
+    values = [value for _, value in finished.findings.scores["baseline"]["test"]]
+    assert row.value == 12.5
+    assert row.ours == pytest.approx(statistics.geometric_mean(values))
+    assert row.interval[0] < row.ours < row.interval[1]
 
 
 def test_a_trained_model_comes_back(finished):
@@ -125,7 +125,7 @@ def test_a_trained_model_comes_back(finished):
 
 def test_reading_a_folder_gives_what_running_gave(finished):
     again = h2h.read_results(finished.folder)
-    assert list(verify.find_differences(again.findings, finished.findings)) == []
+    assert list(verify.find_differences(again.findings.to_json(), finished.findings.to_json())) == []
     assert str(again) == str(finished)
 
 
@@ -192,13 +192,13 @@ def test_other_tokens_are_compared_per_byte_of_the_same_text(tmp_path, text_fold
     }
     outcome = run_experiment.run_experiment(h2h.experiment_from_dict(raw, "tokens"), tmp_path / "runs", num_workers=2)
     assert outcome.findings is not None
-    (verdict,) = outcome.findings["verdicts"]
-    assert "per byte" in verdict["summary"]
+    (verdict,) = outcome.findings.verdicts
+    assert "per byte" in verdict.summary
     size = len((text_folder / "test.txt").read_bytes())
     scores = open_runs(tmp_path / "runs").run("baseline", 0).scores
     other = open_runs(tmp_path / "runs").run("baseline", 1).scores
     mean = (scores["test.losses"].sum() + other["test.losses"].sum()) / 2 / size
-    assert verdict["baseline_mean"] == pytest.approx(math.exp(mean))
+    assert verdict.baseline_mean == pytest.approx(math.exp(mean))
 
 
 def test_verify_sees_weights_that_do_not_give_the_scores(finished, tmp_path):
@@ -230,10 +230,10 @@ def test_a_leak_moves_the_verdict_to_unseen_rows(tmp_path, rows_folder):
     outcome = run_experiment.run_experiment(h2h.experiment_from_dict(raw, "leak"), tmp_path / "runs", num_workers=2)
     found = outcome.findings
     assert found is not None
-    assert found["rows"] == "unseen"
-    assert found["verdicts"][0]["examples"] == 20
-    assert found["others"]["test, all rows"][0]["examples"] == 60
-    assert any(row["passed"] is False and "40 of 60" in row["observation"] for row in found["data_audits"])
-    assert found["confusion"]["labels"] == ["builder", "other"]
-    unseen = [value for _, value in found["results"]["none"]["test, unseen rows"]]
-    assert found["verdicts"][0]["variant_mean"] == pytest.approx(sum(unseen) / 2)
+    assert found.rows == "unseen"
+    assert found.verdicts[0].examples == 20
+    assert found.other_verdicts["test, all rows"][0].examples == 60
+    assert any(row.passed is False and "40 of 60" in row.observation for row in found.data_audits)
+    assert found.confusion.labels == ["builder", "other"]
+    unseen = [value for _, value in found.scores["none"]["test, unseen rows"]]
+    assert found.verdicts[0].variant_mean == pytest.approx(sum(unseen) / 2)

@@ -23,7 +23,7 @@ from headtohead.trials.trial import compute_model_size
 def scores(folder: Path) -> dict[str, object]:
     runs = open_runs(folder)
     return {
-        f"{variant}/{seed}": run.result.to_json()["scores"]
+        f"{variant}/{seed}": run.result.scores
         for variant in runs.experiment.names
         for seed, run in runs.finished(variant).items()
     }
@@ -62,7 +62,7 @@ def test_a_killed_worker_costs_one_trial_and_resume_completes_it_with_the_same_n
     assert scores(tmp_path / "killed") == scores(tmp_path / "whole")
     assert again.findings is not None
     assert whole.findings is not None
-    assert again.findings["verdicts"] == whole.findings["verdicts"]
+    assert again.findings.to_json()["verdicts"] == whole.findings.to_json()["verdicts"]
 
 
 def test_a_trial_that_fails_does_not_take_the_others_along(small, tmp_path):
@@ -70,9 +70,9 @@ def test_a_trial_that_fails_does_not_take_the_others_along(small, tmp_path):
     outcome = run_experiment.run_experiment(experiment, tmp_path / "runs", num_workers=1)
     (failed,) = outcome.failed_jobs
     assert failed.trial.variant == "wild"
-    assert "try a lower rate" in failed.message
+    assert "try a learning rate below 1e+30" in failed.message
     assert outcome.findings is not None
-    assert outcome.findings["failures"][0]["message"] == failed.message
+    assert outcome.findings.failures[0].message == failed.message
     assert read_json(tmp_path / "runs" / "wild" / "seed-0" / "failure.json")["kind"] == "DivergedError"
 
 
@@ -103,7 +103,10 @@ def test_ctrl_c_leaves_everything_resumable(small, tmp_path, text_folder):
 
 
 def test_the_same_folder_is_not_used_by_two_at_once(small, tmp_path):
-    with lock_folder(tmp_path / "runs"), pytest.raises(RunFolderError, match="being run right now"):
+    with (
+        lock_folder(tmp_path / "runs"),
+        pytest.raises(RunFolderError, match="another process is running this experiment"),
+    ):
         run_experiment.run_experiment(small(), tmp_path / "runs", num_workers=1)
     assert not worker_pids(), "those that were started early have nothing to do"
 
@@ -133,7 +136,7 @@ def test_auto_seeds_stop_when_it_is_settled(small, tmp_path):
     )
     outcome = run_experiment.run_experiment(experiment, tmp_path / "runs", num_workers=2)
     assert outcome.findings is not None
-    (verdict,) = outcome.findings["verdicts"]
-    assert verdict["outcome"] == "hurt"
-    assert verdict["seeds"] < 8
-    assert outcome.findings["looks"] == [3, 5, 8]
+    (verdict,) = outcome.findings.verdicts
+    assert verdict.outcome == "hurt"
+    assert verdict.seeds < 8
+    assert outcome.findings.interim_analyses == [3, 5, 8]

@@ -115,7 +115,7 @@ def test_a_pipe_or_a_device_in_the_place_of_a_file_is_not_read(tmp_path, scratch
                     read()
             (run / name).rmdir() if (run / name).is_dir() else (run / name).unlink()
         (run / name).write_bytes(kept)
-    assert compute.compute_findings(run_folder.open_runs(folder))["verdicts"]
+    assert compute.compute_findings(run_folder.open_runs(folder)).verdicts
 
 
 def test_lines_are_not_added_to_what_a_link_leads_to(tmp_path):
@@ -193,7 +193,7 @@ def test_a_long_list_of_labels_makes_no_table_of_its_square(scratch):
         corpus["labels"] = [f"label {at}" for at in range(100_000)]
 
     with replace_file(folder / "corpus.json", changed(folder / "corpus.json", label)):
-        assert compute.compute_findings(run_folder.open_runs(folder))["confusion"] is None
+        assert compute.compute_findings(run_folder.open_runs(folder)).confusion is None
 
 
 def test_figures_that_do_not_agree_are_named_so(scratch):
@@ -211,7 +211,7 @@ def test_a_loss_that_ran_away_is_read_and_not_drawn(scratch):
     lines = path.read_bytes() + b'{"step": 3, "split": "test", "loss": NaN, "perplexity": Infinity, "seconds": 1}\n'
     with replace_checked_file(folder, name, lines):
         assert read_jsonl(path)[-1]["step"] == 3
-        curve = compute.compute_findings(run_folder.open_runs(folder))["curves"]["baseline"]["test"]["0"]
+        curve = compute.compute_findings(run_folder.open_runs(folder)).curves["baseline"]["test"]["0"]
         assert curve[-1] == (3, None)
         before = (folder / "findings.json").read_bytes()
         with replace_file(folder / "findings.json", before):

@@ -5,8 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.fuzz_targets import FUZZ_TARGETS, TrespassError, run_target
-from tools.fuzz_targets.frame import FuzzTarget
+from tools.fuzz_targets import FUZZ_TARGETS, FuzzTarget, TrespassError, run_target
 
 from headtohead.errors import DataError
 
