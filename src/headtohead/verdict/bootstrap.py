@@ -1,10 +1,9 @@
-"""Intervals from the paired bootstrap, for means over documents.
+"""Paired bootstrap intervals for means over documents.
 
-After Efron and Tibshirani 1993, ch. 13, and Koehn 2004, W04-3250. Documents are resampled with replacement, the same
-ones for both sides of a pair, so that the difficulty of a document cancels. The interval holds for other documents and
-for the models as they are; it does not include the variation between seeds (see `compute_mean_interval`, and
-`compare_scores` for both). Resamples depend only on the seed and the number of documents, so intervals are
-reproducible.
+After Efron and Tibshirani 1993, ch. 13, and Koehn 2004, W04-3250. Documents are resampled with replacement, and both
+systems of a pair use the same resample, so that the difficulty of a document cancels. The interval generalises to other
+documents but not to other seeds; see `compute_mean_interval` for seeds, and `compare_scores` for both. Resamples depend
+only on the seed and the number of documents, so intervals are reproducible.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from headtohead.errors import ScoresError
 
 NUM_RESAMPLES = 10_000
 RESAMPLE_BATCH_SIZE = 500
-"""resamples that are drawn at once"""
+"""number of resamples computed at a time"""
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class BootstrapEstimate:
     value: float
     interval: tuple[float, float]
     positive_share: float
-    """share of resamples with a mean above 0"""
+    """fraction of resamples with a mean above 0"""
     num_documents: int
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Calibration of the verdicts: simulated experiments with a known truth, judged by the code that judges real ones.
+"""Calibrate verdicts on simulated experiments with a known truth, judged by the same code as real ones.
 
-Measures how often intervals contain the truth, how often a verdict is false, and whether the power agrees with theory.
-One set of draws serves for every true difference, since adding a constant to every token moves d by that constant and
-leaves the noise unchanged.
+Measures how often intervals contain the truth, how often a verdict is wrong, and whether power agrees with theory. The
+same samples are used for every true difference: adding a constant to every token shifts d by that constant and leaves
+the noise unchanged.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from headtohead.verdict.statistics import (
 )
 
 MAX_BATCH_CELLS = 2_000_000
-"""numbers held in memory at a time"""
+"""maximum number of simulated values in memory"""
 WIDE_BAND_STANDARD_ERRORS = 10.0
 """half width of an equivalence band so wide that noise can cross only one of its edges"""
 
 
 @dataclass(frozen=True)
 class CalibrationRow:
-    """Results for one simulation and number of seeds, as shares of the experiments.
+    """Results for one simulation and number of seeds, as fractions of the experiments.
 
     `coverage` is that of the deciding interval, for new seeds and examples; `equivalence_coverage` that of the 90 %
     interval, `test_set_coverage` that of the seed interval on its test set. `false_verdicts` are helped or hurt at a
@@ -67,7 +67,7 @@ class CalibrationRow:
 
 @dataclass(frozen=True)
 class SequentialCalibrationRow:
-    """Results of `seeds = "auto"` for one simulation and true difference, as shares of the experiments.
+    """Results of `seeds = "auto"` for one simulation and true difference, as fractions of the experiments.
 
     `wrong` is "helped" or "hurt" at no difference, the wrong one of the two, or "no practical difference" at a
     difference of at least the margin. `settled` is any verdict but "cannot tell".
@@ -112,30 +112,38 @@ def _calibrate_seed_count(
     num_experiments: int,
     confidence: float,
 ) -> CalibrationRow:
-    kinds = _list_true_components(simulation, num_seeds, num_examples)
-    effect = _compute_median_detectable_effect(kinds, confidence)
-    edge = WIDE_BAND_STANDARD_ERRORS * max(
-        float(np.sqrt(kind.seed_variance[0] + kind.example_variance[0])) for kind in kinds
+    """Return the calibration for one number of seeds."""
+    true_components = _list_true_components(simulation, num_seeds, num_examples)
+    effect = _compute_median_detectable_effect(true_components, confidence)
+    margin = WIDE_BAND_STANDARD_ERRORS * max(
+        float(np.sqrt(true_component.seed_variance[0] + true_component.example_variance[0]))
+        for true_component in true_components
     )
     counts = np.zeros(6)
-    for draw in _sample_in_batches(simulation, rng, num_seeds, num_examples, num_experiments):
-        components = estimate_variance_components(draw.differences, draw.weights)
-        d, half_width = components.difference, compute_interval(components, confidence).half_width
+    for sample in _sample_in_batches(simulation, rng, num_seeds, num_examples, num_experiments):
+        components = estimate_variance_components(sample.differences, sample.weights)
+        difference, half_width = components.difference, compute_interval(components, confidence).half_width
         equivalence_half_width = compute_interval(components, 2 * confidence - 1).half_width
         seed_half_width = compute_seed_interval(components, confidence).half_width
-        at_zero = decide_outcomes(d, half_width, equivalence_half_width, (0.0, 0.0), lower_is_better=True)
-        at_edge = decide_outcomes(d + edge, half_width, equivalence_half_width, (-edge, edge), lower_is_better=True)
-        counts += (
-            (np.abs(d) <= half_width).sum(),
-            (np.abs(d) <= equivalence_half_width).sum(),
-            (np.abs(d - draw.test_set_differences) <= seed_half_width).sum(),
-            sum(outcome in (HELPED, HURT) for outcome in at_zero),
-            at_edge.count(NO_PRACTICAL_DIFFERENCE),
-            (np.abs(d + effect) > half_width).sum(),
+        outcomes_without_margin = decide_outcomes(
+            difference, half_width, equivalence_half_width, (0.0, 0.0), lower_is_better=True
         )
-    shares = [float(count) / num_experiments for count in counts]
-    theoretical_power = float(np.mean([compute_detection_power(kind, effect, confidence) for kind in kinds]))
-    coverage, equivalence_coverage, test_set_coverage, false_verdicts, false_equivalence, power = shares
+        outcomes_at_margin = decide_outcomes(
+            difference + margin, half_width, equivalence_half_width, (-margin, margin), lower_is_better=True
+        )
+        counts += (
+            (np.abs(difference) <= half_width).sum(),
+            (np.abs(difference) <= equivalence_half_width).sum(),
+            (np.abs(difference - sample.test_set_differences) <= seed_half_width).sum(),
+            sum(outcome in (HELPED, HURT) for outcome in outcomes_without_margin),
+            outcomes_at_margin.count(NO_PRACTICAL_DIFFERENCE),
+            (np.abs(difference + effect) > half_width).sum(),
+        )
+    fractions = [float(count) / num_experiments for count in counts]
+    theoretical_power = float(
+        np.mean([compute_detection_power(true_component, effect, confidence) for true_component in true_components])
+    )
+    coverage, equivalence_coverage, test_set_coverage, false_verdicts, false_equivalence, power = fractions
     return CalibrationRow(
         simulation.name,
         num_seeds,
@@ -170,9 +178,9 @@ def calibrate_sequential(
     margin = _compute_median_detectable_effect(_list_true_components(simulation, max_seeds, num_examples), confidence)
     true_differences = {"no difference": 0.0, "the margin": margin, "twice the margin": 2 * margin}
     results: dict[str, list[_StoppingResults]] = {name: [] for name in true_differences}
-    for draw in _sample_in_batches(simulation, rng, max_seeds, num_examples, num_experiments):
+    for sample in _sample_in_batches(simulation, rng, max_seeds, num_examples, num_experiments):
         components = [
-            estimate_variance_components(np.ascontiguousarray(draw.differences[:, :num_seeds]), draw.weights)
+            estimate_variance_components(np.ascontiguousarray(sample.differences[:, :num_seeds]), sample.weights)
             for num_seeds in analyses
         ]
         for name, difference in true_differences.items():
@@ -180,7 +188,7 @@ def calibrate_sequential(
     rows = []
     for name, stops in results.items():
         outcomes = [outcome for stop in stops for outcome in stop.outcomes]
-        wrong = (HELPED, HURT) if name == "no difference" else (NO_PRACTICAL_DIFFERENCE, HELPED)
+        wrong_outcomes = (HELPED, HURT) if name == "no difference" else (NO_PRACTICAL_DIFFERENCE, HELPED)
         rows.append(
             SequentialCalibrationRow(
                 simulation.name,
@@ -189,7 +197,7 @@ def calibrate_sequential(
                 num_examples,
                 num_experiments,
                 coverage=float(np.concatenate([stop.is_covered for stop in stops]).mean()),
-                wrong=sum(outcome in wrong for outcome in outcomes) / num_experiments,
+                wrong=sum(outcome in wrong_outcomes for outcome in outcomes) / num_experiments,
                 settled=sum(outcome != CANNOT_TELL for outcome in outcomes) / num_experiments,
                 seeds_used=float(np.concatenate([stop.num_seeds for stop in stops]).mean()),
             )
@@ -199,7 +207,7 @@ def calibrate_sequential(
 
 @dataclass(frozen=True, eq=False)
 class _StoppingResults:
-    """For each experiment, its outcome, whether its interval contains the truth, and at how many seeds it stopped."""
+    """Per experiment: its outcome, whether its interval contains the truth, and the seeds at which it stopped."""
 
     outcomes: list[VerdictOutcome]
     is_covered: np.ndarray

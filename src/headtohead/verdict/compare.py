@@ -123,6 +123,7 @@ def _check_score_range(variant_name: str, scores: Scores, metric: Metric) -> Non
 def _build_verdict(
     variant_name: str, paired_scores: PairedScores | None, settings: _ComparisonSettings, audit_failure: str | None
 ) -> Verdict:
+    """Return the verdict on one variant. `paired_scores` is None if variant and baseline share no seed."""
     if audit_failure is not None or paired_scores is None or len(paired_scores.seeds) < 2:
         return _build_verdict_without_interval(variant_name, paired_scores, settings, audit_failure)
     differences, weights = paired_scores.differences[None], paired_scores.weights[None]
@@ -141,7 +142,7 @@ def _build_verdict(
         settings.equivalence_band,
         lower_is_better=metric.lower_is_better,
     )[0]
-    needed = _estimate_additional_data(components, settings) if outcome == CANNOT_TELL else AdditionalData()
+    additional_data = _estimate_additional_data(components, settings) if outcome == CANNOT_TELL else AdditionalData()
     total_weight = paired_scores.weights.sum()
     num_seeds = len(paired_scores.seeds)
     verdict = Verdict(
@@ -166,12 +167,12 @@ def _build_verdict(
         min_detectable_effect=metric.to_display_effect(
             compute_min_detectable_effect(components, settings.adjusted_confidence)
         ),
-        additional_seeds=needed.seeds if needed.is_either_sufficient else None,
-        additional_examples=needed.examples if needed.is_either_sufficient else None,
+        additional_seeds=additional_data.seeds if additional_data.is_either_sufficient else None,
+        additional_examples=additional_data.examples if additional_data.is_either_sufficient else None,
         summary="",
-        reason=phrasing.format_remedy(needed),
+        reason=phrasing.format_remedy(additional_data),
     )
-    return replace(verdict, summary=phrasing.format_summary(verdict, needed, paired_scores.unpaired_seeds))
+    return replace(verdict, summary=phrasing.format_summary(verdict, additional_data, paired_scores.unpaired_seeds))
 
 
 def _build_verdict_without_interval(

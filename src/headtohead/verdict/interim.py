@@ -51,8 +51,8 @@ def compute_analysis_confidence(
         )
     index = interim_analyses.index(current_analysis)
     spent_before = (interim_analyses[index - 1] / interim_analyses[-1]) ** SPENDING_EXPONENT if index else 0.0
-    share = (current_analysis / interim_analyses[-1]) ** SPENDING_EXPONENT - spent_before
-    return 1 - (1 - confidence) * share
+    spent_now = (current_analysis / interim_analyses[-1]) ** SPENDING_EXPONENT - spent_before
+    return 1 - (1 - confidence) * spent_now
 
 
 def is_settled(verdicts: Iterable[Verdict]) -> bool:

@@ -1,4 +1,4 @@
-"""Sentences that summarise a verdict."""
+"""Format verdicts as sentences."""
 
 from __future__ import annotations
 
@@ -65,14 +65,15 @@ def format_cannot_tell(variant_name: str, reason: str) -> str:
 
 
 def _format_additional_data(verdict: Verdict, additional_data: AdditionalData) -> str:
+    """Return a sentence on the data that would settle an open verdict; empty for other verdicts."""
     if verdict.outcome != CANNOT_TELL:
         return ""
     seeds = f"about {_format_more(additional_data.seeds, 'seed')}" if additional_data.seeds else ""
     examples = f"about {_format_more(additional_data.examples, 'example')}" if additional_data.examples else ""
     if seeds and examples:
         is_either = additional_data.is_either_sufficient
-        both = f"{seeds}, or {examples}," if is_either else f"{seeds} together with {examples}"
-        return f"{_capitalize_first(both)} would settle it."
+        seeds_and_examples = f"{seeds}, or {examples}," if is_either else f"{seeds} together with {examples}"
+        return f"{_capitalize_first(seeds_and_examples)} would settle it."
     if seeds:
         return f"{_capitalize_first(seeds)} would settle it."
     if examples and verdict.dominant_noise_source == "examples":
@@ -91,6 +92,7 @@ def _capitalize_first(text: str) -> str:
 
 
 def _format_caveats(num_examples: int, unpaired_seeds: Sequence[int]) -> str:
+    """Return sentences on missing examples and on seeds that were not used; empty if there are none."""
     caveats = []
     if num_examples == 1:
         caveats.append("Only one score per seed is known, so this holds for this test set, not for new text like it.")
@@ -113,19 +115,21 @@ def _is_shown_as_percentage(metric: Metric) -> bool:
 
 
 def _format_interval(metric: Metric, interval: Interval, decimals: int) -> str:
+    """Return the interval in words, as in "1.2 to 3.4 % lower"."""
     low, high = interval
     if _is_rounded_to_zero(metric, low, decimals) and _is_rounded_to_zero(metric, high, decimals):
         return "has no width"
     if metric.is_relative and low >= MAX_SHOWN_CHANGE:
         return "also beyond that"
     if (low < 0) == (high < 0) and max(abs(low), abs(high)) < MAX_SHOWN_CHANGE:
-        near, far = sorted((abs(low), abs(high)))
-        bounds = f"{_format_number(metric, near, decimals)} to {_format_with_unit(metric, far, decimals)}"
+        smaller, larger = sorted((abs(low), abs(high)))
+        bounds = f"{_format_number(metric, smaller, decimals)} to {_format_with_unit(metric, larger, decimals)}"
         return f"{bounds} {_format_direction(high)}"
     return f"runs from {_format_change(metric, low, decimals)} to {_format_change(metric, high, decimals)}"
 
 
 def _format_change(metric: Metric, effect: float, decimals: int) -> str:
+    """Return a change in words, as in "3.1 % lower"."""
     if _is_rounded_to_zero(metric, effect, decimals):
         return "the same" if effect == 0 else f"{_format_with_unit(metric, 0.0, decimals)} {_format_direction(effect)}"
     if metric.is_relative and effect >= MAX_SHOWN_CHANGE:
@@ -134,6 +138,7 @@ def _format_change(metric: Metric, effect: float, decimals: int) -> str:
 
 
 def _is_rounded_to_zero(metric: Metric, effect: float, decimals: int) -> bool:
+    """Return whether the effect is displayed as 0 with this many decimals."""
     return float(_format_number(metric, abs(effect), decimals).replace(",", "")) == 0
 
 
@@ -146,6 +151,7 @@ def _format_number(metric: Metric, magnitude: float, decimals: int) -> str:
 
 
 def _format_with_unit(metric: Metric, magnitude: float, decimals: int | None = None) -> str:
+    """Return a magnitude with its unit; all significant digits if `decimals` is None."""
     if decimals is None:
         number = f"{round(magnitude * (100 if _is_shown_as_percentage(metric) else 1), 9):g}"
     else:
@@ -157,5 +163,5 @@ def _format_with_unit(metric: Metric, magnitude: float, decimals: int | None = N
     return number
 
 
-def _format_percentage(share: float) -> str:
-    return f"{round(100 * share, 6):g} %"
+def _format_percentage(fraction: float) -> str:
+    return f"{round(100 * fraction, 6):g} %"

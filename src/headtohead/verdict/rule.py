@@ -95,10 +95,14 @@ def decide_outcomes(
     *,
     lower_is_better: bool,
 ) -> list[VerdictOutcome]:
-    """Apply the rule to many experiments, given half widths of the 95 % and the 90 % interval."""
+    """Return the outcome of each of many experiments.
+
+    `half_width` and `equivalence_half_width` belong to the 95 % and the 90 % interval of `difference`; all three have
+    the shape (experiments,).
+    """
     excludes_zero = np.abs(difference) > half_width
     outcomes: list[VerdictOutcome] = []
-    for d, differs, is_inside, is_equivalent in zip(
+    for experiment_difference, differs, is_inside, is_equivalent in zip(
         difference,
         excludes_zero,
         _is_inside_band(difference, half_width, equivalence_band),
@@ -106,7 +110,7 @@ def decide_outcomes(
         strict=True,
     ):
         if differs and not is_inside:
-            outcomes.append(HELPED if (d < 0) == lower_is_better else HURT)
+            outcomes.append(HELPED if (experiment_difference < 0) == lower_is_better else HURT)
         else:
             outcomes.append(NO_PRACTICAL_DIFFERENCE if is_equivalent else CANNOT_TELL)
     return outcomes
@@ -115,5 +119,6 @@ def decide_outcomes(
 def _is_inside_band(
     difference: PerExperiment, half_width: PerExperiment, equivalence_band: tuple[float, float]
 ) -> np.ndarray:
+    """Return whether each interval lies within the equivalence band."""
     low, high = equivalence_band
     return np.asarray((difference - half_width >= low) & (difference + half_width <= high))

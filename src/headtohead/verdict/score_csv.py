@@ -54,7 +54,7 @@ class _ScoreRow:
 
 @dataclass
 class _ScoreFileParser:
-    """Collects rows and all errors of a file."""
+    """The rows of a score file, and all errors found in it."""
 
     path: Path
     rows: list[_ScoreRow] = field(default_factory=list)
@@ -65,14 +65,15 @@ class _ScoreFileParser:
         self.errors.append(f"line {line_number}: {message}")
 
     def raise_errors(self) -> None:
+        """Raise ScoresError with the first errors; do nothing if there are none."""
         if not self.errors:
             return
         count = len(self.errors)
-        shown = self.errors[:MAX_REPORTED_ERRORS]
+        reported = self.errors[:MAX_REPORTED_ERRORS]
         if count > MAX_REPORTED_ERRORS:
-            shown.append(f"and {count - MAX_REPORTED_ERRORS} more")
+            reported.append(f"and {count - MAX_REPORTED_ERRORS} more")
         heading = f"{self.path}: {count} error{'s' if count != 1 else ''}"
-        raise ScoresError("\n  ".join([heading, *shown]))
+        raise ScoresError("\n  ".join([heading, *reported]))
 
 
 def judge_csv(
@@ -139,6 +140,7 @@ def read_csv(path: str | Path, *, metric: str | None = None) -> ScoreTable:
 
 
 def _read_lines(parser: _ScoreFileParser) -> list[tuple[int, list[str]]]:
+    """Return the line number and cells of every line that is not empty."""
     try:
         if parser.path.exists() and not parser.path.is_file():
             raise ScoresError(f"{parser.path}: not a regular file")
@@ -149,11 +151,15 @@ def _read_lines(parser: _ScoreFileParser) -> list[tuple[int, list[str]]]:
         raise ScoresError(f"{parser.path}: cannot be read as text: {error}") from error
     header = text.split("\n", 1)[0]
     delimiter = max(",;\t", key=header.count)
-    rows = csv.reader(text.splitlines(), delimiter=delimiter, skipinitialspace=True)
+    reader = csv.reader(text.splitlines(), delimiter=delimiter, skipinitialspace=True)
     try:
-        lines = [(rows.line_num, [cell.strip() for cell in cells]) for cells in rows if any(c.strip() for c in cells)]
+        lines = [
+            (reader.line_num, [cell.strip() for cell in cells])
+            for cells in reader
+            if any(cell.strip() for cell in cells)
+        ]
     except csv.Error as error:
-        raise ScoresError(f"{parser.path}: line {rows.line_num}: not valid CSV: {error}") from None
+        raise ScoresError(f"{parser.path}: line {reader.line_num}: not valid CSV: {error}") from None
     if not lines:
         raise ScoresError(
             f"{parser.path}: the file is empty; the first line must name the columns variant, seed, score"
@@ -242,35 +248,39 @@ def _check_score_range(parser: _ScoreFileParser, metric: MetricName | None, scor
 
 
 def _check_completeness(parser: _ScoreFileParser, *, has_seed_weights: bool) -> None:
-    """Require each example once for every variant and seed, with the same weight everywhere."""
-    seen: dict[tuple[str, int, str], int] = {}
+    """Record an error unless every variant and seed has each example once, with the same weight everywhere."""
+    line_numbers: dict[tuple[str, int, str], int] = {}
     first_rows: dict[str, _ScoreRow] = {}
     for row in parser.rows:
         key = (row.variant, row.seed, row.example_id)
         example = f", example {row.example_id}" if row.example_id else ""
-        if key in seen:
-            parser.add_error(row.line_number, f"duplicate of line {seen[key]}: {row.variant}, seed {row.seed}{example}")
-        seen.setdefault(key, row.line_number)
-        first = first_rows.setdefault(row.example_id, row)
-        if first.weight != row.weight and (row.example_id or has_seed_weights):
+        if key in line_numbers:
+            parser.add_error(
+                row.line_number, f"duplicate of line {line_numbers[key]}: {row.variant}, seed {row.seed}{example}"
+            )
+        line_numbers.setdefault(key, row.line_number)
+        first_row = first_rows.setdefault(row.example_id, row)
+        if first_row.weight != row.weight and (row.example_id or has_seed_weights):
             parser.add_error(
                 row.line_number,
                 f"{'example ' if row.example_id else 'the row'}{row.example_id} has weight {row.weight:g}, "
-                f"but {first.weight:g} at line {first.line_number}",
+                f"but {first_row.weight:g} at line {first_row.line_number}",
             )
     for variant, seed in dict.fromkeys((row.variant, row.seed) for row in parser.rows):
         missing = [
             example
             for example in first_rows
-            if (variant, seed, example) not in seen and (variant, str(seed), example) not in parser.invalid_row_keys
+            if (variant, seed, example) not in line_numbers
+            and (variant, str(seed), example) not in parser.invalid_row_keys
         ]
         if missing:
             listed = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
-            last = max(row.line_number for row in parser.rows if (row.variant, row.seed) == (variant, seed))
-            parser.add_error(last, f"{variant}, seed {seed} lacks {len(missing)} examples: {listed}")
+            last_line = max(row.line_number for row in parser.rows if (row.variant, row.seed) == (variant, seed))
+            parser.add_error(last_line, f"{variant}, seed {seed} lacks {len(missing)} examples: {listed}")
 
 
 def _build_scores(rows: list[_ScoreRow], metric: MetricName | None, score_column: str) -> Scores:
+    """Return the scores of one variant from its rows."""
     seeds = tuple(sorted({row.seed for row in rows}))
     examples = tuple(sorted({row.example_id for row in rows}))
     values = np.zeros((len(seeds), len(examples)))
@@ -278,7 +288,7 @@ def _build_scores(rows: list[_ScoreRow], metric: MetricName | None, score_column
     seed_index = {seed: index for index, seed in enumerate(seeds)}
     example_index = {example: index for index, example in enumerate(examples)}
     for row in rows:
-        # Without an example column the weight is irrelevant: the score of a seed is a mean already.
+        # Without an example column, the score of a seed is already a mean and needs no weight.
         weight = row.weight if row.example_id or score_column == "total" else 1.0
         mean = math.log(row.score) if metric == "perplexity" and score_column != "total" else row.score
         values[seed_index[row.seed], example_index[row.example_id]] = mean if score_column == "total" else mean * weight

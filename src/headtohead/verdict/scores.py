@@ -76,7 +76,10 @@ class PairedScores:
 
 
 def pair_scores(variant_name: str, baseline: Scores, variant: Scores) -> PairedScores:
-    """Pair by seed and example. Seeds that only one of the two has are dropped; examples must be the same."""
+    """Pair the scores of baseline and variant by seed and example.
+
+    Seeds that only one of the two has are dropped. Raise ScoresError if the examples differ.
+    """
     if 1 in (len(baseline.weights), len(variant.weights)):
         baseline, variant = baseline.aggregate_per_seed(), variant.aggregate_per_seed()
     _check_same_examples(variant_name, baseline, variant)
@@ -90,13 +93,18 @@ def pair_scores(variant_name: str, baseline: Scores, variant: Scores) -> PairedS
 
 
 def _check_same_examples(variant_name: str, baseline: Scores, variant: Scores) -> None:
+    """Raise ScoresError unless baseline and variant are scored on the same examples with the same weights."""
     if len(baseline.weights) != len(variant.weights):
         raise ScoresError(
             f"{variant_name}: scored on {len(variant.weights)} examples, but the baseline on {len(baseline.weights)}; "
             "both must be scored on the same examples"
         )
     if baseline.examples and variant.examples and baseline.examples != variant.examples:
-        index = next(i for i, (a, b) in enumerate(zip(baseline.examples, variant.examples, strict=True)) if a != b)
+        index = next(
+            position
+            for position, (baseline_id, variant_id) in enumerate(zip(baseline.examples, variant.examples, strict=True))
+            if baseline_id != variant_id
+        )
         raise ScoresError(
             f"{variant_name}: example {index} is {variant.examples[index]!r}, but {baseline.examples[index]!r} for the "
             "baseline; both must be scored on the same examples in the same order"
@@ -110,6 +118,7 @@ def _check_same_examples(variant_name: str, baseline: Scores, variant: Scores) -
 
 
 def _to_float_array(name: str, array_like: object) -> Float[np.ndarray, "..."]:
+    """Convert to a float64 array; raise ScoresError if that is not possible."""
     try:
         return np.array(array_like, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -122,7 +131,7 @@ def _find_errors(
     weights: Float[np.ndarray, "..."],
     example_ids: Sequence[str],
 ) -> list[str]:
-    """Return a message for every error."""
+    """Return a message for each error in the arrays of `Scores`."""
     errors = []
     if not seeds:
         errors.append("no seeds")
@@ -140,7 +149,7 @@ def _find_errors(
             f"examples, got {totals.shape}"
         )
     elif not np.isfinite(totals).all():
-        row, column = (int(i) for i in np.argwhere(~np.isfinite(totals))[0])
+        row, column = (int(position) for position in np.argwhere(~np.isfinite(totals))[0])
         count = int((~np.isfinite(totals)).sum())
         errors.append(f"{count} values are not finite, the first at seed {seeds[row]}, example {column}")
     if example_ids and len(example_ids) != weights.size:

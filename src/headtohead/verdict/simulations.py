@@ -58,7 +58,7 @@ class Simulation(Protocol):
 
 @dataclass(frozen=True)
 class SyntheticSimulation:
-    """Effects of known distributions. The three standard deviations are the contributions of each source to d."""
+    """Effects with known distributions. Each standard deviation is the contribution of one source to d."""
 
     name: str
     seed_std: float = 1.0
@@ -73,16 +73,18 @@ class SyntheticSimulation:
     ) -> SimulatedExperiments:
         seed_noise = _sample_noise(rng, self.seed_distribution, (num_experiments, num_seeds, 1))
         example_noise = _sample_noise(rng, self.example_distribution, (num_experiments, 1, num_examples))
-        a = self.seed_std * np.sqrt(num_seeds) * seed_noise
-        b = self.example_std * np.sqrt(num_examples) * example_noise
-        r = _sample_noise(rng, self.example_distribution, (num_experiments, num_seeds, num_examples))
-        r *= self.residual_std * np.sqrt(num_seeds * num_examples)
+        seed_effects = self.seed_std * np.sqrt(num_seeds) * seed_noise
+        example_effects = self.example_std * np.sqrt(num_examples) * example_noise
+        differences = _sample_noise(rng, self.example_distribution, (num_experiments, num_seeds, num_examples))
+        differences *= self.residual_std * np.sqrt(num_seeds * num_examples)
         weights = np.ones((num_experiments, num_examples))
         if self.has_variable_lengths:  # lognormal, like sentence lengths, with a standard deviation of half the mean
             weights = np.ceil(20 * np.exp(0.5 * rng.standard_normal((num_experiments, num_examples))))
-        r += a + b
-        r *= weights[:, None, :]
-        return SimulatedExperiments(r, weights, (b[:, 0] * weights).sum(axis=-1) / weights.sum(axis=-1))
+        differences += seed_effects + example_effects
+        differences *= weights[:, None, :]
+        return SimulatedExperiments(
+            differences, weights, (example_effects[:, 0] * weights).sum(axis=-1) / weights.sum(axis=-1)
+        )
 
     def compute_true_components(self, num_seeds: int, num_examples: int) -> VarianceComponents:
         # Unequal lengths reduce the effective number of examples, but not of seeds.
@@ -108,46 +110,50 @@ class _ResidualPool:
     def from_table(
         cls, differences: Float[np.ndarray, "seeds examples"], weights: Float[np.ndarray, " examples"]
     ) -> _ResidualPool:
-        seeds = len(differences)
-        mean = differences.mean(axis=0)
+        """Decompose one table of paired differences into example effects and seed effects."""
+        num_seeds = len(differences)
+        seed_mean = differences.mean(axis=0)
         components = estimate_variance_components(differences[None], weights[None])
         mean_square = components.example_mean_square[0]
         example_share = float(components.example_variance[0] / mean_square) if mean_square > 0 else 0.0
         return cls(
-            np.sqrt(example_share) * (mean - weights * (mean.sum() / weights.sum())),
-            (differences - mean) * np.sqrt(seeds / (seeds - 1)),  # centring removed 1/seeds of the variance
+            np.sqrt(example_share) * (seed_mean - weights * (seed_mean.sum() / weights.sum())),
+            (differences - seed_mean)
+            * np.sqrt(num_seeds / (num_seeds - 1)),  # centring removed 1/seeds of the variance
             weights,
         )
 
     def sample(
         self, rng: np.random.Generator, num_experiments: int, num_seeds: int, num_examples: int
     ) -> SimulatedExperiments:
+        """Sample experiments from the effects of this table."""
         column = rng.integers(len(self.weights), size=(num_experiments, num_examples))
-        first, second = rng.integers(len(self.seed_effects), size=(2, num_experiments, num_seeds))
+        first_row, second_row = rng.integers(len(self.seed_effects), size=(2, num_experiments, num_seeds))
         weights, example_effects = self.weights[column], self.example_effects[column]
-        table = np.sqrt(1 - BLEND_WEIGHT**2) * self._gather_seed_effects(first, column)
-        table = table + BLEND_WEIGHT * self._gather_seed_effects(second, column)
+        table = np.sqrt(1 - BLEND_WEIGHT**2) * self._gather_seed_effects(first_row, column)
+        table = table + BLEND_WEIGHT * self._gather_seed_effects(second_row, column)
         table += example_effects[:, None, :]
         return SimulatedExperiments(table, weights, example_effects.sum(axis=-1) / weights.sum(axis=-1))
 
     def _gather_seed_effects(
         self, row_index: Int[np.ndarray, "experiments seeds"], column_index: Int[np.ndarray, "experiments examples"]
     ) -> Float[np.ndarray, "experiments seeds examples"]:
-        flat = row_index[:, :, None] * self.seed_effects.shape[1] + column_index[:, None, :]
-        return np.asarray(self.seed_effects.ravel()[flat])
+        """Return the seed effects at the given rows and columns of the table."""
+        flat_index = row_index[:, :, None] * self.seed_effects.shape[1] + column_index[:, None, :]
+        return np.asarray(self.seed_effects.ravel()[flat_index])
 
     def compute_true_variances(self, num_seeds: int, num_examples: int) -> tuple[float, float, float]:
         """Return the variance of d from seeds including the residual, from examples, and from the residual alone."""
-        mean = self.weights.mean()
-        per_seed = self.seed_effects.sum(axis=1) / self.weights.sum()
-        residual = self.seed_effects - per_seed[:, None] * self.weights
-        residual_variance = float((residual**2).mean() / mean**2) / (num_seeds * num_examples)
-        example_variance = float((self.example_effects**2).mean() / mean**2) / num_examples
-        return float((per_seed**2).mean()) / num_seeds + residual_variance, example_variance, residual_variance
+        mean_weight = self.weights.mean()
+        seed_differences = self.seed_effects.sum(axis=1) / self.weights.sum()
+        residual = self.seed_effects - seed_differences[:, None] * self.weights
+        residual_variance = float((residual**2).mean() / mean_weight**2) / (num_seeds * num_examples)
+        example_variance = float((self.example_effects**2).mean() / mean_weight**2) / num_examples
+        return float((seed_differences**2).mean()) / num_seeds + residual_variance, example_variance, residual_variance
 
 
 class ResampledSimulation:
-    """Experiments sampled from measured tables of paired differences (seeds, examples), an equal share from each."""
+    """Experiments sampled in equal numbers from measured tables of paired differences (seeds, examples)."""
 
     def __init__(
         self,
@@ -171,11 +177,11 @@ class ResampledSimulation:
     def sample(
         self, rng: np.random.Generator, num_experiments: int, num_seeds: int, num_examples: int
     ) -> SimulatedExperiments:
-        shares = [len(part) for part in np.array_split(np.arange(num_experiments), len(self._pools))]
+        counts = [len(chunk) for chunk in np.array_split(np.arange(num_experiments), len(self._pools))]
         samples = [
-            pool.sample(rng, share, num_seeds, num_examples)
-            for pool, share in zip(self._pools, shares, strict=True)
-            if share
+            pool.sample(rng, count, num_seeds, num_examples)
+            for pool, count in zip(self._pools, counts, strict=True)
+            if count
         ]
         return SimulatedExperiments(
             np.concatenate([sample.differences for sample in samples]),

@@ -47,9 +47,9 @@ PerExperiment = Float[np.ndarray, " experiments"]
 
 TARGET_POWER = 0.8
 MAX_DEGREES_OF_FREEDOM = 1e6
-"""t is indistinguishable from normal beyond this"""
+"""degrees of freedom beyond which t is indistinguishable from normal"""
 MAX_STANDARD_ERRORS = 1e4
-"""stands for infinity"""
+"""finite substitute for infinity"""
 LEGENDRE_NODES, LEGENDRE_WEIGHTS = np.polynomial.legendre.leggauss(64)
 QUADRATURE_QUANTILES, QUADRATURE_WEIGHTS = (LEGENDRE_NODES + 1) / 2, LEGENDRE_WEIGHTS / 2
 """Gauss-Legendre quadrature over probabilities from 0 to 1"""
@@ -264,7 +264,10 @@ def _expand_over_seed_variance(components: VarianceComponents) -> tuple[Variance
 
 
 def _to_standard_errors(effect: PerExperiment, standard_error: PerExperiment) -> PerExperiment:
-    """Divide by the standard error. An error of 0 gives the largest value with the sign of the effect."""
+    """Return the effect in units of its standard error.
+
+    If the standard error is 0, return the largest value with the sign of the effect.
+    """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         return np.asarray(
             np.nan_to_num(effect / standard_error, nan=0.0, posinf=MAX_STANDARD_ERRORS, neginf=-MAX_STANDARD_ERRORS)
