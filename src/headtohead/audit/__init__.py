@@ -1,1 +1,1 @@
-"""Checks on models, on data and on parts that decide whether a score can be trusted."""
+"""Checks of models, data and parts that decide whether a score can be trusted."""

@@ -1,4 +1,4 @@
-"""All checks of a corpus."""
+"""Run all checks of a corpus."""
 
 from __future__ import annotations
 
@@ -46,5 +46,5 @@ def _count_tokens(
     if split.name in encoded_splits:
         counts: NDArray[np.int64] = count_tokens(encoded_splits[split.name], tokenizer.vocab_size).numpy()
         return counts
-    ids = np.array([i for row in tokenizer.encode_batch(split.rows) for i in row], dtype=np.int64)
+    ids = np.array([token_id for row in tokenizer.encode_batch(split.rows) for token_id in row], dtype=np.int64)
     return np.bincount(ids, minlength=tokenizer.vocab_size)

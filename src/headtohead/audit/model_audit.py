@@ -1,4 +1,4 @@
-"""All checks of a trained model, most important first."""
+"""Run all checks of a trained model, most important first."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMPARISON_CHECKS: dict[str, ModelCheck] = {
         KVCacheCheck(),
     )
 }
-"""the checks that the conformance suite for parts applies as well"""
+"""checks that the conformance suite for parts applies too"""
 MODEL_CHECKS: dict[str, Callable[[ModelProbe], CheckResult]] = {
     **{name: check.run for name, check in COMPARISON_CHECKS.items()},
     "attention-weights": check_attention_weights,

@@ -1,4 +1,4 @@
-"""A copy of a model that checks can run in any way without changing the original.
+"""A probe runs forward and backward passes on a copy of a model, so that checks leave the original unchanged.
 
 Works for any model of the protocol and any nn.Module that maps token ids to logits. The copy is in float64, where equal
 results agree to the last digits even if logits are large; models that do not support float64 are checked in float32.
@@ -31,7 +31,7 @@ from headtohead.nn.torch_rng import fork_seeded_rng
 NUM_ROWS = 4
 MIN_LENGTH_LIMIT, MAX_BLOCKED_LENGTH = 32, 512
 MAX_PARAMETER_TOKENS = 4 * 10**8
-"""parameters times tokens of one pass: limits the length of inputs so that a pass takes a fraction of a second"""
+"""limit on parameters times tokens of one pass, so that it takes a fraction of a second"""
 
 InputIds = Int[Tensor, "batch length"]
 PaddingMask = Bool[Tensor, "batch length"]
@@ -43,7 +43,7 @@ class UnsupportedInputError(Exception):
 
 
 class ModuleAdapter(CustomModel):
-    """An existing nn.Module behind the model protocol."""
+    """Adapter that gives an existing nn.Module the interface of our models."""
 
     def __init__(self, module: nn.Module, vocab_size: int, num_classes: int | None, context: int) -> None:
         nn.Module.__init__(self)
@@ -55,11 +55,23 @@ class ModuleAdapter(CustomModel):
 
 
 class ModelProbe:
-    """A copy of the model, input ids to run it on, and reproducible passes.
+    """A copy of a model, input ids to run it on, and reproducible passes.
 
-    `length` overrides the length of the inputs, `dtypes` lists the precisions to try in order. `is_strict` also
-    compares passes of different shapes if the model draws random numbers. With `perturb_if_insensitive`, weights
-    are perturbed if the output does not depend on the input, since zero weights hide violations.
+    Args:
+        model: The model to copy.
+        target: What the model predicts.
+        vocab_size, context: Vocabulary size and context length of the model.
+        num_classes: Number of classes; required for classifiers.
+        pad_id: Padding token, which is never used as content.
+        input_ids: Token ids to run the model on, (batch, length); random ones if None.
+        audit_training_mode: Also check training mode.
+        seed: Seed of all random draws.
+        perturb_if_insensitive: Perturb the weights if the output does not depend on the input, since zero weights hide
+            violations.
+        length: Overrides the length of the inputs.
+        dtypes: Precisions to try, in order.
+        tolerances: Tolerances for each precision.
+        is_strict: Compare passes of different shapes even if the model draws random numbers.
     """
 
     def __init__(
@@ -91,10 +103,10 @@ class ModelProbe:
             _wrap_bare_module(model, vocab_size, num_classes if target.is_class else None, context)
         )
         self.supported_arguments = _find_supported_arguments(self.model)
-        self.num_parameters = sum(p.numel() for p in self.model.parameters())
-        affordable = MAX_PARAMETER_TOKENS // (NUM_ROWS * max(1, self.num_parameters))
-        limit = length or max(affordable, MIN_LENGTH_LIMIT, find_blocked_attention_length(self.model))
-        self.input_ids = self._build_input_ids(input_ids, min(context, limit))
+        self.num_parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        affordable_length = MAX_PARAMETER_TOKENS // (NUM_ROWS * max(1, self.num_parameters))
+        max_length = length or max(affordable_length, MIN_LENGTH_LIMIT, find_blocked_attention_length(self.model))
+        self.input_ids = self._build_input_ids(input_ids, min(context, max_length))
         self.length = self.input_ids.shape[1]
         self._initial_buffers: list[tuple[Tensor, Tensor]] = []
         self._repeat_differences: dict[tuple[int, bool], Difference] = {}
@@ -114,29 +126,32 @@ class ModelProbe:
         return index if self.pad_id is None else index + (index >= self.pad_id).long()
 
     def _token_to_index(self, input_ids: Tensor) -> Tensor:
+        """Return the index of each token among all tokens but padding."""
         return input_ids if self.pad_id is None else input_ids - (input_ids > self.pad_id).long()
 
     def _draw_integers(self, low: int, high: int, shape: tuple[int, ...], draw_index: int) -> Tensor:
+        """Return random integers in [low, high) that depend only on the seed and `draw_index`."""
         generator = torch.Generator().manual_seed(1000 * self.seed + draw_index)
         return torch.randint(low, high, shape, generator=generator).to(self._device)
 
     @cached_property
     def _device(self) -> torch.device:
-        return next((p.device for p in self.model.parameters()), torch.device("cpu"))
+        return next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
 
     def _build_input_ids(self, input_ids: Tensor | None, length: int) -> InputIds:
+        """Return NUM_ROWS rows of at most `length` tokens: the given ones, completed with random rows."""
         if input_ids is None or input_ids.shape[1] < 2:
             return self._index_to_token(self._draw_integers(0, self._num_content_tokens, (NUM_ROWS, length), 0))
         low, high = int(input_ids.min()), int(input_ids.max())
         if high >= self.vocab_size or low < 0:
             raise ModelError(f"input_ids must be between 0 and {self.vocab_size - 1}, got {low} to {high}")
-        rows = input_ids[:NUM_ROWS, :length].to(self._device)
-        shape = (NUM_ROWS - len(rows), rows.shape[1])
-        return torch.cat((rows, self._index_to_token(self._draw_integers(0, self._num_content_tokens, shape, 1))))
+        given_rows = input_ids[:NUM_ROWS, :length].to(self._device)
+        shape = (NUM_ROWS - len(given_rows), given_rows.shape[1])
+        return torch.cat((given_rows, self._index_to_token(self._draw_integers(0, self._num_content_tokens, shape, 1))))
 
     @property
     def fill_token(self) -> int:
-        """The token to pad with."""
+        """Return the token to pad with."""
         return 0 if self.pad_id is None else self.pad_id
 
     def replace_tokens(self, input_ids: InputIds, draw_index: int = 0) -> InputIds:
@@ -170,7 +185,7 @@ class ModelProbe:
         with fork_seeded_rng(self.seed, "audit", draw_index):
             try:
                 output: ModelOutput = self.model(*arguments, **kwargs)
-            except Exception as error:  # a user's network may raise anything
+            except Exception as error:  # a user's network may raise any exception
                 raise UnsupportedInputError(f"{type(error).__name__}: {error}") from error
         return output
 
@@ -200,18 +215,18 @@ class ModelProbe:
         gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
             self._compute_weighted_sum(logits), embeddings, allow_unused=True
         )
-        sizes = [gradient.abs().amax(-1) for gradient in gradients if gradient is not None]
-        if not sizes:
+        magnitudes = [gradient.abs().amax(-1) for gradient in gradients if gradient is not None]
+        if not magnitudes:
             return torch.zeros(input_ids.shape, dtype=self.dtype, device=input_ids.device)
-        return torch.stack(sizes).amax(0)
+        return torch.stack(magnitudes).amax(0)
 
     def compute_weight_gradients(self, logits: Tensor) -> dict[str, Tensor]:
         """Return the gradient of these logits by each trainable parameter that they depend on."""
-        named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        parameters = {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
         gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
-            self._compute_weighted_sum(logits), list(named.values()), allow_unused=True
+            self._compute_weighted_sum(logits), list(parameters.values()), allow_unused=True
         )
-        return {name: gradient for name, gradient in zip(named, gradients, strict=True) if gradient is not None}
+        return {name: gradient for name, gradient in zip(parameters, gradients, strict=True) if gradient is not None}
 
     @contextmanager
     def capture_embeddings(self, input_ids: InputIds) -> Iterator[list[Tensor]]:
@@ -226,7 +241,9 @@ class ModelProbe:
             embeddings.append(output.detach().requires_grad_())
             return embeddings[-1]
 
-        hooks = [m.register_forward_hook(capture) for m in self.model.modules() if isinstance(m, nn.Embedding)]
+        hooks = [
+            module.register_forward_hook(capture) for module in self.model.modules() if isinstance(module, nn.Embedding)
+        ]
         try:
             yield embeddings
         finally:
@@ -245,39 +262,40 @@ class ModelProbe:
 
     @property
     def setup_description(self) -> str:
-        """The end of every procedure."""
+        """Return the precision and state of the copy, which ends the description of every procedure."""
         dtype = "float64" if self.dtype == torch.float64 else "float32 (float64 is not supported by the model)"
         perturbed = "; all weights were perturbed, since the output did not depend on the input"
         return f"in {dtype} on a copy{perturbed if self.is_perturbed else ''}"
 
     @cached_property
     def can_check_training_mode(self) -> bool:
-        """Whether checks in training mode are requested and equal random states give equal outputs there."""
+        """Return whether training mode is to be checked, and is reproducible from equal random states."""
         return self._audit_training_mode and self.measure_repeat(draw_index=0, training=True).is_within_tolerance
 
     @cached_property
     def nondeterminism(self) -> Nondeterminism:
-        """Whether repeated passes agree: always ("none"), for equal random states only ("drawn"), or not ("hidden")."""
+        """Return whether passes agree always ("none"), from equal random states only ("drawn"), or not ("hidden")."""
         if not self.measure_repeat(draw_index=0).is_within_tolerance:
             return "hidden"
         return "none" if self.is_deterministic(training=False) else "drawn"
 
     def is_deterministic(self, *, training: bool) -> bool:
+        """Return whether passes from different random states agree."""
         repeats = (self.measure_repeat(draw_index=index, training=training) for index in range(4))
         return all(repeat.is_within_tolerance for repeat in repeats)
 
     def can_compare_shapes(self, *, training: bool = False) -> bool:
-        """Whether passes of different shapes are comparable: random draws may depend on the shape."""
+        """Return whether passes of different shapes are comparable. Random draws may depend on the shape."""
         return self.is_strict or self.is_deterministic(training=training)
 
     def measure_repeat(self, *, draw_index: int, training: bool = False) -> Difference:
-        """Compare two passes over the same input, the second from this random state."""
+        """Compare two passes over the same input, the second one from random state `draw_index`."""
         if (draw_index, training) not in self._repeat_differences:
             ids = self.input_ids[:2]
-            first = self.compute_logits(ids, training=training)
-            second = self.compute_logits(ids, training=training, draw_index=draw_index)
+            logits = self.compute_logits(ids, training=training)
+            repeated_logits = self.compute_logits(ids, training=training, draw_index=draw_index)
             label = "same random state" if draw_index == 0 else f"random state {draw_index}"
-            difference = measure_difference(second, first, label, self.exact_tolerance)
+            difference = measure_difference(repeated_logits, logits, label, self.exact_tolerance)
             self._repeat_differences[draw_index, training] = difference
         return self._repeat_differences[draw_index, training]
 
@@ -297,7 +315,10 @@ class ModelProbe:
         raise ModelError(f"a forward pass over input_ids of shape ({NUM_ROWS}, {self.length}) fails: {error_message}")
 
     def _is_input_insensitive(self) -> bool:
-        """Return whether the output is independent of tokens elsewhere, as with zeros in an output layer or a gate."""
+        """Return whether the output does not depend on other tokens of the input.
+
+        This happens if an output layer or a gate is initialised to zero.
+        """
         ids = self.input_ids[:2]
         replaced = self.replace_tokens(ids)
         if self.predicts_tokens:
@@ -307,21 +328,23 @@ class ModelProbe:
         return measure_difference(logits, other_logits, "", self.exact_tolerance).is_within_tolerance
 
     def _perturb_weights(self) -> bool:
+        """Add noise to all weights and return True."""
         with torch.no_grad(), fork_seeded_rng(self.seed, "audit", "nudge"):
             perturb_parameters(self.model)
         return True
 
     def copy_without_buffer_restore(self) -> ModelProbe:
         """Return a probe of the same model whose buffers can be modified between passes."""
-        twin = copy.copy(self)
-        twin._initial_buffers = []
-        return twin
+        probe = copy.copy(self)
+        probe._initial_buffers = []
+        return probe
 
     def copy_with_perturbed_weights(self) -> ModelProbe:
-        twin = copy.copy(self)
-        twin.model = copy.deepcopy(self.model)
-        twin._repeat_differences, twin.is_perturbed = {}, twin._perturb_weights()
-        return twin
+        """Return a probe of a copy of the model whose weights have noise added."""
+        probe = copy.copy(self)
+        probe.model = copy.deepcopy(self.model)
+        probe._repeat_differences, probe.is_perturbed = {}, probe._perturb_weights()
+        return probe
 
 
 def perturb_parameters(module: nn.Module) -> None:
@@ -333,12 +356,19 @@ def perturb_parameters(module: nn.Module) -> None:
 
 def find_blocked_attention_length(model: nn.Module) -> int:
     """Return a length at which windows use the blocked attention implementation; 0 for models without windows."""
-    reaches = [m.window_size for m in model.modules() if isinstance(m, Pattern)]
-    ends = [end for reach in reaches if None not in reach for end in reach if end is not None]
-    return min(MAX_BLOCKED_LENGTH, 4 * max(16, *ends) + 7) if ends else 0
+    window_sizes = [module.window_size for module in model.modules() if isinstance(module, Pattern)]
+    distances = [
+        distance
+        for window_size in window_sizes
+        if None not in window_size
+        for distance in window_size
+        if distance is not None
+    ]
+    return min(MAX_BLOCKED_LENGTH, 4 * max(16, *distances) + 7) if distances else 0
 
 
 def _wrap_bare_module(model: nn.Module, vocab_size: int, num_classes: int | None, context: int) -> nn.Module:
+    """Return the model, adapted to the protocol if it does not implement it."""
     names = set(inspect.signature(model.forward).parameters)
     is_protocol_model = {"cache", "output_attentions"} <= names
     return model if is_protocol_model else ModuleAdapter(model, vocab_size, num_classes, context)
@@ -365,4 +395,4 @@ def _deepcopy_model(model: nn.Module) -> nn.Module:
     except Exception as error:
         raise ModelError(f"audits run on a copy of the model, and copying it failed: {error}") from error
     # MPS does not support float64.
-    return copied.cpu() if any(p.device.type == "mps" for p in copied.parameters()) else copied
+    return copied.cpu() if any(parameter.device.type == "mps" for parameter in copied.parameters()) else copied

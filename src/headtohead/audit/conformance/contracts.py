@@ -1,4 +1,4 @@
-"""The contract of each slot, checked on the part alone."""
+"""The contract of each slot, checked on a single part."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +35,7 @@ def check_contract(fixture: PartFixture, part_class: type[Part]) -> str:
         return "this slot has no further contract"
     observation = ""
     for dtype in (torch.float32, torch.float64):
-        parts = [m for m in fixture.build_model(dtype=dtype).modules() if isinstance(m, part_class)]
+        parts = [module for module in fixture.build_model(dtype=dtype).modules() if isinstance(module, part_class)]
         assert parts, part_class
         with torch.no_grad():
             for part in parts:
@@ -57,6 +57,7 @@ def _draw_heads(part: Part, dtype: torch.dtype) -> Tensor:
 
 
 def _check_close(label: str, actual: Tensor, expected: Tensor) -> None:
+    """Raise CheckFailedError unless two tensors agree up to rounding."""
     difference = measure_difference(actual, expected, label, PART_TOLERANCES[expected.dtype].rounding)
     if not difference.is_within_tolerance:
         raise CheckFailedError(str(difference))
@@ -64,18 +65,25 @@ def _check_close(label: str, actual: Tensor, expected: Tensor) -> None:
 
 def check_position(part: Position, dtype: torch.dtype) -> str:
     """Check the three methods, with and without a batch axis, and that a signal in the input is declared."""
-    x, q = _draw_hidden_states(part, dtype), _draw_heads(part, dtype)
+    hidden_states, queries = _draw_hidden_states(part, dtype), _draw_heads(part, dtype)
     positions = torch.arange(SEQUENCE_LENGTH)
-    rows = positions.expand(NUM_ROWS, SEQUENCE_LENGTH)
-    for name, method, values in (("add_positions", part.add_positions, x), ("rotate", part.rotate, q)):
+    batched_positions = positions.expand(NUM_ROWS, SEQUENCE_LENGTH)
+    for name, method, values in (
+        ("add_positions", part.add_positions, hidden_states),
+        ("rotate", part.rotate, queries),
+    ):
         output = method(values, positions)
         check_tensor(output, tuple(values.shape), dtype, name)
-        _check_close(f"{name}, positions with a batch axis", method(values, rows), output)
+        _check_close(f"{name}, positions with a batch axis", method(values, batched_positions), output)
     bias = part.compute_bias(positions, positions)
     if bias is not None:
         _check_bias(part, bias, positions)
-    room = SEQUENCE_LENGTH if part.max_positions is None else min(SEQUENCE_LENGTH, part.max_positions - SEQUENCE_LENGTH)
-    has_signal = room > 0 and not torch.equal(part.add_positions(x, positions), part.add_positions(x, positions + room))
+    shift = (
+        SEQUENCE_LENGTH if part.max_positions is None else min(SEQUENCE_LENGTH, part.max_positions - SEQUENCE_LENGTH)
+    )
+    has_signal = shift > 0 and not torch.equal(
+        part.add_positions(hidden_states, positions), part.add_positions(hidden_states, positions + shift)
+    )
     if has_signal and not part.is_absolute:
         raise CheckFailedError(
             "add_positions changes the input: declare is_absolute = True, since a model accepts only one such part"
@@ -84,42 +92,56 @@ def check_position(part: Position, dtype: torch.dtype) -> str:
 
 
 def _check_bias(part: Position, bias: Tensor, positions: Tensor) -> None:
-    rows = positions.expand(NUM_ROWS, SEQUENCE_LENGTH)
+    """Check the shape of the attention bias, with and without leading batch axes."""
+    batched_positions = positions.expand(NUM_ROWS, SEQUENCE_LENGTH)
     shape = (part.sizes.heads, SEQUENCE_LENGTH, SEQUENCE_LENGTH)
     if bias.dim() != 3 or bias.shape[0] not in (1, shape[0]) or tuple(bias.shape[1:]) != shape[1:]:
         raise CheckFailedError(f"compute_bias: shape {tuple(bias.shape)} instead of {shape} (heads, query, key)")
-    for axes in ((NUM_ROWS,), (NUM_ROWS, 1)):
-        leading = rows.reshape(*axes, SEQUENCE_LENGTH)
-        batched = part.compute_bias(leading, leading)
+    for leading_axes in ((NUM_ROWS,), (NUM_ROWS, 1)):
+        positions_with_axes = batched_positions.reshape(*leading_axes, SEQUENCE_LENGTH)
+        batched_bias = part.compute_bias(positions_with_axes, positions_with_axes)
         check_tensor(
-            batched, (*axes, *bias.shape), bias.dtype, f"compute_bias, positions with {len(axes)} leading axes"
+            batched_bias,
+            (*leading_axes, *bias.shape),
+            bias.dtype,
+            f"compute_bias, positions with {len(leading_axes)} leading axes",
         )
-        assert batched is not None
-        _check_close(f"compute_bias, positions with {len(axes)} leading axes", batched.flatten(0, -4)[1], bias)
+        assert batched_bias is not None
+        _check_close(
+            f"compute_bias, positions with {len(leading_axes)} leading axes", batched_bias.flatten(0, -4)[1], bias
+        )
 
 
 def check_pattern(part: Pattern, dtype: torch.dtype) -> str:
     """Check that the mask is boolean, works with leading axes, and allows nothing beyond the window."""
-    query_at, key_at = torch.arange(5, 5 + SEQUENCE_LENGTH), torch.arange(NUM_KEYS)
-    mask = part.compute_mask(query_at, key_at)
+    query_positions, key_positions = torch.arange(5, 5 + SEQUENCE_LENGTH), torch.arange(NUM_KEYS)
+    mask = part.compute_mask(query_positions, key_positions)
     check_tensor(mask, (SEQUENCE_LENGTH, NUM_KEYS), torch.bool, "compute_mask")
-    axes = (NUM_ROWS, 2)
-    batched = part.compute_mask(query_at.expand(*axes, SEQUENCE_LENGTH), key_at.expand(*axes, NUM_KEYS))
-    check_tensor(batched, (*axes, SEQUENCE_LENGTH, NUM_KEYS), torch.bool, "compute_mask, positions with leading axes")
-    if not torch.equal(batched[1, 1], mask):
+    leading_axes = (NUM_ROWS, 2)
+    batched_mask = part.compute_mask(
+        query_positions.expand(*leading_axes, SEQUENCE_LENGTH), key_positions.expand(*leading_axes, NUM_KEYS)
+    )
+    check_tensor(
+        batched_mask,
+        (*leading_axes, SEQUENCE_LENGTH, NUM_KEYS),
+        torch.bool,
+        "compute_mask, positions with leading axes",
+    )
+    if not torch.equal(batched_mask[1, 1], mask):
         raise CheckFailedError("compute_mask: the mask changes if positions have leading axes")
-    distance = query_at[:, None] - key_at[None, :]
-    for name, limit, distances in zip(("behind", "ahead"), part.window_size, (distance, -distance), strict=True):
+    distance = query_positions[:, None] - key_positions[None, :]
+    for direction, limit, distances in zip(("behind", "ahead"), part.window_size, (distance, -distance), strict=True):
         if limit is not None and bool((mask & (distances > limit)).any()):
             farthest = int(distances[mask].max())
             raise CheckFailedError(
-                f"window_size is {limit} {name}, but compute_mask includes positions {farthest} {name}: blocked "
-                "attention would miss them"
+                f"window_size is {limit} {direction}, but compute_mask includes positions {farthest} {direction}: "
+                "blocked attention would miss them"
             )
     return f"boolean mask within its window_size {part.window_size}"
 
 
 def check_projection(part: Projection, dtype: torch.dtype) -> str:
+    """Check the shapes of queries, keys and values, and that key heads divide the query heads evenly."""
     sizes = part.sizes
     queries, keys, values = part(_draw_hidden_states(part, dtype))
     check_tensor(queries, (NUM_ROWS, sizes.heads, SEQUENCE_LENGTH, sizes.head_dim), dtype, "queries")
@@ -132,6 +154,7 @@ def check_projection(part: Projection, dtype: torch.dtype) -> str:
 
 
 def check_merge(part: Merge, dtype: torch.dtype) -> str:
+    """Check that heads keep their shape, with and without a padding mask."""
     heads = _draw_heads(part, dtype)
     for mask in (None, torch.ones(NUM_ROWS, SEQUENCE_LENGTH, dtype=torch.bool)):
         merged, state = part(heads, mask)
@@ -140,26 +163,32 @@ def check_merge(part: Merge, dtype: torch.dtype) -> str:
 
 
 def check_feedforward(part: FeedForward, dtype: torch.dtype) -> str:
-    x = _draw_hidden_states(part, dtype)
-    check_tensor(part(x), tuple(x.shape), dtype, "feed-forward")
+    """Check that hidden states keep their shape."""
+    hidden_states = _draw_hidden_states(part, dtype)
+    check_tensor(part(hidden_states), tuple(hidden_states.shape), dtype, "feed-forward")
     return "absent" if part.is_absent else "hidden states keep their shape"
 
 
 def check_norm(part: Norm, dtype: torch.dtype) -> str:
-    x = _draw_hidden_states(part, dtype)
-    check_tensor(part(x), tuple(x.shape), dtype, "norm")
-    check_tensor(part(x[0]), tuple(x[0].shape), dtype, "norm of a single row")
+    """Check that hidden states keep their shape, with and without a batch axis."""
+    hidden_states = _draw_hidden_states(part, dtype)
+    check_tensor(part(hidden_states), tuple(hidden_states.shape), dtype, "norm")
+    check_tensor(part(hidden_states[0]), tuple(hidden_states[0].shape), dtype, "norm of a single row")
     return "hidden states keep their shape"
 
 
 def check_pool(part: Pool, dtype: torch.dtype) -> str:
     """Check that there is one vector per row, and that it does not depend on hidden states at padding."""
-    x = _draw_hidden_states(part, dtype)
+    hidden_states = _draw_hidden_states(part, dtype)
     mask = torch.ones(NUM_ROWS, SEQUENCE_LENGTH, dtype=torch.bool)
     mask[1, 4:], mask[2, :5] = False, False
-    pooled = part(x, mask)
+    pooled = part(hidden_states, mask)
     check_tensor(pooled, (NUM_ROWS, part.sizes.width), dtype, "pool")
-    _check_close("pool, other hidden states at padding", part(torch.where(mask[..., None], x, x + 9), mask), pooled)
+    _check_close(
+        "pool, other hidden states at padding",
+        part(torch.where(mask[..., None], hidden_states, hidden_states + 9), mask),
+        pooled,
+    )
     return "one vector per row, independent of padding"
 
 

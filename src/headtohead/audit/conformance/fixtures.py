@@ -29,7 +29,7 @@ SMALL_MODEL_SETTINGS: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class PartFixture:
-    """The configuration of a small decoder or encoder, and probes of the models built from it."""
+    """Configuration of a small decoder or encoder built around one part, and probes of such models."""
 
     config: config_model.TransformerConfig
     is_encoder: bool = False
@@ -67,7 +67,7 @@ class PartFixture:
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
-        """A short text, and one at which windows use the blocked attention implementation."""
+        """Return a short length, and one at which windows use the blocked attention implementation."""
         blocked = find_blocked_attention_length(self.build_model())
         if not blocked:
             return (SHORT_LENGTH,)
@@ -75,7 +75,7 @@ class PartFixture:
 
     @cached_property
     def probes(self) -> list[ModelProbe]:
-        """A float64 probe for each length."""
+        """Return a float64 probe for each length."""
         return [self.build_probe(length) for length in self.lengths]
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Checks that apply to parts only: tensor shapes, saved state and initialization of a small model with the part."""
+"""Checks of parts only: tensor shapes, saved state and initialization of a small model that contains the part."""
 
 import random
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from headtohead.nn.transformer import Transformer
 
 
 class CheckFailedError(Exception):
-    """A part fails a check; the message is the observation."""
+    """Raised if a part fails a check. The message describes what was observed."""
 
 
 def check_tensor(actual: object, shape: tuple[int, ...], dtype: torch.dtype, label: str) -> None:
@@ -53,11 +53,11 @@ def check_shapes(fixture: PartFixture) -> str:
 
 
 def check_state_dict(fixture: PartFixture) -> str:
-    """Check that a model with another seed computes the same after loading the weights from safetensors."""
-    probe, other = fixture.build_probe(), fixture.build_probe(seed=1).copy_without_buffer_restore()
+    """Check that a model with another seed gives the same logits after loading the saved weights."""
+    probe, other_probe = fixture.build_probe(), fixture.build_probe(seed=1).copy_without_buffer_restore()
     state = {name: tensor.clone().contiguous() for name, tensor in probe.model.state_dict().items()}
-    other.model.load_state_dict(load(save(state)))
-    expected, logits = probe.compute_logits(probe.input_ids), other.compute_logits(probe.input_ids)
+    other_probe.model.load_state_dict(load(save(state)))
+    expected, logits = probe.compute_logits(probe.input_ids), other_probe.compute_logits(probe.input_ids)
     difference = measure_difference(logits, expected, "after loading the saved weights", probe.exact_tolerance)
     if not difference.is_within_tolerance:
         raise CheckFailedError(
@@ -67,21 +67,24 @@ def check_state_dict(fixture: PartFixture) -> str:
 
 
 def check_initialization(fixture: PartFixture) -> str:
-    """Check that all tensors are drawn from (seed, name): `reset_parameters` must redraw what a constructor draws."""
+    """Check that the initial tensors depend only on (seed, name).
+
+    `reset_parameters` must draw again everything that a constructor draws.
+    """
     models = [_build_after_random_draws(fixture, rng_seed=rng_seed) for rng_seed in (1, 2)]
     tensors, other_tensors = (_initialize_and_copy_tensors(model, seed=0) for model in models)
-    if unseeded := [name for name in tensors if not torch.equal(tensors[name], other_tensors[name])]:
+    if unseeded_names := [name for name in tensors if not torch.equal(tensors[name], other_tensors[name])]:
         raise CheckFailedError(
-            f"not drawn from (seed, name): {', '.join(unseeded)}; a module with random tensors must draw them in "
+            f"not drawn from (seed, name): {', '.join(unseeded_names)}; a module with random tensors must draw them in "
             "reset_parameters(self)"
         )
-    constant = [name for name in _find_random_tensors(models[0]) if name in tensors]
+    constant_names = [name for name in _find_random_tensors(models[0]) if name in tensors]
     for seed in range(1, 9):  # a permutation of two heads is often the same for two seeds
-        if constant:
+        if constant_names:
             other_tensors = _initialize_and_copy_tensors(models[1], seed=seed)
-            constant = [name for name in constant if torch.equal(tensors[name], other_tensors[name])]
-    if constant:
-        raise CheckFailedError(f"random, but the same for every seed: {', '.join(constant)}")
+            constant_names = [name for name in constant_names if torch.equal(tensors[name], other_tensors[name])]
+    if constant_names:
+        raise CheckFailedError(f"random, but the same for every seed: {', '.join(constant_names)}")
     return f"all {len(tensors)} tensors are determined by the seed, whatever was drawn before"
 
 
@@ -101,8 +104,8 @@ def _build_after_random_draws(fixture: PartFixture, *, rng_seed: int) -> Transfo
 def _initialize_and_copy_tensors(model: Transformer, *, seed: int) -> dict[str, Tensor]:
     """Initialize the model from this seed; return a copy of all parameters and buffers by name."""
     init_parameters(model, seed)
-    named = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
-    return {name: tensor.detach().clone() for name, tensor in named.items()}
+    tensors = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
 def _find_random_tensors(model: Transformer) -> list[str]:
@@ -118,15 +121,15 @@ def _find_random_tensors(model: Transformer) -> list[str]:
 
 def _find_tensors_drawn_by_reset(module: nn.Module, reset: Callable[[], object]) -> list[str]:
     """Return tensors that change between calls, or, if the module seeds the generator itself, all of its tensors."""
-    named = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
+    tensors = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
     state_before = torch.get_rng_state()
     reset()
     uses_generator = not torch.equal(state_before, torch.get_rng_state())
-    first = {name: tensor.detach().clone() for name, tensor in named.items()}
+    first_draw = {name: tensor.detach().clone() for name, tensor in tensors.items()}
     reset()
-    changed = [name for name, tensor in named.items() if not torch.equal(first[name], tensor)]
+    changed = [name for name, tensor in tensors.items() if not torch.equal(first_draw[name], tensor)]
     if uses_generator and not changed and not list(module.children()):
-        return [name for name, tensor in named.items() if tensor.numel() > 1]
+        return [name for name, tensor in tensors.items() if tensor.numel() > 1]
     return changed
 
 

@@ -1,1 +1,1 @@
-"""Checks on a corpus: one module per property."""
+"""Checks of a corpus; one module per property."""

@@ -1,4 +1,4 @@
-"""Baselines from counts: classifiers without training, and the labels of the lines of a corpus."""
+"""Baselines that only count: naive Bayes and other simple classifiers, and the labels of lines of a corpus."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def score_simple_classifiers(
 
 
 class _NaiveBayes:
-    """Multinomial naive Bayes over tokens (Maron 1961). Smoothing is chosen by leave-one-out accuracy on train."""
+    """Multinomial naive Bayes over tokens (Maron 1961), with smoothing chosen by leave-one-out accuracy on train."""
 
     SMOOTHING_CANDIDATES = (1.0, 0.5, 0.2, 0.1)
 
@@ -59,44 +59,52 @@ class _NaiveBayes:
         self.class_totals = self.counts.sum(1)
         self.log_prior = np.log(np.bincount(self.labels, minlength=num_classes) / len(self.labels))
         self.smoothing = max(
-            self.SMOOTHING_CANDIDATES, key=lambda added: self._compute_leave_one_out_accuracy(rows, added)
+            self.SMOOTHING_CANDIDATES, key=lambda smoothing: self._compute_leave_one_out_accuracy(rows, smoothing)
         )
 
     def _compute_leave_one_out_accuracy(self, rows: TokenRows, smoothing: float) -> float:
+        """Return the training accuracy when each row is removed from the counts before it is predicted."""
         num_correct = 0
         for tokens, label in zip(_iterate_row_tokens(rows), self.labels, strict=True):
-            others, totals = self.counts[:, tokens], self.class_totals.copy()
+            remaining_counts, remaining_totals = self.counts[:, tokens], self.class_totals.copy()
             _, inverse, counts = np.unique(tokens, return_inverse=True, return_counts=True)
-            others[label] -= counts[inverse]
-            totals[label] -= len(tokens)
-            num_correct += int(self._compute_log_scores(others, totals, smoothing).argmax() == label)
+            remaining_counts[label] -= counts[inverse]
+            remaining_totals[label] -= len(tokens)
+            num_correct += int(
+                self._compute_log_scores(remaining_counts, remaining_totals, smoothing).argmax() == label
+            )
         return num_correct / len(self.labels)
 
     def _compute_log_scores(
         self, token_counts: NDArray[np.float64], class_totals: NDArray[np.float64], smoothing: float
     ) -> NDArray[np.float64]:
+        """Return the log score of each class for a row, from the counts (classes, tokens) of its tokens."""
         denominator = class_totals + smoothing * self.counts.shape[1]
         scores: NDArray[np.float64] = self.log_prior + np.log((token_counts + smoothing) / denominator[:, None]).sum(1)
         return scores
 
     def predict(self, rows: TokenRows) -> NDArray[np.int64]:
+        """Return the predicted class of each row, shape (rows,)."""
         scores = [
             self._compute_log_scores(self.counts[:, tokens], self.class_totals, self.smoothing)
             for tokens in _iterate_row_tokens(rows)
         ]
-        best: NDArray[np.int64] = np.stack(scores).argmax(1)
-        return best
+        predicted: NDArray[np.int64] = np.stack(scores).argmax(1)
+        return predicted
 
 
 def _iterate_row_tokens(rows: TokenRows) -> Iterator[NDArray[np.int64]]:
+    """Yield the token ids of each row."""
     tokens = rows.tokens.numpy()
     for start, end in zip(rows.offsets[:-1].tolist(), rows.offsets[1:].tolist(), strict=True):
         yield tokens[start:end]
 
 
 def count_lines_by_label(corpus: Corpus, labelled_corpus: Corpus) -> dict[str, dict[str, int]]:
-    """Return, for each split of a language-model corpus, how many of its lines have which label in a labelled corpus of
-    the same source."""
+    """Return {split: {label: number of lines}} for a corpus without labels.
+
+    Labels are looked up in the train split of `labelled_corpus`, which comes from the same source.
+    """
     assert labelled_corpus.train.labels is not None
     label_of = dict(zip(map(normalize_text, labelled_corpus.train.rows), labelled_corpus.train.labels, strict=True))
     return {
@@ -106,5 +114,6 @@ def count_lines_by_label(corpus: Corpus, labelled_corpus: Corpus) -> dict[str, d
 
 
 def _count_rows_by_label(rows: Sequence[str], label_of: dict[str, int], label_names: Sequence[str]) -> dict[str, int]:
+    """Return the number of rows with each label; rows without a known label count as "not traced"."""
     counts = Counter(label_of.get(normalize_text(row)) for row in rows)
-    return {**{name: counts[i] for i, name in enumerate(label_names)}, "not traced": counts[None]}
+    return {**{name: counts[index] for index, name in enumerate(label_names)}, "not traced": counts[None]}

@@ -19,7 +19,7 @@ from headtohead.errors import DataError, suggest
 
 LABEL_CHECK_NAME = "conflicting labels"
 MAX_LOOKUP_ROWS = 100_000
-"""held-out rows that are looked up in train; larger splits are sampled evenly"""
+"""maximum number of held-out rows to look up in train; larger splits are sampled evenly"""
 
 
 def compute_unseen_mask(corpus: Corpus, split_name: str) -> NDArray[np.bool_]:
@@ -29,22 +29,22 @@ def compute_unseen_mask(corpus: Corpus, split_name: str) -> NDArray[np.bool_]:
         suggestion = f", did you mean {hint!r}?" if hint else ""
         raise DataError(f"no split {split_name!r}{suggestion} (there are: {', '.join(corpus.splits)})")
     rows = corpus.splits[split_name].rows
-    seen = find_normalized_rows_in_train(corpus, rows)
-    return np.array([normalize_text(row) not in seen for row in rows], dtype=np.bool_)
+    train_rows = find_normalized_rows_in_train(corpus, rows)
+    return np.array([normalize_text(row) not in train_rows for row in rows], dtype=np.bool_)
 
 
 def find_normalized_rows_in_train(corpus: Corpus, rows: Iterable[str]) -> set[str]:
     """Return the normalized rows that occur in train. Iterates over train, which may not fit into memory."""
-    wanted = {normalize_text(row) for row in rows}
-    return {folded for row in corpus.train.rows if (folded := normalize_text(row)) in wanted}
+    normalized_rows = {normalize_text(row) for row in rows}
+    return {normalized for row in corpus.train.rows if (normalized := normalize_text(row)) in normalized_rows}
 
 
 class _PunctuationRemover(dict[int, int | None]):
-    """A table for str.translate that removes punctuation and whitespace. Each character is classified once."""
+    """Table for str.translate that removes punctuation and whitespace, and caches each character."""
 
     def __missing__(self, code: int) -> int | None:
-        kind = unicodedata.category(chr(code))
-        self[code] = None if kind[0] in "PZC" or kind == "Sk" else code
+        category = unicodedata.category(chr(code))
+        self[code] = None if category[0] in "PZC" or category == "Sk" else code
         return self[code]
 
 
@@ -60,31 +60,35 @@ def normalize_text(text: str) -> str:
 def audit_train_overlap(corpus: Corpus, split: Split) -> CheckResult:
     """Count the rows of a held-out split that occur in train."""
     noun = "rows" if corpus.has_labels else "lines"
-    held = _sample_rows_evenly(split.rows)
-    wanted, near, total = set(held), find_normalized_rows_in_train(corpus, held), len(held)
-    exact = {row for row in corpus.train.rows if row in wanted}
-    same = sum(row in exact for row in held)
-    seen = sum(normalize_text(row) in near for row in held)
+    held_out_rows = _sample_rows_evenly(split.rows)
+    held_out_set, normalized_in_train, total = (
+        set(held_out_rows),
+        find_normalized_rows_in_train(corpus, held_out_rows),
+        len(held_out_rows),
+    )
+    rows_in_train = {row for row in corpus.train.rows if row in held_out_set}
+    num_verbatim = sum(row in rows_in_train for row in held_out_rows)
+    num_seen = sum(normalize_text(row) in normalized_in_train for row in held_out_rows)
     name = f"{noun} of {split.name} in train"
     procedure = (
         f"{_format_sample_size(total, len(split.rows))} {noun} of {split.name} looked up in the {len(corpus.train.rows):,} of train: "  # noqa: E501
         "verbatim, and up to case, punctuation and whitespace"
     )
-    if not seen:
+    if not num_seen:
         return CheckResult(
             name, True, procedure, f"none of {total} {noun} occurs in train", "The score is on unseen text."
         )
-    share = seen / total
+    overlap = num_seen / total
     observation = (
-        f"{same} of {total} {noun} of {split.name} occur verbatim in train ({same / total:.1%}), {seen - same} "
-        f"more up to case, punctuation and whitespace; {total - seen} are unseen"
+        f"{num_verbatim} of {total} {noun} of {split.name} occur verbatim in train ({num_verbatim / total:.1%}), "
+        f"{num_seen - num_verbatim} more up to case, punctuation and whitespace; {total - num_seen} are unseen"
     )
     return CheckResult(
         name,
         False,
         procedure,
         observation,
-        _interpret_overlap(share, noun),
+        _interpret_overlap(overlap, noun),
         failure_reason=f"{noun} of {split.name} occur in train",
     )
 
@@ -100,34 +104,40 @@ def _format_sample_size(sampled: int, total: int) -> str:
     return f"{sampled:,}" if sampled == total else f"{sampled:,} of {total:,} (sampled evenly)"
 
 
-def _interpret_overlap(overlap_share: float, noun: str) -> str:
-    unseen = f"use the scores on unseen {noun}"
-    if overlap_share > 0.5:
-        return f"Scores on all {noun} mostly measure memorization; {unseen}."
-    if overlap_share > 0.05:
-        return f"Scores on all {noun} partly measure memorization; {unseen}."
-    return f"Too few to change scores by much; {unseen} if the result is close."
+def _interpret_overlap(overlap: float, noun: str) -> str:
+    """Return what the fraction of held-out rows that occur in train means for scores."""
+    advice = f"use the scores on unseen {noun}"
+    if overlap > 0.5:
+        return f"Scores on all {noun} mostly measure memorization; {advice}."
+    if overlap > 0.05:
+        return f"Scores on all {noun} partly measure memorization; {advice}."
+    return f"Too few to change scores by much; {advice} if the result is close."
 
 
 def audit_label_conflicts(corpus: Corpus) -> CheckResult:
-    """Find texts with more than one label, within a split or between train and a held-out split."""
+    """Check that no text has more than one label, within a split or between train and a held-out split."""
     if not corpus.has_labels:
         return build_not_applicable(LABEL_CHECK_NAME, "a language model has no labels")
-    train = _collect_labels(corpus.train)
+    train_labels = _collect_labels(corpus.train)
     conflicts, examples = [], []
     for split in corpus.splits.values():
-        labels_by_text = train if split.role == "train" else _collect_labels(split)
-        inside = [text for text, labels in labels_by_text.items() if len(labels) > 1]
-        if inside:
-            conflicts.append(f"{_format_count(len(inside), 'text')} of {split.name} with more than one label")
-            examples.append(_format_conflict_example(corpus, split, inside[0]))
+        labels_by_text = train_labels if split.role == "train" else _collect_labels(split)
+        ambiguous_texts = [text for text, labels in labels_by_text.items() if len(labels) > 1]
+        if ambiguous_texts:
+            conflicts.append(f"{_format_count(len(ambiguous_texts), 'text')} of {split.name} with more than one label")
+            examples.append(_format_conflict_example(corpus, split, ambiguous_texts[0]))
         if split.role != "train":
-            against = [text for text, labels in labels_by_text.items() if text in train and not labels <= train[text]]
-            if against:
+            contradicting_texts = [
+                text
+                for text, labels in labels_by_text.items()
+                if text in train_labels and not labels <= train_labels[text]
+            ]
+            if contradicting_texts:
                 conflicts.append(
-                    f"{_format_count(len(against), 'text')} of {split.name} with a label that it does not have in train"
+                    f"{_format_count(len(contradicting_texts), 'text')} of {split.name} "
+                    "with a label that it does not have in train"
                 )
-                examples.append(_format_conflict_example(corpus, split, against[0]))
+                examples.append(_format_conflict_example(corpus, split, contradicting_texts[0]))
     procedure = "labels of texts that are equal up to case, punctuation and whitespace"
     if not conflicts:
         return CheckResult(
@@ -145,6 +155,7 @@ def audit_label_conflicts(corpus: Corpus) -> CheckResult:
 
 
 def _collect_labels(split: Split) -> dict[str, set[int]]:
+    """Return the labels of each normalized text of a split."""
     labels_by_text: dict[str, set[int]] = {}
     assert split.labels is not None, "a classifier's split has labels"
     for row, label in zip(split.rows, split.labels, strict=True):
@@ -153,10 +164,13 @@ def _collect_labels(split: Split) -> dict[str, set[int]]:
 
 
 def _format_conflict_example(corpus: Corpus, split: Split, normalized_text: str) -> str:
+    """Return the first row with this normalized text, and its labels."""
     row = next(row for row in split.rows if normalize_text(row) == normalized_text)
-    both = set().union(*(_collect_labels(each).get(normalized_text, set()) for each in (corpus.train, split)))
-    shown = row if len(row) <= 60 else f"{row[:57]}..."
-    return f"{shown!r}: {', '.join(corpus.label_names[i] for i in sorted(both))}"
+    labels = set().union(
+        *(_collect_labels(labelled_split).get(normalized_text, set()) for labelled_split in (corpus.train, split))
+    )
+    excerpt = row if len(row) <= 60 else f"{row[:57]}..."
+    return f"{excerpt!r}: {', '.join(corpus.label_names[label] for label in sorted(labels))}"
 
 
 def _format_count(count: int, noun: str) -> str:

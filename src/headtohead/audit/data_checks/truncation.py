@@ -9,7 +9,7 @@ from headtohead.data.batches import EncodedSplit, TokenRows
 
 CHECK_NAME = "truncation"
 MAX_TRUNCATED_SHARE = 0.05
-"""share of truncated texts that changes scores by little"""
+"""fraction of truncated texts below which scores hardly change"""
 
 
 def audit_truncation(encoded_splits: Mapping[str, EncodedSplit]) -> CheckResult:

@@ -22,13 +22,13 @@ from headtohead.data.tokenizers import TokenizerProtocol
 VOCABULARY_CHECK_NAME, UNKNOWN_CHECK_NAME = "vocabulary", "unknown tokens"
 
 SplitTokenCounts = Mapping[str, NDArray[np.int64]]
-"""for each split, the count of each token of the vocabulary"""
+"""count of each vocabulary token, by split"""
 ROWS_PER_BLOCK = 2**14
 
 
 @dataclass(frozen=True)
 class _TextOutsideTrain:
-    """The text that the vocabulary was built from besides train."""
+    """Text other than train from which the vocabulary was built."""
 
     num_rows: int
     normalized_rows: frozenset[str]
@@ -40,7 +40,7 @@ class _TextOutsideTrain:
 
 @dataclass(frozen=True)
 class _SplitCoverage:
-    """Token counts of one held-out split, by where the vocabulary has them from."""
+    """Token counts of one held-out split, by the origin of the tokens in the vocabulary."""
 
     split_name: str
     num_tokens: int
@@ -103,47 +103,48 @@ def audit_vocabulary(corpus: Corpus, tokenizer: TokenizerProtocol, token_counts:
 
 
 def _describe_coverage(coverage: _SplitCoverage, noun: str) -> str:
-    share = _format_percentage(coverage.tokens_outside_train, coverage.num_tokens)
+    percent = _format_percentage(coverage.tokens_outside_train, coverage.num_tokens)
     description = (
-        f"{coverage.split_name}: {share} of {coverage.num_tokens:,} tokens are known only through text outside train"
+        f"{coverage.split_name}: {percent} of {coverage.num_tokens:,} tokens are known only through text outside train"
     )
     if coverage.num_leaked_rows:
-        share = _format_percentage(coverage.tokens_in_held_out_rows, coverage.num_tokens)
-        rows = f"{coverage.num_leaked_rows} of its {coverage.num_rows} {noun}"
-        description += f", which contains {rows} ({share} occur there in held-out {noun} only)"
+        percent = _format_percentage(coverage.tokens_in_held_out_rows, coverage.num_tokens)
+        leaked_rows = f"{coverage.num_leaked_rows} of its {coverage.num_rows} {noun}"
+        description += f", which contains {leaked_rows} ({percent} occur there in held-out {noun} only)"
     if coverage.tokens_in_no_text:
         description += f"; {coverage.tokens_in_no_text} of them occur in no training text"
     return description
 
 
 def _collect_text_outside_train(corpus: Corpus) -> _TextOutsideTrain:
-    """Collect the rows besides train. Lines of a table start with a label, which is removed."""
+    """Return the vocabulary text besides train. Labels at the start of table lines are removed."""
     if corpus.vocabulary_rows is corpus.train.rows:
         return _TextOutsideTrain(0, frozenset(), corpus.train.rows, "", "")
-    train = set(corpus.train.rows)
-    texts = [row for line in corpus.vocabulary_rows if (row := line.rpartition("\t")[2]) not in train]
+    train_rows = set(corpus.train.rows)
+    texts = [row for line in corpus.vocabulary_rows if (row := line.rpartition("\t")[2]) not in train_rows]
     normalized = [normalize_text(text) for text in texts]
-    held_out = {normalize_text(row) for split in corpus.get_test_splits() for row in split.rows}
-    clean = [text for text, key in zip(texts, normalized, strict=True) if key not in held_out]
-    text, clean_text = ("\n".join(rows).casefold() for rows in (texts, clean))
+    held_out_texts = {normalize_text(row) for split in corpus.get_test_splits() for row in split.rows}
+    clean_texts = [text for text, key in zip(texts, normalized, strict=True) if key not in held_out_texts]
+    text, clean_text = ("\n".join(rows).casefold() for rows in (texts, clean_texts))
     return _TextOutsideTrain(len(texts), frozenset(normalized), corpus.train.rows, text, clean_text)
 
 
 def _measure_split_coverage(
     split: Split, tokenizer: TokenizerProtocol, token_counts: SplitTokenCounts, text_outside_train: _TextOutsideTrain
 ) -> _SplitCoverage:
+    """Count the tokens of a held-out split that do not occur in train, by where they do occur."""
     counts = token_counts[split.name]
-    is_foreign = (counts > 0) & (token_counts["train"] == 0)
-    special = {tokenizer.unk_id, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id}
-    is_foreign[[i for i in special if i is not None]] = False
-    ids = np.flatnonzero(is_foreign)
+    is_not_in_train = (counts > 0) & (token_counts["train"] == 0)
+    special_ids = {tokenizer.unk_id, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id}
+    is_not_in_train[[token_id for token_id in special_ids if token_id is not None]] = False
+    foreign_ids = np.flatnonzero(is_not_in_train)
     is_whole_word = tokenizer.kind == "words"
     outside_train = in_held_out = in_no_text = 0
-    for token, count in zip(ids.tolist(), counts[ids].tolist(), strict=True):
-        word = tokenizer.decode([token]).strip().casefold()
+    for foreign_id, count in zip(foreign_ids.tolist(), counts[foreign_ids].tolist(), strict=True):
+        word = tokenizer.decode([foreign_id]).strip().casefold()
         # A subword may occur in train only inside longer subwords; single bytes always do.
         if tokenizer.kind == "bpe" and (
-            len(tokenizer.id_to_token(token)) == 1 or _is_word_in_rows(word, text_outside_train.train_rows)
+            len(tokenizer.id_to_token(foreign_id)) == 1 or _is_word_in_rows(word, text_outside_train.train_rows)
         ):
             continue
         outside_train += count
@@ -160,7 +161,7 @@ def _measure_split_coverage(
 
 
 def _is_word_in_rows(word: str, rows: Sequence[str]) -> bool:
-    """Return whether the word occurs in these rows, read in blocks, since they may not fit into memory."""
+    """Return whether the word occurs in these rows. Reads them in blocks, since they may not fit into memory."""
     iterator = iter(rows)
     while block := list(islice(iterator, ROWS_PER_BLOCK)):
         if contains_word(word, "\n".join(block).casefold(), match_whole_word=False):
@@ -169,9 +170,11 @@ def _is_word_in_rows(word: str, rows: Sequence[str]) -> bool:
 
 
 def contains_word(word: str, text: str, *, match_whole_word: bool) -> bool:
-    """Return whether the text contains the word, optionally not inside a longer one. Punctuation always counts as
-    contained, since tokenizers rewrite it."""
-    if not any(c.isalnum() for c in word):
+    """Return whether the text contains the word; with `match_whole_word`, not inside a longer word.
+
+    Punctuation always counts as contained, because tokenizers rewrite it.
+    """
+    if not any(character.isalnum() for character in word):
         return True
     start = text.find(word)
     while start >= 0:
@@ -186,7 +189,10 @@ def contains_word(word: str, text: str, *, match_whole_word: bool) -> bool:
 def audit_unknown_tokens(
     corpus: Corpus, tokenizer: TokenizerProtocol, token_counts: SplitTokenCounts, unknown_rate: float = 0.0
 ) -> CheckResult:
-    """Measure the share of unknown tokens in each split, and whether training has any."""
+    """Measure the fraction of unknown tokens in each split.
+
+    Fails if unknown tokens occur in held-out text but never in training.
+    """
     if tokenizer.unk_id is None:
         return build_not_applicable(UNKNOWN_CHECK_NAME, f"a tokenizer of {tokenizer.kind} has no unknown tokens")
     counts = {name: int(split_counts[tokenizer.unk_id]) for name, split_counts in token_counts.items()}

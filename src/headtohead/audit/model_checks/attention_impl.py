@@ -1,6 +1,6 @@
-"""Attention implementations: sdpa and blocked must compute what eager defines, outputs and gradients.
+"""Attention implementations: sdpa and blocked must give the outputs and gradients of eager, the reference.
 
-Otherwise the scores belong to a different model than the one described by its parts and attention weights.
+Otherwise scores belong to a different model than its parts and attention weights describe.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headtohead.nn.transformer import Transformer
 
 
 class AttentionImplementationCheck(ModelCheck):
-    """Outputs and weight gradients agree between eager and sdpa, which uses blocked where it applies."""
+    """Outputs and weight gradients are the same with eager and sdpa attention, including blocked where it applies."""
 
     name = "attention-implementations"
     is_blocking = True
@@ -70,5 +70,5 @@ def _compute_logits_and_gradients(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the logits, without those at padding, and their gradient by each weight."""
     logits = probe.run_forward(input_ids, attention_mask, attn_implementation=attn_implementation).logits
-    kept = select_positions(logits, attention_mask if probe.predicts_tokens else None)
-    return kept.detach(), probe.compute_weight_gradients(kept)
+    selected_logits = select_positions(logits, attention_mask if probe.predicts_tokens else None)
+    return selected_logits.detach(), probe.compute_weight_gradients(selected_logits)

@@ -105,6 +105,10 @@ def check_attention_rules(
 def find_layer_reach(model: nn.Module, layer_index: int, *, is_decoder: bool) -> AttentionReach:
     """Return how far (behind, ahead) a layer may attend: the reach of its pattern, and never ahead in a decoder."""
     layers: Sequence[nn.Module] = list(model.layers) if isinstance(model, Transformer) else ()
-    patterns = [m for m in layers[layer_index].modules() if isinstance(m, Pattern)] if layer_index < len(layers) else []
+    patterns = (
+        [module for module in layers[layer_index].modules() if isinstance(module, Pattern)]
+        if layer_index < len(layers)
+        else []
+    )
     behind, ahead = patterns[0].window_size if patterns else (None, None)  # the outermost pattern comes first
     return behind, 0 if is_decoder else ahead

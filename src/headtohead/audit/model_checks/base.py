@@ -30,7 +30,7 @@ class Failure(NamedTuple):
 
 
 class ModelCheck(ABC):
-    """A property of a model: outputs that must not change when something irrelevant to them does."""
+    """A property of a model: its outputs must not change with something that is irrelevant to them."""
 
     name: ClassVar[str]
     is_blocking: ClassVar[bool] = False
@@ -58,21 +58,21 @@ class ModelCheck(ABC):
         return f"{self.failure.observation}: {select_worst(differences)}"
 
     def run(self, probe: ModelProbe) -> CheckResult:
-        """Check a trained model."""
+        """Return the result of the check for one model."""
         if reason := self.find_inapplicable_reason(probe):
             return build_not_applicable(self.name, reason)
         if probe.nondeterminism == "hidden":
             return build_inconclusive(self.name)
         measurements = list(self.measure(probe))
-        differences = [m for m in measurements if isinstance(m, Difference)]
-        unsupported = [m for m in measurements if isinstance(m, str)]
+        differences = [measurement for measurement in measurements if isinstance(measurement, Difference)]
+        unsupported = [measurement for measurement in measurements if isinstance(measurement, str)]
         if not differences:
             return build_not_applicable(self.name, f"the model does not support {', '.join(unsupported)}")
         modes, training_difference = "evaluation mode", None
         if self.has_training_mode and probe.can_check_training_mode:
             modes = "evaluation and training mode"
             training_difference = select_worst(
-                m for m in self.measure(probe, training=True) if isinstance(m, Difference)
+                measurement for measurement in self.measure(probe, training=True) if isinstance(measurement, Difference)
             )
         procedure = f"{self.describe_procedure(probe)}; {modes}, {probe.setup_description}"
         if unsupported:
@@ -93,7 +93,7 @@ class ModelCheck(ABC):
 
 
 def build_mixed_padding_mask(input_ids: Tensor) -> PaddingMask:
-    """Return a mask whose rows are unpadded, padded on the left, on the right, and in the middle, and so on again."""
+    """Return a mask (batch, length) whose rows cycle through no padding, and padding left, right and in the middle."""
     length = input_ids.shape[1]
     mask = torch.ones_like(input_ids, dtype=torch.bool)
     mask[1::4, : (length + 1) // 3] = False

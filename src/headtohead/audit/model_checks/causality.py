@@ -1,8 +1,8 @@
-"""Causality: a decoder's logits at a position must not depend on later tokens.
+"""Causality: the logits of a decoder at a position must not depend on later tokens.
 
-Later tokens are replaced and cut off, and logits are differentiated by their embeddings: scores are computed from
-values, and a gradient shows a dependence that the values at one input hide. A leak in training mode only makes the
-training loss meaningless, but not the held-out score.
+Later tokens are replaced and removed, and logits are differentiated with respect to their embeddings. Replacement tests
+what scores are computed from; gradients reveal dependences that the values at one input may hide. A leak in training
+mode only makes the training loss meaningless, but not held-out scores.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from headtohead.audit.tolerance import (
     measure_zero_gradient,
 )
 
-MIN_CUTS = 6
-"""positions from which tokens are replaced if trying every position takes too long"""
+MIN_START_POSITIONS = 6
+"""minimum number of start positions if trying all of them takes too long"""
 
 
 class CausalityCheck(ModelCheck):
@@ -51,8 +51,9 @@ class CausalityCheck(ModelCheck):
         return "a context of one token has no later tokens" if probe.length < 2 else ""
 
     def describe_procedure(self, probe: ModelProbe) -> str:
+        num_positions = len(_select_start_positions(probe))
         return (
-            f"later tokens replaced from {len(_select_cuts(probe))} positions of a text of {probe.length} tokens and "
+            f"later tokens replaced from {num_positions} positions of a text of {probe.length} tokens and "
             "of shorter texts, texts cut off, padded texts, gradients by later tokens"
         )
 
@@ -62,8 +63,8 @@ class CausalityCheck(ModelCheck):
 
     def measure(self, probe: ModelProbe, *, training: bool = False) -> Iterator[Measurement]:
         half = probe.length // 2
-        cuts = sorted({1, half, probe.length - 1}) if training else _select_cuts(probe)
-        yield from _compare_cuts(probe, cuts, training=training)
+        start_positions = sorted({1, half, probe.length - 1}) if training else _select_start_positions(probe)
+        yield from _compare_replaced_tokens(probe, start_positions, training=training)
         lengths = {probe.length} if training else {3, half + 1, probe.length}
         for length in sorted(length for length in lengths if 2 <= length <= probe.length):
             try:
@@ -84,57 +85,67 @@ class CausalityCheck(ModelCheck):
             yield measure_zero_gradient(gradient[:, half:], label, probe.exact_tolerance, scale=scale)
 
 
-def _select_cuts(probe: ModelProbe) -> list[int]:
-    """Return every position, or a few if passes are expensive."""
-    affordable = 4 * MAX_PARAMETER_TOKENS // max(1, probe.num_parameters * probe.length)
-    last = probe.length - 1
-    if affordable >= last:
-        return list(range(1, last + 1))
-    return sorted(set(torch.linspace(1, last, max(MIN_CUTS, affordable)).round().long().tolist()))
+def _select_start_positions(probe: ModelProbe) -> list[int]:
+    """Return the positions from which tokens are replaced: all of them, or a few if passes are expensive."""
+    num_affordable = 4 * MAX_PARAMETER_TOKENS // max(1, probe.num_parameters * probe.length)
+    last_position = probe.length - 1
+    if num_affordable >= last_position:
+        return list(range(1, last_position + 1))
+    return sorted(
+        set(torch.linspace(1, last_position, max(MIN_START_POSITIONS, num_affordable)).round().long().tolist())
+    )
 
 
-def _compare_cuts(probe: ModelProbe, cuts: Sequence[int], *, training: bool) -> Iterator[Difference]:
-    """Replace the tokens from each of these positions on."""
+def _compare_replaced_tokens(
+    probe: ModelProbe, start_positions: Sequence[int], *, training: bool
+) -> Iterator[Difference]:
+    """Yield the change of earlier logits when the tokens from each of these positions on are replaced."""
     ids = probe.input_ids[: 2 if training else 1]
     expected = probe.compute_logits(ids, training=training)
     scale = max_abs_finite(expected)
-    for cut in cuts:
-        replaced = probe.replace_tokens_from(ids, cut, draw_index=cut)
-        logits, before = probe.compute_logits(replaced, training=training)[:, :cut], expected[:, :cut]
-        label = f"tokens replaced from {cut} on"
-        difference = measure_difference(logits, before, label, probe.exact_tolerance, scale=scale)
+    for start in start_positions:
+        replaced = probe.replace_tokens_from(ids, start, draw_index=start)
+        logits, expected_before = probe.compute_logits(replaced, training=training)[:, :start], expected[:, :start]
+        label = f"tokens replaced from {start} on"
+        difference = measure_difference(logits, expected_before, label, probe.exact_tolerance, scale=scale)
         if difference.is_within_tolerance:
             yield difference
         else:
-            yield replace(difference, lookahead=cut - _find_first_changed_position(logits, before, difference))
+            yield replace(
+                difference, lookahead=start - _find_first_changed_position(logits, expected_before, difference)
+            )
 
 
 def _find_first_changed_position(actual: Tensor, expected: Tensor, difference: Difference) -> int:
+    """Return the first position whose logits differ by more than the tolerance."""
     changes = (actual - expected).abs().amax((0, 2)).nan_to_num(torch.inf)
     return int((changes > difference.tolerance * difference.scale).nonzero()[0])
 
 
 def _compare_at_length(probe: ModelProbe, length: int, *, training: bool) -> Iterator[Difference]:
-    """Replace the second half of texts of this length, and cut it off."""
-    ids, cut = probe.input_ids[:2, :length], length // 2
+    """Yield the change of the first half of the logits when the second half of a text is replaced or removed."""
+    ids, start = probe.input_ids[:2, :length], length // 2
     expected = probe.compute_logits(ids, training=training)
     scale = max_abs_finite(expected)
-    logits = probe.compute_logits(probe.replace_tokens_from(ids, cut), training=training)[:, :cut]
-    label = f"length {length}, tokens replaced from {cut} on"
-    yield measure_difference(logits, expected[:, :cut], label, probe.exact_tolerance, scale=scale)
+    logits = probe.compute_logits(probe.replace_tokens_from(ids, start), training=training)[:, :start]
+    label = f"length {length}, tokens replaced from {start} on"
+    yield measure_difference(logits, expected[:, :start], label, probe.exact_tolerance, scale=scale)
     if probe.can_compare_shapes(training=training):
-        for end in sorted({1, cut, length - 1}):
+        for end in sorted({1, start, length - 1}):
             logits = probe.compute_logits(ids[:, :end], training=training)
             label = f"length {length}, cut off at {end}"
             yield measure_difference(logits, expected[:, :end], label, probe.rounding_tolerance, scale=scale)
 
 
 def _compare_padded(probe: ModelProbe) -> Difference:
-    """Replace later tokens of padded texts: a network may drop its causal mask if it receives a padding mask."""
-    ids, cut = probe.input_ids[:2], probe.length // 2
+    """Return the change of earlier logits when later tokens of padded texts are replaced.
+
+    A network may drop its causal mask if it receives a padding mask.
+    """
+    ids, start = probe.input_ids[:2], probe.length // 2
     mask = torch.ones_like(ids, dtype=torch.bool)
     mask[1, -max(1, probe.length // 4) :] = False
-    kept = mask[:, :cut]
-    expected = probe.compute_logits(ids, mask)[:, :cut][kept]
-    logits = probe.compute_logits(probe.replace_tokens_from(ids, cut), mask)[:, :cut][kept]
-    return measure_difference(logits, expected, f"with padding, tokens replaced from {cut} on", probe.exact_tolerance)
+    is_content = mask[:, :start]
+    expected = probe.compute_logits(ids, mask)[:, :start][is_content]
+    logits = probe.compute_logits(probe.replace_tokens_from(ids, start), mask)[:, :start][is_content]
+    return measure_difference(logits, expected, f"with padding, tokens replaced from {start} on", probe.exact_tolerance)

@@ -14,7 +14,7 @@ from headtohead.data.batches import IGNORE_INDEX, Batch
 
 LOSS_CHECK_NAME, GRADIENT_CHECK_NAME = "initial-loss", "gradients"
 MAX_LOSS_DEVIATION = 0.5
-"""distance of the initial loss from chance in nats: that of logits with standard deviation 1"""
+"""maximum distance of the initial loss from chance in nats, as for logits with standard deviation 1"""
 MAX_LISTED_NAMES = 4
 
 
@@ -62,36 +62,39 @@ def check_initial_loss(probe: ModelProbe, batch: Batch, num_choices: int) -> Che
 
 def check_gradients(probe: ModelProbe) -> CheckResult:
     """Check that every trainable weight has a finite, nonzero gradient in training mode."""
-    named = {name: p for name, p in probe.model.named_parameters() if p.requires_grad}
-    num_frozen = sum(1 for p in probe.model.parameters() if not p.requires_grad)
-    if not named:
+    parameters = {name: parameter for name, parameter in probe.model.named_parameters() if parameter.requires_grad}
+    num_frozen = sum(1 for parameter in probe.model.parameters() if not parameter.requires_grad)
+    if not parameters:
         return build_not_applicable(GRADIENT_CHECK_NAME, "the model has no trainable weights")
     missing, not_finite = _find_invalid_gradients(probe)
     if missing:
-        # A gate initialised to 0 blocks gradients for one step only: ignore what a perturbation makes reachable.
+        # A gate initialised to 0 blocks gradients for one step only: ignore weights that a perturbation reaches.
         still_missing, _ = _find_invalid_gradients(probe.copy_with_perturbed_weights())
         missing = [name for name in missing if name in still_missing]
-    frozen = f"; {num_frozen} more are frozen" if num_frozen else ""
+    frozen_note = f"; {num_frozen} more are frozen" if num_frozen else ""
     procedure = f"one backward pass from all logits of {len(probe.input_ids)} texts, training mode"
     procedure = f"{procedure}, {probe.setup_description}"
     if not missing and not not_finite:
-        observation = f"all {len(named)} tensors have a finite, nonzero gradient{frozen}"
+        observation = f"all {len(parameters)} tensors have a finite, nonzero gradient{frozen_note}"
         return CheckResult(GRADIENT_CHECK_NAME, True, procedure, observation, "Every weight is trained.")
     if not_finite:
         interpretation = "The first optimizer step makes these weights infinite or NaN."
         reason, observation = "gradients are not finite", f"not finite: {_format_names(not_finite)}"
     else:
-        size = sum(named[name].numel() for name in missing)
-        share = f"{len(missing)} of {len(named)} tensors, {size:,} of {probe.num_parameters:,} weights"
+        num_weights = sum(parameters[name].numel() for name in missing)
+        extent = f"{len(missing)} of {len(parameters)} tensors, {num_weights:,} of {probe.num_parameters:,} weights"
         interpretation = "These weights are never trained: the model is smaller than its parameter count."
-        reason, observation = "weights without gradient", f"no gradient: {_format_names(missing)} ({share}){frozen}"
+        reason, observation = (
+            "weights without gradient",
+            f"no gradient: {_format_names(missing)} ({extent}){frozen_note}",
+        )
     return CheckResult(GRADIENT_CHECK_NAME, False, procedure, observation, interpretation, failure_reason=reason)
 
 
 def _find_invalid_gradients(probe: ModelProbe) -> tuple[list[str], list[str]]:
     """Return the names of weights without a gradient, and of those with one that is not finite."""
     gradients = probe.compute_weight_gradients(probe.run_forward(probe.input_ids, training=True).logits)
-    names = [name for name, p in probe.model.named_parameters() if p.requires_grad]
+    names = [name for name, parameter in probe.model.named_parameters() if parameter.requires_grad]
     missing = [name for name in names if name not in gradients or not bool(gradients[name].any())]
     return missing, [name for name, gradient in gradients.items() if not bool(gradient.isfinite().all())]
 

@@ -19,7 +19,7 @@ from headtohead.nn.kv_cache import KVCache
 from headtohead.nn.transformer import Transformer
 
 DECODE_STEPS = 8
-"""tokens that are decoded one at a time"""
+"""number of tokens that are decoded one at a time"""
 
 
 class KVCacheCheck(ModelCheck):

@@ -72,13 +72,13 @@ class PaddingCheck(ModelCheck):
 
 
 def _compare_masked(probe: ModelProbe, ids: Tensor, mask: Tensor, expected: Tensor) -> Iterator[Difference]:
-    """Replace the tokens under the padding, and differentiate by them."""
-    keep = mask if probe.predicts_tokens else None
+    """Yield the effect of the tokens under the padding: when they are replaced, and by gradient."""
+    selection = mask if probe.predicts_tokens else None
     replaced = torch.where(mask, ids, probe.replace_tokens(ids))
-    logits = select_positions(probe.compute_logits(replaced, mask), keep)
+    logits = select_positions(probe.compute_logits(replaced, mask), selection)
     scale = max_abs_finite(expected)
     yield measure_difference(logits, expected, "other tokens under the padding", probe.exact_tolerance, scale=scale)
-    gradient = probe.compute_input_gradient(ids, mask, keep)
+    gradient = probe.compute_input_gradient(ids, mask, selection)
     if gradient is not None:
         scale = max_abs_finite(gradient)
         yield measure_zero_gradient(gradient[~mask], "gradient by padding", probe.exact_tolerance, scale=scale)
@@ -92,28 +92,32 @@ def _compare_masked(probe: ModelProbe, ids: Tensor, mask: Tensor, expected: Tens
 
 
 def _compare_more_padding(probe: ModelProbe, ids: Tensor, mask: Tensor, expected: Tensor) -> Difference:
-    more = probe.length - ids.shape[1]
-    left = more // 2 if isinstance(probe.model, Transformer) else 0
-    wide_ids = torch.nn.functional.pad(ids, (left, more - left), value=probe.fill_token)
-    wide_mask = torch.nn.functional.pad(mask, (left, more - left), value=False)
+    """Compare the logits of the same texts with more padding."""
+    num_added = probe.length - ids.shape[1]
+    num_left = num_added // 2 if isinstance(probe.model, Transformer) else 0
+    wide_ids = torch.nn.functional.pad(ids, (num_left, num_added - num_left), value=probe.fill_token)
+    wide_mask = torch.nn.functional.pad(mask, (num_left, num_added - num_left), value=False)
     logits = select_positions(probe.compute_logits(wide_ids, wide_mask), wide_mask if probe.predicts_tokens else None)
-    label = f"{more} more positions of padding"
+    label = f"{num_added} more positions of padding"
     return measure_difference(logits, expected, label, probe.rounding_tolerance, scale=max_abs_finite(expected))
 
 
 def _compare_with_unpadded(probe: ModelProbe, width: int) -> Iterator[Difference]:
-    """Pad all rows alike, so that a dependence on other rows does not count."""
+    """Compare texts with and without padding. All rows have the same padding, so that other rows do not matter."""
     length = width - max(1, width // 2 if isinstance(probe.model, Transformer) else width // 4)
-    text = probe.input_ids[:, :length]
-    unpadded = probe.compute_logits(text)
+    text_ids = probe.input_ids[:, :length]
+    unpadded = probe.compute_logits(text_ids)
     starts = {"right": (0, 0), "left": (0, width - length), "middle": (length // 2, width - length)}
     for side in ("right", "left", "middle") if isinstance(probe.model, Transformer) else ("right",):
-        split, shift = starts[side]
-        positions = torch.arange(length, device=text.device)
-        positions = torch.where(positions < split, positions, positions + shift)
-        ids, mask = text.new_full((len(text), width), probe.fill_token), torch.zeros(len(text), width, dtype=torch.bool)
-        mask = mask.to(text.device)
-        ids[:, positions], mask[:, positions] = text, True
+        split_position, shift = starts[side]
+        positions = torch.arange(length, device=text_ids.device)
+        positions = torch.where(positions < split_position, positions, positions + shift)
+        ids, mask = (
+            text_ids.new_full((len(text_ids), width), probe.fill_token),
+            torch.zeros(len(text_ids), width, dtype=torch.bool),
+        )
+        mask = mask.to(text_ids.device)
+        ids[:, positions], mask[:, positions] = text_ids, True
         logits = probe.compute_logits(ids, mask)
         logits = logits[:, positions] if probe.predicts_tokens else logits
         yield measure_difference(logits, unpadded, f"padding on the {side} or none", probe.rounding_tolerance)

@@ -88,41 +88,47 @@ def _find_signals_in_parts(model: Transformer, length: int) -> tuple[list[str], 
 
 
 def _find_position_tables(probe: ModelProbe, width: int) -> Iterator[tuple[str, Tensor]]:
-    """Yield tensors of a fitting shape, held by the user's modules and by embedding layers."""
-    seen = set()
+    """Yield name and tensor of possible position tables in user modules and embedding layers, judged by shape."""
+    known_ids = set()
     for prefix, module in probe.model.named_modules():
         if type(module).__module__.startswith("torch.nn") and not isinstance(module, nn.Embedding):
             continue
         for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
-            rows = [size for size in tensor.shape[:-1] if size != 1]
-            fits = tensor.is_floating_point() and tensor.dim() > 1 and tensor.shape[-1] == width and len(rows) == 1
-            if fits and rows[0] >= probe.length and id(tensor) not in seen:
-                seen.add(id(tensor))
+            row_counts = [size for size in tensor.shape[:-1] if size != 1]
+            fits = (
+                tensor.is_floating_point() and tensor.dim() > 1 and tensor.shape[-1] == width and len(row_counts) == 1
+            )
+            if fits and row_counts[0] >= probe.length and id(tensor) not in known_ids:
+                known_ids.add(id(tensor))
                 yield f"{prefix}.{name}".replace("inner.", "", 1), tensor
 
 
 def _is_added_to_embedding(probe: ModelProbe, table: Tensor) -> bool:
-    """Return whether adding to row 0 has the effect of adding to the embedding of the first token."""
+    """Return whether changing row 0 of the table has the same effect as changing the first token embedding."""
     ids = probe.input_ids[:1, : probe.length // 2]
-    rows = table.detach().reshape(-1, table.shape[-1])
+    table_rows = table.detach().reshape(-1, table.shape[-1])
     ids = ids.masked_fill(ids == 0, 1 if probe.pad_id != 1 else 2)  # row 0 of a token embedding is then unused
     expected = probe.compute_logits(ids)
-    offset = PERTURBATION_SIZE * torch.linspace(-1, 1, rows.shape[1], dtype=rows.dtype, device=rows.device).cos()
-    with _perturb_rows(rows[:1], offset):
-        changed = probe.compute_logits(ids)
-    if torch.equal(changed, expected):
+    offset = (
+        PERTURBATION_SIZE
+        * torch.linspace(-1, 1, table_rows.shape[1], dtype=table_rows.dtype, device=table_rows.device).cos()
+    )
+    with _perturb_rows(table_rows[:1], offset):
+        logits_with_table_offset = probe.compute_logits(ids)
+    if torch.equal(logits_with_table_offset, expected):
         return False
     # The original Transformer multiplies the embedding by sqrt(width) before adding positions.
-    for factor in (1.0, 1 / math.sqrt(rows.shape[1])):
+    for factor in (1.0, 1 / math.sqrt(table_rows.shape[1])):
         with _perturb_first_embedding(probe, ids, factor * offset):
             logits = probe.compute_logits(ids)
-        if measure_difference(logits, changed, "", probe.rounding_tolerance).is_within_tolerance:
+        if measure_difference(logits, logits_with_table_offset, "", probe.rounding_tolerance).is_within_tolerance:
             return True
     return False
 
 
 @contextmanager
 def _perturb_rows(rows: Tensor, offset: Tensor) -> Iterator[None]:
+    """Add `offset` to the rows inside the context."""
     original = rows.clone()
     rows.add_(offset)
     try:
@@ -133,14 +139,14 @@ def _perturb_rows(rows: Tensor, offset: Tensor) -> Iterator[None]:
 
 @contextmanager
 def _perturb_first_embedding(probe: ModelProbe, input_ids: Tensor, offset: Tensor) -> Iterator[None]:
-    """Add a vector to the embedding of the first token."""
+    """Add `offset` to the embedding of the first token inside the context."""
 
     def add(_module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
         if arguments[0].shape != input_ids.shape or not torch.equal(arguments[0], input_ids):
             return output
         return torch.cat((output[:, :1] + offset, output[:, 1:]), dim=1)
 
-    hooks = [m.register_forward_hook(add) for m in probe.model.modules() if isinstance(m, nn.Embedding)]
+    hooks = [module.register_forward_hook(add) for module in probe.model.modules() if isinstance(module, nn.Embedding)]
     try:
         yield
     finally:
