@@ -1,1 +1,1 @@
-"""Where trials run: local workers, Ray, torchrun; and trackers that follow them."""
+"""Run trials in local workers, on a Ray cluster or under torchrun, and log them to experiment trackers."""

@@ -1,4 +1,4 @@
-"""What travels between machines that share no disk: files and folders as tar archives, known by their content."""
+"""Transfer files and run folders between machines without a shared disk, as tar archives identified by content."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ MAX_PACK_ATTEMPTS = 5
 
 @dataclass(frozen=True)
 class Artifact:
-    """A file or a folder on its way. `box` gives its archive, wherever that is kept."""
+    """A file or folder to transfer.
+
+    `archive_ref` is a reference to its archive, which the `fetch` argument of `unpack_cached` resolves to bytes.
+    """
 
     digest: str
     name: str
@@ -36,56 +39,62 @@ class Artifact:
 
 
 def compute_digest(path: Path) -> str:
-    """Of names and content; not of where it lies or when it was written."""
-    files = sorted(p for p in path.rglob("*") if p.is_file() and _is_included(p)) if path.is_dir() else [path]
-    made = hashlib.sha256()
+    """Return a digest of file names and contents; the location and modification times do not affect it."""
+    files = (
+        sorted(child for child in path.rglob("*") if child.is_file() and _is_included(child))
+        if path.is_dir()
+        else [path]
+    )
+    digest = hashlib.sha256()
     for file in files:
-        made.update(f"{file.relative_to(path.parent)}\0{compute_sha256(file)}\n".encode())
-    return made.hexdigest()[:24]
+        digest.update(f"{file.relative_to(path.parent)}\0{compute_sha256(file)}\n".encode())
+    return digest.hexdigest()[:24]
 
 
 def pack_path(path: Path) -> bytes:
-    """A file or a folder as an archive with its name in it."""
+    """Pack a file or folder into an archive, under its own name."""
     return _build_archive(lambda tar: tar.add(path, arcname=path.name, filter=_filter_entry))
 
 
 def pack_run_folder(folder: Path) -> bytes:
-    """A run folder as it is, while its trial may be at work in it: what vanishes meanwhile is tried again. A checkpoint
-    appears by rename, so one that is there is whole."""
+    """Pack a run folder whose trial may still be running.
+
+    Packing is retried if files disappear meanwhile. Checkpoints are created by rename, so an existing one is complete.
+    """
     for _ in range(MAX_PACK_ATTEMPTS):
-        before = list_checkpoints(folder)
+        checkpoints_before = list_checkpoints(folder)
         try:
             archive = _build_archive(lambda tar: _add_run_folder(tar, folder))
         except FileNotFoundError:
             continue
-        # One that is removed meanwhile, because the next is there, may be in the archive in part, and alone.
-        if list_checkpoints(folder) == before:
+        # A checkpoint that was replaced by the next one while packing may be incomplete in the archive.
+        if list_checkpoints(folder) == checkpoints_before:
             return archive
     raise RunFolderError(f"{folder}: changes too fast to be packed")
 
 
 def unpack_cached(artifact: Artifact, cache_root: Path, fetch: Callable[[Any], bytes]) -> Path:
-    """Where a parcel lies on this machine; it is fetched when nothing with its content is there."""
+    """Return the local path of an artifact, fetching it unless the cache already holds its content."""
     folder = cache_root / artifact.digest
-    place = folder / artifact.name
-    if not _has_expected_digest(place, artifact.digest):
+    local_path = folder / artifact.name
+    if not _has_expected_digest(local_path, artifact.digest):
         with lock_cache_folder(folder):
-            if not _has_expected_digest(place, artifact.digest):
-                shutil.rmtree(place) if place.is_dir() else place.unlink(missing_ok=True)
-                arriving = folder / STAGING_FOLDER
-                shutil.rmtree(arriving, ignore_errors=True)
-                _extract_archive(fetch(artifact.archive_ref), arriving)
-                (arriving / artifact.name).rename(place)
-                arriving.rmdir()
-    return place
+            if not _has_expected_digest(local_path, artifact.digest):
+                shutil.rmtree(local_path) if local_path.is_dir() else local_path.unlink(missing_ok=True)
+                staging_folder = folder / STAGING_FOLDER
+                shutil.rmtree(staging_folder, ignore_errors=True)
+                _extract_archive(fetch(artifact.archive_ref), staging_folder)
+                (staging_folder / artifact.name).rename(local_path)
+                staging_folder.rmdir()
+    return local_path
 
 
 _verified_paths: set[Path] = set()
-"""what this process has held against its digest: once is enough"""
+"""paths whose digest this process has verified"""
 
 
 def _has_expected_digest(path: Path, digest: str) -> bool:
-    """Is it there, and what it was when it was sent?"""
+    """Return whether the path exists and has this digest."""
     if path.exists() and (path in _verified_paths or compute_digest(path) == digest):
         _verified_paths.add(path)
         return True
@@ -93,57 +102,67 @@ def _has_expected_digest(path: Path, digest: str) -> bool:
 
 
 def unpack_run_folder(archive: bytes, folder: Path) -> None:
-    """Put a run folder that came back in place of what is here. Files first, then checkpoints, the result last: however
-    this is cut off, what is here can be gone on with."""
-    arriving = folder / STAGING_FOLDER
-    shutil.rmtree(arriving, ignore_errors=True)
-    _extract_archive(archive, arriving)
-    came = sorted(arriving.iterdir(), key=lambda path: (path.name == "result.json", path.is_dir(), path.name))
-    for path in came:
-        there = folder / path.name
-        if path.is_dir() and there.is_dir():
+    """Replace the content of a run folder by that of an archive.
+
+    Files are moved first, then checkpoints, and result.json last, so the run can be resumed if this is interrupted.
+    """
+    staging_folder = folder / STAGING_FOLDER
+    shutil.rmtree(staging_folder, ignore_errors=True)
+    _extract_archive(archive, staging_folder)
+    received_paths = sorted(
+        staging_folder.iterdir(), key=lambda path: (path.name == "result.json", path.is_dir(), path.name)
+    )
+    for path in received_paths:
+        target = folder / path.name
+        if path.is_dir() and target.is_dir():
             if path.name.startswith("checkpoint-"):
                 continue  # a checkpoint never changes
-            shutil.rmtree(there)
-        path.replace(there)
-    names = {path.name for path in came}
-    for old in folder.glob("checkpoint-*"):
-        if old.name not in names:
-            shutil.rmtree(old, ignore_errors=True)
-    for old in folder.glob("best-*.safetensors"):
-        if old.name not in names:
-            old.unlink(missing_ok=True)
-    shutil.rmtree(arriving, ignore_errors=True)
+            shutil.rmtree(target)
+        path.replace(target)
+    received_names = {path.name for path in received_paths}
+    for stale_path in folder.glob("checkpoint-*"):
+        if stale_path.name not in received_names:
+            shutil.rmtree(stale_path, ignore_errors=True)
+    for stale_path in folder.glob("best-*.safetensors"):
+        if stale_path.name not in received_names:
+            stale_path.unlink(missing_ok=True)
+    shutil.rmtree(staging_folder, ignore_errors=True)
 
 
 def list_checkpoints(folder: Path) -> list[str]:
+    """Return the names of the checkpoints in a run folder."""
     return sorted(path.name for path in folder.glob("checkpoint-*"))
 
 
 def restore_original_paths(folder: Path, original_paths: dict[str, str]) -> None:
-    """Say in a run's files where things lie at home, and not where they lay on this machine; checksums follow."""
-    changed = {}
+    """Replace the paths of this machine in a run's JSON files by those of the user's machine, and update checksums."""
+    new_checksums = {}
     for path in sorted(folder.glob("*.json")):
-        text = said = path.read_text(encoding="utf-8")
-        for here, home in original_paths.items():
-            said = said.replace(here, home)
-        if said != text:
-            _rewrite_json(path, said)
-            changed[path.name] = compute_sha256(path)
-    result = folder / "result.json"
-    if changed and result.is_file():
-        row = read_json(result)
-        row["sha256"] |= {name: value for name, value in changed.items() if name in row["sha256"]}
-        _rewrite_json(result, json.dumps(row))
+        text = restored = path.read_text(encoding="utf-8")
+        for local_path, original_path in original_paths.items():
+            restored = restored.replace(local_path, original_path)
+        if restored != text:
+            _rewrite_json(path, restored)
+            new_checksums[path.name] = compute_sha256(path)
+    result_path = folder / "result.json"
+    if new_checksums and result_path.is_file():
+        content = read_json(result_path)
+        content["sha256"] |= {name: checksum for name, checksum in new_checksums.items() if name in content["sha256"]}
+        _rewrite_json(result_path, json.dumps(content))
 
 
 def _rewrite_json(path: Path, text: str) -> None:
-    """The same file with other words in it, sealed if it was."""
-    value = json.loads(text)
-    write_json(path, {k: v for k, v in value.items() if k != CHECKSUM_KEY}, with_checksum=CHECKSUM_KEY in value)
+    """Write new content to a JSON file, with a checksum if it had one."""
+    content = json.loads(text)
+    write_json(
+        path,
+        {key: value for key, value in content.items() if key != CHECKSUM_KEY},
+        with_checksum=CHECKSUM_KEY in content,
+    )
 
 
 def _build_archive(add_entries: Callable[[tarfile.TarFile], object]) -> bytes:
+    """Return an uncompressed tar archive with the entries that `add_entries` adds."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         add_entries(tar)
@@ -151,12 +170,14 @@ def _build_archive(add_entries: Callable[[tarfile.TarFile], object]) -> bytes:
 
 
 def _extract_archive(archive: bytes, folder: Path) -> None:
+    """Extract an archive into a new folder."""
     with translate_disk_full_error(folder), tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         folder.mkdir(parents=True)
-        tar.extractall(folder, filter="data")  # nothing outside the folder, no devices, no links that leave it
+        tar.extractall(folder, filter="data")  # rejects devices, and paths and links that leave the folder
 
 
 def _add_run_folder(tar: tarfile.TarFile, folder: Path) -> None:
+    """Add the files and folders of a run folder, except hidden ones."""
     for path in sorted(folder.iterdir()):
         if not path.name.startswith("."):
             tar.add(path, arcname=path.name)
@@ -167,4 +188,5 @@ def _filter_entry(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def _is_included(path: Path) -> bool:
+    """Return whether a file is sent; lock files and bytecode are not."""
     return path.name != ".lock" and path.suffix != ".pyc" and "__pycache__" not in path.parts

@@ -40,9 +40,11 @@ class LocalWorker:
 
     @property
     def exit_reason(self) -> str:
+        """How the process ended, with the last line of its log."""
         return f"{self._process.exit_reason}{format_last_line(self._log_path)}"
 
     def _forward_messages(self, message_queue: MessageQueue) -> None:
+        """Put the messages of the process into the queue, then None when it has exited."""
         for message in self._process.messages():
             message_queue.put((self, message))
         self._process.process.wait()
@@ -50,11 +52,13 @@ class LocalWorker:
         message_queue.put((self, None))
 
     def start_job(self, job: Job, device: str) -> None:
+        """Send a job to the process."""
         self.job = job
         job.start()
         self._process.request(job.to_request(device))
 
     def end(self) -> None:
+        """Terminate the process."""
         self._process.terminate()
         self.close()
 
@@ -76,13 +80,14 @@ def _start_process(environment: dict[str, str]) -> ChildProcess:
 
 
 def build_local_pool(num_workers: int | None = None) -> WorkerPool:
+    """Return a pool of local workers; by default one per available core."""
     return WorkerPool(num_workers or default_num_workers(), LocalWorker, can_generate_texts=True)
 
 
 def default_num_workers() -> int:
     """Return the number of available cores, limited by available memory."""
-    limit = int(psutil.virtual_memory().available // MEMORY_PER_WORKER)
-    return max(1, min(devices.count_available_cores(), limit))
+    max_in_memory = int(psutil.virtual_memory().available // MEMORY_PER_WORKER)
+    return max(1, min(devices.count_available_cores(), max_in_memory))
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ REFRESHES_PER_SECOND = 4
 
 
 class TrialProgressDisplay:
-    """A table that grows while trials run: variants down, seeds across, and below it the rate and the time left."""
+    """A live table of trials, with a row per variant and a column per seed, above the speed and the time left."""
 
     MAX_SEED_COLUMNS = 8
 
@@ -48,6 +48,7 @@ class TrialProgressDisplay:
         self.rich_live.stop()
 
     def watch(self, jobs: Sequence[Any]) -> None:
+        """Redraw the table; without a terminal, print a progress line from time to time."""
         if self.is_interactive:
             self.rich_live.update(self.shown(jobs))
         elif time.monotonic() - self.last_line_time >= StderrProgress.ELSEWHERE:
@@ -55,58 +56,65 @@ class TrialProgressDisplay:
             self.say(" · ".join(self.progress(jobs)))
 
     def say(self, text: str) -> None:
-        """A line that stays, above the table."""
+        """Print a permanent line above the table."""
         self.rich_live.console.print(escape(text), soft_wrap=not self.is_interactive)
 
     def tell(self, progress: ProgressUpdate) -> None:
-        """Work that is done before any trial begins."""
+        """Show the progress of work that precedes the first trial."""
         self.rich_live.update(escape(str(progress))) if self.is_interactive else self.line(progress)
 
     def shown(self, jobs: Sequence[Any]) -> Group:
-        """The question, the table, and how far it is."""
+        """Return everything that is displayed: question, table and progress lines."""
         lines = [f"[dim]{escape(line)}[/]" for line in self.progress(jobs)]
         return Group(f"[bold]{escape(self.experiment.question)}[/]", self.table(jobs), *lines)
 
     def table(self, jobs: Sequence[Any]) -> Table:
+        """Return the table of trials, for the last `MAX_SEED_COLUMNS` seeds."""
         seeds = sorted({job.trial.seed for job in jobs})[-self.MAX_SEED_COLUMNS :]
-        made = make_rich_table("", *(f"seed {seed}" for seed in seeds))
-        by_place = {(job.trial.variant, job.trial.seed): job for job in jobs}
+        table = make_rich_table("", *(f"seed {seed}" for seed in seeds))
+        job_by_variant_and_seed = {(job.trial.variant, job.trial.seed): job for job in jobs}
         for name in self.experiment.names:
-            made.add_row(escape(name), *(format_job_cell(by_place.get((name, seed))) for seed in seeds))
-        return made
+            table.add_row(escape(name), *(format_job_cell(job_by_variant_and_seed.get((name, seed))) for seed in seeds))
+        return table
 
     def progress(self, jobs: Sequence[Any]) -> list[str]:
-        """How far it is and how long it will take; then what went wrong."""
+        """Return a line with completed trials, speed and time left, then a line per failed trial."""
         running = [job for job in jobs if job.state == "running"]
-        over = sum(job.is_over for job in jobs)
+        num_over = sum(job.is_over for job in jobs)
         rate = sum(job.rate for job in running)
-        words = [f"{over} of {len(jobs)} trials done"]
-        if over < len(jobs):
-            left = estimate_time_left(jobs)
-            words.append(f"{rate:.1f} steps/s")
-            words.append(f"about {format_duration(left)} left" if left is not None else "time left: measuring")
+        phrases = [f"{num_over} of {len(jobs)} trials done"]
+        if num_over < len(jobs):
+            seconds_left = estimate_time_left(jobs)
+            phrases.append(f"{rate:.1f} steps/s")
+            phrases.append(
+                f"about {format_duration(seconds_left)} left" if seconds_left is not None else "time left: measuring"
+            )
         failed = [job for job in jobs if job.state in ("failed", "lost")]
-        return [" · ".join(words), *(f"{job.trial.variant}/{job.trial.seed}: {job.message}" for job in failed)]
+        return [" · ".join(phrases), *(f"{job.trial.variant}/{job.trial.seed}: {job.message}" for job in failed)]
 
 
 def estimate_time_left(jobs: Sequence[Any]) -> float | None:
-    """From the steps still to do and the rate of those that run; one that is starting or scoring will be as fast."""
+    """Return the estimated seconds until all jobs are over, or None before any speed is known.
+
+    Jobs that are starting or being evaluated count with the mean speed of the running ones.
+    """
     running = [job for job in jobs if job.state == "running"]
     rates = [job.rate for job in running if job.rate > 0]
     if not rates:
         return None
-    per_trial = max(job.steps for job in running)
-    to_do = sum((job.steps or per_trial) - job.step for job in running)
-    to_do += per_trial * sum(job.state == "waiting" for job in jobs)
-    return float(to_do / (statistics.fmean(rates) * len(running)))
+    steps_per_trial = max(job.steps for job in running)
+    steps_left = sum((job.steps or steps_per_trial) - job.step for job in running)
+    steps_left += steps_per_trial * sum(job.state == "waiting" for job in jobs)
+    return float(steps_left / (statistics.fmean(rates) * len(running)))
 
 
 def format_job_cell(job: Any) -> str:
+    """Return the state of a job as a table cell."""
     if job is None:
         return ""
     if job.state == "running":
-        share = f"{100 * job.step / job.steps:3.0f} %" if job.steps else "starts"
-        return f"[cyan]{share}[/]" + (f" {job.loss:.2f}" if job.loss is not None else "")
+        percentage = f"{100 * job.step / job.steps:3.0f} %" if job.steps else "starts"
+        return f"[cyan]{percentage}[/]" + (f" {job.loss:.2f}" if job.loss is not None else "")
     if job.state == "finished":
         return f"[green]done[/] {job.end_time - job.start_time:.0f} s"
     return {

@@ -40,11 +40,13 @@ class RayWorker:
         self._actor = cluster.create_actor({**SINGLE_THREAD_ENVIRONMENT, **environment})
 
     def start_job(self, job: Job, device: str) -> None:
+        """Start a thread that runs the job on the actor."""
         self.job = job
         job.start()
         threading.Thread(target=self._stream_job, args=(job, device), daemon=True).start()
 
     def _stream_job(self, job: Job, device: str) -> None:
+        """Run a job on the actor and forward its messages; ask for reassignment if the actor is lost."""
         import ray
 
         try:
@@ -64,6 +66,7 @@ class RayWorker:
             self._message_queue.put((self, report_failure(error, job.folder, is_trial=False)))
 
     def _forward_message(self, job: Job, message: dict[str, Any]) -> None:
+        """Unpack a run folder that came with a message, then put the message into the queue."""
         archive = message.pop("run", None)
         if archive is not None and job is self.job:
             unpack_run_folder(archive, job.folder)
@@ -75,6 +78,7 @@ class RayWorker:
             self._message_queue.put((self, message))
 
     def end(self) -> None:
+        """Stop the worker."""
         self.close()
 
     def close(self) -> None:
@@ -97,6 +101,7 @@ class RayCluster:
 
     @property
     def has_gpus(self) -> bool:
+        """Whether trials run on GPUs."""
         return self.device == "cuda" or (self.device == "auto" and self._count_resource("GPU") > 0)
 
     def count_slots(self) -> int:
@@ -109,10 +114,12 @@ class RayCluster:
         return int(ray.cluster_resources().get(name, 0))
 
     def create_actor(self, environment: dict[str, str]) -> Any:
+        """Create an actor that occupies one CPU, and one GPU if GPUs are used."""
         resources = {"num_cpus": 1, "num_gpus": 1} if self.has_gpus else {"num_cpus": 1}
         return self._actor_class.options(**resources).remote(environment)
 
     def spawn(self, message_queue: MessageQueue, environment: dict[str, str], log_path: Path) -> RayWorker:
+        """Start a worker; a `SpawnWorker` for a pool."""
         return RayWorker(self, message_queue, environment)
 
     def upload_artifacts(self, trial: experiment.Trial) -> tuple[list[Artifact], dict[str, int], dict[str, int]]:
@@ -130,8 +137,8 @@ class RayCluster:
                     self._uploaded_artifacts[path] = Artifact(compute_digest(path), path.name, ray.put(pack_path(path)))
                 artifacts.append(self._uploaded_artifacts[path])
         cache_names = [str(path.relative_to(get_cache_root())) for path in teacher_caches]
-        path_indices = {str(path): i for i, path in enumerate(paths)}
-        return artifacts, path_indices, {name: len(paths) + i for i, name in enumerate(cache_names)}
+        path_indices = {str(path): index for index, path in enumerate(paths)}
+        return artifacts, path_indices, {name: len(paths) + index for index, name in enumerate(cache_names)}
 
 
 def list_required_paths(trial: experiment.Trial) -> list[Path]:
@@ -170,11 +177,11 @@ def connect_to_cluster(address: str, device: str) -> RayCluster:
         import ray
     except ImportError as error:
         raise MissingExtraError("ray", "cluster", "--backend ray") from error
-    kind, _, rest = address.partition(":")
-    if kind != BACKEND_NAME:
+    backend_name, _, location = address.partition(":")
+    if backend_name != BACKEND_NAME:
         raise RequestError(f"--backend: unknown backend {address!r} (allowed: ray, ray:HOST:PORT, ray://HOST:PORT)")
     if not ray.is_initialized():
-        ray_address = address if rest.startswith("//") else rest or None
+        ray_address = address if location.startswith("//") else location or None
         try:
             ray.init(
                 address=ray_address,
@@ -184,8 +191,8 @@ def connect_to_cluster(address: str, device: str) -> RayCluster:
                 **({} if ray_address or _has_local_cluster() else {"include_dashboard": False}),
             )
         except (ConnectionError, RuntimeError, ValueError) as error:
-            place = ray_address or "this machine"
-            raise RequestError(f"--backend: cannot connect to a Ray cluster at {place}: {error}") from None
+            cluster_name = ray_address or "this machine"
+            raise RequestError(f"--backend: cannot connect to a Ray cluster at {cluster_name}: {error}") from None
     return RayCluster(device)
 
 

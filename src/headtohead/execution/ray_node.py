@@ -46,9 +46,9 @@ class TrialActor:
         `request["paths"]` maps paths on the user's machine to indices of `artifacts`; `request["teacher_caches"]` maps
         names of teacher cache folders to indices.
         """
-        local_paths = {path: str(self._unpack_artifact(artifacts[i])) for path, i in request["paths"].items()}
-        for name, i in request["teacher_caches"].items():
-            _link_teacher_cache(get_cache_folder("teachers") / name, self._unpack_artifact(artifacts[i]))
+        local_paths = {path: str(self._unpack_artifact(artifacts[index])) for path, index in request["paths"].items()}
+        for name, index in request["teacher_caches"].items():
+            _link_teacher_cache(get_cache_folder("teachers") / name, self._unpack_artifact(artifacts[index]))
         with tempfile.TemporaryDirectory(prefix="h2h-trial-") as scratch:
             folder = Path(scratch) / "run"
             folder.mkdir()
@@ -58,6 +58,7 @@ class TrialActor:
             yield from self._run_job({**request, "trial": trial, "folder": str(folder)}, folder, local_paths)
 
     def _run_job(self, request: Message, folder: Path, local_paths: Mapping[str, str]) -> Iterator[Message]:
+        """Send a request to the worker process and yield its messages; new checkpoints come with the run folder."""
         if self._worker is None or not self._worker.is_running:
             self._worker = ChildProcess(WORKER_MODULE, environment=self._environment, log_path=self._stderr_path)
         worker = self._worker
@@ -81,13 +82,14 @@ class TrialActor:
         yield {"event": "exited", "reason": worker.exit_reason, "last_line": lines[-1][:200] if lines else ""}
 
     def _unpack_artifact(self, artifact: Artifact) -> Path:
+        """Return the local path of an artifact."""
         import ray
 
         return unpack_cached(artifact, get_cache_folder("artifacts"), ray.get)
 
 
 def _link_teacher_cache(link_path: Path, target: Path) -> None:
-    """Link a teacher cache to the place where it is looked up. A folder that this machine has written itself stays."""
+    """Link an unpacked teacher cache into the cache root. A folder that this machine wrote itself is kept."""
     link_path.parent.mkdir(parents=True, exist_ok=True)
     if link_path.is_symlink():
         link_path.unlink(missing_ok=True)
@@ -98,6 +100,6 @@ def _link_teacher_cache(link_path: Path, target: Path) -> None:
 def _replace_paths(text: str, local_paths: Mapping[str, str]) -> str:
     """Replace original by local paths where they are whole JSON strings, or the file of `file.py:Name`."""
     for original, local in local_paths.items():
-        for end in ('"', ":"):
-            text = text.replace(json.dumps(original)[:-1] + end, json.dumps(local)[:-1] + end)
+        for terminator in ('"', ":"):
+            text = text.replace(json.dumps(original)[:-1] + terminator, json.dumps(local)[:-1] + terminator)
     return text

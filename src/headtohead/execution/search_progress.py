@@ -18,47 +18,57 @@ from headtohead.progress import format_duration
 
 
 class SearchProgressDisplay(TrialProgressDisplay):
-    """While a search runs: the trials under way, the best point so far, and the time left; then the comparison."""
+    """Display of a search: running trials, the best point so far and the time left; afterwards the final comparison."""
 
     def __init__(self, experiment: experiment.Experiment) -> None:
         super().__init__(experiment)
-        self.of = experiment
+        self.full_experiment = experiment
 
     def table(self, jobs: Sequence[Any]) -> Table:
+        """Return the running trials of the search, or the table of the final comparison."""
         if not any(job.trial.choosing for job in jobs):
-            names = [name for name in dict.fromkeys(job.trial.variant for job in jobs) if name not in self.of.names]
-            variants = {**self.of.variants, **{name: {} for name in names}}
-            self.experiment = self.of.model_copy(update={"variants": variants})
+            new_names = [
+                name
+                for name in dict.fromkeys(job.trial.variant for job in jobs)
+                if name not in self.full_experiment.names
+            ]
+            variants = {**self.full_experiment.variants, **{name: {} for name in new_names}}
+            self.experiment = self.full_experiment.model_copy(update={"variants": variants})
             return super().table(jobs)
-        made = make_rich_table("point", "seed", "now")
+        table = make_rich_table("point", "seed", "now")
         for job in jobs:
             if job.state == "running":
-                made.add_row(escape(job.trial.variant), str(job.trial.seed), format_job_cell(job))
-        return made
+                table.add_row(escape(job.trial.variant), str(job.trial.seed), format_job_cell(job))
+        return table
 
     def progress(self, jobs: Sequence[Any]) -> list[str]:
-        if self.of.search is None or not any(job.trial.choosing for job in jobs):
+        """Return a line with completed trials and time left, then a line with the best point."""
+        if self.full_experiment.search is None or not any(job.trial.choosing for job in jobs):
             return super().progress(jobs)
-        done = [job for job in jobs if job.state == "finished"]
-        planned = self.of.search.compute_planned_counts()[1]
-        words = [f"search: {len(done)}{f' of {planned}' if planned else ''} trials done in this go"]
-        if planned and done:
-            each = statistics.fmean(job.end_time - job.start_time for job in done)
-            busy = max(1, sum(job.state == "running" for job in jobs))
-            words.append(f"at most {format_duration(each * max(0, planned - len(done)) / busy)} left")
-        if minutes := self.of.search.budget.minutes if self.of.search.budget else None:
-            words.append(f"{minutes:g} min are allowed")
-        best = self._best(done)
-        return [" · ".join(words), *([best] if best else [])]
+        finished_jobs = [job for job in jobs if job.state == "finished"]
+        planned_trials = self.full_experiment.search.compute_planned_counts()[1]
+        phrases = [
+            f"search: {len(finished_jobs)}{f' of {planned_trials}' if planned_trials else ''} trials done in this go"
+        ]
+        if planned_trials and finished_jobs:
+            seconds_per_trial = statistics.fmean(job.end_time - job.start_time for job in finished_jobs)
+            num_running = max(1, sum(job.state == "running" for job in jobs))
+            seconds_left = seconds_per_trial * max(0, planned_trials - len(finished_jobs)) / num_running
+            phrases.append(f"at most {format_duration(seconds_left)} left")
+        if minutes := self.full_experiment.search.budget.minutes if self.full_experiment.search.budget else None:
+            phrases.append(f"{minutes:g} min are allowed")
+        best_line = self._describe_best(finished_jobs)
+        return [" · ".join(phrases), *([best_line] if best_line else [])]
 
-    def _best(self, finished_jobs: Sequence[Any]) -> str:
-        metric = self.of.primary.metric
-        by_cell: dict[str, list[float]] = {}
+    def _describe_best(self, finished_jobs: Sequence[Any]) -> str:
+        """Return a line with the best validation mean among the finished trials."""
+        metric = self.full_experiment.primary.metric
+        scores_by_point: dict[str, list[float]] = {}
         for job in finished_jobs:
-            by_cell.setdefault(job.trial.variant, []).append(job.result["scores"]["validation"][metric])
-        means = {name: average_over_seeds(metric, values) for name, values in by_cell.items()}
+            scores_by_point.setdefault(job.trial.variant, []).append(job.result["scores"]["validation"][metric])
+        means = {name: average_over_seeds(metric, values) for name, values in scores_by_point.items()}
         if not means:
             return ""
-        pick = min if metric in number_format.LOWER_IS_BETTER_METRICS else max
-        name = pick(means, key=lambda one: means[one])
-        return f"best so far: {name}, {metric} {number_format.format_score(metric, means[name])} on validation data"
+        select = min if metric in number_format.LOWER_IS_BETTER_METRICS else max
+        best = select(means, key=lambda name: means[name])
+        return f"best so far: {best}, {metric} {number_format.format_score(metric, means[best])} on validation data"

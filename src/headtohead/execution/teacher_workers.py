@@ -1,4 +1,4 @@
-"""The teacher's work for all variants of an experiment, done before the first trial and spread over the workers."""
+"""Compute the teacher outputs for all variants of an experiment before the first trial, in parallel."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run_teacher(
     on_progress: ProgressCallback = ignore_progress,
     pool: WorkerPool | None = None,
 ) -> TeacherFile | SummarizationTeacherFile:
-    """Compute the teacher's outputs for every variant; return the content of teacher.json."""
+    """Compute the teacher outputs of every variant; return the content of teacher.json."""
     trials = [loading.build_trial(experiment, variant, 0) for variant in experiment.names]
     for trial in trials:
         dataset = prepare_dataset(trial.data, trial.task)
@@ -59,25 +59,27 @@ class TeacherWorkers:
 
     @property
     def size(self) -> int:
+        """Number of workers."""
         return self.pool.size
 
     def generate(self, prompt_batches: Sequence[list[list[int]]], max_new_tokens: int) -> Iterator[TeacherTextLine]:
         """Yield cache lines in the order in which workers finish them."""
-        count = max(1, min(MAX_BATCHES_PER_JOB, len(prompt_batches) // (2 * self.size)))
+        batches_per_job = max(1, min(MAX_BATCHES_PER_JOB, len(prompt_batches) // (2 * self.size)))
         jobs = [
             Job(
                 self.trial,
                 self.log_path.parent,
                 texts={
-                    "prompt_batches": list(prompt_batches[start : start + count]),
+                    "prompt_batches": list(prompt_batches[start : start + batches_per_job]),
                     "max_new_tokens": max_new_tokens,
                 },
             )
-            for start in range(0, len(prompt_batches), count)
+            for start in range(0, len(prompt_batches), batches_per_job)
         ]
         lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
 
         def collect(jobs: Sequence[Job]) -> None:
+            """Queue the lines that the workers have generated so far."""
             for job in jobs:
                 while job.generated_lines:
                     lines.put(job.generated_lines.popleft())
@@ -94,5 +96,5 @@ class TeacherWorkers:
         while (line := lines.get()) is not None:
             yield TeacherTextLine.model_validate(line)
         thread.join()
-        if failed := next((job for job in jobs if job.state != "finished"), None):
-            raise TrialError(f"the teacher could not generate its texts: {failed.message}")
+        if failed_job := next((job for job in jobs if job.state != "finished"), None):
+            raise TrialError(f"the teacher could not generate its texts: {failed_job.message}")

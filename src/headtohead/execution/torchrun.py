@@ -83,10 +83,12 @@ class TorchrunLeader:
 
     @property
     def is_idle(self) -> bool:
+        """Whether no trial is running and the followers wait for a request."""
         return self._thread is None or not (self._thread.is_alive() or self._fatal_error)
 
     @property
     def pool(self) -> WorkerPool:
+        """A pool with this worker only."""
         return WorkerPool(1, self._spawn)
 
     def _spawn(self, message_queue: MessageQueue, environment: dict[str, str], log_path: Path) -> TorchrunLeader:
@@ -94,6 +96,7 @@ class TorchrunLeader:
         return self
 
     def start_job(self, job: Job, device: str) -> None:
+        """Train a job in a thread, together with the followers."""
         if self._fatal_error is not None:
             raise self._fatal_error
         self.job = job
@@ -102,6 +105,7 @@ class TorchrunLeader:
         self._thread.start()
 
     def _run_job(self, job: Job, device: str) -> None:
+        """Broadcast a trial to the followers, train it and report the outcome."""
         trial, folder = job.trial.model_dump(mode="json"), str(job.folder.absolute())
         try:
             self.ranks.broadcast_json({"trial": trial, "folder": folder, "device": device})
@@ -146,6 +150,7 @@ def _install_sigterm_handler(ranks: DataParallelProcess) -> None:
 
 @contextmanager
 def _add_resume_hint() -> Iterator[None]:
+    """Append a hint about --resume to any PeerLostError."""
     try:
         yield
     except PeerLostError as error:

@@ -1,4 +1,4 @@
-"""TensorBoard, Weights & Biases and trackio behind one protocol. Each imports its package at first use."""
+"""Backends for TensorBoard, Weights & Biases and trackio behind one protocol. Packages are imported on first use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Metrics = dict[str, float]
 
 
 class TrackerBackend(Protocol):
-    """A tracker. Runs are named by their path in the experiment's folder, for example baseline/seed-0."""
+    """A tracker. Runs are named by their path in the experiment folder, for example baseline/seed-0."""
 
     def start_run(self, run: str, settings: Mapping[str, Any], *, is_resumed: bool) -> None:
         """Open a run; `is_resumed` if it was logged to before."""
@@ -39,7 +39,7 @@ class TrackerBackend(Protocol):
 
 
 class TensorBoardBackend:
-    """Event files in logs/tensorboard/RUN, written without tensorflow or torch."""
+    """Write event files to logs/tensorboard/RUN, without tensorflow or torch."""
 
     def __init__(self, folder: Path, experiment: str, run_id_salt: str) -> None:
         self.folder = folder / LOGS_FOLDER / "tensorboard"
@@ -92,7 +92,7 @@ class TensorBoardBackend:
 
 
 class WandbBackend:
-    """Weights & Biases, online or with WANDB_MODE=offline. The experiment is a group."""
+    """Log to Weights & Biases, online or with WANDB_MODE=offline. An experiment is a group."""
 
     def __init__(self, folder: Path, experiment: str, run_id_salt: str) -> None:
         self.folder, self.experiment, self.run_id_salt = folder / LOGS_FOLDER, experiment, run_id_salt
@@ -101,7 +101,7 @@ class WandbBackend:
     def start_run(self, run: str, settings: Mapping[str, Any], *, is_resumed: bool) -> None:
         import wandb
 
-        quiet = wandb.Settings(
+        wandb_settings = wandb.Settings(
             console="off", silent=True, disable_git=True, save_code=False, x_disable_stats=True, x_disable_meta=True
         )
         wandb_run = wandb.init(
@@ -114,14 +114,14 @@ class WandbBackend:
             config=dict(settings),
             dir=None if "WANDB_DIR" in os.environ else self.folder,
             reinit="create_new",
-            settings=quiet,
+            settings=wandb_settings,
         )
         wandb_run.define_metric("step")
         wandb_run.define_metric("*", step_metric="step")
         self.runs[run] = wandb_run
 
     def log_metrics(self, run: str, step: int, metrics: Metrics) -> None:
-        # Not as wandb's step, which must increase with every row.
+        # Logged as a metric: the step argument of wandb must increase with every call.
         self.runs[run].log({"step": step, **metrics})
 
     def finish_run(self, run: str, step: int, summary: Mapping[str, Any]) -> None:
@@ -145,9 +145,10 @@ class WandbBackend:
 
 
 class TrackioBackend:
-    """trackio: a local database, shown by `trackio show`. The experiment is a project, a variant a group.
+    """Log to the local database of trackio, which `trackio show` displays. An experiment is a project, a variant a
+    group.
 
-    trackio can have one run open at a time, so metrics are buffered until the next flush.
+    trackio supports one open run at a time, so metrics are buffered until the next flush.
     """
 
     def __init__(self, folder: Path, experiment: str, run_id_salt: str) -> None:
@@ -171,7 +172,7 @@ class TrackioBackend:
     def flush(self) -> None:
         import trackio
 
-        for run, points in self.buffered.items():
+        for run, logged_metrics in self.buffered.items():
             settings, is_resumed = self.run_settings[run]
             trackio_run = trackio.init(
                 project=self.experiment,
@@ -183,7 +184,7 @@ class TrackioBackend:
                 auto_log_gpu=False,
                 auto_log_cpu=False,
             )
-            for step, values in points:
+            for step, values in logged_metrics:
                 trackio_run.log(values, step=step)
             trackio_run.finish()
             self.run_settings[run] = settings, True
@@ -203,11 +204,11 @@ class TrackioBackend:
 BACKENDS: dict[str, Any] = {"tensorboard": TensorBoardBackend, "wandb": WandbBackend, "trackio": TrackioBackend}
 
 
-def _extract_verdict_metrics(row: dict[str, Any]) -> Metrics:
-    """Return the effect of a verdict and its interval, without unknown values."""
-    low, high = row["interval"]
-    values = {"effect": row["effect"], "low": low, "high": high}
-    return {f"{row['variant']}/{name}": value for name, value in values.items() if value is not None}
+def _extract_verdict_metrics(verdict: dict[str, Any]) -> Metrics:
+    """Return the effect of a verdict and the bounds of its interval; unknown values are omitted."""
+    low, high = verdict["interval"]
+    values = {"effect": verdict["effect"], "low": low, "high": high}
+    return {f"{verdict['variant']}/{name}": value for name, value in values.items() if value is not None}
 
 
 def _render_markdown_table(values: Mapping[str, Any]) -> str:

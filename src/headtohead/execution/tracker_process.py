@@ -1,9 +1,8 @@
 """The process of a tracker: `python -m headtohead.execution.tracker_process NAME FOLDER`, started by `trackers`.
 
-It polls the run folders once a second and passes on what is new: each trial as a run with its settings, its metrics and
-its final scores; and the verdicts as another run. logs/NAME.json records the last step passed on for each split, so
-that nothing is logged twice after --resume: a resumed trial writes the same lines again. The process finishes when its
-stdin is closed.
+It polls the run folders once per second and logs new data: each trial as a run with settings, metrics and final scores,
+and the verdicts as a separate run. logs/NAME.json records the last logged step of each split, so that nothing is logged
+twice after --resume, when a trial writes the same lines again. The process finishes when its stdin is closed.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ START_FIELDS = {"parameters", "vocab_size", "steps", "device"}
 
 
 class RunFolderPoller:
-    """Poll an experiment's folder, and keep a record of what was passed on."""
+    """Poll an experiment folder and record what has been logged."""
 
     def __init__(self, tracker_name: str, folder: Path) -> None:
         self.folder = folder
@@ -46,39 +45,40 @@ class RunFolderPoller:
         self.file_sizes: dict[str, int] = {}
 
     def poll(self) -> None:
-        """Pass on what is new."""
+        """Log everything that is new."""
         paths = [*self.folder.glob("*/seed-*/trial.json"), *self.folder.glob("search/*/seed-*/trial.json")]
         has_changed = [self._poll_run(path.parent) for path in sorted(paths)]
         if any(has_changed):
             self._save_state()
 
     def finish(self) -> None:
-        """Poll a last time and pass on the verdicts."""
+        """Poll a last time and log the verdicts."""
         self.poll()
-        path = self.folder / "findings.json"
-        rows = read_json(path)["verdicts"] if path.is_file() else []
-        if rows and rows != self.state["verdicts"]:
-            self.backend.log_verdicts(rows, is_resumed=self.state["verdicts"] is not None)
-            self.state["verdicts"] = rows
+        findings_path = self.folder / "findings.json"
+        verdicts = read_json(findings_path)["verdicts"] if findings_path.is_file() else []
+        if verdicts and verdicts != self.state["verdicts"]:
+            self.backend.log_verdicts(verdicts, is_resumed=self.state["verdicts"] is not None)
+            self.state["verdicts"] = verdicts
         self._save_state()
         self.backend.close()
 
     def _save_state(self) -> None:
+        """Flush the backend, then record what has been logged."""
         self.backend.flush()
         write_json(self.state_path, self.state)
 
     def _poll_run(self, run_folder: Path) -> bool:
-        """Pass on what is new in a run; return whether there was anything."""
+        """Log what is new in a run; return whether anything was."""
         name = str(run_folder.relative_to(self.folder))
         run_state = self.state["runs"].get(name)
         is_finished = (run_folder / "result.json").is_file()
-        metrics = run_folder / "metrics.jsonl"
-        size = metrics.stat().st_size if metrics.is_file() else 0
+        metrics_path = run_folder / "metrics.jsonl"
+        size = metrics_path.stat().st_size if metrics_path.is_file() else 0
         if (run_state or {}).get("ended") or (size == self.file_sizes.get(name) and not is_finished):
             return False
         self.file_sizes[name] = size
         last_steps = (run_state or {"steps": {}})["steps"]
-        lines = [line for line in read_jsonl(metrics) if line["step"] > last_steps.get(line["split"], -1)]
+        lines = [line for line in read_jsonl(metrics_path) if line["step"] > last_steps.get(line["split"], -1)]
         if not lines and not is_finished:
             return False
         if name not in self.open_runs:
@@ -96,7 +96,7 @@ class RunFolderPoller:
 
 
 def _extract_metrics(line: dict[str, Any], run_state: dict[str, Any]) -> Metrics:
-    """Return the metrics of a line of metrics.jsonl as split/metric, and the training speed since the line before."""
+    """Return the metrics of a line of metrics.jsonl as split/metric, with the steps per second since the last line."""
     metrics = {f"{line['split']}/{name}": line[name] for name in METRIC_NAMES if name in line}
     if "lr" in line:
         metrics["lr"] = line["lr"]
@@ -116,13 +116,14 @@ def _read_settings(run_folder: Path) -> dict[str, Any]:
 
 
 def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+    """Flatten nested tables to dotted names."""
+    flattened: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, dict):
-            flat |= _flatten(value, f"{prefix}{name}.")
+            flattened |= _flatten(value, f"{prefix}{name}.")
         elif value is not None:
-            flat[f"{prefix}{name}"] = json.dumps(value) if isinstance(value, list) else value
-    return flat
+            flattened[f"{prefix}{name}"] = json.dumps(value) if isinstance(value, list) else value
+    return flattened
 
 
 def _summarize_result(result: ResultFile) -> dict[str, Any]:
@@ -138,7 +139,7 @@ def _summarize_result(result: ResultFile) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Pass on new results until the parent closes the channel, then the verdicts."""
+    """Log new results until the parent closes the channel, then log the verdicts."""
     name, folder = sys.argv[1:]
     channel = ParentChannel(outlives_parent=True)
 

@@ -1,7 +1,7 @@
 """Experiment trackers: `--log tensorboard`, `--log wandb`, `--log trackio`.
 
-Each tracker runs in its own process (`tracker_process`), which reads the run folders while they grow. It cannot slow
-down or break a training. The first problem of a tracker is reported as a warning.
+Each tracker runs in its own process (`tracker_process`), which reads the run folders while trials write them, so it
+cannot slow down or break training. The first problem of a tracker is reported as a warning.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from headtohead.json_channel import ChildProcess
 OnJobsUpdate = Callable[[Sequence[Any]], None]
 TRACKER_NAMES = ("tensorboard", "wandb", "trackio")
 LOGS_FOLDER = "logs"
-"""name of the folder inside an experiment's folder"""
+"""folder inside the experiment folder"""
 SHUTDOWN_TIMEOUT_SECONDS = 60.0
-"""how long a tracker may take to pass on the rest after the last trial"""
+"""time limit for logging the remaining data after the last trial"""
 TRACKIO_REMOTE_VARIABLES = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 """set by users who want trackio to log over the network; otherwise it logs to this machine"""
 
@@ -63,6 +63,7 @@ class TrackerGroup:
         return start_and_update if self.names else on_update
 
     def _start(self) -> None:
+        """Start the trackers that are not running yet."""
         for name in self.names:
             if name not in self._trackers:
                 self._trackers[name] = TrackerProcess(name, self.folder, self.on_warning)
@@ -79,7 +80,7 @@ class TrackerGroup:
 
 
 class TrackerProcess(ChildProcess):
-    """The process of one tracker, and a thread that reports its first warning."""
+    """The process of one tracker, with a thread that reports its first warning."""
 
     def __init__(self, name: str, folder: Path, on_warning: Callable[[str], None]) -> None:
         self.name, self.on_warning, self._has_warned = name, on_warning, False
@@ -99,18 +100,20 @@ class TrackerProcess(ChildProcess):
         self._listener.start()
 
     def _listen(self) -> None:
+        """Forward warnings, and a non-zero exit code."""
         for message in self.messages():
             self._warn_once(str(message["warning"]))
         if self.process.wait() != 0:
             self._warn_once(self.exit_reason)
 
     def _warn_once(self, message: str) -> None:
+        """Report a warning unless one was reported before."""
         if not self._has_warned:
             self._has_warned = True
             self.on_warning(f"--log {self.name}: {message}; the experiment continues (see {self.log_path})")
 
     def wait(self) -> None:
-        """Wait until the tracker has passed on everything; kill it if that takes too long."""
+        """Wait until the tracker has logged everything; kill it after `SHUTDOWN_TIMEOUT_SECONDS`."""
         try:
             self.process.wait(SHUTDOWN_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:

@@ -1,7 +1,7 @@
 """The worker process: `python -m headtohead.execution.worker` runs trials and reports their progress.
 
-A process per worker means that a crash affects one trial only, and that environment variables can be set before torch
-is imported. See `json_channel` for the protocol.
+With one process per worker, a crash affects one trial only, and environment variables can be set before torch is
+imported. `json_channel` describes the protocol.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def main() -> None:
 
 
 def _run_and_report(request: dict[str, Any], channel: ParentChannel) -> None:
+    """Run one request and send its result or failure."""
     folder = Path(request["folder"])
 
     def send(message: dict[str, Any]) -> None:
@@ -52,7 +53,7 @@ def _run_and_report(request: dict[str, Any], channel: ParentChannel) -> None:
 
 
 def _run_job(request: dict[str, Any], folder: Path, send: SendEvent) -> dict[str, Any]:
-    """Run a trial and return its scores, or generate a part of a teacher's texts and return {}."""
+    """Run a trial and return its scores, or generate some of the texts of a teacher and return {}."""
     from headtohead.distillation.teacher_texts import generate_batches
     from headtohead.model_cost import ModelCost
     from headtohead.tasks.registry import prepare_dataset
@@ -89,7 +90,7 @@ def throttle_progress(send: SendEvent) -> Callable[[Any], None]:
 
 
 def report_failure(error: Exception, folder: Path, *, is_trial: bool = True) -> dict[str, Any]:
-    """Write failure.json for a trial, if that is possible, and return the message for the parent."""
+    """Write failure.json for a trial, if possible, and return the message for the parent."""
     message = format_error(error, folder)
     if is_trial:
         try:

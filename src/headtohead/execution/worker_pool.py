@@ -1,7 +1,7 @@
 """Run trials in parallel, one per worker.
 
-A worker that fails or is killed affects its own trial only: the trial is reported as lost and a new worker takes the
-next one. `local_worker`, `ray_backend` and `torchrun` implement the workers.
+A worker that fails or is killed affects its own trial only: the trial is reported as lost, and a new worker takes the
+next one. `local_worker`, `ray_backend` and `torchrun` implement workers.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from headtohead.model_cost import ModelCost
 from headtohead.training import devices
 
 MAX_REASSIGNMENTS = 20
-"""a job that has lost its machine this often is given up"""
+"""a job whose machine was lost this often is not reassigned again"""
 
 JobState = Literal["waiting", "running", "finished", "failed", "lost", "kept"]
 
 
 @dataclass
 class Job:
-    """A trial to run; with `texts`, a part of the texts that the trial's teacher has to generate."""
+    """A trial to run. With `texts`, the job generates some of the texts of the teacher instead."""
 
     trial: experiment.Trial
     folder: Path
@@ -39,7 +39,7 @@ class Job:
     message: str = ""
     is_request_error: bool = False
     num_reassignments: int = 0
-    """how often the job moved to another machine because its own was lost"""
+    """number of times the job moved to another machine because its own was lost"""
     start_time: float = 0.0
     end_time: float = 0.0
     result: dict[str, Any] = field(default_factory=dict)
@@ -52,6 +52,7 @@ class Job:
 
     @property
     def is_over(self) -> bool:
+        """Whether the job needs no further work."""
         return self.state in ("finished", "failed", "lost", "kept")
 
     def start(self) -> None:
@@ -72,7 +73,10 @@ OnJobsUpdate = Callable[[Sequence[Job]], None]
 
 
 class WorkerHandle(Protocol):
-    """A worker, which runs one job at a time and puts its messages into a queue; None means that it has exited."""
+    """A worker that runs one job at a time.
+
+    It puts its messages into the queue that it was started with; None means that it has exited.
+    """
 
     job: Job | None
     is_ready: bool
@@ -119,32 +123,33 @@ def run_jobs(
     next_jobs: Callable[[int], list[Job]] = lambda num_free: [],
     environment: dict[str, str] | None = None,
 ) -> None:
-    """Run all waiting jobs and return when none is left. The outcome is in each job's state.
+    """Run all waiting jobs and return when none is left. The outcome is in the state of each job.
 
-    Whenever workers are free, `next_jobs` is called with their number; the jobs it returns are appended to `jobs`.
+    Whenever workers are free, `next_jobs` is called with their number, and the jobs that it returns are appended to
+    `jobs`.
     """
     waiting = deque(job for job in jobs if job.state == "waiting")
-    inbox: MessageQueue = queue.Queue()
+    message_queue: MessageQueue = queue.Queue()
     if environment is None:
         environment = build_environment([job.trial for job in waiting])
     workers: list[WorkerHandle] = []
     try:
         while True:
             num_free = pool.size - sum(worker.job is not None for worker in workers) - len(waiting)
-            added = next_jobs(num_free) if num_free > 0 else []
-            jobs += added
-            waiting += added
+            new_jobs = next_jobs(num_free) if num_free > 0 else []
+            jobs += new_jobs
+            waiting += new_jobs
             for worker in workers:
                 if worker.job is None and waiting:
                     worker.start_job(waiting.popleft(), device)
             while waiting and len(workers) < pool.size:
-                worker = pool.spawn(inbox, environment, log_path)
+                worker = pool.spawn(message_queue, environment, log_path)
                 workers.append(worker)
                 worker.start_job(waiting.popleft(), device)
             if not any(worker.job for worker in workers):
                 break
             try:
-                worker, message = inbox.get(timeout=0.5)
+                worker, message = message_queue.get(timeout=0.5)
             except queue.Empty:
                 on_update(jobs)
                 continue
@@ -161,6 +166,7 @@ def run_jobs(
 def _handle_message(
     worker: WorkerHandle, message: dict[str, Any] | None, workers: list[WorkerHandle], waiting: deque[Job]
 ) -> None:
+    """Update the job of a worker, or replace a worker that has exited."""
     if message is None or message["event"] == "reassign":
         if (job := _handle_lost_worker(worker, is_reassignable=message is not None)) is not None:
             waiting.appendleft(job)
@@ -168,15 +174,18 @@ def _handle_message(
         worker.close()
     elif _update_job(worker, message):
         worker.job = None
-    if not waiting and any(other.job and other.job.num_reassignments and not other.is_ready for other in workers):
+    if not waiting and any(
+        other_worker.job and other_worker.job.num_reassignments and not other_worker.is_ready
+        for other_worker in workers
+    ):
         # A reassigned job may be queued for the very slot that an idle worker occupies.
-        for idle in [other for other in workers if other.job is None]:
-            idle.end()
-            workers.remove(idle)
+        for idle_worker in [other_worker for other_worker in workers if other_worker.job is None]:
+            idle_worker.end()
+            workers.remove(idle_worker)
 
 
 def _update_job(worker: WorkerHandle, message: dict[str, Any]) -> bool:
-    """Record a worker's message in its job; return whether the job is over."""
+    """Record a message in the job of its worker; return whether the job is over."""
     worker.is_ready = True
     job = worker.job
     if job is None or message["event"] == "ready":
@@ -197,7 +206,7 @@ def _update_job(worker: WorkerHandle, message: dict[str, Any]) -> bool:
 
 
 def _handle_lost_worker(worker: WorkerHandle, *, is_reassignable: bool) -> Job | None:
-    """Detach the job of a worker that has exited. Return it if it should continue on another machine."""
+    """Detach the job of a worker that has exited; return it if it should continue on another machine."""
     job, worker.job = worker.job, None
     if job is None:
         return None

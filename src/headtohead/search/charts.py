@@ -29,7 +29,7 @@ STATUS_STYLES: dict[str, tuple[str, str, str]] = {
     "unfinished": ("unfinished", "square", "#cc79a7"),
     "failed": ("failed", "cross", "#b4451f"),
 }
-"""outcome of a point: label, shape and colour"""
+"""outcome of a point: label, shape and color"""
 STATUS_DASHES = {"winner": [1, 0], "finished": [1, 0], "pruned": [5, 3], "unfinished": [2, 2], "failed": [1, 3]}
 ChartRow = dict[str, Any]
 AXIS_JITTER = 0.09
@@ -51,21 +51,23 @@ def build_search_charts(findings: Findings) -> list[Chart]:
 
 
 def _get_point_status(search: SearchFindings, point: SearchPointResult) -> str:
+    """Return the status of a point, or "winner"."""
     return "winner" if point.point == search.winner else str(point.status)
 
 
 def _build_status_encodings(statuses: Sequence[str]) -> tuple[alt.Color, alt.Shape]:
-    """Return colour and shape encodings for the outcomes that occur."""
+    """Return color and shape encodings for the outcomes that occur."""
     present = [status for status in STATUS_STYLES if status in statuses]
-    words, shapes, colors = zip(*(STATUS_STYLES[status] for status in present), strict=True)
+    labels, shapes, colors = zip(*(STATUS_STYLES[status] for status in present), strict=True)
     legend = alt.Legend(symbolOpacity=1, symbolStrokeWidth=0)
     return (
-        alt.Color("outcome:N", scale=alt.Scale(domain=words, range=colors), legend=legend),
-        alt.Shape("outcome:N", scale=alt.Scale(domain=words, range=shapes), legend=legend),
+        alt.Color("outcome:N", scale=alt.Scale(domain=labels, range=colors), legend=legend),
+        alt.Shape("outcome:N", scale=alt.Scale(domain=labels, range=shapes), legend=legend),
     )
 
 
 def _format_tooltip(point: SearchPointResult, metric: str) -> str:
+    """Return the tooltip of a point: settings, score, number of seeds and status."""
     description = f"{point.name} ({phrasing.format_settings(point.settings)}): "
     if point.mean is None:
         return description + str(point.message or point.status)
@@ -80,28 +82,29 @@ def build_history_chart(findings: Findings, search: SearchFindings) -> Chart:
     """Plot each point and the best so far against trials, with the fresh-seed levels of winner and baseline."""
     metric, (low, high) = findings_view.get_metric(findings), phrasing.compute_axis_limits(findings)
     rows = [_make_history_row(search, entry, metric, (low, high)) for entry in search.history]
-    lines = _make_reference_levels(search, merge_distance=0.07 * (high - low))
+    reference_levels = _make_reference_levels(search, merge_distance=0.07 * (high - low))
     first, last = search.history[0], search.history[-1]
     description = (
         f"{metric.capitalize()} on validation data, point by point over {last.trials} trials. Best so far: from "
         f"{number_format.format_score(metric, first.best)} to {number_format.format_score(metric, last.best)}. "
         + " ".join(
-            f"{line['name']}, fresh seeds: {number_format.format_score(metric, line['value'])}." for line in lines
+            f"{level['name']}, fresh seeds: {number_format.format_score(metric, level['value'])}."
+            for level in reference_levels
         )
     )
 
-    def build(layout: Layout, sheets: ChartDatasets) -> AltairChart:
-        wide = layout == "wide"
-        width = 590 if wide else 270
-        data = sheets.chart(rows)
-        most = max(row["trials"] for row in rows)
-        x = alt.X("trials:Q", scale=alt.Scale(domain=[0, most * 1.02], nice=False), axis=_build_trials_axis())
+    def build(layout: Layout, datasets: ChartDatasets) -> AltairChart:
+        is_wide = layout == "wide"
+        width = 590 if is_wide else 270
+        data = datasets.chart(rows)
+        max_trials = max(row["trials"] for row in rows)
+        x = alt.X("trials:Q", scale=alt.Scale(domain=[0, max_trials * 1.02], nice=False), axis=_build_trials_axis())
         axis = alt.Axis(
             title=f"{metric} on validation data", tickCount=5, labelExpr=build_score_label_expression(metric)
         )
         scale = alt.Scale(domain=[low, high], nice=False, zero=False)
         color, shape = _build_status_encodings([row["kind"] for row in rows])
-        levels = sheets.chart(lines)
+        levels = datasets.chart(reference_levels)
         layers = [
             levels.mark_rule(aria=False, strokeDash=[4, 4], color=style.MUTED_TEXT_COLOR).encode(
                 y=alt.Y("value:Q", scale=scale, axis=axis)
@@ -109,11 +112,13 @@ def build_history_chart(findings: Findings, search: SearchFindings) -> Chart:
             levels.mark_text(
                 aria=False,
                 align="left",
-                dy=0 if wide else -6,
+                dy=0 if is_wide else -6,
                 fontSize=11,
                 color=style.MUTED_TEXT_COLOR,
                 baseline="middle",
-            ).encode(x=alt.value(width + 6 if wide else 2), y=alt.Y("value:Q", scale=scale, axis=axis), text="label:N"),
+            ).encode(
+                x=alt.value(width + 6 if is_wide else 2), y=alt.Y("value:Q", scale=scale, axis=axis), text="label:N"
+            ),
             data.mark_line(aria=False, interpolate="step-after", strokeWidth=2, color="#0072b2", clip=True).encode(
                 x=x, y=alt.Y("best:Q", scale=scale, axis=axis)
             ),
@@ -121,7 +126,7 @@ def build_history_chart(findings: Findings, search: SearchFindings) -> Chart:
                 x=x, y=alt.Y("position:Q", scale=scale, axis=axis), color=color, shape=shape, description="tip:N"
             ),
         ]
-        return alt.layer(*layers).properties(width=width, height=250 if wide else 220)
+        return alt.layer(*layers).properties(width=width, height=250 if is_wide else 220)
 
     return Chart("search-history", "Search history", description, build)
 
@@ -133,6 +138,7 @@ def _build_trials_axis() -> alt.Axis:
 def _make_history_row(
     search: SearchFindings, history_entry: SearchHistoryEntry, metric: str, limits: tuple[float, float]
 ) -> ChartRow:
+    """Return the chart row of a point, clipped to the axis limits."""
     point = search.points[history_entry.point]
     status = _get_point_status(search, point)
     clipped = min(max(history_entry.mean, limits[0]), limits[1])
@@ -167,15 +173,17 @@ def build_effects_chart(findings: Findings, search: SearchFindings) -> Chart:
         names[setting]: [_make_effect_row(names[setting], row, metric) for row in rows]
         for setting, rows in search.effects.items()
     }
-    every = [row for rows in panels.values() for row in rows]
-    low, high = _compute_effect_limits(every)
+    all_rows = [row for rows in panels.values() for row in rows]
+    low, high = _compute_effect_limits(all_rows)
     description = "; ".join(f"{name}: " + ", ".join(row["words"] for row in rows) for name, rows in panels.items())
 
-    def build(layout: Layout, sheets: ChartDatasets) -> AltairChart:
+    def build(layout: Layout, datasets: ChartDatasets) -> AltairChart:
         panel_charts = []
         for name, rows in panels.items():
-            data = sheets.chart([{**row, "low": max(row["low"], low), "high": min(row["high"], high)} for row in rows])
-            # The label of a bin is broken into two lines.
+            data = datasets.chart(
+                [{**row, "low": max(row["low"], low), "high": min(row["high"], high)} for row in rows]
+            )
+            # Break the label of a bin into two lines.
             lines = "split(replace(datum.label, ' to ', ' to|'), '|')"
             label = alt.Axis(title=None, grid=False, labelAngle=0, labelOverlap=False, labelExpr=lines)
             x = alt.X("value:N", sort=[row["value"] for row in rows], axis=label)
@@ -202,32 +210,33 @@ def build_effects_chart(findings: Findings, search: SearchFindings) -> Chart:
     return Chart("search-effects", title, f"{title}, averaged over the other settings. {description}.", build, layouts)
 
 
-def _make_effect_row(setting_name: str, row: SettingEffect, metric: str) -> ChartRow:
-    low, high = row.interval or (row.mean, row.mean)
-    words = f"{row.value} gives {number_format.format_score(metric, row.mean)}"
-    span = (
-        f" (95{number_format.NO_BREAK_SPACE}% interval {number_format.format_score_interval(metric, row.interval)})"
-        if row.interval
+def _make_effect_row(setting_name: str, effect: SettingEffect, metric: str) -> ChartRow:
+    """Return the chart row of one value of a setting."""
+    low, high = effect.interval or (effect.mean, effect.mean)
+    text = f"{effect.value} gives {number_format.format_score(metric, effect.mean)}"
+    interval_text = (
+        f" (95{number_format.NO_BREAK_SPACE}% interval {number_format.format_score_interval(metric, effect.interval)})"
+        if effect.interval
         else ""
     )
-    points = f"{row.points} point{'s' if row.points != 1 else ''}"
+    points = f"{effect.points} point{'s' if effect.points != 1 else ''}"
     return {
-        "value": str(row.value),
-        "mean": row.mean,
+        "value": str(effect.value),
+        "mean": effect.mean,
         "low": low,
         "high": high,
-        "words": words + span,
-        "tip": f"{setting_name} {words}{span}, {points}",
+        "words": text + interval_text,
+        "tip": f"{setting_name} {text}{interval_text}, {points}",
     }
 
 
 def _compute_effect_limits(rows: Sequence[ChartRow]) -> tuple[float, float]:
     """Return limits that include all means, and intervals up to half the range of the means beyond them."""
     means = [row["mean"] for row in rows]
-    reach = max(max(means) - min(means), 1e-3 * abs(max(means, key=abs)))
-    low = max(min(row["low"] for row in rows), min(means) - reach / 2)
-    high = min(max(row["high"] for row in rows), max(means) + reach / 2)
-    return low - 0.05 * reach, high + 0.05 * reach
+    mean_range = max(max(means) - min(means), 1e-3 * abs(max(means, key=abs)))
+    low = max(min(row["low"] for row in rows), min(means) - mean_range / 2)
+    high = min(max(row["high"] for row in rows), max(means) + mean_range / 2)
+    return low - 0.05 * mean_range, high + 0.05 * mean_range
 
 
 def build_parallel_coordinates_chart(findings: Findings, search: SearchFindings) -> Chart:
@@ -235,14 +244,17 @@ def build_parallel_coordinates_chart(findings: Findings, search: SearchFindings)
     metric, limits = findings_view.get_metric(findings), phrasing.compute_axis_limits(findings)
     names = phrasing.shorten_setting_names(list(search.space))
     axes = [*names.values(), metric]
-    ordered = phrasing.rank_points(search, metric)
-    marks, labels = _make_parallel_coordinates(search, ordered, names, metric, limits)
-    best = [f"{point.name}, {phrasing.format_settings(point.settings)}" for point in ordered[:3]]
-    description = f"One line for each of {len(ordered)} points across {', '.join(axes)}. The best: {'; '.join(best)}."
+    ranked_points = phrasing.rank_points(search, metric)
+    marks, labels = _make_parallel_coordinates(search, ranked_points, names, metric, limits)
+    best_points = [f"{point.name}, {phrasing.format_settings(point.settings)}" for point in ranked_points[:3]]
+    description = (
+        f"One line for each of {len(ranked_points)} points across {', '.join(axes)}. "
+        f"The best: {'; '.join(best_points)}."
+    )
 
-    def build(layout: Layout, sheets: ChartDatasets) -> AltairChart:
-        wide = layout == "wide"
-        width = 640 if wide else 270
+    def build(layout: Layout, datasets: ChartDatasets) -> AltairChart:
+        is_wide = layout == "wide"
+        width = 640 if is_wide else 270
         x = alt.X(
             "axis:N",
             sort=axes,
@@ -255,25 +267,27 @@ def build_parallel_coordinates_chart(findings: Findings, search: SearchFindings)
         statuses = [row["kind"] for row in marks]
         color, _ = _build_status_encodings(statuses)
         present = [status for status in STATUS_STYLES if status in statuses]
-        words = [STATUS_STYLES[status][0] for status in present]
+        status_labels = [STATUS_STYLES[status][0] for status in present]
         dash = alt.StrokeDash(
-            "outcome:N", scale=alt.Scale(domain=words, range=[STATUS_DASHES[status] for status in present]), legend=None
+            "outcome:N",
+            scale=alt.Scale(domain=status_labels, range=[STATUS_DASHES[status] for status in present]),
+            legend=None,
         )
-        axis_lines = sheets.chart([{"axis": axis, "from": -0.04, "to": 1.04} for axis in axes])
-        others = sheets.chart([row for row in marks if row["kind"] != "winner"])
-        winner = sheets.chart([row for row in marks if row["kind"] == "winner"])
+        axis_lines = datasets.chart([{"axis": axis, "from": -0.04, "to": 1.04} for axis in axes])
+        others = datasets.chart([row for row in marks if row["kind"] != "winner"])
+        winner = datasets.chart([row for row in marks if row["kind"] == "winner"])
         label_charts = [
-            sheets.chart([row for row in labels if (row["axis"] == metric) == is_last]) for is_last in (False, True)
+            datasets.chart([row for row in labels if (row["axis"] == metric) == is_last]) for is_last in (False, True)
         ]
-        strong = alt.Opacity("strong:Q", scale=None, legend=None)
+        opacity = alt.Opacity("strong:Q", scale=None, legend=None)
         layers = [
             axis_lines.mark_rule(aria=False, color=style.GRID_COLOR, strokeWidth=2).encode(
                 x=x, y=alt.Y("from:Q", scale=alt.Scale(domain=[-0.06, 1.06], nice=False), axis=None), y2="to:Q"
             ),
             others.mark_line(aria=False, strokeWidth=1.5).encode(
-                x=x, y=y, detail="point:N", color=color, strokeDash=dash, opacity=strong
+                x=x, y=y, detail="point:N", color=color, strokeDash=dash, opacity=opacity
             ),
-            others.mark_point(size=18, filled=True).encode(x=x, y=y, color=color, description="tip:N", opacity=strong),
+            others.mark_point(size=18, filled=True).encode(x=x, y=y, color=color, description="tip:N", opacity=opacity),
             winner.mark_line(aria=False, strokeWidth=3.2).encode(x=x, y=y, detail="point:N", color=color),
             winner.mark_point(size=60, filled=True, opacity=1).encode(x=x, y=y, color=color, description="tip:N"),
             label_charts[0]
@@ -283,7 +297,7 @@ def build_parallel_coordinates_chart(findings: Findings, search: SearchFindings)
             .mark_text(aria=False, align="left", dx=9, fontSize=11, color=style.TEXT_COLOR)
             .encode(x=x, y=y, text="label:N"),
         ]
-        return alt.layer(*layers).properties(width=width, height=300 if wide else 260)
+        return alt.layer(*layers).properties(width=width, height=300 if is_wide else 260)
 
     return Chart("search-parallel", "All points across the settings", description, build)
 
@@ -307,11 +321,11 @@ def _make_parallel_coordinates(
     is_low = metric in number_format.LOWER_IS_BETTER_METRICS
     for rank, point in enumerate(ranked_points):
         if point.mean is not None:
-            share = (min(max(point.mean, limits[0]), limits[1]) - limits[0]) / (limits[1] - limits[0])
-            marks.append({"axis": metric, "position": 1 - share if is_low else share, "rank": rank})
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        value = limits[0] + (1 - share if is_low else share) * (limits[1] - limits[0])
-        labels.append({"axis": metric, "position": share, "label": number_format.format_score(metric, value)})
+            fraction = (min(max(point.mean, limits[0]), limits[1]) - limits[0]) / (limits[1] - limits[0])
+            marks.append({"axis": metric, "position": 1 - fraction if is_low else fraction, "rank": rank})
+    for fraction in (0.0, 0.25, 0.5, 0.75, 1.0):
+        value = limits[0] + (1 - fraction if is_low else fraction) * (limits[1] - limits[0])
+        labels.append({"axis": metric, "position": fraction, "label": number_format.format_score(metric, value)})
     for mark in marks:
         rank = mark.pop("rank")
         point = ranked_points[rank]
@@ -332,19 +346,19 @@ def _map_values_to_axis(search: SearchFindings, setting: str) -> tuple[Any, dict
     if isinstance(axis, NumericRange):
         scale = math.log if axis.log else float
         low, high = scale(axis.low), scale(axis.high)
-        marks = [
+        label_values = [
             axis.low,
             math.sqrt(axis.low * axis.high) if axis.log else (axis.low + axis.high) / 2,
         ]
-        marks = [*marks, axis.high]
+        label_values = [*label_values, axis.high]
         return (
             lambda value: (scale(value) - low) / (high - low),
-            {f"{mark:.3g}": (scale(mark) - low) / (high - low) for mark in marks},
+            {f"{label_value:.3g}": (scale(label_value) - low) / (high - low) for label_value in label_values},
         )
     values = sorted(axis) if all(number_format.is_finite_number(value) for value in axis) else list(axis)
-    last = max(1, len(values) - 1)
-    middle = 0.5 if len(values) == 1 else 0.0
-    positions = {number_format.format_setting(value): middle + i / last for i, value in enumerate(values)}
+    max_index = max(1, len(values) - 1)
+    offset = 0.5 if len(values) == 1 else 0.0
+    positions = {number_format.format_setting(value): offset + index / max_index for index, value in enumerate(values)}
     items = list(positions.items())
     axis_labels = positions if len(items) <= MAX_AXIS_LABELS else dict([items[0], items[-1]])
     return (lambda value: positions[number_format.format_setting(value)]), axis_labels

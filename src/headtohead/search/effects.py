@@ -28,35 +28,46 @@ ContrastArray = np.ndarray[Any, np.dtype[np.float64]]
 def compute_setting_effects(
     search: SearchConfig, points: Sequence[SearchPoint], to_metric_scale: Callable[[float], float]
 ) -> dict[str, list[SettingEffect]]:
-    """Return, for each setting with more than one value, the mean of each value with its interval."""
-    scored = [point for point in points if point.figures]
-    all_labels = {setting: label_points(search, setting, scored) for setting in search.space}
+    """Return the mean of each value with its interval, for every setting that has more than one value.
+
+    `to_metric_scale` converts from the scale of the computation to that of the metric.
+    """
+    scored_points = [point for point in points if point.figures]
+    all_labels = {setting: label_points(search, setting, scored_points) for setting in search.space}
     labels = {setting: values for setting, values in all_labels.items() if len(set(values)) > 1}
     if not labels:
         return {}
     contrasts = _build_contrasts(labels)
     constant = np.eye(1 + sum(len(set(values)) - 1 for values in labels.values()))[0]
     design = np.stack(
-        [sum((contrasts[s][values[i]] for s, values in labels.items()), constant) for i in range(len(scored))]
+        [
+            sum((contrasts[setting][values[point_index]] for setting, values in labels.items()), constant)
+            for point_index in range(len(scored_points))
+        ]
     )
-    means = np.array([np.mean(list(point.figures.values())) for point in scored])
-    inverse = np.linalg.pinv(design.T @ design)
-    terms = inverse @ design.T @ means
-    freedom = len(scored) - int(np.linalg.matrix_rank(design))
-    noise = float(((means - design @ terms) ** 2).sum()) / freedom if freedom > 0 else None
+    means = np.array([np.mean(list(point.figures.values())) for point in scored_points])
+    inverse_gram = np.linalg.pinv(design.T @ design)
+    coefficients = inverse_gram @ design.T @ means
+    degrees_of_freedom = len(scored_points) - int(np.linalg.matrix_rank(design))
+    residual_variance = (
+        float(((means - design @ coefficients) ** 2).sum()) / degrees_of_freedom if degrees_of_freedom > 0 else None
+    )
 
-    def row(setting: str, label: ValueLabel) -> SettingEffect:
+    def build_effect(setting: str, label: ValueLabel) -> SettingEffect:
+        """Estimate the mean of one value of a setting."""
         contrast = constant + contrasts[setting][label]
-        mean, interval = float(contrast @ terms), None
-        if noise is not None:
-            standard_error = math.sqrt(max(0.0, noise * float(contrast @ inverse @ contrast)))
-            half_width = standard_error * float(special.stdtrit(freedom, (1 + CONFIDENCE_LEVEL) / 2))
+        mean, interval = float(contrast @ coefficients), None
+        if residual_variance is not None:
+            standard_error = math.sqrt(max(0.0, residual_variance * float(contrast @ inverse_gram @ contrast)))
+            half_width = standard_error * float(special.stdtrit(degrees_of_freedom, (1 + CONFIDENCE_LEVEL) / 2))
             interval = (to_metric_scale(mean - half_width), to_metric_scale(mean + half_width))
         return SettingEffect(
             value=label[1], points=labels[setting].count(label), mean=to_metric_scale(mean), interval=interval
         )
 
-    return {setting: [row(setting, label) for label in sorted(set(values))] for setting, values in labels.items()}
+    return {
+        setting: [build_effect(setting, label) for label in sorted(set(values))] for setting, values in labels.items()
+    }
 
 
 def _build_contrasts(labels: Mapping[str, Sequence[ValueLabel]]) -> dict[str, dict[ValueLabel, ContrastArray]]:
@@ -66,7 +77,7 @@ def _build_contrasts(labels: Mapping[str, Sequence[ValueLabel]]) -> dict[str, di
     start = 1
     for setting, values in labels.items():
         *others, last = sorted(set(values))
-        contrasts[setting] = {label: np.eye(size)[start + i] for i, label in enumerate(others)}
+        contrasts[setting] = {label: np.eye(size)[start + index] for index, label in enumerate(others)}
         contrasts[setting][last] = -np.eye(size)[start : start + len(others)].sum(0)
         start += len(others)
     return contrasts
@@ -82,11 +93,11 @@ def label_points(search: SearchConfig, setting: str, points: Sequence[SearchPoin
         return [(ordered.index(value), format_value(value)) for value in values]
     distinct = sorted(set(values))
     num_bins = min(NUM_RANGE_BINS, len(distinct))
-    edges = [distinct[len(distinct) * i // num_bins] for i in range(1, num_bins)]
+    edges = [distinct[len(distinct) * bin_index // num_bins] for bin_index in range(1, num_bins)]
     bins = [sum(value >= edge for edge in edges) for value in values]
     labels = {}
     for index in set(bins):
-        members = [value for value, bin_index in zip(values, bins, strict=True) if bin_index == index]
+        members = [value for value, value_bin in zip(values, bins, strict=True) if value_bin == index]
         labels[index] = " to ".join(dict.fromkeys((format_value(min(members)), format_value(max(members)))))
     return [(index, labels[index]) for index in bins]
 

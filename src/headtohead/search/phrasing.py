@@ -11,16 +11,16 @@ from headtohead.experiment.schemas import Findings, SearchFindings, SearchPointR
 from headtohead.presentation import number_format
 
 OUTLIER_FACTOR = 4
-"""points further from the best than this multiple of the median distance are drawn at the edge"""
+"""points farther from the best than this multiple of the median distance are drawn at the edge"""
 
 
 def shorten_setting_names(settings: Sequence[str]) -> dict[str, str]:
     """Return the shortest unique suffix of each setting, for example lr for training.optimizer.lr."""
     names = {}
     for setting in settings:
-        parts = setting.split(".")
-        for length in range(1, len(parts) + 1):
-            names[setting] = ".".join(parts[-length:])
+        components = setting.split(".")
+        for length in range(1, len(components) + 1):
+            names[setting] = ".".join(components[-length:])
             if sum(other.endswith(f".{names[setting]}") or other == names[setting] for other in settings) == 1:
                 break
     return names
@@ -45,12 +45,15 @@ def describe_search(findings: Findings) -> list[str]:
 
 
 def _describe_search_size(search: SearchFindings) -> str:
+    """Return a sentence with the method, the number of points, seeds and trials, and points that did not finish."""
     count, statuses = len(search.points), [point.status for point in search.points]
     methods = {"grid": "Grid search", "random": "Random search", "tpe": "TPE search"}
     total = f" (of {search.grid_size:,} in the grid)" if search.grid_size and search.grid_size > count else ""
     limit = "up to " if {"pruned", "unfinished"} & set(statuses) else ""
     sentence = f"{methods[search.method]} tried {count:,} points{total} with {limit}{_format_seed_count(search.seeds)}"
-    endings = [f"{statuses.count(s)} {s}" for s in ("pruned", "failed", "unfinished") if s in statuses]
+    endings = [
+        f"{statuses.count(status)} {status}" for status in ("pruned", "failed", "unfinished") if status in statuses
+    ]
     return f"{sentence} each, {search.trials:,} trials in total" + (f"; {', '.join(endings)}" if endings else "") + "."
 
 
@@ -60,25 +63,26 @@ def _format_seed_count(count: int) -> str:
 
 def describe_selection_bias(metric: str, bias: SelectionBias) -> str:
     """Return sentences such as: Of the lead of 3.1 points, 1.4 were selection bias."""
-    searched, fresh = (number_format.format_score(metric, score) for score in (bias.search, bias.fresh))
+    search_score, fresh_score = (number_format.format_score(metric, score) for score in (bias.search, bias.fresh))
     decimals = number_format.choose_decimals(metric, bias.interval)
     interval = ""
     if bias.interval:
         bounds = _format_interval(metric, bias.interval, decimals)
         interval = f" (95{number_format.NO_BREAK_SPACE}% interval {bounds})"
     lead = _format_magnitude_with_unit(metric, bias.lead, decimals)
-    text = f"In the search it reached {metric} {searched} on validation data, {lead} "
+    text = f"In the search it reached {metric} {search_score} on validation data, {lead} "
     text += f"{_choose_direction_word(metric, bias.lead)} the baseline with fresh seeds; "
-    text += f"with {_format_seed_count(int(bias.seeds[1]))} that the search did not use, it reached {fresh}. "
+    text += f"with {_format_seed_count(int(bias.seeds[1]))} that the search did not use, it reached {fresh_score}. "
     if bias.lead <= 0:
         return text + "It did not lead even in the search, so there is no selection bias to estimate."
     if bias.bias <= 0:
         return text + f"Fresh seeds confirm the lead of {lead}: there is no selection bias{interval}."
-    size = _format_magnitude(metric, bias.bias, decimals)
-    return text + f"Of the lead of {lead}, {size} were selection bias{interval}."
+    bias_size = _format_magnitude(metric, bias.bias, decimals)
+    return text + f"Of the lead of {lead}, {bias_size} were selection bias{interval}."
 
 
 def _choose_direction_word(metric: str, lead: float) -> str:
+    """Return whether a lead lies above or below the baseline on the scale of the metric."""
     is_low = metric in number_format.LOWER_IS_BETTER_METRICS
     return "below" if is_low == (lead > 0) else "above"
 
@@ -103,26 +107,26 @@ def compute_axis_limits(findings: Findings) -> tuple[float, float]:
     search = findings.search
     assert search is not None
     means = [point.mean for point in search.points if point.mean is not None]
-    extra = [search.selection_bias.fresh, search.selection_bias.baseline] if search.selection_bias else []
+    reference_levels = [search.selection_bias.fresh, search.selection_bias.baseline] if search.selection_bias else []
     is_low = findings_view.get_metric(findings) in number_format.LOWER_IS_BETTER_METRICS
-    best, *_ = ordered = sorted(means, reverse=not is_low)
-    middle = abs(ordered[len(ordered) // 2] - best)
-    far = OUTLIER_FACTOR * middle if middle > 0 else abs(best)
-    near = [value for value in [*means, *extra] if abs(value - best) <= far]
-    low, high = min(near), max(near)
-    room = 0.06 * ((high - low) or abs(high) or 1.0)
-    return low - room, high + room
+    best, *_ = ranked_means = sorted(means, reverse=not is_low)
+    median_distance = abs(ranked_means[len(ranked_means) // 2] - best)
+    max_distance = OUTLIER_FACTOR * median_distance if median_distance > 0 else abs(best)
+    inliers = [value for value in [*means, *reference_levels] if abs(value - best) <= max_distance]
+    low, high = min(inliers), max(inliers)
+    margin = 0.06 * ((high - low) or abs(high) or 1.0)
+    return low - margin, high + margin
 
 
 def rank_points(search: SearchFindings, metric: str) -> list[SearchPointResult]:
     """Return the points in rank order: the winner, then by mean score, then failed points."""
     sign = 1 if metric in number_format.LOWER_IS_BETTER_METRICS else -1
-    order = {"finished": 0, "unfinished": 1, "pruned": 2, "failed": 3}
+    status_order = {"finished": 0, "unfinished": 1, "pruned": 2, "failed": 3}
     return sorted(
         search.points,
         key=lambda point: (
             point.point != search.winner,
-            order[point.status] if point.status == "failed" else 0,
+            status_order[point.status] if point.status == "failed" else 0,
             0.0 if point.mean is None else sign * point.mean,
         ),
     )

@@ -57,7 +57,7 @@ class SearchPoint:
     seeds: int
     """number of seeds to train"""
     figures: dict[int, float] = field(default_factory=dict)
-    """seed: validation loss, or accuracy"""
+    """by seed: validation accuracy, or loss for other metrics"""
     failure: str | None = None
     pruned: PruningDecision | None = None
 
@@ -67,6 +67,7 @@ class SearchPoint:
 
     @property
     def status(self) -> PointStatus:
+        """ "failed", "pruned", "finished" with all seeds, else "open"."""
         if self.failure is not None:
             return "failed"
         if self.pruned is not None:
@@ -75,12 +76,12 @@ class SearchPoint:
 
     @property
     def budgeted_trials(self) -> int:
-        """Return how many trials the point takes from the budget, including those it may still need."""
-        used = {"pruned": len(self.figures), "failed": len(self.figures) + 1}
-        return used.get(self.status, self.seeds)
+        """Number of trials that the point takes from the budget, including those it may still need."""
+        trials_by_status = {"pruned": len(self.figures), "failed": len(self.figures) + 1}
+        return trials_by_status.get(self.status, self.seeds)
 
     def scores(self, metric: str) -> list[float]:
-        """Return scores in the order of seeds; higher is better."""
+        """Return the scores in the order of their seeds; higher is better."""
         sign = 1 if metric == "accuracy" else -1
         return [sign * self.figures[seed] for seed in sorted(self.figures)]
 
@@ -112,6 +113,7 @@ class SearchJournal:
         return events
 
     def write(self, event: Record) -> None:
+        """Append an event."""
         append_jsonl(self.path, _seal_event(event))
 
 
@@ -141,8 +143,8 @@ def read_journal_events(path: Path) -> list[JournalEvent]:
 def compute_search_identity(experiment: experiment.Experiment) -> str:
     """Return a hash of everything that the scores of a search depend on, which excludes its budget."""
     assert experiment.search is not None
-    kept = [experiment.identity(), experiment.search.model_dump(mode="json", exclude={"budget"})]
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
+    identity_fields = [experiment.identity(), experiment.search.model_dump(mode="json", exclude={"budget"})]
+    return hashlib.sha256(json.dumps(identity_fields, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def read_winner_settings(experiment: experiment.Experiment, experiment_folder: Path) -> SettingValues | None:
@@ -167,6 +169,7 @@ def _format_budget(budget: SearchBudget | None) -> str:
 
 
 def find_winner_event(events: Sequence[JournalEvent]) -> WinnerEvent | None:
+    """Return the event that names the winner, or None."""
     return next((event for event in events if isinstance(event, WinnerEvent)), None)
 
 
@@ -179,7 +182,9 @@ def load_points(
     search_folder: Path, search: SearchConfig, events: Sequence[JournalEvent], metric: str
 ) -> list[SearchPoint]:
     """Return the points of the journal with the scores of their runs."""
-    points = [SearchPoint(e.point, e.settings, search.seeds) for e in events if isinstance(e, PointEvent)]
+    points = [
+        SearchPoint(event.point, event.settings, search.seeds) for event in events if isinstance(event, PointEvent)
+    ]
     for event in events:
         if isinstance(event, PrunedEvent):
             points[event.point].pruned = event.decision

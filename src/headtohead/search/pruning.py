@@ -1,13 +1,13 @@
-"""Prune a point of a search: train no more seeds of it once it is behind another by more than noise explains.
+"""Pruning: stop training further seeds of a point that is behind another by more than noise explains.
 
-Let m be the mean of a point's n seeds so far, and M the mean of a finished point with N seeds. The noise is the
-standard deviation s between seeds, pooled over points, with f degrees of freedom. The point is pruned if for any other
+Let m be the mean of a point's n seeds so far and M the mean of a finished point with N seeds. The noise is the standard
+deviation s between seeds, pooled over points, with f degrees of freedom. The point is pruned if, for any other point,
 
     M - m  >  t(1 - risk / (K L), f)  s  sqrt(1/n + 1/N)
 
-with K other points and L moments at which the rule is applied. By the Bonferroni correction, the probability of pruning
-the truly best point is at most `risk` if all points have the same seed noise; docs/search.md simulates other cases.
-The bound is conservative: it saves the seeds of hopeless points and does not separate close ones.
+with K other points and L interim analyses. By the Bonferroni correction, the probability of pruning the truly best
+point is at most `risk` if all points have the same seed noise; docs/search.md simulates other cases. The bound is
+conservative: it saves the seeds of clearly inferior points and does not separate close ones.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ SeedScores = Sequence[float]
 
 def compute_pooled_std(scores_by_point: Sequence[SeedScores]) -> tuple[float, int]:
     """Return the standard deviation between seeds, pooled over points, and its degrees of freedom; (nan, 0) if none."""
-    freedom, squares = 0, 0.0
+    degrees_of_freedom, sum_of_squares = 0, 0.0
     for scores in scores_by_point:
         mean = _compute_mean(scores) if scores else 0.0
-        squares += sum((score - mean) ** 2 for score in scores)
-        freedom += max(0, len(scores) - 1)
-    return (math.sqrt(squares / freedom), freedom) if freedom else (math.nan, 0)
+        sum_of_squares += sum((score - mean) ** 2 for score in scores)
+        degrees_of_freedom += max(0, len(scores) - 1)
+    return (math.sqrt(sum_of_squares / degrees_of_freedom), degrees_of_freedom) if degrees_of_freedom else (math.nan, 0)
 
 
 def _compute_mean(scores: SeedScores) -> float:
@@ -44,17 +44,17 @@ def decide_pruning(
     scores: SeedScores, other_scores: Sequence[SeedScores], rule: PruningConfig, num_seeds: int
 ) -> PruningDecision | None:
     """Return the reason to prune a point, given the scores of finished points, or None to continue it."""
-    num_looks = num_seeds - rule.after
+    num_interim_analyses = num_seeds - rule.after
     if not scores or len(scores) < rule.after or len(scores) >= num_seeds or not other_scores:
         return None
-    std, freedom = compute_pooled_std([*other_scores, scores])
-    if freedom < MIN_DEGREES_OF_FREEDOM:
+    std, degrees_of_freedom = compute_pooled_std([*other_scores, scores])
+    if degrees_of_freedom < MIN_DEGREES_OF_FREEDOM:
         return None
-    quantile = float(special.stdtrit(freedom, 1 - rule.risk / (len(other_scores) * num_looks)))
+    quantile = float(special.stdtrit(degrees_of_freedom, 1 - rule.risk / (len(other_scores) * num_interim_analyses)))
     mean = _compute_mean(scores)
-    for other in other_scores:
-        behind = _compute_mean(other) - mean
-        bound = quantile * std * math.sqrt(1 / len(scores) + 1 / len(other))
-        if behind > bound:
-            return PruningDecision(deficit=behind, threshold=bound, seeds=len(scores))
+    for finished_scores in other_scores:
+        deficit = _compute_mean(finished_scores) - mean
+        threshold = quantile * std * math.sqrt(1 / len(scores) + 1 / len(finished_scores))
+        if deficit > threshold:
+            return PruningDecision(deficit=deficit, threshold=threshold, seeds=len(scores))
     return None

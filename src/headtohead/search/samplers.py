@@ -1,7 +1,7 @@
 """Samplers: propose the settings of the next point of a search (grid, random, TPE).
 
-Each is a pure function of the search, the index of the point and the scores known, so that a search that was
-interrupted continues with the same points.
+Each sampler is a pure function of the search, the index of the point and the known scores, so an interrupted search
+continues with the same points.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def check_optuna_installed(search: SearchConfig) -> None:
 
 def _suggest_from_grid(search: SearchConfig, index: int) -> SettingValues | None:
     """Return combination `index` in a random order: a grid stopped by its budget has then tried a fair sample."""
-    listed = [search.values(setting) or () for setting in search.space]
-    points = list(itertools.product(*listed))
+    value_lists = [search.values(setting) or () for setting in search.space]
+    points = list(itertools.product(*value_lists))
     if index >= len(points):
         return None
     random.Random(rng.derive_seed(search.seed, "grid")).shuffle(points)
@@ -64,8 +64,8 @@ def _suggest_from_grid(search: SearchConfig, index: int) -> SettingValues | None
 
 
 def _suggest_random(search: SearchConfig, seed: int) -> SettingValues:
-    draw = random.Random(seed)
-    return {setting: _sample_value(search, setting, draw) for setting in search.space}
+    generator = random.Random(seed)
+    return {setting: _sample_value(search, setting, generator) for setting in search.space}
 
 
 def _sample_value(search: SearchConfig, setting: str, generator: random.Random) -> Any:

@@ -20,7 +20,7 @@ from headtohead.config.search import FIRST_SEARCH_SEED, WINNER_VARIANT, SearchCo
 from headtohead.errors import RunFolderError
 from headtohead.experiment.run_folder import ExperimentRuns, FinishedRuns, Run
 from headtohead.experiment.schemas import SearchFindings, SearchHistoryEntry, SearchPointResult, SelectionBias
-from headtohead.search import points as known
+from headtohead.search import points as search_points
 from headtohead.search.effects import compute_setting_effects
 from headtohead.search.points import JOURNAL_FILE, VALIDATION_SPLIT, SearchPoint
 from headtohead.search.pruning import compute_pooled_std
@@ -31,19 +31,19 @@ CONFIDENCE_LEVEL = 0.95
 def summarize_search(runs: ExperimentRuns, finished_runs: FinishedRuns) -> SearchFindings | None:
     """Return the `search` section of the findings, or None without a finished search."""
     search = runs.experiment.search
-    folder = known.get_search_folder(runs.folder)
-    lines = known.read_journal_events(folder / JOURNAL_FILE)
-    chosen = known.find_winner_event(lines)
-    if search is not None and chosen is None and WINNER_VARIANT in runs.experiment.names:
+    folder = search_points.get_search_folder(runs.folder)
+    events = search_points.read_journal_events(folder / JOURNAL_FILE)
+    winner_event = search_points.find_winner_event(events)
+    if search is not None and winner_event is None and WINNER_VARIANT in runs.experiment.names:
         raise RunFolderError(
             f"{folder / JOURNAL_FILE} is truncated: it does not name the winner, which was compared; h2h run --resume "
             "selects it again"
         )
-    if search is None or chosen is None:
+    if search is None or winner_event is None:
         return None
     metric = runs.experiment.primary.metric
-    points = known.load_points(folder, search, lines, metric)
-    spread, freedom = compute_pooled_std([list(point.figures.values()) for point in points])
+    points = search_points.load_points(folder, search, events, metric)
+    pooled_std, degrees_of_freedom = compute_pooled_std([list(point.figures.values()) for point in points])
     return SearchFindings(
         method=search.method,
         space=search.space,
@@ -52,16 +52,18 @@ def summarize_search(runs: ExperimentRuns, finished_runs: FinishedRuns) -> Searc
         prune=search.prune,
         grid_size=search.count_points() if search.method == "grid" else None,
         trials=sum(len(point.figures) for point in points),
-        seconds=known.read_elapsed_seconds(lines),
-        seed_std=spread if freedom else None,
-        winner=chosen.point,
+        seconds=search_points.read_elapsed_seconds(events),
+        seed_std=pooled_std if degrees_of_freedom else None,
+        winner=winner_event.point,
         points=[
-            _build_point_row(point, metric, compute_interval_half_width(spread, freedom, len(point.figures)))
+            _build_point_row(
+                point, metric, compute_interval_half_width(pooled_std, degrees_of_freedom, len(point.figures))
+            )
             for point in points
         ],
         effects=compute_setting_effects(search, points, lambda figure: to_metric_scale(metric, figure)),
         history=compute_search_history(points, metric),
-        selection_bias=estimate_selection_bias(points[chosen.point], finished_runs, metric),
+        selection_bias=estimate_selection_bias(points[winner_event.point], finished_runs, metric),
         checksums=_compute_checksums(points, folder, search),
     )
 
@@ -82,6 +84,7 @@ def compute_interval_half_width(std: float, degrees_of_freedom: int, num_seeds: 
 
 
 def _build_point_row(point: SearchPoint, metric: str, half_width: float | None) -> SearchPointResult:
+    """Return a point with its scores, mean and interval on the scale of the metric."""
     losses_or_accuracies = list(point.figures.values())
     mean = float(np.mean(losses_or_accuracies)) if losses_or_accuracies else None
     interval = None
@@ -105,14 +108,14 @@ def _convert_interval_end(metric: str, value: float) -> float:
 
 
 def compute_search_history(points: Sequence[SearchPoint], metric: str) -> list[SearchHistoryEntry]:
-    """Return a row per point: trials so far, the mean of the point, and the best mean so far."""
-    rows, trials = [], 0
-    for i, point in enumerate(points):
+    """Return an entry per point: trials so far, the mean of the point and the best mean so far."""
+    history, trials = [], 0
+    for index, point in enumerate(points):
         trials += len(point.figures)
-        best = known.select_best(points[: i + 1], metric)
+        best = search_points.select_best(points[: index + 1], metric)
         if point.figures and best is not None:
-            mean, best_mean = (float(np.mean(list(p.figures.values()))) for p in (point, best))
-            rows.append(
+            mean, best_mean = (float(np.mean(list(candidate.figures.values()))) for candidate in (point, best))
+            history.append(
                 SearchHistoryEntry(
                     trials=trials,
                     point=point.number,
@@ -120,47 +123,51 @@ def compute_search_history(points: Sequence[SearchPoint], metric: str) -> list[S
                     best=to_metric_scale(metric, best_mean),
                 )
             )
-    return rows
+    return history
 
 
 def estimate_selection_bias(winner: SearchPoint, finished_runs: FinishedRuns, metric: str) -> SelectionBias | None:
-    """Compare the winner's score in the search with its score for fresh seeds, on the same validation data.
+    """Compare the score of the winner in the search with its score on fresh seeds, on the same validation data.
 
-    The interval is that of the fresh seeds' mean, with the standard deviation pooled over all seeds of the winner. For
-    perplexity, lead and bias are relative to the baseline's perplexity. Returns None without finished runs.
+    The interval is that of the mean over fresh seeds, with the standard deviation pooled over all seeds of the winner.
+    For perplexity, lead and bias are relative to the perplexity of the baseline. Returns None without finished runs.
     """
-    fresh, base = (
+    fresh_values, baseline_values = (
         [_read_validation_metric(run, metric) for run in finished_runs.get(name, {}).values()]
         for name in (WINNER_VARIANT, BASELINE)
     )
-    if not fresh or not base or not winner.figures:
+    if not fresh_values or not baseline_values or not winner.figures:
         return None
-    searched, measured, baseline = (float(np.mean(list(values))) for values in (winner.figures.values(), fresh, base))
-    spread, freedom = compute_pooled_std([list(winner.figures.values()), fresh])
-    half_width = compute_interval_half_width(spread, freedom, len(fresh))
-    unit = to_metric_scale(metric, baseline) if metric == "perplexity" else 1.0
+    search_mean, fresh_mean, baseline_mean = (
+        float(np.mean(list(values))) for values in (winner.figures.values(), fresh_values, baseline_values)
+    )
+    pooled_std, degrees_of_freedom = compute_pooled_std([list(winner.figures.values()), fresh_values])
+    half_width = compute_interval_half_width(pooled_std, degrees_of_freedom, len(fresh_values))
+    unit = to_metric_scale(metric, baseline_mean) if metric == "perplexity" else 1.0
     sign = 1 if metric == "accuracy" else -1
 
     def compute_gain(mean: float, reference: float) -> float:
+        """Return the improvement of `mean` over `reference`, in units of the metric."""
         return sign * (to_metric_scale(metric, mean) - to_metric_scale(metric, reference)) / unit
 
     interval = None
     if half_width is not None:
-        low, high = sorted(compute_gain(searched, measured + side * half_width) for side in (-1, 1))
+        low, high = sorted(compute_gain(search_mean, fresh_mean + side * half_width) for side in (-1, 1))
         interval = (low, high)
     return SelectionBias(
-        search=to_metric_scale(metric, searched),
-        fresh=to_metric_scale(metric, measured),
-        baseline=to_metric_scale(metric, baseline),
-        lead=compute_gain(searched, baseline),
-        kept=compute_gain(measured, baseline),
-        bias=compute_gain(searched, measured),
+        search=to_metric_scale(metric, search_mean),
+        fresh=to_metric_scale(metric, fresh_mean),
+        baseline=to_metric_scale(metric, baseline_mean),
+        lead=compute_gain(search_mean, baseline_mean),
+        kept=compute_gain(fresh_mean, baseline_mean),
+        bias=compute_gain(search_mean, fresh_mean),
         interval=interval,
-        seeds=(len(winner.figures), len(fresh)),
+        seeds=(len(winner.figures), len(fresh_values)),
     )
 
 
 def _read_validation_metric(run: Run, metric: str) -> float:
+    """Return the validation accuracy, or loss for other metrics."""
     scores = run.result.scores[VALIDATION_SPLIT]
     value = scores.get_metric("accuracy" if metric == "accuracy" else "loss")
     if value is None:
@@ -169,7 +176,7 @@ def _read_validation_metric(run: Run, metric: str) -> float:
 
 
 def _compute_checksums(points: Sequence[SearchPoint], search_folder: Path, search: SearchConfig) -> dict[str, str]:
-    """Return the SHA-256 of the journal and of each result.json, which holds those of the run's other files."""
+    """Return the SHA-256 of the journal and of each result.json, which contains those of the other files of its run."""
     return {JOURNAL_FILE: compute_sha256(search_folder / JOURNAL_FILE)} | {
         f"{point.name}/seed-{seed}": compute_sha256(search_folder / point.name / f"seed-{seed}" / "result.json")
         for point in points

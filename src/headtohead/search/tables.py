@@ -17,7 +17,7 @@ STATUS_LABELS = {
 
 
 def build_search_points_table(findings: Findings) -> Table:
-    """Return a table with a row per point: settings, score, interval, seeds, outcome."""
+    """Build a table with one row per point: settings, score, interval, seeds and outcome."""
     metric, search = findings_view.get_metric(findings), findings.search
     if search is None:
         return make_table("search", "The search", "", [], [])
@@ -52,6 +52,7 @@ def build_search_points_table(findings: Findings) -> Table:
 
 
 def build_search_effects_table(findings: Findings) -> Table:
+    """Build a table with one row per value of each setting."""
     metric, search = findings_view.get_metric(findings), findings.search
     columns = [
         Column("setting", "setting"),
@@ -63,13 +64,13 @@ def build_search_effects_table(findings: Findings) -> Table:
     rows = [
         [
             make_text_cell(setting),
-            make_text_cell(row.value),
-            Cell(str(row.points), row.points),
-            Cell(number_format.format_score(metric, row.mean), row.mean),
-            Cell(number_format.format_score_interval(metric, row.interval), row.interval),
+            make_text_cell(effect.value),
+            Cell(str(effect.points), effect.points),
+            Cell(number_format.format_score(metric, effect.mean), effect.mean),
+            Cell(number_format.format_score_interval(metric, effect.interval), effect.interval),
         ]
         for setting, effects in (search.effects if search else {}).items()
-        for row in effects
+        for effect in effects
     ]
     caption = "Expected score of each value, averaged evenly over the values of the other settings."
     return make_table("search_effects", "Effect of each setting", caption, columns, rows)

@@ -1,4 +1,4 @@
-"""Print the result of a search, or its plan, in the terminal."""
+"""Print the plan or the results of a search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headtohead.search import phrasing
 from headtohead.search.tables import build_search_points_table
 
 MAX_SHOWN_POINTS = 10
-"""rows of the table of points"""
+"""maximum number of rows in the table of points"""
 
 
 def print_search(findings: Findings) -> None:
@@ -39,8 +39,8 @@ def print_search_plan(experiment: experiment.Experiment, plan: Any, num_workers:
         return
     total = f" (of {plan.grid_size:,} in the grid)" if plan.grid_size else ""
     size = f"{plan.points:,} points{total} x {search.seeds} seeds = {plan.trials:,} trials"
-    time = plan.seconds * plan.trials / min(num_workers, plan.trials)
+    seconds = plan.seconds * plan.trials / min(num_workers, plan.trials)
     limit = f", at most {plan.minutes:g} min" if plan.minutes else ""
-    pruned = " or less, because points are pruned" if search.prune else ""
-    console.print(f"First a {search.method} search, {size}: about {format_duration(time)}{pruned}{limit}.")
+    pruning_note = " or less, because points are pruned" if search.prune else ""
+    console.print(f"First a {search.method} search, {size}: about {format_duration(seconds)}{pruning_note}{limit}.")
     console.print("Then the winner is compared with the baseline on fresh seeds, which costs about one more variant.")
