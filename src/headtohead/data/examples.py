@@ -1,6 +1,6 @@
-"""Held-out text as fixed examples: the same for every variant, each scored on its own.
+"""Fixed evaluation examples of held-out text, equal for every variant and scored one by one.
 
-A stream is cut into blocks of the context, end to end; every token but the first is predicted exactly once.
+A stream is split into consecutive blocks of the context, so every token but the first is predicted exactly once.
 """
 
 from __future__ import annotations
@@ -27,28 +27,31 @@ class EvaluationExamples:
     context: int
     pad_id: int
     tokens: Int64[Tensor, "examples"]
-    """how many predictions each example counts: tokens of a language model, one class of a classifier"""
+    """predictions per example: tokens for a language model, 1 for a classifier"""
     stride: int = 1
-    """of the batches, every so many is given; 1: all of them"""
+    """yield one batch in this many; 1 yields all"""
 
     def sample(self, max_examples: int) -> EvaluationExamples:
-        """About so many of the examples, whole batches spread evenly."""
+        """Return about `max_examples` of the examples, as evenly spaced whole batches."""
         return replace(self, stride=max(1, self.count // max_examples))
 
     @property
     def count(self) -> int:
+        """The number of examples."""
         return self.tokens.numel()
 
     @property
     def cut(self) -> int:
-        """How many rows lose their end to the context; a stream loses nothing."""
+        """The number of rows that the context truncates; 0 for a stream."""
         return self.encoded.cut(self.context) if isinstance(self.encoded, TokenRows) else 0
 
     def batches(self, batch_size: int) -> Iterator[Batch]:
-        """All examples, so many at a time. A short last block of a stream comes alone, the only one padded.
+        """Yield all examples in batches of `batch_size`.
 
-        They come in their order, but for rows that are padded to the longest of their batch: those come by length, the
-        longest first, since half of what is computed would otherwise be padding."""
+        The incomplete last block of a stream forms a batch of its own, the only one with padding. Examples are in
+        order, except for rows padded to the longest of their batch: those are sorted by decreasing length, because half
+        of the computation would otherwise be spent on padding.
+        """
         return (
             self._blocks(self.encoded, batch_size)
             if isinstance(self.encoded, TokenStream)
@@ -56,20 +59,21 @@ class EvaluationExamples:
         )
 
     def _blocks(self, stream: TokenStream, batch_size: int) -> Iterator[Batch]:
-        full = (len(stream) - 1) // self.context
-        if full:
+        """Yield batches of consecutive blocks of a stream."""
+        num_full = (len(stream) - 1) // self.context
+        if num_full:
             windows = stream.tokens.unfold(0, self.context + 1, self.context)
-            for start in range(0, full, batch_size * self.stride):
+            for start in range(0, num_full, batch_size * self.stride):
                 yield Batch(*split_inputs_and_labels(windows[start : start + batch_size].long(), None))
-        left = stream.tokens[full * self.context :].long()
-        if left.numel() > 1 and -(-full // batch_size) % self.stride == 0:
+        remainder = stream.tokens[num_full * self.context :].long()
+        if remainder.numel() > 1 and -(-num_full // batch_size) % self.stride == 0:
             inputs = torch.full((1, self.context), self.pad_id)
             labels = torch.full((1, self.context), IGNORE_INDEX)
-            inputs[0, : left.numel() - 1], labels[0, : left.numel() - 1] = left[:-1], left[1:]
-            yield Batch(inputs, labels, torch.arange(self.context)[None] < left.numel() - 1)
+            inputs[0, : remainder.numel() - 1], labels[0, : remainder.numel() - 1] = remainder[:-1], remainder[1:]
+            yield Batch(inputs, labels, torch.arange(self.context)[None] < remainder.numel() - 1)
 
-    def _places(self, batch_size: int) -> Iterator[Int64[Tensor, "batch"]]:
-        """Which rows each batch has."""
+    def _iter_row_indices(self, batch_size: int) -> Iterator[Int64[Tensor, "batch"]]:
+        """Yield the row indices of each batch."""
         assert isinstance(self.encoded, TokenRows)
         by_length = self.encoded.pad_to_longest
         order = self.encoded.lengths.argsort(descending=True, stable=True) if by_length else torch.arange(self.count)
@@ -77,27 +81,28 @@ class EvaluationExamples:
             yield order[start : start + batch_size]
 
     def _rows(self, rows: TokenRows, batch_size: int) -> Iterator[Batch]:
-        context = self.context + self.target.is_causal
-        for at in self._places(batch_size):
-            block, real = rows.pad_rows(at, rows.width(at, context), self.pad_id)
+        """Yield batches of rows."""
+        max_width = self.context + self.target.is_causal
+        for indices in self._iter_row_indices(batch_size):
+            token_ids, attention_mask = rows.pad_rows(indices, rows.width(indices, max_width), self.pad_id)
             if self.target.is_causal:
-                yield replace(Batch(*split_inputs_and_labels(block, real)), at=at)
+                yield replace(Batch(*split_inputs_and_labels(token_ids, attention_mask)), at=indices)
             else:
                 assert rows.labels is not None
-                yield Batch(block, rows.labels[at], real, at)
+                yield Batch(token_ids, rows.labels[indices], attention_mask, indices)
 
 
 def build_evaluation_examples(
     encoded: EncodedSplit, target: Target, context: int, tokenizer: TokenizerProtocol
 ) -> EvaluationExamples:
-    """The split as evaluation examples for a model of this context."""
+    """Build the evaluation examples of a split for a model with this context."""
     if isinstance(encoded, TokenRows):
-        limited = (encoded.lengths - 1).clamp(max=context)
-        tokens = torch.ones_like(limited) if target.is_class else limited
+        num_predicted = (encoded.lengths - 1).clamp(max=context)
+        tokens = torch.ones_like(num_predicted) if target.is_class else num_predicted
     else:
-        predicted = len(encoded) - 1
-        if predicted < 1:
+        total_predicted = len(encoded) - 1
+        if total_predicted < 1:
             raise DataError(f"{encoded.name}: the text has {len(encoded)} tokens, and a score needs at least 2")
-        tokens = torch.full((-(-predicted // context),), context)
-        tokens[-1] = predicted - context * (len(tokens) - 1)
+        tokens = torch.full((-(-total_predicted // context),), context)
+        tokens[-1] = total_predicted - context * (len(tokens) - 1)
     return EvaluationExamples(encoded, target, context, tokenizer.pad_id or 0, tokens)

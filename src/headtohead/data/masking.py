@@ -92,7 +92,7 @@ class MaskedEvaluationExamples(EvaluationExamples):
 
     def _rows(self, rows: TokenRows, batch_size: int) -> Iterator[Batch]:
         special_ids = torch.tensor(self.special_ids, dtype=torch.int64)
-        for indices in self._places(batch_size):
+        for indices in self._iter_row_indices(batch_size):
             tokens, attention_mask = rows.pad_rows(indices, rows.width(indices, self.context), self.pad_id)
             labels = tokens.masked_fill(torch.isin(tokens, special_ids) | ~attention_mask, IGNORE_INDEX)
             yield Batch(tokens, labels, attention_mask, indices)

@@ -1,7 +1,7 @@
-"""Rows of which only the end is to be said: a prompt, then what is learned. And text cut into rows that stay the same.
+"""Training rows with prompts that are excluded from the loss, as in supervised fine-tuning and distillation.
 
-A teacher's work is done once for each row, so a text that is taught is cut at fixed places: batches draw from these
-rows, and not from anywhere in the text.
+Text used for distillation is split into fixed rows, so that teacher outputs can be cached per row and reused across
+trials.
 """
 
 from __future__ import annotations
@@ -20,80 +20,89 @@ from headtohead.data.examples import EvaluationExamples
 
 @dataclass(frozen=True)
 class PromptedRows(TokenRows):
-    """Rows with a prompt at their beginning, whose tokens are read and not predicted."""
+    """Rows that start with a prompt, whose tokens are inputs but not predicted."""
 
     prompt_lengths: Int64[Tensor, "rows"] | None = None
-    """tokens of the prompt of each row; None: the first token only"""
+    """prompt tokens per row; None if only the first token is a prompt"""
 
     @property
     def grouping_lengths(self) -> Int64[Tensor, "rows"]:
-        """By their prompts: what is learned differs from student to student, and all must see the same documents."""
+        """The prompt lengths.
+
+        Completions may differ between students, but grouping must be equal so that all students see the same documents.
+        """
         return self.lengths if self.prompt_lengths is None else self.prompt_lengths
 
     def to_lists(self) -> list[list[int]]:
         """Return the token ids of each row."""
-        return [part.tolist() for part in self.tokens.tensor_split(self.offsets[1:-1])]
+        return [row.tolist() for row in self.tokens.tensor_split(self.offsets[1:-1])]
 
     def masked(self, batch: Batch, row_indices: Int64[Tensor, "batch"]) -> Batch:
-        """The batch of these rows, with the prompts outside the loss."""
+        """Return a batch of these rows with the labels of the prompts excluded from the loss."""
         if self.prompt_lengths is None:
             return batch
-        column = torch.arange(batch.labels.shape[1])
-        prompt = column < self.prompt_lengths[row_indices][:, None] - 1
-        return replace(batch, labels=batch.labels.masked_fill(prompt, IGNORE_INDEX))
+        columns = torch.arange(batch.labels.shape[1])
+        is_prompt = columns < self.prompt_lengths[row_indices][:, None] - 1
+        return replace(batch, labels=batch.labels.masked_fill(is_prompt, IGNORE_INDEX))
 
 
 def build_prompted_rows(
     name: str, rows: Sequence[Sequence[int]], prompt_lengths: Sequence[int] | None = None, *, num_truncated: int = 0
 ) -> PromptedRows:
-    """Rows of tokens, end to end; `cut` of them have lost the end of their prompt."""
-    tokens = torch.tensor([i for row in rows for i in row], dtype=torch.int64)
+    """Build `PromptedRows` from the token ids of each row.
+
+    `num_truncated` is the number of rows whose prompt has been truncated.
+    """
+    tokens = torch.tensor([token_id for row in rows for token_id in row], dtype=torch.int64)
     offsets = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
-    where = None if prompt_lengths is None else torch.tensor(list(prompt_lengths), dtype=torch.int64)
+    prompt_lengths_tensor = None if prompt_lengths is None else torch.tensor(list(prompt_lengths), dtype=torch.int64)
     return PromptedRows(
         name,
         tokens,
         offsets,
         pad_to_longest=prompt_lengths is not None,
         num_pretruncated=num_truncated,
-        prompt_lengths=where,
+        prompt_lengths=prompt_lengths_tensor,
     )
 
 
 def split_into_fixed_rows(encoded: EncodedSplit, context: int, max_rows: int | None = None) -> list[list[int]]:
-    """A split as rows that stay the same: of a stream, blocks of the context end to end, each token but the first
-    predicted once. Of more than `limit`, so many spread evenly."""
+    """Split an encoded split into rows of at most `context` + 1 tokens that are equal in every trial.
+
+    A stream gives consecutive blocks in which every token but the first is predicted once. At most `max_rows` rows are
+    returned, evenly spaced.
+    """
     if isinstance(encoded, TokenStream):
         windows = encoded.tokens.unfold(0, context + 1, context)
-        found = [windows[i].tolist() for i in select_evenly_spaced(len(windows), max_rows)]
+        rows = [windows[i].tolist() for i in select_evenly_spaced(len(windows), max_rows)]
     else:
         starts = encoded.offsets.tolist()
-        found = [
+        rows = [
             encoded.tokens[starts[i] : min(starts[i + 1], starts[i] + context + 1)].tolist()
             for i in select_evenly_spaced(len(encoded), max_rows)
         ]
-    return found
+    return rows
 
 
 def select_evenly_spaced(count: int, limit: int | None) -> list[int]:
-    """So many of the places from 0 to count, evenly; all of them where there are no more."""
+    """Return `limit` evenly spaced indices below `count`, or all of them if `limit` is None or not smaller."""
     if limit is None or limit >= count:
         return list(range(count))
-    return [at * count // limit for at in range(limit)]
+    return [i * count // limit for i in range(limit)]
 
 
 class PromptedBatchSchedule(BatchSchedule):
-    """Batches of rows with prompts."""
+    """Training batches of rows with prompts."""
 
     def batch(self, step: int) -> Batch:
-        plain = super().batch(step)
+        batch = super().batch(step)
         assert isinstance(self.encoded, PromptedRows)
-        return self.encoded.masked(plain, self.indices(step))
+        return self.encoded.masked(batch, self.indices(step))
 
 
 @dataclass(frozen=True)
 class PromptedEvaluationExamples(EvaluationExamples):
-    """Held-out rows with prompts: only what follows a prompt is scored."""
+    """Held-out rows with prompts, of which only the tokens after the prompt are scored."""
 
     def _rows(self, rows: TokenRows, batch_size: int) -> Iterator[Batch]:
         assert isinstance(rows, PromptedRows)
@@ -103,7 +112,9 @@ class PromptedEvaluationExamples(EvaluationExamples):
 
 
 def build_prompted_examples(rows: PromptedRows, context: int, pad_id: int) -> PromptedEvaluationExamples:
-    """The rows as evaluation examples of a language model."""
-    last = (rows.lengths - 1).clamp(max=context)
-    first = torch.zeros_like(last) if rows.prompt_lengths is None else rows.prompt_lengths - 1
-    return PromptedEvaluationExamples(rows, Target.NEXT_TOKEN, context, pad_id, (last - first).clamp_min(0))
+    """Build the evaluation examples of rows with prompts for a language model."""
+    num_predictable = (rows.lengths - 1).clamp(max=context)
+    num_prompt = torch.zeros_like(num_predictable) if rows.prompt_lengths is None else rows.prompt_lengths - 1
+    return PromptedEvaluationExamples(
+        rows, Target.NEXT_TOKEN, context, pad_id, (num_predictable - num_prompt).clamp_min(0)
+    )

@@ -1,8 +1,8 @@
-"""Tokens: words, characters, bytes, BPE trained on the corpus, or a tokenizer.json that is there already.
+"""Tokenizers of a corpus: words, characters, bytes, BPE trained on the corpus, or an existing tokenizer.json.
 
-All are built with the `tokenizers` library, so that tokenizer.json alone reproduces them. A kind is one function; its
-keyword-only arguments are its options. `<pad>`, `<unk>`, `<s>` and `</s>` are entries of the vocabulary and nothing
-more: they are not looked for in texts, so that a text which spells one cannot pass for it.
+All are built with the `tokenizers` library, so that tokenizer.json alone reproduces them. Each kind is one function
+whose keyword-only arguments are its options. `<pad>`, `<unk>`, `<s>` and `</s>` are vocabulary entries that are never
+matched in a text: a text that contains "<s>" is not encoded as the start token.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headtohead.errors import DataError, ValidationIssue, suggest
 TOKENIZER_FILE = "tokenizer.json"
 ENCODE_CHUNK_ROWS = 2048
 PAD_TOKEN, UNK_TOKEN, BOS_TOKEN, EOS_TOKEN = "<pad>", "<unk>", "<s>", "</s>"
-# Names that other makers gave to the same four; the first that a vocabulary has is taken.
+# Names of the same tokens in other vocabularies; the first one found is used.
 SPECIAL_TOKEN_ALIASES = {
     "pad": (PAD_TOKEN, "[PAD]", "<|padding|>", "<|endoftext|>"),
     "unknown": (UNK_TOKEN, "[UNK]", "<UNK>"),
@@ -39,7 +39,7 @@ SPECIAL_TOKEN_ALIASES = {
     "stop": (EOS_TOKEN, "[SEP]", "<eos>", "<|end_of_text|>", "<|endoftext|>"),
 }
 MASK_TOKEN_ALIASES = ("<mask>", "[MASK]")
-_ANY_CHARACTER_PATTERN = "(?m)."  # Oniguruma's m: a period is a line end too
+_ANY_CHARACTER_PATTERN = "(?m)."  # in Oniguruma, (?m) lets a period match line breaks
 
 PositiveCount = Annotated[int, Field(ge=1)]
 BpeVocabSize = Annotated[int, Field(ge=256 + len(SPECIAL_TOKEN_ALIASES))]
@@ -47,7 +47,7 @@ BpeVocabSize = Annotated[int, Field(ge=256 + len(SPECIAL_TOKEN_ALIASES))]
 
 @runtime_checkable
 class TokenizerProtocol(Protocol):
-    """What everybody needs of a tokenizer; a pretrained model's has it too."""
+    """The interface of all tokenizers, including those of pretrained models."""
 
     kind: str
     vocab_size: int
@@ -66,14 +66,14 @@ class TokenizerProtocol(Protocol):
 
 
 class CorpusTokenizer:
-    """Text to numbers and back. A thin wrapper round the tokenizer of the `tokenizers` library."""
+    """Converts text to token ids and back. A thin wrapper of `tokenizers.Tokenizer`."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.vocab_size: int = backend.get_vocab_size()
-        last = max(backend.get_vocab().values(), default=-1)
-        if last >= self.vocab_size:  # the library would count up to it
-            raise ValueError(f"its {self.vocab_size} tokens are numbered up to {last}, and not one after the other")
+        max_id = max(backend.get_vocab().values(), default=-1)
+        if max_id >= self.vocab_size:  # the vocabulary size would not cover all ids
+            raise ValueError(f"its {self.vocab_size} tokens are numbered up to {max_id}, and not one after the other")
         self.kind = _infer_kind(json.loads(backend.to_str()))
         self.pad_id, self.unk_id, self.bos_id, self.eos_id = (
             self._find_token_id(names) for names in SPECIAL_TOKEN_ALIASES.values()
@@ -81,45 +81,53 @@ class CorpusTokenizer:
         self.mask_id = self._find_token_id(MASK_TOKEN_ALIASES)
 
     def _find_token_id(self, names: Iterable[str]) -> int | None:
+        """Return the id of the first of these tokens that the vocabulary has."""
         ids = (self.backend.token_to_id(name) for name in names)
-        return next((one for one in ids if one is not None), None)
+        return next((token_id for token_id in ids if token_id is not None), None)
 
     def encode(self, text: str) -> list[int]:
+        """Return the token ids of a text, without special tokens."""
         with translate_backend_errors():
             ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
         return ids
 
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
-        # So many at a time: what the library returns takes many times the memory of the numbers.
-        found: list[list[int]] = []
-        every = iter(texts)
+        # Encode in chunks: Encoding objects use far more memory than their ids.
+        """Return the token ids of each text, without special tokens."""
+        token_ids: list[list[int]] = []
+        remaining = iter(texts)
         with translate_backend_errors():
-            while some := list(islice(every, ENCODE_CHUNK_ROWS)):
-                found += [one.ids for one in self.backend.encode_batch_fast(some, add_special_tokens=False)]
-        return found
+            while chunk := list(islice(remaining, ENCODE_CHUNK_ROWS)):
+                token_ids += [
+                    encoding.ids for encoding in self.backend.encode_batch_fast(chunk, add_special_tokens=False)
+                ]
+        return token_ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Readable text; padding, start and stop are left out."""
-        hidden = {self.pad_id, self.bos_id, self.eos_id}
+        """Return the text of token ids, without padding, start and stop tokens."""
+        hidden_ids = {self.pad_id, self.bos_id, self.eos_id}
         with translate_backend_errors():
-            text: str = self.backend.decode([i for i in ids if i not in hidden], skip_special_tokens=False)
+            text: str = self.backend.decode(
+                [token_id for token_id in ids if token_id not in hidden_ids], skip_special_tokens=False
+            )
         return text
 
     def id_to_token(self, id: int) -> str:
-        """The entry of the vocabulary, as it stands there."""
+        """Return the vocabulary entry of an id. Raise `IndexError` if there is none."""
         token = self.backend.id_to_token(id)
         if token is None:
             raise IndexError(f"no token {id} in a vocabulary of {self.vocab_size}")
         return str(token)
 
     def save(self, folder: Path | str) -> Path:
+        """Write tokenizer.json into a folder and return its path."""
         path = Path(folder) / TOKENIZER_FILE
         write_text(path, self.backend.to_str(pretty=True) + "\n")
         return path
 
     @classmethod
     def load(cls, path: Path | str) -> CorpusTokenizer:
-        """From tokenizer.json, or the folder that holds it."""
+        """Load a tokenizer.json, given its path or its folder. Raise `DataError` if it is missing or invalid."""
         path = Path(path)
         path = path / TOKENIZER_FILE if path.is_dir() else path
         if not path.is_file():
@@ -129,7 +137,7 @@ class CorpusTokenizer:
                 return cls(Backend.from_str(path.read_text(encoding="utf-8")))
         except UnicodeDecodeError as error:
             raise build_file_error(path, [ValidationIssue(f"byte {error.start}", "is not UTF-8")]) from None
-        except Exception as error:  # noqa: BLE001  the library raises plain Exception for a file that it cannot read
+        except Exception as error:  # noqa: BLE001  the library raises plain Exception for an invalid file
             message = f"is no tokenizer of the tokenizers library: {error}"
             raise build_file_error(path, [ValidationIssue("file", message)]) from None
 
@@ -142,30 +150,36 @@ class CorpusTokenizer:
 
 @contextmanager
 def translate_backend_errors() -> Iterator[None]:
-    """The library ends in a panic over some tokenizers that it has read itself: no Exception to Python."""
+    """Raise `DataError` for errors of the tokenizers library.
+
+    Some tokenizers that the library loads make it panic when used; a panic is not an `Exception` in Python.
+    """
     try:
         yield
     except BaseException as error:
         if type(error).__name__ == "PanicException":
             raise DataError(f"the tokenizer cannot be used: the tokenizers library fails with {error}") from None
-        if type(error) is Exception:  # its word for everything else
+        if type(error) is Exception:  # the library raises plain Exception for all other errors
             raise DataError(f"the tokenizer cannot be used: {error}") from None
         raise
 
 
 def train_tokenizer(data: DataConfig, corpus: Corpus, *, base_folder: Path = Path()) -> CorpusTokenizer:
-    """The tokenizer that `data` asks for, learned from what the corpus allows. A relative path is taken from `base`."""
-    if faults := check_tokenizer_choice(data.tokenizer):
-        raise build_file_error("data.tokenizer", faults)
+    """Return the tokenizer that `data` describes, trained on the vocabulary rows of the corpus.
+
+    A relative path of a tokenizer file starts at `base_folder`.
+    """
+    if issues := check_tokenizer_choice(data.tokenizer):
+        raise build_file_error("data.tokenizer", issues)
     options = dict(data.tokenizer.options)
-    language = not corpus.has_labels
+    is_language_model = not corpus.has_labels
     if data.tokenizer.kind == "file":
         options["path"] = str(base_folder / Path(options["path"]).expanduser())
-    elif language and data.rows == "sentences":
+    elif is_language_model and data.rows == "sentences":
         options["add_bos_eos"] = True
     rows: Iterable[str] = corpus.vocabulary_rows
-    if language and data.rows == "stream" and data.tokenizer.kind != "words":
-        # What stands between two rows of a stream is text as well.
+    if is_language_model and data.rows == "stream" and data.tokenizer.kind != "words":
+        # The separators between the rows of a stream are text too.
         rows = (row + corpus.train.separator for row in rows)
     return CorpusTokenizer(TOKENIZER_BUILDERS[data.tokenizer.kind](rows, **options))
 
@@ -179,17 +193,17 @@ def train_word_tokenizer(
     add_bos_eos: bool = False,
     add_mask: bool = False,
 ) -> Backend:
-    """Words after the Penn Treebank; the most frequent come first, equal ones in the order of the alphabet."""
+    """Train a tokenizer of Penn Treebank words, ordered by decreasing frequency, then alphabetically."""
     normalizer, splitter = treebank.build_normalizer(lowercase=lowercase), pre_tokenizers.WhitespaceSplit()
     backend = Backend(models.WordLevel({UNK_TOKEN: 0}, unk_token=UNK_TOKEN))
     backend.normalizer, backend.pre_tokenizer = normalizer, splitter
-    # The library counts on all cores, and ranks words as we do: by number, then by the alphabet.
+    # The library counts on all cores and orders words by frequency, then alphabetically.
     trainer = trainers.WordLevelTrainer(vocab_size=2**31, min_frequency=min_count, show_progress=False)
     backend.train_from_iterator(rows, trainer)
-    numbers = backend.get_vocab()
-    ranked = sorted(numbers, key=numbers.__getitem__)
+    vocab = backend.get_vocab()
+    ranked_words = sorted(vocab, key=vocab.__getitem__)
     backend.model = _build_word_level_model(
-        ranked, _list_special_tokens(has_unk=True, add_bos_eos=add_bos_eos, add_mask=add_mask), vocab_size
+        ranked_words, _list_special_tokens(has_unk=True, add_bos_eos=add_bos_eos, add_mask=add_mask), vocab_size
     )
     backend.decoder = treebank.build_decoder()
     return backend
@@ -198,14 +212,14 @@ def train_word_tokenizer(
 def train_character_tokenizer(
     rows: Iterable[str], *, lowercase: bool = False, add_bos_eos: bool = False, add_mask: bool = False
 ) -> Backend:
-    """Every character a token, line ends among them."""
+    """Build a tokenizer of single characters, including line breaks."""
     counts: Counter[str] = Counter()
     for row in rows:
         counts.update(row.lower() if lowercase else row)
-    ranked = sorted(counts, key=lambda character: (-counts[character], character))
+    ranked_characters = sorted(counts, key=lambda character: (-counts[character], character))
     backend = Backend(
         _build_word_level_model(
-            ranked, _list_special_tokens(has_unk=True, add_bos_eos=add_bos_eos, add_mask=add_mask), None
+            ranked_characters, _list_special_tokens(has_unk=True, add_bos_eos=add_bos_eos, add_mask=add_mask), None
         )
     )
     if lowercase:
@@ -216,7 +230,7 @@ def train_character_tokenizer(
 
 
 def build_byte_tokenizer(rows: Iterable[str], *, add_bos_eos: bool = False, add_mask: bool = False) -> Backend:
-    """The 256 bytes of UTF-8: nothing is unknown."""
+    """Build a tokenizer of the 256 byte values, to which no text is unknown."""
     vocabulary = _list_special_tokens(has_unk=False, add_bos_eos=add_bos_eos, add_mask=add_mask) + sorted(
         pre_tokenizers.ByteLevel.alphabet()
     )
@@ -229,25 +243,25 @@ def build_byte_tokenizer(rows: Iterable[str], *, add_bos_eos: bool = False, add_
 def train_bpe_tokenizer(
     rows: Iterable[str], *, vocab_size: BpeVocabSize = 2000, add_bos_eos: bool = False, add_mask: bool = False
 ) -> Backend:
-    """Byte pairs merged by how often they occur, after Sennrich et al. 2016, arXiv:1508.07909, on bytes as in GPT-2."""
+    """Train byte-level BPE as in GPT-2. Sennrich et al. 2016, arXiv:1508.07909."""
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    specials = _list_special_tokens(has_unk=False, add_bos_eos=add_bos_eos, add_mask=add_mask)
+    special_tokens = _list_special_tokens(has_unk=False, add_bos_eos=add_bos_eos, add_mask=add_mask)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=specials, initial_alphabet=alphabet, show_progress=False
+        vocab_size=vocab_size, special_tokens=special_tokens, initial_alphabet=alphabet, show_progress=False
     )
     backend.train_from_iterator(rows, trainer)
-    learned = json.loads(backend.to_str())["model"]
-    # Built anew, because training registers the special tokens as text to be looked for.
-    built = Backend(models.BPE(learned["vocab"], [tuple(merge) for merge in learned["merges"]]))
-    built.pre_tokenizer = backend.pre_tokenizer
-    built.decoder = decoders.ByteLevel()
-    return built
+    trained_model = json.loads(backend.to_str())["model"]
+    # Rebuilt, because training registers the special tokens as text to match.
+    tokenizer = Backend(models.BPE(trained_model["vocab"], [tuple(merge) for merge in trained_model["merges"]]))
+    tokenizer.pre_tokenizer = backend.pre_tokenizer
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
 
 def load_tokenizer_file(rows: Iterable[str], *, path: str) -> Backend:
-    """A tokenizer.json that is there already; nothing is learned."""
+    """Load an existing tokenizer.json; nothing is trained."""
     return CorpusTokenizer.load(path).backend
 
 
@@ -261,43 +275,51 @@ TOKENIZER_BUILDERS: dict[str, Callable[..., Backend]] = {
 
 
 def check_tokenizer_choice(choice: ComponentConfig) -> list[ValidationIssue]:
-    """What is wrong with data.tokenizer: kind and options are held against the functions above."""
-    place = "data.tokenizer"
+    """Return the issues in `data.tokenizer`.
+
+    Kind and options are checked against `TOKENIZER_BUILDERS` and the signatures of its functions.
+    """
+    location = "data.tokenizer"
     if choice.kind not in TOKENIZER_BUILDERS:
         return [
             ValidationIssue(
-                place,
+                location,
                 f"no tokens named {choice.kind!r}",
                 tuple(TOKENIZER_BUILDERS),
                 suggest(choice.kind, TOKENIZER_BUILDERS),
             )
         ]
     function = TOKENIZER_BUILDERS[choice.kind]
-    known = {name: p for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
+    parameters = {
+        name: parameter
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
     hints = get_type_hints(function, include_extras=True)
-    faults = []
+    issues = []
     for name, value in choice.options.items():
-        if name not in known:
+        if name not in parameters:
             message = f"unknown option of {choice.kind}"
-            faults.append(ValidationIssue(f"{place}.{name}", message, tuple(known), suggest(name, known)))
-        elif wrong := _find_option_error(hints[name], value):
-            faults.append(ValidationIssue(f"{place}.{name}", wrong))
-    required = (name for name, parameter in known.items() if parameter.default is parameter.empty)
-    absent = [name for name in required if name not in choice.options]
-    return faults + [ValidationIssue(f"{place}.{name}", f"is missing: {choice.kind} needs it") for name in absent]
+            issues.append(ValidationIssue(f"{location}.{name}", message, tuple(parameters), suggest(name, parameters)))
+        elif error_message := _find_option_error(hints[name], value):
+            issues.append(ValidationIssue(f"{location}.{name}", error_message))
+    required = (name for name, parameter in parameters.items() if parameter.default is parameter.empty)
+    missing = [name for name in required if name not in choice.options]
+    return issues + [ValidationIssue(f"{location}.{name}", f"is missing: {choice.kind} needs it") for name in missing]
 
 
 _TYPE_DESCRIPTIONS = {"int_type": "a whole number", "bool_type": "true or false", "string_type": "text"}
 
 
 def _find_option_error(hint: Any, value: object) -> str | None:
+    """Return why a value does not match a type hint, or None if it does."""
     try:
         TypeAdapter(hint).validate_python(value, strict=True)
     except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] == "greater_than_equal":
-            return f"must be at least {first['ctx']['ge']}, not {value!r}"
-        return f"must be {_TYPE_DESCRIPTIONS.get(first['type'], first['msg'])}, not {value!r}"
+        first_error = error.errors()[0]
+        if first_error["type"] == "greater_than_equal":
+            return f"must be at least {first_error['ctx']['ge']}, not {value!r}"
+        return f"must be {_TYPE_DESCRIPTIONS.get(first_error['type'], first_error['msg'])}, not {value!r}"
     return None
 
 
@@ -314,21 +336,24 @@ def _list_special_tokens(*, has_unk: bool, add_bos_eos: bool, add_mask: bool) ->
 def _build_word_level_model(
     ranked_tokens: Sequence[str], special_tokens: list[str], vocab_size: int | None
 ) -> models.WordLevel:
-    """A vocabulary of whole tokens, the most frequent first. `size` counts the special ones too."""
-    room = len(ranked_tokens) if vocab_size is None else max(0, vocab_size - len(special_tokens))
-    vocabulary = {token: i for i, token in enumerate(special_tokens + list(ranked_tokens[:room]))}
+    """Build a vocabulary of special tokens followed by the most frequent tokens.
+
+    `ranked_tokens` is ordered by decreasing frequency. `vocab_size` includes the special tokens; None keeps all.
+    """
+    num_tokens = len(ranked_tokens) if vocab_size is None else max(0, vocab_size - len(special_tokens))
+    vocabulary = {token: i for i, token in enumerate(special_tokens + list(ranked_tokens[:num_tokens]))}
     return models.WordLevel(vocabulary, unk_token=UNK_TOKEN)
 
 
 def _infer_kind(tokenizer_json: dict[str, Any]) -> str:
-    """Which of the kinds above made this tokenizer; `file` when none did."""
-    model, cut = tokenizer_json["model"], tokenizer_json["pre_tokenizer"] or {}
-    match model["type"], cut.get("type"):
+    """Return the kind that built this tokenizer, or `file` if none of the above did."""
+    model, pre_tokenizer = tokenizer_json["model"], tokenizer_json["pre_tokenizer"] or {}
+    match model["type"], pre_tokenizer.get("type"):
         case "WordLevel", "WhitespaceSplit" if _is_treebank_normalizer(tokenizer_json["normalizer"]):
             return "words"
-        case "WordLevel", "Split" if cut["pattern"] == {"Regex": _ANY_CHARACTER_PATTERN}:
+        case "WordLevel", "Split" if pre_tokenizer["pattern"] == {"Regex": _ANY_CHARACTER_PATTERN}:
             return "characters"
-        case "BPE", "ByteLevel" if not cut["use_regex"] and not model["merges"]:
+        case "BPE", "ByteLevel" if not pre_tokenizer["use_regex"] and not model["merges"]:
             return "bytes"
         case "BPE", "ByteLevel" if not tokenizer_json["added_tokens"]:
             return "bpe"
@@ -336,6 +361,7 @@ def _infer_kind(tokenizer_json: dict[str, Any]) -> str:
 
 
 def _is_treebank_normalizer(normalizer: dict[str, Any] | None) -> bool:
+    """Return whether a normalizer has exactly the Penn Treebank rules."""
     steps = (normalizer or {}).get("normalizers", [])
     rules = [(step["pattern"]["Regex"], step["content"]) for step in steps if step["type"] == "Replace"]
     return rules == list(treebank.TREEBANK_RULES)

@@ -1,11 +1,11 @@
-"""English words as the Penn Treebank cuts them: do|n't, 's, `` and '', final periods but not those of abbreviations.
+"""Penn Treebank word tokenization as normalizers of the `tokenizers` library.
 
-The rules are those of `word_tokenize` in NLTK 3.8.1, which the course used, written as normalizers of the `tokenizers`
-library, so that tokenizer.json alone reproduces them. NLTK puts spaces around what it finds, step after step, and
-cuts at white space in the end; each step here inserts the same spaces at places of no width. Where a sentence ends
-inside a row NLTK asks the punkt model (Kiss and Strunk 2006, doi:10.1162/coli.2006.32.4.485); here a period ends one
-unless it follows an abbreviation, an initial or letters with periods between (U.S., p.m.). See docs/log.md for how
-near that comes.
+Splits contractions (do|n't), possessives ('s), quotes (`` and '') and final periods, but not those of abbreviations.
+The rules are those of `word_tokenize` in NLTK 3.8.1; as normalizers, they are part of tokenizer.json, which alone
+reproduces them. NLTK inserts spaces in several passes and finally splits at whitespace; each rule below inserts the
+same spaces at zero-width matches. For sentence ends inside a row, NLTK uses the punkt model (Kiss and Strunk 2006,
+doi:10.1162/coli.2006.32.4.485); here a period ends a sentence unless it follows an abbreviation, an initial or dotted
+letters (U.S., p.m.). docs/log.md reports how well the two agree.
 """
 
 from __future__ import annotations
@@ -19,27 +19,32 @@ ABBREVIATIONS = (
 
 _PERIOD_PATTERN = r"\."
 _CLOSING_PUNCTUATION = r"""[\])}>"']"""
-# After the last period of a row typographic quotes close too; inside a row punkt does not see them as an end.
+# Typographic quotes may follow the last period of a row; within a row, punkt does not accept them after a sentence end.
 _SENTENCE_END = rf"""(?:{_CLOSING_PUNCTUATION}*\s|[\])}}>"'»”’ ]*\z)"""
 
 
 def _build_abbreviation_lookbehind(period: str) -> str:
-    """Oniguruma does not fold the case of every letter in a look-behind, hence [Mm]r and not (?i)Mr."""
-    # A sentence does end in "I.", and in "forget'st." too.
+    """Return a negative look-behind for abbreviations followed by the pattern `period`.
+
+    Writes [Mm]r instead of (?i)Mr, because Oniguruma does not fold the case of every letter in a look-behind.
+    """
+    # "I" is not an initial: sentences do end in "I.". Apostrophes exclude words like "forget'st.".
     words = [
         r"[A-HJ-Za-hj-z]",
         *(f"[{name[0].upper()}{name[0].lower()}]{name[1:]}" for name in ABBREVIATIONS),
     ]
-    alone = [f"{before}{word}{period}" for word in words for before in (r"[^\w'’&-]", r"\A")]
+    undotted = [f"{boundary}{word}{period}" for word in words for boundary in (r"[^\w'’&-]", r"\A")]
     dotted = r"\b\p{L}\.\p{L}" + period
-    return f"(?<!{'|'.join([*alone, dotted])})"
+    return f"(?<!{'|'.join([*undotted, dotted])})"
 
 
 def _build_boundary_pattern(characters: str) -> str:
+    """Return a pattern that matches before and after each of these characters."""
     return f"(?={characters})|(?<={characters})"
 
 
 def _build_junction_pattern(first: str, second: str) -> str:
+    """Return a pattern that matches between the two parts of a contracted word."""
     return rf"(?={second}\b)(?<=\b{first})"
 
 
@@ -62,7 +67,7 @@ _CONTRACTION_PATTERN = "(?i)" + "|".join(
         *(_build_junction_pattern(*pair) for pair in _CONTRACTION_PAIRS),
         r"(?=na\s)(?<=\bwan)",
         r"(?=(?:is|was)\b)(?<= 't|\A't)",
-        # The pair is set apart from what it hangs on, as in "cannot—".
+        # Separate the word from adjacent punctuation, as in "cannot—".
         rf"(?<=[^\w\s])(?=(?:{'|'.join(_CONTRACTED_WORDS)})\b)",
         r"(?=[^\w\s])(?<=\b" + r"|\b".join(_CONTRACTED_WORDS) + ")",
     ]
@@ -88,7 +93,7 @@ TREEBANK_RULES: tuple[tuple[str, str], ...] = (
     (_CONTRACTION_PATTERN, " "),
 )
 
-# Back to readable text; what was cut cannot be told from what was written apart ("can not"), so this is no inverse.
+# Approximate inverse: a contraction that was split is indistinguishable from two words ("can not").
 _DETOKENIZATION_RULES = (
     (r"`` ", '"'),
     (r" ''", '"'),
@@ -102,19 +107,19 @@ _DETOKENIZATION_RULES = (
 
 
 def build_normalizer(*, lowercase: bool) -> normalizers.Normalizer:
-    """The rules as one normalizer; cutting at white space after it gives the words."""
-    # Lowercase comes first: the library panics where it follows a space that was put before the first character.
+    """Return the rules as one normalizer. Splitting its output at whitespace gives the words."""
+    # Lowercase comes first: the library panics if it follows a space inserted before the first character.
     steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if lowercase else []
-    steps += [normalizers.Replace(Regex(rule), by) for rule, by in TREEBANK_RULES]
+    steps += [normalizers.Replace(Regex(pattern), replacement) for pattern, replacement in TREEBANK_RULES]
     return normalizers.Sequence(steps)
 
 
 def build_decoder() -> decoders.Decoder:
-    """Words joined as people write them."""
+    """Return a decoder that joins words with conventional spacing."""
     steps: list[decoders.Decoder] = [
         decoders.Replace(Regex(r"\A"), " "),
         decoders.Fuse(),
         decoders.Strip(" ", 1, 0),
     ]
-    steps += [decoders.Replace(Regex(rule), by) for rule, by in _DETOKENIZATION_RULES]
+    steps += [decoders.Replace(Regex(pattern), replacement) for pattern, replacement in _DETOKENIZATION_RULES]
     return decoders.Sequence(steps)
