@@ -1,5 +1,8 @@
-"""What all tables of an experiment file share: frozen, strict, no unknown keys, and sizes with an end: nothing that a
-machine could be asked for lies beyond them, and what does would be counted up to for hours."""
+"""Base classes and bounded number types of experiment files.
+
+Tables are frozen and strict, and unknown keys are errors. Sizes have upper bounds, so that a typo fails immediately and
+not after hours of computation.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_valid
 
 
 class BaseConfig(BaseModel):
-    """One table of an experiment file."""
+    """Base class of every table of an experiment file."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False
@@ -19,26 +22,26 @@ class BaseConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _convert_lists_to_tuples(cls, value: Any) -> Any:
-        # TOML and JSON know lists only; frozen data holds tuples.
+        """Convert lists, the only sequences of TOML and JSON, to tuples, which frozen models need."""
         if not isinstance(value, dict):
             return value
-        return {key: tuple(one) if isinstance(one, list) else one for key, one in value.items()}
+        return {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
 
 
 Count = Annotated[int, Field(ge=1, le=2**30)]
 VectorSize = Annotated[int, Field(ge=1, le=2**17)]
-"""of vectors"""
+"""a number of dimensions"""
 SmallCount = Annotated[int, Field(ge=1, le=2**10)]
-"""layers, heads"""
+"""a number of layers, heads or seeds"""
 SequenceLength = Annotated[int, Field(ge=1, le=2**24)]
-"""of inputs, in tokens"""
+"""a length in tokens"""
 
 
 class ComponentConfig(BaseModel):
-    """A thing chosen by name, with its options: `"alibi"` or `{ kind = "alibi", slope = 1.0 }`.
+    """A component selected by name, with its options: `"alibi"` or `{ kind = "alibi", slope = 1.0 }`.
 
-    Which names and options exist is not known here: parts, optimizers and tokenizers are held against their own
-    signatures when the file is loaded.
+    Names and options are not validated here: `headtohead.experiment.loading` checks parts, optimizers and tokenizers
+    against their signatures.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
@@ -47,21 +50,24 @@ class ComponentConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _expand_name(cls, value: Any) -> Any:
+        """Accept a plain name as a component without options."""
         return {"kind": value} if isinstance(value, str) else value
 
     @property
     def options(self) -> dict[str, Any]:
+        """The options as keyword arguments, without `kind`."""
         return dict(self.model_extra or {})
 
     @model_serializer(mode="plain")
     def _collapse_to_name(self) -> str | dict[str, Any]:
+        """Serialize a component without options as its plain name."""
         return {"kind": self.kind, **self.options} if self.options else self.kind
 
     def __str__(self) -> str:
         if not self.options:
             return self.kind
-        inside = ", ".join(f"{k} = {v!r}" for k, v in self.options.items())
-        return f"{self.kind} ({inside})"
+        options = ", ".join(f"{name} = {value!r}" for name, value in self.options.items())
+        return f"{self.kind} ({options})"
 
     def __hash__(self) -> int:
         return hash(str(self))
@@ -73,7 +79,7 @@ EPOCHS_PATTERN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) epochs?")
 
 
 def convert_to_steps(steps_or_epochs: int | str, steps_per_epoch: int) -> int:
-    """`500` is steps; `"15 epochs"` is counted with the length of an epoch."""
+    """Return a number of training steps; convert a string such as "15 epochs" with `steps_per_epoch`."""
     if isinstance(steps_or_epochs, int):
         return steps_or_epochs
     match = EPOCHS_PATTERN.fullmatch(steps_or_epochs)

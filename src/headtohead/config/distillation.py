@@ -1,4 +1,4 @@
-"""Who teaches a student, and how: the tables of task `distil`."""
+"""The [teacher] table of task `distil`: the teacher model, its prompts, and published results to compare with."""
 
 from __future__ import annotations
 
@@ -19,51 +19,51 @@ def _get_teacher_tag(value: Any) -> str:
 
 
 class PublishedScores(BaseConfig):
-    """What a report published about one of the contestants."""
+    """Scores that a report published for one of the compared models."""
 
     source: str
     who: str
-    """teacher, before (the student before training), baseline (on people's summaries), or a variant"""
+    """teacher, before (the untrained student), baseline (trained on the reference summaries), or a variant"""
     scores: dict[str, float]
-    """rouge-1 = 0.27, and so on"""
+    """metric = score, as in rouge-1 = 0.27"""
 
 
 class DistillationClaim(BaseConfig):
-    """Something that a report concluded about two of the contestants."""
+    """A conclusion that a report drew from two of the compared models."""
 
     source: str
     says: str
     who: str
     against: str
     expects: Literal["helped", "hurt", "no practical difference"]
-    """helped: `who` has the higher score"""
+    """helped: `who` scores higher than `against`"""
     measure: str = "rouge-1"
     why: str = ""
 
 
 class TeacherConfig(BaseConfig):
-    """Who teaches. A model that is there already, or a decoder of ours that is trained first, on the same texts."""
+    """The teacher: an existing model, or a transformer that is first trained on the same texts."""
 
     model: Annotated[
         Annotated[str, Tag("named")] | Annotated[TransformerConfig, Tag("parts")], Discriminator(_get_teacher_tag)
     ]
     """a run folder, a folder with weights, a package with weights, hub:owner/name; or a table as in [model]"""
     training: TrainingConfig | None = None
-    """of a decoder of ours, which is trained first"""
+    """training of a teacher that is given as a table"""
     seed: Annotated[int, Field(ge=0)] = 2000
-    """of its training and of what it draws; none of the students'"""
+    """seed of the teacher's training and sampling, independent of the students' seeds"""
     documents: Count | None = None
-    """how many texts of train are taught, spread evenly; every variant learns from the same ones. Unless given, all"""
+    """number of training texts, spread evenly and the same for every variant; None: all"""
     begin: SequenceLength = 8
-    """plain text: so many tokens of people's text begin each text that the teacher writes"""
+    """plain text: number of tokens of the reference text that the teacher continues"""
     prompt: str | None = None
-    """documents with summaries: what is asked, with {document} where the document goes. Without it, texts are plain"""
+    """summarization: the prompt, with {document} as a placeholder for the document; None: plain text"""
     chat: bool = True
-    """the prompt is put into the chat template of a model that has one"""
+    """apply the model's chat template to the prompt, if it has one"""
     strategy: ComponentConfig | None = None
-    """how the teacher writes: unless given, greedy for summaries and sample for plain text"""
+    """decoding strategy of the teacher; None: greedy for summaries, sample for plain text"""
     max_new_tokens: SequenceLength = 60
-    """the longest summary"""
+    """maximum length of a summary"""
     reported: tuple[PublishedScores, ...] = ()
     claims: tuple[DistillationClaim, ...] = ()
 

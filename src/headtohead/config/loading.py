@@ -1,8 +1,8 @@
-"""Experiment files: strict TOML, every error at once, each with its place.
+"""Read and validate experiment files. All issues are reported together, each with its line.
 
-A file is read to a plain dict, --set is laid over it, each variant is the dict with what it names replaced, and all of
-that is held against the tables of this room. Names of parts and their options are not known here: `check` is called for
-that, so that the errors of both come out together.
+A file is read to a plain dict. Overlays (`[full]`, `--quick`, `--set`) are applied to the dict, each variant is the
+dict with some values replaced, and the results are validated by the pydantic models of this package. Names and options
+of parts are unknown to this package; the `check` callback validates them.
 """
 
 from __future__ import annotations
@@ -50,16 +50,17 @@ VARIANT_INDEPENDENT_KEYS = (
     "about",
     "taught",
 )
-"""what no variant changes: it is not checked again for each of them"""
+"""keys that no variant can change, so they are not validated again for each variant"""
 
 
 def list_recipes() -> list[str]:
-    """The experiment files shipped with the package."""
+    """Return the names of the experiment files that ship with the package."""
     folder = resources.files(__package__) / "recipes"
-    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
+    return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
 
 
 def find_recipe(name: str) -> Path:
+    """Return the path of a recipe; raise `RequestError` with a suggestion if there is none of that name."""
     path = Path(str(resources.files(__package__) / "recipes" / f"{name}.toml"))
     if not path.is_file():
         raise RequestError(_format_unknown_recipe(name))
@@ -67,13 +68,13 @@ def find_recipe(name: str) -> Path:
 
 
 def _format_unknown_recipe(name: str) -> str:
-    near = suggest(name, list_recipes())
-    hint = f"; did you mean {near!r}?" if near else ""
+    suggestion = suggest(name, list_recipes())
+    hint = f"; did you mean {suggestion!r}?" if suggestion else ""
     return f"no file and no recipe named {name!r}{hint} (recipes: {', '.join(list_recipes())})"
 
 
 def read_raw_experiment(recipe_or_file: str | Path) -> RawExperiment:
-    """The file, or the recipe of that name, as a draft."""
+    """Read a file, or the recipe of that name, without validating its settings."""
     path = Path(recipe_or_file)
     if not path.is_file():
         if path.suffix == ".toml" or path.name != str(recipe_or_file):
@@ -97,23 +98,23 @@ def read_raw_experiment(recipe_or_file: str | Path) -> RawExperiment:
         raise ConfigError(
             source, [ValidationIssue("file", "is empty; `h2h recipes --show NAME` prints one to start from")]
         )
-    if faults := check_values(raw):
-        raise ConfigError(source, faults)
+    if issues := check_values(raw):
+        raise ConfigError(source, issues)
     return RawExperiment(path.stem, source, raw, _find_line_numbers(text))
 
 
 def _find_line_numbers(text: str) -> dict[str, int]:
-    """Where each key stands. Good for the common layouts; a key that is not found simply has no line."""
-    found: dict[str, int] = {}
+    """Return the line number of each dotted key. Keys in unusual layouts may be missing."""
+    line_numbers: dict[str, int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), start=1):
-        # No two neighbours of these patterns match the same character: a long line would take for ever.
+        # Adjacent terms of these patterns share no character, which avoids catastrophic backtracking on long lines.
         if header := re.match(r"\s*\[+([^\[\]]+)\]", line):
             table = header.group(1).strip()
-            found.setdefault(table, number)
+            line_numbers.setdefault(table, number)
         elif key := re.match(r"\s*([\w.\-\"]+)\s*=", line):
-            found.setdefault(f"{table}.{key.group(1)}".strip(".").replace('"', ""), number)
-    return found
+            line_numbers.setdefault(f"{table}.{key.group(1)}".strip(".").replace('"', ""), number)
+    return line_numbers
 
 
 def parse_experiment(
@@ -126,53 +127,64 @@ def parse_experiment(
     check: ConfigCheck | None = None,
     prepare: Callable[[RawConfig, Path], None] | None = None,
 ) -> Experiment:
-    """The experiment in that file; raises SpecError with every fault.
+    """Read and validate an experiment file; raise `ConfigError` with every issue.
 
-    Laid over it in this order: what it says about its `original` data, its `full` setting, the `quick` look, --set.
-    `prepare` is called with the raw file before anything is checked (to import the user's own parts that it names).
+    Overlays are applied in this order: `[original]` if `use_original_data`, `[full]` if `full`, the smoke test if
+    `quick`, then `overrides`, a list of `key=value`. `prepare` is called with the dict and the file's folder before
+    validation, to import custom parts. `check` returns additional issues, such as unknown parts.
     """
-    draft = read_raw_experiment(recipe_or_file)
-    draft = apply_original_setup(draft) if use_original_data else draft
-    draft = drop_full_table(apply_full_table(draft) if full else draft)
-    draft = apply_overrides(apply_quick_mode(draft) if quick else draft, overrides)
+    raw_experiment = read_raw_experiment(recipe_or_file)
+    raw_experiment = apply_original_setup(raw_experiment) if use_original_data else raw_experiment
+    raw_experiment = drop_full_table(apply_full_table(raw_experiment) if full else raw_experiment)
+    raw_experiment = apply_overrides(apply_quick_mode(raw_experiment) if quick else raw_experiment, overrides)
     if prepare:
-        prepare(draft.raw, Path(draft.source).parent)
-    experiment, faults = _build_and_check(draft.raw, draft.name, check)
-    if faults or experiment is None:
-        given = {s.partition("=")[0].strip() for s in overrides}
-        raise ConfigError(draft.source, [_add_line_number(f, draft.lines, given) for f in faults])
+        prepare(raw_experiment.raw, Path(raw_experiment.source).parent)
+    experiment, issues = _build_and_check(raw_experiment.raw, raw_experiment.name, check)
+    if issues or experiment is None:
+        overridden_keys = {override.partition("=")[0].strip() for override in overrides}
+        raise ConfigError(
+            raw_experiment.source, [_add_line_number(issue, raw_experiment.lines, overridden_keys) for issue in issues]
+        )
     return experiment
 
 
 def build_experiment(raw_config: RawConfig, name: str, *, check: ConfigCheck | None = None) -> Experiment:
-    """The same for a dict that did not come from a file."""
-    experiment, faults = _build_and_check(raw_config, name, check)
-    if faults or experiment is None:
-        raise ConfigError(name, faults)
+    """Validate an experiment that is given as a dict; raise `ConfigError` with every issue."""
+    experiment, issues = _build_and_check(raw_config, name, check)
+    if issues or experiment is None:
+        raise ConfigError(name, issues)
     return experiment
 
 
 def diff_from_baseline(experiment: Experiment, variant: str) -> dict[str, Any]:
-    """What the variant sets otherwise than the baseline, as dotted names with plain values. A search's winner names all
-    that was searched, also what came out as it was."""
-    given = _flatten_changes(experiment.variants.get(variant, {}))
-    if not given:
-        return {}
-    here, there = (build_trial(experiment, name, 0).model_dump(mode="json") for name in (variant, BASELINE))
+    """Return the settings in which a variant differs from the baseline, by dotted name.
 
-    def value(tables: RawConfig, setting: str) -> Any:
+    Settings that the variant lists with the baseline's value, as the winner of a search may, are omitted.
+    """
+    changes = _flatten_changes(experiment.variants.get(variant, {}))
+    if not changes:
+        return {}
+    variant_tables, baseline_tables = (
+        build_trial(experiment, name, 0).model_dump(mode="json") for name in (variant, BASELINE)
+    )
+
+    def get_value(tables: RawConfig, setting: str) -> Any:
         table, _, key = setting.partition(".")
         return tables[table].get(key)
 
-    return {name: said for name, said in given.items() if value(here, name) != value(there, name)}
+    return {
+        name: value
+        for name, value in changes.items()
+        if get_value(variant_tables, name) != get_value(baseline_tables, name)
+    }
 
 
 def build_trial(experiment: Experiment, variant: str, seed: int) -> Trial:
-    """One variant with one seed, resolved."""
+    """Return the trial of one variant (or the baseline) and one seed."""
     raw = experiment.model_dump(mode="json", include={*VARIANT_TABLES})
     merged = apply_variant(raw, experiment.variants[variant]) if variant != BASELINE else raw
     teacher = None if experiment.teacher is None else experiment.teacher.model_dump(mode="json")
-    if "pretrained" in merged["model"]:  # its tokens are its own
+    if "pretrained" in merged["model"]:  # pretrained models bring their own tokenizer
         merged["data"]["tokenizer"] = build_tokenizer_config(merged["model"], teacher)
     return Trial.model_validate(
         {
@@ -190,32 +202,39 @@ def build_trial(experiment: Experiment, variant: str, seed: int) -> Trial:
 def _build_and_check(
     raw: RawConfig, name: str, check: ConfigCheck | None
 ) -> tuple[Experiment | None, list[ValidationIssue]]:
+    """Return the experiment, or None if it is invalid, and the issues of the file, its variants and its search."""
     raw = _fill_defaults(raw, name)
-    if faults := check_values(raw):
-        return None, faults
-    experiment, faults = _validate_config(raw)
+    if issues := check_values(raw):
+        return None, issues
+    experiment, issues = _validate_config(raw)
     if check:
-        faults += check(raw)
-    seen = {(f.place, f.message) for f in faults}
+        issues += check(raw)
+    seen = {(issue.place, issue.message) for issue in issues}
     variants = raw.get("variants", {})
     if isinstance(variants, dict) and len(variants) > MAX_VARIANTS:
-        faults.append(
+        issues.append(
             ValidationIssue("variants", f"are {len(variants):,}; an experiment compares {MAX_VARIANTS:,} at most")
         )
     elif isinstance(variants, dict):
         for variant, changes in variants.items():
-            found = _check_variant(raw, str(variant), changes, check)
-            faults += [f for f in found if (f.place.removeprefix(f"variants.{variant}."), f.message) not in seen]
+            variant_issues = _check_variant(raw, str(variant), changes, check)
+            issues += [
+                issue
+                for issue in variant_issues
+                if (issue.place.removeprefix(f"variants.{variant}."), issue.message) not in seen
+            ]
     if raw.get("search") is not None:
-        faults += check_search(raw, lambda changes: _exclude_seen(_check_changes(raw, changes, check), seen))
-    return experiment, faults
+        issues += check_search(raw, lambda changes: _exclude_seen(_check_changes(raw, changes, check), seen))
+    return experiment, issues
 
 
-def _exclude_seen(faults: list[ValidationIssue], seen: set[tuple[str, str]]) -> list[ValidationIssue]:
-    return [fault for fault in faults if (fault.place, fault.message) not in seen]
+def _exclude_seen(issues: list[ValidationIssue], seen: set[tuple[str, str]]) -> list[ValidationIssue]:
+    """Return the issues whose (place, message) is not in `seen`."""
+    return [issue for issue in issues if (issue.place, issue.message) not in seen]
 
 
 def _fill_defaults(raw: RawConfig, name: str) -> RawConfig:
+    """Return a copy with the experiment's name and the default metric of its task."""
     raw = {"name": name, **copy.deepcopy(raw)}
     primary = raw.setdefault("primary", {})
     if isinstance(primary, dict) and raw.get("task") in TASK_SPECS:
@@ -224,6 +243,7 @@ def _fill_defaults(raw: RawConfig, name: str) -> RawConfig:
 
 
 def _check_variant(raw: RawConfig, variant: str, changes: Any, check: ConfigCheck | None) -> list[ValidationIssue]:
+    """Return the issues of one variant, with places that begin with `variants.NAME`."""
     place = f"variants.{variant}"
     if variant == BASELINE:
         return [ValidationIssue(place, "is the name of the original; give the change another one")]
@@ -231,38 +251,44 @@ def _check_variant(raw: RawConfig, variant: str, changes: Any, check: ConfigChec
         return [ValidationIssue(place, FOLDER_NAME_RULE)]
     if not isinstance(changes, dict) or not changes:
         return [ValidationIssue(place, 'changes nothing; write what it replaces, as in model.position = "alibi"')]
-    faults = []
+    issues = []
     for table in changes:
         if table not in VARIANT_TABLES:
             message = "a variant changes settings of data, model or training"
-            faults.append(
+            issues.append(
                 ValidationIssue(f"{place}.{table}", message, VARIANT_TABLES, suggest(str(table), VARIANT_TABLES))
             )
         elif not isinstance(changes[table], dict):
-            faults.append(ValidationIssue(f"{place}.{table}", f"is a table, as in {table}.name = value"))
-    if faults:
-        return faults
-    own = _check_changes(raw, changes, check)
-    return [ValidationIssue(f"{place}.{f.place}", f.message, f.allowed, f.suggestion) for f in own]
+            issues.append(ValidationIssue(f"{place}.{table}", f"is a table, as in {table}.name = value"))
+    if issues:
+        return issues
+    change_issues = _check_changes(raw, changes, check)
+    return [
+        ValidationIssue(f"{place}.{issue.place}", issue.message, issue.allowed, issue.suggestion)
+        for issue in change_issues
+    ]
 
 
 def _check_changes(raw: RawConfig, changes: RawConfig, check: ConfigCheck | None) -> list[ValidationIssue]:
-    """What is wrong with the file once these changes are laid over it, as far as they are to blame."""
-    named = tuple(_flatten_changes(changes))
+    """Return the issues of the file with `changes` applied, restricted to those that the changes cause."""
+    changed_keys = tuple(_flatten_changes(changes))
     merged = apply_variant({key: value for key, value in raw.items() if key not in VARIANT_INDEPENDENT_KEYS}, changes)
-    found = _validate_config(merged)[1] + (check(merged) if check else [])
+    issues = _validate_config(merged)[1] + (check(merged) if check else [])
     return [
-        f
-        for f in found
-        if any(f.place.startswith(n) or n.startswith(f.place) for n in named) or f.place in VARIANT_TABLES
+        issue
+        for issue in issues
+        if any(issue.place.startswith(key) or key.startswith(issue.place) for key in changed_keys)
+        or issue.place in VARIANT_TABLES
     ]
 
 
 def _flatten_changes(changes: RawConfig) -> dict[str, Any]:
+    """Return the changes by dotted name: {"model.position": "alibi"}."""
     return {f"{table}.{key}": value for table, inner in changes.items() for key, value in inner.items()}
 
 
 def _validate_config(raw: RawConfig) -> tuple[Experiment | None, list[ValidationIssue]]:
+    """Return the experiment, or None if it is invalid, and its issues."""
     try:
         experiment = Experiment.model_validate(raw)
     except ValidationError as error:
@@ -271,64 +297,69 @@ def _validate_config(raw: RawConfig) -> tuple[Experiment | None, list[Validation
 
 
 def _deduplicate_errors(error: ValidationError) -> list[ValidationIssue]:
-    """A value that may be of two types is reported once for each of them. The last one says most, unless it only says
-    that this type was not given: then the value was of the other one."""
-    found: dict[str, ValidationIssue] = {}
-    for one in error.errors():
-        fault = convert_pydantic_error(one)
-        if fault.place not in found or one["type"] != "string_type":
-            found[fault.place] = fault
-    return list(found.values())
+    """Convert pydantic errors to issues, one per place.
+
+    A value of a union type yields one error per member. The last is the most specific, unless it only states that the
+    value is not a string: then another member was intended.
+    """
+    issues: dict[str, ValidationIssue] = {}
+    for details in error.errors():
+        issue = convert_pydantic_error(details)
+        if issue.place not in issues or details["type"] != "string_type":
+            issues[issue.place] = issue
+    return list(issues.values())
 
 
 def _add_line_number(
-    fault: ValidationIssue, line_numbers: Mapping[str, int], overridden_keys: set[str]
+    issue: ValidationIssue, line_numbers: Mapping[str, int], overridden_keys: set[str]
 ) -> ValidationIssue:
-    """The place with its line in the file, or with the --set that it came from."""
-    keys = fault.place.split(".")
+    """Return the issue with its line in the file, or with the `--set` option that caused it."""
+    keys = issue.place.split(".")
     for end in range(len(keys), 0, -1):
         key = ".".join(keys[:end])
         if key in overridden_keys:
-            return ValidationIssue(f"--set {fault.place}", fault.message, fault.allowed, fault.suggestion)
+            return ValidationIssue(f"--set {issue.place}", issue.message, issue.allowed, issue.suggestion)
         if key in line_numbers:
             return ValidationIssue(
-                f"{fault.place} (line {line_numbers[key]})", fault.message, fault.allowed, fault.suggestion
+                f"{issue.place} (line {line_numbers[key]})", issue.message, issue.allowed, issue.suggestion
             )
-    return fault
+    return issue
 
 
 def build_json_schema() -> dict[str, Any]:
-    """A JSON schema of experiment files, for editors."""
-    made = Experiment.model_json_schema()
-    del made["properties"]["name"]
-    made["required"] = ["question", "task"]
-    made["title"] = "Head to Head experiment"
-    made["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    tables = {table: made["properties"][table] for table in VARIANT_TABLES}
-    tables["model"] = {"anyOf": [_make_keys_optional(made["$defs"], one["$ref"]) for one in tables["model"]["oneOf"]]}
-    made["properties"]["variants"] = {
+    """Return the JSON schema of experiment files, for editors."""
+    schema = Experiment.model_json_schema()
+    del schema["properties"]["name"]
+    schema["required"] = ["question", "task"]
+    schema["title"] = "Head to Head experiment"
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    tables = {table: schema["properties"][table] for table in VARIANT_TABLES}
+    tables["model"] = {
+        "anyOf": [_make_keys_optional(schema["$defs"], option["$ref"]) for option in tables["model"]["oneOf"]]
+    }
+    schema["properties"]["variants"] = {
         "type": "object",
         "description": "name = the settings that it replaces",
         "additionalProperties": {"type": "object", "properties": tables, "additionalProperties": False},
     }
-    made["properties"]["full"] = {
+    schema["properties"]["full"] = {
         "type": "object",
         "description": "what --full replaces: the setting of a larger machine",
     }
-    search = made["$defs"]["SearchConfig"]["properties"]
+    search = schema["$defs"]["SearchConfig"]["properties"]
     search["space"] = {"type": "object", "description": search["space"]["description"]}
     search["prune"]["anyOf"].append({"type": "boolean"})
-    made["$defs"]["ComponentConfig"] = {
+    schema["$defs"]["ComponentConfig"] = {
         "description": "a name, or a table with the name as kind and its options",
         "anyOf": [
             {"type": "string"},
             {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]},
         ],
     }
-    return made
+    return schema
 
 
 def _make_keys_optional(definitions: dict[str, Any], reference: str) -> dict[str, Any]:
-    """A table of which a variant gives only what it replaces."""
+    """Return the definition of a table without required keys, because a variant sets only some of them."""
     table = definitions[reference.rpartition("/")[2]]
     return {name: value for name, value in table.items() if name != "required"}

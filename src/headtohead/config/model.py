@@ -1,4 +1,4 @@
-"""What is built: a transformer of parts, a network of the user's own, or a pretrained encoder."""
+"""The [model] table: a transformer composed of parts, a custom network, or a pretrained model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headtohead.config.pretraining import PretrainingConfig
 
 
 def _convert_to_tuple(value: object) -> object:
-    """A single part stands for a list of one."""
+    """Return a single component as a tuple of one, and a list as a tuple."""
     if isinstance(value, str | dict | ComponentConfig):
         return (value,)
     return tuple(value) if isinstance(value, list) else value
@@ -25,7 +25,7 @@ def _get_pattern_tag(value: Any) -> str:
 
 
 class PerLayerPattern(BaseConfig):
-    """A pattern for each layer, from the first on; a list shorter than the model is repeated."""
+    """One attention pattern per layer, starting with the first; a list shorter than the model is repeated."""
 
     layers: tuple[tuple[ComponentConfig, ...], ...] = Field(min_length=1)
 
@@ -33,7 +33,7 @@ class PerLayerPattern(BaseConfig):
     @classmethod
     def _tuples(cls, value: object) -> object:
         if isinstance(value, dict) and isinstance(value.get("layers"), list | tuple):
-            return {**value, "layers": tuple(_convert_to_tuple(one) for one in value["layers"])}
+            return {**value, "layers": tuple(_convert_to_tuple(pattern) for pattern in value["layers"])}
         return value
 
 
@@ -54,19 +54,19 @@ InitFrom = Annotated[
 
 
 class TransformerConfig(BaseConfig):
-    """A transformer of parts in named slots."""
+    """A transformer composed of parts in named slots."""
 
     width: VectorSize = 64
     layers: SmallCount = 4
     heads: SmallCount = 2
     head_dim: VectorSize | None = None
-    """width / heads unless given"""
+    """None: width / heads"""
     context: SequenceLength = 32
     position: tuple[ComponentConfig, ...] = (ComponentConfig(kind="learned"),)
-    """one part or a list: the signals are used together"""
+    """one part, or a list of parts that are combined"""
     pattern: PatternConfig | None = None
-    """who may look at whom: causal for a language model, full for a classifier, unless given. A list is joined by
-    "and"; { layers = [...] } gives each layer its own"""
+    """keys that a query may attend to; None: causal for a language model, full for a classifier. Patterns in a list are
+    intersected; { layers = [...] } sets a pattern per layer"""
     attention: ComponentConfig = ComponentConfig(kind="composed")
     projection: ComponentConfig = ComponentConfig(kind="linear")
     merge: ComponentConfig = ComponentConfig(kind="concat")
@@ -74,9 +74,9 @@ class TransformerConfig(BaseConfig):
     norm: ComponentConfig = ComponentConfig(kind="layer")
     block: ComponentConfig = ComponentConfig(kind="pre")
     pool: ComponentConfig = ComponentConfig(kind="mean")
-    """classifier: how the positions become one vector"""
+    """classifier: pooling of the positions to one vector"""
     classifier_hidden: VectorSize | None = 100
-    """classifier: width of the hidden layer between pool and classes"""
+    """classifier: width of the hidden layer after pooling"""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     tie_word_embeddings: bool = False
     """share the embedding weights with the output layer of a language model"""
@@ -92,7 +92,7 @@ class TransformerConfig(BaseConfig):
     """classifier: copy the encoder's weights from a run folder of task masked-lm, or pre-train it first, as in
     { masking = { rate = 0.15 } }"""
     mask_padding: bool = True
-    """off: padding is attended to and pooled like text, as some of the reports did"""
+    """false: attend to padding and pool it like text, as some reports did"""
 
     @model_validator(mode="before")
     @classmethod
@@ -109,10 +109,10 @@ class TransformerConfig(BaseConfig):
     @model_validator(mode="after")
     def _check_head_width(self) -> TransformerConfig:
         if self.head_dim is None and self.width % self.heads:
-            small = [n for n in range(1, math.isqrt(self.width) + 1) if self.width % n == 0]
-            near = min({*small, *(self.width // n for n in small)}, key=lambda n: (abs(n - self.heads), n))
+            divisors = [n for n in range(1, math.isqrt(self.width) + 1) if self.width % n == 0]
+            heads = min({*divisors, *(self.width // n for n in divisors)}, key=lambda n: (abs(n - self.heads), n))
             raise ValueError(
-                f"width {self.width} cannot be divided among {self.heads} heads; take heads = {near}, or give head_dim"
+                f"width {self.width} cannot be divided among {self.heads} heads; take heads = {heads}, or give head_dim"
             )
         return self
 
@@ -124,9 +124,11 @@ class TransformerConfig(BaseConfig):
 
     @property
     def resolved_head_dim(self) -> int:
+        """`head_dim`, or width / heads if it is not set."""
         return self.head_dim or self.width // self.heads
 
     def get_layer_pattern(self, layer: int, default: str) -> tuple[ComponentConfig, ...]:
+        """Return the patterns of one layer, counted from 0. `default` is used if none is set."""
         if self.pattern is None:
             return (ComponentConfig(kind=default),)
         if isinstance(self.pattern, PerLayerPattern):
@@ -135,19 +137,22 @@ class TransformerConfig(BaseConfig):
 
 
 class CustomModelConfig(BaseConfig):
-    """A network of the user's own: any nn.Module that maps input_ids to logits."""
+    """A custom network: any `nn.Module` that maps input_ids to logits."""
 
     module: Annotated[str, Field(pattern=r"^.+\.py:[A-Za-z_]\w*$")]
     """file.py:Name"""
     context: SequenceLength = 32
     options: dict[str, Any] = Field(default_factory=dict)
-    """keyword arguments of the constructor; vocab_size, context and classes are passed if it takes them"""
+    """keyword arguments of the constructor; vocab_size, context and classes are added if it accepts them"""
 
 
 def _get_model_tag(value: Any) -> str:
-    for kind, key, made in (("own", "module", CustomModelConfig), ("encoder", "pretrained", PretrainedModelConfig)):
-        if key in value if isinstance(value, dict) else isinstance(value, made):
-            return kind
+    for tag, key, config_class in (
+        ("own", "module", CustomModelConfig),
+        ("encoder", "pretrained", PretrainedModelConfig),
+    ):
+        if key in value if isinstance(value, dict) else isinstance(value, config_class):
+            return tag
     return "parts"
 
 

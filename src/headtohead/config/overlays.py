@@ -1,5 +1,4 @@
-"""What is laid over an experiment file before it is checked: a variant, --set, the original data, the full setting, the
-quick look."""
+"""Changes applied to an experiment file before validation: variants, `--set`, `[original]`, `[full]` and `--quick`."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ QUICK_DOCUMENTS = 50
 
 @dataclass(frozen=True)
 class RawExperiment:
-    """An experiment file as read: nothing is checked but that it is TOML."""
+    """An experiment file after parsing, before validation. `lines` maps dotted keys to line numbers."""
 
     name: str
     source: str
@@ -30,15 +29,15 @@ class RawExperiment:
 
 
 def apply_variant(raw_config: RawConfig, changes: RawConfig) -> RawConfig:
-    """The file with what the variant names replaced; nothing is merged into a replaced value."""
+    """Return a copy with the settings of a variant. Values are replaced, not merged."""
     merged = copy.deepcopy(raw_config)
     for table, settings in changes.items():
         if table == "model" and "module" in settings:
-            # A network of one's own has none of the parts' settings; the length of its inputs stays.
+            # A custom network has none of the settings of a transformer of parts except the context length.
             context = merged.get("model", {}).get("context")
             merged["model"] = {"context": context} if context else {}
         if table == "model" and "pretrained" in settings and "pretrained" not in merged.get("model", {}):
-            merged["model"] = {}  # and so has a pretrained encoder
+            merged["model"] = {}  # nor has a pretrained model
         if not isinstance(merged.setdefault(table, {}), dict):
             merged[table] = {}
         merged[table].update(copy.deepcopy(settings))
@@ -46,33 +45,33 @@ def apply_variant(raw_config: RawConfig, changes: RawConfig) -> RawConfig:
 
 
 def apply_overrides(raw_experiment: RawExperiment, overrides: Iterable[str]) -> RawExperiment:
-    """--set model.layers=2 laid over the file. The value is TOML; what is not is taken as text."""
+    """Apply `--set key=value` options. A value that is not valid TOML is used as text."""
     raw = copy.deepcopy(raw_experiment.raw)
-    faults = []
+    issues = []
     for setting in overrides:
-        key, equals, text = setting.partition("=")
-        if not equals or not key.strip():
-            faults.append(ValidationIssue(f"--set {setting}", "has the form name=value, as in --set model.layers=2"))
+        key, separator, text = setting.partition("=")
+        if not separator or not key.strip():
+            issues.append(ValidationIssue(f"--set {setting}", "has the form name=value, as in --set model.layers=2"))
             continue
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
             value = text
-        at = raw
-        *tables, last = key.strip().split(".")
+        current_table = raw
+        *tables, last_key = key.strip().split(".")
         for table in tables:
-            inner = at.setdefault(table, {})
+            inner = current_table.setdefault(table, {})
             if not isinstance(inner, dict):
-                inner = at[table] = {}
-            at = inner
-        at[last] = value
-    if faults:
-        raise ConfigError("command line", faults)
+                inner = current_table[table] = {}
+            current_table = inner
+        current_table[last_key] = value
+    if issues:
+        raise ConfigError("command line", issues)
     return replace(raw_experiment, raw=raw)
 
 
 def apply_original_setup(raw_experiment: RawExperiment) -> RawExperiment:
-    """What the file says is to change where the original data are given."""
+    """Apply the `[original]` table, for runs on the data of the original report."""
     original = raw_experiment.raw.get("original")
     if not isinstance(original, dict):
         return raw_experiment
@@ -81,25 +80,28 @@ def apply_original_setup(raw_experiment: RawExperiment) -> RawExperiment:
 
 
 def apply_full_table(raw_experiment: RawExperiment) -> RawExperiment:
-    """The file with its [full] setting: what it is for on a larger machine. A table there replaces the keys that it
-    names, `variants` whole variants, anything else the whole value."""
+    """Apply the `[full]` table, which holds the settings for a larger machine.
+
+    Tables in it replace the keys that they name, `variants` replaces whole variants, and any other key replaces the
+    value.
+    """
     full = raw_experiment.raw.get("full")
     if not isinstance(full, dict):
         raise RequestError(f"{raw_experiment.name} has no [full] table, so it has no other setting than its own")
     raw = copy.deepcopy(raw_experiment.raw) | {"name": f"{raw_experiment.name}-full"}
-    for key, given in full.items():
-        there = raw.get(key)
-        raw[key] = {**there, **given} if isinstance(there, dict) and isinstance(given, dict) else given
+    for key, value in full.items():
+        current_value = raw.get(key)
+        raw[key] = {**current_value, **value} if isinstance(current_value, dict) and isinstance(value, dict) else value
     return replace(raw_experiment, name=raw["name"], raw=raw)
 
 
 def drop_full_table(raw_experiment: RawExperiment) -> RawExperiment:
-    """The experiment alone: its full setting has been laid over it, or was not asked for."""
+    """Remove the `[full]` table, which is not a setting of the experiment."""
     return replace(raw_experiment, raw={key: value for key, value in raw_experiment.raw.items() if key != "full"})
 
 
 def apply_quick_mode(raw_experiment: RawExperiment) -> RawExperiment:
-    """A quick look: two seeds, a tenth of the steps, a score at the end only, and less text to be scored."""
+    """Reduce the experiment to a smoke test: two seeds, a tenth of the steps, one evaluation and few test rows."""
     raw = copy.deepcopy(raw_experiment.raw)
     raw |= {"name": f"{raw_experiment.name}-quick", "quick": True}
     if not isinstance(raw.get("seeds"), int) or raw["seeds"] > QUICK_SEEDS:
@@ -110,8 +112,8 @@ def apply_quick_mode(raw_experiment: RawExperiment) -> RawExperiment:
     for lengths in ("contexts", "costs"):
         if isinstance(probe, dict) and isinstance(probe.get(lengths), list):
             probe[lengths] = [*probe[lengths][:1], *probe[lengths][1:][-1:]]
-    if isinstance(raw.get("claims"), list):  # lengths that are not tried cannot be claimed about
-        raw["claims"] = [one for one in raw["claims"] if not (isinstance(one, dict) and "context" in one)]
+    if isinstance(raw.get("claims"), list):  # claims about contexts that are no longer evaluated
+        raw["claims"] = [claim for claim in raw["claims"] if not (isinstance(claim, dict) and "context" in claim)]
     variants = raw.get("variants")
     for table in [raw, *(variants.values() if isinstance(variants, dict) else ())]:
         if table is raw:
@@ -130,26 +132,28 @@ def apply_quick_mode(raw_experiment: RawExperiment) -> RawExperiment:
 
 
 def _shrink_teacher(teacher: RawConfig) -> None:
-    """A tenth of the texts to be taught, and of the steps of a teacher that is trained first."""
+    """Reduce the number of texts, and the teacher's own training steps, to a tenth."""
     if isinstance(teacher.get("documents"), int):
         teacher["documents"] = max(QUICK_DOCUMENTS, teacher["documents"] // QUICK_DIVISOR)
     _shrink_training(teacher.get("training"))
 
 
 def _shrink_pretraining(table: Any) -> None:
+    """Reduce the training steps of the encoder's pre-training, if there is one."""
     model = table.get("model") if isinstance(table, dict) else None
     if isinstance(model, dict) and isinstance(model.get("init_from"), dict):
         _shrink_training(model["init_from"].get("training"))
 
 
 def _shrink_training(training: Any) -> None:
+    """Reduce the steps, and evaluate and save only at the end."""
     if isinstance(training, dict):
         steps = _shrink_steps(training.get("steps", TrainingConfig().steps))
         training |= {"steps": steps, "eval_every": steps, "checkpoint_every": steps}
 
 
 def _shrink_search(search: RawConfig) -> None:
-    """Four cells, and none of them trained for longer than a quick look is."""
+    """Reduce the search to four points with at most two seeds, and the searched numbers of steps to a tenth."""
     seeds = search.get("seeds", QUICK_SEEDS)
     search["seeds"] = min(seeds, QUICK_SEEDS) if isinstance(seeds, int) else seeds
     if isinstance(search["seeds"], int):
@@ -159,17 +163,18 @@ def _shrink_search(search: RawConfig) -> None:
         if not isinstance(table, dict) or key not in table:
             continue
         if isinstance(table[key], list):
-            quick = [_shrink_steps(one) for one in table[key]]
-            table[key] = [one for at, one in enumerate(quick) if one not in quick[:at]]
+            quick_steps = [_shrink_steps(steps) for steps in table[key]]
+            table[key] = [steps for index, steps in enumerate(quick_steps) if steps not in quick_steps[:index]]
         elif isinstance(table[key], dict):
             table[key] |= {end: _shrink_steps(table[key][end]) for end in ("low", "high") if end in table[key]}
 
 
 def _shrink_steps(steps: Any) -> Any:
+    """Return a tenth of a number of steps or epochs. Invalid values are returned unchanged and rejected later."""
     if isinstance(steps, int):
         return min(steps, max(QUICK_MIN_STEPS, steps // QUICK_DIVISOR))
-    number = steps.partition(" ")[0] if isinstance(steps, str) and "epoch" in steps else ""
+    epochs = steps.partition(" ")[0] if isinstance(steps, str) and "epoch" in steps else ""
     try:
-        return f"{float(number) / QUICK_DIVISOR:g} epochs"
+        return f"{float(epochs) / QUICK_DIVISOR:g} epochs"
     except ValueError:
-        return steps  # not a number of epochs: the spec says so
+        return steps  # validation reports it

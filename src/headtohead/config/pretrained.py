@@ -1,4 +1,4 @@
-"""What is built when a pretrained encoder is fine-tuned: whose weights, which head, and what of it is trained."""
+"""The [model] table of a pretrained model: its weights, its head, and which of them are trained."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ class LayerSubsetConfig(BaseConfig):
 
 
 class PretrainedModelConfig(BaseConfig):
-    """A pretrained encoder with a head that names classes; or, for task distil, a pretrained decoder."""
+    """A pretrained encoder with a classification head or, for task distil, a pretrained decoder."""
 
     pretrained: Annotated[str, Field(min_length=1)]
     """hub:owner/name, a folder, or an installed package with weights inside"""
     max_length: Annotated[int, Field(ge=4, le=2**24)] = 128
-    """tokens of a text, the model's own around it included; a longer text loses its end"""
+    """maximum tokens per text, special tokens included; longer texts are truncated"""
     pool: Literal["own", "first", "mean"] = "own"
-    """what the head reads: as the library's own head does it, the first token's vector, or the mean over the text"""
+    """input of the head: as in the library's own head, the first token's vector, or the mean over the text"""
     head: Literal["new", "kept"] = "new"
-    """a head drawn from the seed, with as many classes as the data have, or the one that the weights bring"""
+    """new: initialize a head for the classes of the data; kept: use the head of the pretrained weights"""
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """of the head; unless given, as the model's configuration has it"""
+    """dropout of the head; None: as in the model's configuration"""
     freeze: Literal["none", "encoder"] | Annotated[int, Field(ge=1)] = "none"
-    """what is not trained: nothing, the whole encoder, or so many of its lowest layers and the embeddings"""
+    """frozen weights: none, the whole encoder, or the embeddings and this number of lowest layers"""
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """each layer's rate is this share of the rate of the layer above it; the head has the full rate"""
+    """layer-wise learning-rate decay: the factor from each layer to the one below it"""
     lora: LoraConfig | None = None
-    """train small matrices beside the encoder's own, which stay as they are"""
+    """train low-rank adapters and freeze the encoder"""
     layer_subset: LayerSubsetConfig | None = None
     """task distil: initialize the student from a subset of the layers"""
 
     @property
     def context(self) -> int:
-        """The longest input, under the name that it has in every model."""
+        """The maximum input length, under the name that every model config has."""
         return self.max_length
 
     @model_validator(mode="after")

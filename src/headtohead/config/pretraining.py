@@ -1,4 +1,4 @@
-"""Pre-training of a classifier's encoder: the table model.init_from."""
+"""The [model.init_from] table: pre-training of a classifier's encoder."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ class PretrainingConfig(BaseConfig):
 
     masking: MaskingConfig = MaskingConfig()
     training: TrainingConfig | None = None
-    """unless given, as in [training]"""
+    """None: as in [training]"""
     seed: Annotated[int, Field(ge=0)] = 2000
     """seed of the encoder; all trials start from the same one"""

@@ -1,7 +1,7 @@
-"""The [search] table: which settings are tried, how, and how long.
+"""The [search] table: the settings to search, the method and the budget.
 
-A point is one choice of values, trained with several seeds. It is written like the changes of a variant, and
-checked and applied by the same rules.
+A point is one value for each searched setting, trained with several seeds. Its settings are validated and applied like
+those of a variant.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from headtohead.errors import ValidationIssue
 
 WINNER_VARIANT = "winner"
 SEARCH_FOLDER = "search"
-"""where the search's own runs lie, inside the experiment's folder"""
+"""subfolder of the experiment that holds the runs of the search"""
 FIRST_SEARCH_SEED = 1_000
-"""the seeds of a search begin here, those of a comparison at 0: the winner is judged by seeds that are new to it"""
+"""first seed of a search; comparisons start at 0, so the winner is judged on fresh seeds"""
 MAX_SEARCH_POINTS = 10_000
 MAX_VALUES_PER_SETTING, MAX_SETTINGS = 1_000, 50
 MAX_CHECKED_COMBINATIONS = 2_000
-"""so many combinations are checked before anything is trained"""
+"""combinations that are validated before training starts"""
 MAX_SHOWN_COMBINATIONS = 5
-"""impossible combinations that are shown"""
+"""invalid combinations that are listed"""
 SEARCHABLE_DATA_SETTINGS = ("data.word_dropout", "data.rare_words")
-"""what a search may change of the data: validation figures on other rows or tokens could not be compared"""
+"""data settings that a search may change; others would change the validation set and make scores incomparable"""
 
 SettingValues = dict[str, Any]
 """dotted name = value"""
 
 
 class NumericRange(BaseConfig):
-    """Numbers between two ends, both included. Whole ends give whole numbers."""
+    """A range of numbers, ends included. If both ends and the step are integers, so are the values."""
 
     low: int | float
     high: int | float
     log: bool = False
-    """drawn evenly by size of magnitude, as rates are"""
+    """sample uniformly on a logarithmic scale, as is usual for learning rates"""
     step: int | float | None = None
-    """only low, low + step, low + 2 step and so on"""
+    """restrict the values to low, low + step, low + 2 * step, ..."""
 
     @model_validator(mode="after")
     def _check_bounds(self) -> NumericRange:
@@ -63,17 +63,18 @@ class NumericRange(BaseConfig):
 
     @property
     def is_integer(self) -> bool:
+        """True if the range contains integers only."""
         return all(isinstance(number, int) for number in (self.low, self.high, self.step or 1))
 
     def steps(self) -> tuple[int | float, ...]:
-        """Every value of a range with a step. Nobody wants to read 0.30000000000000004."""
+        """Return the values of a range with a step, or () if there are too many. Floats are rounded to 12 digits."""
         assert self.step is not None
-        most = (self.high - self.low) / self.step + 1e-9
-        if most >= MAX_SEARCH_POINTS:
+        last_index = (self.high - self.low) / self.step + 1e-9
+        if last_index >= MAX_SEARCH_POINTS:
             return ()
-        count = math.floor(most) + 1
-        made = [self.low + at * self.step for at in range(count)]
-        return tuple(made if self.is_integer else (float(f"{one:.12g}") for one in made))
+        count = math.floor(last_index) + 1
+        values = [self.low + index * self.step for index in range(count)]
+        return tuple(values if self.is_integer else (float(f"{value:.12g}") for value in values))
 
 
 def _get_dimension_tag(value: Any) -> str:
@@ -87,11 +88,11 @@ SearchDimension = Annotated[
 
 
 class SearchBudget(BaseConfig):
-    """When a search ends. Of two limits the first that is reached counts."""
+    """The limits of a search. It ends when the first of them is reached."""
 
     trials: Count | None = None
     minutes: Annotated[float, Field(gt=0)] | None = None
-    """of the search; the comparison of its winner comes on top"""
+    """time limit of the search, without the comparison of its winner"""
 
     @model_validator(mode="after")
     def _check_has_limit(self) -> SearchBudget:
@@ -106,33 +107,34 @@ class SearchBudget(BaseConfig):
 
 
 class PruningConfig(BaseConfig):
-    """A point that is certainly behind gets no more seeds."""
+    """When to stop giving seeds to a point that is clearly worse than the best."""
 
     risk: Annotated[float, Field(gt=0, le=0.5)] = 0.05
-    """how often, at most, the truly best point may be lost that way"""
+    """maximum probability of pruning the best point"""
     after: SmallCount = 1
-    """seeds that every point gets"""
+    """seeds that every point gets before it can be pruned"""
 
 
 class SearchConfig(BaseConfig):
-    """What is searched. The winner is then compared with the file's baseline, on seeds that the search never used."""
+    """The search. Its best point is then compared with the baseline on seeds that the search did not use."""
 
     method: Literal["grid", "random", "tpe"] = "grid"
-    """grid: every combination; random: drawn; tpe: drawn where it went well so far (Bergstra et al. 2011; optuna)"""
+    """grid: every combination; random: random points; tpe: optuna's Parzen estimator (Bergstra et al. 2011)"""
     space: dict[str, SearchDimension] = Field(min_length=1)
     """setting = [values], or { low, high, log } or { low, high, step }"""
     seeds: SmallCount = 2
-    """for each point"""
+    """seeds per point"""
     budget: SearchBudget | None = None
-    """{ trials = 40 } or { minutes = 30 }; a grid needs none"""
+    """{ trials = 40 } or { minutes = 30 }; optional for a grid"""
     prune: PruningConfig | None = None
-    """true, or { risk = 0.05, after = 1 }: points that are certainly behind get no more seeds"""
+    """true, or { risk = 0.05, after = 1 }: stop points that are clearly worse than the best"""
     seed: int = 0
-    """what random and tpe draw by, and the order in which a grid is walked"""
+    """seed of random and tpe sampling, and of the order of grid points"""
 
     @model_validator(mode="before")
     @classmethod
     def _expand_shorthand(cls, value: Any) -> Any:
+        """Expand `prune = true` and flatten nested tables of the search space."""
         if not isinstance(value, dict):
             return value
         value = dict(value)
@@ -147,36 +149,36 @@ class SearchConfig(BaseConfig):
         return self.method == "tpe"
 
     def values(self, setting: str) -> tuple[Any, ...] | None:
-        """The values that the setting can take, where they can be listed."""
-        axis = self.space[setting]
-        if isinstance(axis, NumericRange):
-            return axis.steps() if axis.step is not None else None
-        return axis
+        """Return the possible values of a setting, or None for a continuous range."""
+        dimension = self.space[setting]
+        if isinstance(dimension, NumericRange):
+            return dimension.steps() if dimension.step is not None else None
+        return dimension
 
     def count_points(self) -> int | None:
-        """How many points there are, where they can be counted."""
-        counts = [len(listed) for setting in self.space if (listed := self.values(setting)) is not None]
+        """Return the number of points in the space, or None if it is infinite."""
+        counts = [len(values) for setting in self.space if (values := self.values(setting)) is not None]
         return math.prod(counts) if len(counts) == len(self.space) else None
 
     def compute_planned_counts(self) -> tuple[int | None, int | None]:
-        """Cells and trials that the search will train, where nothing is pruned; None where the clock decides."""
-        most = self.count_points() if self.method == "grid" else None
-        allowed = self.budget.trials // self.seeds if self.budget and self.budget.trials else None
-        known = [one for one in (most, allowed) if one is not None]
-        return (min(known), min(known) * self.seeds) if known else (None, None)
+        """Return the planned number of points and trials without pruning; None if only time limits them."""
+        num_grid_points = self.count_points() if self.method == "grid" else None
+        num_affordable_points = self.budget.trials // self.seeds if self.budget and self.budget.trials else None
+        limits = [limit for limit in (num_grid_points, num_affordable_points) if limit is not None]
+        return (min(limits), min(limits) * self.seeds) if limits else (None, None)
 
     def iter_corner_points(self) -> Iterator[SettingValues]:
-        """Every combination of listed values and of the ends of ranges."""
-        listed = []
-        for setting, axis in self.space.items():
-            ends = (axis.low, axis.high) if isinstance(axis, NumericRange) else axis
-            listed.append(ends if self.method != "grid" else self.values(setting) or ends)
-        for chosen in itertools.product(*listed):
-            yield dict(zip(self.space, chosen, strict=True))
+        """Yield every combination of listed values and of the ends of ranges."""
+        value_lists = []
+        for setting, dimension in self.space.items():
+            ends = (dimension.low, dimension.high) if isinstance(dimension, NumericRange) else dimension
+            value_lists.append(ends if self.method != "grid" else self.values(setting) or ends)
+        for values in itertools.product(*value_lists):
+            yield dict(zip(self.space, values, strict=True))
 
 
 def _flatten_space(space: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """training.batch_size = [8, 16] is a table in a table to TOML; here it is one dotted name."""
+    """Yield dotted names with their values. TOML parses `training.batch_size = [8, 16]` as nested tables."""
     for key, value in space.items():
         name = f"{prefix}{key}"
         if isinstance(value, dict) and not value.keys() & {"low", "high", "log", "step"}:
@@ -186,66 +188,75 @@ def _flatten_space(space: Mapping[str, Any], prefix: str = "") -> Iterator[tuple
 
 
 def build_variant_changes(raw_config: RawConfig, settings: SettingValues) -> RawConfig:
-    """The settings of a point as a variant's changes. A name inside a part, as training.optimizer.lr, changes that
-    option and keeps the others."""
+    """Return the settings of a point as the changes of a variant.
+
+    A dotted name inside a component, such as training.optimizer.lr, changes that option and keeps the others.
+    """
     changes: RawConfig = {}
     for setting in sorted(settings, key=lambda name: name.count(".")):
-        table, key, *inside = setting.split(".")
-        into = changes.setdefault(table, {})
-        if not inside:
-            into[key] = copy.deepcopy(settings[setting])
+        table, key, *option_path = setting.split(".")
+        table_changes = changes.setdefault(table, {})
+        if not option_path:
+            table_changes[key] = copy.deepcopy(settings[setting])
             continue
-        before = into[key] if key in into else _get_current_value(raw_config, table, key)
-        into[key] = _set_nested_option(before, inside, settings[setting])
-    return {table: _convert_tuples_to_lists(inside) for table, inside in changes.items()}
+        current_value = table_changes[key] if key in table_changes else _get_current_value(raw_config, table, key)
+        table_changes[key] = _set_nested_option(current_value, option_path, settings[setting])
+    return {table: _convert_tuples_to_lists(option_path) for table, option_path in changes.items()}
 
 
 def _get_current_value(raw: RawConfig, table: str, key: str) -> Any:
-    """What the file says, or what holds where it says nothing."""
-    given = raw.get(table)
-    if isinstance(given, dict) and key in given:
-        return given[key]
+    """Return the file's value of a setting, or its default."""
+    settings = raw.get(table)
+    if isinstance(settings, dict) and key in settings:
+        return settings[key]
     defaults: dict[str, BaseConfig] = {"data": DataConfig(), "model": TransformerConfig(), "training": TrainingConfig()}
     return defaults[table].model_dump(mode="json").get(key) if table in defaults else None
 
 
 def _set_nested_option(current_value: Any, option_path: list[str], value: Any) -> Any:
+    """Return a copy of `current_value` with the option at `option_path` set to `value`."""
     if isinstance(current_value, list | tuple) and len(current_value) == 1:
         (current_value,) = current_value
     if isinstance(current_value, str):
         current_value = {"kind": current_value}
-    made = copy.deepcopy(current_value) if isinstance(current_value, dict) else {}
-    name, *deeper = option_path
-    made[name] = _set_nested_option(made.get(name), deeper, value) if deeper else copy.deepcopy(value)
-    return made
+    options = copy.deepcopy(current_value) if isinstance(current_value, dict) else {}
+    name, *remaining_path = option_path
+    options[name] = (
+        _set_nested_option(options.get(name), remaining_path, value) if remaining_path else copy.deepcopy(value)
+    )
+    return options
 
 
 def _convert_tuples_to_lists(value: Any) -> Any:
-    """As TOML and JSON have it: lists, no tuples."""
+    """Convert tuples to lists recursively, as in TOML and JSON."""
     if isinstance(value, dict):
-        return {key: _convert_tuples_to_lists(one) for key, one in value.items()}
-    return [_convert_tuples_to_lists(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: _convert_tuples_to_lists(item) for key, item in value.items()}
+    return [_convert_tuples_to_lists(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 ChangeCheck = Callable[[RawConfig], list[ValidationIssue]]
-"""what is wrong with a variant that makes these changes; places begin at the table"""
+"""returns the issues of a variant with these changes; places begin with the table"""
 
 
 def check_search(raw_config: RawConfig, check_changes: ChangeCheck) -> list[ValidationIssue]:
-    """Everything that is wrong with the search of this file, as far as it can be known before anything is trained."""
+    """Return the issues of the [search] table that can be detected before training.
+
+    `check_changes` validates a point as if it were a variant.
+    """
     try:
         search = SearchConfig.model_validate(raw_config.get("search"))
     except ValidationError:
-        return []  # the tables have said so
-    faults = [*_check_structure(raw_config, search), *_check_settings(search)]
-    if not faults:
-        faults = _check_values(raw_config, search, check_changes) or _check_combinations(
+        return []  # reported when the table itself is validated
+    issues = [*_check_structure(raw_config, search), *_check_settings(search)]
+    if not issues:
+        issues = _check_values(raw_config, search, check_changes) or _check_combinations(
             raw_config, search, check_changes
         )
-    return list({(fault.place, fault.message): fault for fault in faults}.values())
+    return list({(issue.place, issue.message): issue for issue in issues}.values())
 
 
 def _check_structure(raw: RawConfig, search: SearchConfig) -> Iterator[ValidationIssue]:
+    """Yield issues of the budget, the number of points, the validation data and reserved names."""
     if search.method != "grid" and search.budget is None:
         message = f"{search.method} goes on until it is told to end: budget = {{ trials = 40 }} or {{ minutes = 30 }}"
         yield ValidationIssue("search.budget", message)
@@ -273,10 +284,11 @@ def _has_validation_file(data: RawConfig) -> bool:
 
 
 def _check_settings(search: SearchConfig) -> Iterator[ValidationIssue]:
+    """Yield issues of the searched settings and the form of their values."""
     if len(search.space) > MAX_SETTINGS:
         yield ValidationIssue("search.space", f"names {len(search.space):,} settings; a search can have {MAX_SETTINGS}")
         return
-    for setting, axis in search.space.items():
+    for setting, dimension in search.space.items():
         place = f"search.space.{setting}"
         table, _, key = setting.partition(".")
         if table not in VARIANT_TABLES or not key:
@@ -288,58 +300,60 @@ def _check_settings(search: SearchConfig) -> Iterator[ValidationIssue]:
             yield ValidationIssue(place, message, SEARCHABLE_DATA_SETTINGS)
         elif setting == "model.module":
             yield ValidationIssue(place, "networks of your own are compared as variants, and not searched")
-        if isinstance(axis, NumericRange) and axis.step is None and search.method == "grid":
+        if isinstance(dimension, NumericRange) and dimension.step is None and search.method == "grid":
             yield ValidationIssue(place, "a grid needs a list of values, or a range with a step", ("list", "step"))
-        elif isinstance(axis, NumericRange) and axis.step is not None and not axis.steps():
+        elif isinstance(dimension, NumericRange) and dimension.step is not None and not dimension.steps():
             yield ValidationIssue(place, f"has more than {MAX_SEARCH_POINTS:,} steps")
-        elif not isinstance(axis, NumericRange) and len(axis) > MAX_VALUES_PER_SETTING:
+        elif not isinstance(dimension, NumericRange) and len(dimension) > MAX_VALUES_PER_SETTING:
             yield ValidationIssue(
                 place,
-                f"lists {len(axis):,} values; up to {MAX_VALUES_PER_SETTING:,} can be listed, a range has any number",
+                f"lists {len(dimension):,} values; up to {MAX_VALUES_PER_SETTING:,} can be listed, "
+                "a range has any number",
             )
-        elif not isinstance(axis, NumericRange) and len({repr(one) for one in axis}) < len(axis):
+        elif not isinstance(dimension, NumericRange) and len({repr(value) for value in dimension}) < len(dimension):
             yield ValidationIssue(place, "names the same value twice")
 
 
 def _check_values(raw: RawConfig, search: SearchConfig, check_changes: ChangeCheck) -> list[ValidationIssue]:
-    """Each value by itself, laid over the file."""
-    faults = []
-    for setting, axis in search.space.items():
-        for value in (axis.low, axis.high) if isinstance(axis, NumericRange) else axis:
-            for fault in check_changes(build_variant_changes(raw, {setting: value})):
-                # What is impossible only beside the file's other settings may be possible beside another point's.
-                if fault.place not in VARIANT_TABLES or not _has_sibling_settings(search, setting):
+    """Return the issues of each value on its own."""
+    issues = []
+    for setting, dimension in search.space.items():
+        for value in (dimension.low, dimension.high) if isinstance(dimension, NumericRange) else dimension:
+            for issue in check_changes(build_variant_changes(raw, {setting: value})):
+                # A value that conflicts only with the baseline may be valid together with other searched settings.
+                if issue.place not in VARIANT_TABLES or not _has_sibling_settings(search, setting):
                     place = f"search.space.{setting}"
-                    faults.append(
-                        ValidationIssue(place, _format_issue(fault, setting), fault.allowed, fault.suggestion)
+                    issues.append(
+                        ValidationIssue(place, _format_issue(issue, setting), issue.allowed, issue.suggestion)
                     )
-    return faults
+    return issues
 
 
 def _has_sibling_settings(search: SearchConfig, setting: str) -> bool:
-    """Does the search also change other settings of the same table?"""
+    """Return True if the search also changes other settings of the same table."""
     table = setting.partition(".")[0]
     return any(other != setting and other.startswith(f"{table}.") for other in search.space)
 
 
-def _format_issue(fault: ValidationIssue, setting: str) -> str:
-    inside = fault.place.removeprefix(setting).strip(".")
-    return f"{inside}: {fault.message}" if inside and fault.place.startswith(setting) else fault.message
+def _format_issue(issue: ValidationIssue, setting: str) -> str:
+    """Return the message of an issue, prefixed with the option inside `setting` that it is about."""
+    option = issue.place.removeprefix(setting).strip(".")
+    return f"{option}: {issue.message}" if option and issue.place.startswith(setting) else issue.message
 
 
 def _check_combinations(raw: RawConfig, search: SearchConfig, check_changes: ChangeCheck) -> list[ValidationIssue]:
-    """Values that are possible each by itself and not together."""
-    faults = []
+    """Return the issues of values that are valid on their own but not together."""
+    issues = []
     for point in itertools.islice(search.iter_corner_points(), MAX_CHECKED_COMBINATIONS):
-        for fault in check_changes(build_variant_changes(raw, point))[:1]:
-            said = ", ".join(f"{setting} = {value!r}" for setting, value in point.items())
-            faults.append(
-                ValidationIssue("search.space", f"the point with {said} is impossible: {fault.message}", fault.allowed)
+        for issue in check_changes(build_variant_changes(raw, point))[:1]:
+            text = ", ".join(f"{setting} = {value!r}" for setting, value in point.items())
+            issues.append(
+                ValidationIssue("search.space", f"the point with {text} is impossible: {issue.message}", issue.allowed)
             )
-    if len(faults) > MAX_SHOWN_COMBINATIONS:
-        rest = len(faults) - MAX_SHOWN_COMBINATIONS
-        faults = [
-            *faults[:MAX_SHOWN_COMBINATIONS],
-            ValidationIssue("search.space", f"and {rest:,} more impossible points"),
+    if len(issues) > MAX_SHOWN_COMBINATIONS:
+        num_hidden = len(issues) - MAX_SHOWN_COMBINATIONS
+        issues = [
+            *issues[:MAX_SHOWN_COMBINATIONS],
+            ValidationIssue("search.space", f"and {num_hidden:,} more impossible points"),
         ]
-    return faults
+    return issues

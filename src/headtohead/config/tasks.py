@@ -1,4 +1,4 @@
-"""Facts about each task that need no torch: what is read, what is predicted, and which settings apply."""
+"""Declarations of the tasks: what they read and predict, and which settings apply. Imports no torch."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ class Target(StrEnum):
 
     @property
     def is_causal(self) -> bool:
+        """True if a prediction may use earlier positions only."""
         return self is Target.NEXT_TOKEN
 
     @property
     def is_class(self) -> bool:
+        """True if there is one prediction per text."""
         return self is Target.CLASS
 
     @property
@@ -59,6 +61,7 @@ class TaskSpec:
 
     @property
     def metric(self) -> MetricName:
+        """The metric that decides the verdict."""
         return "accuracy" if self.target.is_class else "perplexity"
 
 

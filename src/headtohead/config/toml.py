@@ -1,8 +1,7 @@
-"""TOML that comes from anybody: refused with a reason before it can take memory or time that its length does not
-explain, and before it can hold what the rest of the package could not write down again.
+"""Parse TOML from untrusted sources with limits on size, nesting and numbers.
 
-The standard library reads a key of n parts in n² steps (a file of 16 KB takes seconds), and a list in lists until the
-interpreter's stack ends; a number may have any number of digits, or be no number.
+`tomllib` takes quadratic time for keys of many parts (seconds for a file of 16 KB), recurses without limit into nested
+lists, and accepts integers of any length, NaN and infinities, which JSON files of run folders cannot hold.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from typing import Any
 from headtohead.errors import ValidationIssue
 
 MAX_FILE_BYTES = 2**17
-"""bytes; the longest recipe has 7,000"""
+"""the longest recipe has 7,000 bytes"""
 MAX_KEY_PARTS = 16
-"""of a dotted name"""
+"""maximum parts of a dotted key"""
 MAX_NESTING_DEPTH = 16
 MAX_INTEGER = 2**53
-"""whole numbers up to here are read alike by every program"""
-# Strings and comments, each up to its end or the end of the file: what is left is names, numbers and signs.
+"""integers up to here are exact in JSON readers that use doubles"""
+# Matches strings and comments, unterminated ones up to the end of the file, so that only keys and other values remain.
 _STRING_OR_COMMENT = re.compile(
     r'"""(?:[^\\]|\\.)*?(?:"""|\Z)|\'\'\'.*?(?:\'\'\'|\Z)|"(?:[^"\\\n]|\\.)*"?|\'[^\'\n]*\'?|#[^\n]*', re.DOTALL
 )
@@ -31,9 +30,9 @@ _LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]+[ \t]*\.[ \t]*){{{MAX_KEY_PARTS},}}
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The file as plain data; ValueError says what is wrong with it."""
-    plain = _STRING_OR_COMMENT.sub("s", text)
-    if _LONG_KEY.search(plain):
+    """Parse a TOML document; raise `ValueError` if it is invalid or exceeds a limit."""
+    text_without_strings = _STRING_OR_COMMENT.sub("s", text)
+    if _LONG_KEY.search(text_without_strings):
         raise ValueError(f"a name of more than {MAX_KEY_PARTS} parts")
     try:
         return tomllib.loads(text)
@@ -42,21 +41,22 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def check_values(value: Any, location: str = "", depth: int = 0) -> list[ValidationIssue]:
-    """Values that TOML allows and no setting can have: they could not be written to a run folder."""
+    """Return issues for values that are valid TOML but cannot be settings: dates, large integers, NaN, deep nesting."""
     return list(_find_unusable_values(value, location, depth))
 
 
 def _find_unusable_values(value: Any, location: str, depth: int) -> Iterator[ValidationIssue]:
+    """Yield an issue for each unusable value; `location` is its dotted key and `depth` its nesting."""
     if depth > MAX_NESTING_DEPTH:
         yield ValidationIssue(
             location, f"is nested too deep: more than {MAX_NESTING_DEPTH} tables or lists in each other"
         )
     elif isinstance(value, dict):
-        for key, one in value.items():
-            yield from _find_unusable_values(one, f"{location}.{key}".strip("."), depth + 1)
+        for key, item in value.items():
+            yield from _find_unusable_values(item, f"{location}.{key}".strip("."), depth + 1)
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _find_unusable_values(one, location, depth + 1)
+        for item in value:
+            yield from _find_unusable_values(item, location, depth + 1)
     elif isinstance(value, float) and not math.isfinite(value):
         yield ValidationIssue(location, f"must be a finite number, not {value}")
     elif isinstance(value, int) and abs(value) > MAX_INTEGER:

@@ -1,4 +1,4 @@
-"""How it is trained. Everything here is the same for a variant and its baseline unless the variant names it."""
+"""The [training] table. Every variant uses the settings of the baseline unless it replaces them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class EarlyStoppingConfig(BaseConfig):
 
 
 class TrainingConfig(BaseConfig):
-    """The training budget and its settings."""
+    """Training budget, optimizer, evaluation and checkpoints."""
 
     steps: StepsOrEpochs = 500
     """a number of steps, or "15 epochs" """
     batch_size: Annotated[int, Field(ge=1, le=2**20)] = 16
     sampling: Literal["random", "shuffled"] = "random"
-    """language model on a stream: blocks from anywhere, or every block once before any comes again"""
+    """language model on a stream: random blocks, or every block once per epoch in random order"""
     group_by_length: bool = False
     """batch rows of similar length together, which saves padding; otherwise rows are shuffled"""
     optimizer: ComponentConfig = ComponentConfig.model_validate({"kind": "adamw", "lr": 1e-3})
@@ -44,15 +44,18 @@ class TrainingConfig(BaseConfig):
     """validation metric for `load_best_model_at_end` and `early_stopping`"""
     early_stopping: EarlyStoppingConfig | None = None
     masking: MaskingConfig | None = None
-    """task masked-lm: unless given, 15 % of the tokens with BERT's replacements"""
+    """task masked-lm; None: 15 % of the tokens with BERT's replacements"""
     distillation: DistillationConfig | None = None
     """task distil: what the student learns from the teacher; None: train on the reference texts only"""
 
     def compute_total_steps(self, steps_per_epoch: int) -> int:
+        """Return `steps` as a number of steps."""
         return convert_to_steps(self.steps, steps_per_epoch)
 
     def compute_eval_interval(self, steps_per_epoch: int) -> int:
+        """Return `eval_every` as a number of steps."""
         return convert_to_steps(self.eval_every, steps_per_epoch)
 
     def compute_checkpoint_interval(self, steps_per_epoch: int) -> int:
+        """Return `checkpoint_every` as a number of steps."""
         return convert_to_steps(self.checkpoint_every, steps_per_epoch)
