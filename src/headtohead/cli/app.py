@@ -35,6 +35,7 @@ ModelFolderArgument = Annotated[
 
 
 def print_json(value: Any) -> None:
+    """Print a value as indented JSON on stdout."""
     typer.echo(json.dumps(value, indent=2, allow_nan=False))
 
 
@@ -52,9 +53,9 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(0)  # the reader closed the pipe, as in `h2h recipes | head`
     except (OSError, MemoryError) as error:  # missing file, permission denied, out of memory
-        place = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+        file_prefix = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
         reason = error.strerror if isinstance(error, OSError) else f"not enough memory ({error})"
-        typer.echo(f"h2h: failed: {place}{reason or error}", err=True)
+        typer.echo(f"h2h: failed: {file_prefix}{reason or error}", err=True)
         sys.exit(1)
     finally:
         gc.freeze()  # skip the final garbage collection, which takes half a second once torch is imported

@@ -180,7 +180,7 @@ def _solve_and_show(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Read the inputs, solve, and show the solution."""
+    """Read keys and values, call `solve` with them and the given options, and show the solution."""
     from headtohead import key_design
 
     _check_output_path(out)
@@ -192,6 +192,7 @@ def _solve_and_show(
 
 
 def _check_output_path(out: Path | None) -> None:
+    """Raise an error if the picture cannot be written, before anything is solved."""
     if out is not None:
         from headtohead.key_design.views.page import check_output_path
 
@@ -199,6 +200,7 @@ def _check_output_path(out: Path | None) -> None:
 
 
 def _show_solution(solution: DesignResult, out: Path | None, as_json: bool) -> None:
+    """Print the solution, and save its picture if `out` is given."""
     row = solution.to_dict()
     if as_json:
         print_json(row)
@@ -224,7 +226,7 @@ def _parse_key_indices(text: str) -> list[int]:
 
 
 def _read_vector(text: str, name: str) -> Any:
-    """Return the single row of a file or text."""
+    """Read a vector from a file or text; `name` is used in error messages."""
     from headtohead import key_design
 
     rows = key_design.read_matrix(text, name)

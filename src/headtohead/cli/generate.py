@@ -87,20 +87,20 @@ def generate(
         continuations = generate_texts(loaded_model, prompt, parsed_strategy, **arguments)
     rows = [
         {
-            "prompt": prompt[row.prompt],
-            "sample": row.sample,
-            "text": row.text,
-            "ids": row.ids,
-            "finish_reason": row.finish_reason,
+            "prompt": prompt[continuation.prompt],
+            "sample": continuation.sample,
+            "text": continuation.text,
+            "ids": continuation.ids,
+            "finish_reason": continuation.finish_reason,
         }
-        for row in continuations
+        for continuation in continuations
     ]
     print_json({"model": loaded_model.name, **parsed_strategy.to_dict(), "seed": seed, "continuations": rows})
 
 
 @contextmanager
 def _show_warnings(show_warning: Any) -> Iterator[None]:
-    """Show warnings as one line each."""
+    """Pass each warning to `show_warning` as one line of text."""
     import warnings
 
     with warnings.catch_warnings():

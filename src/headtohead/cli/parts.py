@@ -24,8 +24,13 @@ def list_parts(context: typer.Context, as_json: JsonOption = False, part_files: 
     for file in part_files or ():
         registry.load_part_file(file)
     rows = [
-        {"slot": p.slot, "part": p.kind, "options": registry.format_options(p), "about": registry.get_summary(p)}
-        for p in registry.list_part_classes()
+        {
+            "slot": part_class.slot,
+            "part": part_class.kind,
+            "options": registry.format_options(part_class),
+            "about": registry.get_summary(part_class),
+        }
+        for part_class in registry.list_part_classes()
     ]
     print_json(rows) if as_json else terminal.print_parts(rows)
 

@@ -35,6 +35,7 @@ def recipes(
 
 
 def _summarize_recipe(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return the task, question and variants of a recipe."""
     return {
         "task": raw["task"],
         "question": raw["question"],

@@ -130,9 +130,9 @@ def run(
 
 
 def _rerun_in_safe_environment(experiment: Experiment) -> None:
-    """Run the same command in a subprocess if the experiment needs environment variables that must be set at start.
+    """Rerun this command in a subprocess if the experiment needs environment variables that must be set at start.
 
-    Worker processes get them from `build_environment`; Muon, for example, crashes without them on some CPUs.
+    `build_environment` returns them; Muon, for example, crashes without them on some CPUs.
     """
     from headtohead.config.loading import build_trial
     from headtohead.execution.worker_pool import build_environment
@@ -144,6 +144,7 @@ def _rerun_in_safe_environment(experiment: Experiment) -> None:
 
 
 def _show_plan(experiment: Experiment, workers: int, as_json: bool) -> None:
+    """Print the sizes and the estimated time of the experiment and its search."""
     from headtohead.report import terminal
     from headtohead.runner import run_experiment, run_search
     from headtohead.search import terminal as search_terminal
@@ -151,7 +152,7 @@ def _show_plan(experiment: Experiment, workers: int, as_json: bool) -> None:
     search = run_search.plan_search(experiment) if experiment.search else None
     plans = run_experiment.plan_experiment(experiment)
     if as_json:
-        plan = {"experiment": experiment.name, "plan": [p.to_dict() for p in plans]}
+        plan = {"experiment": experiment.name, "plan": [variant_plan.to_dict() for variant_plan in plans]}
         print_json({**plan, "search": search.to_dict()} if search else plan)
         return
     terminal.print_plan(experiment, plans, experiment.max_seeds, workers)

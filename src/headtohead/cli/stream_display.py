@@ -13,9 +13,9 @@ from headtohead.presentation.terminal import get_stderr_console, get_stdout_cons
 
 
 def print_stream(chunks: Iterable[Any], prompts: Sequence[str], num_samples: int, *, with_prompt: bool = True) -> None:
-    """Print chunks (prompt, sample, text, ended) in prompt order.
+    """Print chunks of generated text in the order of the prompts.
 
-    The first unfinished continuation is printed as it grows; text of later ones is buffered.
+    The first unfinished continuation is printed as it grows; the text of later ones is buffered.
     """
     printer = _OrderedStreamPrinter(get_stdout_console(), prompts, num_samples, with_prompt)
     for chunk in chunks:
@@ -24,6 +24,8 @@ def print_stream(chunks: Iterable[Any], prompts: Sequence[str], num_samples: int
 
 
 class _OrderedStreamPrinter:
+    """Print the continuations in order: stream the first unfinished one, and buffer the text of the others."""
+
     def __init__(self, console: Console, prompts: Sequence[str], samples: int, with_prompt: bool) -> None:
         self.console, self.prompts, self.with_prompt = console, prompts, with_prompt
         self.order = [(prompt, sample) for prompt in range(len(prompts)) for sample in range(samples)]
@@ -33,6 +35,7 @@ class _OrderedStreamPrinter:
         self._print_header()
 
     def add(self, key: tuple[int, int], text: str, *, is_finished: bool) -> None:
+        """Add text to the continuation `key`, a pair (prompt index, sample index), and print what is due."""
         self.buffered[key] += text
         if is_finished:
             self.finished.add(key)
@@ -51,11 +54,13 @@ class _OrderedStreamPrinter:
             self._next()
 
     def _next(self) -> None:
+        """End the current continuation and print the header of the next one."""
         self._write("\n")
         self.index += 1
         self._print_header()
 
     def _print_header(self) -> None:
+        """Print the title of the current continuation and its prompt."""
         if self.index >= len(self.order):
             return
         prompt, sample = self.order[self.index]

@@ -27,13 +27,13 @@ LOG_TICK_DIGITS = (
 
 
 class ChartDatasets:
-    """The data of a chart, kept outside the specification, which altair copies many times while building it."""
+    """The rows of a chart by dataset name, kept outside the specification because altair copies it many times."""
 
     def __init__(self) -> None:
         self.rows: dict[str, list[dict[str, Any]]] = {}
 
     def chart(self, rows: Sequence[dict[str, Any]]) -> alt.Chart:
-        """Return an empty chart of these rows."""
+        """Register `rows` as a named dataset and return an empty chart of it."""
         name = f"dataset-{len(self.rows)}"
         self.rows[name] = list(rows)
         return alt.Chart(alt.NamedData(name))
@@ -41,7 +41,7 @@ class ChartDatasets:
 
 @dataclass(frozen=True)
 class PanelGrid:
-    """Size and arrangement of small multiples."""
+    """Size of a panel in pixels, and the number of panels and legend entries per row."""
 
     width: int
     height: int
@@ -51,7 +51,11 @@ class PanelGrid:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart with a title and a text alternative. With `panels`, both layouts share one specification."""
+    """A chart with a title and a text alternative.
+
+    `build` returns the altair chart of a layout. With `panels`, both layouts share one specification and differ in
+    panel size only.
+    """
 
     name: str
     title: str
@@ -60,7 +64,7 @@ class Chart:
     panels: Mapping[Layout, PanelGrid] | None = None
 
     def to_vega_lite(self, layout: Layout = "wide", background: str = "transparent") -> dict[str, Any]:
-        """Return the Vega-Lite specification."""
+        """Return the Vega-Lite specification of a layout, data included."""
         config = style.build_vega_config(background)
         if self.panels is not None:
             grid = self.panels[layout]
@@ -83,16 +87,19 @@ class Chart:
         return {**spec, "datasets": datasets.rows}
 
     def to_svg(self, layout: Layout = "wide", background: str = "transparent") -> str:
+        """Render the chart as SVG."""
         import vl_convert
 
         return str(vl_convert.vegalite_to_svg(self.to_vega_lite(layout, background)))
 
     def to_pdf(self) -> bytes:
+        """Render the wide layout as PDF."""
         import vl_convert
 
         return bytes(vl_convert.vegalite_to_pdf(self.to_vega_lite(background="white")))
 
     def to_png(self) -> bytes:
+        """Render the wide layout as PNG at twice the screen resolution."""
         import vl_convert
 
         return bytes(vl_convert.vegalite_to_png(self.to_vega_lite(background="white"), scale=2))
@@ -112,7 +119,7 @@ def build_score_label_expression(metric: str) -> str:
 
 
 def choose_log_ticks(low: float, high: float) -> list[float]:
-    """Return at most `MAX_TICKS` round numbers between the ends of a logarithmic axis."""
+    """Return at most `MAX_TICKS` round numbers between `low` and `high`, the ends of a logarithmic axis."""
     for digits in LOG_TICK_DIGITS:
         ticks = [digit * 10.0**power for power in range(-1, 12) for digit in digits]
         ticks = [tick for tick in ticks if 0.95 * low <= tick <= 1.05 * high]
@@ -132,9 +139,10 @@ def build_step_axis(steps: Iterable[int]) -> alt.Axis:
 def draw_curve(
     data: alt.Chart, x: alt.X, y: Callable[[str], alt.Y], *, point_size: int = 34, clip: bool = False, **encoding: Any
 ) -> list[alt.Chart]:
-    """Return band (`low` to `high`), line and points (`mean`, described by `tip`) of one panel.
+    """Return band, line and points of one panel.
 
-    `encoding` may hold `color`, `strokeDash` (for the line) and `shape` (for the points).
+    The rows have the fields `low`, `high`, `mean` and `tip` (the description of a point). `y` maps a field to its
+    encoding; `encoding` may hold `color`, `strokeDash` (line) and `shape` (points).
     """
     color = {"color": encoding["color"]} if "color" in encoding else {"color": alt.value(style.BASELINE_COLOR)}
     dash = {"strokeDash": encoding["strokeDash"]} if "strokeDash" in encoding else {}

@@ -1,4 +1,4 @@
-"""Sections and tables as Markdown, CSV and LaTeX (booktabs). All text is escaped for its format."""
+"""Render sections and tables as Markdown, CSV and LaTeX (booktabs). All text is escaped for its format."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ LATEX_ESCAPES = {
 
 
 def escape_markdown(text: str) -> str:
-    """Return text as one line without markup."""
+    """Escape Markdown characters and join lines."""
     return MARKDOWN_SPECIAL_CHARACTERS.sub(r"\\\1", " ".join(text.split(" "))).replace("\r", " ").replace("\n", " ")
 
 
 def render_markdown_table(table: Table) -> str:
-    """Return a table in GitHub's syntax, below its caption."""
-    head = [escape_markdown(column.title) for column in table.columns]
-    rule = ["---:" if column.is_numeric else "---" for column in table.columns]
+    """Return a table in GitHub Flavored Markdown, preceded by its caption."""
+    header = [escape_markdown(column.title) for column in table.columns]
+    alignments = ["---:" if column.is_numeric else "---" for column in table.columns]
     rows = [[escape_markdown(cell.text) for cell in row] for row in table.rows]
-    lines = ["| " + " | ".join(line) + " |" for line in (head, rule, *rows)]
+    lines = ["| " + " | ".join(line) + " |" for line in (header, alignments, *rows)]
     return "\n".join([*([escape_markdown(table.caption), ""] if table.caption else []), *lines, ""])
 
 
@@ -98,28 +98,40 @@ def render_markdown_sections(sections: Iterable[Section]) -> str:
 
 
 def render_csv(table: Table) -> str:
-    """Return the plain values, in long form if the table has one. An interval takes two columns, low and high."""
+    """Return the plain values of a table, in long form if it has one.
+
+    An interval is written to two columns, NAME_low and NAME_high.
+    """
     table = table.long_form or table
     file = io.StringIO()
-    intervals = {i for row in table.rows for i, cell in enumerate(row) if isinstance(cell.value, list | tuple)}
+    interval_columns = {
+        column_index
+        for row in table.rows
+        for column_index, cell in enumerate(row)
+        if isinstance(cell.value, list | tuple)
+    }
     writer = csv.writer(file, lineterminator="\n")
-    head: list[str] = []
-    for i, column in enumerate(table.columns):
-        head += [f"{column.name}_low", f"{column.name}_high"] if i in intervals else [column.name]
-    writer.writerow(head)
+    header: list[str] = []
+    for column_index, column in enumerate(table.columns):
+        header += [f"{column.name}_low", f"{column.name}_high"] if column_index in interval_columns else [column.name]
+    writer.writerow(header)
     for row in table.rows:
         cells: list[Any] = []
-        for i, cell in enumerate(row):
-            cells += _split_interval(cell.value) if i in intervals else [_format_csv_value(cell.value)]
+        for column_index, cell in enumerate(row):
+            cells += (
+                _split_interval(cell.value) if column_index in interval_columns else [_format_csv_value(cell.value)]
+            )
         writer.writerow(cells)
     return file.getvalue()
 
 
 def _split_interval(value: Any) -> list[Any]:
+    """Return both ends of an interval, or two empty cells if the value is missing."""
     return [_format_csv_value(end) for end in value] if isinstance(value, list | tuple) else ["", ""]
 
 
 def _format_csv_value(value: Any) -> Any:
+    """Return a value that the csv module can write. Missing and non-finite numbers become empty."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     if isinstance(value, bool):
@@ -130,13 +142,14 @@ def _format_csv_value(value: Any) -> Any:
 
 
 def escape_latex(text: str) -> str:
-    return "".join(LATEX_ESCAPES.get(letter, letter) for letter in " ".join(text.splitlines()))
+    """Escape LaTeX characters and join lines."""
+    return "".join(LATEX_ESCAPES.get(character, character) for character in " ".join(text.splitlines()))
 
 
 def render_latex_table(table: Table) -> str:
     r"""Return a floating table with \caption and \label. It needs the booktabs package."""
-    columns = "".join(_choose_latex_column_type(table, i) for i in range(len(table.columns)))
-    head = " & ".join(escape_latex(column.title) for column in table.columns) + r" \\"
+    columns = "".join(_choose_latex_column_type(table, column_index) for column_index in range(len(table.columns)))
+    header = " & ".join(escape_latex(column.title) for column in table.columns) + r" \\"
     rows = [" & ".join(escape_latex(cell.text) for cell in row) + r" \\" for row in table.rows]
     label = re.sub(r"[^a-zA-Z0-9-]+", "-", table.name)
     lines = [
@@ -148,7 +161,7 @@ def render_latex_table(table: Table) -> str:
         rf"\label{{tab:{label}}}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
-        head,
+        header,
         r"\midrule",
         *rows,
         r"\bottomrule",
@@ -162,13 +175,14 @@ def _choose_latex_column_type(table: Table, column_index: int) -> str:
     """Return r for numbers, l for short text, and a paragraph column that wraps for long text."""
     if table.columns[column_index].is_numeric:
         return "r"
-    long = [
-        i
-        for i, column in enumerate(table.columns)
-        if not column.is_numeric and _measure_longest_cell(table, i) > MAX_UNWRAPPED_LENGTH
+    wrapped_columns = [
+        index
+        for index, column in enumerate(table.columns)
+        if not column.is_numeric and _measure_longest_cell(table, index) > MAX_UNWRAPPED_LENGTH
     ]
-    return rf"p{{{min(0.3, 0.5 / len(long)):.2g}\linewidth}}" if column_index in long else "l"
+    return rf"p{{{min(0.3, 0.5 / len(wrapped_columns)):.2g}\linewidth}}" if column_index in wrapped_columns else "l"
 
 
 def _measure_longest_cell(table: Table, column_index: int) -> int:
+    """Return the length of the longest cell of a column."""
     return max((len(row[column_index].text) for row in table.rows), default=0)

@@ -1,4 +1,4 @@
-"""Export formats, and writing tables and charts as files."""
+"""Check export formats, and write tables and charts to files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DOCUMENT_SUFFIXES = {"html": ".html", "md": ".md"}
 
 
 def check_formats(formats: Sequence[str]) -> None:
-    """Raise a RequestError that names every unknown format."""
+    """Raise `RequestError` if `formats` is empty or contains an unknown format."""
     unknown = [name for name in formats if name not in REPORT_FORMATS]
     if unknown or not formats:
         given = ", ".join(map(repr, unknown)) or "none"
@@ -55,5 +55,5 @@ def write_charts(charts: Iterable[Chart], image_format: str, folder: Path) -> li
 
 
 def sanitize_file_name(name: str) -> str:
-    """Return a name that is valid on every file system. Confusion tables are named after variants."""
+    """Replace characters that are invalid in file names. Table names can contain user-defined variant names."""
     return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "table"

@@ -45,18 +45,23 @@ def create_environment(*template_folders: Path) -> Environment:
 
 @lru_cache(maxsize=1)
 def get_environment() -> Environment:
+    """Return the shared environment with the templates of this package."""
     return create_environment()
 
 
 @lru_cache(maxsize=8)
 def read_template_file(name: str) -> str:
+    """Return the text of a style sheet or script of this package."""
     return (TEMPLATES_FOLDER / name).read_text(encoding="utf-8")
 
 
 def render_document(
     template: str, *, extra_styles: Sequence[str] = (), script: str = "report.js", **variables: Any
 ) -> str:
-    """Return a self-contained page: style sheets and script are embedded, and the script is allowed by its hash."""
+    """Render a self-contained page with embedded style sheets and script.
+
+    The content security policy allows the script by its hash.
+    """
     script_text = read_template_file(script)
     return (
         get_environment()
@@ -77,7 +82,7 @@ def default_to_none(mapping: dict[str, Any]) -> dict[str, Any]:
 
 
 def encode_script_json(value: Any) -> str:
-    """Return JSON that cannot end the script element that contains it."""
+    """Return JSON that is safe inside a script element: it cannot contain a closing tag."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -88,14 +93,17 @@ def render_inline_code(text: str) -> Markup:
 
 
 def render_chart(chart: Chart) -> dict[str, Any]:
-    """Return both layouts as SVG, with title and text alternative."""
+    """Return both layouts of a chart as SVG, with its title and text alternative."""
     wide = _rename_clip_paths(chart.to_svg("wide"), f"{chart.name}-wide")
     narrow = _rename_clip_paths(chart.to_svg("narrow"), chart.name)
     return {"wide": Markup(wide), "narrow": Markup(narrow), "title": chart.title, "alt_text": chart.alt_text}
 
 
 def _rename_clip_paths(svg: str, prefix: str) -> str:
-    """Number clip paths by chart. The renderer numbers them by process, so equal charts would differ."""
+    """Number the clip paths of an SVG per chart.
+
+    The renderer numbers them per process, so equal charts would differ and ids could clash on one page.
+    """
     names: dict[str, str] = {}
 
     def rename(match: re.Match[str]) -> str:

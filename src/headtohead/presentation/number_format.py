@@ -1,7 +1,7 @@
-"""Number formatting: perplexity 378.8, +3.1 %, 84.7 %, +1.2 points.
+"""Format scores, differences, counts and durations: 378.8, +3.1 %, 84.7 %, +1.2 points.
 
-Missing values are shown as a dash. A number with an interval gets as many decimals as show half the interval with two
-significant digits.
+Missing values are shown as a dash. A number with an interval is rounded so that half the interval has two significant
+digits.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ LOWER_IS_BETTER_METRICS = ("perplexity", "loss")
 
 
 def is_finite_number(value: Any) -> bool:
+    """Return True for finite ints and floats, False for bool, NaN and other types."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def format_perplexity(value: float) -> str:
+    """Format a perplexity with four to five significant digits: 7.123, 378.8, 12,345."""
     if value >= 1e7:
         return f"{value:.2e}".replace("e+0", "e").replace("e+", "e")
     decimals = 3 if value < 10 else 2 if value < 100 else 1 if value < 10_000 else 0
@@ -32,7 +34,7 @@ def format_perplexity(value: float) -> str:
 
 
 def format_score(metric: str, score: Any) -> str:
-    """Return a score in the unit of its metric."""
+    """Format a score in the unit of its metric."""
     if not is_finite_number(score):
         return MISSING_VALUE
     if metric == "perplexity":
@@ -43,17 +45,17 @@ def format_score(metric: str, score: Any) -> str:
 
 
 def choose_decimals(metric: str, interval: Sequence[Any] | None) -> int:
-    """Return the decimals that show half the interval with two significant digits."""
+    """Return the number of decimals that shows half of `interval` with two significant digits."""
     scale = 100 if is_shown_in_percent(metric) else 1
     default = 1 if is_shown_in_percent(metric) else 3
     if not interval or not all(is_finite_number(end) for end in interval):
         return default
-    half = (interval[1] - interval[0]) / 2 * scale
-    return min(max(1 - math.floor(math.log10(half)), 0), 4) if half > 0 else default
+    half_width = (interval[1] - interval[0]) / 2 * scale
+    return min(max(1 - math.floor(math.log10(half_width)), 0), 4) if half_width > 0 else default
 
 
 def format_effect(metric: str, effect: Any, decimals: int | None = None) -> str:
-    """Return a difference to the baseline with sign and unit."""
+    """Format a difference to the baseline with sign and unit."""
     if not is_finite_number(effect):
         return MISSING_VALUE
     if metric == "perplexity" and effect >= MAX_SHOWN_RELATIVE_CHANGE:
@@ -62,6 +64,7 @@ def format_effect(metric: str, effect: Any, decimals: int | None = None) -> str:
 
 
 def format_signed_effect(metric: str, effect: float, decimals: int | None = None) -> str:
+    """Format a difference with a sign and without a unit. Zero has no sign."""
     scale = 100 if is_shown_in_percent(metric) else 1
     decimals = choose_decimals(metric, None) if decimals is None else decimals
     text = f"{abs(effect) * scale:,.{decimals}f}"
@@ -71,11 +74,12 @@ def format_signed_effect(metric: str, effect: float, decimals: int | None = None
 
 
 def get_effect_unit(metric: str) -> str:
+    """Return the unit of a difference, preceded by a no-break space: " %" or " points"."""
     return {"perplexity": f"{NO_BREAK_SPACE}%", "accuracy": f"{NO_BREAK_SPACE}points"}.get(metric, "")
 
 
 def format_effect_interval(metric: str, bounds: Sequence[Any] | None, decimals: int | None = None) -> str:
-    """Return both ends of an interval, with the unit once: −6.1 to −4.3 %."""
+    """Format both ends of an interval of differences, with the unit once: −6.1 to −4.3 %."""
     if not bounds or not all(is_finite_number(end) for end in bounds):
         return MISSING_VALUE
     decimals = choose_decimals(metric, bounds) if decimals is None else decimals
@@ -89,7 +93,7 @@ def format_effect_interval(metric: str, bounds: Sequence[Any] | None, decimals: 
 
 
 def format_score_interval(metric: str, bounds: Sequence[Any] | None) -> str:
-    """Return both ends of an interval of scores, with the unit once: 371.2 to 386.4."""
+    """Format both ends of an interval of scores, with the unit once: 371.2 to 386.4."""
     if not bounds or not all(is_finite_number(end) for end in bounds):
         return MISSING_VALUE
     low, high = (format_score(metric, end) for end in bounds)
@@ -97,14 +101,14 @@ def format_score_interval(metric: str, bounds: Sequence[Any] | None) -> str:
 
 
 def format_score_with_deviation(metric: str, mean: float, deviation: float | None) -> str:
-    """Return a mean with the standard deviation of one seed: 378.8±2.1, 84.7±0.3 %."""
+    """Format a mean with the standard deviation across seeds: 378.8±2.1, 84.7±0.3 %."""
     scale, unit = (100, f"{NO_BREAK_SPACE}%") if metric == "accuracy" else (1, "")
     spread = "" if deviation is None else f"±{scale * deviation:,.1f}"
     return f"{scale * mean:,.1f}{spread}{unit}"
 
 
 def format_fixed(value: Any, decimals: int) -> str:
-    """Return a number with fixed decimals and a typographic minus sign; zero has no sign."""
+    """Format a number with fixed decimals and a typographic minus sign. Zero has no sign."""
     if not is_finite_number(value):
         return MISSING_VALUE
     text = f"{value:,.{decimals}f}"
@@ -112,22 +116,24 @@ def format_fixed(value: Any, decimals: int) -> str:
 
 
 def format_margin(metric: str, equivalence_margin: float) -> str:
-    """Return an equivalence margin: ±1 %, ±1 point."""
+    """Format an equivalence margin: ±1 %, ±1 point."""
     size = f"{round(equivalence_margin * (100 if is_shown_in_percent(metric) else 1), 9):g}"
     unit = get_effect_unit(metric)
     return f"±{size}{unit.removesuffix('s') if size == '1' else unit}"
 
 
 def is_shown_in_percent(metric: str) -> bool:
+    """Return True if differences of the metric are multiplied by 100 for display."""
     return metric in ("perplexity", "accuracy")
 
 
 def is_improvement(metric: str, effect: float) -> bool:
+    """Return True if a difference to the baseline is in the direction of better scores."""
     return effect < 0 if metric in LOWER_IS_BETTER_METRICS else effect > 0
 
 
 def format_ratio(pair: Sequence[Any]) -> str:
-    """Return the second over the first: 1.02 ×."""
+    """Format the ratio of the second number to the first: 1.02 ×."""
     ratio = compute_ratio(pair)
     if ratio is None:
         return MISSING_VALUE
@@ -135,42 +141,45 @@ def format_ratio(pair: Sequence[Any]) -> str:
 
 
 def compute_ratio(pair: Sequence[Any]) -> float | None:
+    """Return the second number over the first, or None if the ratio is undefined."""
     first, second = pair
     return second / first if is_finite_number(first) and is_finite_number(second) and first > 0 else None
 
 
 def format_count(number: Any) -> str:
+    """Format a count with thousands separators."""
     return f"{number:,.0f}" if is_finite_number(number) else MISSING_VALUE
 
 
 def format_si_number(number: Any) -> str:
-    """Return a number with three significant digits and an SI prefix: 1.00 M, 863 k."""
+    """Format a number with three significant digits and an SI prefix: 1.00 M, 863 k."""
     if not is_finite_number(number):
         return MISSING_VALUE
-    for scale, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+    for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= scale:
-            return f"{number / scale:#.3g}".rstrip(".") + NO_BREAK_SPACE + letter
+            return f"{number / scale:#.3g}".rstrip(".") + NO_BREAK_SPACE + prefix
     return f"{number:.0f}{NO_BREAK_SPACE}"
 
 
 def format_bytes(number: Any) -> str:
-    """Return a size: 598 MB."""
+    """Format a size in bytes: 598 MB."""
     return f"{format_si_number(number)}B" if is_finite_number(number) else MISSING_VALUE
 
 
 def format_seconds(number: Any) -> str:
-    """Return a duration with three significant digits: 57.6 ms."""
+    """Format a duration with three significant digits: 57.6 ms."""
     if not is_finite_number(number):
         return MISSING_VALUE
     return f"{number * 1000:.3g}{NO_BREAK_SPACE}ms" if number < 1 else f"{number:,.3g}{NO_BREAK_SPACE}s"
 
 
 def format_percentage(fraction: Any) -> str:
+    """Format a fraction as a percentage: 84.7 %."""
     return f"{100 * fraction:.1f}{NO_BREAK_SPACE}%" if is_finite_number(fraction) else MISSING_VALUE
 
 
 def format_setting(value: Any) -> str:
-    """Return a setting as in an experiment file: alibi, 0.1, { kind = mlp, hidden = 100 }."""
+    """Format a setting as in an experiment file: alibi, 0.1, { kind = mlp, hidden = 100 }."""
     if value is None:
         return "not set"
     if isinstance(value, bool):

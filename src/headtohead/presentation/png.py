@@ -1,7 +1,7 @@
-"""Encode PNG images with a palette of 256 opacities.
+"""Encode images as PNG with a palette of 256 opacities.
 
-A private chunk (`loWB`) holds a second byte per pixel for 16-bit weights; viewers skip it and our page reads it. See
-https://www.w3.org/TR/png-3/.
+A private chunk (`loWB`) stores the low byte of each 16-bit weight. Image viewers ignore it; the script of the attention
+page reads it. Specification: https://www.w3.org/TR/png-3/.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ LOW_BYTE_CHUNK = b"loWB"
 
 
 def encode_png(pixels: PixelArray, palette: bytes, alphas: bytes, low_bytes: PixelArray | None = None) -> bytes:
-    """Return a PNG with a palette of 256 colors (3 bytes each) and their alpha values."""
+    """Return an indexed PNG of `pixels`, an array (height, width) of palette indices.
+
+    `palette` holds 256 colors of three bytes and `alphas` their opacities. `low_bytes` has the shape of `pixels` and is
+    stored in the private chunk.
+    """
     height, width = pixels.shape
     chunks = [
         b"\x89PNG\r\n\x1a\n",
@@ -36,15 +40,17 @@ def encode_png(pixels: PixelArray, palette: bytes, alphas: bytes, low_bytes: Pix
 
 
 def build_data_uri(png_bytes: bytes) -> str:
+    """Return the image as a data URI."""
     return "data:image/png;base64," + base64.b64encode(png_bytes).decode()
 
 
 def _compress_scanlines(pixels: PixelArray) -> bytes:
-    """Compress scanlines with filter type 0."""
-    lines = np.zeros((pixels.shape[0], pixels.shape[1] + 1), dtype=np.uint8)
-    lines[:, 1:] = pixels
-    return zlib.compress(lines.tobytes(), 9 if pixels.size < 2**18 else 4)
+    """Return the compressed scanlines, each preceded by filter type 0."""
+    scanlines = np.zeros((pixels.shape[0], pixels.shape[1] + 1), dtype=np.uint8)
+    scanlines[:, 1:] = pixels
+    return zlib.compress(scanlines.tobytes(), 9 if pixels.size < 2**18 else 4)
 
 
 def _build_chunk(chunk_type: bytes, content: bytes) -> bytes:
+    """Return a PNG chunk: length, type, content and checksum."""
     return struct.pack(">I", len(content)) + chunk_type + content + struct.pack(">I", zlib.crc32(chunk_type + content))

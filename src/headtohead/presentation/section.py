@@ -38,7 +38,7 @@ class BulletList:
 
 @dataclass(frozen=True)
 class VerdictCard:
-    """A verdict as the top of a report shows it."""
+    """One verdict in the summary at the top of a report."""
 
     variant: str
     outcome: str
@@ -49,7 +49,7 @@ class VerdictCard:
 
 @dataclass(frozen=True)
 class VerdictList:
-    """Verdicts as cards."""
+    """Verdicts, shown as cards on the HTML page."""
 
     kind: ClassVar[str] = "verdicts"
     rows: Sequence[VerdictCard]
@@ -66,7 +66,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class TableBlock:
-    """A table. With a `summary`, the HTML page folds it behind that line. `layout` is a CSS class."""
+    """A table. The HTML page collapses it behind `summary`, if there is one; `layout` is a CSS class."""
 
     kind: ClassVar[str] = "table"
     table: Table
@@ -85,7 +85,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Code:
-    """Preformatted text, folded behind `summary` if there is one."""
+    """Preformatted text. The HTML page collapses it behind `summary`, if there is one."""
 
     kind: ClassVar[str] = "code"
     text: str
@@ -94,7 +94,7 @@ class Code:
 
 @dataclass(frozen=True)
 class HtmlBlock:
-    """Content with a template of its own on the HTML page. Other renderers show `tables` instead."""
+    """Content that the HTML page renders with its own `template`. Other renderers show `tables` instead."""
 
     kind: ClassVar[str] = "html"
     template: str
@@ -107,7 +107,7 @@ Block = Paragraph | Subheading | BulletList | VerdictList | Figure | TableBlock 
 
 @dataclass(frozen=True)
 class Section:
-    """One section of a report. `short_title` is its entry in the page's navigation; without one it has none."""
+    """One section of a report. The HTML page lists sections with a `short_title` in its navigation."""
 
     name: str
     title: str
@@ -116,10 +116,11 @@ class Section:
     count: str = ""
     """shown beside the title"""
     is_headline: bool = False
-    """precedes the navigation"""
+    """shown before the navigation"""
 
     @property
     def tables(self) -> list[Table]:
+        """The tables of all blocks."""
         tables: list[Table] = []
         for block in self.blocks:
             if isinstance(block, TableBlock):
@@ -130,9 +131,10 @@ class Section:
 
     @property
     def charts(self) -> list[Chart]:
+        """The charts of all figures."""
         return [block.chart for block in self.blocks if isinstance(block, Figure)]
 
 
 def make_table_blocks(*tables: Table, layout: str = "stack") -> list[Block]:
-    """Return a block for each table that has rows."""
+    """Return one block per table, without empty tables."""
     return [TableBlock(table, layout=layout) for table in tables if table.rows]

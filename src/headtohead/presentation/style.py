@@ -73,23 +73,31 @@ FONT_FAMILY = "Liberation Sans, Arial, Helvetica, sans-serif"
 
 
 def assign_variant_styles(variant_names: list[str]) -> tuple[list[str], list[str], list[list[int]]]:
-    """Return color, shape and dash of each variant; the first is the baseline. Up to 56 variants are distinct."""
-    others = range(len(variant_names) - 1)
+    """Return the colors, shapes and dashes of the variants; the first is the baseline.
+
+    Up to 56 variants get distinct combinations.
+    """
+    variant_indices = range(len(variant_names) - 1)
     return (
-        [BASELINE_COLOR, *(VARIANT_COLORS[i % len(VARIANT_COLORS)] for i in others)],
+        [BASELINE_COLOR, *(VARIANT_COLORS[index % len(VARIANT_COLORS)] for index in variant_indices)],
         [
             VARIANT_SHAPES[0],
             *(
-                VARIANT_SHAPES[1 + i % (len(VARIANT_SHAPES) - 1)] if len(variant_names) < 8 else VARIANT_SHAPES[i % 8]
-                for i in others
+                VARIANT_SHAPES[1 + index % (len(VARIANT_SHAPES) - 1)]
+                if len(variant_names) < 8
+                else VARIANT_SHAPES[index % 8]
+                for index in variant_indices
             ),
         ],
-        [list(VARIANT_DASHES[0]), *(list(VARIANT_DASHES[(1 + i) % len(VARIANT_DASHES)]) for i in others)],
+        [
+            list(VARIANT_DASHES[0]),
+            *(list(VARIANT_DASHES[(1 + index) % len(VARIANT_DASHES)]) for index in variant_indices),
+        ],
     )
 
 
 def build_vega_config(background: str) -> dict[str, Any]:
-    """Return the Vega-Lite config of every chart."""
+    """Return the Vega-Lite config shared by all charts."""
     text_style = {
         "labelFont": FONT_FAMILY,
         "titleFont": FONT_FAMILY,

@@ -1,4 +1,4 @@
-"""Tables as data: every renderer (HTML, terminal, Markdown, CSV, LaTeX) takes the same objects."""
+"""Tables as data. The HTML, terminal, Markdown, CSV and LaTeX renderers take the same objects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Cell:
-    """The text that people read and the plain value that a CSV file holds."""
+    """A cell: formatted `text` for people, and the plain `value` for CSV files."""
 
     text: str
     value: Any = None
@@ -38,21 +38,30 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     long_form: Table | None = None
-    """the same data with one number per row, which CSV files hold instead"""
+    """the same data with one number per row, written to CSV files instead"""
 
 
 def make_text_cell(text: Any) -> Cell:
+    """Return a cell that shows `str(text)`."""
     return Cell(str(text), text)
 
 
 def make_table(name: str, title: str, caption: str, columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> Table:
+    """Return a table; sequences are converted to tuples."""
     return Table(name, title, caption, tuple(columns), tuple(tuple(row) for row in rows))
 
 
 def make_text_table(name: str, titles: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> Table:
     """Return a table without numeric columns or caption; each value is shown as `str(value)`."""
-    return make_table(name, title, "", [Column(one, one) for one in titles], [map_cells(row) for row in rows])
+    return make_table(
+        name,
+        title,
+        "",
+        [Column(column_title, column_title) for column_title in titles],
+        [map_cells(row) for row in rows],
+    )
 
 
 def map_cells(values: Iterable[Any]) -> list[Cell]:
+    """Return a text cell for each value."""
     return [make_text_cell(value) for value in values]

@@ -1,4 +1,4 @@
-"""Terminal output: consoles, tables that fit the width of the terminal, and a status line."""
+"""Terminal output: consoles, tables that fit the terminal width, and a status line."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ WORD_COLUMNS = ("result", "verdict", "outcome")
 
 
 def get_stdout_console() -> Console:
+    """Return a console for results."""
     return Console(highlight=False)
 
 
 def get_stderr_console() -> Console:
+    """Return a console for progress and notes."""
     return Console(stderr=True, highlight=False)
 
 
 def make_rich_table(*columns: str, title: str | None = None) -> RichTable:
-    """Return an empty table without rules: the first column is aligned left, the others right."""
+    """Return an empty table whose first column is left-aligned and the others right-aligned."""
     table = RichTable(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
@@ -37,12 +39,16 @@ def make_rich_table(*columns: str, title: str | None = None) -> RichTable:
 
 
 def print_indented(text: str, indent: int = 2) -> None:
-    """Print text, markup included, with every line indented."""
+    """Print text with rich markup, indented by `indent` columns."""
     get_stdout_console().print(Padding(text, (0, 0, 0, indent)))
 
 
 def print_table(table: Table, *, max_rows: int | None = None) -> None:
-    """Print title, table and caption. Optional columns that do not fit are dropped, then cells are shortened."""
+    """Print the title, rows and caption of a table.
+
+    If it is too wide, optional columns are dropped, then `Cell.short_text` is used, then numeric columns are wrapped.
+    `max_rows` limits the rows.
+    """
     console = get_stdout_console()
     columns, use_short_text = list(table.columns), False
     rich_table = _build_rich_table(table, columns, max_rows)
@@ -70,6 +76,7 @@ def print_table(table: Table, *, max_rows: int | None = None) -> None:
 def _build_rich_table(
     table: Table, columns: Sequence[Column], max_rows: int | None, *, use_short_text: bool = False
 ) -> RichTable:
+    """Return the rich table of the given columns, with verdicts and results in color."""
     rich_table = make_rich_table(title=escape(table.title) if table.title else None)
     for column in columns:
         rich_table.add_column(escape(column.title), justify="right" if column.is_numeric else "left", overflow="fold")
@@ -86,7 +93,7 @@ def _build_rich_table(
 
 
 def _exceeds_width(console: Console, rich_table: RichTable) -> bool:
-    """Whether the table is too wide with numeric columns at full width and text columns wrapped at words."""
+    """Return True if the table is too wide even with text columns wrapped at words."""
     options = console.options.update_width(UNLIMITED_WIDTH)
     for column in rich_table.columns:
         column.no_wrap = column.justify == "right"
@@ -97,7 +104,7 @@ def _exceeds_width(console: Console, rich_table: RichTable) -> bool:
 
 
 def _narrow_numeric_columns(rich_table: RichTable, columns: Sequence[Column]) -> None:
-    """Wrap numeric columns at words, so that the remaining width goes to the text columns."""
+    """Wrap numeric columns at words, which leaves more width for text columns."""
     rich_table.padding = (0, 1, 0, 0)
     for rich_column, column in zip(rich_table.columns, columns, strict=True):
         if column.is_numeric:
@@ -123,4 +130,5 @@ class StatusLine:
         self.status.stop()
 
     def update(self, text: str) -> None:
+        """Show `text` as the current activity."""
         self.status.update(escape(text))
