@@ -1,4 +1,7 @@
-"""Error messages for invalid files: all errors at once, each with its location, at most a screenful."""
+"""Build errors for invalid and missing files.
+
+An error lists every issue with its location, up to a limit that fits on a screen.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +39,11 @@ def build_missing_path_error(path: Path) -> DataError:
 
 
 def list_folder_entries(folder: Path) -> list[str]:
+    """Return the sorted names in a folder; subfolders end in a slash."""
     return sorted(path.name + ("/" if path.is_dir() else "") for path in folder.iterdir())
 
 
 def format_name_list(names: Sequence[str]) -> str:
+    """Return names separated by commas, truncated to `MAX_ITEMS_SHOWN`."""
     shown = ", ".join(names[:MAX_ITEMS_SHOWN]) or "nothing"
     return f"{shown} and {len(names) - MAX_ITEMS_SHOWN} more" if len(names) > MAX_ITEMS_SHOWN else shown

@@ -1,7 +1,7 @@
-"""Rows of text on disk, read in chunks and by index, never in memory as a whole.
+"""Rows of text on disk, read in chunks and by index without loading the whole text.
 
-NAME.text holds the rows concatenated in UTF-8, NAME.ends where each row starts and the last one ends (int64). Text is
-read and not mapped: pages mapped while iterating would count as memory of the process.
+NAME.text holds the concatenated rows in UTF-8; NAME.ends holds the start of each row and the end of the last one
+(int64). Text is read and not memory-mapped, because mapped pages would count as memory of the process during iteration.
 """
 
 from __future__ import annotations
@@ -91,30 +91,33 @@ class DiskTextRows(Sequence[str]):
 
 
 class DiskTextWriter:
-    """Appends rows to NAME.text and NAME.ends."""
+    """Append rows to NAME.text and NAME.ends."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.text: BinaryIO = (folder / f"{name}.text").open("wb")
         self.ends: BinaryIO = (folder / f"{name}.ends").open("wb")
         self.ends.write(np.zeros(1, np.int64).tobytes())
-        self._num_written = self._num_buffered = 0
+        self._bytes_written = self._bytes_buffered = 0
         self._buffer: list[bytes] = []
 
     def add(self, row: bytes) -> None:
+        """Append a row, encoded in UTF-8."""
         self._buffer.append(row)
-        self._num_buffered += len(row)
-        if self._num_buffered > READ_CHUNK_BYTES:
+        self._bytes_buffered += len(row)
+        if self._bytes_buffered > READ_CHUNK_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        ends = self._num_written + np.cumsum([len(row) for row in self._buffer], dtype=np.int64)
+        """Write buffered rows to disk."""
+        ends = self._bytes_written + np.cumsum([len(row) for row in self._buffer], dtype=np.int64)
         with translate_disk_full_error(Path(self.text.name)):
             self.text.write(b"".join(self._buffer))
             self.ends.write(ends.tobytes())
-        self._num_written += self._num_buffered
-        self._buffer, self._num_buffered = [], 0
+        self._bytes_written += self._bytes_buffered
+        self._buffer, self._bytes_buffered = [], 0
 
     def close(self) -> None:
+        """Write buffered rows and close both files."""
         self.flush()
         with translate_disk_full_error(Path(self.text.name)):
             self.text.close()

@@ -31,6 +31,7 @@ EncodedShard = tuple[NDArray[Any], NDArray[np.int64]]
 
 
 def get_token_dtype(tokenizer: CorpusTokenizer) -> Any:
+    """Return the smallest unsigned type that holds every token id."""
     return np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
 
 
@@ -46,6 +47,7 @@ class SplitTokenization:
     data: DataConfig
 
     def path(self, suffix: str) -> Path:
+        """Return the path of a file of this split."""
         return self.folder / f"{self.name}.{suffix}"
 
     @property
@@ -54,6 +56,7 @@ class SplitTokenization:
         return self.split.rows
 
     def encode_shard(self, start: int, stop: int) -> EncodedShard:
+        """Encode the rows from `start` up to, but not including, `stop`."""
         rows = list(self.rows.between(start, stop))
         ids = encode_row_range(self.split, rows, start, self.tokenizer, self.data, has_labels=self.has_labels)
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
@@ -61,7 +64,7 @@ class SplitTokenization:
 
 
 def write_tokens(job: SplitTokenization, on_progress: ProgressCallback) -> None:
-    """Write tokens, counts and, unless the split is a stream, row offsets."""
+    """Write the tokens and counts of a split and, unless it is a stream, its row offsets."""
     rows = job.rows
     token_bytes = np.dtype(get_token_dtype(job.tokenizer)).itemsize
     shard_records = repair_jsonl(job.path("jsonl"))

@@ -173,9 +173,10 @@ class StrategyPairVerdict:
 def compute_prompt_ratios(
     continuations: Sequence[ScoredContinuation], num_prompts: int, references: Sequence[str | None]
 ) -> dict[str, PromptRatios]:
-    """Return the ratios of every metric, one per prompt. `references` are human continuations, truncated.
+    """Return the ratios of every metric, one per prompt.
 
-    Metrics that do not apply are omitted, such as self-BLEU of a single sample.
+    `references` are human continuations, truncated to the maximum length, or None. Metrics that do not apply are
+    omitted, such as self-BLEU of a single sample.
     """
     by_prompt: list[list[ScoredContinuation]] = [[] for _ in range(num_prompts)]
     for continuation in continuations:
@@ -205,17 +206,26 @@ def _compute_ratios_of_prompt(continuations: Sequence[ScoredContinuation], refer
 def _compute_loss_ratios(continuations: Sequence[ScoredContinuation]) -> dict[str, Ratio]:
     likelihoods = [continuation.model_likelihood for continuation in continuations]
     ratios = {
-        "perplexity": Ratio(sum(x.loss for x in likelihoods), sum(x.tokens for x in likelihoods)),
+        "perplexity": Ratio(
+            sum(likelihood.loss for likelihood in likelihoods), sum(likelihood.tokens for likelihood in likelihoods)
+        ),
         "bits": _compute_bits_per_byte(likelihoods),
     }
-    scored = [c.scoring_model_likelihood for c in continuations if c.scoring_model_likelihood is not None]
-    if scored:
-        ratios["second"] = _compute_bits_per_byte(scored)
+    scoring_model_likelihoods = [
+        continuation.scoring_model_likelihood
+        for continuation in continuations
+        if continuation.scoring_model_likelihood is not None
+    ]
+    if scoring_model_likelihoods:
+        ratios["second"] = _compute_bits_per_byte(scoring_model_likelihoods)
     return ratios
 
 
 def _compute_bits_per_byte(likelihoods: Sequence[Likelihood]) -> Ratio:
-    return Ratio(sum(x.loss for x in likelihoods) / NATS_PER_BIT, sum(x.bytes for x in likelihoods))
+    return Ratio(
+        sum(likelihood.loss for likelihood in likelihoods) / NATS_PER_BIT,
+        sum(likelihood.bytes for likelihood in likelihoods),
+    )
 
 
 def estimate_metric(metric_name: str, prompt_ratios: PromptRatios) -> MetricEstimate | None:
@@ -263,15 +273,15 @@ def judge_strategy_pairs(metric_name: str, ratios_by_strategy: Mapping[str, Prom
     return [
         StrategyPairVerdict(
             metric_name,
-            *pairs[v.variant],
-            v.outcome,
-            v.effect,
-            v.interval,
-            v.adjusted_confidence,
-            v.min_detectable_effect,
-            v.seeds,
+            *pairs[verdict.variant],
+            verdict.outcome,
+            verdict.effect,
+            verdict.interval,
+            verdict.adjusted_confidence,
+            verdict.min_detectable_effect,
+            verdict.seeds,
         )
-        for v in verdicts
+        for verdict in verdicts
     ]
 
 
@@ -284,7 +294,7 @@ def compare_strategies(ratios_by_strategy: Mapping[str, Mapping[str, PromptRatio
 
     Strategies are compared with the baseline, not the baseline with them.
     """
-    figures = {
+    estimates = {
         strategy: {
             name: estimate.to_dict()
             for name, column in columns.items()
@@ -299,7 +309,7 @@ def compare_strategies(ratios_by_strategy: Mapping[str, Mapping[str, PromptRatio
             strategy: ratios_by_strategy[strategy][name] for strategy in ordered if name in ratios_by_strategy[strategy]
         }
         verdicts += [verdict.to_dict() for verdict in judge_strategy_pairs(name, columns)]
-    return {"figures": figures, "pairs": verdicts}
+    return {"figures": estimates, "pairs": verdicts}
 
 
 def describe_metrics(ratios_by_strategy: Mapping[str, Mapping[str, PromptRatios]]) -> list[dict[str, Any]]:

@@ -32,10 +32,11 @@ class BeamHypothesis:
 def beam_search(
     model: Decoder, prompt_ids: Sequence[int], strategy: Strategy, stop_token_ids: tuple[int, ...], max_new_tokens: int
 ) -> list[BeamHypothesis]:
-    """Return the best hypotheses, best first. Follows transformers' `generate` and Wu et al. 2016, arXiv:1609.08144.
+    """Return the best finished hypotheses of a prompt, best first.
 
     At each step the most likely continuations of all beams are kept. One that ends counts only if it ranks among the
-    first `beams`. The search ends when no beam can exceed the worst finished hypothesis.
+    first `beams`. The search ends when no beam can exceed the worst finished hypothesis. Follows transformers'
+    `generate` and Wu et al. 2016, arXiv:1609.08144.
     """
     num_beams, length_penalty = strategy.get_option("beams"), float(strategy.get_option("length_penalty"))
     session, scores = DecodingSession(model, [prompt_ids] * num_beams), torch.full((num_beams,), -1e9)
@@ -69,6 +70,7 @@ def beam_search(
 def _compute_log_probs(
     session: DecodingSession, processors: Sequence[LogitsProcessor], prompt_length: int, stop_token_ids: tuple[int, ...]
 ) -> Float[Tensor, "rows vocab"]:
+    """Return the log-probabilities of the next token after the logits processors, (rows, vocab)."""
     log_probs = session.logits.float().log_softmax(-1)
     state = GenerationState(session.rows, [prompt_length] * len(session.rows), stop_token_ids)
     for processor in processors:
@@ -79,7 +81,10 @@ def _compute_log_probs(
 def _is_search_done(
     hypotheses: Sequence[BeamHypothesis], best_log_prob: float, length: int, max_new_tokens: int, strategy: Strategy
 ) -> bool:
-    """Return whether no beam can exceed the worst finished hypothesis."""
+    """Return whether no beam can exceed the worst finished hypothesis.
+
+    `best_log_prob` is the log-likelihood of the best unfinished beam, which has `length` new tokens.
+    """
     if len(hypotheses) < strategy.get_option("beams"):
         return False
     early_stopping, penalty = strategy.get_option("early_stopping"), float(strategy.get_option("length_penalty"))
@@ -100,18 +105,19 @@ class _ContrastiveSearchState:
 
     @torch.inference_mode()
     def _prefill(self) -> None:
+        """Process the tokens of the window with an empty cache."""
         self.cache = self.model.create_cache()
         self.hidden_states, self.logits = self._forward([self.token_ids[self.window_start :]])
         self.hidden_states = self.hidden_states[0]
 
     def _forward(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Return hidden states, (rows, length, width), and next-token logits, (rows, vocab)."""
-        ids = torch.tensor([list(row) for row in sequences], device=get_device(self.model))
+        input_ids = torch.tensor([list(sequence) for sequence in sequences], device=get_device(self.model))
         options = {} if self.cache is None else {"cache": self.cache}
-        out = self.model(ids, **options)  # type: ignore[operator]
-        if out.last_hidden_state is None:
+        output = self.model(input_ids, **options)  # type: ignore[operator]
+        if output.last_hidden_state is None:
             raise ModelError("contrastive search requires hidden states, which this model does not return")
-        return out.last_hidden_state.float(), out.logits[:, -1].float()
+        return output.last_hidden_state.float(), output.logits[:, -1].float()
 
     @torch.inference_mode()
     def select_next_token(self, strategy: Strategy, prompt_length: int, stop_token_ids: tuple[int, ...]) -> int:
@@ -151,7 +157,7 @@ class _ContrastiveSearchState:
 def contrastive_search(
     model: Decoder, prompt_ids: Sequence[int], strategy: Strategy, stop_token_ids: tuple[int, ...]
 ) -> Iterator[tuple[int, bool]]:
-    """Yield tokens without end, each with whether the sequence has exceeded the context.
+    """Yield tokens indefinitely, each with a flag that is true once the sequence has exceeded the context.
 
     Selects, among the k most likely tokens, the one with the largest (1 - alpha) * probability - alpha * similarity,
     where similarity is the largest cosine between its hidden state and those of the sequence so far. Su et al. 2022,

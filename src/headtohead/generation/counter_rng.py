@@ -36,7 +36,7 @@ _GOLDEN32 = np.uint32(0x9E3779B9)
 
 
 def derive_continuation_key(seed: int, prompt_ids: Sequence[int], sample_index: int) -> int:
-    """Return the key of one continuation."""
+    """Return the random key of one continuation: a function of the seed, the prompt and the sample index."""
     return rng.derive_seed(seed, "decode", sample_index, *prompt_ids)
 
 
@@ -63,7 +63,7 @@ class CounterRNG:
         return uniforms
 
     def select_rows(self, rows: Sequence[int]) -> None:
-        """Keep these rows."""
+        """Keep the rows with these indices."""
         self.row_keys = self.row_keys[list(rows)]
         self._reset_buffer()
 
@@ -112,11 +112,13 @@ def scalar_uniform_to_exponential(uniform: float) -> float:
 
 
 def _xorshift_right(x: NDArray[np.uint32], buffer: NDArray[np.uint32], shift: int) -> None:
+    """Replace x by x ^ (x >> shift) in place, with `buffer` as working memory."""
     np.right_shift(x, np.uint32(shift), out=buffer)
     x ^= buffer
 
 
 def _splitmix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the SplitMix64 finalizer of each number."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: NDArray[np.uint64] = x ^ (x >> np.uint64(31))
@@ -125,4 +127,5 @@ def _splitmix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @lru_cache(maxsize=8)
 def _compute_token_counters(vocab: int) -> NDArray[Any]:
+    """Return the counter of each token id, (vocab,)."""
     return np.arange(vocab, dtype=np.uint32) * _GOLDEN32

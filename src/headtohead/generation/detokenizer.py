@@ -16,7 +16,11 @@ REPLACEMENT_CHARACTER = "\ufffd"
 
 
 def encode_prompt(tokenizer: Any, prompt: str, *, use_chat_template: bool = False) -> list[int]:
-    """Return the token ids of a prompt as the model expects them, with a start token where it was trained with one."""
+    """Return the token ids of a prompt, with a start token if the model was trained with one.
+
+    `use_chat_template` applies the chat template of a pretrained model. Raise `ModelError` if the prompt is empty and
+    there is no start token.
+    """
     if use_chat_template:
         if not isinstance(tokenizer, PretrainedTokenizer):
             raise ModelError("chat requires a pretrained model with a chat template")
@@ -36,19 +40,22 @@ def encode_prompt(tokenizer: Any, prompt: str, *, use_chat_template: bool = Fals
 
 
 def get_stop_token_ids(tokenizer: Any) -> tuple[int, ...]:
-    """Return the tokens that end a text."""
+    """Return the ids of the tokens that end a text; empty without a tokenizer."""
     if isinstance(tokenizer, PretrainedTokenizer):
         return tokenizer.stop_ids
     return () if tokenizer is None or tokenizer.eos_id is None else (tokenizer.eos_id,)
 
 
 def decode_continuation(tokenizer: Any, prompt_ids: Sequence[int], new_token_ids: Sequence[int]) -> str:
-    """Return the text of a continuation, including the space between it and the prompt."""
-    prompt, text = tokenizer.decode(prompt_ids), tokenizer.decode([*prompt_ids, *new_token_ids])
+    """Return the text of the new tokens after a prompt, including a space between the two."""
+    prompt_text, full_text = tokenizer.decode(prompt_ids), tokenizer.decode([*prompt_ids, *new_token_ids])
     # If the first new token merges with the end of the prompt, the texts differ before the end of the prompt.
-    pairs = enumerate(zip(prompt, text, strict=False))
-    start = next((i for i, (a, b) in pairs if a != b), min(len(prompt), len(text)))
-    return str(text[start:])
+    pairs = enumerate(zip(prompt_text, full_text, strict=False))
+    start = next(
+        (position for position, (prompt_character, character) in pairs if prompt_character != character),
+        min(len(prompt_text), len(full_text)),
+    )
+    return str(full_text[start:])
 
 
 class StreamingDetokenizer:
@@ -77,6 +84,7 @@ class StreamingDetokenizer:
         return self._emit(len(self.text))
 
     def _emit(self, end: int) -> str:
+        """Return the text up to `end` that has not been returned yet."""
         piece = self.text[self._num_emitted : end]
         self._num_emitted = max(self._num_emitted, end)
         return piece

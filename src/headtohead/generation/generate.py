@@ -84,8 +84,19 @@ def generate(
 ) -> list[Continuation]:
     """Return `num_samples` continuations of each prompt, ordered by prompt and sample.
 
-    `model` is the result of `load_model`, or a bare model together with a `tokenizer` or with prompts of token ids. A
-    continuation ends at the model's stop token, at one of `stop` (strings or token ids), or after `max_new_tokens`.
+    A continuation ends at a stop token, at one of `stop`, or after `max_new_tokens`.
+
+    Args:
+        model: The result of `load_model`, a transformers model, or a bare decoder.
+        prompts: One text, several texts, or several lists of token ids.
+        strategy: Name or text form of a strategy, a `Strategy`, or a list of logits processors.
+        num_samples: Continuations of each prompt.
+        max_new_tokens: Maximum length of a continuation.
+        seed: Seed of the random numbers.
+        stop: Strings or token ids that end a continuation, in addition to the model's stop tokens.
+        tokenizer: Required for text prompts if `model` is a bare model.
+        use_chat_template: Apply the chat template of a pretrained model to text prompts.
+        batch_size: Sequences generated in parallel.
     """
     job = build_job(
         model,
@@ -118,7 +129,10 @@ def stream_generate(
     use_chat_template: bool = False,
     batch_size: int = DEFAULT_BATCH_SIZE,
 ) -> Iterator[ContinuationChunk]:
-    """Yield pieces of the continuations that `generate` returns. The pieces of one continuation join to its text."""
+    """Yield pieces of the continuations that `generate` returns, as they are generated.
+
+    Takes the arguments of `generate`. The pieces of one continuation join to its text.
+    """
     job = build_job(
         model,
         prompts,
@@ -140,6 +154,7 @@ def stream_generate(
 
 
 def _build_continuation(sequence: SequenceState, tokenizer: Any) -> Continuation:
+    """Return the result of a finished sequence."""
     assert sequence.finish_reason is not None
     if sequence.detokenizer is not None:
         text = sequence.detokenizer.text
@@ -260,6 +275,7 @@ def _generate_with_beam_search(
 def _generate_with_contrastive_search(
     job: GenerationJob, sequence: SequenceState
 ) -> Iterator[tuple[SequenceUpdates, bool]]:
+    """Generate one sequence token by token."""
     tokens = beam_search.contrastive_search(job.model, sequence.prompt_ids, job.strategy, job.stop_ids)
     for token, has_overflowed in tokens:
         sequence.append_token(token, job.stop_ids, job.max_new_tokens)
@@ -287,6 +303,7 @@ def has_batch_interaction(model: Decoder) -> bool:
 
 
 def check_search_supported(job: GenerationJob) -> None:
+    """Raise `ModelError` if the strategy is a search and the rows of a batch influence each other."""
     if job.strategy.mode in ("beam", "contrastive") and has_batch_interaction(job.model):
         raise ModelError(
             f"{job.strategy.name}: not available for this model, because the rows of a batch influence each other"
@@ -294,6 +311,7 @@ def check_search_supported(job: GenerationJob) -> None:
 
 
 def warn_context_overflow(model: Decoder) -> None:
+    """Warn that the oldest tokens of a sequence are dropped."""
     num_dropped = max(1, model.context // WINDOW_SHIFT_DIVISOR)
     warnings.warn(
         f"the text is longer than the model's context of {model.context} tokens: its oldest tokens are dropped, "
@@ -306,7 +324,10 @@ def warn_context_overflow(model: Decoder) -> None:
 def sample_continuation_ids(
     model: Decoder, prompt_ids: Sequence[int], max_new_tokens: int, *, seed: int, stop_token_id: int | None = None
 ) -> list[int]:
-    """Return the token ids of one sampled continuation, without warnings. Used for the samples of a trial."""
+    """Return the token ids of one sampled continuation, without the stop token and without warnings.
+
+    Used for the samples that a trial records.
+    """
     if not prompt_ids:
         raise ModelError("the prompt is empty: give at least one token")
     sequence = SequenceState(0, 0, list(prompt_ids))

@@ -1,4 +1,4 @@
-"""The loss of a continuation given its prompt, under the model that generated it or any other.
+"""Compute the loss of a continuation given its prompt, under the model that generated it or another one.
 
 The generating model is evaluated on the tokens it sampled. Another model has another tokenizer, so it receives the
 text: prompt and continuation are encoded together, and the tokens after those shared with the prompt belong to the
@@ -69,11 +69,12 @@ def _group_rows_by_length(lengths: Sequence[tuple[int, int]]) -> Iterator[list[i
 def _compute_batch_losses(
     model: Any, contexts: Sequence[TokenIds], continuations: Sequence[TokenIds]
 ) -> Float[Tensor, " rows"]:
-    first, length = len(contexts[0]), len(contexts[0]) + len(continuations[0])
+    """Return the losses of a batch, (rows,), in which all contexts and all continuations have equal lengths."""
+    continuation_start, length = len(contexts[0]), len(contexts[0]) + len(continuations[0])
     cache = model.create_cache() if length - 1 <= model.context else None
     if cache is None:
         return compute_losses_uncached(
-            model, torch.tensor([[*a, *b] for a, b in zip(contexts, continuations, strict=True)]), first
+            model, torch.tensor([[*a, *b] for a, b in zip(contexts, continuations, strict=True)]), continuation_start
         )
     return compute_losses_cached(
         model, cache, [tuple(ids) for ids in contexts], torch.tensor([list(ids) for ids in continuations])
@@ -94,7 +95,10 @@ def compute_losses_uncached(
 def compute_losses_cached(
     model: Any, cache: DecodingCache, contexts: Sequence[tuple[int, ...]], continuations: Int[Tensor, "rows new"]
 ) -> Float[Tensor, " rows"]:
-    """Return the same losses, processing each distinct context once and its continuations from the KV cache."""
+    """Return the losses of `compute_losses_uncached`, (rows,), processing each distinct context once.
+
+    Continuations start from the KV cache of their context.
+    """
     unique_rows = {ids: row for row, ids in enumerate(dict.fromkeys(contexts))}
     logits = model.next_token_logits(torch.tensor([list(ids) for ids in unique_rows]), cache=cache)
     rows = torch.tensor([unique_rows[ids] for ids in contexts])
@@ -108,6 +112,7 @@ def compute_losses_cached(
 def _sum_cross_entropy(
     logits: Float[Tensor, "rows new vocab"], labels: Int[Tensor, "rows new"]
 ) -> Float[Tensor, " rows"]:
+    """Return the summed loss of each row in nats, (rows,)."""
     return F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none").double().sum(-1)
 
 

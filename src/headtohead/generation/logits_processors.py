@@ -45,8 +45,10 @@ LogitsProcessor = Callable[[Logits, GenerationState], Logits]
 
 
 class TruncationProcessor:
-    """A processor that keeps the most likely tokens, so that a single token can be checked without sorting: if it is
-    removed, so are all less likely tokens."""
+    """A processor that keeps the most likely tokens.
+
+    If it removes a token, it removes all less likely tokens too, so a single token can be checked without sorting.
+    """
 
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
         raise NotImplementedError
@@ -68,19 +70,23 @@ def logits_to_probs(
 
 
 def check_option(name: str, value: object, allowed: str, is_valid: bool) -> None:
+    """Raise `StrategyError` unless an option is valid; `allowed` describes the valid values."""
     if not is_valid:
         raise StrategyError(f"{name} must be {allowed}, got {value!r}")
 
 
 def is_finite_number(value: object) -> bool:
+    """Return whether a value is a finite number and not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def is_positive_fraction(value: object) -> bool:
+    """Return whether a value is a number in (0, 1]."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
 
 
 def is_integer_at_least(value: object, minimum: int = 1) -> bool:
+    """Return whether a value is an integer, not a bool, of at least `minimum`."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
 
 
@@ -120,8 +126,11 @@ class TopKLogitsProcessor(TruncationProcessor):
 
 @dataclass(frozen=True)
 class TopPLogitsProcessor(TruncationProcessor):
-    """Keep the most likely tokens until their cumulative probability reaches p (the nucleus). A token is kept if the
-    total probability of all more likely tokens is below p. Holtzman et al. 2020, arXiv:1904.09751."""
+    """Keep the most likely tokens until their cumulative probability reaches p (the nucleus).
+
+    A token is kept if the total probability of all more likely tokens is below p. Holtzman et al. 2020,
+    arXiv:1904.09751.
+    """
 
     p: float
 
@@ -160,8 +169,10 @@ class MinPLogitsProcessor(TruncationProcessor):
 
 @dataclass(frozen=True)
 class TypicalLogitsProcessor:
-    """Keep the tokens whose surprisal is closest to the entropy, until their cumulative probability reaches p. Meister
-    et al. 2022, arXiv:2202.00666."""
+    """Keep the tokens whose surprisal is closest to the entropy, until their cumulative probability reaches p.
+
+    Meister et al. 2022, arXiv:2202.00666.
+    """
 
     p: float
 
@@ -183,8 +194,10 @@ class TypicalLogitsProcessor:
 
 @dataclass(frozen=True)
 class RepetitionPenaltyLogitsProcessor:
-    """Divide the logits of tokens in the prompt or continuation by the penalty, or multiply negative ones. Keskar et
-    al. 2019, arXiv:1909.05858."""
+    """Divide positive logits of tokens in the prompt or continuation by the penalty, and multiply negative ones.
+
+    Keskar et al. 2019, arXiv:1909.05858.
+    """
 
     penalty: float
 
@@ -201,8 +214,10 @@ class RepetitionPenaltyLogitsProcessor:
 
 @dataclass(frozen=True)
 class FrequencyPenaltyLogitsProcessor:
-    """Subtract the frequency penalty from a token's logit once per occurrence in the continuation, and the presence
-    penalty if it occurs at all. As in the OpenAI API."""
+    """Penalise tokens that occur in the continuation, as in the OpenAI API.
+
+    Subtracts the frequency penalty once per occurrence, and the presence penalty once.
+    """
 
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
@@ -213,12 +228,12 @@ class FrequencyPenaltyLogitsProcessor:
 
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
         logits = logits.clone()
-        for index in range(len(logits)):
-            counts = Counter(state.get_new_ids(index))
+        for row in range(len(logits)):
+            counts = Counter(state.get_new_ids(row))
             if counts:
                 ids = torch.tensor(list(counts), device=logits.device)
                 frequencies = torch.tensor(list(counts.values()), device=logits.device)
-                logits[index, ids] -= self.frequency_penalty * frequencies + self.presence_penalty
+                logits[row, ids] -= self.frequency_penalty * frequencies + self.presence_penalty
         return logits
 
 
@@ -270,6 +285,7 @@ class NoBadWordsLogitsProcessor:
         return _update_token_logits(logits, [self._find_banned_token_ids(row) for row in state.rows], _mask_logits)
 
     def _find_banned_token_ids(self, token_ids: Sequence[int]) -> list[int]:
+        """Return the tokens that are banned or would complete a banned sequence."""
         last_ids = (
             ids[-1]
             for ids in self.sequences
@@ -289,8 +305,10 @@ class MinNewTokensLogitsProcessor:
         check_option("min_new_tokens", self.min_new_tokens, "an integer of at least 0", is_valid)
 
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
-        is_short = [len(state.get_new_ids(i)) < self.min_new_tokens for i in range(len(logits))]
-        return _update_token_logits(logits, [list(state.stop_ids) if s else [] for s in is_short], _mask_logits)
+        is_short = [len(state.get_new_ids(row)) < self.min_new_tokens for row in range(len(logits))]
+        return _update_token_logits(
+            logits, [list(state.stop_ids) if is_row_short else [] for is_row_short in is_short], _mask_logits
+        )
 
 
 @dataclass(frozen=True)
@@ -331,4 +349,5 @@ def _update_token_logits(
 
 
 def _mask_logits(logits: Tensor) -> Tensor:
+    """Return minus infinity for every logit."""
     return torch.full_like(logits, MASKED_LOGIT)

@@ -102,7 +102,11 @@ def build_job(
     *,
     is_streaming: bool,
 ) -> GenerationJob:
-    """Validate the arguments of `generate`; raise `RequestError`, `StrategyError` or `ModelError`."""
+    """Validate the arguments of `generate` and encode its prompts.
+
+    Raise `RequestError`, `StrategyError` or `ModelError` for invalid arguments. `is_streaming` decodes text at every
+    step.
+    """
     for name, value in (("num_samples", num_samples), ("max_new_tokens", max_new_tokens), ("batch_size", batch_size)):
         if not is_integer_at_least(value):
             raise RequestError(f"{name} must be an integer of at least 1, got {value!r}")
@@ -123,7 +127,9 @@ def build_job(
         for index, ids in enumerate(_encode_prompts(prompts, tokenizer, use_chat_template))
         for sample in range(num_samples)
     ]
-    stop_ids = tuple(dict.fromkeys([*get_stop_token_ids(tokenizer), *(v for v in stops if isinstance(v, int))]))
+    stop_ids = tuple(
+        dict.fromkeys([*get_stop_token_ids(tokenizer), *(value for value in stops if isinstance(value, int))])
+    )
     return GenerationJob(decoder, tokenizer, sequences, resolved, stop_ids, max_new_tokens, seed, batch_size)
 
 
@@ -147,6 +153,7 @@ def resolve_decoder(model: Any, tokenizer: Any = None) -> tuple[Decoder, Any]:
 
 
 def _encode_prompts(prompts: Prompts, tokenizer: Any, use_chat_template: bool) -> list[list[int]]:
+    """Return the token ids of each prompt."""
     prompt_list: list[Any] = [prompts] if isinstance(prompts, str) else list(prompts)
     encoded = []
     for prompt in prompt_list:
@@ -157,5 +164,5 @@ def _encode_prompts(prompts: Prompts, tokenizer: Any, use_chat_template: bool) -
         else:
             if len(prompt) == 0:
                 raise ModelError("the prompt is empty: give at least one token")
-            encoded.append([int(i) for i in prompt])
+            encoded.append([int(token_id) for token_id in prompt])
     return encoded

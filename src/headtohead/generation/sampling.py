@@ -1,13 +1,13 @@
-"""Sample one token per row by the exponential race of `counter_rng`: a reference implementation, and a fast one that
-returns the same tokens.
+"""Sample one token per row by the exponential race of `counter_rng`.
 
-The reference sorts the vocabulary to find the nucleus, renormalises, and runs the race on the kept tokens. The fast
-implementation runs the race on all tokens and checks only the winner: for top-p, whether the probability mass of all
-more likely tokens is below p. This is exact. Arrival times are independent of the truncation, so the first arrival
-among the kept tokens is the first of all arrivals that is kept; and of exponential times with rates p_i, the first
-within a set S is i with probability p_i / sum of p over S, the renormalised distribution. A rejected winner is removed
-together with every token that is no more likely, since none of them can be kept, and the race is repeated. The most
-likely token is always kept, so this ends soon and needs no sort.
+There is a reference implementation, and a fast one that returns the same tokens. The reference sorts the vocabulary to
+find the nucleus, renormalises, and runs the race on the kept tokens. The fast implementation runs the race on all
+tokens and checks only the winner: for top-p, whether the probability mass of all more likely tokens is below p. This is
+exact. Arrival times are independent of the truncation, so the first arrival among the kept tokens is the first of all
+arrivals that is kept; and of exponential times with rates p_i, the first within a set S is i with probability p_i / sum
+of p over S, the renormalised distribution. A rejected winner is removed together with every token that is no more
+likely, since none of them can be kept, and the race is repeated. The most likely token is always kept, so this ends
+soon and needs no sort.
 
 It also avoids a logarithm per token. The exponential time -log(1 - u) is never below its uniform number u, so p / u is
 an upper bound of a token's score. Exact scores are computed only for the token with the largest bound and for those
@@ -44,7 +44,7 @@ def select_greedy_tokens(logits: Logits, processors: Sequence[LogitsProcessor], 
 def sample_tokens_reference(
     logits: Logits, processors: Sequence[LogitsProcessor], state: GenerationState, uniforms: UniformNoise
 ) -> list[int]:
-    """Sample by definition: compute the processed distribution, then run the race."""
+    """Sample one token per row by definition: compute the processed distribution, then run the race."""
     probs = logits_to_probs(logits, processors, state)
     scores = probs / torch.from_numpy(uniform_to_exponential(uniforms)).to(probs.device)
     winners = scores.argmax(-1)
@@ -57,7 +57,10 @@ def sample_tokens_reference(
 def sample_tokens(
     logits: Logits, processors: Sequence[LogitsProcessor], state: GenerationState, uniforms: UniformNoise
 ) -> list[int]:
-    """Return the tokens of `sample_tokens_reference`, without a sort if the last processor is a truncation."""
+    """Sample one token per row. Returns the tokens of `sample_tokens_reference`.
+
+    Avoids the sort on a CPU if the last processor is a truncation.
+    """
     if logits.device.type != "cpu":
         return sample_tokens_reference(logits, processors, state, uniforms)
     truncation = processors[-1] if processors and isinstance(processors[-1], TruncationProcessor) else None
@@ -93,6 +96,7 @@ def _find_race_winner(probs: ProbabilityRow, score_bounds: ProbabilityRow, unifo
 
 
 def _compute_race_score(probs: ProbabilityRow, uniforms: ProbabilityRow, token_id: int) -> float:
+    """Return probability / arrival time of a token; the largest score wins."""
     return float(probs[token_id]) / scalar_uniform_to_exponential(float(uniforms[token_id]))
 
 

@@ -58,13 +58,14 @@ def decode_one_token(
 
 
 def get_device(model: Decoder) -> torch.device:
+    """Return the device of the model parameters."""
     assert isinstance(model, torch.nn.Module)
     parameter = next(model.parameters(), None)
     return torch.device("cpu") if parameter is None else parameter.device
 
 
 class DecodingSession:
-    """A batch of growing sequences and their next-token logits, (rows, vocab)."""
+    """A batch of growing sequences with their next-token logits, (rows, vocab), and their KV cache."""
 
     def __init__(self, model: Decoder, sequences: Sequence[Sequence[int]]) -> None:
         self.model = model
@@ -100,11 +101,13 @@ class DecodingSession:
             self.cache.select_rows(row_indices)
 
     def _prefill(self) -> Float[Tensor, "rows vocab"]:
+        """Process the window of every row with a new cache; return next-token logits, (rows, vocab)."""
         self.cache, self._decode_step = self.model.create_cache(), None
         windows = [row[start:] for row, start in zip(self.rows, self._window_starts, strict=True)]
         return prefill(self.model, windows, self.cache)
 
     def _shift_windows(self) -> bool:
+        """Drop the oldest tokens of rows that exceed the context; return whether there were any."""
         context = self.model.context
         overflowing = [i for i, row in enumerate(self.rows) if len(row) - self._window_starts[i] > context]
         for index in overflowing:

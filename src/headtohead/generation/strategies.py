@@ -50,8 +50,10 @@ class Strategy:
     def encode_bad_words(self, encode: Callable[[str], Sequence[int]]) -> Strategy:
         """Return the strategy with banned texts converted to token ids."""
         processors = tuple(
-            p.encode_texts(encode) if isinstance(p, logits_processors.NoBadWordsLogitsProcessor) and p.texts else p
-            for p in self.logits_processors
+            processor.encode_texts(encode)
+            if isinstance(processor, logits_processors.NoBadWordsLogitsProcessor) and processor.texts
+            else processor
+            for processor in self.logits_processors
         )
         return replace(self, logits_processors=processors)
 
@@ -100,6 +102,7 @@ OPTION_ALIASES = {
 
 
 def _get_default_options(name: str) -> dict[str, Any]:
+    """Return every option of a strategy with its default value."""
     return {**STRATEGY_OPTIONS.get(name, {}), **COMMON_OPTIONS}
 
 
@@ -155,6 +158,7 @@ def parse_strategy(text: str) -> Strategy:
 
 
 def _resolve_strategy_name(name: str) -> str:
+    """Return the canonical name of a strategy. Raise `StrategyError` if there is none."""
     name = STRATEGY_ALIASES.get(name.replace("_", "-"), name.replace("_", "-"))
     if name in STRATEGY_OPTIONS:
         return name
@@ -227,12 +231,14 @@ def _list_sampling_processor_factories(
 
 
 def _select_generation_mode(name: str, values: Mapping[str, Any]) -> GenerationMode:
+    """Return the mode of a strategy; a temperature of 0 is greedy."""
     if name in ("beam", "contrastive"):
         return "beam" if name == "beam" else "contrastive"
     return "greedy" if name == "greedy" or values["temperature"] == 0 else "sample"
 
 
 def _check_search_options(name: str, values: Mapping[str, Any]) -> list[str]:
+    """Return the errors in the options of beam and contrastive search."""
     rules: dict[str, list[tuple[str, bool, str]]] = {
         "beam": [
             ("beams", is_integer_at_least(values.get("beams")), "an integer of at least 1"),
@@ -257,6 +263,7 @@ def _omit_if_no_op(processor: LogitsProcessor, is_no_op: bool) -> LogitsProcesso
 
 
 def _build_bad_words_processor(bad_words: Any) -> LogitsProcessor | None:
+    """Return the processor that bans these texts, token ids and sequences, or None for an empty list."""
     entries = [bad_words] if isinstance(bad_words, str | int) else list(bad_words)
     texts = tuple(entry for entry in entries if isinstance(entry, str))
     sequences = tuple(
@@ -266,4 +273,5 @@ def _build_bad_words_processor(bad_words: Any) -> LogitsProcessor | None:
 
 
 def _lists_to_tuples(value: Any) -> Any:
+    """Convert nested lists to tuples, which are hashable."""
     return tuple(map(_lists_to_tuples, value)) if isinstance(value, list) else value

@@ -50,6 +50,7 @@ def parse_strategies(text: str) -> dict[str, Strategy]:
 
 
 def _parse_strategy_or_shorthand(text: str) -> Strategy:
+    """Parse one strategy, or its short form NAME=VALUE."""
     match = re.fullmatch(r"([\w-]+)\s*=\s*([^()=]+)", text)
     if match is None:
         return parse_strategy(text)

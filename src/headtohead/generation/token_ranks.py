@@ -1,8 +1,8 @@
-"""Rank statistics of a row of probabilities without sorting: how many tokens are more likely than a given one, and
-their total probability.
+"""Rank statistics of a row of probabilities without sorting.
 
-Written for numpy and single rows, because this is the inner loop of sampling: on a CPU, numpy's argmax and comparisons
-are several times as fast as torch's, and a row stays in the processor cache.
+They answer how many tokens are more likely than a given one, and what their total probability is. Written for numpy and
+single rows, because this is the inner loop of sampling: on a CPU, numpy's argmax and comparisons are several times as
+fast as torch's, and a row stays in the processor cache.
 """
 
 from __future__ import annotations

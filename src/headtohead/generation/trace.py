@@ -128,6 +128,7 @@ def _iter_token_ids(job: GenerationJob, sequence: SequenceState, session: Decodi
 def _compute_strategy_probs(
     job: GenerationJob, logits: Tensor, session: DecodingSession, prompt_length: int
 ) -> Float[Tensor, "1 vocab"]:
+    """Return the distribution that the strategy samples from, (1, vocab); one-hot if it is greedy."""
     state = GenerationState(session.rows, [prompt_length], job.stop_ids)
     probs = logits_to_probs(logits, job.strategy.logits_processors, state)
     if job.strategy.mode == "greedy":

@@ -39,7 +39,7 @@ class Ratio:
 
     @property
     def value(self) -> float | None:
-        """None if the denominator is 0."""
+        """Total over denominator; None if the denominator is 0."""
         return self.total / self.denominator if self.denominator else None
 
 
@@ -52,6 +52,7 @@ def split_words(text: str) -> Words:
 
 
 def extract_ngrams(words: Words, n: int) -> list[Words]:
+    """Return all n-grams of a sequence of words, in order."""
     return [words[i : i + n] for i in range(len(words) - n + 1)]
 
 
@@ -118,6 +119,6 @@ def get_sacrebleu_signatures() -> dict[str, str]:
     signatures = {}
     for name, scorer in (("self-BLEU", _load_sacrebleu_metrics().bleu), ("chrF", _load_sacrebleu_metrics().chrf)):
         scorer.sentence_score("a", ["a"])  # a signature is available only after scoring
-        parts = str(scorer.get_signature()).split("|")
-        signatures[name] = "|".join(part for part in parts if not part.startswith("nrefs:"))
+        fields = str(scorer.get_signature()).split("|")
+        signatures[name] = "|".join(field for field in fields if not field.startswith("nrefs:"))
     return signatures

@@ -56,7 +56,10 @@ def compute_rouge(
     use_stemmer: bool = True,
     reference_aggregation: ReferenceAggregation = "best",
 ) -> dict[str, float]:
-    """Return the F-measures of a summary, from 0 to 1, by name."""
+    """Return the F-measures of a summary, from 0 to 1, by metric name.
+
+    `reference_aggregation` selects the best reference per metric, or averages over references.
+    """
     if not references:
         raise RequestError("a summary needs at least one reference to be scored")
     scorer = _load_rouge_scorer(use_stemmer)
@@ -72,18 +75,20 @@ def compute_rouge(
 def format_signature(*, use_stemmer: bool = True, reference_aggregation: ReferenceAggregation = "best") -> str:
     """Return the settings that scores depend on, in one line."""
     version = metadata.version("rouge-score")
-    parts = (
+    settings = (
         "f-measure",
         f"stemmer:{'porter' if use_stemmer else 'none'}",
         f"sentences:{SENTENCE_SPLITTER_VERSION}",
         f"references:{reference_aggregation}",
     )
-    return "|".join([*parts, f"rouge-score:{version}"])
+    return "|".join([*settings, f"rouge-score:{version}"])
 
 
 def compute_copied_ngrams(summary: str, document: str, n: int) -> Ratio:
-    """Return the number of the summary's n-grams that occur in the document, over all of its n-grams (See et al. 2017,
-    arXiv:1704.04368)."""
+    """Return the number of n-grams of a summary that occur in the document, over all of its n-grams.
+
+    See et al. 2017, arXiv:1704.04368.
+    """
     ngrams = extract_ngrams(split_words(summary), n)
     document_ngrams = set(extract_ngrams(split_words(document), n))
     return Ratio(sum(ngram in document_ngrams for ngram in ngrams), len(ngrams))

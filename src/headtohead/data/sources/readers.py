@@ -38,6 +38,7 @@ NumberedRow = tuple[int, CellValues]
 
 
 def is_table_file(path: Path) -> bool:
+    """Return whether a file extension denotes a table."""
     return path.suffix.lower() in TABLE_SUFFIXES
 
 
@@ -92,6 +93,7 @@ def read_plain_text(path: Path, *, has_paragraphs: bool | None = None) -> RawSpl
 
 
 def is_split_into_paragraphs(lines: Sequence[str]) -> bool:
+    """Return whether enough lines are blank for rows to be paragraphs."""
     return sum(not line.strip() for line in lines) >= max(1, PARAGRAPH_BLANK_LINE_FRACTION * len(lines))
 
 
@@ -139,6 +141,7 @@ def _find_cell_errors(line_number: int, cells: CellValues) -> Iterator[Validatio
 
 
 def has_lone_surrogate(text: str) -> bool:
+    """Return whether a text contains a surrogate code point, which UTF-8 cannot encode."""
     return any("\ud800" <= c <= "\udfff" for c in text)
 
 
@@ -273,6 +276,7 @@ def parse_json(text: str) -> Any:
 
 
 def _read_parquet_rows(path: Path, columns_by_role: dict[str, str | int]) -> list[NumberedRow]:
+    """Read columns of a Parquet file. Raise `DataError` if pyarrow is missing or the file expands too much."""
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError:

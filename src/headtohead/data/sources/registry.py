@@ -101,6 +101,7 @@ def _find_module_file(module: str) -> str:
 
 
 def list_source_names() -> tuple[str, ...]:
+    """Return the names of all registered sources."""
     return tuple(sorted(_registry))
 
 
@@ -113,6 +114,7 @@ def split_source(text: str, base_folder: Path = Path()) -> tuple[str, str]:
 
 
 def get_source(name: str) -> CorpusSource:
+    """Return a registered source."""
     return _registry[name][0]
 
 

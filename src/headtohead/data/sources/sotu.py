@@ -109,7 +109,10 @@ def _read_speeches(folder: Path, president: str) -> list[Speech]:
 
 def _assign_roles(speeches: list[Speech], validation_fraction: float) -> list[tuple[Speech, SplitRole]]:
     """Assign addresses to splits by the hash of their name: the first to test, the next to validation, the rest to
-    train. Validation has at least one address unless the fraction is 0."""
+    train.
+
+    Validation has at least one address unless the fraction is 0.
+    """
     num_validation = (
         min(len(speeches) - 2, max(1, round(validation_fraction * len(speeches)))) if validation_fraction > 0 else 0
     )
@@ -149,6 +152,7 @@ def _subsample_by_hash(rows: list[str], max_rows: int) -> list[str]:
 
 
 def _extract_clean_sentences(text: str) -> list[str]:
+    """Return the sentences of an address without notes and with uniform dashes."""
     text = re.sub(r"\s*\[[^\]]*\]", "", text)
     text = re.sub(r"\s*(?:—|--)\s*", " -- ", text)
     sentences = (" ".join(s.split()) for paragraph in text.split("\n\n") for s in split_sentences(paragraph))

@@ -90,6 +90,7 @@ class StreamedTextFile:
                 yield line.removesuffix("\n")
 
     def _find_invalid_lines(self) -> Iterator[ValidationIssue]:
+        """Yield an issue for each line that is not UTF-8."""
         offset = 0
         with self.path.open("rb") as file:
             for line_number, line in enumerate(file, start=1):
@@ -119,6 +120,7 @@ def _iter_paragraphs(lines: Iterable[str]) -> Iterator[str]:
 
 
 def has_streamed_rows(raw_corpus: RawCorpus) -> bool:
+    """Return whether a split of the corpus is streamed from disk."""
     return any(isinstance(split.rows, StreamedRows) for split in raw_corpus.list_splits().values())
 
 
