@@ -1,4 +1,4 @@
-"""Scores against a numeric setting in which the variants differ, such as depth."""
+"""Chart of scores against a numeric setting in which the variants differ, such as the number of layers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def build_axis_chart(findings: Findings) -> Chart | None:
         return None
     panels = {title: rows for title, rows in _build_panel_rows(findings, axis_findings).items() if rows}
     setting = axis_findings.setting.rpartition(".")[2]
-    ranges = "; ".join(f"{title}: from {rows[0]['text']} to {rows[-1]['text']}" for title, rows in panels.items())
+    range_texts = "; ".join(f"{title}: from {rows[0]['text']} to {rows[-1]['text']}" for title, rows in panels.items())
 
     def build(layout: Layout, datasets: ChartDatasets) -> AltairChart:
         def y(field: str) -> alt.Y:
@@ -44,25 +44,26 @@ def build_axis_chart(findings: Findings) -> Chart | None:
         )
 
     layouts: dict[Layout, PanelGrid] = {"wide": PanelGrid(372, 170, 2, 4), "narrow": PanelGrid(286, 150, 1, 2)}
-    alt_text = f"Scores by {setting}, lowest to highest. {ranges}."
+    alt_text = f"Scores by {setting}, lowest to highest. {range_texts}."
     return Chart("axis", f"Scores by {setting}", alt_text, build, layouts)
 
 
 def _build_panel_rows(findings: Findings, axis: AxisFindings) -> dict[str, list[PanelRow]]:
+    """Return the data rows of each panel by title, ordered by the value of the setting."""
     metric = findings_view.get_metric(findings)
-    ordered = sorted(axis.values.items(), key=lambda item: item[1])
+    ordered_variants = sorted(axis.values.items(), key=lambda item: item[1])
     panels: dict[str, list[PanelRow]] = {}
     for split in findings_view.list_score_splits(findings):
         rows = []
-        for name, value in ordered:
-            pairs = findings.scores.get(name, {}).get(split, [])
-            scores = [score for _, score in pairs if number_format.is_finite_number(score)]
+        for name, value in ordered_variants:
+            seed_scores = findings.scores.get(name, {}).get(split, [])
+            scores = [score for _, score in seed_scores if number_format.is_finite_number(score)]
             if scores:
                 mean = average_over_seeds(metric, scores)
                 rows.append(_make_panel_row(name, value, metric, mean, min(scores), max(scores)))
         panels[f"{metric} on {split}"] = rows
     rows = []
-    for name, value in ordered:
+    for name, value in ordered_variants:
         estimate = axis.last_loss.get(name)
         if estimate is not None and (loss := estimate.mean) is not None:
             rows.append(_make_panel_row(name, value, "loss", loss, *(estimate.interval or (loss, loss))))

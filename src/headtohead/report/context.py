@@ -1,4 +1,4 @@
-"""The input of a report: findings, and where they came from."""
+"""The input of a report: the findings, and the folder they were computed from."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from headtohead.presentation import number_format
 
 @dataclass(frozen=True)
 class ReportContext:
-    """What section builders read. Any section of the findings may be empty."""
+    """Input of the section builders. Any section of the findings may be empty."""
 
     findings: Findings
     folder: Path | None = None
-    """the experiment's folder; attention maps are read from it unless they are given"""
+    """the experiment's folder, from which attention maps are read unless `attention_maps` is set"""
     attention_maps: Mapping[str, TrainingMaps] | None = None
 
     @property
@@ -28,7 +28,7 @@ class ReportContext:
 
     @property
     def margin(self) -> str:
-        """The equivalence margin as text: ±1 %."""
+        """Return the equivalence margin as text, such as "±1 %"."""
         return number_format.format_margin(self.metric, findings_view.get_equivalence_margin(self.findings))
 
     @property
@@ -46,6 +46,6 @@ class ReportContext:
         return read_training_maps(self.folder, self.variant_names) if self.folder else {}
 
     def describe_primary_metric(self) -> str:
-        """Return what the verdict is based on: perplexity on test, unseen rows."""
+        """Return what the verdict is based on, such as "perplexity on test, unseen rows"."""
         evaluation_set = findings_view.describe_evaluation_set(self.findings)
         return self.metric + (f" on {evaluation_set}" if evaluation_set else "")

@@ -1,4 +1,4 @@
-"""Learning curves, and their difference to the baseline."""
+"""Charts of learning curves, and of their differences to the baseline."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from headtohead.presentation.chart import (
 from headtohead.report.forest import OUTLIER_FACTOR
 
 STEEP_START_RATIO = 3
-"""the first evaluation is not drawn if it is this many times the second: it would flatten the rest of the curve"""
+"""the first evaluation is omitted if it is more than this many times the second"""
 CurvesBySplit = dict[str, list[CurvePoint]]
 YEncoding = Callable[[list[CurvePoint], str], alt.Y]
 
@@ -92,12 +92,19 @@ def build_difference_curves(findings: Findings) -> Chart | None:
 
 
 def drop_steep_start(points: list[CurvePoint], metric: str) -> list[CurvePoint]:
-    """Drop the evaluation at step 0 if perplexity, there about the vocabulary size, would flatten the curve."""
+    """Return the points without step 0 if its perplexity would flatten the rest of the curve.
+
+    An untrained model has a perplexity of about the vocabulary size.
+    """
     steps = sorted({point.step for point in points})
     if metric != "perplexity" or len(steps) < 4:
         return points
-    first, second = (max(point.mean for point in points if point.step == step) for step in steps[:2])
-    return [point for point in points if point.step != steps[0]] if first > STEEP_START_RATIO * second else points
+    first_score, second_score = (max(point.mean for point in points if point.step == step) for step in steps[:2])
+    return (
+        [point for point in points if point.step != steps[0]]
+        if first_score > STEEP_START_RATIO * second_score
+        else points
+    )
 
 
 def describe_omitted_start(findings: Findings) -> str:
@@ -117,20 +124,23 @@ def _size_panels(num_panels: int) -> Mapping[Layout, PanelGrid]:
 
 
 def _compute_difference_limits(points: Sequence[CurvePoint], equivalence_margin: float) -> list[float]:
-    """Return the ends of the axis. Outliers are clipped so that they do not flatten the other curves."""
-    ends = [end for point in points for end in (point.low, point.high)]
-    sizes = sorted(map(abs, ends))
-    limit = OUTLIER_FACTOR * max(sizes[len(sizes) // 2], equivalence_margin)
-    kept = [end for end in ends if abs(end) <= limit]
-    return [1.08 * min(-1.6 * equivalence_margin, *kept), 1.08 * max(1.6 * equivalence_margin, *kept)]
+    """Return the limits of the axis. Outliers are clipped so that they do not flatten the other curves."""
+    bounds = [bound for point in points for bound in (point.low, point.high)]
+    magnitudes = sorted(map(abs, bounds))
+    limit = OUTLIER_FACTOR * max(magnitudes[len(magnitudes) // 2], equivalence_margin)
+    inliers = [bound for bound in bounds if abs(bound) <= limit]
+    return [1.08 * min(-1.6 * equivalence_margin, *inliers), 1.08 * max(1.6 * equivalence_margin, *inliers)]
 
 
 def _describe_final_values(curves: CurvesBySplit, format_value: Callable[[float], str]) -> str:
-    parts = []
+    """Return the final value of each variant on each split as text."""
+    descriptions = []
     for split, points in curves.items():
-        last = {point.variant: point for point in points}
-        parts.append(f"{split}: " + ", ".join(f"{name} {format_value(point.mean)}" for name, point in last.items()))
-    return "; ".join(parts)
+        last_points = {point.variant: point for point in points}
+        descriptions.append(
+            f"{split}: " + ", ".join(f"{name} {format_value(point.mean)}" for name, point in last_points.items())
+        )
+    return "; ".join(descriptions)
 
 
 def _draw_panels(
@@ -142,12 +152,13 @@ def _draw_panels(
     equivalence_margin: float | None = None,
 ) -> AltairChart:
     colors, shapes, dashes = style.assign_variant_styles(variant_names)
-    with_curve = {point.variant for points in curves.values() for point in points}
-    present = [name for name in variant_names if name in with_curve]
-    indices = [variant_names.index(name) for name in present]
+    variants_with_curve = {point.variant for points in curves.values() for point in points}
+    shown_variants = [name for name in variant_names if name in variants_with_curve]
+    indices = [variant_names.index(name) for name in shown_variants]
     legend = alt.Legend(symbolOpacity=1, symbolStrokeWidth=0)
     color_scale, shape_scale, dash_scale = (
-        alt.Scale(domain=present, range=[values[i] for i in indices]) for values in (colors, shapes, dashes)
+        alt.Scale(domain=shown_variants, range=[values[index] for index in indices])
+        for values in (colors, shapes, dashes)
     )
     color = alt.Color("variant:N", scale=color_scale, legend=legend)
     shape = alt.Shape("variant:N", scale=shape_scale, legend=legend)
@@ -166,6 +177,7 @@ def _draw_panels(
 
 
 def _draw_margin_band(equivalence_margin: float | None, datasets: ChartDatasets) -> list[alt.Chart]:
+    """Return the layers of the equivalence band and the zero line; empty without a margin."""
     if equivalence_margin is None:
         return []
     data = datasets.chart([{"from": -equivalence_margin, "to": equivalence_margin, "zero": 0}])

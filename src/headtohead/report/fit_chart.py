@@ -1,4 +1,4 @@
-"""Training and validation curves of classifiers: loss and accuracy side by side, which shows overfitting."""
+"""Charts of training and validation loss and accuracy of classifiers, side by side to show overfitting."""
 
 from __future__ import annotations
 
@@ -58,31 +58,35 @@ def _has_all_curves(findings: Findings, variant: str) -> bool:
 
 
 def compute_curve_points(findings: Findings, variant: str, quantity: str, split: str) -> list[CurvePoint]:
-    """Return mean, lowest and highest seed at each step."""
-    lines = (findings.loss_curves if quantity == "loss" else findings.curves)[variant][split]
-    by_step: dict[int, list[float]] = {}
-    for line in lines.values():
-        for step, value in line:
+    """Return mean, minimum and maximum over seeds at each step."""
+    curves_by_seed = (findings.loss_curves if quantity == "loss" else findings.curves)[variant][split]
+    values_by_step: dict[int, list[float]] = {}
+    for curve in curves_by_seed.values():
+        for step, value in curve:
             if value is not None:
-                by_step.setdefault(step, []).append(value)
+                values_by_step.setdefault(step, []).append(value)
     return [
         CurvePoint(split, step, statistics.fmean(values), min(values), max(values), len(values))
-        for step, values in sorted(by_step.items())
+        for step, values in sorted(values_by_step.items())
     ]
 
 
 def get_selected_step(findings: Findings, variant: str) -> float | None:
-    """Return the step whose weights were tested, as the median over seeds."""
+    """Return the step whose weights were kept, as the median over seeds; None if it is unknown."""
     pairs = findings.chosen_steps.get(variant) or []
     return statistics.median(step for _, step in pairs) if pairs else None
 
 
 def _describe_variant(findings: Findings, variant: str) -> str:
-    finals = {split: compute_curve_points(findings, variant, "accuracy", split)[-1].mean for split in SHOWN_SPLITS}
+    final_accuracies = {
+        split: compute_curve_points(findings, variant, "accuracy", split)[-1].mean for split in SHOWN_SPLITS
+    }
     step = get_selected_step(findings, variant)
-    selected = "" if step is None else f", weights of step {step:,.0f}"
-    accuracies = ", ".join(f"{split} {number_format.format_percentage(value)}" for split, value in finals.items())
-    return f"{variant}: final accuracy {accuracies}{selected}."
+    selected_note = "" if step is None else f", weights of step {step:,.0f}"
+    accuracies = ", ".join(
+        f"{split} {number_format.format_percentage(value)}" for split, value in final_accuracies.items()
+    )
+    return f"{variant}: final accuracy {accuracies}{selected_note}."
 
 
 def _draw_panel(

@@ -12,14 +12,14 @@ from headtohead.presentation.chart import AltairChart, Chart, ChartDatasets, Lay
 from headtohead.verdict.record import Verdict
 
 OUTLIER_FACTOR = 15
-"""an interval that reaches this many times further than the median one is cut off and marked with an arrow"""
+"""intervals that extend this many times farther than the median are clipped and marked with an arrow"""
 
 
 def build_forest_plot(verdicts: Sequence[Verdict], metric: str, equivalence_margin: float) -> Chart:
-    """Return effect and intervals of each variant, with a band of plus or minus `equivalence_margin`."""
+    """Return a chart of the effect and intervals of each variant, with a band of ±`equivalence_margin`."""
     limits = _compute_axis_limits(verdicts, equivalence_margin)
-    rows = [_make_forest_row(row, metric, limits) for row in verdicts]
-    labels = "; ".join(f"{row['variant']}: {row['label']}" for row in rows)
+    rows = [_make_forest_row(verdict, metric, limits) for verdict in verdicts]
+    labels = "; ".join(f"{verdict['variant']}: {verdict['label']}" for verdict in rows)
     title = f"Change in {metric} relative to the baseline"
     better = "lower" if metric in number_format.LOWER_IS_BETTER_METRICS else "higher"
     margin = number_format.format_margin(metric, equivalence_margin)
@@ -32,33 +32,38 @@ def build_forest_plot(verdicts: Sequence[Verdict], metric: str, equivalence_marg
 
 
 def _compute_axis_limits(verdicts: Sequence[Verdict], equivalence_margin: float) -> tuple[float, float]:
-    """Return the ends of the axis. Zero and the band are always well inside."""
-    ends = [end for row in verdicts for end in (*row.interval, row.effect) if _is_plottable(row, end)]
-    sizes = sorted(map(abs, ends)) or [equivalence_margin]
-    limit = OUTLIER_FACTOR * max(sizes[(len(sizes) - 1) // 2], equivalence_margin)
-    low = max([1.6 * equivalence_margin, *(-1.08 * end for end in ends if -limit <= end < 0)])
-    high = max([1.6 * equivalence_margin, *(1.08 * end for end in ends if 0 < end <= limit)])
+    """Return the limits of the axis. Zero and the equivalence band always lie well inside."""
+    values = [
+        value for verdict in verdicts for value in (*verdict.interval, verdict.effect) if _is_plottable(verdict, value)
+    ]
+    magnitudes = sorted(map(abs, values)) or [equivalence_margin]
+    limit = OUTLIER_FACTOR * max(magnitudes[(len(magnitudes) - 1) // 2], equivalence_margin)
+    low = max([1.6 * equivalence_margin, *(-1.08 * value for value in values if -limit <= value < 0)])
+    high = max([1.6 * equivalence_margin, *(1.08 * value for value in values if 0 < value <= limit)])
     return -max(low, 0.3 * high), max(high, 0.3 * low)
 
 
 def _is_plottable(verdict: Verdict, value: float) -> bool:
+    """Return whether a value of the verdict is finite and may be drawn."""
     return number_format.is_finite_number(value) and verdict.outcome != "not comparable"
 
 
 def _make_forest_row(verdict: Verdict, metric: str, limits: tuple[float, float]) -> dict[str, Any]:
-    def clip(end: float) -> float | None:
-        return min(max(limits[0], end), limits[1]) if _is_plottable(verdict, end) else None
+    """Return the data of one variant, with values clipped to the axis limits."""
 
-    interval, seeds = verdict.interval, verdict.seed_interval
-    places = number_format.choose_decimals(metric, interval)
+    def clip(value: float) -> float | None:
+        return min(max(limits[0], value), limits[1]) if _is_plottable(verdict, value) else None
+
+    interval, seed_interval = verdict.interval, verdict.seed_interval
+    decimals = number_format.choose_decimals(metric, interval)
     label: str = verdict.outcome
     if verdict.outcome == "not comparable":
         label += f": {verdict.reason}" if verdict.reason else ""
     else:
-        label += f", {number_format.format_effect(metric, verdict.effect, places)}"
+        label += f", {number_format.format_effect(metric, verdict.effect, decimals)}"
         if number_format.is_finite_number(interval[0]):
-            label += f" ({number_format.format_effect_interval(metric, interval, places)})"
-    beyond = [end for end in interval if _is_plottable(verdict, end) and clip(end) != end]
+            label += f" ({number_format.format_effect_interval(metric, interval, decimals)})"
+    clipped_bounds = [value for value in interval if _is_plottable(verdict, value) and clip(value) != value]
     return {
         "variant": verdict.variant,
         "outcome": verdict.outcome,
@@ -67,10 +72,10 @@ def _make_forest_row(verdict: Verdict, metric: str, limits: tuple[float, float])
         "effect": clip(verdict.effect),
         "low": clip(interval[0]),
         "high": clip(interval[1]),
-        "seeds_low": clip(seeds[0]),
-        "seeds_high": clip(seeds[1]),
-        "arrow": clip(beyond[0]) if beyond else None,
-        "arrow_shape": "" if not beyond else "triangle-right" if beyond[0] > 0 else "triangle-left",
+        "seeds_low": clip(seed_interval[0]),
+        "seeds_high": clip(seed_interval[1]),
+        "arrow": clip(clipped_bounds[0]) if clipped_bounds else None,
+        "arrow_shape": "" if not clipped_bounds else "triangle-right" if clipped_bounds[0] > 0 else "triangle-left",
         "tip": f"{verdict.variant}: {label}",
     }
 
@@ -83,10 +88,10 @@ def _draw_forest_plot(
     layout: Layout,
     datasets: ChartDatasets,
 ) -> AltairChart:
-    wide = layout == "wide"
-    width, step = (_compute_plot_width(rows), 46) if wide else (300, 70)
-    # The narrow layout has its labels above the interval, which is moved down to make room.
-    y_offset = 0 if wide else 18
+    is_wide = layout == "wide"
+    width, step = (_compute_plot_width(rows), 46) if is_wide else (300, 70)
+    # In the narrow layout, labels are above the interval, which is moved down to make room for them.
+    y_offset = 0 if is_wide else 18
     axis = alt.Axis(
         labelExpr=build_effect_label_expression(metric), tickCount=5, title=_format_axis_title(metric), grid=False
     )
@@ -96,7 +101,7 @@ def _draw_forest_plot(
         return alt.X(field, scale=scale, axis=axis)
 
     y = alt.Y(
-        "variant:N", sort=[row["variant"] for row in rows], title=None, axis=_build_variant_axis() if wide else None
+        "variant:N", sort=[row["variant"] for row in rows], title=None, axis=_build_variant_axis() if is_wide else None
     )
     outcomes = list(style.VERDICT_COLORS)
     colors, shapes = list(style.VERDICT_COLORS.values()), list(style.VERDICT_SHAPES.values())
@@ -104,12 +109,12 @@ def _draw_forest_plot(
     shape = alt.Shape("outcome:N", scale=alt.Scale(domain=outcomes, range=shapes), legend=None)
     tip = alt.Description("tip:N")
     data = datasets.chart([{**row, "from": -equivalence_margin, "to": equivalence_margin, "zero": 0} for row in rows])
-    high = step if wide else 30
+    band_height = step if is_wide else 30
     layers = [
-        data.mark_bar(aria=False, color=style.MARGIN_BAND_COLOR, size=high, yOffset=y_offset).encode(
+        data.mark_bar(aria=False, color=style.MARGIN_BAND_COLOR, size=band_height, yOffset=y_offset).encode(
             x=x("from:Q"), x2="to:Q", y=y
         ),
-        data.mark_tick(aria=False, color=style.ZERO_LINE_COLOR, size=high, thickness=1, yOffset=y_offset).encode(
+        data.mark_tick(aria=False, color=style.ZERO_LINE_COLOR, size=band_height, thickness=1, yOffset=y_offset).encode(
             x=x("zero:Q"), y=y
         ),
         data.mark_rule(strokeWidth=2, yOffset=y_offset).encode(
@@ -122,14 +127,14 @@ def _draw_forest_plot(
             y=y, x=x("effect:Q"), color=color, shape=shape, description=tip
         ),
         *_draw_overflow_arrows(rows, x, y, color, y_offset, datasets),
-        *(_draw_wide_labels(data, y, color, width) if wide else _draw_narrow_labels(data, y, color)),
+        *(_draw_wide_labels(data, y, color, width) if is_wide else _draw_narrow_labels(data, y, color)),
         *_draw_direction_labels(metric, width, datasets),
     ]
     return alt.layer(*layers).properties(width=width, height=step * len(rows))
 
 
 def _compute_plot_width(rows: Sequence[dict[str, Any]]) -> int:
-    """Return the page width that the variant names on the left and the labels on the right leave."""
+    """Return the width that remains between the variant names on the left and the labels on the right."""
     name_length = max(len(str(row["variant"])) for row in rows)
     label_length = max(len(row["label"]) for row in rows)
     return max(280, 850 - min(170, 8 * name_length) - min(330, 7 * label_length))
@@ -149,22 +154,24 @@ def _draw_overflow_arrows(
     y_offset: int,
     datasets: ChartDatasets,
 ) -> list[alt.Chart]:
-    """Return the marks of intervals that continue beyond the axis."""
+    """Return arrows for intervals that extend beyond the axis."""
     arrows = []
     for shape in ("triangle-left", "triangle-right"):
-        beyond = [row for row in rows if row["arrow_shape"] == shape]
-        if beyond:
-            mark = datasets.chart(beyond).mark_point(shape=shape, size=70, filled=True, yOffset=y_offset)
+        overflowing_rows = [row for row in rows if row["arrow_shape"] == shape]
+        if overflowing_rows:
+            mark = datasets.chart(overflowing_rows).mark_point(shape=shape, size=70, filled=True, yOffset=y_offset)
             arrows.append(mark.encode(y=y, x=x("arrow:Q"), color=color, description="tip:N"))
     return arrows
 
 
 def _draw_wide_labels(data: alt.Chart, y: alt.Y, color: alt.Color, width: int) -> list[alt.Chart]:
+    """Return the labels on the right of the plot."""
     text = data.mark_text(aria=False, align="left", baseline="middle", fontSize=12.5, limit=330)
     return [text.encode(y=y, x=alt.value(width + 14), text="label:N", color=color)]
 
 
 def _draw_narrow_labels(data: alt.Chart, y: alt.Y, color: alt.Color) -> list[alt.Chart]:
+    """Return the variant names and labels above each interval."""
     name = data.mark_text(aria=False, align="left", fontSize=13, fontWeight=600, limit=300, yOffset=-23)
     text = data.mark_text(aria=False, align="left", fontSize=11.5, limit=300, yOffset=-7)
     x = alt.value(0)
@@ -172,17 +179,20 @@ def _draw_narrow_labels(data: alt.Chart, y: alt.Y, color: alt.Color) -> list[alt
 
 
 def _draw_direction_labels(metric: str, width: int, datasets: ChartDatasets) -> list[alt.Chart]:
-    left, right = ("better", "worse") if metric in number_format.LOWER_IS_BETTER_METRICS else ("worse", "better")
+    """Return the labels that tell which side of the plot is better."""
+    left_label, right_label = (
+        ("better", "worse") if metric in number_format.LOWER_IS_BETTER_METRICS else ("worse", "better")
+    )
     labels = []
     sides: tuple[tuple[str, int, Literal["left", "right"]], ...] = (
-        (f"← {left}", 0, "left"),
-        (f"{right} →", width, "right"),
+        (f"← {left_label}", 0, "left"),
+        (f"{right_label} →", width, "right"),
     )
-    for label, x, align in sides:
+    for label, x_position, align in sides:
         mark = datasets.chart([{"direction": label}]).mark_text(
             aria=False, align=align, baseline="bottom", color=style.MUTED_TEXT_COLOR, fontSize=12, fontStyle="italic"
         )
-        labels.append(mark.encode(x=alt.value(x), y=alt.value(-6), text="direction:N"))
+        labels.append(mark.encode(x=alt.value(x_position), y=alt.value(-6), text="direction:N"))
     return labels
 
 

@@ -1,4 +1,4 @@
-"""The report as one Markdown document."""
+"""Render the report as one Markdown document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results and charts that display themselves in a notebook."""
+"""Display results and charts in notebooks."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ def render_text(findings: Findings) -> str:
 
 
 def build_notebook_charts(findings: Findings) -> dict[str, NotebookChart]:
-    """Return every chart by name; each displays itself."""
+    """Return every chart by name, as objects that display themselves in a notebook."""
     return {chart.name: NotebookChart(chart) for chart in build_charts(findings)}
 
 
 class NotebookReportMixin:
-    """Displays the report of an object in a notebook. Subclasses implement `shown_findings`."""
+    """Mixin that displays the report of an object in a notebook. Subclasses implement `shown_findings`."""
 
     def shown_findings(self) -> Findings:
+        """Return the findings to display."""
         raise NotImplementedError(f"{type(self).__name__} does not implement shown_findings()")
 
     def shown_folder(self) -> Path | None:

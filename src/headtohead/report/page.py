@@ -1,7 +1,7 @@
-"""The report as one self-contained HTML file: no network, no fonts, no libraries, and little JavaScript.
+"""Render the report as one self-contained HTML file, without network access, fonts or libraries.
 
-Charts are rendered to SVG in two layouts, between which the style sheet chooses, so the page is complete without
-JavaScript and prints. The script only adds tooltips. jinja2 escapes everything that comes from users or models; a
+Charts are rendered to SVG in two layouts, between which the style sheet chooses, so that the page is complete without
+JavaScript and can be printed. The script only adds tooltips. jinja2 escapes all text from users and models, and a
 content security policy forbids all requests and all scripts but the page's own.
 """
 
@@ -51,27 +51,27 @@ def _build_template_variables(context: ReportContext) -> dict[str, Any]:
 
 
 def _describe_basis(context: ReportContext) -> str:
-    """Return what the verdicts are based on, in one paragraph."""
+    """Return one paragraph on what the verdicts are based on."""
     findings = context.findings
-    looks = ", ".join(map(str, findings.interim_analyses))
+    analysis_seeds = ", ".join(map(str, findings.interim_analyses))
     if distillation_tables.build_headline_verdicts(findings):
-        adaptive = (
+        stopping_note = (
             " Seeds were added until the verdicts by perplexity were settled; these intervals do not correct for it."
         )
         basis = distillation_tables.describe_evaluation_set(findings)
-        return f"Based on {basis} counts as no practical difference.{adaptive if looks else ''}"
+        return f"Based on {basis} counts as no practical difference.{stopping_note if analysis_seeds else ''}"
     seeds = max((verdict.seeds for verdict in findings.verdicts), default=0)
     basis = context.describe_primary_metric() + (f", {seeds} seeds" if seeds else "")
-    adaptive = (
-        f" Seeds were added until the verdicts were settled, with interim analyses at {looks} seeds; the intervals "
-        "correct for that."
+    stopping_note = (
+        f" Seeds were added until the verdicts were settled, with interim analyses at {analysis_seeds} seeds; "
+        "the intervals correct for that."
     )
     margin = f"Differences within {context.margin} count as no practical difference."
-    return f"Based on {basis}. {margin}{adaptive if looks else ''}"
+    return f"Based on {basis}. {margin}{stopping_note if analysis_seeds else ''}"
 
 
 def _list_warnings(context: ReportContext) -> list[dict[str, str]]:
-    """Return lead-in, text and the section to link to of each warning, most general first."""
+    """Return lead-in, text and linked section of each warning, most general first."""
     findings, warnings = context.findings, []
     if context.experiment is not None and context.experiment.quick:
         text = (

@@ -1,4 +1,4 @@
-"""Scores seed by seed: a line from the baseline's score to the variant's for each seed."""
+"""Chart of scores by seed, with a line from the baseline's score to the variant's for each seed."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def _size_panels(num_panels: int) -> Mapping[Layout, PanelGrid]:
 def _draw_panels(
     panels: Mapping[tuple[str, str], Sequence[PairedScore]], metric: str, datasets: ChartDatasets
 ) -> AltairChart:
-    present = {_classify_pair(pair, metric) for scores in panels.values() for pair in scores}
-    outcomes = [outcome for outcome in OUTCOME_STYLES if outcome in present]
+    present_outcomes = {_classify_pair(pair, metric) for scores in panels.values() for pair in scores}
+    outcomes = [outcome for outcome in OUTCOME_STYLES if outcome in present_outcomes]
     legend = alt.Legend(symbolType="stroke", symbolSize=250)
     colors = alt.Scale(domain=outcomes, range=[OUTCOME_STYLES[outcome][0] for outcome in outcomes])
     dashes = alt.Scale(domain=outcomes, range=[OUTCOME_STYLES[outcome][1] for outcome in outcomes])
@@ -70,24 +70,26 @@ def _draw_panels(
     x = alt.X("side:N", sort=None, title=None, scale=alt.Scale(padding=0.35), axis=x_axis)
     y_axis = alt.Axis(title=None, tickCount=5, labelExpr=build_score_label_expression(metric))
     y = alt.Y("value:Q", scale=alt.Scale(zero=False, padding=10, nice=False), axis=y_axis)
-    layered = []
+    panel_charts = []
     for (variant, text), scores in panels.items():
         data = datasets.chart([row for pair in scores for row in _make_rows(pair, metric)])
         lines = data.mark_line(aria=False, strokeWidth=2).encode(
             x=x, y=y, detail="seed:N", color=color, strokeDash=dash
         )
         points = data.mark_point(size=42, filled=True, opacity=1).encode(x=x, y=y, color=color, description="tip:N")
-        layered.append(alt.layer(lines, points).properties(title=alt.TitleParams(variant, subtitle=text)))
-    return arrange_panels(layered)
+        panel_charts.append(alt.layer(lines, points).properties(title=alt.TitleParams(variant, subtitle=text)))
+    return arrange_panels(panel_charts)
 
 
 def _classify_pair(pair: PairedScore, metric: str) -> str:
+    """Return whether the variant is better than the baseline, worse, or equal."""
     if pair.effect == 0:
         return "equal"
     return "better" if number_format.is_improvement(metric, pair.effect) else "worse"
 
 
 def _make_rows(pair: PairedScore, metric: str) -> list[dict[str, Any]]:
+    """Return the two data points of one line."""
     baseline, variant = (number_format.format_score(metric, score) for score in (pair.baseline, pair.value))
     effect = number_format.format_effect(metric, pair.effect)
     tip = f"seed {pair.seed}: baseline {baseline}, {pair.variant} {variant} ({effect})"

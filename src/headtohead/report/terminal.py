@@ -1,4 +1,4 @@
-"""Terminal output of the commands: results on stdout, readable at 80 columns."""
+"""Print results of commands on stdout, readable at 80 columns."""
 
 from __future__ import annotations
 
@@ -52,15 +52,17 @@ def print_plan(experiment: Experiment, variant_plans: Sequence[Any], num_seeds: 
 
 
 def print_recipes(recipes: Sequence[dict[str, Any]]) -> None:
+    """Print name and question of each recipe."""
     rows = [(recipe["name"], recipe["question"]) for recipe in recipes]
     print_table(make_text_table("recipes", ("recipe", "question"), rows))
-    full = ", ".join(recipe["name"] for recipe in recipes if recipe["full"])
+    full_recipes = ", ".join(recipe["name"] for recipe in recipes if recipe["full"])
     console = get_stdout_console()
     console.print("h2h run NAME trains a recipe; h2h recipes --show NAME > mine.toml copies it to start your own.")
-    console.print(f"--quick previews the report in a minute or two; --full is for a larger machine ({full}).")
+    console.print(f"--quick previews the report in a minute or two; --full is for a larger machine ({full_recipes}).")
 
 
 def print_parts(parts: Sequence[dict[str, str]]) -> None:
+    """Print options and description of each part, grouped by slot."""
     rows, last_slot = [], ""
     for part in parts:
         description = "\n".join(line for line in (part["options"], part["about"]) if line)
@@ -70,43 +72,47 @@ def print_parts(parts: Sequence[dict[str, str]]) -> None:
 
 
 def print_predictions(predictions: Sequence[ClassPrediction]) -> None:
+    """Print class and confidence of each text."""
     columns = [Column("text", "text"), Column("class", "class"), Column("confidence", "confidence", True)]
     rows = [
         [
-            make_text_cell(row.text),
-            make_text_cell(row.label),
-            Cell(number_format.format_percentage(row.confidence)),
+            make_text_cell(prediction.text),
+            make_text_cell(prediction.label),
+            Cell(number_format.format_percentage(prediction.confidence)),
         ]
-        for row in predictions
+        for prediction in predictions
     ]
     print_table(make_table("predictions", "", "", columns, rows))
     console = get_stdout_console()
-    for row in predictions:
-        if row.truncated:
-            console.print(f"[yellow]truncated at the model's context length:[/] {escape(row.text)}")
-        if row.unknown_tokens:
-            console.print(f"[dim]{row.unknown_tokens} unknown words in: {escape(row.text)}[/]")
+    for prediction in predictions:
+        if prediction.truncated:
+            console.print(f"[yellow]truncated at the model's context length:[/] {escape(prediction.text)}")
+        if prediction.unknown_tokens:
+            console.print(f"[dim]{prediction.unknown_tokens} unknown words in: {escape(prediction.text)}[/]")
 
 
 def print_token_scores(scored_texts: Sequence[TextScore]) -> None:
     """Print loss and probability of every token, then the totals of each text."""
     columns = [Column("token", "token"), Column("loss", "loss", True), Column("probability", "probability", True)]
-    for scored in scored_texts:
+    for scored_text in scored_texts:
         rows = [
             [
-                make_text_cell(row.token if row.known else f"{row.token} (unknown)"),
-                Cell(number_format.format_fixed(row.loss, 3)),
-                Cell(f"{math.exp(-row.loss):.2%}"),
+                make_text_cell(token.token if token.known else f"{token.token} (unknown)"),
+                Cell(number_format.format_fixed(token.loss, 3)),
+                Cell(f"{math.exp(-token.loss):.2%}"),
             ]
-            for row in scored.tokens
+            for token in scored_text.tokens
         ]
-        print_table(make_table("tokens", scored.text, "", columns, rows))
-        blocks = f", in {scored.blocks} blocks of the model's context length" if scored.blocks > 1 else ""
-        totals = f"loss {scored.loss:.4f}, perplexity {scored.perplexity:,.2f}, {len(scored.tokens)} tokens"
+        print_table(make_table("tokens", scored_text.text, "", columns, rows))
+        blocks = f", in {scored_text.blocks} blocks of the model's context length" if scored_text.blocks > 1 else ""
+        totals = (
+            f"loss {scored_text.loss:.4f}, perplexity {scored_text.perplexity:,.2f}, {len(scored_text.tokens)} tokens"
+        )
         get_stdout_console().print(f"{totals}{blocks}\n")
 
 
 def print_device_report(device_report: dict[str, Any]) -> None:
+    """Print the result of each device check."""
     rows = [
         (check["name"], "\n".join(str(line) for line in (check["value"], check["advice"]) if line))
         for check in device_report["checks"]
@@ -115,6 +121,7 @@ def print_device_report(device_report: dict[str, Any]) -> None:
 
 
 def print_conformance_results(check_results: Sequence[Any]) -> None:
+    """Print the result of each check of a part; details only if one failed."""
     rows = [
         (result.part, result.setup, result.name, "passed" if result.passed else "failed", result.observation)
         for result in check_results
@@ -128,14 +135,16 @@ def print_conformance_results(check_results: Sequence[Any]) -> None:
 
 
 def print_verification_checks(checks: Sequence[Any]) -> None:
+    """Print the result of each verification check."""
     rows = [(check.place, check.what, "passed" if check.passed else "failed", check.found) for check in checks]
     print_table(make_text_table("verification", ("file", "check", "result", "detail"), rows))
     _print_check_counts(checks)
 
 
 def _print_check_counts(checks: Sequence[Any]) -> None:
-    failed = sum(not check.passed for check in checks)
-    get_stdout_console().print(f"{len(checks) - failed} checks passed, {failed} failed")
+    """Print how many checks passed and failed."""
+    num_failed = sum(not check.passed for check in checks)
+    get_stdout_console().print(f"{len(checks) - num_failed} checks passed, {num_failed} failed")
 
 
 def print_batch(batch: Any) -> None:
@@ -181,6 +190,7 @@ def _print_findings(findings: Findings, experiment: Experiment) -> None:
 
 
 def print_verdicts(verdicts: Sequence[Verdict]) -> None:
+    """Print outcome and summary of each verdict."""
     for verdict in verdicts:
         color = VERDICT_TERMINAL_COLORS.get(verdict.outcome, "cyan")
         print_indented(f"[bold {color}]{escape(verdict.variant)}: {verdict.outcome}[/]")
@@ -188,32 +198,32 @@ def print_verdicts(verdicts: Sequence[Verdict]) -> None:
 
 
 def print_audit_summary(findings: Findings) -> None:
-    """Print the number of audits that passed, and every one that did not."""
-    audits = [("data", row) for row in findings.data_audits]
-    audits += [(name, row) for name, rows in findings.audits.items() for row in rows]
-    failed = [(name, row) for name, row in audits if row.passed is False]
-    num_passed = sum(row.passed is True for _, row in audits)
+    """Print how many audits passed, and details of those that failed."""
+    audits = [("data", audit) for audit in findings.data_audits]
+    audits += [(name, audit) for name, variant_audits in findings.audits.items() for audit in variant_audits]
+    failed = [(name, audit) for name, audit in audits if audit.passed is False]
+    num_passed = sum(audit.passed is True for _, audit in audits)
     get_stdout_console().print(f"audits: {num_passed} passed, {len(failed)} warning{'' if len(failed) == 1 else 's'}")
-    for name, row in failed:
-        print_indented(f"[yellow]{escape(name)}, {escape(row.name)}:[/] {escape(row.observation)}", 4)
+    for name, audit in failed:
+        print_indented(f"[yellow]{escape(name)}, {escape(audit.name)}:[/] {escape(audit.observation)}", 4)
 
 
 def print_audits(audits: Sequence[CheckResult]) -> None:
     """Print procedure, observation and interpretation of every audit, failed ones first."""
-    for row in sorted(audits, key=lambda row: (row.passed is not False, row.passed is None)):
-        get_stdout_console().print(f"[bold]{escape(row.name)}[/]: {AUDIT_MARKS[row.passed]}")
-        texts = [row.procedure, row.observation]
-        for text in texts if row.passed is None else [*texts, row.interpretation]:
+    for audit in sorted(audits, key=lambda audit: (audit.passed is not False, audit.passed is None)):
+        get_stdout_console().print(f"[bold]{escape(audit.name)}[/]: {AUDIT_MARKS[audit.passed]}")
+        texts = [audit.procedure, audit.observation]
+        for text in texts if audit.passed is None else [*texts, audit.interpretation]:
             print_indented(escape(text), 4)
 
 
 def outcome_to_json(outcome: Any, report_path: str | None) -> dict[str, Any]:
-    """Return the experiment, a row for each variant, failures and paths as plain data."""
+    """Return experiment, variants, scores, failures and paths as JSON values."""
     findings = outcome.findings
     return {
         "experiment": outcome.runs.experiment.name,
         "question": outcome.runs.experiment.question,
-        "variants": [_make_variant_row(row, findings) for row in findings.verdicts] if findings else [],
+        "variants": [_make_variant_row(verdict, findings) for verdict in findings.verdicts] if findings else [],
         "scores": findings.scores if findings else {},
         "search": findings.search.to_json() if findings and findings.search else None,
         "failures": [
@@ -226,9 +236,10 @@ def outcome_to_json(outcome: Any, report_path: str | None) -> dict[str, Any]:
 
 
 def _make_variant_row(verdict: Verdict, findings: Findings) -> dict[str, Any]:
-    renamed = {"variant": "name", "outcome": "verdict", "effect": "difference"}
+    """Return a verdict and its audits under the keys of the JSON output."""
+    json_keys = {"variant": "name", "outcome": "verdict", "effect": "difference"}
     audits = [
         {"name": audit.name, "passed": audit.passed, "observation": audit.observation}
         for audit in findings.audits.get(verdict.variant, [])
     ]
-    return {**{renamed.get(key, key): value for key, value in verdict.to_dict().items()}, "audits": audits}
+    return {**{json_keys.get(key, key): value for key, value in verdict.to_dict().items()}, "audits": audits}

@@ -1,4 +1,4 @@
-"""Attention: measures of each head, and attention maps before and after training."""
+"""Sections on attention: metrics of each head, and attention maps before and after training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headtohead.presentation.section import Block, Figure, HtmlBlock, Paragraph,
 from headtohead.report.context import ReportContext
 
 MAX_LABELLED_TOKENS = 10
-"""longer texts have no token labels beside their maps"""
+"""maps of longer texts have no token labels"""
 MAX_UNFOLDED_ROWS = 8
 HEADS_NOTE = (
     "Entropy: how widely a token attends; 0 bits means a single token. Induction: weight on the token that followed "
@@ -41,7 +41,7 @@ def build_heads_section(context: ReportContext) -> Section | None:
 
 
 def build_maps_section(context: ReportContext) -> Section | None:
-    maps = [_prepare_maps(name, found) for name, found in context.load_attention_maps().items()]
+    maps = [_prepare_maps(name, training_maps) for name, training_maps in context.load_attention_maps().items()]
     if not maps:
         return None
     block = HtmlBlock("maps", {"maps": maps, "max_labelled_tokens": MAX_LABELLED_TOKENS})

@@ -1,4 +1,4 @@
-"""Audits of models and data, the corpus, and trials without a result."""
+"""Sections on audits of models and data, the corpus, and trials without a result."""
 
 from __future__ import annotations
 
@@ -51,25 +51,31 @@ def build_failures_section(context: ReportContext) -> Section | None:
 
 
 def _make_audits_block(labels: dict[str, str], audits: Mapping[str, list[CheckResult]], table: Table) -> HtmlBlock:
-    """Return failed audits in full, then one folded table per variant; elsewhere, one table."""
+    """Return a block with failed audits in full, and one collapsed table per variant."""
     failed, groups = [], []
-    for name, rows in audits.items():
-        failed += [{**asdict(row), "variant": "" if name == "data" else name} for row in rows if row.passed is False]
-        counts = Counter(map(get_audit_status, rows))
+    for name, variant_audits in audits.items():
+        failed += [
+            {**asdict(audit), "variant": "" if name == "data" else name}
+            for audit in variant_audits
+            if audit.passed is False
+        ]
+        counts = Counter(map(get_audit_status, variant_audits))
         summary = ", ".join(
             f"{counts[status]} {PLURAL_STATUSES.get(status, status) if counts[status] > 1 else status}"
             for status in AUDIT_STATUS_ORDER
             if counts[status]
         )
-        if rows:
-            group = make_table(f"audits-{name}", "Audits", f"Audits: {name}.", AUDIT_COLUMNS, make_audit_rows(rows))
+        if variant_audits:
+            group = make_table(
+                f"audits-{name}", "Audits", f"Audits: {name}.", AUDIT_COLUMNS, make_audit_rows(variant_audits)
+            )
             groups.append({"summary": labels[name] + summary, "table": group})
-    failed.sort(key=lambda row: not row["is_blocking"])
+    failed.sort(key=lambda audit: not audit["is_blocking"])
     return HtmlBlock("audits", {"failed": failed, "groups": groups}, [table])
 
 
 def make_audit_rows(audits: Iterable[CheckResult]) -> list[list[Cell]]:
-    """Return failed audits first and those that do not apply last."""
+    """Return one table row per audit: failed ones first, those that do not apply last."""
     order = {False: 0, True: 1, None: 2}
     rows = []
     for audit in sorted(audits, key=lambda audit: (order[audit.passed], not audit.is_blocking)):
@@ -79,7 +85,7 @@ def make_audit_rows(audits: Iterable[CheckResult]) -> list[list[Cell]]:
 
 
 def get_audit_status(audit: CheckResult) -> str:
-    """Return passed, failed, does not apply, or note: a failed audit that does not withhold a verdict."""
+    """Return "passed", "failed", "does not apply", or "note" for a failed audit that does not withhold a verdict."""
     if audit.passed is False and not audit.is_blocking:
         return "note"
     return AUDIT_STATUS_LABELS[audit.passed]
@@ -105,10 +111,10 @@ def build_corpus_table(findings: Findings) -> Table:
         Column("unknown", "unknown tokens", True),
     ]
     rows = []
-    for split, sizes in (corpus.splits if corpus else {}).items():
-        counts = [Cell(number_format.format_count(count), count) for count in (sizes.rows, sizes.tokens)]
-        unknown = Cell(number_format.format_percentage(sizes.unknown), sizes.unknown)
-        rows.append([make_text_cell(split), *counts, unknown])
+    for split, split_record in (corpus.splits if corpus else {}).items():
+        counts = [Cell(number_format.format_count(count), count) for count in (split_record.rows, split_record.tokens)]
+        unknown_rate = Cell(number_format.format_percentage(split_record.unknown), split_record.unknown)
+        rows.append([make_text_cell(split), *counts, unknown_rate])
     caption = f"Source: {(corpus.origin if corpus else 'unknown').rstrip('.')}."
     return make_table("corpus", "Corpus", caption, columns, rows)
 

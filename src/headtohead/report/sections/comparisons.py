@@ -1,4 +1,4 @@
-"""Comparisons between variants that the experiment file asks for, each with its own baseline."""
+"""Section on comparisons between variants that the experiment file defines, each with its own baseline."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def build_comparisons_section(context: ReportContext) -> Section | None:
         if comparison.says:
             blocks.append(Paragraph(comparison.says))
         caption = f"Change relative to {comparison.baseline}, with its 95 % interval. Shaded: within {context.margin}."
-        blocks += [Figure(chart, caption), BulletList([row.summary for row in comparison.verdicts])]
+        blocks += [Figure(chart, caption), BulletList([verdict.summary for verdict in comparison.verdicts])]
     blocks.append(TableBlock(build_comparison_table(findings), summary="All numbers of these comparisons"))
     return Section("comparisons", "Comparisons between variants", blocks, "Comparisons")
 
@@ -48,7 +48,7 @@ def build_comparison_charts(findings: Findings) -> list[Chart]:
 
 
 def build_comparison_table(findings: Findings) -> Table:
-    """Return every verdict of every comparison."""
+    """Return a table of all verdicts of all comparisons."""
     metric = findings_view.get_metric(findings)
     columns = [
         Column("comparison", "comparison"),
@@ -60,11 +60,13 @@ def build_comparison_table(findings: Findings) -> Table:
     ]
     rows = [
         [
-            *map(make_text_cell, (comparison.title, row.variant, comparison.baseline, row.outcome)),
-            *make_effect_cells(row, metric, with_means=False),
+            *map(make_text_cell, (comparison.title, verdict.variant, comparison.baseline, verdict.outcome)),
+            *make_effect_cells(verdict, metric, with_means=False),
         ]
         for comparison in list_judged_comparisons(findings)
-        for row in comparison.verdicts
+        for verdict in comparison.verdicts
     ]
-    said = [f"{one.title}: {one.says}" for one in list_judged_comparisons(findings) if one.says]
-    return make_table("comparisons", "Comparisons between variants", "; ".join(said), columns, rows)
+    notes = [
+        f"{comparison.title}: {comparison.says}" for comparison in list_judged_comparisons(findings) if comparison.says
+    ]
+    return make_table("comparisons", "Comparisons between variants", "; ".join(notes), columns, rows)

@@ -1,4 +1,4 @@
-"""Learning curves, differences to the baseline during training, and the fit of classifiers."""
+"""Sections on learning curves, differences to the baseline during training, and the fit of classifiers."""
 
 from __future__ import annotations
 

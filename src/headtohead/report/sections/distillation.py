@@ -1,4 +1,4 @@
-"""Distillation: verdicts by ROUGE, scores and costs of teacher and students, and summaries side by side."""
+"""Sections on distillation: verdicts by ROUGE, scores and costs of teacher and students, summaries side by side."""
 
 from __future__ import annotations
 

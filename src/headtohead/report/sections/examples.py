@@ -1,4 +1,4 @@
-"""Model outputs on examples: confusion matrices, generated samples and probe sentences."""
+"""Sections on examples: confusion matrices, generated samples and probe sentences."""
 
 from __future__ import annotations
 
@@ -88,26 +88,29 @@ def build_probe_sentences_table(findings: Findings) -> Table:
         names = [name for name in findings_view.list_variant_names(findings) if sentence in scores.get(name, {})]
         for index, name in enumerate(names):
             text = texts.get(sentence, "")
-            # Repeated cells are empty for people and filled in for programs.
-            first = (
+            # Repeated cells display nothing, but keep their value for machine-readable formats.
+            sentence_cells = (
                 [make_text_cell(sentence), make_text_cell(text)] if index == 0 else [Cell("", sentence), Cell("", text)]
             )
-            rows.append([*first, make_text_cell(name), _make_probe_cell(list(scores[name][sentence].values()))])
+            rows.append(
+                [*sentence_cells, make_text_cell(name), _make_probe_cell(list(scores[name][sentence].values()))]
+            )
     caption = "Perplexity: mean over seeds and range. Classification: predicted class, number of seeds and confidence."
     return make_table("sentences", "Probe sentences", caption, columns, rows)
 
 
 def _make_probe_cell(scores: list[Any]) -> Cell:
+    """Return the mean perplexity and its range, or the predicted classes with their confidence."""
     if scores and all(number_format.is_finite_number(score) for score in scores):
         mean = average_over_seeds("perplexity", scores)
-        ends = number_format.format_score_interval("perplexity", [min(scores), max(scores)])
-        return Cell(number_format.format_perplexity(mean) + (f" ({ends})" if len(scores) > 1 else ""), mean)
+        score_range = number_format.format_score_interval("perplexity", [min(scores), max(scores)])
+        return Cell(number_format.format_perplexity(mean) + (f" ({score_range})" if len(scores) > 1 else ""), mean)
     confidences: dict[str, list[float]] = {}
     for label, confidence in scores:
         confidences.setdefault(str(label), []).append(confidence)
-    parts = [
+    descriptions = [
         f"{label} ({len(values)} of {len(scores)} seeds, confidence "
         f"{number_format.format_percentage(sum(values) / len(values))})"
         for label, values in sorted(confidences.items(), key=lambda item: -len(item[1]))
     ]
-    return make_text_cell("; ".join(parts) or number_format.MISSING_VALUE)
+    return make_text_cell("; ".join(descriptions) or number_format.MISSING_VALUE)

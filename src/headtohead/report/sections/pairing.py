@@ -1,4 +1,4 @@
-"""What each variant changes, what that costs, and the proof that everything else is equal."""
+"""Sections on the settings that each variant changes, their cost, and the evidence that everything else is equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replication of published work: claims, published results, scores by setting and by context length."""
+"""Sections on the replication of published work: claims, published results, scores by setting and context length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How to reproduce the experiment: command, seeds, corpus, versions and settings."""
+"""Section on how to reproduce the experiment: command, seeds, corpus, versions and settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores by variant and evaluation set: mean and standard deviation, and every seed."""
+"""Sections on scores by variant and evaluation set: mean and standard deviation, and the score of every seed."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def build_scores_section(context: ReportContext) -> Section | None:
 
 
 def _get_scores(findings: Findings, variant: str, split: str) -> dict[int, float]:
-    """Return the finite scores by seed."""
+    """Return the finite scores of a variant on a split, by seed."""
     pairs = findings.scores.get(variant, {}).get(split, [])
     return {seed: score for seed, score in pairs if number_format.is_finite_number(score)}
 
 
 def build_scores_table(findings: Findings) -> Table:
-    """Return mean and standard deviation, with variants and evaluation sets oriented for fewer columns."""
+    """Return mean and standard deviation of each variant and evaluation set, transposed if that needs fewer columns."""
     metric = findings_view.get_metric(findings)
     splits = findings_view.list_score_splits(findings)
     variants = [name for name in findings_view.list_variant_names(findings) if name in findings.scores]
@@ -44,10 +44,10 @@ def build_scores_table(findings: Findings) -> Table:
         for variant in variants
         for split in splits
     }
-    if unknown := findings_view.get_unknown_token_rates(findings):
+    if unknown_rates := findings_view.get_unknown_token_rates(findings):
         variants.append("unknown words")
         for split in splits:
-            rate = unknown.get(split)
+            rate = unknown_rates.get(split)
             cells["unknown words", split] = Cell(number_format.format_percentage(rate), rate)
     if len(splits) <= len(variants):
         columns = [Column("variant", "variant"), *(Column(split, split, True) for split in splits)]
@@ -69,20 +69,26 @@ def _make_score_cell(scores: list[float], metric: str) -> Cell:
 
 def build_scores_by_seed_table(findings: Findings) -> Table:
     metric = findings_view.get_metric(findings)
-    unknown = findings_view.get_unknown_token_rates(findings)
-    results = findings.scores
-    seeds = sorted({seed for by_split in results.values() for pairs in by_split.values() for seed, _ in pairs})
+    unknown_rates = findings_view.get_unknown_token_rates(findings)
+    scores_by_variant = findings.scores
+    seeds = sorted(
+        {seed for by_split in scores_by_variant.values() for pairs in by_split.values() for seed, _ in pairs}
+    )
     columns = [Column("variant", "variant"), Column("split", "evaluation set"), Column("mean", "mean", True)]
     columns += [Column(f"seed {seed}", f"seed {seed}", True) for seed in seeds]
-    columns += [Column("unknown", "unknown words", True)] if unknown else []
+    columns += [Column("unknown", "unknown words", True)] if unknown_rates else []
     rows = []
     for split in findings_view.list_score_splits(findings):
-        last = [Cell(number_format.format_percentage(unknown.get(split)), unknown.get(split))] if unknown else []
+        rate_cells = (
+            [Cell(number_format.format_percentage(unknown_rates.get(split)), unknown_rates.get(split))]
+            if unknown_rates
+            else []
+        )
         for name in findings_view.list_variant_names(findings):
             by_seed = _get_scores(findings, name, split)
             if by_seed:
                 mean = average_over_seeds(metric, list(by_seed.values()))
                 scores = [mean, *(by_seed.get(seed) for seed in seeds)]
                 cells = [Cell(number_format.format_score(metric, score), score) for score in scores]
-                rows.append([make_text_cell(name), make_text_cell(split), *cells, *last])
+                rows.append([make_text_cell(name), make_text_cell(split), *cells, *rate_cells])
     return make_table("results", "Scores of every seed", f"{metric.capitalize()} after training.", columns, rows)

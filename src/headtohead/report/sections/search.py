@@ -1,4 +1,4 @@
-"""Hyperparameter search: the winner, the selection bias, and every configuration tried."""
+"""Section on a hyperparameter search: the winner, the selection bias, and every configuration that was tried."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from headtohead.report.forest import build_forest_plot
 from headtohead.verdict.record import Verdict
 
 MAX_PROMINENT_VERDICTS = 4
-"""with more verdicts, the forest plot comes first"""
+"""number of verdicts above which the forest plot comes first"""
 MAX_UNFOLDED_ROWS = 8
 
 
@@ -71,9 +71,9 @@ def _format_detectable(verdict: Verdict, metric: str) -> str:
 
 
 def summarize_verdicts(findings: Findings) -> str:
-    """Return the number of verdicts of each kind: 1 helped, 2 hurt."""
-    counts: Counter[str] = Counter(row.outcome for row in findings.verdicts)
-    return ", ".join(f"{counts[word]} {word}" for word in style.VERDICT_SYMBOLS if counts[word])
+    """Return the number of verdicts of each kind, such as "1 helped, 2 hurt"."""
+    counts: Counter[str] = Counter(verdict.outcome for verdict in findings.verdicts)
+    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in style.VERDICT_SYMBOLS if counts[outcome])
 
 
 def split_paragraphs(text: str) -> list[str]:
@@ -101,15 +101,15 @@ def build_verdicts_table(context: ReportContext) -> Table:
         "and generalizes to new seeds and new text of this kind. The interval over seeds covers this test set only. "
         "Seeds needed: what would probably settle an undecided comparison."
     )
-    rows = [_make_verdict_row(row, context.metric) for row in context.findings.verdicts]
+    rows = [_make_verdict_row(verdict, context.metric) for verdict in context.findings.verdicts]
     return make_table("verdicts", "Verdicts", caption, columns, rows)
 
 
 def _make_verdict_row(verdict: Verdict, metric: str) -> list[Cell]:
     seed_interval = verdict.seed_interval
     decimals = number_format.choose_decimals(metric, verdict.interval)
-    needed = [(verdict.additional_seeds, "seeds"), (verdict.additional_examples, "examples")]
-    needed_text = " or ".join(f"{number:,} more {kind}" for number, kind in needed if number)
+    additional_data = [(verdict.additional_seeds, "seeds"), (verdict.additional_examples, "examples")]
+    data_needed = " or ".join(f"{number:,} more {kind}" for number, kind in additional_data if number)
     noise = verdict.dominant_noise_source
     return [
         make_text_cell(verdict.variant),
@@ -120,7 +120,7 @@ def _make_verdict_row(verdict: Verdict, metric: str) -> list[Cell]:
         Cell(number_format.format_count(verdict.examples), verdict.examples),
         Cell(number_format.MISSING_VALUE if noise == "unknown" else noise, noise),
         Cell(_format_detectable(verdict, metric), verdict.min_detectable_effect),
-        Cell(needed_text or number_format.MISSING_VALUE, needed_text),
+        Cell(data_needed or number_format.MISSING_VALUE, data_needed),
     ]
 
 
