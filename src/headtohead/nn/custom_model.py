@@ -126,7 +126,7 @@ class CustomModel(nn.Module):
 
     @property
     def can_pad(self) -> bool:
-        """False: padding on the left would shift the positions that the module counts itself."""
+        """Return False: padding on the left would shift the positions that the module counts itself."""
         return False
 
 

@@ -204,6 +204,7 @@ class _FastBlock:
 def _build_layer(
     model: Transformer, layer: TransformerLayer, positions: FastPositions, layer_cache: LayerKVCache
 ) -> _FastBlock | None:
+    """Return the fast form of a layer; None if its block or attention has none."""
     build_block = find_fast_form(layer.block)
     if build_block is None or type(layer.attention) is not MultiHeadAttention:
         return None
@@ -264,19 +265,19 @@ class _FastParallelBlock(_FastBlock):
 
 @register_fast_form(pattern.CausalPattern)
 def _get_causal_window(part: pattern.CausalPattern) -> int | None:
-    """A new token may attend to all cached ones: no mask, no window."""
+    """Return None: a new token attends to all cached tokens, without a mask."""
     return None
 
 
 @register_fast_form(pattern.SlidingWindowPattern)
 def _get_sliding_window(part: pattern.SlidingWindowPattern) -> int | None:
-    """A new token attends to the last `size` tokens: a slice instead of a mask."""
+    """Return the number of cached tokens that a new token attends to. A slice replaces the mask."""
     return part.size
 
 
 @register_fast_form(merge.ConcatHeads)
 def _skip_merge(part: merge.ConcatHeads) -> None:
-    """Concatenation is how heads are stored here."""
+    """Return nothing: heads are stored concatenated, so there is nothing to compute."""
 
 
 class _FastAttention:
@@ -301,6 +302,7 @@ class _FastAttention:
         self.needs_key_positions = bool(self.bias_parts) or not self.is_pattern_mask_free
 
     def __call__(self, x: HiddenRows, step: StepContext, residual: HiddenRows) -> HiddenRows:
+        """Append the new keys and values to the cache; return attention output plus `residual`, (rows, width)."""
         heads, key_heads, head_dim = self.heads, self.key_heads, self.head_dim
         qkv = self.project(x)  # (rows, (heads + 2 key_heads) * head_dim)
         if self.rotates:
@@ -319,37 +321,45 @@ class _FastAttention:
             keys, values = keys[:, :, key_start:], values[:, :, key_start:]
         if not step.is_mask_free:
             bias = self._get_score_bias(step, key_start)
-        out = self._attend(queries, keys, values, bias)
+        output = self._attend(queries, keys, values, bias)
         if self.merge is not None:
             cache = self.layer_cache
-            out, cache.merge_state = self.merge(out.reshape(rows, heads, 1, head_dim), None, cache.merge_state)
-        return self.output(out.reshape(rows, width), residual)
+            output, cache.merge_state = self.merge(output.reshape(rows, heads, 1, head_dim), None, cache.merge_state)
+        return self.output(output.reshape(rows, width), residual)
 
     def _rotate_queries_and_keys(self, qkv: Tensor, step: StepContext) -> Tensor:
+        """Apply all rotary parts to the queries and keys in `qkv`."""
         num_rotated = self.heads + self.key_heads
-        split = qkv.view(qkv.shape[0], -1, self.head_dim)
-        rotated, values = split[:, :num_rotated], split[:, num_rotated:]
+        heads = qkv.view(qkv.shape[0], -1, self.head_dim)
+        rotated, values = heads[:, :num_rotated], heads[:, num_rotated:]
         for cos, sin, rotary_dim in step.rope_factors:
-            first, second = rotated[..., :rotary_dim].chunk(2, dim=-1)
-            rest = [rotated[..., rotary_dim:]] if rotary_dim < self.head_dim else []
-            rotated = torch.cat((first * cos - second * sin, second * cos + first * sin, *rest), dim=-1)
+            first_half, second_half = rotated[..., :rotary_dim].chunk(2, dim=-1)
+            unrotated = [rotated[..., rotary_dim:]] if rotary_dim < self.head_dim else []
+            rotated = torch.cat(
+                (first_half * cos - second_half * sin, second_half * cos + first_half * sin, *unrotated), dim=-1
+            )
         for part in self.rotating_parts:
             rotated = part.rotate(rotated[:, :, None], step.require_position_ids())[:, :, 0]
         return torch.cat((rotated, values), dim=1).flatten(1)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-        if q.shape[0] == 1:
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+    def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
+        """Return the attention output of one query per row."""
+        if queries.shape[0] == 1:
+            return F.scaled_dot_product_attention(queries, keys, values, attn_mask=bias)
         # For a batch with one query per row, two small products are faster than the fused kernel.
-        rows, key_heads, queries_per_key, head_dim = q.shape
-        scores = torch.bmm(q.reshape(-1, queries_per_key, head_dim), k.flatten(0, 1).transpose(1, 2)).mul_(self.scale)
+        rows, key_heads, queries_per_key, head_dim = queries.shape
+        scores = torch.bmm(queries.reshape(-1, queries_per_key, head_dim), keys.flatten(0, 1).transpose(1, 2)).mul_(
+            self.scale
+        )
         if bias is not None:
             scores = (scores.view(rows, key_heads, queries_per_key, -1) + bias).flatten(0, 1)
-        return torch.bmm(scores.softmax(-1), v.flatten(0, 1))
+        return torch.bmm(scores.softmax(-1), values.flatten(0, 1))
 
     def _get_score_bias(self, step: StepContext, key_start: int) -> Tensor | None:
-        """Return what is added to the scores, (rows or 1, key_heads or 1, queries_per_key or 1, key). Layers that share
-        a pattern share it."""
+        """Return the bias of the attention scores, (rows or 1, key_heads or 1, queries_per_key or 1, key).
+
+        Layers with the same pattern share it.
+        """
         if self.is_pattern_mask_free and not self.bias_parts:
             bias = step.padding_bias
         else:
@@ -359,18 +369,21 @@ class _FastAttention:
         return bias if bias is None or not key_start else bias[..., key_start:]
 
     def _compute_score_bias(self, step: StepContext) -> Tensor | None:
+        """Return the sum of padding, position and pattern biases; None if there are none."""
         query_positions, key_positions = step.require_position_ids(), step.key_positions
         assert key_positions is not None
-        total = step.padding_bias
+        total_bias = step.padding_bias
         for part in self.bias_parts:
             bias = part.compute_bias(query_positions, key_positions)
             if bias is not None:
                 bias = bias if bias.dim() == 4 else bias[None]
-                grouped = bias.expand(-1, self.heads, -1, -1).reshape(len(bias), self.key_heads, -1, bias.shape[-1])
-                total = grouped if total is None else total + grouped
+                grouped_bias = bias.expand(-1, self.heads, -1, -1).reshape(
+                    len(bias), self.key_heads, -1, bias.shape[-1]
+                )
+                total_bias = grouped_bias if total_bias is None else total_bias + grouped_bias
         if not self.is_pattern_mask_free:
             mask = self.pattern.compute_mask(query_positions, key_positions)
             mask = (mask if mask.dim() == 3 else mask[None])[:, None]
-            masked = _build_mask_bias(~mask, self.dtype)
-            total = masked if total is None else total + masked
-        return None if total is None else total.to(self.dtype)
+            mask_bias = _build_mask_bias(~mask, self.dtype)
+            total_bias = mask_bias if total_bias is None else total_bias + mask_bias
+        return None if total_bias is None else total_bias.to(self.dtype)

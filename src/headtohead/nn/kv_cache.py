@@ -1,4 +1,4 @@
-"""The KV cache of a decoder. The caller that decodes owns it; the model reads and extends it."""
+"""The KV cache of a decoder. The decoding loop owns it; the model reads and extends it."""
 
 from typing import Protocol, runtime_checkable
 
@@ -11,7 +11,7 @@ from headtohead.nn.parts.attention import LayerKVCache
 
 @runtime_checkable
 class DecodingCache(Protocol):
-    """What generation needs from a cache, whatever the model."""
+    """The interface of a cache that generation uses, for any kind of model."""
 
     @property
     def length(self) -> int: ...
@@ -33,14 +33,17 @@ class KVCache:
 
     @property
     def position_ids(self) -> Int[Tensor, "*b key"] | None:
-        """Position ids of the cached tokens, one row per text if there is padding; None if the cache is empty."""
+        """Return the position ids of the cached tokens; None if the cache is empty.
+
+        The shape is (batch, length) with padding and (length,) without.
+        """
         if self._position_ids is not None:
             return self._position_ids[:, : self.length]
         return torch.arange(self.length) if self.length else None
 
     @property
     def attention_mask(self) -> Bool[Tensor, "batch key"] | None:
-        """False on padding; None without padding."""
+        """Return the mask of the cached tokens, False on padding; None without padding."""
         return None if self._attention_mask is None else self._attention_mask[:, : self.length]
 
     def append_positions(
@@ -60,7 +63,7 @@ class KVCache:
         return self._position_ids[:, : self.length], self._attention_mask[:, : self.length]
 
     def _reserve(self, batch: int, num_new_tokens: int, device: torch.device) -> None:
-        """Make room for more tokens. Capacity doubles when it runs out."""
+        """Allocate space for more tokens. The capacity is doubled when it is exhausted."""
         length, old_ids, old_mask = self.length, self._position_ids, self._attention_mask
         if old_ids is not None and length + num_new_tokens <= old_ids.shape[1]:
             return

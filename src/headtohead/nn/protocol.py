@@ -41,13 +41,13 @@ class ModelProtocol(Protocol):
 
 @runtime_checkable
 class Decoder(Protocol):
-    """What generation needs from a language model."""
+    """The interface of a language model that generation uses."""
 
     context: int
 
     @property
     def can_pad(self) -> bool:
-        """Whether a batch may hold texts of different lengths, padded on the left."""
+        """Return whether a batch may contain texts of different lengths, padded on the left."""
 
     def create_cache(self) -> DecodingCache | None:
         """Return an empty cache, or None if each step has to process the whole text again."""

@@ -47,7 +47,7 @@ class TransformerLayer(nn.Module):
         attentions: list[Tensor | None],
         hidden_states: HiddenStates,
     ) -> HiddenStates:
-        """Attention as a function of the hidden states only, as blocks call it. Appends the weights to `attentions`."""
+        """Apply attention to the hidden states, in the form that blocks call. Appends the weights to `attentions`."""
         out: Tensor
         out, weights = self.attention(hidden_states, attention_context, layer_index)
         attentions.append(weights)
@@ -152,18 +152,20 @@ class Transformer(nn.Module):
 
     @property
     def max_positions(self) -> int | None:
-        """Longest input that all position parts support; None means any."""
-        return min((p.max_positions for p in self.position_parts if p.max_positions is not None), default=None)
+        """Return the longest input that all position parts support; None means any."""
+        return min((part.max_positions for part in self.position_parts if part.max_positions is not None), default=None)
 
     @property
     def attn_implementations(self) -> frozenset[AttentionImplementation]:
-        """Attention implementations that every part supports."""
+        """Return the attention implementations that every part supports."""
         return self._attn_implementations
 
     @property
     def violates(self) -> frozenset[Invariant]:
-        """Invariants that at least one part declares to violate."""
-        return frozenset(invariant for m in self.modules() if isinstance(m, Part) for invariant in m.violates)
+        """Return the invariants that at least one part declares to violate."""
+        return frozenset(
+            invariant for module in self.modules() if isinstance(module, Part) for invariant in module.violates
+        )
 
     def forward(
         self,
@@ -207,7 +209,10 @@ class Transformer(nn.Module):
 
     @property
     def can_pad(self) -> bool:
-        """Whether a batch may hold texts of different lengths: padding is masked and rows are independent."""
+        """Return whether a batch may contain texts of different lengths.
+
+        This requires that padding is masked and that rows are independent.
+        """
         return self.model_config.mask_padding and "batch-independence" not in self.violates
 
     def compute_hidden_states(

@@ -83,7 +83,7 @@ class EncoderClassifier(nn.Module):
 
     @property
     def encoder(self) -> nn.Module:
-        """The pretrained encoder without the classification head."""
+        """Return the pretrained encoder without the classification head."""
         encoder: nn.Module = self.inner.base_model
         return encoder
 
@@ -164,10 +164,15 @@ class EncoderClassifier(nn.Module):
         if self.model_config.layer_decay == 1:
             return {}
         layers = list(self._find_encoder_layers()[1])
-        depth = {id(p): 0 for module in self._get_embedding_modules() for p in module.parameters()}
-        depth |= {id(p): index for index, layer in enumerate(layers, start=1) for p in layer.parameters()}
+        depth = {id(parameter): 0 for module in self._get_embedding_modules() for parameter in module.parameters()}
+        depth |= {
+            id(parameter): index for index, layer in enumerate(layers, start=1) for parameter in layer.parameters()
+        }
         top = len(layers) + 1
-        return {n: self.model_config.layer_decay ** (top - depth.get(id(p), top)) for n, p in self.named_parameters()}
+        return {
+            name: self.model_config.layer_decay ** (top - depth.get(id(parameter), top))
+            for name, parameter in self.named_parameters()
+        }
 
 
 def _pool_hidden_states(
@@ -244,7 +249,7 @@ def save_classifier(
     lora.merge_lora(plain)
     config = plain.inner.config
     config.id2label = dict(enumerate(label_names))
-    config.label2id = {name: i for i, name in enumerate(label_names)}
+    config.label2id = {name: index for index, name in enumerate(label_names)}
     config.headtohead = metadata
     import transformers
 
@@ -313,8 +318,8 @@ def _build_from_weights(
 
 def _list_encoder_parameters(inner: Any) -> set[str]:
     """Return the names of the encoder's parameters within the whole model."""
-    encoder_ids = {id(p) for p in inner.base_model.parameters()}
-    return {name for name, p in inner.named_parameters() if id(p) in encoder_ids}
+    encoder_ids = {id(parameter) for parameter in inner.base_model.parameters()}
+    return {name for name, parameter in inner.named_parameters() if id(parameter) in encoder_ids}
 
 
 def _build_pooler_kwargs(

@@ -148,7 +148,7 @@ class StudentModel(PretrainedModel):
 
     @property
     def output(self) -> nn.Linear:
-        """The output layer over the vocabulary."""
+        """Return the output layer over the vocabulary."""
         layer: nn.Linear = self.inner.get_output_embeddings()
         return layer
 

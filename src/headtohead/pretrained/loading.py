@@ -88,7 +88,7 @@ class PretrainedModel(nn.Module):
 
     @property
     def can_pad(self) -> bool:
-        """True: the model receives position ids and a padding mask."""
+        """Return True: the model receives position ids and a padding mask."""
         return True
 
     def create_cache(self) -> PretrainedCache | None:
@@ -320,7 +320,7 @@ def _check_config_size(model_class: Any, weights: PretrainedWeights) -> None:
     config = AutoConfig.from_pretrained(weights.folder, local_files_only=True, trust_remote_code=False)
     with torch.device("meta"):
         outline = model_class.from_config(config)
-    size = sum(p.numel() for p in outline.parameters())
+    size = sum(parameter.numel() for parameter in outline.parameters())
     if size > 2 * weights.num_parameters + MAX_EXTRA_PARAMETERS:
         raise ModelError(
             f"{weights.name}: the configuration declares {size:,} parameters, the file has {weights.num_parameters:,}"

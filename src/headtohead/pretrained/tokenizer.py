@@ -98,8 +98,8 @@ class PretrainedTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, without padding, start and stop tokens."""
-        kept = [int(i) for i in ids if i not in self._skipped_ids]
-        text: str = self.backend.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        kept_ids = [int(token_id) for token_id in ids if token_id not in self._skipped_ids]
+        text: str = self.backend.decode(kept_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return text
 
     def id_to_token(self, id: int) -> str:

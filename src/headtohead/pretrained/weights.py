@@ -199,7 +199,9 @@ def _find_in_package(package_name: str) -> PretrainedWeights | None:
     except importlib.metadata.PackageNotFoundError:
         return None
     paths = [Path(str(file.locate())) for file in files or ()] or list(_list_package_files(package_name))
-    models = {p for p in paths if p.suffix == ".gguf"} | {p.parent for p in paths if p.suffix == ".safetensors"}
+    models = {path for path in paths if path.suffix == ".gguf"} | {
+        path.parent for path in paths if path.suffix == ".safetensors"
+    }
     if not models:
         raise ModelError(f"{package_name}: the installed package contains no weights (safetensors or GGUF)")
     if len(models) > 1:
@@ -260,9 +262,9 @@ def check_memory(weights: PretrainedWeights, available_bytes: int | None = None)
     """Raise ModelError if the weights do not fit into free memory."""
     available_bytes = psutil.virtual_memory().available if available_bytes is None else available_bytes
     # A GGUF file is dequantised into a copy before the model is filled.
-    needed = BYTES_PER_PARAMETER * weights.num_parameters * (2 if weights.gguf_file else 1)
-    if needed > available_bytes:
+    required_bytes = BYTES_PER_PARAMETER * weights.num_parameters * (2 if weights.gguf_file else 1)
+    if required_bytes > available_bytes:
         raise ModelError(
             f"{weights.name}: not enough memory for the weights: {weights.num_parameters:,} parameters need "
-            f"{needed / 2**30:.1f} GB as float32, {available_bytes / 2**30:.1f} GB are free"
+            f"{required_bytes / 2**30:.1f} GB as float32, {available_bytes / 2**30:.1f} GB are free"
         )

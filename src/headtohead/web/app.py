@@ -32,7 +32,7 @@ STATIC_FILE_FOLDERS = {
     **dict.fromkeys(("live.js", "form.js", "design.js", "attention_form.js", "playground.js"), WEB_FOLDER / "static"),
     **dict.fromkeys(("report.js", "attention.js"), TEMPLATES_FOLDER),
 }
-"""file name: its folder"""
+"""folder of each static file, by file name"""
 
 
 def create_app(
@@ -88,8 +88,12 @@ def serve_static_file(name: str) -> Response:
 
 def _handle_package_error(request: Request, error: Exception) -> Response:
     status = 404 if isinstance(error, NameNotFoundError) else 409 if isinstance(error, ConflictError) else 422
-    faults = [{"place": f.place, "message": f.message} for f in error.faults] if isinstance(error, ConfigError) else []
-    return _build_error_response(request, status, str(error), faults)
+    field_errors = (
+        [{"place": issue.place, "message": issue.message} for issue in error.faults]
+        if isinstance(error, ConfigError)
+        else []
+    )
+    return _build_error_response(request, status, str(error), field_errors)
 
 
 def _handle_http_error(request: Request, error: Exception) -> Response:
@@ -101,8 +105,15 @@ def _handle_http_error(request: Request, error: Exception) -> Response:
 
 def _handle_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    faults = [{"place": ".".join(map(str, issue["loc"])), "message": str(issue["msg"])} for issue in error.errors()]
-    return _build_error_response(request, 422, "; ".join(f"{f['place']}: {f['message']}" for f in faults), faults)
+    field_errors = [
+        {"place": ".".join(map(str, issue["loc"])), "message": str(issue["msg"])} for issue in error.errors()
+    ]
+    return _build_error_response(
+        request,
+        422,
+        "; ".join(f"{field_error['place']}: {field_error['message']}" for field_error in field_errors),
+        field_errors,
+    )
 
 
 def _build_error_response(

@@ -52,8 +52,8 @@ class CostEstimator:
         async with self._lock:
             exit_code, out, err = await _run_h2h_command(["run", *arguments, "--dry-run", "--json"])
         if exit_code != 0:
-            faults = parse_error_output(err)
-            raise ConfigError("form", faults) if faults else RequestError(err.strip() or "the estimate failed")
+            issues = parse_error_output(err)
+            raise ConfigError("form", issues) if issues else RequestError(err.strip() or "the estimate failed")
         plan: JsonDict = json.loads(out)
         return plan
 

@@ -12,7 +12,7 @@ from headtohead.errors import RequestError
 
 MAX_EXPERIMENTS = 2000
 MAX_FILE_BYTES = 64 << 20
-"""larger files are not read"""
+"""size in bytes above which files are not read"""
 
 
 class NameNotFoundError(RequestError):

@@ -34,9 +34,9 @@ CLOSE_CONNECTION_HEADERS = {"connection": "close"}
 MAX_URL_LENGTH = 2048
 BODY_TIMEOUT_SECONDS = 20.0
 MAX_CONCURRENT_REQUESTS = {"read": 200, "change": 8, "watch": 200, "models": 16}
-"""by kind; sized for a classroom that opens a page, with its style sheet and scripts, at the same moment"""
+"""limits by kind of request, for a class that opens a page with its style sheet and scripts at the same time"""
 MODEL_PATH_PREFIXES = ("/api/attention", "/api/playground/")
-"""POST requests that change nothing but take long"""
+"""POST requests that change no state but take long"""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 SESSION_COOKIE = "h2h"
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
@@ -101,7 +101,7 @@ def _is_ip_address(name: str) -> bool:
 
 def _is_authority(host: str) -> bool:
     """Return whether the text is name, name:port or [address]:port."""
-    if not host or any(c in host for c in "/@?#\\ \t,"):
+    if not host or any(character in host for character in "/@?#\\ \t,"):
         return False
     try:
         split = urlsplit(f"//{host}")

@@ -60,7 +60,7 @@ def resolve_token(host: str, token_file: Path | None) -> str | None:
             token = token_file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise RequestError(f"--token-file {token_file}: cannot read the file ({error})") from None
-        if len(token) < MIN_TOKEN_LENGTH or not token.isascii() or any(c.isspace() for c in token):
+        if len(token) < MIN_TOKEN_LENGTH or not token.isascii() or any(character.isspace() for character in token):
             raise RequestError(
                 f"--token-file {token_file}: needs at least {MIN_TOKEN_LENGTH} ASCII characters without spaces"
             )

@@ -62,7 +62,7 @@ class TrainingRequest:
         arguments += ["--data", self.data] if self.data else []
         arguments += ["--full"] if self.full else []
         arguments += ["--quick"] if self.quick else []
-        return [*arguments, *(word for setting in self.settings for word in ("--set", setting))]
+        return [*arguments, *(argument for setting in self.settings for argument in ("--set", setting))]
 
 
 def list_recipes(experiment_files_folder: Path) -> dict[str, JsonDict]:
@@ -250,7 +250,12 @@ def validate_training_request(request: TrainingRequest, experiment_files_folder:
     for setting in request.settings:
         key, equals, text = setting.partition("=")
         key = key.strip()
-        if not equals or not key or len(setting) > MAX_SETTING_LENGTH or any(ord(c) < 32 for c in setting):
+        if (
+            not equals
+            or not key
+            or len(setting) > MAX_SETTING_LENGTH
+            or any(ord(character) < 32 for character in setting)
+        ):
             issues.append(ValidationIssue(key[:80] or "settings", "must have the form name=value, on one line"))
         elif any(key == name or key.startswith(f"{name}.") for name in FORBIDDEN_SETTINGS):
             issues.append(ValidationIssue(key, "names code to run, which only experiment files may do"))

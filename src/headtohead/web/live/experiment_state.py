@@ -68,7 +68,7 @@ class ExperimentState:
 
     @property
     def summary(self) -> str:
-        """One line on state and progress."""
+        """Return one line on state and progress."""
         if not self.trials:
             return self.message or self.state
         counts = {state: sum(t.state == state for t in self.trials) for state in ("running", "failed", "stopped")}
@@ -107,9 +107,9 @@ class JsonlTail:
                 appended = file.read()
         except OSError:
             return
-        whole, newline, _ = appended.rpartition(b"\n")
-        self.offset += len(whole) + len(newline)
-        for line in whole.split(b"\n"):
+        complete_lines, newline, _ = appended.rpartition(b"\n")
+        self.offset += len(complete_lines) + len(newline)
+        for line in complete_lines.split(b"\n"):
             row = _parse_metrics_row(line)
             if row is not None:
                 self.rows.append(row)
@@ -357,15 +357,21 @@ def _get_string(mapping: Mapping[str, Any], key: str) -> str:
 def downsample_curves(curves: JsonDict) -> JsonDict:
     """Return curves at evenly spaced steps, always including the last."""
     steps = sorted(
-        {step for by_split in curves.values() for by in by_split.values() for p in by.values() for step, _ in p}
+        {
+            step
+            for by_split in curves.values()
+            for by_seed in by_split.values()
+            for curve in by_seed.values()
+            for step, _ in curve
+        }
     )
     stride = -(-len(steps) // MAX_CURVE_POINTS)
     if stride <= 1:
         return curves
-    kept = set(steps[::-1][::stride])
+    kept_steps = set(steps[::-1][::stride])
     return {
         variant: {
-            split: {seed: [point for point in points if point[0] in kept] for seed, points in by_seed.items()}
+            split: {seed: [point for point in points if point[0] in kept_steps] for seed, points in by_seed.items()}
             for split, by_seed in by_split.items()
         }
         for variant, by_split in curves.items()

@@ -145,7 +145,7 @@ class ExperimentWatcher:
         previous.set()
 
     async def _render_slow_regions(self, state: ExperimentState) -> None:
-        """Have charts and interim verdicts rendered at a rate that bounds their cost, and always at the end."""
+        """Render charts and interim verdicts at a rate that bounds their cost, and always at the end."""
         await self._render_if_due(
             "verdicts",
             (state.finished, state.state, self.reader.has_current_findings(state)),
@@ -207,9 +207,9 @@ class WatcherRegistry:
 
     def get_watcher(self, name: str) -> ExperimentWatcher:
         """Return the watcher of an experiment. Of those without clients, the oldest are discarded."""
-        idle = [other for other, watcher in self._by_name.items() if watcher.clients == 0 and other != name]
-        for other in idle[: max(0, len(idle) - MAX_IDLE_WATCHERS)]:
-            del self._by_name[other]
+        idle = [idle_name for idle_name, watcher in self._by_name.items() if watcher.clients == 0 and idle_name != name]
+        for idle_name in idle[: max(0, len(idle) - MAX_IDLE_WATCHERS)]:
+            del self._by_name[idle_name]
         if name not in self._by_name:
             self._by_name[name] = ExperimentWatcher(self.root, name, self.render, self.render_worker)
         return self._by_name[name]

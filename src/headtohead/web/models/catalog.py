@@ -44,7 +44,7 @@ class CatalogEntry:
 
     @property
     def name(self) -> str:
-        """Display name, unique across experiments."""
+        """Return the display name, which is unique across experiments."""
         return f"{self.group}: {self.label}" if self.is_run else self.label
 
     def to_load_request(self, checkpoint: str) -> dict[str, Any]:

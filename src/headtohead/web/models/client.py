@@ -22,7 +22,7 @@ from headtohead.json_channel import SINGLE_THREAD_ENVIRONMENT, ChildExitedError,
 MAX_CONCURRENT_REQUESTS = 4
 MAX_QUEUED_REQUESTS = 12
 DISCONNECT_POLL_SECONDS = 0.3
-"""how often to check whether the client has disconnected"""
+"""seconds between checks whether the client has disconnected"""
 PROCESS_EXITED_MESSAGE = "the model process has exited; try again"
 JsonDict = dict[str, Any]
 
@@ -32,13 +32,13 @@ class ProcessTimeouts:
     """Time limits of the model process, in seconds."""
 
     idle: float = 600.0
-    """without requests, after which the process exits"""
+    """idle time after which the process exits"""
     step: float = 60.0
     """CPU time of one step, such as a token"""
     request_cpu_seconds: float = 180.0
     """CPU time of one request"""
     unresponsive_seconds: float = 300.0
-    """without a response, after which the process is considered dead"""
+    """time without a response after which the process is considered dead"""
 
 
 class ModelProcessClient(RequestChannel):

@@ -126,5 +126,9 @@ async def _render_form(
 def _suggest_free_name(root: Path, recipe: str) -> str:
     """Return the recipe's name, or the first free one of name-2, name-3, ..."""
     base = recipe.removesuffix(".toml")
-    taken = {entry.name for entry in os.scandir(root)}
-    return next(name for name in (base, *(f"{base}-{n}" for n in range(2, len(taken) + 3))) if name not in taken)
+    existing_names = {entry.name for entry in os.scandir(root)}
+    return next(
+        name
+        for name in (base, *(f"{base}-{number}" for number in range(2, len(existing_names) + 3)))
+        if name not in existing_names
+    )
