@@ -57,7 +57,7 @@ def our_losses(raw, folder, steps):
     _, training = lessons.begun(raw, 0, folder)
     training.model.train()
     for step in range(steps):
-        training._step(step)
+        training._train_step(step)
     return [loss.item() for loss in training._pending_losses]
 
 

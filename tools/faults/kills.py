@@ -66,7 +66,7 @@ class Killing:
 
     def run(self, kills: int, draw: random.Random) -> None:
         """So many kills; what is under way then is brought to its end."""
-        while self.kills < kills:
+        while self.kills < kills and not self.wrong:
             self._one_experiment(kills, draw)
 
     def _one_experiment(self, kills: int, draw: random.Random) -> None:
