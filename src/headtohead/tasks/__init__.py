@@ -1,1 +1,3 @@
-"""Tasks as objects: what each one reads, predicts, trains on and reports. See docs/tasks.md."""
+"""Tasks: each one loads its data, builds model, batches and objective, and decides what is evaluated. See
+docs/tasks.md.
+"""

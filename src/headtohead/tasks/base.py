@@ -1,5 +1,8 @@
-"""The interface of a task. A task is one object: it loads the data, builds the model, the batches and the objective,
-and decides what is evaluated and shown."""
+"""The interface of a task.
+
+A task is one object that loads the data, builds the model, the batches and the objective, and decides what is evaluated
+and shown.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ TrialModel = Transformer | CustomModel | EncoderClassifier | StudentModel
 
 
 class Task:
-    """One task. Subclasses set `spec` and override what differs."""
+    """Base class of tasks. Subclasses set `spec` and override the methods that differ."""
 
     spec: ClassVar[TaskSpec]
     required_audits: ClassVar[tuple[str, ...]] = ("batch-independence", "determinism", "padding")
@@ -52,7 +55,7 @@ class Task:
         """Train the models that trials of this variant start from, before the trials run in parallel."""
 
     def build_model(self, trial: Trial, dataset: Dataset, run_trial: RunTrial | None = None) -> TrialModel:
-        """Return the trial's model at step 0. Without `run_trial`, models that it depends on are not trained."""
+        """Build the model of a trial at step 0. Without `run_trial`, models that it depends on are not trained."""
         vocab_size = dataset.tokenizer.vocab_size
         is_pretrained = isinstance(trial.model, PretrainedModelConfig)
         return build_model(
@@ -65,43 +68,47 @@ class Task:
         )
 
     def build_objective(self, dataset: Dataset) -> Objective:
-        """Return the objective that scores the model and, unless there is a teacher, trains it."""
+        """Return the objective that scores the model and, unless the trial has a teacher, trains it."""
         raise NotImplementedError
 
     def build_training_data(
         self, trial: Trial, dataset: Dataset, run_trial: RunTrial | None = None
     ) -> tuple[BatchSchedule, Objective]:
-        """Return the training batches and the objective to minimise. Without `run_trial`, a teacher is not trained."""
+        """Return the training batches and the objective to minimize. Without `run_trial`, a teacher is not trained."""
         arguments = (trial.training, trial.data, trial.model.context, trial.seed, dataset.tokenizer)
         batches = BatchSchedule(dataset.encoded["train"], self.spec.target, *arguments)
         return batches, self.build_objective(dataset)
 
     def build_examples(self, dataset: Dataset, encoded: EncodedSplit, context: int) -> EvaluationExamples:
-        """Return the evaluation examples of a split for a model of this context."""
+        """Return the evaluation examples of an encoded split, for a model with this context length."""
         return build_evaluation_examples(encoded, self.spec.target, context, dataset.tokenizer)
 
     def build_split_examples(self, trial: Trial, dataset: Dataset, split: str) -> EvaluationExamples:
-        """Return the examples of a named split. The training split is sampled: scoring all of it would cost more than
-        training."""
+        """Return the evaluation examples of a named split.
+
+        The training split is subsampled: scoring all of it would cost more than training.
+        """
         examples = self.build_examples(dataset, dataset.encoded[split], trial.model.context)
         return examples.sample(NUM_TRAIN_EVAL_EXAMPLES) if split == "train" else examples
 
     def build_audit_batch(self, trial: Trial, dataset: Dataset) -> Batch:
-        """Return a small batch of training text, to measure the loss before training."""
+        """Return a small batch of training text for measuring the loss before training."""
         return next(self.build_split_examples(trial, dataset, "train").batches(AUDIT_BATCH_SIZE))
 
     def join_rows(self, encoded: EncodedSplit, max_tokens: int) -> EncodedSplit:
-        """Return the split as evaluated at another input length."""
+        """Return the split as evaluated with inputs of up to `max_tokens` tokens."""
         return encoded
 
     def score_sentence(self, model: SavedModel, text: str) -> TextScore | ClassPrediction:
-        """Return what the model says about a probe sentence."""
+        """Return the score or the predicted class of a probe sentence."""
         raise NotImplementedError
 
     def describe_labels(self, batch: Batch, dataset: Dataset, length: int) -> str:
-        """Return the labels of the first row as text."""
-        return dataset.tokenizer.decode([int(i) for i in batch.labels[0, :length] if int(i) != IGNORE_INDEX])
+        """Return the labels of the first row, up to `length` positions, as text."""
+        return dataset.tokenizer.decode(
+            [int(label_id) for label_id in batch.labels[0, :length] if int(label_id) != IGNORE_INDEX]
+        )
 
     def write_outputs(self, trial: Trial, dataset: Dataset, model: TrialModel, folder: Path) -> dict[str, float]:
-        """Write files of this task alone to the run folder; return entries for result.json."""
+        """Write task-specific files to the run folder; return additional entries for result.json."""
         return {}

@@ -23,7 +23,7 @@ from headtohead.training.objectives import ClassificationObjective, Objective
 
 
 class ClassificationTask(Task):
-    """Read labelled rows, predict the class of each, report accuracy."""
+    """Predict the class of labeled rows with an encoder; report accuracy."""
 
     spec = CLASSIFY
     label_description = "the class of each text"
@@ -31,11 +31,12 @@ class ClassificationTask(Task):
     def train_dependencies(
         self, trial: Trial, dataset: Dataset, run_trial: RunTrial, on_progress: ProgressCallback = ignore_progress
     ) -> None:
+        """Train the encoder of model.init_from, if it is trained from scratch."""
         if isinstance(trial.model, TransformerConfig) and isinstance(trial.model.init_from, PretrainingConfig):
             train_encoder(trial, dataset.corpus.digest, run_trial, on_progress)
 
     def build_model(self, trial: Trial, dataset: Dataset, run_trial: RunTrial | None = None) -> TrialModel:
-        """Return the classifier at step 0, with the encoder of model.init_from if there is one."""
+        """Build the classifier at step 0, with the encoder weights of model.init_from if given."""
         model = super().build_model(trial, dataset, run_trial)
         if isinstance(model, Transformer) and run_trial is not None:
             load_encoder(model, trial, dataset, run_trial)
@@ -57,23 +58,23 @@ class ClassificationTask(Task):
 def join_rows_by_label(rows: TokenRows, max_tokens: int) -> TokenRows:
     """Concatenate rows of the same class into texts of up to `max_tokens` tokens.
 
-    A longer text holds more evidence, so a model that can use it scores higher. A row longer than the limit stays
-    alone.
+    A longer text holds more evidence, so a model that can use it scores higher. Rows longer than the limit are not
+    joined.
     """
     assert rows.labels is not None
-    pieces: list[Tensor] = []
+    joined_rows: list[Tensor] = []
     labels: list[int] = []
     for label in range(int(rows.labels.max()) + 1):
-        text: list[Tensor] = []
+        pending_rows: list[Tensor] = []
         for index in torch.nonzero(rows.labels == label).flatten().tolist():
             row = rows.tokens[rows.offsets[index] : rows.offsets[index + 1]]
-            if text and sum(map(len, text)) + len(row) > max_tokens:
-                pieces.append(torch.cat(text))
+            if pending_rows and sum(map(len, pending_rows)) + len(row) > max_tokens:
+                joined_rows.append(torch.cat(pending_rows))
                 labels.append(label)
-                text = []
-            text.append(row)
-        if text:
-            pieces.append(torch.cat(text))
+                pending_rows = []
+            pending_rows.append(row)
+        if pending_rows:
+            joined_rows.append(torch.cat(pending_rows))
             labels.append(label)
-    offsets = torch.tensor([0, *(len(piece) for piece in pieces)]).cumsum(0)
-    return TokenRows(rows.name, torch.cat(pieces), offsets, torch.tensor(labels))
+    offsets = torch.tensor([0, *(len(joined_row) for joined_row in joined_rows)]).cumsum(0)
+    return TokenRows(rows.name, torch.cat(joined_rows), offsets, torch.tensor(labels))

@@ -13,12 +13,12 @@ from headtohead.pretrained.tokenizer import PretrainedTokenizer
 
 @dataclass(frozen=True)
 class Dataset:
-    """An encoded corpus. All trials with the same data share it."""
+    """An encoded corpus, shared by all trials with the same data."""
 
     corpus: Corpus
     tokenizer: CorpusTokenizer | PretrainedTokenizer
     encoded: dict[str, Any]
-    """split name -> TokenStream or TokenRows"""
+    """by split name: a TokenStream or TokenRows"""
     label_names: tuple[str, ...] = ()
     """the classes to predict; empty if the task predicts tokens"""
     documents: SummarizationCorpus | None = None
@@ -26,5 +26,5 @@ class Dataset:
 
     @property
     def num_classes(self) -> int | None:
-        """The size of a classification head, or None for a vocabulary head."""
+        """Size of the classification head, or None for a vocabulary head."""
         return len(self.label_names) or None

@@ -1,4 +1,4 @@
-"""Distillation: a student learns from reference texts, from a teacher's texts or from its logits."""
+"""Distillation: train a student on reference texts, on texts of a teacher or on its logits."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from headtohead.training.objectives import Objective
 
 
 class DistillationTask(LanguageModelTask):
-    """Read running text or documents with summaries, predict each next token, report perplexity and ROUGE."""
+    """Predict the next token of plain text or of summaries; report perplexity and ROUGE."""
 
     spec = DISTIL
 
     def load_dataset(self, data: DataConfig) -> Dataset:
+        """Load plain text, or documents with summaries if the student has a pretrained tokenizer."""
         if data.tokenizer.kind != "pretrained":
             return super().load_dataset(data)
         corpus, tokenizer, encoded, documents = summarization.prepare_documents(data)
@@ -48,7 +49,7 @@ class DistillationTask(LanguageModelTask):
         return super().build_examples(dataset, encoded, context)
 
     def write_outputs(self, trial: Trial, dataset: Dataset, model: TrialModel, folder: Path) -> dict[str, float]:
-        """Write a summary of each test document with its scores. Seed 0 also measures the time per summary."""
+        """Write scored summaries of all test documents. Seed 0 also measures the latency of a summary."""
         if dataset.documents is None or trial.teacher is None or trial.choosing:
             return {}
         model.eval().cpu()

@@ -11,7 +11,7 @@ from headtohead.tasks.dataset import Dataset
 
 
 class FinetuningTask(ClassificationTask):
-    """Read labelled rows with the encoder's tokenizer, predict the class of each, report accuracy."""
+    """Predict the class of labeled rows with a pretrained encoder; report accuracy."""
 
     spec = FINETUNE
 

@@ -1,4 +1,4 @@
-"""Language modelling: a decoder predicts the next token of running text."""
+"""Language modeling: a decoder predicts the next token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headtohead.training.objectives import LanguageModelObjective, Objective
 
 
 class LanguageModelTask(Task):
-    """Read a stream or sentences, predict each next token, report perplexity."""
+    """Predict the next token of a stream or of sentences; report perplexity."""
 
     spec = LANGUAGE_MODEL
     required_audits = ("causality", *Task.required_audits)

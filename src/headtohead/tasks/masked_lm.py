@@ -1,4 +1,4 @@
-"""Masked language modelling: an encoder predicts masked tokens from both sides."""
+"""Masked language modeling: an encoder predicts masked tokens from both sides."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_EVALUATION_EXAMPLES = 128
 
 
 class MaskedLanguageModelTask(Task):
-    """Read a stream, sentences or labelled rows, predict masked tokens, report pseudo-perplexity."""
+    """Predict masked tokens of a stream, sentences or labeled rows; report pseudo-perplexity."""
 
     spec = MASKED_LM
     label_description = f"the original token at masked positions; {IGNORE_INDEX} elsewhere"

@@ -1,4 +1,4 @@
-"""Pre-training: a classifier whose encoder starts from a masked language model."""
+"""Pre-training: initialize the encoder of a classifier from a masked language model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headtohead.tasks.dataset import Dataset
 from headtohead.training.loop import TrainingProgress
 
 HEAD_PREFIXES = ("output.", "pool.", "classifier.")
-"""tensors of a head, which are not copied"""
+"""name prefixes of head tensors, which are not copied"""
 
 
 def build_pretraining_trial(trial: Trial) -> Trial:
@@ -43,26 +43,28 @@ def build_pretraining_trial(trial: Trial) -> Trial:
 def train_encoder(
     trial: Trial, corpus_digest: str, run_trial: RunTrial, on_progress: ProgressCallback = ignore_progress
 ) -> Path:
-    """Return the run folder of the trial's encoder; train it unless the cache has one of the same content."""
+    """Return the run folder of the encoder of a trial, training it unless it is in the cache."""
     encoder_trial = build_pretraining_trial(trial)
     folder = get_cache_folder("encoders") / compute_run_identity(encoder_trial, corpus_digest)
     with lock_cache_folder(folder):
         if not (folder / "result.json").is_file():
 
             def report(progress: TrainingProgress) -> None:
-                seconds = (
+                seconds_left = (
                     (progress.total_steps - progress.step) / progress.steps_per_second
                     if progress.steps_per_second
                     else None
                 )
-                on_progress(ProgressUpdate("pre-training the encoder", progress.step, progress.total_steps, seconds))
+                on_progress(
+                    ProgressUpdate("pre-training the encoder", progress.step, progress.total_steps, seconds_left)
+                )
 
             run_trial(encoder_trial, folder, on_progress=report)
     return folder
 
 
 def load_encoder(model: Transformer, trial: Trial, dataset: Dataset, run_trial: RunTrial) -> None:
-    """Copy the weights of the encoder that model.init_from names into a classifier; its head keeps its own."""
+    """Copy the encoder weights that model.init_from names into a classifier, except those of the head."""
     assert isinstance(trial.model, TransformerConfig)
     source = trial.model.init_from
     if source is None:
@@ -71,18 +73,24 @@ def load_encoder(model: Transformer, trial: Trial, dataset: Dataset, run_trial: 
     encoder = model_io.load(folder)
     if encoder.tokenizer != dataset.tokenizer:
         raise ModelError(f"model.init_from: {encoder.name} was trained with another vocabulary")
-    weights = {name: tensor for name, tensor in encoder.model.state_dict().items() if not _is_head(name)}
-    own = {name: tensor for name, tensor in model.state_dict().items() if not _is_head(name)}
-    different = [name for name in {**own, **weights} if _get_shape(own, name) != _get_shape(weights, name)]
-    if different:
+    encoder_weights = {name: tensor for name, tensor in encoder.model.state_dict().items() if not _is_head(name)}
+    model_weights = {name: tensor for name, tensor in model.state_dict().items() if not _is_head(name)}
+    mismatched_names = [
+        name
+        for name in {**model_weights, **encoder_weights}
+        if _get_shape(model_weights, name) != _get_shape(encoder_weights, name)
+    ]
+    if mismatched_names:
         raise ModelError(
-            f"model.init_from: {encoder.name} has another architecture: tensor {different[0]} has shape "
-            f"{_get_shape(weights, different[0])}, expected {_get_shape(own, different[0])}"
+            f"model.init_from: {encoder.name} has another architecture: tensor {mismatched_names[0]} has shape "
+            f"{_get_shape(encoder_weights, mismatched_names[0])}, "
+            f"expected {_get_shape(model_weights, mismatched_names[0])}"
         )
-    model.load_state_dict(weights, strict=False)
+    model.load_state_dict(encoder_weights, strict=False)
 
 
 def _is_head(name: str) -> bool:
+    """Return whether a tensor belongs to a head."""
     return name.startswith(HEAD_PREFIXES)
 
 

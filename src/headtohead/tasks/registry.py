@@ -1,4 +1,4 @@
-"""All tasks by name, and the datasets that they load."""
+"""Registry of tasks, and a cache of the datasets that they load."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ TASKS: dict[str, Task] = {
 
 
 def get_task(name: TaskName) -> Task:
+    """Return the task with this name."""
     return TASKS[name]
 
 
 def prepare_dataset(data: DataConfig, task: TaskName) -> Dataset:
-    """Return the dataset of a task. The last four are kept in memory."""
+    """Load the dataset of a task. The last four are kept in memory."""
     return _load_dataset_cached(data.model_dump_json(), task)
 
 

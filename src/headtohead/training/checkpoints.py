@@ -1,7 +1,8 @@
 """Training checkpoints: tensors as safetensors, other state as JSON.
 
-A checkpoint is a folder such as `checkpoint-000100`. It is written under a temporary name and renamed, so that it is
-complete or absent. Older checkpoints are removed afterwards."""
+A checkpoint is a folder such as `checkpoint-000100`. It is written under a temporary name and renamed, so it is either
+complete or absent. Older checkpoints are removed afterwards.
+"""
 
 import hashlib
 import json
@@ -81,13 +82,14 @@ def load_tensors(model: nn.Module, tensors: dict[str, Tensor], source: str) -> N
 
 
 def save_weights(path: Path, model: nn.Module) -> str:
-    """Write the model's weights; return the SHA-256 of the file."""
+    """Write the model weights; return the SHA-256 of the file."""
     content = st.save(collect_model_tensors(model), metadata={"format": "pt"})
     write_bytes(path, content)
     return hashlib.sha256(content).hexdigest()
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file; raise RunFolderError if it is missing or corrupted."""
     try:
         if not path.exists():
             raise RunFolderError(f"{path} not found: the run may not have finished")
@@ -98,30 +100,31 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 def save(folder: Path, model: nn.Module, optimizer_tensors: dict[str, Tensor], state: TrainingState) -> None:
     """Write the checkpoint of this step and remove older ones."""
-    final = folder / f"checkpoint-{state.step:06d}"
-    if final.exists():  # left by a run that was killed right after writing it, with the same content
-        shutil.rmtree(final)
-    temporary = folder / f".checkpoint.{os.getpid()}.part"
-    shutil.rmtree(temporary, ignore_errors=True)
-    with translate_disk_full_error(final):
+    final_path = folder / f"checkpoint-{state.step:06d}"
+    if final_path.exists():  # left by a run that was killed right after writing it, with the same content
+        shutil.rmtree(final_path)
+    temporary_path = folder / f".checkpoint.{os.getpid()}.part"
+    shutil.rmtree(temporary_path, ignore_errors=True)
+    with translate_disk_full_error(final_path):
         try:
-            temporary.mkdir()
-            parts = {
+            temporary_path.mkdir()
+            files = {
                 "model.safetensors": st.save(collect_model_tensors(model)),
                 "optimizer.safetensors": st.save(optimizer_tensors),
             }
-            for name, content in parts.items():
-                write_bytes(temporary / name, content)
-            sums = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
-            write_json(temporary / "state.json", {**asdict(state), "sha256": sums}, with_checksum=True)
-            temporary.rename(final)
+            for name, content in files.items():
+                write_bytes(temporary_path / name, content)
+            checksums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+            write_json(temporary_path / "state.json", {**asdict(state), "sha256": checksums}, with_checksum=True)
+            temporary_path.rename(final_path)
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-    for old in list_checkpoints(folder)[:-1]:
-        shutil.rmtree(old, ignore_errors=True)
+            shutil.rmtree(temporary_path, ignore_errors=True)
+    for old_checkpoint in list_checkpoints(folder)[:-1]:
+        shutil.rmtree(old_checkpoint, ignore_errors=True)
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints of a run folder, oldest first."""
     return sorted(folder.glob("checkpoint-[0-9]*"))
 
 
@@ -134,9 +137,9 @@ def find_latest(folder: Path) -> Path | None:
 
 
 def restore(path: Path, model: nn.Module) -> tuple[dict[str, Tensor], TrainingState]:
-    """Load the model's weights; return the optimizer tensors and the training state."""
-    state, sums = read_state(path)
-    for name, expected in sums.items():
+    """Load the model weights; return the optimizer tensors and the training state."""
+    state, checksums = read_state(path)
+    for name, expected in checksums.items():
         if compute_sha256(path / name) != expected:
             raise RunFolderError(f"{path / name} is corrupted: checksum mismatch; remove {path} to restart the trial")
     load_tensors(model, read_weights(path / "model.safetensors"), str(path))
@@ -145,15 +148,15 @@ def restore(path: Path, model: nn.Module) -> tuple[dict[str, Tensor], TrainingSt
 
 def read_state(path: Path) -> tuple[TrainingState, dict[str, str]]:
     """Return the training state of a checkpoint, and the checksums of its tensor files."""
-    raw = read_json_object(path / "state.json")
+    content = read_json_object(path / "state.json")
     try:
-        if not has_valid_checksum(raw):
+        if not has_valid_checksum(content):
             raise ValueError("checksum mismatch")
-        raw.pop(CHECKSUM_KEY, None)
-        sums = raw.pop("sha256", None)
-        if not isinstance(sums, dict) or set(sums) != set(TENSOR_FILES):
+        content.pop(CHECKSUM_KEY, None)
+        checksums = content.pop("sha256", None)
+        if not isinstance(checksums, dict) or set(checksums) != set(TENSOR_FILES):
             raise ValueError(f"it must have checksums of {' and '.join(TENSOR_FILES)}")
-        return TypeAdapter(TrainingState).validate_json(json.dumps(raw), strict=True), sums
+        return TypeAdapter(TrainingState).validate_json(json.dumps(content), strict=True), checksums
     except ValueError as error:
         reason = truncate_text(str(error).replace("\n", ": "), 300)
         raise RunFolderError(
@@ -174,15 +177,16 @@ def check_world_size(path: Path, state: TrainingState, world_size: int) -> None:
 def reshard(folder: Path, world_size: int) -> bool:
     """Allow a run to resume with another number of processes; return whether anything changed.
 
-    Every process holds the whole model, so that only the recorded number has to change."""
+    Every process holds the whole model, so only the recorded number has to change.
+    """
     checkpoint = find_latest(folder)
     if checkpoint is None:
         return False
-    state, sums = read_state(checkpoint)
+    state, checksums = read_state(checkpoint)
     if state.processes == world_size:
         return False
     state.processes, state.resharded = world_size, [*state.resharded, state.step]
-    write_json(checkpoint / "state.json", {**asdict(state), "sha256": sums}, with_checksum=True)
+    write_json(checkpoint / "state.json", {**asdict(state), "sha256": checksums}, with_checksum=True)
     return True
 
 
@@ -193,12 +197,12 @@ def _format_process_count(count: int) -> str:
 def truncate_lines(path: Path, num_lines: int) -> None:
     """Keep the first `num_lines` lines of a JSONL file."""
     if path.is_file():
-        kept = path.read_bytes().split(b"\n")[:num_lines]
-        write_bytes(path, b"".join(line + b"\n" for line in kept))
+        kept_lines = path.read_bytes().split(b"\n")[:num_lines]
+        write_bytes(path, b"".join(line + b"\n" for line in kept_lines))
 
 
 def verify_checksums(folder: Path, expected_checksums: dict[str, str], moment: str) -> None:
-    """Raise RunFolderError if a file is missing or has changed. `moment` says since when, for the message."""
+    """Raise RunFolderError if a file is missing or has changed. `moment` says when it was written, for the message."""
     for name, expected in expected_checksums.items():
         if not (folder / name).is_file() or compute_sha256(folder / name) != expected:
             raise RunFolderError(

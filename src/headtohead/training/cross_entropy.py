@@ -1,13 +1,14 @@
-"""Linear layer plus cross entropy without materialising all logits.
+"""Fused linear layer and cross entropy that never materializes all logits.
 
 In small models, the vocabulary layer and its softmax take most of a step, and most of that is memory traffic: 512
-predictions over 5,755 tokens are 12 MB, written and read several times. Here predictions are processed in chunks whose
-logits fit into the cache; loss and gradients are computed in the same pass and the logits are discarded. The result
-equals `F.cross_entropy` (tested). The idea is that of Wijmans et al. 2024, arXiv:2411.09009.
+predictions over 5,755 tokens are 12 MB, written and read several times. Predictions are therefore processed in chunks
+whose logits fit into the cache; loss and gradients are computed in the same pass, and the logits are discarded. The
+result equals `F.cross_entropy` (tested). The idea is that of Wijmans et al. 2024, arXiv:2411.09009.
 
 A softmax subtracts the maximum so that no exponential overflows. If vector norms show that none can
 (`_has_bounded_logits`), this step and several passes over the logits are skipped: exponentials are computed directly
-from the product, and the normalisation is applied to the small matrices."""
+from the product, and the normalization is applied to the small matrices.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,12 @@ Labels = Int[Tensor, "predictions"]
 def chunked_linear_cross_entropy(
     output_layer: nn.Linear, hidden_states: HiddenStates, labels: Labels
 ) -> Float[Tensor, ""]:
-    """Return the mean cross entropy of the output layer's predictions."""
+    """Return the mean cross entropy of a linear output layer, computed in chunks.
+
+    Args:
+        hidden_states: Shape (predictions, width).
+        labels: Token ids, shape (predictions,).
+    """
     loss: Tensor = _ChunkedLinearCrossEntropy.apply(hidden_states, output_layer.weight, output_layer.bias, labels)  # type: ignore[no-untyped-call]
     return loss
 
@@ -40,7 +46,7 @@ def chunked_linear_cross_entropy(
 def score_predictions(
     output_layer: nn.Linear, hidden_states: HiddenStates, labels: Labels
 ) -> tuple[Float[Tensor, "predictions"], Bool[Tensor, "predictions"]]:
-    """Return the cross entropy of each prediction, and whether no token scores higher than the label."""
+    """Return the cross entropy of each prediction, and whether no token has a larger logit than the label."""
     losses, is_correct = [], []
     is_bounded = _has_bounded_logits(hidden_states, output_layer.weight, output_layer.bias)
     buffer = _LogitsBuffer(hidden_states, output_layer.weight, has_bounded_logits=is_bounded)
@@ -92,7 +98,7 @@ class _LinearGradients:
 
     @classmethod
     def allocate(cls, inputs: tuple[Tensor | None, ...], needs_grad: tuple[bool, ...]) -> _LinearGradients:
-        """Allocate the required gradients uninitialised; the first chunk overwrites them."""
+        """Allocate the required gradients uninitialized; the first chunk overwrites them."""
         empty = (
             torch.empty_like(x) if x is not None and needed else None
             for x, needed in zip(inputs, needs_grad[:3], strict=True)
@@ -102,7 +108,10 @@ class _LinearGradients:
     def accumulate(
         self, start: int, logit_gradients: Tensor, row_factors: Tensor, rows: Tensor, weight: Tensor
     ) -> None:
-        """Add predictions from `start` on, with gradient by the logits `logit_gradients` times `row_factors` by row."""
+        """Add the gradients of the predictions from `start` on.
+
+        Their gradient with respect to the logits is `logit_gradients` times `row_factors`, row by row.
+        """
         beta = 1.0 if start else 0.0  # the first chunk overwrites
         by_row = row_factors[:, None]
         if self.hidden is not None:
@@ -137,10 +146,11 @@ def _accumulate_with_softmax(
 def _accumulate_without_max_subtraction(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, gradients: _LinearGradients
 ) -> Tensor:
-    """Return the same for bounded logits.
+    """Return the loss of each prediction and accumulate gradients, for bounded logits.
 
     A probability is exp(h w) exp(b) / sum. The large matrix exp(h w) is computed in place and not modified again;
-    exp(b) is applied to the weight and 1 / sum to the rows."""
+    exp(b) is applied to the weight and 1 / sum to the rows.
+    """
     sums, label_exps = torch.empty_like(hidden[:, 0]), torch.empty_like(hidden[:, 0])
     buffer = _LogitsBuffer(hidden, weight, has_bounded_logits=True)
     bias_exp = None if bias is None else bias.exp()
@@ -158,7 +168,7 @@ def _accumulate_without_max_subtraction(
         gradients.weight.mul_(bias_exp[:, None])
     if bias_exp is not None and gradients.bias is not None:
         gradients.bias.mul_(bias_exp)
-    # The gradient by the logits is probability minus 1 at the label; subtract the second term.
+    # The gradient of the loss by the logits is the probability, minus 1 at the label; subtract that 1.
     if gradients.hidden is not None:
         gradients.hidden.sub_(weight[labels], alpha=mean_factor)
     if gradients.weight is not None:
@@ -169,28 +179,34 @@ def _accumulate_without_max_subtraction(
 
 
 def _compute_negative_log_likelihood(exp_sums: Tensor, label_exps: Tensor) -> Tensor:
-    """Return log(exp_sums / label_exps). Dividing first avoids cancellation between two large logarithms; the
-    difference of logarithms is used only where the quotient overflows."""
+    """Return log(exp_sums / label_exps).
+
+    Dividing first avoids cancellation between two large logarithms. The difference of logarithms is used only where the
+    quotient overflows.
+    """
     quotient = exp_sums / label_exps
     return torch.where(quotient.isinf(), exp_sums.log() - label_exps.log(), quotient.log())
 
 
 def _has_bounded_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Return whether no logit can exceed MAX_SAFE_LOGIT, by the Cauchy-Schwarz inequality. Always False on
-    accelerators, where reading the answer would force a synchronisation."""
+    """Return whether no logit can exceed MAX_SAFE_LOGIT, by the Cauchy-Schwarz inequality.
+
+    Always False on accelerators, where reading the answer would force a synchronization.
+    """
     if hidden.device.type != "cpu" or hidden.dtype not in (torch.float32, torch.float64) or not len(hidden):
         return False
-    largest = torch.linalg.vector_norm(hidden, dim=1).max() * torch.linalg.vector_norm(weight, dim=1).max()
+    logit_bound = torch.linalg.vector_norm(hidden, dim=1).max() * torch.linalg.vector_norm(weight, dim=1).max()
     if bias is not None:
-        largest = largest + bias.abs().max()
-    return bool(largest < MAX_SAFE_LOGIT)  # False if anything is nan
+        logit_bound = logit_bound + bias.abs().max()
+    return bool(logit_bound < MAX_SAFE_LOGIT)  # False if anything is nan
 
 
 class _LogitsBuffer:
-    """Buffers for the logits of one chunk, allocated once, because fresh pages cost as much as the product.
+    """Buffers for the logits of one chunk, allocated once because fresh pages cost as much as the product.
 
-    A softmax needs a second buffer and contiguous logits of each prediction. Without a softmax, the product is faster
-    with contiguous logits of each token."""
+    A softmax needs a second buffer, and contiguous logits for each prediction. Without a softmax, the product is faster
+    with contiguous logits for each token.
+    """
 
     def __init__(self, hidden: Tensor, weight: Tensor, *, has_bounded_logits: bool) -> None:
         rows, vocab_size = min(CHUNK_SIZE, len(hidden)), len(weight)
@@ -199,10 +215,12 @@ class _LogitsBuffer:
         )
 
     def get(self, num_rows: int, buffer_index: int) -> Tensor:
+        """Return the first `num_rows` rows of a buffer, shape (num_rows, vocab)."""
         return self.buffers[buffer_index, :num_rows]
 
 
 def _apply_linear(rows: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """Write the logits of these rows to `out`."""
     if bias is None:
         torch.mm(rows, weight.t(), out=out)
     else:
@@ -210,4 +228,5 @@ def _apply_linear(rows: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor
 
 
 def _iter_chunks(hidden: HiddenStates, labels: Labels) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield hidden states and labels in chunks of CHUNK_SIZE predictions."""
     return zip(hidden.split(CHUNK_SIZE), labels.split(CHUNK_SIZE), strict=True)

@@ -1,8 +1,9 @@
-"""Devices: select one, set its threads, and check whether bfloat16 works on it.
+"""Devices: select one, set the number of threads, and check whether bfloat16 works.
 
-bfloat16 is tried in a child process. Some machines announce AMX to oneDNN but then reject its instructions, which kills
-the process without an exception to catch. ONEDNN_MAX_CPU_ISA keeps oneDNN below AMX; see "CPU Dispatcher Control" in
-its developer guide."""
+bfloat16 is tested in a child process: some machines announce AMX to oneDNN but reject its instructions, which kills the
+process without an exception to catch. ONEDNN_MAX_CPU_ISA keeps oneDNN below AMX; see "CPU Dispatcher Control" in its
+developer guide.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def _explain_unavailable(kind: str) -> str | None:
 
 
 def set_num_threads(num_threads: int) -> int:
-    """Set the number of threads torch uses in this process; return the previous number."""
+    """Set the number of threads that torch uses in this process; return the previous number."""
     if num_threads < 1:
         raise RequestError(f"threads must be 1 or more, got {num_threads}")
     previous = torch.get_num_threads()
@@ -60,7 +61,7 @@ def set_num_threads(num_threads: int) -> int:
 
 
 def count_available_cores() -> int:
-    """Return the number of cores this process may use, which can be fewer than the machine has."""
+    """Return the number of cores that this process may use, which can be fewer than the machine has."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     else:
@@ -81,7 +82,7 @@ class ChildProcessResult:
 def run_in_child_process(
     code: str, *arguments: str, environment: Mapping[str, str] | None = None, timeout_seconds: float
 ) -> ChildProcessResult:
-    """Run Python code in a child process that may crash or hang. It prints its result as a JSON line."""
+    """Run Python code in a child process that may crash or hang. The code prints its result as a line of JSON."""
     try:
         child = subprocess.run(
             [sys.executable, "-c", _DISABLE_CORE_DUMP_CODE + code, *arguments],
@@ -156,22 +157,22 @@ def probe_bfloat16(
     device: str = "cpu", *, probe_code: str = _BFLOAT16_PROBE_CODE, timeout_seconds: float = _PROBE_TIMEOUT_SECONDS
 ) -> Bfloat16Support:
     """Try bfloat16 in a child process. If that fails on the CPU, try again without AMX."""
-    first = _run_probe(probe_code, device, timeout_seconds)
-    if first.output:
-        return Bfloat16Support("works", first.exit_description, slowdown=first.output["slowdown"])
+    default_result = _run_probe(probe_code, device, timeout_seconds)
+    if default_result.output:
+        return Bfloat16Support("works", default_result.exit_description, slowdown=default_result.output["slowdown"])
     if device == "cpu":
-        second = _run_probe(probe_code, device, timeout_seconds, BFLOAT16_WORKAROUND_ENV)
-        if second.output:
+        workaround_result = _run_probe(probe_code, device, timeout_seconds, BFLOAT16_WORKAROUND_ENV)
+        if workaround_result.output:
             workaround = " ".join(f"{name}={value}" for name, value in BFLOAT16_WORKAROUND_ENV.items())
-            slowdown = second.output["slowdown"]
-            return Bfloat16Support("works with workaround", first.exit_description, workaround, slowdown)
-    return Bfloat16Support("no", first.exit_description)
+            slowdown = workaround_result.output["slowdown"]
+            return Bfloat16Support("works with workaround", default_result.exit_description, workaround, slowdown)
+    return Bfloat16Support("no", default_result.exit_description)
 
 
 def _run_probe(
     probe_code: str, device: str, timeout_seconds: float, environment: Mapping[str, str] | None = None
 ) -> ChildProcessResult:
-    """Return the probe's result, without output if it is inaccurate."""
+    """Run the probe; treat an inaccurate result as a failure."""
     result = run_in_child_process(probe_code, device, environment=environment, timeout_seconds=timeout_seconds)
     if result.output is None or result.output["error"] < _MAX_BFLOAT16_ERROR:  # False for nan
         return result

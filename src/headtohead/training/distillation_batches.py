@@ -1,6 +1,7 @@
 """Batches with teacher targets, and the objective that trains a student on them.
 
-Evaluation does not change: a student is scored on the reference texts, as any language model is."""
+Evaluation does not change: a student is scored on reference texts, like any language model.
+"""
 
 from __future__ import annotations
 
@@ -30,40 +31,42 @@ TeacherTargetLookup = Callable[[Sequence[int], Sequence[int]], TeacherTargets]
 
 @dataclass(frozen=True)
 class DistillationBatch(Batch):
-    """A batch with the teacher's targets for each of its predictions, row by row."""
+    """A batch with the teacher targets of each of its predictions, row by row."""
 
     targets: TeacherTargets | None = None
 
     def to(self, device: torch.device | str) -> DistillationBatch:
-        plain = super().to(device)
+        batch = super().to(device)
         targets = None if self.targets is None else self.targets.to(device)
-        return DistillationBatch(plain.input_ids, plain.labels, plain.attention_mask, targets=targets)
+        return DistillationBatch(batch.input_ids, batch.labels, batch.attention_mask, targets=targets)
 
     def rows(self, start: int, end: int) -> DistillationBatch:
-        plain, targets = super().rows(start, end), self.targets
+        batch, targets = super().rows(start, end), self.targets
         if targets is not None:
-            skipped = super().rows(0, start).num_predictions
-            taken = slice(skipped, skipped + plain.num_predictions)
-            targets = TeacherTargets(targets.ids[taken], targets.log_probs[taken], targets.other_log_prob[taken])
-        return DistillationBatch(plain.input_ids, plain.labels, plain.attention_mask, targets=targets)
+            first_prediction = super().rows(0, start).num_predictions
+            selected = slice(first_prediction, first_prediction + batch.num_predictions)
+            targets = TeacherTargets(
+                targets.ids[selected], targets.log_probs[selected], targets.other_log_prob[selected]
+            )
+        return DistillationBatch(batch.input_ids, batch.labels, batch.attention_mask, targets=targets)
 
 
 class DistillationBatchSchedule(PromptedBatchSchedule):
-    """A batch schedule that adds the teacher's targets to each batch."""
+    """A batch schedule that adds teacher targets to each batch."""
 
     def __init__(self, *args: Any, look_up_targets: TeacherTargetLookup, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.look_up_targets = look_up_targets
 
     def batch(self, step: int) -> Batch:
-        plain = super().batch(step)
-        counts = (plain.labels != IGNORE_INDEX).sum(1).tolist()
-        targets = self.look_up_targets(self.indices(step).tolist(), counts)
-        return DistillationBatch(plain.input_ids, plain.labels, plain.attention_mask, targets=targets)
+        batch = super().batch(step)
+        predictions_per_row = (batch.labels != IGNORE_INDEX).sum(1).tolist()
+        targets = self.look_up_targets(self.indices(step).tolist(), predictions_per_row)
+        return DistillationBatch(batch.input_ids, batch.labels, batch.attention_mask, targets=targets)
 
 
 class DistillationObjective(LanguageModelObjective):
-    """Next-token prediction, plus the divergence from the teacher for batches that have its targets."""
+    """Next-token prediction, plus the divergence from the teacher for batches that have targets."""
 
     def __init__(self, loss_config: DistillationLossConfig | None = None) -> None:
         self.loss_config = loss_config
@@ -78,19 +81,19 @@ class DistillationObjective(LanguageModelObjective):
             return compute_chunked_distillation_loss(
                 *_select_predicted_hidden_states(model, batch), targets, self.loss_config
             )
-        counted = batch.labels != IGNORE_INDEX
-        logits = model(batch.input_ids, batch.attention_mask).logits[counted]
-        return compute_distillation_losses(logits, batch.labels[counted], targets, self.loss_config).mean()
+        is_predicted = batch.labels != IGNORE_INDEX
+        logits = model(batch.input_ids, batch.attention_mask).logits[is_predicted]
+        return compute_distillation_losses(logits, batch.labels[is_predicted], targets, self.loss_config).mean()
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         if not isinstance(model, StudentModel) or not model.is_output_linear():
             return super().score(model, batch)
-        counted = batch.labels != IGNORE_INDEX
-        losses = torch.zeros(batch.labels.shape, dtype=torch.float64, device=counted.device)
-        right = torch.zeros_like(counted)
-        found, best = score_predictions(*_select_predicted_hidden_states(model, batch))
-        losses[counted], right[counted] = found.double(), best
-        return {"losses": losses.sum(1), "counts": counted.sum(1), "correct": right.sum(1)}
+        is_predicted = batch.labels != IGNORE_INDEX
+        losses = torch.zeros(batch.labels.shape, dtype=torch.float64, device=is_predicted.device)
+        is_correct = torch.zeros_like(is_predicted)
+        token_losses, token_is_correct = score_predictions(*_select_predicted_hidden_states(model, batch))
+        losses[is_predicted], is_correct[is_predicted] = token_losses.double(), token_is_correct
+        return {"losses": losses.sum(1), "counts": is_predicted.sum(1), "correct": is_correct.sum(1)}
 
 
 def _has_hidden_states(model: nn.Module) -> bool:
@@ -101,9 +104,9 @@ def _has_hidden_states(model: nn.Module) -> bool:
 def _select_predicted_hidden_states(model: Any, batch: Batch) -> tuple[nn.Linear, Tensor, Tensor]:
     """Return the output layer, and the hidden states and labels of the predicted positions."""
     output = model.compute_hidden_states(batch.input_ids, batch.attention_mask)
-    hidden = output[0] if isinstance(output, tuple) else output
-    counted = batch.labels != IGNORE_INDEX
-    return model.output, hidden[counted], batch.labels[counted]
+    hidden_states = output[0] if isinstance(output, tuple) else output
+    is_predicted = batch.labels != IGNORE_INDEX
+    return model.output, hidden_states[is_predicted], batch.labels[is_predicted]
 
 
 __all__ = ["DistillationBatch", "DistillationBatchSchedule", "DistillationObjective", "TeacherTargetLookup"]

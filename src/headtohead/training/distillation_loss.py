@@ -1,22 +1,25 @@
-"""Distillation loss: cross entropy with the labels plus divergence from the teacher's top-k distribution.
+"""Distillation loss: cross entropy of the labels plus the divergence from the top-k distribution of the teacher.
 
 For each prediction the teacher provides its k most likely tokens at a temperature, and the total probability of all
-others. The student's distribution is reduced to the same k + 1 categories:
+others. The distribution of the student is reduced to the same k + 1 categories:
 
     forward   sum of p log(p / q): the student must cover what the teacher considers possible
     reverse   sum of q log(q / p): the student must avoid what the teacher considers impossible
     loss      (1 - weight) x cross entropy of the label + weight x temperature^2 x divergence
 
-p is the teacher's and q the student's probability, both at the temperature. The square keeps the gradients of the two
-terms in proportion (Hinton et al. 2015, arXiv:1503.02531); reverse after Gu et al. 2024, arXiv:2306.08543.
+p is the probability of the teacher and q that of the student, both at the temperature. The square keeps the gradients
+of the two terms in proportion (Hinton et al. 2015, arXiv:1503.02531); the reverse direction follows Gu et al. 2024,
+arXiv:2306.08543.
 
-The category for the rest is needed because k renormalised probabilities would not penalise mass outside the k tokens.
-With it, for any k and both directions:
- 1. a student equal to its teacher has divergence 0;
- 2. with k = vocabulary size, it is the divergence of the full distributions;
- 3. it never exceeds that, by the data-processing inequality, and grows with k.
+The category for all other tokens is needed because k renormalized probabilities would not penalize mass outside the k
+tokens. With it, for any k and both directions:
 
-Only predicted positions count. As in `cross_entropy`, logits are computed in chunks and discarded."""
+    1. a student equal to its teacher has divergence 0;
+    2. with k = vocabulary size, it is the divergence of the full distributions;
+    3. it never exceeds that, by the data-processing inequality, and grows with k.
+
+Only predicted positions count. As in `cross_entropy`, logits are computed in chunks and discarded.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ PerPrediction = Float[Tensor, "predictions"]
 
 @dataclass(frozen=True)
 class TeacherTargets:
-    """Log probabilities of the teacher's top-k tokens for each prediction, at one temperature."""
+    """Log-probabilities of the top-k tokens of the teacher for each prediction, at one temperature."""
 
     ids: Int[Tensor, "predictions k"]
     """The k most likely tokens."""
@@ -53,10 +56,11 @@ class TeacherTargets:
         return len(self.other_log_prob)
 
     def split(self, chunk_size: int) -> Iterator[TeacherTargets]:
-        for ids, log_probs, other in zip(
-            *(x.split(chunk_size) for x in (self.ids, self.log_probs, self.other_log_prob)), strict=True
+        """Yield targets of consecutive chunks of predictions."""
+        for ids, log_probs, other_log_prob in zip(
+            *(tensor.split(chunk_size) for tensor in (self.ids, self.log_probs, self.other_log_prob)), strict=True
         ):
-            yield TeacherTargets(ids, log_probs, other)
+            yield TeacherTargets(ids, log_probs, other_log_prob)
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class DistillationLossConfig:
 
 @torch.no_grad()
 def compute_teacher_targets(logits: Logits, top_k: int, temperature: float = 1.0) -> TeacherTargets:
-    """Return the top-k tokens of the teacher and the probability of all others. k is capped at the vocabulary size."""
+    """Return the top-k tokens of the teacher and the probability of all others; k is capped at the vocabulary size."""
     all_log_probs = (logits.float() / temperature).log_softmax(-1)
     log_probs, ids = all_log_probs.topk(min(top_k, all_log_probs.shape[1]), dim=-1)
     return TeacherTargets(ids, log_probs, _compute_other_log_prob(all_log_probs, ids))
@@ -80,7 +84,7 @@ def compute_teacher_targets(logits: Logits, top_k: int, temperature: float = 1.0
 def kl_divergence(
     logits: Logits, targets: TeacherTargets, temperature: float = 1.0, direction: KLDirection = "forward"
 ) -> PerPrediction:
-    """Return the divergence between teacher and student for each prediction, at the targets' temperature."""
+    """Return the divergence of each prediction. `temperature` must be the one that the targets were computed with."""
     log_probs = (logits / temperature).log_softmax(-1)
     student, teacher = log_probs.gather(1, targets.ids), targets.log_probs
     if targets.ids.shape[1] < logits.shape[1]:
@@ -91,20 +95,20 @@ def kl_divergence(
 
 
 def _compute_other_log_prob(log_probs: Logits, token_ids: Int[Tensor, "predictions k"]) -> PerPrediction:
-    """Return the log of the total probability of all tokens but the given ones."""
+    """Return the log of the total probability of all tokens except `token_ids`."""
     return log_probs.scatter(1, token_ids, -torch.inf).logsumexp(-1)
 
 
 def compute_distillation_losses(
     logits: Logits, labels: Labels, targets: TeacherTargets, config: DistillationLossConfig
 ) -> PerPrediction:
-    """Return the combined loss of each prediction from its full logits."""
+    """Return the combined loss of each prediction, given the logits of the student."""
     loss = torch.zeros_like(logits[:, 0])
     if config.weight < 1:
         loss = loss + (1 - config.weight) * F.cross_entropy(logits, labels, reduction="none")
     if config.weight > 0:
-        soft = kl_divergence(logits, targets, config.temperature, config.direction)
-        loss = loss + config.weight * config.temperature**2 * soft
+        divergence = kl_divergence(logits, targets, config.temperature, config.direction)
+        loss = loss + config.weight * config.temperature**2 * divergence
     return loss
 
 
@@ -115,20 +119,27 @@ def compute_chunked_distillation_loss(
     targets: TeacherTargets,
     config: DistillationLossConfig,
 ) -> Float[Tensor, ""]:
-    """Return the mean combined loss, without materialising all logits."""
+    """Return the mean combined loss without materializing all logits.
 
-    def losses(logits: Tensor, rows: slice) -> Tensor:
-        chunk = TeacherTargets(targets.ids[rows], targets.log_probs[rows], targets.other_log_prob[rows])
-        return compute_distillation_losses(logits, labels[rows], chunk, config)
+    Args:
+        hidden_states: Shape (predictions, width).
+        labels: Token ids, shape (predictions,).
+        targets: Teacher targets of the same predictions.
+    """
 
-    loss: Tensor = _ChunkedMeanLoss.apply(hidden_states, output_layer.weight, output_layer.bias, losses)  # type: ignore[no-untyped-call]
+    def compute_chunk_losses(logits: Tensor, rows: slice) -> Tensor:
+        chunk_targets = TeacherTargets(targets.ids[rows], targets.log_probs[rows], targets.other_log_prob[rows])
+        return compute_distillation_losses(logits, labels[rows], chunk_targets, config)
+
+    loss: Tensor = _ChunkedMeanLoss.apply(hidden_states, output_layer.weight, output_layer.bias, compute_chunk_losses)  # type: ignore[no-untyped-call]
     return loss
 
 
 class _ChunkedMeanLoss(torch.autograd.Function):
     """Mean of a function of the logits, which are computed in chunks of rows.
 
-    The forward pass computes loss and gradients; the backward pass scales the stored gradients."""
+    The forward pass computes loss and gradients; the backward pass scales the stored gradients.
+    """
 
     @staticmethod
     def forward(

@@ -1,15 +1,16 @@
-"""Data-parallel training: every process holds the whole model and processes a share of the rows of each batch.
+"""Data-parallel training: every process holds the whole model and processes some rows of each batch.
 
 The batch of a step does not depend on the number of processes. Each process computes the gradient of its rows, weighted
-by its share of the batch's predictions (rows are padded, so equal numbers of rows are not equal numbers of
+by its fraction of the predictions of the batch (rows are padded, so equal numbers of rows are not equal numbers of
 predictions). The sum over processes is the gradient of the whole batch. All processes then apply the same update and
 stay equal.
 
-torch's DistributedDataParallel is not used because it averages without weights, because it hooks into the model's
-forward pass, which the chunked vocabulary loss bypasses, and because it needs special handling of processes without
-rows and of parameters without a gradient. The price is that communication does not overlap with the backward pass.
+DistributedDataParallel is not used: it averages without weights, it hooks into the forward pass of the model, which the
+chunked vocabulary loss bypasses, and it needs special handling of processes without rows and of parameters without a
+gradient. The cost is that communication does not overlap with the backward pass.
 
-Only the main process reads and writes files."""
+Only the main process reads and writes files.
+"""
 
 from __future__ import annotations
 
@@ -81,17 +82,21 @@ class DataParallelProcess(SingleProcess):
         return loss.detach()
 
     def _sum_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Sum the gradients over processes. A parameter without a gradient in all of them keeps None: it does not
-        decay."""
+        """Sum the gradients over processes.
+
+        A parameter without a gradient in any process keeps None, so weight decay does not apply to it.
+        """
         has_gradient = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8)
         self._all_reduce(has_gradient, dist.ReduceOp.MAX)
         for parameter, is_used in zip(parameters, has_gradient.tolist(), strict=True):
             if is_used and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         for bucket in _iter_buckets([parameter.grad for parameter in parameters if parameter.grad is not None]):
-            flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
-            self._all_reduce(flat)
-            for gradient, total in zip(bucket, flat.split([gradient.numel() for gradient in bucket]), strict=True):
+            flat_gradients = torch.cat([gradient.reshape(-1) for gradient in bucket])
+            self._all_reduce(flat_gradients)
+            for gradient, total in zip(
+                bucket, flat_gradients.split([gradient.numel() for gradient in bucket]), strict=True
+            ):
                 gradient.copy_(total.view_as(gradient))
 
     def sum_losses(self, losses: Tensor) -> Tensor:
@@ -102,7 +107,7 @@ class DataParallelProcess(SingleProcess):
     def evaluate(
         self, model: nn.Module, objective: Objective, batches: Iterable[Batch], device: torch.device
     ) -> Evaluation:
-        """Evaluate a share of the batches in each process; return all scores in every process."""
+        """Evaluate different batches in each process; return the scores of all examples in every process."""
         example_indices: list[Tensor] = []
         own_batches = self._iter_own_batches(batches, example_indices)
         first = next(own_batches, None)
@@ -115,18 +120,21 @@ class DataParallelProcess(SingleProcess):
         return Evaluation({name: column.numpy() for name, column in zip(names, gathered[1:], strict=True)})
 
     def _iter_own_batches(self, batches: Iterable[Batch], example_indices: list[Tensor]) -> Iterator[Batch]:
-        """Yield every `world_size`-th batch with the indices of its examples, and append those to `example_indices`."""
+        """Yield every `world_size`-th batch with the indices of its examples.
+
+        The indices are also appended to `example_indices`.
+        """
         num_examples = 0
         for batch_index, batch in enumerate(batches):
-            rows = len(batch.labels)
+            num_rows = len(batch.labels)
             if batch_index % self.world_size == self.rank:
-                indices = torch.arange(num_examples, num_examples + rows) if batch.at is None else batch.at
+                indices = torch.arange(num_examples, num_examples + num_rows) if batch.at is None else batch.at
                 example_indices.append(indices)
                 yield replace(batch, at=indices)
-            num_examples += rows
+            num_examples += num_rows
 
     def _gather_columns(self, columns: Tensor) -> Tensor:
-        """Return the columns of all processes, concatenated along axis 1."""
+        """Return the columns of all processes, concatenated along dimension 1."""
         widths = torch.zeros(self.world_size, dtype=torch.int64)
         widths[self.rank] = columns.shape[1]
         self._all_reduce(widths)
@@ -134,7 +142,10 @@ class DataParallelProcess(SingleProcess):
         padded[:, : columns.shape[1]] = columns
         gathered = [torch.empty_like(padded) for _ in range(self.world_size)]
         self._run_collective(dist.all_gather, gathered, padded)
-        return torch.cat([part[:, :width] for part, width in zip(gathered, widths.tolist(), strict=True)], dim=1)
+        return torch.cat(
+            [process_columns[:, :width] for process_columns, width in zip(gathered, widths.tolist(), strict=True)],
+            dim=1,
+        )
 
     def synchronize_start(
         self, model: nn.Module, optimizer_tensors: NamedTensors | None, state: TrainingState
@@ -152,8 +163,11 @@ class DataParallelProcess(SingleProcess):
             checkpoints.load_tensors(model, tensors, "main process")
 
     def _broadcast_tensors(self, tensors: NamedTensors) -> NamedTensors:
-        """Return the tensors of the main process, in every process."""
-        specs = {name: [str(t.dtype).removeprefix("torch."), *t.shape] for name, t in tensors.items()}
+        """Return the tensors of the main process in every process."""
+        specs = {
+            name: [str(source_tensor.dtype).removeprefix("torch."), *source_tensor.shape]
+            for name, source_tensor in tensors.items()
+        }
         received = {}
         for name, (dtype, *shape) in self.broadcast_json(specs).items():
             tensor = tensors[name].cpu() if self.is_main_process else torch.empty(shape, dtype=getattr(torch, dtype))
@@ -164,7 +178,7 @@ class DataParallelProcess(SingleProcess):
         return received
 
     def check_weights_in_sync(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Raise RequestError if weights differ, which happens on machines with different CPUs or libraries."""
+        """Raise RequestError if weights differ between processes, as on machines with different CPUs or libraries."""
         sums = torch.stack([parameter.detach().double().sum().cpu() for parameter in parameters])
         lowest, highest = sums.clone(), sums.clone()
         self._all_reduce(lowest, dist.ReduceOp.MIN)
@@ -176,7 +190,7 @@ class DataParallelProcess(SingleProcess):
             )
 
     def broadcast_json(self, value: Any = None) -> Any:
-        """Return the value of the main process, in every process."""
+        """Return the value of the main process in every process."""
         content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         length = torch.tensor([len(content)])
         self._run_collective(dist.broadcast, length, src=0, group=self._idle_group)
@@ -189,7 +203,7 @@ class DataParallelProcess(SingleProcess):
         self._run_collective(dist.all_reduce, tensor, op=reduce_op)
 
     def _run_collective(self, collective: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Run a collective operation; raise PeerLostError if another process is gone."""
+        """Run a collective operation; raise PeerLostError if another process has exited."""
         if self.stop_event.is_set():
             raise PeerLostError("stop requested")
         try:
@@ -202,23 +216,25 @@ class DataParallelProcess(SingleProcess):
 
 
 def join_process_group(rank: int, world_size: int, local_rank: int) -> DataParallelProcess:
-    """Join the process group at the address that torchrun put into the environment."""
+    """Join the process group at the address in the environment that torchrun sets."""
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
     store, _, _ = next(rendezvous("env://", rank, world_size, timeout=COLLECTIVE_TIMEOUT))
-    prefixed = PrefixStore(_agree_on_store_prefix(store, rank, world_size), store)
-    dist.init_process_group(backend, store=prefixed, rank=rank, world_size=world_size, timeout=COLLECTIVE_TIMEOUT)
+    prefixed_store = PrefixStore(_agree_on_store_prefix(store, rank, world_size), store)
+    dist.init_process_group(backend, store=prefixed_store, rank=rank, world_size=world_size, timeout=COLLECTIVE_TIMEOUT)
     return DataParallelProcess(rank, world_size, local_rank)
 
 
 def _agree_on_store_prefix(store: Any, rank: int, world_size: int) -> str:
     """Return a key prefix that all running processes agree on.
 
-    When torchrun restarts processes, the store still holds the addresses of the previous ones; a new prefix hides
-    them."""
+    When torchrun restarts processes, the store still holds the addresses of the previous ones; a new prefix hides them.
+    """
     if rank == 0:
         prefix = secrets.token_hex(8)
         store.set("prefix", prefix)
-        store.set(f"{prefix} seen by", b" ".join(store.get(f"{prefix} {other}") for other in range(1, world_size)))
+        store.set(
+            f"{prefix} seen by", b" ".join(store.get(f"{prefix} {other_rank}") for other_rank in range(1, world_size))
+        )
         return prefix
     while True:
         prefix, name = str(store.get("prefix"), "ascii"), secrets.token_hex(8)
@@ -236,7 +252,7 @@ def leave_process_group() -> None:
 
 
 def _compute_row_range(num_rows: int, rank: int, world_size: int) -> tuple[int, int]:
-    """Return the range (start, end) of the rows of this process."""
+    """Return the rows of a batch that this process handles, as (start, end)."""
     return rank * num_rows // world_size, (rank + 1) * num_rows // world_size
 
 
@@ -245,11 +261,11 @@ def _iter_buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
     bucket: list[Tensor] = []
     free_bytes = BUCKET_BYTES
     for tensor in tensors:
-        size = tensor.numel() * tensor.element_size()
-        if bucket and (size > free_bytes or tensor.dtype != bucket[0].dtype or tensor.device != bucket[0].device):
+        num_bytes = tensor.numel() * tensor.element_size()
+        if bucket and (num_bytes > free_bytes or tensor.dtype != bucket[0].dtype or tensor.device != bucket[0].device):
             yield bucket
             bucket, free_bytes = [], BUCKET_BYTES
         bucket.append(tensor)
-        free_bytes -= size
+        free_bytes -= num_bytes
     if bucket:
         yield bucket

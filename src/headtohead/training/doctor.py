@@ -1,4 +1,4 @@
-"""The report of `h2h doctor`: what this machine offers, what is a problem, and what to do about it."""
+"""The report of `h2h doctor`: properties of this machine, problems and advice."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ print(json.dumps({"reached": reached}))
 
 
 def is_hub_reachable(url: str | None = None, *, timeout_seconds: float = 3.0) -> bool | None:
-    """Return whether the Hugging Face Hub responds; None if HF_HUB_OFFLINE forbids the request. Never raises."""
+    """Return whether the Hugging Face Hub responds; None if HF_HUB_OFFLINE is set. Never raises."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
         return None
-    # In a child process, because a DNS lookup can block for longer than any socket timeout.
+    # Run in a child process, because a DNS lookup can block for longer than any socket timeout.
     result = run_in_child_process(
         _HUB_PROBE_CODE, url or constants.ENDPOINT, str(timeout_seconds), timeout_seconds=timeout_seconds + 2
     )
@@ -91,7 +91,7 @@ class DoctorCheck:
 
 @dataclass(frozen=True)
 class DoctorReport:
-    """Properties of this machine. Sizes are in bytes."""
+    """Properties of this machine; sizes are in bytes."""
 
     device: str
     device_name: str
@@ -109,17 +109,18 @@ class DoctorReport:
 
     @property
     def checks(self) -> tuple[DoctorCheck, ...]:
+        """One line of the report per property."""
         return tuple(check(self) for check in _DOCTOR_CHECKS)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return properties and checks as JSON-serialisable data."""
+        """Return properties and checks as JSON-serializable data."""
         return {**asdict(self), "checks": [asdict(check) for check in self.checks]}
 
 
 def inspect_machine(
     runs_folder: Path = Path(), *, check_hub: Callable[[], bool | None] = is_hub_reachable
 ) -> DoctorReport:
-    """Collect the report. Takes a few seconds. Free disk space is that of `runs_folder`."""
+    """Collect the report, which takes a few seconds. Free disk space is that of `runs_folder`."""
     device = select_device("auto")
     memory, runs_folder = psutil.virtual_memory(), runs_folder.resolve()
     existing_folder = next(folder for folder in (runs_folder, *runs_folder.parents) if folder.exists())

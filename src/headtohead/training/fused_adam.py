@@ -1,9 +1,10 @@
-"""Adam and AdamW with PyTorch's fused kernel, called once per parameter group and step.
+"""Adam and AdamW with the fused kernel of PyTorch, called once per parameter group and step.
 
-Kept because torch.optim takes longer than the kernel itself for a small model (it checks every tensor at every step)
-and imports torch._dynamo, which takes as long as fifty steps. Parameters and state equal those of torch.optim bit for
-bit, and each can load the other's checkpoints. The kernel is private to PyTorch: without it, `create_adam` uses
-torch.optim."""
+For a small model, torch.optim takes longer than the kernel itself, because it checks every tensor at every step, and it
+imports torch._dynamo, which takes as long as fifty steps. Parameters and state equal those of torch.optim bit for bit,
+and each can load the checkpoints of the other. The kernel is private to PyTorch; without it, `create_adam` falls back
+to torch.optim.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ class FusedAdam:
         self, param_groups: list[ParamGroup], *, betas: tuple[float, float], eps: float, kernel: Callable[..., None]
     ) -> None:
         self.param_groups, self.betas, self.eps, self._kernel = param_groups, betas, eps, kernel
-        self._parameters: list[Tensor] = [p for group in self.param_groups for p in group["params"]]
+        self._parameters: list[Tensor] = [parameter for group in self.param_groups for parameter in group["params"]]
         self._state: AdamState = {}
         self._fused_groups: list[_FusedGroup] = []
         """Built when every parameter has a gradient, and reused while that holds."""
@@ -73,14 +74,14 @@ class FusedAdam:
     @torch.no_grad()
     def step(self) -> None:
         """Apply one update at the current lr of each group. Parameters without a gradient are skipped."""
-        has_all_gradients = all(p.grad is not None for p in self._parameters)
+        has_all_gradients = all(parameter.grad is not None for parameter in self._parameters)
         if not has_all_gradients or not self._fused_groups:
             self._fused_groups = self._build_fused_groups()
         for fused_group in self._fused_groups:
             fused_group.state_steps[0].add_(1)
             self._kernel(
                 fused_group.parameters,
-                [p.grad for p in fused_group.parameters if p.grad is not None],
+                [parameter.grad for parameter in fused_group.parameters if parameter.grad is not None],
                 fused_group.exp_avgs,
                 fused_group.exp_avg_sqs,
                 [],

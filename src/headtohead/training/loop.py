@@ -2,7 +2,8 @@
 
 Batch, dropout and learning rate of a step are functions of (seed, step). All other state (weights, optimizer state, a
 few numbers) is in the checkpoint. A run that is killed at any time and resumed therefore ends with bit-identical
-weights."""
+weights.
+"""
 
 import math
 import time
@@ -36,7 +37,7 @@ EVALUATION_BATCH_SIZE = 16
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """Progress of a running training, passed to `on_progress`."""
+    """Progress of a training run, passed to `on_progress`."""
 
     step: int
     total_steps: int
@@ -47,7 +48,7 @@ class TrainingProgress:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """Summary of a finished training. The model holds the selected weights."""
+    """Summary of a finished training run. The model holds the selected weights."""
 
     steps: int
     seconds: float
@@ -65,7 +66,7 @@ class TrainingResult:
 
 @dataclass
 class Trainer:
-    """Trains one model: steps, evaluations, checkpoints and early stopping."""
+    """Train one model: steps, evaluations, checkpoints and early stopping."""
 
     model: nn.Module
     objective: Objective
@@ -74,18 +75,18 @@ class Trainer:
     seed: int
     folder: Path
     tracked_examples: Mapping[str, EvaluationExamples] = field(default_factory=dict)
-    """Examples evaluated during training, by name: train, validation and those of `watch`."""
+    """Examples evaluated during training, by name: train, validation and the splits of `monitor`."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     on_progress: Callable[[TrainingProgress], None] = lambda progress: None
     process: SingleProcess = SINGLE_PROCESS
     tracked_subsets: Mapping[str, tuple[str, NDArray[np.intp]]] = field(default_factory=dict)
-    """Subsets of tracked examples with their own metrics: name to (tracked name, row indices)."""
+    """Subsets of tracked examples with their own metrics, by name: (tracked name, row indices)."""
 
     def __post_init__(self) -> None:
-        epoch = self.schedule.steps_per_epoch
-        self.total_steps = self.settings.compute_total_steps(epoch)
-        self.evaluate_every = self.settings.compute_eval_interval(epoch)
-        self.checkpoint_every = self.settings.compute_checkpoint_interval(epoch)
+        steps_per_epoch = self.schedule.steps_per_epoch
+        self.total_steps = self.settings.compute_total_steps(steps_per_epoch)
+        self.evaluate_every = self.settings.compute_eval_interval(steps_per_epoch)
+        self.checkpoint_every = self.settings.compute_checkpoint_interval(steps_per_epoch)
         self.optimizer = ScheduledOptimizer(self.model, self.settings, self.total_steps)
         self.state = TrainingState(processes=self.process.world_size)
         self.metrics_path = self.folder / "metrics.jsonl"
@@ -96,7 +97,7 @@ class Trainer:
         """Checksum of the best weights so far, if they are kept."""
 
     def run(self) -> TrainingResult:
-        """Train to the end, from the newest checkpoint if there is one."""
+        """Train to the end, resuming from the newest checkpoint if there is one."""
         is_new = not self._resume_from_checkpoint()
         self.model.train()
         memory.reset_peak()
@@ -122,6 +123,7 @@ class Trainer:
         return self._load_chosen_weights(is_stopped and self.state.step < self.total_steps)
 
     def _train_step(self, step: int) -> None:
+        """Apply one optimizer step on the batch of this step."""
         start_time = time.perf_counter()
         self.evaluations.clear()
         seed_devices(rng.derive_seed(self.seed, "dropout", step, *self.process.rng_suffix))
@@ -132,7 +134,9 @@ class Trainer:
         self.state.seconds += time.perf_counter() - start_time
 
     def _accumulate_losses(self) -> None:
-        """Add pending losses to the running sum. Several steps share one device synchronisation."""
+        """Add pending losses to the running sum; raise DivergedError if one is not finite. One device synchronization
+        serves several steps.
+        """
         losses = self.process.sum_losses(torch.stack(self._pending_losses)).tolist() if self._pending_losses else []
         for offset, loss in enumerate(losses):
             step = self.state.step - len(self._pending_losses) + offset + 1
@@ -145,13 +149,14 @@ class Trainer:
         self._pending_losses.clear()
 
     def _format_divergence_message(self, problem: str) -> str:
+        """Append advice to a description of the problem."""
         optimizer = self.settings.optimizer
         lr = optimizer.options.get("lr", "the default")
-        clip = "" if self.settings.max_grad_norm else ", or clip gradients (training.max_grad_norm = 1.0)"
-        return f"{problem}: try a learning rate below {lr} for {optimizer.kind}, a longer warmup{clip}"
+        clipping_advice = "" if self.settings.max_grad_norm else ", or clip gradients (training.max_grad_norm = 1.0)"
+        return f"{problem}: try a learning rate below {lr} for {optimizer.kind}, a longer warmup{clipping_advice}"
 
     def _evaluate_tracked_examples(self) -> None:
-        """Evaluate the tracked examples, write metrics, and update the best step by validation data only."""
+        """Evaluate the tracked examples and write metrics; the best step is selected on validation data only."""
         self._accumulate_losses()
         state = self.state
         if state.num_summed_steps:
@@ -171,12 +176,13 @@ class Trainer:
                 self._update_best(
                     evaluation.loss if self.settings.metric_for_best_model == "loss" else 1 - evaluation.accuracy
                 )
-        for name, (tracked_name, rows) in self.tracked_subsets.items():
+        for name, (tracked_name, row_indices) in self.tracked_subsets.items():
             self._append_metrics(
-                name, summarize_evaluation(self.evaluations[tracked_name].pick(rows), self.objective.metric)
+                name, summarize_evaluation(self.evaluations[tracked_name].pick(row_indices), self.objective.metric)
             )
 
     def _append_metrics(self, name: str, scores: dict[str, float]) -> None:
+        """Append a line to metrics.jsonl."""
         line = {"step": self.state.step, "split": name, **scores, "seconds": round(self.state.seconds, 3)}
         if self.process.is_main_process:
             append_jsonl(self.metrics_path, line)
@@ -198,12 +204,14 @@ class Trainer:
         return self.folder / f"best-{step:06d}.safetensors"
 
     def _is_patience_exhausted(self) -> bool:
+        """Return whether early stopping applies."""
         return (
             self.settings.early_stopping is not None
             and self.state.evaluations_since_best >= self.settings.early_stopping.patience
         )
 
     def _save_checkpoint(self) -> None:
+        """Write a checkpoint and remove weights that are no longer the best."""
         self._accumulate_losses()
         self.process.check_weights_in_sync(self.optimizer.parameters)
         if not self.process.is_main_process:
@@ -211,11 +219,12 @@ class Trainer:
         self.state.peak_memory = max(self.state.peak_memory, memory.read_peak_bytes())
         self.state.file_checksums = self._collect_file_checksums()
         checkpoints.save(self.folder, self.model, self.optimizer.collect_state_tensors(), self.state)
-        for old in self.folder.glob("best-*.safetensors"):
-            if self.state.best_step is not None and old != self._build_best_weights_path(self.state.best_step):
-                old.unlink(missing_ok=True)
+        for weights_path in self.folder.glob("best-*.safetensors"):
+            if self.state.best_step is not None and weights_path != self._build_best_weights_path(self.state.best_step):
+                weights_path.unlink(missing_ok=True)
 
     def _collect_file_checksums(self) -> dict[str, str]:
+        """Return the checksums of metrics.jsonl and of the best weights."""
         path = self.metrics_path
         checksums = {path.name: compute_sha256(path)} if path.is_file() else {}
         if self._best_weights_checksum is not None and self.state.best_step is not None:
@@ -224,34 +233,35 @@ class Trainer:
 
     def _resume_from_checkpoint(self) -> bool:
         """Restore the newest checkpoint; return whether there is one."""
-        tensors = None
+        optimizer_tensors = None
         if self.process.is_main_process:
-            newest = checkpoints.find_latest(self.folder)
-            if newest is not None:
-                tensors, self.state = checkpoints.restore(newest, self.model)
-                checkpoints.check_world_size(newest, self.state, self.process.world_size)
+            checkpoint = checkpoints.find_latest(self.folder)
+            if checkpoint is not None:
+                optimizer_tensors, self.state = checkpoints.restore(checkpoint, self.model)
+                checkpoints.check_world_size(checkpoint, self.state, self.process.world_size)
             checkpoints.truncate_lines(self.metrics_path, self.state.num_metrics_lines)
-            if newest is not None:
+            if checkpoint is not None:
                 checkpoints.verify_checksums(self.folder, self.state.file_checksums, f"at step {self.state.step}")
-                if (best := self.state.best_step) is not None:
-                    name = self._build_best_weights_path(best).name
+                if (best_step := self.state.best_step) is not None:
+                    name = self._build_best_weights_path(best_step).name
                     self._best_weights_checksum = self.state.file_checksums.get(name)
-        tensors, self.state = self.process.synchronize_start(self.model, tensors, self.state)
-        if tensors is not None:
-            self.optimizer.load_state_tensors(tensors)
-        return tensors is not None
+        optimizer_tensors, self.state = self.process.synchronize_start(self.model, optimizer_tensors, self.state)
+        if optimizer_tensors is not None:
+            self.optimizer.load_state_tensors(optimizer_tensors)
+        return optimizer_tensors is not None
 
     def _load_chosen_weights(self, is_stopped_early: bool) -> TrainingResult:
+        """Load the best weights if requested, and return the result."""
         state = self.state
-        chosen = state.step
+        chosen_step = state.step
         if self.settings.load_best_model_at_end and state.best_step is not None:
-            if chosen != state.best_step:
+            if chosen_step != state.best_step:
                 self.evaluations.clear()
-            chosen = state.best_step
+            chosen_step = state.best_step
             if self.process.is_main_process:
-                checkpoints.verify_checksums(self.folder, self._collect_file_checksums(), f"at step {chosen}")
-                tensors = checkpoints.read_weights(self._build_best_weights_path(chosen))
-                checkpoints.load_tensors(self.model, tensors, str(self._build_best_weights_path(chosen)))
+                checkpoints.verify_checksums(self.folder, self._collect_file_checksums(), f"at step {chosen_step}")
+                tensors = checkpoints.read_weights(self._build_best_weights_path(chosen_step))
+                checkpoints.load_tensors(self.model, tensors, str(self._build_best_weights_path(chosen_step)))
             self.process.broadcast_weights(self.model)
         return TrainingResult(
             steps=state.step,
@@ -259,13 +269,14 @@ class Trainer:
             seconds_per_step=state.seconds / max(1, state.step),
             peak_memory=state.peak_memory,
             last_loss=self._read_last_loss(),
-            chosen_step=chosen,
+            chosen_step=chosen_step,
             is_stopped_early=is_stopped_early,
             processes=state.processes,
             resharded=tuple(state.resharded),
         )
 
     def _read_last_loss(self) -> float:
+        """Return the last training loss in metrics.jsonl, or nan."""
         losses = [line["loss"] for line in read_jsonl(self.metrics_path) if line["split"] == "batches"]
         return float(losses[-1]) if losses else math.nan
 

@@ -1,4 +1,4 @@
-"""Peak memory of the process, and a malloc setting that keeps freed memory for the next training step."""
+"""Measure peak memory of the process, and make malloc keep freed memory for the next training step."""
 
 import ctypes
 import resource
@@ -23,15 +23,16 @@ def _load_glibc() -> Any:
 def retain_freed_memory() -> None:
     """Tell glibc to keep freed memory for the tensors of the next step.
 
-    Otherwise it may return memory to the system, which then has to clear each page again: up to 1,400 pages per step of
-    the base decoder, 5 % of its time, depending on chance."""
+    By default it may return memory to the system, which then has to clear each page again: up to 1,400 pages per step
+    of the base decoder, or 5 % of its time.
+    """
     if library := _load_glibc():
         library.mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD_BYTES)
         library.mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)  # larger blocks are still returned when freed
 
 
 def reset_peak() -> None:
-    """Reset the peak (Linux only), after returning unused memory to the system."""
+    """Return unused memory to the system and reset the peak (Linux only)."""
     if library := _load_glibc():
         library.malloc_trim(0)
     try:
@@ -41,7 +42,9 @@ def reset_peak() -> None:
 
 
 def read_peak_bytes() -> int:
-    """Return the peak resident memory since `reset_peak`, or since the process started where it has no effect."""
+    """Return the peak resident memory since `reset_peak`, or since the process started where resetting is not
+    supported.
+    """
     if _PROC_STATUS.is_file():
         for line in _PROC_STATUS.read_text().splitlines():
             if line.startswith("VmHWM:"):

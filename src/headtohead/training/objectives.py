@@ -1,4 +1,4 @@
-"""Objectives: the loss that a task minimises and the scores that it reports. The training loop knows neither."""
+"""Objectives: the loss that a task minimizes and the scores that it reports."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,13 +17,16 @@ from headtohead.training.cross_entropy import chunked_linear_cross_entropy, scor
 FloatArray = NDArray[np.float64]
 
 MASKED_COPIES = 256
-"""rows of a forward pass that computes pseudo-perplexity"""
+"""masked copies per forward pass when computing pseudo-perplexity"""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of each example of a split, as columns: `losses` (sum over its predictions), `counts` (number of
-    predictions) and `correct`; of a classifier also `labels` and `guessed`."""
+    """Scores of each example of a split, as columns of shape (examples,).
+
+    The columns are `losses` (summed over the predictions of an example), `counts` (number of predictions) and
+    `correct`; for a classifier also `labels` and `guessed`.
+    """
 
     columns: dict[str, FloatArray]
 
@@ -37,7 +40,7 @@ class Evaluation:
 
     @property
     def loss(self) -> float:
-        """Mean loss per prediction, weighted by the predictions of each example."""
+        """Mean loss per prediction."""
         return float(self.losses.sum() / self.counts.sum())
 
     @property
@@ -55,7 +58,7 @@ class Evaluation:
 
 @runtime_checkable
 class Objective(Protocol):
-    """What the training loop needs of a task."""
+    """The interface between a task and the training loop."""
 
     metric: str
 
@@ -73,34 +76,34 @@ class LanguageModelObjective:
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         if isinstance(model, Transformer):
-            hidden, labels = self._select_predicted_hidden_states(model, batch)
-            return chunked_linear_cross_entropy(model.output, hidden, labels)
+            hidden_states, labels = self._select_predicted_hidden_states(model, batch)
+            return chunked_linear_cross_entropy(model.output, hidden_states, labels)
         logits = model(batch.input_ids, batch.attention_mask).logits
         return F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), ignore_index=IGNORE_INDEX)
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        counted = batch.labels != IGNORE_INDEX
-        losses = torch.zeros(batch.labels.shape, dtype=torch.float64, device=counted.device)
-        right = torch.zeros_like(counted)
+        is_predicted = batch.labels != IGNORE_INDEX
+        losses = torch.zeros(batch.labels.shape, dtype=torch.float64, device=is_predicted.device)
+        is_correct = torch.zeros_like(is_predicted)
         if isinstance(model, Transformer):
-            hidden, labels = self._select_predicted_hidden_states(model, batch)
-            token_losses, is_correct = score_predictions(model.output, hidden, labels)
-            losses[counted], right[counted] = token_losses.double(), is_correct
+            hidden_states, labels = self._select_predicted_hidden_states(model, batch)
+            token_losses, token_is_correct = score_predictions(model.output, hidden_states, labels)
+            losses[is_predicted], is_correct[is_predicted] = token_losses.double(), token_is_correct
         else:
-            logits = model(batch.input_ids, batch.attention_mask).logits[counted]
-            labels = batch.labels[counted]
-            losses[counted] = F.cross_entropy(logits, labels, reduction="none").double()
-            right[counted] = logits.argmax(-1) == labels
-        return {"losses": losses.sum(1), "counts": counted.sum(1), "correct": right.sum(1)}
+            logits = model(batch.input_ids, batch.attention_mask).logits[is_predicted]
+            labels = batch.labels[is_predicted]
+            losses[is_predicted] = F.cross_entropy(logits, labels, reduction="none").double()
+            is_correct[is_predicted] = logits.argmax(-1) == labels
+        return {"losses": losses.sum(1), "counts": is_predicted.sum(1), "correct": is_correct.sum(1)}
 
     @staticmethod
     def _select_predicted_hidden_states(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return hidden states (predictions, width) and labels (predictions) of the positions to predict."""
-        hidden, _ = model.compute_hidden_states(batch.input_ids, batch.attention_mask)
+        """Return hidden states (predictions, width) and labels (predictions,) of the predicted positions."""
+        hidden_states, _ = model.compute_hidden_states(batch.input_ids, batch.attention_mask)
         if batch.attention_mask is None:
-            return hidden.flatten(0, 1), batch.labels.flatten()
-        counted = batch.labels != IGNORE_INDEX
-        return hidden[counted], batch.labels[counted]
+            return hidden_states.flatten(0, 1), batch.labels.flatten()
+        is_predicted = batch.labels != IGNORE_INDEX
+        return hidden_states[is_predicted], batch.labels[is_predicted]
 
 
 class MaskedLanguageModelObjective(LanguageModelObjective):
@@ -110,28 +113,32 @@ class MaskedLanguageModelObjective(LanguageModelObjective):
         self.mask_id = mask_id
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Mask each labelled token alone, one copy of its row per token, and sum the losses by row."""
-        rows, positions = (batch.labels != IGNORE_INDEX).nonzero(as_tuple=True)
+        """Score each labeled token with only that token masked, using one copy of its row per token; sum the losses by
+        row.
+        """
+        row_indices, positions = (batch.labels != IGNORE_INDEX).nonzero(as_tuple=True)
         totals = {
-            name: torch.zeros(len(batch.labels), dtype=torch.float64, device=rows.device)
+            name: torch.zeros(len(batch.labels), dtype=torch.float64, device=row_indices.device)
             for name in ("losses", "counts", "correct")
         }
-        for row, position in zip(rows.split(MASKED_COPIES), positions.split(MASKED_COPIES), strict=True):
-            copies = torch.arange(len(row), device=row.device)
-            input_ids, labels = batch.input_ids[row], torch.full_like(batch.labels[row], IGNORE_INDEX)
-            labels[copies, position] = batch.labels[row, position]
-            input_ids[copies, position] = self.mask_id
-            attention_mask = None if batch.attention_mask is None else batch.attention_mask[row]
+        for chunk_rows, chunk_positions in zip(
+            row_indices.split(MASKED_COPIES), positions.split(MASKED_COPIES), strict=True
+        ):
+            copy_indices = torch.arange(len(chunk_rows), device=chunk_rows.device)
+            input_ids, labels = batch.input_ids[chunk_rows], torch.full_like(batch.labels[chunk_rows], IGNORE_INDEX)
+            labels[copy_indices, chunk_positions] = batch.labels[chunk_rows, chunk_positions]
+            input_ids[copy_indices, chunk_positions] = self.mask_id
+            attention_mask = None if batch.attention_mask is None else batch.attention_mask[chunk_rows]
             for name, values in super().score(model, Batch(input_ids, labels, attention_mask)).items():
-                totals[name].index_add_(0, row, values.double())
+                totals[name].index_add_(0, chunk_rows, values.double())
         return totals
 
     @staticmethod
     def _select_predicted_hidden_states(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return hidden states and labels of the masked positions only, also in batches without padding."""
-        hidden, _ = model.compute_hidden_states(batch.input_ids, batch.attention_mask)
+        """Return hidden states and labels of the masked positions only, also for batches without padding."""
+        hidden_states, _ = model.compute_hidden_states(batch.input_ids, batch.attention_mask)
         is_predicted = batch.labels != IGNORE_INDEX
-        return hidden[is_predicted], batch.labels[is_predicted]
+        return hidden_states[is_predicted], batch.labels[is_predicted]
 
 
 class ClassificationObjective:
@@ -157,16 +164,18 @@ class ClassificationObjective:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, objective: Objective, batches: Iterable[Batch], device: torch.device) -> Evaluation:
-    """Score all batches in evaluation mode; return the examples in their order. The model's mode is restored."""
+    """Score all batches in evaluation mode and return the scores in the order of the examples. The training mode is
+    restored.
+    """
     was_training = model.training
     model.eval()
-    scored, places = [], []
+    batch_scores, example_indices = [], []
     for batch in batches:
-        scored.append(objective.score(model, batch.to(device)))
-        places.append(batch.at)
+        batch_scores.append(objective.score(model, batch.to(device)))
+        example_indices.append(batch.at)
     model.train(was_training)
-    columns = {name: torch.cat([row[name].double().cpu() for row in scored]) for name in scored[0]}
-    if all(place is not None for place in places):
-        in_order = torch.cat([place for place in places if place is not None]).argsort()
-        columns = {name: column[in_order] for name, column in columns.items()}
+    columns = {name: torch.cat([scores[name].double().cpu() for scores in batch_scores]) for name in batch_scores[0]}
+    if all(indices is not None for indices in example_indices):
+        order = torch.cat([indices for indices in example_indices if indices is not None]).argsort()
+        columns = {name: column[order] for name, column in columns.items()}
     return Evaluation({name: column.numpy() for name, column in columns.items()})

@@ -1,7 +1,8 @@
-"""Optimizers and learning-rate schedules by name. Keyword-only arguments of each function are its options.
+"""Optimizers and learning-rate schedules by name. The keyword-only arguments of each function are its options.
 
 Weight decay applies to matrices only, not to biases and norms. With per-parameter learning-rate multipliers (layer-wise
-decay), parameters are split into groups by multiplier, for every optimizer."""
+decay), parameters are split into groups by multiplier, for every optimizer.
+"""
 
 import math
 import re
@@ -36,17 +37,18 @@ def _build_param_groups(
     by_multiplier: dict[float, tuple[list[nn.Parameter], list[nn.Parameter]]] = {}
     for name, parameter in named_parameters:
         if parameter.requires_grad:
-            matrices, rest = by_multiplier.setdefault(lr_multipliers.get(name, 1.0), ([], []))
-            (matrices if parameter.dim() > 1 else rest).append(parameter)
+            matrices, others = by_multiplier.setdefault(lr_multipliers.get(name, 1.0), ([], []))
+            (matrices if parameter.dim() > 1 else others).append(parameter)
     groups = []
-    for multiplier, (matrices, rest) in by_multiplier.items():
+    for multiplier, (matrices, others) in by_multiplier.items():
         groups.append({"params": matrices, "weight_decay": weight_decay, "lr": lr * multiplier})
-        groups.append({"params": rest, "weight_decay": 0.0, "lr": lr * multiplier})
+        groups.append({"params": others, "weight_decay": 0.0, "lr": lr * multiplier})
     return [group for group in groups if group["params"]]
 
 
 def _can_use_fused_kernel(named_parameters: NamedParameters) -> bool:
-    return all(p.device.type in ("cpu", "cuda") for _, p in named_parameters)
+    """Return whether all parameters are on devices with a fused kernel."""
+    return all(parameter.device.type in ("cpu", "cuda") for _, parameter in named_parameters)
 
 
 def adamw(
@@ -59,9 +61,9 @@ def adamw(
     weight_decay: float = 0.01,
 ) -> list[AnyOptimizer]:
     """AdamW. After Loshchilov and Hutter 2019, arXiv:1711.05101."""
-    first, second = betas
+    beta1, beta2 = betas
     groups = _build_param_groups(named_parameters, lr_multipliers, lr, weight_decay)
-    return [create_adam(groups, betas=(first, second), eps=eps, decoupled_weight_decay=True)]
+    return [create_adam(groups, betas=(beta1, beta2), eps=eps, decoupled_weight_decay=True)]
 
 
 def adam(
@@ -74,9 +76,9 @@ def adam(
     weight_decay: float = 0.0,
 ) -> list[AnyOptimizer]:
     """Adam. After Kingma and Ba 2015, arXiv:1412.6980."""
-    first, second = betas
+    beta1, beta2 = betas
     groups = _build_param_groups(named_parameters, lr_multipliers, lr, weight_decay)
-    return [create_adam(groups, betas=(first, second), eps=eps)]
+    return [create_adam(groups, betas=(beta1, beta2), eps=eps)]
 
 
 def sgd(
@@ -116,18 +118,26 @@ def muon(
     weight_decay: float = 0.1,
     adamw_lr: float = 1e-3,
 ) -> list[AnyOptimizer]:
-    """Muon (orthogonalised momentum) for matrices inside the layers, AdamW for the rest. After Jordan 2024."""
-    named_parameters = [(name, p) for name, p in named_parameters if p.requires_grad]
+    """Muon (orthogonalized momentum) for matrices inside the layers, AdamW for the other parameters. After Jordan 2024."""
+    named_parameters = [(name, parameter) for name, parameter in named_parameters if parameter.requires_grad]
     if not hasattr(torch.optim, "Muon"):
         raise DeviceError(f"muon needs torch 2.9 or newer, found {torch.__version__}")
     # Embedding and output layers are matrices too, but Muon is not meant for them.
-    inner = [(n, p) for n, p in named_parameters if p.dim() == 2 and LAYER_PARAMETER_PATTERN.search(n)]
-    outer = [(n, p) for n, p in named_parameters if not (p.dim() == 2 and LAYER_PARAMETER_PATTERN.search(n))]
-    rest = adamw(outer, lr_multipliers, lr=adamw_lr) if outer else []
-    if not inner:  # the layers are frozen
-        return rest
-    groups = _build_param_groups(inner, lr_multipliers, lr, weight_decay)
-    return [torch.optim.Muon(groups, lr=lr, momentum=momentum, weight_decay=weight_decay), *rest]
+    layer_matrices = [
+        (name, parameter)
+        for name, parameter in named_parameters
+        if parameter.dim() == 2 and LAYER_PARAMETER_PATTERN.search(name)
+    ]
+    other_parameters = [
+        (name, parameter)
+        for name, parameter in named_parameters
+        if not (parameter.dim() == 2 and LAYER_PARAMETER_PATTERN.search(name))
+    ]
+    adamw_optimizers = adamw(other_parameters, lr_multipliers, lr=adamw_lr) if other_parameters else []
+    if not layer_matrices:  # the layers are frozen
+        return adamw_optimizers
+    groups = _build_param_groups(layer_matrices, lr_multipliers, lr, weight_decay)
+    return [torch.optim.Muon(groups, lr=lr, momentum=momentum, weight_decay=weight_decay), *adamw_optimizers]
 
 
 OPTIMIZERS: dict[str, Callable[..., list[AnyOptimizer]]] = {f.__name__: f for f in (adamw, adam, sgd, adagrad, muon)}
@@ -166,15 +176,18 @@ class ScheduledOptimizer:
         multipliers = model.compute_lr_multipliers() if isinstance(model, EncoderClassifier) else NO_LR_MULTIPLIERS
         create = OPTIMIZERS[training.optimizer.kind]
         self.optimizers = create(model.named_parameters(), multipliers, **training.optimizer.options)
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.base_lrs = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
         self.lr_schedule, self.lr_schedule_options = LR_SCHEDULES[training.schedule.kind], training.schedule.options
         self.max_grad_norm, self.total_steps = training.max_grad_norm, total_steps
         self._needs_bfloat16_check = training.optimizer.kind == "muon"
 
     def _check_bfloat16(self) -> None:
-        """Raise DeviceError if bfloat16 crashes here. Checked at the first step, because workers get the workaround."""
-        if any(p.device.type == "cpu" for p in self.parameters) and not is_bfloat16_usable():
+        """Raise DeviceError if bfloat16 crashes on this machine.
+
+        The check runs at the first step, because worker processes set the workaround.
+        """
+        if any(parameter.device.type == "cpu" for parameter in self.parameters) and not is_bfloat16_usable():
             raise DeviceError(
                 "muon uses bfloat16, which crashes on this machine; set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before "
                 "starting (`h2h doctor` reports details)"
@@ -197,26 +210,26 @@ class ScheduledOptimizer:
     def collect_state_tensors(self) -> dict[str, Tensor]:
         """Return the optimizer state as named tensors, for a checkpoint."""
         tensors = {}
-        for i, optimizer in enumerate(self.optimizers):
-            for index, state in optimizer.state_dict()["state"].items():
+        for optimizer_index, optimizer in enumerate(self.optimizers):
+            for parameter_index, state in optimizer.state_dict()["state"].items():
                 for name, value in state.items():
                     if value is not None:
-                        tensors[f"{i}.{index}.{name}"] = torch.as_tensor(value)
+                        tensors[f"{optimizer_index}.{parameter_index}.{name}"] = torch.as_tensor(value)
         return tensors
 
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Load the state that `collect_state_tensors` returned."""
-        for i, optimizer in enumerate(self.optimizers):
+        for optimizer_index, optimizer in enumerate(self.optimizers):
             state: dict[int, dict[str, Tensor]] = {}
             for key, value in tensors.items():
-                optimizer_index, index, name = key.split(".", 2)
-                if int(optimizer_index) == i:
-                    state.setdefault(int(index), {})[name] = value
+                saved_optimizer_index, parameter_index, name = key.split(".", 2)
+                if int(saved_optimizer_index) == optimizer_index:
+                    state.setdefault(int(parameter_index), {})[name] = value
             optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
 def check_training_options(training: dict[str, Any]) -> list[ValidationIssue]:
-    """Return the issues of the optimizer and schedule of an experiment file: unknown names or options."""
+    """Return unknown names and options in the optimizer and schedule tables of an experiment file."""
     issues = []
     registries: dict[str, dict[str, Callable[..., Any]]] = {"optimizer": OPTIMIZERS, "schedule": LR_SCHEDULES}
     for slot, registry in registries.items():

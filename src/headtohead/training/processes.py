@@ -1,5 +1,4 @@
-"""The operations that processes training one model do together, for a single process; `distributed` has those of
-several."""
+"""Collective operations of training, for a single process; `distributed` implements them for several."""
 
 from __future__ import annotations
 
@@ -26,6 +25,7 @@ class SingleProcess:
 
     @property
     def is_main_process(self) -> bool:
+        """Whether this process reads and writes files."""
         return self.rank == 0
 
     def select_device(self, device: torch.device) -> torch.device:
@@ -40,7 +40,7 @@ class SingleProcess:
         parameters: Sequence[nn.Parameter],
         device: torch.device,
     ) -> Tensor:
-        """Compute the gradients of the whole batch; return this process's share of the loss."""
+        """Compute the gradients of the whole batch; return the contribution of this process to the loss."""
         loss = objective.loss(model, batch.to(device))
         loss.backward()
         return loss.detach()
@@ -58,7 +58,7 @@ class SingleProcess:
     def synchronize_start(
         self, model: nn.Module, optimizer_tensors: NamedTensors | None, state: TrainingState
     ) -> tuple[NamedTensors | None, TrainingState]:
-        """Copy weights, optimizer tensors (None at the start) and state from the main process to all others."""
+        """Copy weights, optimizer tensors (None in a new training) and state from the main process to all others."""
         return optimizer_tensors, state
 
     def broadcast_weights(self, model: nn.Module) -> None:
@@ -72,7 +72,7 @@ SINGLE_PROCESS = SingleProcess()
 
 
 def check_rows_independent(model: nn.Module) -> None:
-    """Raise RequestError if rows of a batch depend on each other and cannot be split over processes."""
+    """Raise RequestError if rows of a batch depend on each other, because they cannot be split over processes."""
     mixes_rows = isinstance(model, Transformer) and "batch-independence" in model.violates
     if mixes_rows or any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
         raise RequestError(

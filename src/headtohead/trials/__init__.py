@@ -1,1 +1,1 @@
-"""Running one trial: dataset, model, training, evaluation, and the files of its run folder."""
+"""Run one trial: dataset, model, training, evaluation and the files of its run folder."""

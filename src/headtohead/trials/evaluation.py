@@ -28,9 +28,9 @@ def evaluate_splits(
     known_evaluations: Mapping[str, Evaluation] = MappingProxyType({}),
     ranks: SingleProcess = SINGLE_PROCESS,
 ) -> dict[str, Evaluation]:
-    """Return the evaluation of every split; of a search trial, of validation data only.
+    """Evaluate a model on every split; in trials of a search, on validation data only.
 
-    This is the only place where test data is read in full. Splits in `known_evaluations` were scored with the same
+    This is the only function that reads test data in full. Splits in `known_evaluations` were scored with the same
     weights during training and are not scored again.
     """
     task = get_task(trial.task)
@@ -46,13 +46,16 @@ def evaluate_splits(
 
 
 def find_unseen_rows(trial: Trial, dataset: Dataset) -> dict[str, tuple[str, NDArray[np.intp]]]:
-    """Return, for each watched split that shares some rows with train, its name and the rows that it does not share."""
-    unseen = {}
+    """Return the rows of each monitored split that do not occur in the training split.
+
+    Splits that share no rows with the training split are omitted. Maps the name of the subset to (split, row indices).
+    """
+    subsets = {}
     for name in trial.data.monitor:
         encoded = dataset.encoded[name]
         if not isinstance(encoded, TokenRows) or not trial.spec.scores_every_row:
             continue
-        rows = np.flatnonzero(leakage.compute_unseen_mask(dataset.corpus, name))
-        if 0 < len(rows) < len(encoded):
-            unseen[f"{name}, unseen rows"] = name, rows
-    return unseen
+        row_indices = np.flatnonzero(leakage.compute_unseen_mask(dataset.corpus, name))
+        if 0 < len(row_indices) < len(encoded):
+            subsets[f"{name}, unseen rows"] = name, row_indices
+    return subsets

@@ -1,4 +1,4 @@
-"""Describe the first training batch of an experiment: its tensors, and its first row as text."""
+"""Summarize the first training batch of an experiment: its tensors, and its first row as text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TENSOR_DESCRIPTIONS = {
 
 @dataclass(frozen=True)
 class TensorSummary:
-    """One tensor of a batch."""
+    """Type, shape and meaning of one tensor of a batch."""
 
     name: str
     dtype: str
@@ -33,7 +33,7 @@ class TensorSummary:
 
 @dataclass(frozen=True)
 class BatchSummary:
-    """A batch, described."""
+    """Summary of a batch and of its first row."""
 
     task: str
     seed: int
@@ -52,7 +52,7 @@ class BatchSummary:
 
 
 def summarize_first_batch(experiment: experiment.Experiment, seed: int = 0) -> BatchSummary:
-    """Return the baseline's batch at step 0. No teacher or encoder is trained for it."""
+    """Summarize the first training batch of the baseline. No teacher or encoder is trained for it."""
     trial = build_trial(experiment, BASELINE, seed)
     dataset = prepare_dataset(trial.data, trial.task)
     tokenizer = dataset.tokenizer
@@ -60,23 +60,25 @@ def summarize_first_batch(experiment: experiment.Experiment, seed: int = 0) -> B
     batches, _ = task.build_training_data(trial, dataset)
     train = batches.encoded
     batch = batches.batch(0)
-    named = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask, "labels": batch.labels}
+    tensors_by_name = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask, "labels": batch.labels}
     tensors = tuple(
-        _summarize_tensor(name, tensor, task, dataset) for name, tensor in named.items() if isinstance(tensor, Tensor)
+        _summarize_tensor(name, tensor, task, dataset)
+        for name, tensor in tensors_by_name.items()
+        if isinstance(tensor, Tensor)
     )
     length = batch.input_ids.shape[1] if batch.attention_mask is None else int(batch.attention_mask[0].sum())
-    ids = batch.input_ids[0, :length].tolist()
-    epoch = batches.steps_per_epoch
+    token_ids = batch.input_ids[0, :length].tolist()
+    steps_per_epoch = batches.steps_per_epoch
     notes = (
-        f"{epoch:,} batches per epoch, {trial.training.compute_total_steps(epoch):,} in total",
+        f"{steps_per_epoch:,} batches per epoch, {trial.training.compute_total_steps(steps_per_epoch):,} in total",
         *_describe_padding(batch, train, trial),
     )
     return BatchSummary(
         trial.task,
         seed,
         tensors,
-        tuple(tokenizer.id_to_token(i) for i in ids),
-        tokenizer.decode(ids),
+        tuple(tokenizer.id_to_token(token_id) for token_id in token_ids),
+        tokenizer.decode(token_ids),
         task.describe_labels(batch, dataset, length),
         notes,
     )
@@ -85,11 +87,14 @@ def summarize_first_batch(experiment: experiment.Experiment, seed: int = 0) -> B
 def _summarize_tensor(name: str, tensor: Tensor, task: Task, dataset: Dataset) -> TensorSummary:
     meaning = TENSOR_DESCRIPTIONS.get(name, task.label_description)
     if name == "labels" and dataset.label_names:
-        meaning += ": " + ", ".join(f"{i} is {label}" for i, label in enumerate(dataset.label_names))
+        meaning += ": " + ", ".join(
+            f"{class_index} is {label}" for class_index, label in enumerate(dataset.label_names)
+        )
     return TensorSummary(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), meaning)
 
 
 def _describe_padding(batch: Batch, train_rows: Any, trial: experiment.Trial) -> list[str]:
+    """Return notes about padding and truncated rows."""
     if batch.attention_mask is None:
         return ["no padding: rows are blocks of one stream"]
     fraction = 1 - float(batch.attention_mask.double().mean())

@@ -1,4 +1,4 @@
-"""Scores and costs of a model at input lengths other than the one it was trained with."""
+"""Measure scores and costs of a model at input lengths other than its training length."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NUM_COST_REPEATS = 3
 def evaluate_at_lengths(
     model: TrialModel, task: Task, dataset: Dataset, context_lengths: tuple[int, ...]
 ) -> list[LengthResult]:
-    """Return scores and time of each test split read in pieces of each length, or the error that a model raised."""
+    """Return scores and time of each test split at each context length, or the error that the model raised."""
     return [
         _evaluate_at_length(model, task, dataset, split.name, length)
         for length in context_lengths
@@ -68,52 +68,53 @@ def measure_costs_at_lengths(
     *,
     is_causal: bool | None = None,
 ) -> list[LengthCost]:
-    """Return time and activation memory of the layers, forward and backward, for the same number of tokens per length.
+    """Measure time and activation memory of the layers, forward and backward, with equally many tokens at every length.
 
     The output layer is excluded: its cost per token does not depend on the length. Memory is the size of the
-    activations saved for the backward pass, which limits the length that can be trained.
+    activations saved for the backward pass, which limits the trainable length.
     """
     if not isinstance(model, config_model.TransformerConfig):
         return []
-    rows = []
+    costs = []
     for length in context_lengths:
         network = build_model(
             model.model_copy(update={"context": length}), vocab_size, num_classes, is_causal=is_causal
         )
         assert isinstance(network, Transformer)
         num_tokens = max(1, TOKENS_PER_COST_MEASUREMENT // length) * length
-        ids = torch.arange(num_tokens).remainder(vocab_size).view(-1, length)
-        saved_bytes = _measure_saved_activation_bytes(network, ids)
-        seconds = min(_time_forward_backward(network, ids) for _ in range(NUM_COST_REPEATS))
-        rows.append(
+        input_ids = torch.arange(num_tokens).remainder(vocab_size).view(-1, length)
+        saved_bytes = _measure_saved_activation_bytes(network, input_ids)
+        seconds = min(_time_forward_backward(network, input_ids) for _ in range(NUM_COST_REPEATS))
+        costs.append(
             LengthCost(
                 context=length,
-                seconds_per_1000_tokens=1000 * seconds / ids.numel(),
-                bytes_per_token=saved_bytes / ids.numel(),
+                seconds_per_1000_tokens=1000 * seconds / input_ids.numel(),
+                bytes_per_token=saved_bytes / input_ids.numel(),
             )
         )
-    return rows
+    return costs
 
 
 def _measure_saved_activation_bytes(model: Transformer, ids: Tensor) -> int:
     """Return the bytes of all storages saved for the backward pass, without the weights."""
-    sizes: dict[int, int] = {}
+    bytes_by_address: dict[int, int] = {}
 
     def record(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        sizes[storage.data_ptr()] = storage.nbytes()
+        bytes_by_address[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
         hidden_states, _ = model.compute_hidden_states(ids)
     for parameter in model.parameters():
-        sizes.pop(parameter.untyped_storage().data_ptr(), None)
+        bytes_by_address.pop(parameter.untyped_storage().data_ptr(), None)
     hidden_states.sum().backward()  # the graph kept every storage alive until here, so no address was reused
     model.zero_grad(set_to_none=True)
-    return sum(sizes.values())
+    return sum(bytes_by_address.values())
 
 
 def _time_forward_backward(model: Transformer, ids: Tensor) -> float:
+    """Return the seconds of one forward and backward pass through the layers."""
     started = time.perf_counter()
     hidden_states, _ = model.compute_hidden_states(ids)
     hidden_states.sum().backward()

@@ -35,7 +35,7 @@ GetModel = Callable[[], TrialModel]
 
 
 def write_scores(folder: Path, evaluations: dict[str, Evaluation]) -> None:
-    """Write the scores of each example of each split to scores.safetensors."""
+    """Write the scores of every example of every split to scores.safetensors."""
     arrays: dict[str, np.ndarray[Any, np.dtype[Any]]] = {}
     for name, evaluation in evaluations.items():
         arrays |= {f"{name}.{column}": values for column, values in evaluation.columns.items()}
@@ -57,6 +57,7 @@ def write_analyses(
 def _write_audits(
     task: Task, trial: Trial, dataset: Dataset, model: TrialModel, get_initial_model: GetModel, folder: Path
 ) -> None:
+    """Audit the untrained and the trained model."""
     target, vocab_size, num_classes = task.spec.target, dataset.tokenizer.vocab_size, dataset.num_classes
     results = [
         *initialization.audit_untrained_model(
@@ -88,8 +89,8 @@ def _write_probes(
     samples = []
     for prompt in trial.probe.prompts if task.spec.target.is_causal else ():
         assert not isinstance(model, EncoderClassifier)
-        for sample in range(trial.probe.samples):
-            seed = rng.derive_seed(trial.seed, "sample", sample) if sample else trial.seed
+        for sample_index in range(trial.probe.samples):
+            seed = rng.derive_seed(trial.seed, "sample", sample_index) if sample_index else trial.seed
             ids = sample_continuation_ids(
                 model, tokenizer.encode(prompt), SAMPLE_MAX_NEW_TOKENS, seed=seed, stop_token_id=tokenizer.eos_id
             )
@@ -105,24 +106,26 @@ def _write_attention_maps(
     trial: Trial, dataset: Dataset, model: Transformer, get_initial_model: GetModel, text: str, folder: Path
 ) -> None:
     """Write the attention weights on one text before and after training."""
-    ids = dataset.tokenizer.encode(text)[: trial.model.context]
+    input_ids = dataset.tokenizer.encode(text)[: trial.model.context]
     arrays = {}
     with torch.no_grad():
         for stage, network in (("before", get_initial_model().eval()), ("after", model)):
-            for layer, weights in enumerate(network(torch.tensor([ids]), output_attentions=True).attentions or ()):
+            for layer, weights in enumerate(
+                network(torch.tensor([input_ids]), output_attentions=True).attentions or ()
+            ):
                 arrays[f"{stage}.{layer}"] = weights[0].to(torch.float32).numpy()
     write_bytes(folder / "maps.safetensors", pack(arrays))
-    tokens = [dataset.tokenizer.id_to_token(i) for i in ids]
+    tokens = [dataset.tokenizer.id_to_token(token_id) for token_id in input_ids]
     schemas.write_record(folder / "maps.json", schemas.AttentionMapsFile(text=text, tokens=tokens))
 
 
 def _write_head_measures(task: Task, trial: Trial, dataset: Dataset, model: Transformer, folder: Path) -> None:
-    """Measure each attention head on validation data if there is any: nothing is selected by it."""
-    validation = [split.name for split in dataset.corpus.splits.values() if split.role == "validation"]
-    (name, *_) = [*validation, *(split.name for split in dataset.corpus.get_test_splits()), "train"]
-    examples = task.build_split_examples(trial, dataset, name)
+    """Measure each attention head, on validation data if there is any. The measures are not used for selection."""
+    validation_splits = [split.name for split in dataset.corpus.splits.values() if split.role == "validation"]
+    (split_name, *_) = [*validation_splits, *(split.name for split in dataset.corpus.get_test_splits()), "train"]
+    examples = task.build_split_examples(trial, dataset, split_name)
     objective = task.build_objective(dataset)
-    trial_metrics.write_head_measures(folder, model, examples, objective, dataset.tokenizer, name)
+    trial_metrics.write_head_measures(folder, model, examples, objective, dataset.tokenizer, split_name)
 
 
 def _write_length_generalization(task: Task, trial: Trial, dataset: Dataset, model: TrialModel, folder: Path) -> None:
@@ -151,15 +154,15 @@ def build_result(
     seconds: float,
     task_result: dict[str, float],
 ) -> schemas.ResultFile:
-    """Return the content of result.json: scores, training summary and the checksum of every file in the folder."""
+    """Return the content of result.json: scores, training summary and checksums of all files in the folder."""
     metric = trial.spec.metric
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("."))
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
     checksums = {
-        str(p.relative_to(folder)): compute_sha256(p)
-        for p in files
-        if not p.is_relative_to(folder / "own" / "__pycache__")
-        and not p.relative_to(folder).parts[0].startswith(("checkpoint-", "best-"))
-        and p.name not in ("result.json", "failure.json")
+        str(path.relative_to(folder)): compute_sha256(path)
+        for path in files
+        if not path.is_relative_to(folder / "own" / "__pycache__")
+        and not path.relative_to(folder).parts[0].startswith(("checkpoint-", "best-"))
+        and path.name not in ("result.json", "failure.json")
     }
     training = {name: None if value != value else value for name, value in asdict(training_result).items()}
     return schemas.ResultFile.model_validate(

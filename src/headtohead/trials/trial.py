@@ -1,4 +1,4 @@
-"""One trial: a pure function from (settings, seed, corpus) to a run folder."""
+"""Run one trial: a pure function of settings, seed and corpus that fills a run folder."""
 
 from __future__ import annotations
 
@@ -47,11 +47,13 @@ def run_trial(
     for file in trial.use:
         registry.load_part_file(file)
     task, dataset = get_task(trial.task), prepare_dataset(trial.data, trial.task)
-    placement = ranks.select_device(devices.select_device(device))
+    selected_device = ranks.select_device(devices.select_device(device))
     started = time.perf_counter()
-    model, training = build_training(trial, dataset, folder, placement, on_progress, ranks=ranks, model_size=model_size)
-    training_result = training.run()
-    evaluations = evaluate_splits(trial, dataset, model, placement, training.evaluations, ranks)
+    model, trainer = build_training(
+        trial, dataset, folder, selected_device, on_progress, ranks=ranks, model_size=model_size
+    )
+    training_result = trainer.run()
+    evaluations = evaluate_splits(trial, dataset, model, selected_device, trainer.evaluations, ranks)
     if not ranks.is_main_process:
         return None
     outputs.write_scores(folder, evaluations)
@@ -68,7 +70,7 @@ def run_trial(
 
 
 def build_initial_model(trial: Trial, dataset: Dataset, *, with_dependencies: bool = True) -> TrialModel:
-    """Return the trial's model at step 0, training first what its weights are copied from."""
+    """Build the model of a trial at step 0, training first the models that its weights are copied from."""
     return get_task(trial.task).build_model(trial, dataset, run_trial if with_dependencies else None)
 
 
@@ -83,10 +85,10 @@ def build_training(
     ranks: SingleProcess = SINGLE_PROCESS,
     model_size: ModelCost | None = None,
 ) -> tuple[TrialModel, Trainer]:
-    """Return the model at step 0 and its trainer; claim the folder and write trial.json and start.json to it.
+    """Build the model at step 0 and its trainer, and write trial.json and start.json to the folder.
 
-    With `with_dependencies=False`, teachers and pre-trained encoders are not trained: enough to check that a trial can
-    run and to measure the time of a step. `model_size` is computed unless given.
+    With `with_dependencies=False`, teachers and pretrained encoders are not trained, which is enough to check that a
+    trial can run and to time its steps. `model_size` is computed unless given.
     """
     task = get_task(trial.task)
     model = build_initial_model(trial, dataset, with_dependencies=with_dependencies)
@@ -96,7 +98,7 @@ def build_training(
         for name, split in dataset.corpus.splits.items()
         if split.role in ("train", "validation") or name in trial.data.monitor
     }
-    training = Trainer(
+    trainer = Trainer(
         model,
         objective,
         batches,
@@ -119,8 +121,8 @@ def build_training(
     elif ranks.is_main_process:
         start = schemas.StartFile(
             tensor_hashes=compute_tensor_hashes(model),
-            schedule_digest=batches.digest(training.total_steps),
-            steps=training.total_steps,
+            schedule_digest=batches.digest(trainer.total_steps),
+            steps=trainer.total_steps,
             steps_per_epoch=batches.steps_per_epoch,
             vocab_size=dataset.tokenizer.vocab_size,
             num_classes=dataset.num_classes,
@@ -131,11 +133,11 @@ def build_training(
         )
         schemas.write_record(folder / "start.json", start, with_checksum=True)
     model.to(device)
-    return model, training
+    return model, trainer
 
 
 def compute_model_size(trial: Trial, dataset: Dataset) -> ModelCost:
-    """Return parameters, FLOPs and memory of the trial's model."""
+    """Return parameters, FLOPs and memory of the model of a trial."""
     return compute_model_cost(
         trial.model,
         dataset.tokenizer.vocab_size,
@@ -151,9 +153,11 @@ def _claim_run_folder(trial: Trial, dataset: Dataset, folder: Path) -> None:
     path = folder / "trial.json"
     if path.is_file():
         verify_checksum(path, f"remove {folder} to start the trial anew")
-        existing = schemas.read_record(path, schemas.TrialFile).identity
-        if existing != identity:
-            raise RunFolderError(f"{folder}: holds a run of a different trial ({existing}, this is {identity})")
+        existing_identity = schemas.read_record(path, schemas.TrialFile).identity
+        if existing_identity != identity:
+            raise RunFolderError(
+                f"{folder}: holds a run of a different trial ({existing_identity}, this is {identity})"
+            )
     else:
         record = schemas.TrialFile(identity=identity, corpus_digest=dataset.corpus.digest, trial=trial)
         schemas.write_record(path, record, with_checksum=True)
@@ -163,17 +167,17 @@ def _claim_run_folder(trial: Trial, dataset: Dataset, folder: Path) -> None:
 def estimate_seconds(trial: Trial, folder: Path, *, num_steps: int = 3) -> float:
     """Estimate the duration of a trial from a few training steps."""
     dataset = prepare_dataset(trial.data, trial.task)
-    model, training = build_training(trial, dataset, folder, devices.select_device("auto"), with_dependencies=False)
+    model, trainer = build_training(trial, dataset, folder, devices.select_device("auto"), with_dependencies=False)
     model.train()
     num_threads = devices.set_num_threads(1)  # as in a worker
-    training._train_step(0)
+    trainer._train_step(0)
     started = time.perf_counter()
     for step in range(num_steps):
-        training._train_step(step)
+        trainer._train_step(step)
     seconds_per_step = (time.perf_counter() - started) / num_steps
     devices.set_num_threads(num_threads)
-    num_examples = sum(examples.count / examples.stride for examples in training.tracked_examples.values())
-    num_evaluations = 2 + training.total_steps // training.evaluate_every
+    num_examples = sum(examples.count / examples.stride for examples in trainer.tracked_examples.values())
+    num_evaluations = 2 + trainer.total_steps // trainer.evaluate_every
     # An evaluation is a forward pass: about a third of the cost of a training step per row.
     evaluation_steps = num_evaluations * num_examples / trial.training.batch_size / 3
-    return (training.total_steps + evaluation_steps) * seconds_per_step
+    return (trainer.total_steps + evaluation_steps) * seconds_per_step
