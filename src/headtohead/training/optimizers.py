@@ -118,7 +118,7 @@ def muon(
     weight_decay: float = 0.1,
     adamw_lr: float = 1e-3,
 ) -> list[AnyOptimizer]:
-    """Muon (orthogonalized momentum) for matrices inside the layers, AdamW for the other parameters. After Jordan 2024."""
+    """Muon (orthogonalized momentum) for matrices inside the layers, AdamW for other parameters. After Jordan 2024."""
     named_parameters = [(name, parameter) for name, parameter in named_parameters if parameter.requires_grad]
     if not hasattr(torch.optim, "Muon"):
         raise DeviceError(f"muon needs torch 2.9 or newer, found {torch.__version__}")
