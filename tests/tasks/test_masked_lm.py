@@ -180,8 +180,8 @@ def test_a_masked_language_model_trains_and_is_audited(masked, tmp_path, rows):
     trial = build_trial(masked(rows), "baseline", 0)
     result = run_trial(trial, tmp_path / "run", device="cpu")
     first = read_json(tmp_path / "run" / "probes.json")["sentences"]["normal"]
-    assert result["metric"] == "perplexity"
-    losses = [line["loss"] for line in Run(tmp_path / "run").metrics if line["split"] == "train"]
+    assert result.metric == "perplexity"
+    losses = [line.loss for line in Run(tmp_path / "run").metrics if line.split == "train"]
     assert losses[-1] < losses[0] - 0.3
     audits = {row["name"]: row["passed"] for row in read_json(tmp_path / "run" / "audits.json")["audits"]}
     assert audits["causality"] is None

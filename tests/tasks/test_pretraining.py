@@ -101,9 +101,9 @@ def test_the_experiment_pairs_pretrained_and_scratch(classifier, tmp_path):
     assert any("pre-training the encoder" in update.what for update in progress)
     with pytest.raises(ModelError, match="started from a pre-trained encoder"):
         model_io.load(outcome.runs.run("pretrained", 0).folder, use_initial_weights=True)
-    (verdict,) = outcome.findings["verdicts"]
-    assert verdict["variant"] == "pretrained"
-    assert outcome.findings["pairing"]["pretrained"]["unpaired"] is None
+    (verdict,) = outcome.findings.verdicts
+    assert verdict.variant == "pretrained"
+    assert outcome.findings.pairing["pretrained"].unpaired_reason is None
 
 
 def test_the_recipe_runs_in_quick_mode(tmp_path):
@@ -113,4 +113,4 @@ def test_the_recipe_runs_in_quick_mode(tmp_path):
     experiment = loading.load_experiment("pretraining", overrides, use_quick_setting=True)
     outcome = run_experiment(experiment, tmp_path / "runs", num_workers=1)
     assert not outcome.failed_jobs
-    assert {row["variant"] for row in outcome.findings["verdicts"]} == set(variants)
+    assert {row.variant for row in outcome.findings.verdicts} == set(variants)

@@ -76,17 +76,18 @@ def test_an_experiment_runs_from_its_file_to_its_report(experiment, tmp_path):
     outcome = run_experiment.run_experiment(experiment(model={"max_length": 128}), tmp_path / "runs", num_workers=1)
     assert not outcome.failed_jobs and outcome.findings is not None
     found = outcome.findings
-    assert [row["variant"] for row in found["verdicts"]] == ["frozen", "lora"]
-    assert all(row["unpaired"] is None and row["equal"] == row["shared"] > 0 for row in found["pairing"].values())
-    audits = {row["name"]: row["passed"] for row in found["audits"]["lora"]}
+    assert [verdict.variant for verdict in found.verdicts] == ["frozen", "lora"]
+    assert all(row.unpaired_reason is None for row in found.pairing.values())
+    assert all(row.equal_tensors == row.shared_tensors > 0 for row in found.pairing.values())
+    audits = {row.name: row.passed for row in found.audits["lora"]}
     assert audits["batch-independence"] and audits["determinism"] and audits["padding"] and audits["gradients"]
     assert audits["causality"] is None
-    named = {row["name"]: row for row in found["data_audits"]}
-    assert named["rows of test in train"]["passed"] is True
-    assert named["truncation"]["observation"] == "no text is truncated"
-    assert found["corpus"]["simple"]["naive Bayes"]["test"] == 1.0  # over words: their first ones give the class away
-    assert set(found["losses"]["baseline"]) >= {"train", "validation"}
-    steps = {step for _, step in found["chosen"]["baseline"]}
+    named = {row.name: row for row in found.data_audits}
+    assert named["rows of test in train"].passed is True
+    assert named["truncation"].observation == "no text is truncated"
+    assert found.corpus.count_baselines["naive Bayes"]["test"] == 1.0  # the first words determine the class
+    assert set(found.loss_curves["baseline"]) >= {"train", "validation"}
+    steps = {step for _, step in found.chosen_steps["baseline"]}
     assert steps <= {0, 3, 6}
     page = write(tmp_path / "runs", ["html"])[0].read_text()
     assert "loss and accuracy" in page.lower()
@@ -166,10 +167,10 @@ def test_a_head_of_ours_is_saved_beside_the_encoder(experiment, tmp_path):
     run_trial(trial, tmp_path, device="cpu")
     opened = model_io.load(tmp_path)
     probe = json.loads((tmp_path / "probes.json").read_text())["sentences"]["praise"]
-    assert inference.predict_class(opened, "what a joy")["confidence"] == pytest.approx(probe["confidence"], abs=1e-6)
+    assert inference.predict_class(opened, "what a joy").confidence == pytest.approx(probe["confidence"], abs=1e-6)
     assert type(transformers.AutoModel.from_pretrained(tmp_path)).__name__ == "RobertaModel"
     before = model_io.load(tmp_path, use_initial_weights=True)
-    assert inference.predict_class(before, "what a joy")["confidence"] != pytest.approx(probe["confidence"], abs=1e-6)
+    assert inference.predict_class(before, "what a joy").confidence != pytest.approx(probe["confidence"], abs=1e-6)
 
 
 def test_texts_keep_their_frame_when_they_are_cut_and_are_counted(experiment):

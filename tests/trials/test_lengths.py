@@ -30,7 +30,7 @@ def test_joined_rows_keep_every_token_of_every_class_and_their_length(rows, leng
 
 def test_memory_of_a_window_does_not_grow_with_the_context_and_that_of_explicit_attention_does():
     def bytes_at(model: model.TransformerConfig) -> list[float]:
-        return [row["bytes_per_token"] for row in measure_costs_at_lengths(model, 50, None, (64, 512))]
+        return [row.bytes_per_token for row in measure_costs_at_lengths(model, 50, None, (64, 512))]
 
     sizes = {"width": 16, "layers": 1, "heads": 2, "position": "none"}
     window = bytes_at(model.TransformerConfig.model_validate({**sizes, "pattern": {"kind": "window", "size": 8}}))

@@ -36,12 +36,12 @@ def test_a_run_folder_holds_what_its_contract_says(small, tmp_path):
     assert run.is_finished
     assert run.find_damaged_files() == []
     assert not list(run.folder.glob("checkpoint-*"))
-    assert {line["split"] for line in run.metrics} == {"train", "validation", "batches"}
-    assert [line["step"] for line in run.metrics if line["split"] == "validation"] == [0, 10, 20, 30, 40]
-    scores = run.result["scores"]["test"]
+    assert {line.split for line in run.metrics} == {"train", "validation", "batches"}
+    assert [line.step for line in run.metrics if line.split == "validation"] == [0, 10, 20, 30, 40]
+    scores = run.result.scores["test"]
     losses, counts = run.scores["test.losses"], run.scores["test.counts"]
-    assert scores["loss"] == pytest.approx(losses.sum() / counts.sum())
-    assert run.probes["samples"][0]["text"]
+    assert scores.loss == pytest.approx(losses.sum() / counts.sum())
+    assert run.probes.samples[0].text
     (run.folder / "metrics.jsonl").write_text("")
     assert Run(run.folder).find_damaged_files() == ["metrics.jsonl"]
 
@@ -55,7 +55,7 @@ def test_training_learns(small, tmp_path):
     )
     first = read_jsonl(tmp_path / "run" / "metrics.jsonl")[0]
     assert first["perplexity"] > 20  # of 32 words, before training
-    assert result["scores"]["test"]["perplexity"] < 8
+    assert result.scores["test"].perplexity < 8
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others(small, tmp_path):
@@ -127,15 +127,15 @@ def test_best_weights_are_chosen_by_validation_data_only(small, tmp_path):
     result = run_trial(trial, tmp_path / "run")
     lines = [line for line in read_jsonl(tmp_path / "run" / "metrics.jsonl") if line["split"] == "validation"]
     best = min(lines, key=lambda line: line["loss"])
-    assert result["trained"]["chosen_step"] == best["step"]
-    assert result["scores"]["validation"]["loss"] == pytest.approx(best["loss"], rel=1e-6)
+    assert result.training.chosen_step == best["step"]
+    assert result.scores["validation"].loss == pytest.approx(best["loss"], rel=1e-6)
 
 
 def test_early_stop_stops(small, tmp_path):
     changes = {**HARD, "training": {**HARD["training"], "steps": 400, "early_stopping": {"patience": 2}}}
     result = run_trial(config_loading.build_trial(small(**changes), "baseline", 0), tmp_path / "run")
-    assert result["trained"]["is_stopped_early"]
-    assert result["trained"]["steps"] < 400
+    assert result.training.is_stopped_early
+    assert result.training.steps < 400
 
 
 def test_divergence_ends_with_a_plain_statement_and_what_to_try(small, tmp_path):
@@ -173,10 +173,10 @@ def test_a_saved_model_gives_the_scores_of_its_run(small, tmp_path):
     run_trial(config_loading.build_trial(small(), "alibi", 0), tmp_path / "run")
     loaded = model_io.load(tmp_path / "run")
     answer = inference.score_text(loaded, "the people will defend the peace .")
-    assert answer["perplexity"] == pytest.approx(Run(tmp_path / "run").probes["sentences"]["normal"]["perplexity"])
-    assert len(answer["tokens"]) == 6
+    assert answer.perplexity == pytest.approx(Run(tmp_path / "run").probes.sentences["normal"].perplexity)
+    assert len(answer.tokens) == 6
     before = model_io.load(tmp_path / "run", use_initial_weights=True)
-    assert inference.score_text(before, "the people will defend the peace .")["perplexity"] > answer["perplexity"]
+    assert inference.score_text(before, "the people will defend the peace .").perplexity > answer.perplexity
 
 
 @pytest.mark.parametrize("pool", ["mean", "first", "max", "attention"])
@@ -191,7 +191,7 @@ def test_a_classifier_learns_and_predicts(rows_folder, tmp_path, pool):
         "training": {"steps": "12 epochs", "eval_every": "4 epochs", "optimizer": {"kind": "adam", "lr": 3e-3}},
     }
     result = run_trial(config_loading.build_trial(loading.build_experiment(raw), "baseline", 0), tmp_path / "run")
-    assert result["scores"]["test"]["accuracy"] > 0.9
+    assert result.scores["test"].accuracy > 0.9
     answer = inference.predict_class(model_io.load(tmp_path / "run"), "the congress must build new schools .")
     assert answer.label == "builder"
     assert sum(answer.probabilities.values()) == pytest.approx(1)
@@ -203,7 +203,7 @@ def test_muon_trains_where_bfloat16_works_and_refuses_where_it_kills(small, tmp_
 
     trial = config_loading.build_trial(small(training={"optimizer": {"kind": "muon"}}), "baseline", 0)
     if is_bfloat16_usable():
-        assert run_trial(trial, tmp_path / "run")["scores"]["test"]["perplexity"] < 30
+        assert run_trial(trial, tmp_path / "run").scores["test"].perplexity < 30
     else:
         with pytest.raises(DeviceError, match="kills the process"):
             run_trial(trial, tmp_path / "run")
