@@ -48,7 +48,7 @@ class SearchProgressDisplay(TrialProgressDisplay):
         finished_jobs = [job for job in jobs if job.state == "finished"]
         planned_trials = self.full_experiment.search.compute_planned_counts()[1]
         phrases = [
-            f"search: {len(finished_jobs)}{f' of {planned_trials}' if planned_trials else ''} trials done in this go"
+            f"search: {len(finished_jobs)}{f' of {planned_trials}' if planned_trials else ''} trials done in this run"
         ]
         if planned_trials and finished_jobs:
             seconds_per_trial = statistics.fmean(job.end_time - job.start_time for job in finished_jobs)
