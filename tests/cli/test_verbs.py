@@ -72,7 +72,7 @@ def test_a_run_from_end_to_end(h2h, world):  # noqa: F811
 def test_a_classifier_from_end_to_end(h2h, world):  # noqa: F811
     code, out, err = h2h("run", world("classify", "rows"), "--out", "here")
     assert code == 0, err
-    assert "accuracy" in out
+    assert "Accuracy with the selected weights" in out
     code, out, _ = h2h("predict", "here/alibi/seed-0", "word3 is test line", "--json")
     (answer,) = json.loads(out)
     assert answer["class"] in ("a", "b")

@@ -16,6 +16,9 @@ pytest.importorskip("fastapi", reason="the extra serve is not installed")
 from starlette.testclient import TestClient
 
 from headtohead.atomic_io import append_jsonl, write_json
+from headtohead.experiment.schemas import Findings
+from headtohead.experiment.schemas.base import write_record
+from headtohead.verdict.record import Verdict
 from headtohead.web import training_process
 from headtohead.web.app import create_app
 
@@ -82,15 +85,29 @@ def folder_made(folder: Path) -> Path:
 
 
 def write_verdict(folder: Path, sentence: str = "alibi helped: perplexity 5 % lower.") -> None:
-    row = {
-        "variant": "alibi",
-        "outcome": "helped",
-        "summary": sentence,
-        "metric": "perplexity",
-        "equivalence_margin": 0.01,
-    }
-    row |= {"effect": -0.05, "interval": [-0.06, -0.04], "seed_interval": [-0.055, -0.045], "seeds": 2}
-    write_json(folder / "findings.json", {"schema": 1, "metric": "perplexity", "verdicts": [row]})
+    verdict = Verdict(
+        variant="alibi",
+        outcome="helped",
+        metric="perplexity",
+        equivalence_margin=0.01,
+        baseline_mean=20.0,
+        variant_mean=19.0,
+        effect=-0.05,
+        is_better=True,
+        interval=(-0.06, -0.04),
+        seed_interval=(-0.055, -0.045),
+        equivalence_interval=(-0.058, -0.042),
+        confidence=0.95,
+        adjusted_confidence=0.95,
+        seeds=2,
+        examples=100,
+        dominant_noise_source="seeds",
+        min_detectable_effect=0.02,
+        additional_seeds=None,
+        additional_examples=None,
+        summary=sentence,
+    )
+    write_record(folder / "findings.json", Findings(metric="perplexity", verdicts=[verdict]))
 
 
 @pytest.fixture
