@@ -75,7 +75,7 @@ def test_a_classifier_from_end_to_end(h2h, world):  # noqa: F811
     assert "Accuracy with the selected weights" in out
     code, out, _ = h2h("predict", "here/alibi/seed-0", "word3 is test line", "--json")
     (answer,) = json.loads(out)
-    assert answer["class"] in ("a", "b")
+    assert answer["label"] in ("a", "b")
     assert 0.5 <= answer["confidence"] <= 1
 
 
