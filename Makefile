@@ -62,9 +62,9 @@ bench: $(VENV)/.everything ## benchmark against other libraries
 faults: $(VENV)/.everything ## inject faults into running experiments and check that nothing is lost
 	$(BIN)/python -m tools.faults $(ARGS)
 
-fuzz: $(VENV)/.everything ## fuzz every parser for half an hour; set MINUTES or DOORS
+fuzz: $(VENV)/.everything ## fuzz every parser for half an hour; set MINUTES or TARGETS
 	$(PIP) -e '.[fuzz]'
-	$(BIN)/python tools/fuzz.py $(DOORS) --minutes $(or $(MINUTES),30)
+	$(BIN)/python tools/fuzz.py $(TARGETS) --minutes $(or $(MINUTES),30)
 
 clean: ## remove the environment, caches and demo runs
 	rm -rf $(VENV) runs/demo build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .calibration .fuzz .coverage .coverage.*

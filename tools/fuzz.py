@@ -3,7 +3,7 @@
 Every target of tools/fuzz_targets gets mutations of valid inputs, in a separate process with a limit of memory and of
 time for each input; only the package is instrumented. What raises anything but the package's own errors, reads
 or writes outside its scratch folder, takes too long or too much memory is kept in OUT/DOOR/faults, one input a kind,
-with how to put it before the door again. OUT/summary.json says how long each door was tried and how often. Ends with 1
+with the command that reproduces it. OUT/summary.json lists time and number of inputs per target. Ends with 1
 if anything was found.
 """
 
@@ -38,32 +38,32 @@ LONGEST_INPUT = 1 << 16
 
 
 def main() -> int:
-    """Every door that was asked for, one after the other."""
+    """Run the requested fuzz targets one after the other."""
     arguments = _arguments()
     if arguments.again:
-        return _again(arguments.doors[0], arguments.again)
+        return _again(arguments.targets[0], arguments.again)
     import atheris
 
     with atheris.instrument_imports(include=["headtohead"]):
         from tools.fuzz_targets import FUZZ_TARGETS
 
-        unknown = [name for name in arguments.doors if name not in FUZZ_TARGETS]
+        unknown = [name for name in arguments.targets if name not in FUZZ_TARGETS]
         if unknown:
-            print(f"no door named {unknown[0]!r}; there are: {', '.join(FUZZ_TARGETS)}", file=sys.stderr)
+            print(f"no fuzz target named {unknown[0]!r}; there are: {', '.join(FUZZ_TARGETS)}", file=sys.stderr)
             return 2
-        names = arguments.doors or list(FUZZ_TARGETS)
+        names = arguments.targets or list(FUZZ_TARGETS)
         seeds = _prepare(names, arguments.out)
     os.nice(arguments.nice)
     found = [_fuzz(name, seeds[name], 60 * arguments.minutes / len(names), arguments.out) for name in names]
     minutes, executions = sum(row["seconds"] for row in found) / 60, sum(row["executions"] for row in found)
     faults = sum(row["faults"] for row in found)
-    print(f"{len(names)} doors, {minutes:.1f} minutes, {executions:,} inputs, {faults} kinds of faults")
+    print(f"{len(names)} fuzz targets, {minutes:.1f} minutes, {executions:,} inputs, {faults} kinds of faults")
     return 1 if faults else 0
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("doors", nargs="*", metavar="DOOR", help="which doors; all of them unless named")
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help="fuzz targets (default: all)")
     parser.add_argument("--minutes", type=float, default=30, help="for all doors together")
     parser.add_argument("--nice", type=int, default=0, help="be this polite to other processes once all is prepared")
     parser.add_argument("--out", type=Path, default=Path(".fuzz"), help="corpora, faults and summary.json")
