@@ -32,7 +32,7 @@ def audit(name: str, passed: bool | None, *, is_blocking: bool = True) -> dict[s
 
 
 def build(
-    variants: dict[str, float] | None = None, *, metric: str = "perplexity", failed: dict[str, str] | None = None
+    variants: dict[str, float] | None = None, *, metric: str = "perplexity", failed: dict[str, list[str]] | None = None
 ) -> Findings:
     """Findings of an experiment whose variants differ from the baseline by so much, in loss or in accuracy."""
     variants = {"alibi": -0.08, HOSTILE: 0.002} if variants is None else variants
@@ -49,9 +49,7 @@ def build(
 
     every = {"baseline": scores(0.0), **{name: scores(shift) for name, shift in variants.items()}}
     others = {name: found for name, found in every.items() if name != "baseline"}
-    verdicts = compare_scores(
-        every["baseline"], others, metric=metric, equivalence_margin=0.01, failed_audits=failed or {}
-    )
+    verdicts = compare_scores(every["baseline"], others, metric=metric, equivalence_margin=0.01, withheld=failed or {})
 
     def shown(value: float) -> float:
         return float(np.exp(value)) if metric == "perplexity" else float(value)

@@ -51,7 +51,7 @@ def test_every_mark_of_the_forest_plot_is_where_its_number_is(findings: Callable
 
 
 def test_the_forest_plot_says_in_words_what_it_shows(findings: Callable[..., Findings]) -> None:
-    rows = findings({"v": -0.08, "spoilt": -0.3}, failed={"spoilt": "reads the future"})["verdicts"]
+    rows = findings({"v": -0.08, "spoilt": -0.3}, failed={"spoilt": ["reads the future"]})["verdicts"]
     words = build_forest_plot(typed_verdicts(rows), "perplexity", 0.01).alt_text
     assert "lower is better" in words
     assert "v: helped, −7." in words
@@ -82,7 +82,7 @@ def test_one_variant_far_away_does_not_press_the_others_flat(findings: Callable[
 
 
 def test_a_variant_that_is_not_comparable_has_no_mark_but_a_row(findings: Callable[..., Findings]) -> None:
-    rows = findings({"spoilt": -0.3}, failed={"spoilt": "reads the future"})["verdicts"]
+    rows = findings({"spoilt": -0.3}, failed={"spoilt": ["reads the future"]})["verdicts"]
     (mark, *_) = next(
         iter(build_forest_plot(typed_verdicts(rows), "perplexity", 0.01).to_vega_lite()["datasets"].values())
     )

@@ -172,7 +172,7 @@ def test_intervals_are_simultaneous_over_the_variants_that_are_judged() -> None:
         dict.fromkeys("abc", variant),
         metric="perplexity",
         equivalence_margin=0.01,
-        failed_audits={"c": "reads the future"},
+        withheld={"c": ["reads the future"]},
     )
     assert alone.adjusted_confidence == pytest.approx(0.95)
     assert three[0].adjusted_confidence == pytest.approx(0.975)
@@ -187,10 +187,11 @@ def test_a_failed_audit_takes_the_verdict_away() -> None:
         {"leak": variant},
         metric="perplexity",
         equivalence_margin=0.01,
-        failed_audits={"leak": "reads the future", "gone": "no run"},
+        withheld={"leak": ["reads the future", "is nondeterministic"], "gone": ["no run"]},
     )
-    assert leak.summary == "leak is not comparable: reads the future."
-    assert leak.reason == "reads the future"
+    assert leak.summary == "leak is not comparable: reads the future, is nondeterministic."
+    assert leak.withheld == ("reads the future", "is nondeterministic")
+    assert leak.to_dict()["withheld"] == ["reads the future", "is nondeterministic"]
     assert leak.effect < -0.3
     assert math.isnan(leak.interval[0])
     assert (gone.outcome, gone.seeds) == ("not comparable", 0)
@@ -276,7 +277,7 @@ def test_a_row_is_plain_json() -> None:
     rows = [
         verdict.to_dict()
         for verdict in compare_scores(
-            base, {"a": variant}, metric="perplexity", equivalence_margin=0.01, failed_audits={"b": "reads the future"}
+            base, {"a": variant}, metric="perplexity", equivalence_margin=0.01, withheld={"b": ["reads the future"]}
         )
     ]
     back = json.loads(json.dumps(rows, allow_nan=False))

@@ -67,7 +67,7 @@ def test_settled_means_that_no_verdict_is_open() -> None:
         return Scores(tuple(range(len(values))), np.array(values)[:, None], np.ones(1))
 
     base, clear, vague = figures(1, 2, 3), figures(2, 3.01, 4), figures(0, 3, 3)
-    judged = {"metric": "loss", "equivalence_margin": 0.1, "failed_audits": {"leak": "reads the future"}}
+    judged = {"metric": "loss", "equivalence_margin": 0.1, "withheld": {"leak": ["reads the future"]}}
     assert is_settled(compare_scores(base, {"clear": clear}, **judged))
     assert not is_settled(compare_scores(base, {"clear": clear, "vague": vague}, **judged))
 

@@ -61,7 +61,12 @@ def build_inconclusive(check: str) -> CheckResult:
     return build_not_applicable(check, "inconclusive: repeated passes over the same input differ")
 
 
-def format_blocking_reasons(results: Iterable[CheckResult]) -> str:
-    """Return why the verdict is withheld, such as "reads the future"; empty if no blocking check failed."""
+def list_blocking_reasons(results: Iterable[CheckResult]) -> list[str]:
+    """Return why the verdict is withheld, such as ["reads the future"]; empty if no blocking check failed."""
     blocking = (result for result in results if result.passed is False and result.is_blocking)
-    return ", ".join(result.failure_reason or result.name for result in blocking)
+    return list(dict.fromkeys(result.failure_reason or result.name for result in blocking))
+
+
+def format_blocking_reasons(results: Iterable[CheckResult]) -> str:
+    """Return the blocking reasons as one text."""
+    return ", ".join(list_blocking_reasons(results))

@@ -5,5 +5,6 @@ evaluation_sets  selects the splits and rows that verdicts are based on, and sta
 verdicts         verdicts on the primary and secondary evaluation sets, and comparisons among variants
 scores           scores by seed, learning curves, confusion matrices, results against a setting
 pairing          evidence that variant and baseline were trained alike, and their costs
+withheld         reasons for withholding verdicts
 probes           samples, probe sentences, other input lengths, audits and failures
 """

@@ -16,11 +16,10 @@ from headtohead.experiment.run_folder import ExperimentRuns
 from headtohead.experiment.schemas import (
     CorpusDescription,
     Findings,
-    PairingRecord,
     report_inconsistent_data,
     write_record,
 )
-from headtohead.findings import pairing, probes, scores, verdicts
+from headtohead.findings import pairing, probes, scores, verdicts, withheld
 from headtohead.findings.evaluation_sets import resolve_split
 from headtohead.replication.claims import compare_with_published, evaluate_claims, is_original_corpus
 from headtohead.search import selection_bias
@@ -79,7 +78,8 @@ def _compute_findings(runs: ExperimentRuns, interim_analyses: Sequence[int]) -> 
         raise RunFolderError(f"{runs.folder}: no run of the baseline is finished, so there is nothing to compare with")
     audits = {name: probes.read_audits(by_seed) for name, by_seed in finished.items()}
     pairs = {name: pairing.check_pairing(experiment, name, finished) for name in experiment.variants}
-    judge = verdicts.Judge(experiment, finished, corpus, _collect_failure_reasons(audits, pairs), interim_analyses)
+    withheld_reasons = withheld.collect_withheld_reasons(audits, pairs)
+    judge = verdicts.Judge(experiment, finished, corpus, withheld_reasons, interim_analyses)
     judged = judge.judge_all()
     is_original = is_original_corpus(experiment, corpus.digest)
     is_distillation = experiment.spec.has_teacher
@@ -117,7 +117,7 @@ def _compute_findings(runs: ExperimentRuns, interim_analyses: Sequence[int]) -> 
             finished,
             judged.primary,
             judged.secondary,
-            judge.failure_reasons,
+            withheld_reasons,
             resolve_split(corpus, "test"),
             judged.pairwise,
         ),
@@ -137,12 +137,3 @@ def _compute_findings(runs: ExperimentRuns, interim_analyses: Sequence[int]) -> 
         },
         corpus=CorpusDescription.model_validate(corpus.model_dump(exclude={"audits", "unseen"})),
     )
-
-
-def _collect_failure_reasons(audits: probes.AuditsByVariant, pairs: dict[str, PairingRecord]) -> dict[str, str]:
-    """Return why variants cannot be judged: failed audits first, then missing pairing."""
-    reasons = {name: reason for name, checks in audits.items() if (reason := probes.format_audit_failure(checks))}
-    unpaired = {
-        name: record.unpaired_reason for name, record in pairs.items() if record.unpaired_reason and name not in reasons
-    }
-    return reasons | unpaired

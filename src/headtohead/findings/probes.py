@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headtohead.audit.result import CheckResult, format_blocking_reasons
+from headtohead.audit.result import CheckResult
 from headtohead.experiment.run_folder import ExperimentRuns, FinishedRuns, Run
 from headtohead.experiment.schemas import (
     FailureRecord,
@@ -26,12 +26,6 @@ MAX_SAMPLE_SEEDS = 3
 def read_audits(runs_by_seed: Mapping[int, Run]) -> list[CheckResult]:
     """Return the audits of a variant's first audited run."""
     return next((run.audits for run in runs_by_seed.values() if run.audits is not None), [])
-
-
-def format_audit_failure(audits: Sequence[CheckResult]) -> str:
-    """Return why a variant cannot be judged; empty if no blocking audit failed."""
-    reasons = (format_blocking_reasons([audit]) for audit in audits)
-    return ", ".join(dict.fromkeys(reason for reason in reasons if reason))
 
 
 def collect_failures(runs: ExperimentRuns, finished: FinishedRuns) -> list[FailureRecord]:

@@ -38,12 +38,12 @@ class JudgedVariants:
 
 @dataclass(frozen=True)
 class Judge:
-    """Computes verdicts. Variants in `failure_reasons` get none."""
+    """Computes verdicts. Those on variants with withheld reasons are withheld."""
 
     experiment: Experiment
     finished: FinishedRuns
     corpus: CorpusFile
-    failure_reasons: Mapping[str, str]
+    withheld_reasons: Mapping[str, Sequence[str]]
     interim_analyses: Sequence[int]
 
     def judge_all(self) -> JudgedVariants:
@@ -81,16 +81,17 @@ class Judge:
             num_bytes = self._count_bytes(evaluation_set.split)
             baseline = _sum_scores(baseline, num_bytes)
             scores = {name: _sum_scores(variant_scores, num_bytes) for name, variant_scores in scores.items()}
-        failed_audits = {name: reason for name, reason in self.failure_reasons.items() if name != reference}
-        if reference in self.failure_reasons:
-            title = "the baseline" if reference == BASELINE else reference
-            failed_audits = dict.fromkeys(scores, f"{title} {self.failure_reasons[reference]}")
+        withheld = {name: list(reasons) for name, reasons in self.withheld_reasons.items() if name != reference}
+        title = "the baseline" if reference == BASELINE else reference
+        for reason in self.withheld_reasons.get(reference, ()):
+            for name in scores:
+                withheld.setdefault(name, []).append(f"{title} {reason}")
         verdicts = compare_scores(
             baseline,
             scores,
             metric=metric,
             equivalence_margin=self.experiment.matters,
-            failed_audits=failed_audits,
+            withheld=withheld,
             interim_analyses=self.interim_analyses,
         )
         if is_per_byte:

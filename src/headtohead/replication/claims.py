@@ -54,7 +54,7 @@ def evaluate_claims(
     finished_runs: FinishedRuns,
     verdicts: Sequence[Verdict],
     other_verdicts: Mapping[str, Sequence[Verdict]],
-    failure_reasons: Mapping[str, str],
+    withheld_reasons: Mapping[str, Sequence[str]],
     held_out_splits: Sequence[str],
     pairwise_verdicts: Mapping[tuple[str, str], Verdict] | None = None,
 ) -> list[ClaimResult]:
@@ -67,7 +67,7 @@ def evaluate_claims(
     Args:
         verdicts: Verdicts on the primary metric.
         other_verdicts: Verdicts on single splits, by split.
-        failure_reasons: Why a variant has no verdict, by variant.
+        withheld_reasons: Why the verdict on a variant is withheld, by variant.
         held_out_splits: Splits of claims that name no split.
         pairwise_verdicts: Verdicts by (reference, variant).
     """
@@ -85,7 +85,7 @@ def evaluate_claims(
             verdict = next((candidate for candidate in candidates or () if candidate.variant == claim.variant), None)
         else:
             splits = [claim.split] if claim.split else list(held_out_splits)
-            verdict = _compare_totals(experiment, finished_runs, claim, splits, failure_reasons)
+            verdict = _compare_totals(experiment, finished_runs, claim, splits, withheld_reasons)
         results.append(_evaluate_claim(claim, verdict))
     return results
 
@@ -95,7 +95,7 @@ def _compare_totals(
     finished_runs: FinishedRuns,
     claim: experiment.Claim,
     splits: Sequence[str],
-    failure_reasons: Mapping[str, str],
+    withheld_reasons: Mapping[str, Sequence[str]],
 ) -> Verdict | None:
     """Compare totals per seed for a claim about an earlier step or another context length.
 
@@ -125,14 +125,14 @@ def _compare_totals(
         candidate = _stack_totals(variant, lambda run: read_totals_at_length(run, claim.context))
     if reference is None or candidate is None or not np.array_equal(reference.weights, candidate.weights):
         return None
-    failed_audits = {name: reason for name, reason in failure_reasons.items() if name == claim.variant}
+    withheld = {name: reasons for name, reasons in withheld_reasons.items() if name == claim.variant}
     metric, equivalence_margin = experiment.primary.metric, experiment.matters
     (verdict,) = compare_scores(
         reference,
         {claim.variant: candidate},
         metric=metric,
         equivalence_margin=equivalence_margin,
-        failed_audits=failed_audits,
+        withheld=withheld,
     )
     return verdict
 

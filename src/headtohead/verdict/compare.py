@@ -33,7 +33,7 @@ from headtohead.verdict.statistics import (
     estimate_variance_components,
 )
 
-NO_FAILED_AUDITS: Mapping[str, str] = MappingProxyType({})
+NOT_WITHHELD: Mapping[str, Sequence[str]] = MappingProxyType({})
 UNKNOWN_INTERVAL: Interval = (math.nan, math.nan)
 MAX_SEEDS = 1_000
 MAX_EXAMPLES = 10_000_000
@@ -66,12 +66,12 @@ def compare_scores(
     *,
     metric: MetricName,
     equivalence_margin: float,
-    failed_audits: Mapping[str, str] = NO_FAILED_AUDITS,
+    withheld: Mapping[str, Sequence[str]] = NOT_WITHHELD,
     confidence: float = 0.95,
     interim_analyses: Sequence[int] = (),
     current_analysis: int | None = None,
 ) -> list[Verdict]:
-    """Return a verdict for each variant and for each name in `failed_audits` (name: reason).
+    """Return a verdict for each variant and for each name in `withheld`, whose verdict is withheld for these reasons.
 
     `equivalence_margin` is relative for perplexity (0.01 is 1 %), a share for accuracy (0.01 is one point), and in the
     unit of the score otherwise. With `interim_analyses` (see `plan_interim_analyses`), intervals are widened so that
@@ -85,7 +85,7 @@ def compare_scores(
     for name, scores in {"baseline": baseline, **variants}.items():
         _check_score_range(name, scores, scale)
     pairs = {name: pair_scores(name, baseline, scores) for name, scores in variants.items()}
-    judged = [name for name in variants if name not in failed_audits]
+    judged = [name for name in variants if name not in withheld]
     current_confidence = final_confidence = confidence
     if interim_analyses:
         if current_analysis is None:
@@ -102,8 +102,8 @@ def compare_scores(
         adjusted_confidence=1 - (1 - current_confidence) / num_comparisons,
         final_adjusted_confidence=1 - (1 - final_confidence) / num_comparisons,
     )
-    names = [*variants, *(name for name in failed_audits if name not in variants)]
-    return [_build_verdict(name, pairs.get(name), settings, failed_audits.get(name)) for name in names]
+    names = [*variants, *(name for name in withheld if name not in variants)]
+    return [_build_verdict(name, pairs.get(name), settings, withheld.get(name, ())) for name in names]
 
 
 def _find_planned_analysis(num_seeds: int, interim_analyses: Sequence[int]) -> int:
@@ -121,11 +121,11 @@ def _check_score_range(variant_name: str, scores: Scores, metric: Metric) -> Non
 
 
 def _build_verdict(
-    variant_name: str, paired_scores: PairedScores | None, settings: _ComparisonSettings, audit_failure: str | None
+    variant_name: str, paired_scores: PairedScores | None, settings: _ComparisonSettings, withheld: Sequence[str]
 ) -> Verdict:
     """Return the verdict on one variant. `paired_scores` is None if variant and baseline share no seed."""
-    if audit_failure is not None or paired_scores is None or len(paired_scores.seeds) < 2:
-        return _build_verdict_without_interval(variant_name, paired_scores, settings, audit_failure)
+    if withheld or paired_scores is None or len(paired_scores.seeds) < 2:
+        return _build_verdict_without_interval(variant_name, paired_scores, settings, withheld)
     differences, weights = paired_scores.differences[None], paired_scores.weights[None]
     is_binary = settings.metric.name == "accuracy" and bool(np.isin(differences, (-1.0, 0.0, 1.0)).all())
     has_rare_differences = is_binary and paired_scores.num_examples > 1
@@ -176,9 +176,9 @@ def _build_verdict(
 
 
 def _build_verdict_without_interval(
-    variant_name: str, paired_scores: PairedScores | None, settings: _ComparisonSettings, audit_failure: str | None
+    variant_name: str, paired_scores: PairedScores | None, settings: _ComparisonSettings, withheld: Sequence[str]
 ) -> Verdict:
-    """Return the verdict on a variant that failed an audit or has fewer than two seeds."""
+    """Return the verdict that is withheld, or on a variant with fewer than two seeds."""
     metric = settings.metric
     num_seeds = 0 if paired_scores is None else len(paired_scores.seeds)
     baseline_mean = variant_mean = math.nan
@@ -187,11 +187,11 @@ def _build_verdict_without_interval(
         baseline_mean = float(paired_scores.baseline_totals.sum()) / total_weight
         variant_mean = float(paired_scores.variant_totals.sum()) / total_weight
     difference = variant_mean - baseline_mean
-    reason = audit_failure or phrasing.explain_too_few_seeds(num_seeds)
-    format_outcome = phrasing.format_cannot_tell if audit_failure is None else phrasing.format_not_comparable
+    reason = ", ".join(withheld) or phrasing.explain_too_few_seeds(num_seeds)
+    format_outcome = phrasing.format_not_comparable if withheld else phrasing.format_cannot_tell
     return Verdict(
         variant=variant_name,
-        outcome=CANNOT_TELL if audit_failure is None else NOT_COMPARABLE,
+        outcome=NOT_COMPARABLE if withheld else CANNOT_TELL,
         metric=metric.name,
         equivalence_margin=settings.equivalence_margin,
         baseline_mean=metric.to_display_mean(baseline_mean),
@@ -207,10 +207,11 @@ def _build_verdict_without_interval(
         examples=0 if paired_scores is None else paired_scores.num_examples,
         dominant_noise_source="unknown",
         min_detectable_effect=math.nan,
-        additional_seeds=2 - num_seeds if audit_failure is None else None,
+        additional_seeds=None if withheld else 2 - num_seeds,
         additional_examples=None,
         summary=format_outcome(variant_name, reason),
         reason=reason,
+        withheld=tuple(withheld),
     )
 
 

@@ -45,7 +45,8 @@ class Verdict(DictAccess):
     simultaneously over variants and interim analyses, for which each of them has the confidence `adjusted_confidence`.
     `min_detectable_effect` is the smallest effect that would have been detected with a probability of 80 %.
     `additional_seeds` and `additional_examples` would each settle an open verdict alone; None if not needed or not
-    sufficient. `reason` says why there is no verdict, or how to settle an open one.
+    sufficient. `reason` says why there is no verdict, or how to settle an open one. `withheld` lists why a verdict is
+    withheld; it is empty unless the outcome is "not comparable".
     """
 
     __pydantic_config__ = ConfigDict(strict=False)  # strict would refuse objects read from JSON
@@ -70,6 +71,7 @@ class Verdict(DictAccess):
     additional_examples: int | None
     summary: str
     reason: str = ""
+    withheld: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values; NaN and infinities become None."""

@@ -1,0 +1,30 @@
+"""Reasons for withholding verdicts.
+
+This is the only way to withhold a verdict. A reason is a predicate about one variant, such as "reads the future" or
+"was trained on other batches than the baseline", so that it also reads well after "the baseline". A reason of the
+baseline withholds the verdicts on all variants that are compared with it. To withhold verdicts for another cause, add
+its reasons to `collect_withheld_reasons`; a blocking `CheckResult` among the audits is included already. The outcome is
+then "not comparable", and `Verdict.withheld` lists the reasons in the report, the terminal, JSON and the web app.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from headtohead.audit.result import CheckResult, list_blocking_reasons
+from headtohead.experiment.schemas import PairingRecord
+
+WithheldReasons = dict[str, list[str]]
+"""variant or baseline: reasons; without an entry for variants that can be judged"""
+
+
+def collect_withheld_reasons(
+    audits: Mapping[str, Iterable[CheckResult]], pairs: Mapping[str, PairingRecord]
+) -> WithheldReasons:
+    """Return why variants cannot be judged: failed audits first, then missing pairing."""
+    reasons: WithheldReasons = {}
+    for name, checks in audits.items():
+        reasons.setdefault(name, []).extend(list_blocking_reasons(checks))
+    for name, record in pairs.items():
+        reasons.setdefault(name, []).extend([record.unpaired_reason] if record.unpaired_reason else [])
+    return {name: variant_reasons for name, variant_reasons in reasons.items() if variant_reasons}
