@@ -261,26 +261,3 @@ def lock_run_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-FINGERPRINT_CHUNKS, FINGERPRINT_CHUNK_BYTES = 16, 2**16
-
-
-def compute_fingerprint(path: Path) -> str:
-    """Return a fast hash that detects truncated or replaced files.
-
-    It is the SHA-256 of the size and the content for files up to 1 MiB, otherwise of the size and 16 chunks spread
-    evenly over the file.
-    """
-    if not path.is_file():
-        raise RunFolderError(f"{path}: no such file, or no plain one")
-    size = path.stat().st_size
-    digest = hashlib.sha256(f"{size} ".encode())
-    with path.open("rb") as file:
-        if size <= FINGERPRINT_CHUNKS * FINGERPRINT_CHUNK_BYTES:
-            digest.update(file.read())
-        else:
-            for index in range(FINGERPRINT_CHUNKS):
-                file.seek(index * (size - FINGERPRINT_CHUNK_BYTES) // (FINGERPRINT_CHUNKS - 1))
-                digest.update(file.read(FINGERPRINT_CHUNK_BYTES))
-    return digest.hexdigest()

@@ -118,7 +118,7 @@ def test_the_report_is_json_serialisable(report: DoctorReport) -> None:
 def test_every_check_has_a_value_and_advice(report: DoctorReport) -> None:
     names = [check.name for check in report.checks]
     expected = "device cores memory disk versions extras bfloat16 hub chromium"
-    assert names == expected.split()
+    assert names == [*expected.split(), "token cache"]
     assert all(check.value and check.advice for check in report.checks)
 
 
@@ -131,6 +131,9 @@ def test_every_check_has_a_value_and_advice(report: DoctorReport) -> None:
         ("memory", {"memory_free": 2**33}, True, "enough"),
         ("disk", {"disk_free": 2**20}, False, "--out"),
         ("disk", {"disk_free": 2**40}, True, "enough"),
+        ("token cache", {"cache_errors": None}, True, "--deep"),
+        ("token cache", {"cache_errors": {"a": None}}, True, "nothing to do"),
+        ("token cache", {"cache_errors": {"a": None, "b": "split0.text has changed"}}, False, "remove these folders"),
         ("versions", {"versions": {"headtohead": None}}, False, "pip install -e ."),
         ("versions", {"versions": {"headtohead": "1.2.3"}}, True, "bug reports"),
         ("extras", {"extras": {}}, False, "pip install -e ."),

@@ -6,6 +6,7 @@ NAME.text holds the concatenated rows in UTF-8; NAME.ends holds the start of eac
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -37,8 +38,10 @@ def memory_map(path: Path, dtype: Any) -> NDArray[Any]:
 class DiskTextRows(Sequence[str]):
     """The rows of NAME.text as a sequence."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, checksums: dict[str, str] | None = None) -> None:
         self.path = folder / f"{name}.text"
+        self.checksums = checksums or {}
+        """The SHA-256 of both files by name, if they were written just now."""
         self.ends: NDArray[np.int64] = memory_map(folder / f"{name}.ends", np.int64)
 
     def __len__(self) -> int:
@@ -94,9 +97,12 @@ class DiskTextWriter:
     """Append rows to NAME.text and NAME.ends."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self.text: BinaryIO = (folder / f"{name}.text").open("wb")
-        self.ends: BinaryIO = (folder / f"{name}.ends").open("wb")
-        self.ends.write(np.zeros(1, np.int64).tobytes())
+        self.folder, self.name = folder, name
+        self.files: dict[str, BinaryIO] = {
+            suffix: (folder / f"{name}.{suffix}").open("wb") for suffix in ("text", "ends")
+        }
+        self._checksums = {suffix: hashlib.sha256() for suffix in self.files}
+        self._write("ends", np.zeros(1, np.int64).tobytes())
         self._bytes_written = self._bytes_buffered = 0
         self._buffer: list[bytes] = []
 
@@ -110,18 +116,24 @@ class DiskTextWriter:
     def flush(self) -> None:
         """Write buffered rows to disk."""
         ends = self._bytes_written + np.cumsum([len(row) for row in self._buffer], dtype=np.int64)
-        with translate_disk_full_error(Path(self.text.name)):
-            self.text.write(b"".join(self._buffer))
-            self.ends.write(ends.tobytes())
+        self._write("text", b"".join(self._buffer))
+        self._write("ends", ends.tobytes())
         self._bytes_written += self._bytes_buffered
         self._buffer, self._bytes_buffered = [], 0
 
-    def close(self) -> None:
-        """Write buffered rows and close both files."""
+    def _write(self, suffix: str, content: bytes) -> None:
+        with translate_disk_full_error(Path(self.files[suffix].name)):
+            self.files[suffix].write(content)
+        self._checksums[suffix].update(content)
+
+    def close(self) -> DiskTextRows:
+        """Write buffered rows, close both files and return the rows as a sequence."""
         self.flush()
-        with translate_disk_full_error(Path(self.text.name)):
-            self.text.close()
-            self.ends.close()
+        for file in self.files.values():
+            with translate_disk_full_error(Path(file.name)):
+                file.close()
+        checksums = {f"{self.name}.{suffix}": checksum.hexdigest() for suffix, checksum in self._checksums.items()}
+        return DiskTextRows(self.folder, self.name, checksums)
 
 
 def write_text_rows(folder: Path, name: str, rows: Iterable[str]) -> DiskTextRows:
@@ -129,5 +141,4 @@ def write_text_rows(folder: Path, name: str, rows: Iterable[str]) -> DiskTextRow
     writer = DiskTextWriter(folder, name)
     for row in rows:
         writer.add(row.encode())
-    writer.close()
-    return DiskTextRows(folder, name)
+    return writer.close()

@@ -1,7 +1,7 @@
 """Tokenized corpora on disk: built once, found again by content, and memory-mapped by every training process.
 
 FOLDER, named by a hash of everything the tokens depend on (files, settings, the code of this package)
-  manifest.json       content, sizes and checksums; written last, so a folder that has it is complete
+  manifest.json       content and checksums; written last, so a folder that has it is complete
   tokenizer.json      the tokenizer
   splitN.tokens       the tokens of a split, concatenated, as uint16 or uint32
   splitN.offsets      where each row starts and the last one ends (int64), if examples are rows
@@ -10,8 +10,12 @@ FOLDER, named by a hash of everything the tokens depend on (files, settings, the
   splitN.text, .ends  the rows as text (`text_store`); vocabulary.* hold the vocabulary rows if they are not train's
 
 A folder is built in three stages: text, tokenizer, then tokens in shards, which all cores encode and which are appended
-in order. Each shard adds a line to splitN.jsonl after its tokens. After a kill, partial lines and tokens without a line
-are removed and the build continues behind them.
+in order. Each shard adds a line to splitN.jsonl after its tokens. After a kill, what was written is compared with its
+checksums and the build continues behind it.
+
+Checksums are computed from what is written. Opening a folder compares every file with its checksum. The checksum of a
+large file is kept in $XDG_CACHE_HOME/headtohead/checksums with the identity of the file (size, inode, times of the last
+change of content and status), so an unchanged file is not read again; `h2h doctor --deep` reads every byte.
 
 Small corpora are cached too: reading and tokenizing the default corpus takes seconds and opening it milliseconds, in
 every worker. The cache is in $XDG_CACHE_HOME/headtohead/corpora (~/.cache unless set). Folders unused for two months
@@ -28,7 +32,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -38,10 +42,12 @@ import numpy as np
 import torch
 
 from headtohead.atomic_io import (
-    compute_fingerprint,
+    compute_sha256,
     get_cache_folder,
+    has_valid_checksum,
     lock_cache_folder,
     read_json,
+    read_json_object,
     translate_disk_full_error,
     write_bytes,
     write_json,
@@ -54,12 +60,16 @@ from headtohead.data.splits import Corpus, Split
 from headtohead.data.text_store import DiskTextRows, memory_map, write_text_rows
 from headtohead.data.token_shards import SplitTokenization, get_token_dtype, write_tokens
 from headtohead.data.tokenizers import TOKENIZER_FILE, CorpusTokenizer, train_tokenizer
-from headtohead.errors import RunFolderError
+from headtohead.errors import DiskFullError, RunFolderError
 from headtohead.progress import ProgressCallback, StderrProgress
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 MANIFEST_FILE, TEXTS_FILE = "manifest.json", "texts.json"
 MAX_UNUSED_DAYS = 60
+LARGE_FILE_BYTES = 2**20
+"""size from which the checksum of a file is kept, because reading it again takes long"""
+TIMESTAMP_NANOSECONDS = 2 * 10**9
+"""a file that changed more recently may change again without a change of its times"""
 CACHE_KEY_SETTINGS = (
     "source",
     "files",
@@ -127,15 +137,38 @@ def build_cache_key(data: DataConfig, has_labels: bool, base_folder: Path) -> di
         "tokenizers": metadata.version("tokenizers"),
         "has_labels": has_labels,
         "data": data.model_dump(mode="json", include=set(CACHE_KEY_SETTINGS)),
-        "files": {name: _fingerprint_file(path) for name, path in sorted(files.items())},
+        "files": {name: get_checksum(path) for name, path in sorted(files.items())},
     }
 
 
-def _fingerprint_file(path: Path) -> str:
-    """Return a hash of the content. Large files are only sampled, so their modification time is added."""
+def get_checksum(path: Path) -> str:
+    """Return the SHA-256 of a file. A large file that has not changed since it was last read is not read again."""
+    identity = _identify_file(path)
+    if identity["size"] < LARGE_FILE_BYTES:
+        return compute_sha256(path)
+    record_path = get_cache_folder("checksums") / f"{_hash_json(str(path.resolve()))[:24]}.json"
+    with contextlib.suppress(RunFolderError, OSError):
+        record = read_json_object(record_path)
+        if has_valid_checksum(record) and record["file"] == identity:
+            return str(record["sha256"])
+    now, sha256 = time.time_ns(), compute_sha256(path)
+    if now - identity["status_changed"] > TIMESTAMP_NANOSECONDS and _identify_file(path) == identity:
+        with contextlib.suppress(OSError, DiskFullError):
+            record_path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(record_path, {"file": identity, "sha256": sha256}, with_checksum=True)
+    return sha256
+
+
+def _identify_file(path: Path) -> dict[str, int]:
+    """Return what changes with every write. The time of the last status change cannot be set by a program."""
     stat = path.stat()
-    fingerprint = compute_fingerprint(path)[:24]
-    return f"{fingerprint} {stat.st_mtime_ns}" if stat.st_size > 2**20 else fingerprint
+    return {
+        "device": stat.st_dev,
+        "inode": stat.st_ino,
+        "size": stat.st_size,
+        "content_changed": stat.st_mtime_ns,
+        "status_changed": stat.st_ctime_ns,
+    }
 
 
 def _hash_source_code() -> str:
@@ -153,7 +186,13 @@ def _hash_json(value: Any) -> str:
 # -- opening
 
 
-def _find_cache_error(folder: Path) -> str | None:
+def find_damaged_caches() -> dict[Path, str | None]:
+    """Return every complete folder of the cache and its error or None, after reading every byte."""
+    folders = sorted(path.parent for path in get_cache_folder("corpora").glob(f"*/{MANIFEST_FILE}"))
+    return {folder: _find_cache_error(folder, compute_sha256) for folder in folders}
+
+
+def _find_cache_error(folder: Path, hash_file: Callable[[Path], str] = get_checksum) -> str | None:
     """Return why a folder cannot be used, or None if it can."""
     if not (folder / MANIFEST_FILE).is_file():
         return "incomplete"
@@ -166,16 +205,12 @@ def _find_cache_error(folder: Path) -> str | None:
             or _hash_json(manifest["cache_key"])[:24] != folder.name
         ):
             return f"{MANIFEST_FILE} has changed"
-        for name, description in manifest["files"].items():
-            if description != _describe_file(folder / name):
+        for name, expected in manifest["files"].items():
+            if hash_file(folder / name) != expected:
                 return f"{name} has changed"
     except (RunFolderError, OSError, LookupError, TypeError, ValueError, AttributeError) as error:
         return f"{type(error).__name__}: {error}"
     return None
-
-
-def _describe_file(path: Path) -> dict[str, Any]:
-    return {"bytes": path.stat().st_size, "checksum": compute_fingerprint(path)}
 
 
 def _open_cache(folder: Path, data: DataConfig, has_labels: bool) -> TokenizedCorpus:
@@ -229,9 +264,14 @@ def _build_cache(
         with translate_disk_full_error(folder):
             corpus = _write_corpus_texts(folder, data, has_labels, base_folder, on_progress)
             tokenizer = _load_or_train_tokenizer(folder, data, corpus, base_folder)
+            checksums: dict[str, str] = {}
             for i, split in enumerate(corpus.splits.values()):
-                write_tokens(SplitTokenization(folder, f"split{i}", split, tokenizer, has_labels, data), on_progress)
-            _write_manifest(folder, cache_key)
+                job = SplitTokenization(folder, f"split{i}", split, tokenizer, has_labels, data)
+                checksums |= write_tokens(job, on_progress)
+            _write_manifest(folder, cache_key, checksums)
+        error_message = _find_cache_error(folder)
+        if error_message is not None:
+            raise RunFolderError(f"{folder}: {error_message} while it was built; check the disk and run again")
     _remove_unused_caches(folder.parent)
     return _open_cache(folder, data, has_labels)
 
@@ -249,20 +289,23 @@ def _write_corpus_texts(
     if (folder / TEXTS_FILE).is_file():
         texts = read_json(folder / TEXTS_FILE)
         files = texts["files"].items()
-        if all((folder / name).is_file() and _describe_file(folder / name) == expected for name, expected in files):
+        if all((folder / name).is_file() and get_checksum(folder / name) == expected for name, expected in files):
             return _open_corpus(folder, texts, has_labels)
     _clear_folder(folder)
     corpus = loading.load_corpus(
         data, has_labels=has_labels, base_folder=base_folder, rows_folder=folder, on_progress=on_progress
     )
+    checksums: dict[str, str] = {}
     for i, split in enumerate(corpus.splits.values()):
-        if not isinstance(split.rows, DiskTextRows):
-            write_text_rows(folder, f"split{i}", split.rows)
+        rows = split.rows if isinstance(split.rows, DiskTextRows) else write_text_rows(folder, f"split{i}", split.rows)
+        checksums |= rows.checksums
         if split.labels is not None:
-            write_bytes(folder / f"split{i}.labels", np.array(split.labels, np.int64).tobytes())
+            labels = np.array(split.labels, np.int64).tobytes()
+            write_bytes(folder / f"split{i}.labels", labels)
+            checksums[f"split{i}.labels"] = hashlib.sha256(labels).hexdigest()
     has_vocabulary_rows = corpus.vocabulary_rows is not corpus.train.rows
     if has_vocabulary_rows:
-        write_text_rows(folder, "vocabulary", corpus.vocabulary_rows)
+        checksums |= write_text_rows(folder, "vocabulary", corpus.vocabulary_rows).checksums
     texts = {
         "splits": [
             {"name": s.name, "role": s.role, "separator": s.separator, "has_labels": s.labels is not None}
@@ -272,41 +315,46 @@ def _write_corpus_texts(
         "origin": corpus.origin,
         "digest": corpus.digest,
         "vocabulary": "vocabulary" if has_vocabulary_rows else "train",
-        "files": {path.name: _describe_file(path) for path in sorted(folder.iterdir()) if path.name != ".lock"},
+        "files": checksums,
     }
     write_json(folder / TEXTS_FILE, texts)
     return _open_corpus(folder, texts, has_labels)
 
 
 def _load_or_train_tokenizer(folder: Path, data: DataConfig, corpus: Corpus, base_folder: Path) -> CorpusTokenizer:
-    if not (folder / TOKENIZER_FILE).is_file():
+    texts = read_json(folder / TEXTS_FILE)
+    if TOKENIZER_FILE not in texts["files"]:  # `_write_corpus_texts` has compared it with its checksum
         train_tokenizer(data, corpus, base_folder=base_folder).save(folder)
+        texts["files"][TOKENIZER_FILE] = compute_sha256(folder / TOKENIZER_FILE)
+        write_json(folder / TEXTS_FILE, texts)
     return CorpusTokenizer.load(folder)
 
 
-def _write_manifest(folder: Path, cache_key: dict[str, Any]) -> None:
+def _write_manifest(folder: Path, cache_key: dict[str, Any], checksums: dict[str, str]) -> None:
     """Remove intermediate files, then write the manifest that marks the folder as complete."""
     texts = read_json(folder / TEXTS_FILE)
-    for path in [*folder.glob("*.jsonl"), *folder.glob(".*.part")]:
-        path.unlink()
-    paths = sorted(path for path in folder.iterdir() if path.name not in (".lock", TEXTS_FILE, MANIFEST_FILE))
-    manifest = {
-        "schema": SCHEMA_VERSION,
-        "cache_key": cache_key,
-        "texts": texts,
-        "files": {path.name: _describe_file(path) for path in paths},
-    }
+    files = {**texts.pop("files"), **checksums}
+    for path in folder.iterdir():
+        if path.name not in (".lock", TEXTS_FILE, *files):
+            path.unlink()
+    manifest = {"schema": SCHEMA_VERSION, "cache_key": cache_key, "texts": texts, "files": files}
     write_json(folder / MANIFEST_FILE, {**manifest, "checksum": _hash_json(manifest)}, fsync=True)
     (folder / TEXTS_FILE).unlink()
 
 
 def _remove_unused_caches(root: Path) -> None:
     """Remove folders that have not been opened for a long time. Processes that have mapped one keep their pages."""
-    for folder in root.iterdir():
+    for folder in [*root.iterdir(), *get_cache_folder("checksums").glob("*.json")]:
         path = folder / MANIFEST_FILE if (folder / MANIFEST_FILE).is_file() else folder
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > MAX_UNUSED_DAYS * 86400:
-                shutil.rmtree(folder)
+                shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
 
 
-__all__ = ["TokenizedCorpus", "build_cache_key", "load_tokenized_corpus", "tokenize_in_memory"]
+__all__ = [
+    "TokenizedCorpus",
+    "build_cache_key",
+    "find_damaged_caches",
+    "load_tokenized_corpus",
+    "tokenize_in_memory",
+]

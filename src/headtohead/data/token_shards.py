@@ -1,11 +1,16 @@
-"""Encode a split on disk into token files, in shards on all cores, resuming after the last complete shard."""
+"""Encode a split on disk into token files, in shards on all cores, resuming after the last intact shard.
+
+NAME.jsonl gets a line per shard: the rows and tokens so far and the SHA-256 of each file so far.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
@@ -25,6 +30,9 @@ from headtohead.progress import ProgressCallback, ProgressReporter
 SHARD_BYTES = 2**22
 """bytes of text encoded at a time, and the work that a kill loses per core"""
 READ_CHUNK_BYTES = 2**22
+
+Checksum = Any
+"""a hashlib object, whose type has no public name"""
 
 EncodedShard = tuple[NDArray[Any], NDArray[np.int64]]
 """the tokens of consecutive rows, concatenated, and the number of tokens in each row"""
@@ -63,33 +71,83 @@ class SplitTokenization:
         return np.fromiter(chain.from_iterable(ids), get_token_dtype(self.tokenizer), int(lengths.sum())), lengths
 
 
-def write_tokens(job: SplitTokenization, on_progress: ProgressCallback) -> None:
-    """Write the tokens and counts of a split and, unless it is a stream, its row offsets."""
+def write_tokens(job: SplitTokenization, on_progress: ProgressCallback) -> dict[str, str]:
+    """Write the tokens and counts of a split and, unless it is a stream, its row offsets.
+
+    Returns the SHA-256 of each file by name, computed from what was written and not from the file.
+    """
     rows = job.rows
-    token_bytes = np.dtype(get_token_dtype(job.tokenizer)).itemsize
-    shard_records = repair_jsonl(job.path("jsonl"))
-    num_rows, num_tokens = (shard_records[-1]["rows"], shard_records[-1]["tokens"]) if shard_records else (0, 0)
+    num_rows, num_tokens, checksums = _resume(job)
     megabytes_done = rows.count_megabytes_before
     progress = ProgressReporter(
         f"tokenizing {job.split.name}, in MB", megabytes_done(len(rows)), on_progress, megabytes_done(num_rows)
     )
-    with job.path("tokens").open("ab") as tokens, job.path("offsets").open("ab") as offsets:
-        truncate_file(job.path("tokens"), num_tokens * token_bytes)
-        truncate_file(job.path("offsets"), 8 * (num_rows + 1) if num_rows else 0)
-        if not num_rows:
-            offsets.write(np.zeros(1, np.int64).tobytes())
-        boundaries = [row for row in rows.compute_shard_boundaries(SHARD_BYTES) if row >= num_rows]
+    with ExitStack() as stack:
+        files = {suffix: stack.enter_context(job.path(suffix).open("ab")) for suffix in checksums}
+        boundaries = [num_rows, *(row for row in rows.compute_shard_boundaries(SHARD_BYTES) if row > num_rows)]
         for end_row, (ids, lengths) in _iter_encoded_shards(job, boundaries):
-            tokens.write(ids.tobytes())
-            tokens.flush()
-            offsets.write((num_tokens + np.cumsum(lengths)).tobytes())
-            offsets.flush()
+            ends = num_tokens + np.cumsum(lengths)
+            content = {"tokens": ids, "offsets": ends if num_rows else np.concatenate([np.zeros(1, np.int64), ends])}
+            for suffix, file in files.items():
+                chunk = content[suffix].tobytes()
+                file.write(chunk)
+                file.flush()
+                checksums[suffix].update(chunk)
             progress.step(megabytes_done(end_row) - megabytes_done(num_rows))
             num_rows, num_tokens = end_row, num_tokens + len(ids)
-            append_jsonl(job.path("jsonl"), {"rows": num_rows, "tokens": num_tokens})
-    if is_stream(job.data, has_labels=job.has_labels):
-        job.path("offsets").unlink()
-    write_bytes(job.path("counts"), _count_tokens(job.path("tokens"), job.tokenizer).tobytes())
+            sha256 = {suffix: checksum.hexdigest() for suffix, checksum in checksums.items()}
+            append_jsonl(job.path("jsonl"), {"rows": num_rows, "tokens": num_tokens, "sha256": sha256})
+    counts = _count_tokens(job.path("tokens"), job.tokenizer).tobytes()
+    write_bytes(job.path("counts"), counts)
+    checksums["counts"] = hashlib.sha256(counts)
+    return {job.path(suffix).name: checksum.hexdigest() for suffix, checksum in checksums.items()}
+
+
+def _resume(job: SplitTokenization) -> tuple[int, int, dict[str, Checksum]]:
+    """Truncate the files to the shards that are intact; return their rows, tokens and running checksums.
+
+    A shard is intact if the files are long enough and have the recorded checksums up to its end.
+    """
+    records = repair_jsonl(job.path("jsonl"))
+    item_bytes = {"tokens": np.dtype(get_token_dtype(job.tokenizer)).itemsize}
+    if not is_stream(job.data, has_labels=job.has_labels):
+        item_bytes["offsets"] = 8
+    sizes = [
+        {"tokens": record["tokens"] * item_bytes["tokens"], "offsets": 8 * (record["rows"] + 1)} for record in records
+    ]
+    states = {
+        suffix: _hash_shards(
+            job.path(suffix),
+            [(size[suffix], record["sha256"][suffix]) for size, record in zip(sizes, records, strict=True)],
+        )
+        for suffix in item_bytes
+    }
+    num_intact = min(map(len, states.values())) - 1
+    for suffix in item_bytes:
+        truncate_file(job.path(suffix), sizes[num_intact - 1][suffix] if num_intact else 0)
+    if num_intact < len(records):
+        lines = job.path("jsonl").read_bytes().splitlines(keepends=True)
+        write_bytes(job.path("jsonl"), b"".join(lines[:num_intact]))
+    last = records[num_intact - 1] if num_intact else {"rows": 0, "tokens": 0}
+    return last["rows"], last["tokens"], {suffix: states[suffix][num_intact] for suffix in item_bytes}
+
+
+def _hash_shards(path: Path, shards: list[tuple[int, str]]) -> list[Checksum]:
+    """Return the running checksum at the start of the file and at the end of each leading shard that is intact.
+
+    `shards` holds the position and the expected checksum of each end.
+    """
+    states = [hashlib.sha256()]
+    path.touch()
+    with path.open("rb") as file:
+        for end, expected in shards:
+            checksum, size = states[-1].copy(), end - file.tell()
+            chunk = file.read(size)
+            checksum.update(chunk)
+            if len(chunk) < size or checksum.hexdigest() != expected:
+                break
+            states.append(checksum)
+    return states
 
 
 def _iter_encoded_shards(job: SplitTokenization, boundaries: list[int]) -> Iterator[tuple[int, EncodedShard]]:

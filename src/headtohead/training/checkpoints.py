@@ -7,6 +7,7 @@ complete or absent. Older checkpoints are removed afterwards.
 import hashlib
 import json
 import os
+import re
 import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,6 +29,7 @@ from headtohead.atomic_io import (
 )
 from headtohead.errors import RunFolderError, truncate_text
 
+CHECKPOINT_NAME = re.compile("checkpoint-([0-9]{6,18})")
 TENSOR_FILES = ("model.safetensors", "optimizer.safetensors")
 
 
@@ -124,8 +126,9 @@ def save(folder: Path, model: nn.Module, optimizer_tensors: dict[str, Tensor], s
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints of a run folder, oldest first."""
-    return sorted(folder.glob("checkpoint-[0-9]*"))
+    """Return the checkpoints of a run folder by step, lowest first."""
+    steps = {path: CHECKPOINT_NAME.fullmatch(path.name) for path in folder.glob("checkpoint-*")}
+    return sorted((path for path, step in steps.items() if step), key=lambda path: int(path.name[11:]))
 
 
 def find_latest(folder: Path) -> Path | None:

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import torch
 
+from headtohead.data.token_cache import find_damaged_caches
 from headtohead.training.devices import (
     Bfloat16Support,
     count_available_cores,
@@ -106,6 +107,8 @@ class DoctorReport:
     bfloat16: Bfloat16Support
     is_hub_reachable: bool | None
     chromium_path: str | None
+    cache_errors: dict[str, str | None] | None = None
+    """The error of each folder of the token cache or None, if every byte was read."""
 
     @property
     def checks(self) -> tuple[DoctorCheck, ...]:
@@ -118,9 +121,12 @@ class DoctorReport:
 
 
 def inspect_machine(
-    runs_folder: Path = Path(), *, check_hub: Callable[[], bool | None] = is_hub_reachable
+    runs_folder: Path = Path(), *, check_hub: Callable[[], bool | None] = is_hub_reachable, read_caches: bool = False
 ) -> DoctorReport:
-    """Collect the report, which takes a few seconds. Free disk space is that of `runs_folder`."""
+    """Collect the report, which takes a few seconds. Free disk space is that of `runs_folder`.
+
+    With `read_caches`, also compare every byte of the token cache with its checksums.
+    """
     device = select_device("auto")
     memory, runs_folder = psutil.virtual_memory(), runs_folder.resolve()
     existing_folder = next(folder for folder in (runs_folder, *runs_folder.parents) if folder.exists())
@@ -142,6 +148,7 @@ def inspect_machine(
         bfloat16=probe_bfloat16(device.type),
         is_hub_reachable=check_hub(),
         chromium_path=find_chromium(),
+        cache_errors={str(folder): error for folder, error in find_damaged_caches().items()} if read_caches else None,
     )
 
 
@@ -209,6 +216,15 @@ def _check_chromium(report: DoctorReport) -> DoctorCheck:
     return DoctorCheck("chromium", report.chromium_path or "not found", True, "needed only for browser tests")
 
 
+def _check_cache(report: DoctorReport) -> DoctorCheck:
+    if report.cache_errors is None:
+        return DoctorCheck("token cache", "not read", True, "h2h doctor --deep compares every byte with its checksum")
+    errors = [f"{folder}: {error}" for folder, error in report.cache_errors.items() if error]
+    if not errors:
+        return DoctorCheck("token cache", f"{len(report.cache_errors)} folders, all intact", True, "nothing to do")
+    return DoctorCheck("token cache", "\n".join(errors), False, "remove these folders; they are rebuilt when needed")
+
+
 _DOCTOR_CHECKS = (
     _check_device,
     _check_cores,
@@ -219,6 +235,7 @@ _DOCTOR_CHECKS = (
     _check_bfloat16,
     _check_hub,
     _check_chromium,
+    _check_cache,
 )
 
 

@@ -25,7 +25,7 @@ from headtohead.data.splits import (
     compute_digest,
     describe_origin,
 )
-from headtohead.data.text_store import DiskTextRows, DiskTextWriter
+from headtohead.data.text_store import DiskTextWriter
 from headtohead.errors import DataError, ValidationIssue
 from headtohead.progress import ProgressCallback, ProgressReporter
 
@@ -181,10 +181,9 @@ def build_corpus_on_disk(
             for row in islice(split.rows, max_test_rows if name in raw_corpus.tests else None):
                 writers[name].add(row.encode())
     splits = {}
-    for i, (name, role) in enumerate(roles.items()):
-        writers[name].close()
+    for name, role in roles.items():
         separator = raw_splits.get(name, raw_corpus.train).separator
-        splits[name] = Split(name, role, DiskTextRows(folder, f"split{i}"), None, separator)
+        splits[name] = Split(name, role, writers[name].close(), None, separator)
     rows = splits["train"].rows
     digest = compute_digest(False, splits, (), rows)
     return Corpus(False, splits, (), rows, describe_origin(raw_corpus, validation_fraction), digest)

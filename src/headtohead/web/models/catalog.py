@@ -132,11 +132,12 @@ class ModelCatalog:
 
     def _list_checkpoints(self, run_folder: Path) -> tuple[tuple[str, str], ...]:
         checkpoints = []
-        for name in sorted(_list_subfolder_names(run_folder)):
+        for name in _list_subfolder_names(run_folder):
             step = re.fullmatch("checkpoint-([0-9]{1,12})", name)
             if step and is_inside(run_folder / name / "model.safetensors", self.folders.root):
-                checkpoints.append((name, f"at step {int(step[1]):,}"))
-        return ((INITIAL_CHECKPOINT, "before training"), *checkpoints, (FINAL_CHECKPOINT, "after training"))
+                checkpoints.append((int(step[1]), name))
+        steps = ((name, f"at step {step:,}") for step, name in sorted(checkpoints))
+        return ((INITIAL_CHECKPOINT, "before training"), *steps, (FINAL_CHECKPOINT, "after training"))
 
     def _list_pretrained_entries(self) -> dict[str, CatalogEntry]:
         named = {
