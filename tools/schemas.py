@@ -10,7 +10,7 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, TypeAdapter
 
@@ -47,14 +47,23 @@ def build_json_schemas() -> dict[str, str]:
 
 def build_tables() -> str:
     """Return one Markdown table of fields for each file."""
-    return "\n".join(_build_table(name, model) for name, model in FILES.items())
+    events = get_args(get_args(schemas.JournalEvent)[0])
+    return "\n".join(
+        [
+            *(_build_table(name, model) for name, model in FILES.items()),
+            *(_build_table(f'journal.jsonl, event "{model.model_fields["event"].default}"', model) for model in events),
+        ]
+    )
 
 
-def _build_table(name: str, model: type[BaseModel]) -> str:
-    _, _, about = " ".join((model.__doc__ or "").split()).partition(": ")
-    lines = [f"### {name}", f"{about[:1].upper()}{about[1:]}.", "", "| field | type | content |", "|---|---|---|"]
+def _build_table(title: str, model: type[BaseModel]) -> str:
+    description = " ".join((model.__doc__ or "").split())
+    about = description.partition(": ")[2] or description
+    lines = [f"### {title}", f"{about[:1].upper()}{about[1:]}.", "", "| field | type | content |", "|---|---|---|"]
     schema = model.model_json_schema()
     for field, info in model.model_fields.items():
+        if field == "event":  # in the title
+            continue
         kind = _describe_type(schema["properties"][field])
         content = " ".join((info.description or "").split()).replace("|", "\\|")
         lines.append(f"| `{field}` | {kind} | {content} |")

@@ -70,10 +70,13 @@ def write_json(path: Path, value: Any, *, fsync: bool = False, with_checksum: bo
 CHECKSUM_KEY = "checksum"
 
 
-def compute_checksum(value: dict[str, Any]) -> str:
-    """Return the SHA-256 of the JSON form of a dict, without its checksum entry."""
+def compute_checksum(value: dict[str, Any], previous: str = "") -> str:
+    """Return the SHA-256 of the JSON form of a dict, without its checksum entry.
+
+    In a file of chained lines, `previous` is the checksum of the line before.
+    """
     content = {key: item for key, item in value.items() if key != CHECKSUM_KEY}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256((previous + json.dumps(content, sort_keys=True)).encode()).hexdigest()
 
 
 def has_valid_checksum(value: dict[str, Any]) -> bool:
@@ -177,11 +180,14 @@ def check_json_value(value: Any) -> None:
     raise ValueError("its lists are nested too deep")
 
 
-def append_jsonl(path: Path, value: Any) -> None:
-    """Append one line to a JSONL file with a single write."""
+def append_jsonl(path: Path, value: Any, *, fsync: bool = False) -> None:
+    """Append one line to a JSONL file with a single write. With `fsync`, wait until it has reached the disk."""
     _reject_symlink(path)
     with translate_disk_full_error(path), path.open("ab") as file:
         file.write(json.dumps(value).encode() + b"\n")
+        if fsync:
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def _reject_symlink(path: Path) -> None:

@@ -87,7 +87,7 @@ def test_a_grid_of_12_points_goes_on_after_a_kill_and_repeats_nothing(killed):
     assert not killed.outcome.failed_jobs
     settings = [tuple(sorted(point.settings.items())) for point in killed.search.points]
     assert len(set(settings)) == 12
-    events = [line["event"] for line in read_jsonl(killed.folder / "search" / "journal.jsonl")]
+    events = [line["event"] for line in read_jsonl(killed.folder / "journal.jsonl")]
     assert events.count("point") == 12 and events.count("winner") == 1
     again = run_search.run_with_search(loading.load_experiment(killed.file), killed.folder, num_workers=2, resume=True)
     assert finished(killed.folder) == after
@@ -97,11 +97,11 @@ def test_a_grid_of_12_points_goes_on_after_a_kill_and_repeats_nothing(killed):
 
 def test_a_journal_that_lost_its_end_is_named_and_not_used(killed, tmp_path):
     copied = shutil.copytree(killed.folder, tmp_path / "runs")
-    journal = copied / "search" / "journal.jsonl"
-    journal.write_bytes(journal.read_bytes()[:-20])
-    with pytest.raises(RunFolderError, match=r"search/journal\.jsonl is truncated"):
+    journal = copied / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes().partition(b'{"event": "winner"')[0])
+    with pytest.raises(RunFolderError, match=r"journal\.jsonl is truncated"):
         compute.compute_findings(open_runs(copied))
-    assert any("search/journal.jsonl" in check.found for check in verify_experiment(copied) if not check.passed)
+    assert any("journal.jsonl" in check.found for check in verify_experiment(copied) if not check.passed)
     outcome = run_search.run_with_search(loading.load_experiment(killed.file), copied, num_workers=1, resume=True)
     assert outcome.findings.search.winner == killed.search.winner
     assert all(check.passed for check in verify_experiment(copied))

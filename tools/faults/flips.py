@@ -16,15 +16,16 @@ from typing import Any
 import torch
 
 from headtohead.atomic_io import read_json
+from headtohead.config.search import WINNER_VARIANT
 from headtohead.data.token_cache import TokenizedCorpus, load_tokenized_corpus
 from headtohead.distillation import teacher_cache
 from headtohead.errors import HeadToHeadError, RunFolderError
 from headtohead.experiment import model_io, schemas
+from headtohead.experiment.journal import JOURNAL_FILE, Journal
 from headtohead.experiment.run_folder import open_runs
 from headtohead.findings import compute
 from headtohead.report import write
 from headtohead.runner.verify import find_differences, verify_experiment
-from headtohead.search.points import SearchJournal, read_journal_events
 
 from .ledger import compare, numbers
 from .seen import How, Seen
@@ -185,38 +186,42 @@ def _journal(how: How, what: str) -> Seen:
     if how.short:
         _write_journal(base)
     else:
-        copied(undisturbed(how, "searched").folder / "search", base)
-    wanted = read_journal_events(base / "journal.jsonl")
+        base.mkdir(parents=True, exist_ok=True)
+        shutil.copy(undisturbed(how, "searched").folder / JOURNAL_FILE, base)
+    wanted = Journal(base).read()
 
     def check(copy: Path, path: Path) -> str:
         try:
-            there = read_journal_events(path)
+            there = Journal(copy).read()
         except HeadToHeadError as error:
             return _refused(path, str(error))
         # Lines that are missing at the end are decided again, and alike.
         return HARMLESS if there == wanted[: len(there)] else "was used without a word"
 
-    kinds = {f"journal {at}": [base / "journal.jsonl"] for at in range(20)}
+    kinds = {f"journal {at}": [base / JOURNAL_FILE] for at in range(20)}
     seen = _each(how, what, base, kinds, check, "read", how.scratch / "journal-damaged")
     return seen if how.short else _with(seen, _cut_journal(how))
 
 
 def _write_journal(folder: Path) -> None:
-    journal = SearchJournal(folder)
-    journal.open("identity")
+    journal = Journal(folder)
+    journal.append(schemas.SearchStartEvent(identity="identity"))
     for cell in range(4):
-        journal.write(schemas.PointEvent(point=cell, settings={"training.optimizer.lr": 0.01 / (cell + 1)}))
-        journal.write(schemas.TrialEvent(point=cell, seed=1000, seconds=1.5 * cell))
-    journal.write(schemas.WinnerEvent(point=2, budget=None))
+        journal.append(schemas.PointEvent(point=cell, settings={"training.optimizer.lr": 0.01 / (cell + 1)}))
+        journal.append(schemas.TrialEvent(point=cell, seed=1000, seconds=1.5 * cell))
+    journal.append(schemas.WinnerEvent(point=2, budget=None))
 
 
 def _cut_journal(how: How) -> list[str]:
-    """A search whose journal has lost its end, gone on with."""
+    """A search whose journal has lost its end, before the winner was compared, gone on with."""
     still = undisturbed(how, "searched")
     world = still.world(still.folder.parent)  # the very same files
     runs = copied(still.folder, how.scratch / "cut-journal")
-    path = runs / "search" / "journal.jsonl"
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    path = runs / JOURNAL_FILE
+    before_winner, _, _ = path.read_bytes().partition(b'{"event": "winner"')
+    path.write_bytes(before_winner[: len(before_winner) // 2])
+    for variant in ("baseline", WINNER_VARIANT):
+        shutil.rmtree(runs / variant)
     done = world.finish(out=runs)
     return compare(runs, still.numbers) + ([f"did not go on: {last_words(done.said)}"] if done.code else [])
 

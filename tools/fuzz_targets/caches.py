@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .runs import file_of
-from .sample_experiment import build_raw_experiment, replace_file, strip_checksum, write_corpus
+from .sample_experiment import build_raw_experiment, chain_lines, replace_file, strip_checksum, write_corpus
 from .target import fuzz_target
 
 
@@ -28,23 +28,27 @@ def _journals(scratch: Path) -> list[bytes]:
     from headtohead.search.points import compute_search_identity
 
     lines = [
+        {"event": "settings", "digest": "abc", "seeds": 2, "variants": ["winner"], "versions": {"python": "3.11"}},
         {"event": "search", "schema_version": 2, "identity": compute_search_identity(_searched(scratch))},
         {"event": "point", "point": 0, "settings": {"training.batch_size": 2}},
         {"event": "point", "point": 1, "settings": {"training.batch_size": 4}},
         {"event": "pruned", "point": 1, "decision": {"deficit": 0.5, "threshold": 0.1, "seeds": 1}},
         {"event": "trial", "point": 0, "seed": 1000, "seconds": 1.5},
         {"event": "winner", "point": 0, "budget": None},
+        {"event": "run", "status": "started", "variant": "winner", "seed": 0, "digest": "", "message": ""},
+        {"event": "analysis", "seeds": {"baseline": 2, "winner": 2}, "level": 0.95},
     ]
-    return ["".join(json.dumps(line) + "\n" for line in lines[:upto]).encode() for upto in (2, len(lines))]
+    return ["".join(json.dumps(line) + "\n" for line in lines[:upto]).encode() for upto in (3, len(lines))]
 
 
 @fuzz_target("journal", _journals)
 def _journal(data: bytes, scratch: Path) -> None:
+    from headtohead.experiment.journal import Journal
     from headtohead.search import points
 
     experiment, folder = _searched(scratch), scratch / "searched"
-    with replace_file(folder / "search" / "journal.jsonl", data):
-        lines = points.SearchJournal(folder / "search").read_events(points.compute_search_identity(experiment))
+    with replace_file(folder / "journal.jsonl", chain_lines(data)):
+        lines = points.read_search_events(Journal(folder), points.compute_search_identity(experiment))
         points.read_winner_settings(experiment, folder)
         points.load_points(folder / "search", experiment.search, lines, "perplexity")
         points.read_elapsed_seconds(lines)

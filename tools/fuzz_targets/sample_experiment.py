@@ -99,6 +99,21 @@ def _drop_checksum(value: Any) -> Any:
     return {key: one for key, one in value.items() if key != "checksum"} if isinstance(value, dict) else value
 
 
+def chain_lines(content: bytes) -> bytes:
+    """Lines of a journal with their checksums; lines that are no objects stay as they are."""
+    from headtohead.atomic_io import CHECKSUM_KEY, compute_checksum
+
+    try:
+        rows = [json.loads(line) for line in content.splitlines()]
+        checksum, lines = "", []
+        for row in rows:
+            checksum = compute_checksum(row, checksum)
+            lines.append(json.dumps({**row, CHECKSUM_KEY: checksum}).encode() + b"\n")
+        return b"".join(lines)
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return content
+
+
 @contextlib.contextmanager
 def replace_checked_file(folder: Path, name: str, content: bytes) -> Iterator[None]:
     """Inside, the file of an experiment's folder holds this, and the result of its run vouches for it."""

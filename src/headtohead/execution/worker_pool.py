@@ -119,20 +119,27 @@ def run_jobs(
     pool: WorkerPool,
     log_path: Path,
     device: str = "auto",
+    on_start: Callable[[Job], None] = lambda job: None,
     on_update: OnJobsUpdate = lambda jobs: None,
     next_jobs: Callable[[int], list[Job]] = lambda num_free: [],
     environment: dict[str, str] | None = None,
 ) -> None:
     """Run all waiting jobs and return when none is left. The outcome is in the state of each job.
 
-    Whenever workers are free, `next_jobs` is called with their number, and the jobs that it returns are appended to
-    `jobs`.
+    `on_start` is called with each job before it is sent to a worker. Whenever workers are free, `next_jobs` is called
+    with their number, and the jobs that it returns are appended to `jobs`.
     """
     waiting = deque(job for job in jobs if job.state == "waiting")
     message_queue: MessageQueue = queue.Queue()
     if environment is None:
         environment = build_environment([job.trial for job in waiting])
     workers: list[WorkerHandle] = []
+
+    def start_next_job(worker: WorkerHandle) -> None:
+        job = waiting.popleft()
+        on_start(job)
+        worker.start_job(job, device)
+
     try:
         while True:
             num_free = pool.size - sum(worker.job is not None for worker in workers) - len(waiting)
@@ -141,11 +148,11 @@ def run_jobs(
             waiting += new_jobs
             for worker in workers:
                 if worker.job is None and waiting:
-                    worker.start_job(waiting.popleft(), device)
+                    start_next_job(worker)
             while waiting and len(workers) < pool.size:
                 worker = pool.spawn(message_queue, environment, log_path)
                 workers.append(worker)
-                worker.start_job(waiting.popleft(), device)
+                start_next_job(worker)
             if not any(worker.job for worker in workers):
                 break
             try:

@@ -2,6 +2,7 @@
 
 RUNS/EXPERIMENT/
   experiment.json               the resolved experiment, its identity, versions, the command
+  journal.jsonl                 settings, runs, analyses and search decisions, in order
   VARIANT/seed-N/               one run: one trial
     trial.json  start.json  metrics.jsonl  scores.safetensors  probes.json  maps.safetensors
     config.json  model.safetensors  tokenizer.json  generation_config.json  README.md  own/
@@ -39,6 +40,7 @@ from headtohead.config.base import FOLDER_NAME_PATTERN, FOLDER_NAME_RULE
 from headtohead.config.loading import build_trial as trial_of
 from headtohead.errors import RunFolderError
 from headtohead.experiment import schemas
+from headtohead.experiment.journal import Journal
 
 WEIGHT_FILES = ("model.safetensors", "adapter_model.safetensors")
 
@@ -223,7 +225,22 @@ def create_runs(
         identity=experiment.identity(), experiment=experiment, versions=versions, command=command
     )
     schemas.write_record(path, metadata, with_checksum=True)
+    _record_settings(folder, metadata)
     return ExperimentRuns(folder)
+
+
+def _record_settings(folder: Path, metadata: schemas.ExperimentFile) -> None:
+    """Append the settings to the journal, unless the last recorded ones are the same."""
+    experiment = metadata.experiment
+    settings = schemas.SettingsEvent(
+        digest=hashlib.sha256(experiment.model_dump_json().encode()).hexdigest(),
+        seeds=experiment.seeds,
+        variants=list(experiment.variants),
+        versions=metadata.versions,
+    )
+    journal = Journal(folder)
+    if [event for event in journal.read() if isinstance(event, schemas.SettingsEvent)][-1:] != [settings]:
+        journal.append(settings)
 
 
 def _describe_difference(existing: config_experiment.Experiment, requested: config_experiment.Experiment) -> str:

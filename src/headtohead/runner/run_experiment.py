@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from headtohead.atomic_io import compute_sha256
 from headtohead.audit import data_audit
 from headtohead.audit.data_checks import count_baselines, leakage
 from headtohead.config import experiment
@@ -36,6 +37,7 @@ from headtohead.execution.worker_pool import (
     run_jobs,
 )
 from headtohead.experiment import encoder_inputs, schemas
+from headtohead.experiment.journal import Journal
 from headtohead.experiment.run_folder import ExperimentRuns, Run, build_trials, create_runs, lock_folder
 from headtohead.experiment.versions import collect_versions
 from headtohead.findings import compute
@@ -124,6 +126,7 @@ def run_experiment(
             get_task(trial.task).train_dependencies(trial, dataset, run_trial, on_progress)
         interim_analyses = compute.list_interim_analyses(runs)
         jobs: list[Job] = []
+        recorder = RunRecorder(Journal(folder))
         findings: schemas.Findings | None = None
         for seeds in interim_analyses or (experiment.max_seeds,):
             jobs += _build_jobs(runs, experiment, range(len(jobs) // len(experiment.names), seeds), sizes)
@@ -133,14 +136,59 @@ def run_experiment(
                 pool=replace(pool, size=max(1, min(pool.size, num_trials))),
                 log_path=folder / "workers.log",
                 device=device,
-                on_update=on_update,
+                on_start=recorder.record_start,
+                on_update=recorder.wrap_callback(on_update),
             )
+            recorder.record_ends(jobs)
             if not runs.finished(BASELINE):
                 break
             findings = compute.write_findings(runs, interim_analyses=interim_analyses)
             if interim_analyses and all(verdict.outcome != "cannot tell" for verdict in findings.verdicts):
                 break
     return ExperimentOutcome(runs, tuple(jobs), findings)
+
+
+@dataclass
+class RunRecorder:
+    """Records in the journal when runs start and end."""
+
+    journal: Journal
+
+    def __post_init__(self) -> None:
+        events = [event for event in self.journal.read() if isinstance(event, schemas.RunEvent)]
+        self.statuses = {(event.variant, event.seed): event.status for event in events}
+
+    def record_start(self, job: Job) -> None:
+        self._record(schemas.RunEvent(status="started", variant=job.trial.variant, seed=job.trial.seed))
+
+    def record_ends(self, jobs: Sequence[Job]) -> None:
+        """Record the jobs that have ended since the last call, and finished runs whose end was not recorded."""
+        for job in jobs:
+            if not job.is_over or self.statuses.get((job.trial.variant, job.trial.seed)) != "started":
+                continue
+            is_finished = job.state in ("finished", "kept")
+            self._record(
+                schemas.RunEvent(
+                    status="finished" if is_finished else "lost" if job.state == "lost" else "failed",
+                    variant=job.trial.variant,
+                    seed=job.trial.seed,
+                    digest=compute_sha256(job.folder / "result.json") if is_finished else "",
+                    message="" if is_finished else job.message,
+                )
+            )
+
+    def wrap_callback(self, on_update: OnJobsUpdate) -> OnJobsUpdate:
+        """Return a callback that also records the jobs that have ended."""
+
+        def update(jobs: Sequence[Job]) -> None:
+            self.record_ends(jobs)
+            on_update(jobs)
+
+        return update
+
+    def _record(self, event: schemas.RunEvent) -> None:
+        self.journal.append(event)
+        self.statuses[event.variant, event.seed] = event.status
 
 
 def describe_corpus(experiment: experiment.Experiment) -> schemas.CorpusFile:

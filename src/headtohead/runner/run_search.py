@@ -41,6 +41,7 @@ from headtohead.execution.worker_pool import (
     run_jobs,
 )
 from headtohead.experiment import schemas
+from headtohead.experiment.journal import Journal
 from headtohead.experiment.run_folder import Run, create_runs, lock_folder
 from headtohead.experiment.versions import collect_versions
 from headtohead.progress import ProgressCallback, ignore_progress
@@ -48,7 +49,7 @@ from headtohead.runner import run_experiment
 from headtohead.runner.run_experiment import DEFAULT_RUNS_FOLDER, ExperimentOutcome
 from headtohead.search import points as known
 from headtohead.search import pruning, samplers
-from headtohead.search.points import SearchJournal, SearchPoint
+from headtohead.search.points import SearchPoint
 from headtohead.tasks.registry import prepare_dataset
 from headtohead.trials.trial import build_training, estimate_seconds
 
@@ -196,10 +197,11 @@ class SearchRun:
         self.search: SearchConfig = self.experiment.search
         self.metric = self.experiment.primary.metric
         self.search_folder = known.get_search_folder(self.folder)
-        self.journal = SearchJournal(self.search_folder)
-        lines = self.journal.open(known.compute_search_identity(self.experiment))
-        self.points = known.load_points(self.search_folder, self.search, lines, self.metric)
-        self.before, self.began = known.read_elapsed_seconds(lines), self.now()
+        self.search_folder.mkdir(parents=True, exist_ok=True)
+        self.journal = Journal(self.folder)
+        events = known.open_search(self.journal, known.compute_search_identity(self.experiment))
+        self.points = known.load_points(self.search_folder, self.search, events, self.metric)
+        self.before, self.began = known.read_elapsed_seconds(events), self.now()
         self.running_jobs: dict[tuple[int, int], Job] = {}
         self.lost: set[tuple[int, int]] = set()
         self.is_exhausted = False
@@ -222,7 +224,7 @@ class SearchRun:
         if winner is None:
             reasons = [f"{point.name}: {point.failure}" for point in self.points if point.failure]
             raise TrialError("every point of the search failed:\n  " + "\n  ".join(reasons[:5]))
-        self.journal.write(schemas.WinnerEvent(point=winner.number, budget=self.search.budget))
+        self.journal.append(schemas.WinnerEvent(point=winner.number, budget=self.search.budget))
         return winner
 
     def more(self, num_free_workers: int) -> list[Job]:
@@ -281,7 +283,7 @@ class SearchRun:
                 self.is_exhausted = True
                 return None
             point = SearchPoint(number, settings, self.search.seeds)
-            self.journal.write(schemas.PointEvent(point=number, settings=settings))
+            self.journal.append(schemas.PointEvent(point=number, settings=settings))
             self.points.append(point)
             if self._is_valid_point(point):
                 return point
@@ -332,7 +334,7 @@ class SearchRun:
             point.scores(self.metric), finished_scores, self.search.prune, point.seeds
         )
         if point.pruned is not None:
-            self.journal.write(schemas.PrunedEvent(point=point.number, decision=point.pruned))
+            self.journal.append(schemas.PrunedEvent(point=point.number, decision=point.pruned))
 
     def _is_out_of_time(self) -> bool:
         """Return whether the time budget is used up. At least one point is finished, so that there is a winner."""
@@ -359,7 +361,7 @@ class SearchRun:
                 job.message
             )  # caused by the machine, not by the settings of the point
         known.record_run(self.points[index], seed, Run(job.folder), self.metric)
-        self.journal.write(schemas.TrialEvent(point=index, seed=seed, seconds=round(self.seconds(), 1)))
+        self.journal.append(schemas.TrialEvent(point=index, seed=seed, seconds=round(self.seconds(), 1)))
 
 
 def _write_failure(folder: Path, message: str, kind: str) -> None:

@@ -22,6 +22,7 @@ from headtohead.atomic_io import CHECKSUM_KEY, has_valid_checksum, read_json_obj
 from headtohead.config.search import SEARCH_FOLDER as SEARCH
 from headtohead.errors import HeadToHeadError
 from headtohead.experiment import model_io, run_folder, schemas, trust
+from headtohead.experiment.journal import JOURNAL_FILE, Journal
 from headtohead.experiment.run_folder import ExperimentRuns, Run
 from headtohead.findings import compute
 from headtohead.search import points
@@ -30,7 +31,6 @@ from headtohead.trials.evaluation import evaluate_splits
 from headtohead.trials.trial import run_trial
 
 MISMATCH_MESSAGE = "is not what the runs give"
-JOURNAL_CHECKSUM_KEY = f"search.checksums.{points.JOURNAL_FILE}"
 LOSS_TOLERANCE = 1e-5
 """tolerance for scores of the same weights, which differ in the last digits between machines"""
 
@@ -78,6 +78,8 @@ def verify_experiment(
     for location, run in [*finished, *points.list_finished_runs(folder)]:
         on_progress(f"files of {location}")
         checks += list(_check_run_files(location, run))
+    on_progress("journal")
+    checks.append(_run_check(JOURNAL_FILE, "chain of checksums", partial(_check_journal, runs)))
     on_progress("figures")
     checks += list(_check_sealed_files(folder))
     checks += list(_check_findings(runs))
@@ -141,6 +143,11 @@ def _compare_result_to_scores(run: Run) -> str:
     return ""
 
 
+def _check_journal(runs: ExperimentRuns) -> str:
+    """Return what is wrong with the journal; empty if every line is as it was written."""
+    return "" if Journal(runs.folder).read() else "the file is missing or empty"
+
+
 def _check_sealed_files(folder: Path) -> Iterator[VerificationCheck]:
     """Check the files of the experiment that contain their own checksum."""
     for name in (*compute.CHECKSUMMED_FILES, "findings.json"):
@@ -177,8 +184,6 @@ def _check_findings(runs: ExperimentRuns) -> Iterator[VerificationCheck]:
 
 def _find_checksummed_file(key_path: str) -> str | None:
     """Return the file that a differing checksum in findings.json belongs to; None for other differences."""
-    if key_path == JOURNAL_CHECKSUM_KEY:
-        return f"{SEARCH}/{points.JOURNAL_FILE}"
     is_search = key_path.startswith("search.checksums.")
     if not is_search and not key_path.startswith("checksums."):
         return None

@@ -1,8 +1,8 @@
 """The points of a search, read from its journal and run folders.
 
-RUNS/EXPERIMENT/search/
-  journal.jsonl               settings of each point, pruning decisions, elapsed time, the winner
-  point-001/seed-1000/        a run: trial.json, start.json, metrics.jsonl, scores, result.json; no weights
+RUNS/EXPERIMENT/
+  journal.jsonl                      among others: settings of each point, pruning decisions, elapsed time, the winner
+  search/point-001/seed-1000/        a run: trial.json, start.json, metrics.jsonl, scores, result.json; no weights
 """
 
 from __future__ import annotations
@@ -14,34 +14,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pydantic import JsonValue
-
-from headtohead.atomic_io import (
-    CHECKSUM_KEY,
-    append_jsonl,
-    compute_checksum,
-    has_valid_checksum,
-    read_jsonl,
-    write_bytes,
-)
 from headtohead.config import experiment
 from headtohead.config.search import FIRST_SEARCH_SEED, SEARCH_FOLDER, SearchBudget, SearchConfig, SettingValues
 from headtohead.errors import RunFolderError
+from headtohead.experiment.journal import Journal
 from headtohead.experiment.run_folder import Run
 from headtohead.experiment.schemas import (
     JournalEvent,
     PointEvent,
     PrunedEvent,
     PruningDecision,
-    Record,
     SearchStartEvent,
     TrialEvent,
     WinnerEvent,
     report_inconsistent_data,
-    validate_record,
 )
 
-JOURNAL_FILE = "journal.jsonl"
 VALIDATION_SPLIT = "validation"
 RETRYABLE_ERRORS = ("DiskFullError", "RunFolderError", "OSError", "PermissionError", "FileNotFoundError")
 """failures that do not depend on the settings of the point"""
@@ -86,57 +74,34 @@ class SearchPoint:
         return [sign * self.figures[seed] for seed in sorted(self.figures)]
 
 
-@dataclass
-class SearchJournal:
-    """The decisions of a search, one JSON line each. An incomplete last line is ignored and removed."""
+def read_search_events(journal: Journal, identity: str | None = None) -> list[JournalEvent]:
+    """Return the events from the start of the search on.
 
-    folder: Path
-
-    @property
-    def path(self) -> Path:
-        return self.folder / JOURNAL_FILE
-
-    def read_events(self, identity: str) -> list[JournalEvent]:
-        """Return the events so far; raise RunFolderError if they belong to another search."""
-        events = read_journal_events(self.path)
-        if events and (not isinstance(events[0], SearchStartEvent) or events[0].identity != identity):
-            raise RunFolderError(f"{self.folder} contains another search (its settings differ); choose another --out")
-        return events
-
-    def open(self, identity: str) -> list[JournalEvent]:
-        """Return the events so far, and prepare the journal for further ones."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        events = self.read_events(identity)
-        write_bytes(self.path, b"".join(json.dumps(_seal_event(event)).encode() + b"\n" for event in events))
-        if not events:
-            self.write(SearchStartEvent(identity=identity))
-        return events
-
-    def write(self, event: Record) -> None:
-        """Append an event."""
-        append_jsonl(self.path, _seal_event(event))
-
-
-def _seal_event(event: Record) -> dict[str, JsonValue]:
-    """Return an event as JSON with its checksum."""
-    line = event.to_json()
-    return {**line, CHECKSUM_KEY: compute_checksum(line)}
-
-
-def read_journal_events(path: Path) -> list[JournalEvent]:
-    """Return the complete lines of a journal. Points are numbered in order; no event refers to a later point."""
-    events: list[JournalEvent] = []
+    Points are numbered in order, and no event refers to a later point. With `identity`, raise RunFolderError if the
+    events belong to another search.
+    """
+    events = journal.read()
+    first = next((index for index, event in enumerate(events) if isinstance(event, SearchStartEvent)), len(events))
     num_points = 0
-    for number, line in enumerate(read_jsonl(path), start=1):
-        location = f"{path}, line {number}"
-        event: JournalEvent = validate_record(line, JournalEvent, location)  # type: ignore[arg-type]
-        if not has_valid_checksum(line):
-            raise RunFolderError(f"{location} is corrupted: checksum mismatch")
+    for number, event in enumerate(events, start=1):
         if isinstance(event, PointEvent) and event.point == num_points:
             num_points += 1
         elif isinstance(event, PointEvent | PrunedEvent | WinnerEvent) and event.point >= num_points:
-            raise RunFolderError(f"{location} is corrupted: point {event.point} is used before it was chosen")
-        events.append(event)
+            raise RunFolderError(
+                f"{journal.path}, line {number} is corrupted: point {event.point} is used before it was chosen"
+            )
+        elif isinstance(event, SearchStartEvent) and identity not in (None, event.identity):
+            raise RunFolderError(
+                f"{journal.folder} contains another search (its settings differ); choose another --out"
+            )
+    return events[first:]
+
+
+def open_search(journal: Journal, identity: str) -> list[JournalEvent]:
+    """Return the events of the search so far; record its start if there are none."""
+    events = read_search_events(journal, identity)
+    if not events:
+        journal.append(SearchStartEvent(identity=identity))
     return events
 
 
@@ -150,15 +115,14 @@ def compute_search_identity(experiment: experiment.Experiment) -> str:
 def read_winner_settings(experiment: experiment.Experiment, experiment_folder: Path) -> SettingValues | None:
     """Return the settings of the winner; None if the search has not ended. The winner never changes."""
     assert experiment.search is not None
-    folder = get_search_folder(experiment_folder)
-    events = SearchJournal(folder).read_events(compute_search_identity(experiment))
+    events = read_search_events(Journal(experiment_folder), compute_search_identity(experiment))
     winner = find_winner_event(events)
     if winner is None:
         return None
     if winner.budget != experiment.search.budget:
         raise RunFolderError(
-            f"{folder}: this search ended with the budget {_format_budget(winner.budget)}, and its winner was tested; "
-            "choose another --out for a longer search"
+            f"{experiment_folder}: this search ended with the budget {_format_budget(winner.budget)}, and its winner "
+            "was tested; choose another --out for a longer search"
         )
     return next(event.settings for event in events if isinstance(event, PointEvent) and event.point == winner.point)
 

@@ -18,11 +18,12 @@ from headtohead.atomic_io import compute_sha256
 from headtohead.config.experiment import BASELINE
 from headtohead.config.search import FIRST_SEARCH_SEED, WINNER_VARIANT, SearchConfig
 from headtohead.errors import RunFolderError
+from headtohead.experiment.journal import Journal
 from headtohead.experiment.run_folder import ExperimentRuns, FinishedRuns, Run
 from headtohead.experiment.schemas import SearchFindings, SearchHistoryEntry, SearchPointResult, SelectionBias
 from headtohead.search import points as search_points
 from headtohead.search.effects import compute_setting_effects
-from headtohead.search.points import JOURNAL_FILE, VALIDATION_SPLIT, SearchPoint
+from headtohead.search.points import VALIDATION_SPLIT, SearchPoint
 from headtohead.search.pruning import compute_pooled_std
 
 CONFIDENCE_LEVEL = 0.95
@@ -32,11 +33,12 @@ def summarize_search(runs: ExperimentRuns, finished_runs: FinishedRuns) -> Searc
     """Return the `search` section of the findings, or None without a finished search."""
     search = runs.experiment.search
     folder = search_points.get_search_folder(runs.folder)
-    events = search_points.read_journal_events(folder / JOURNAL_FILE)
+    journal = Journal(runs.folder)
+    events = search_points.read_search_events(journal)
     winner_event = search_points.find_winner_event(events)
     if search is not None and winner_event is None and WINNER_VARIANT in runs.experiment.names:
         raise RunFolderError(
-            f"{folder / JOURNAL_FILE} is truncated: it does not name the winner, which was compared; h2h run --resume "
+            f"{journal.path} is truncated: it does not name the winner, which was compared; h2h run --resume "
             "selects it again"
         )
     if search is None or winner_event is None:
@@ -176,8 +178,8 @@ def _read_validation_metric(run: Run, metric: str) -> float:
 
 
 def _compute_checksums(points: Sequence[SearchPoint], search_folder: Path, search: SearchConfig) -> dict[str, str]:
-    """Return the SHA-256 of the journal and of each result.json, which contains those of the other files of its run."""
-    return {JOURNAL_FILE: compute_sha256(search_folder / JOURNAL_FILE)} | {
+    """Return the SHA-256 of each result.json, which contains those of the other files of its run."""
+    return {
         f"{point.name}/seed-{seed}": compute_sha256(search_folder / point.name / f"seed-{seed}" / "result.json")
         for point in points
         for seed in range(FIRST_SEARCH_SEED, FIRST_SEARCH_SEED + search.seeds)

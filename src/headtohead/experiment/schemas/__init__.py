@@ -53,6 +53,7 @@ from headtohead.experiment.schemas.findings import (
     SystemPairVerdict,
     SystemScores,
 )
+from headtohead.experiment.schemas.journal import AnalysisEvent, JournalEvent, RunEvent, SettingsEvent
 from headtohead.experiment.schemas.run_files import (
     AttentionFile,
     AttentionMapsFile,
@@ -76,7 +77,6 @@ from headtohead.experiment.schemas.run_files import (
     TrialFile,
 )
 from headtohead.experiment.schemas.search import (
-    JournalEvent,
     PointEvent,
     PrunedEvent,
     PruningDecision,
@@ -94,6 +94,7 @@ __all__ = [
     "INCONSISTENT_DATA_ERRORS",
     "SCHEMA_VERSION",
     "SEED_FOLDER_PATTERN",
+    "AnalysisEvent",
     "AttentionFile",
     "AttentionFindings",
     "AttentionMapsFile",
@@ -134,6 +135,7 @@ __all__ = [
     "ReferenceDocument",
     "ReferenceModel",
     "ResultFile",
+    "RunEvent",
     "SampleRecord",
     "ScoresBySeed",
     "SearchFindings",
@@ -144,6 +146,7 @@ __all__ = [
     "SeedSample",
     "SelectionBias",
     "SettingEffect",
+    "SettingsEvent",
     "SplitRecord",
     "SplitScores",
     "StartFile",

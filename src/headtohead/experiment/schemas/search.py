@@ -1,17 +1,17 @@
-"""The journal of a search, search/journal.jsonl, and the section of findings.json about it."""
+"""The events of a search in the journal of its experiment, and the section of findings.json about it."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic import BeforeValidator, ConfigDict, JsonValue
 
 from headtohead.config.search import PruningConfig, SearchBudget, SearchDimension
 from headtohead.experiment.schemas.base import Interval, NonNegativeInt, Pair, Record, SeedScore, VersionedRecord
 
 
 class SearchStartEvent(VersionedRecord):
-    """First line of the journal"""
+    """A search began"""
 
     event: Literal["search"] = "search"
     identity: str
@@ -70,12 +70,6 @@ class WinnerEvent(Record):
     """number of the best point"""
     budget: SearchBudget | None
     """budget of the search"""
-
-
-JournalEvent = Annotated[
-    SearchStartEvent | PointEvent | PrunedEvent | TrialEvent | WinnerEvent, Field(discriminator="event")
-]
-"""journal.jsonl: one decision of the search"""
 
 
 class SearchPointResult(Record):
@@ -185,4 +179,4 @@ class SearchFindings(Record):
     selection_bias: SelectionBias | None
     """how much of the winner's lead remained with fresh seeds"""
     checksums: dict[str, str]
-    """SHA-256 of the journal and of each result.json"""
+    """SHA-256 of each result.json"""

@@ -1,0 +1,61 @@
+"""The journal of an experiment: settings, runs, analyses and search decisions, in the order in which they happened.
+
+Lines are only appended. The checksum of each line also covers the checksum of the line before, so an edited, inserted
+or removed line is detected. An incomplete last line, left by a killed process, is ignored and removed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headtohead.atomic_io import CHECKSUM_KEY, append_jsonl, compute_checksum, read_jsonl, repair_jsonl
+from headtohead.errors import RunFolderError
+from headtohead.experiment.schemas import JournalEvent, Record, validate_record
+
+JOURNAL_FILE = "journal.jsonl"
+
+
+@dataclass
+class Journal:
+    """journal.jsonl of an experiment's folder. Only the process that has locked the folder appends to it."""
+
+    folder: Path
+    _size: int = field(default=-1, init=False)
+    _last_checksum: str = field(default="", init=False)
+
+    @property
+    def path(self) -> Path:
+        return self.folder / JOURNAL_FILE
+
+    def read(self) -> list[JournalEvent]:
+        """Return all events; raise RunFolderError for the first line that was changed. Empty without a file."""
+        return [event for event, _ in self._read_lines()]
+
+    def append(self, event: Record) -> None:
+        """Append an event and wait until it has reached the disk."""
+        if not self.path.is_file() or self.path.stat().st_size != self._size:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            repair_jsonl(self.path)
+            lines = self._read_lines()
+            self._last_checksum = lines[-1][1] if lines else ""
+        line = event.to_json()
+        self._last_checksum = compute_checksum(line, self._last_checksum)
+        append_jsonl(self.path, {**line, CHECKSUM_KEY: self._last_checksum}, fsync=True)
+        self._size = self.path.stat().st_size
+
+    def _read_lines(self) -> list[tuple[JournalEvent, str]]:
+        """Return the events with the checksums of their lines."""
+        lines: list[tuple[JournalEvent, str]] = []
+        checksum = ""
+        for number, line in enumerate(read_jsonl(self.path), start=1):
+            location = f"{self.path}, line {number}"
+            event: JournalEvent = validate_record(line, JournalEvent, location)  # type: ignore[arg-type]
+            checksum = compute_checksum(line, checksum)
+            if line.get(CHECKSUM_KEY) != checksum:
+                raise RunFolderError(
+                    f"{location} is corrupted: checksum mismatch; the line was edited, or lines before it were added, "
+                    "removed or reordered"
+                )
+            lines.append((event, checksum))
+        return lines

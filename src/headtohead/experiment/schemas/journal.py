@@ -1,0 +1,58 @@
+"""The lines of journal.jsonl, the record of everything that was done in an experiment's folder."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from headtohead.config.experiment import SeedCount
+from headtohead.experiment.schemas.base import NonNegativeInt, Record
+from headtohead.experiment.schemas.search import PointEvent, PrunedEvent, SearchStartEvent, TrialEvent, WinnerEvent
+
+
+class SettingsEvent(Record):
+    """The experiment was started, or continued with other settings"""
+
+    event: Literal["settings"] = "settings"
+    digest: str
+    """SHA-256 of the resolved experiment"""
+    seeds: SeedCount
+    """seeds per variant that were asked for"""
+    variants: list[str]
+    """names of the variants"""
+    versions: dict[str, str]
+    """versions of Python and of the main libraries"""
+
+
+class RunEvent(Record):
+    """A run was started or has ended"""
+
+    event: Literal["run"] = "run"
+    status: Literal["started", "finished", "failed", "lost"]
+    """lost: the worker exited without an answer"""
+    variant: str
+    """name of the variant"""
+    seed: NonNegativeInt
+    """seed of the trial"""
+    digest: str = ""
+    """SHA-256 of result.json, of a finished run"""
+    message: str = ""
+    """error message, of a failed or lost run"""
+
+
+class AnalysisEvent(Record):
+    """Verdicts were computed, which is an interim analysis if runs are added afterwards"""
+
+    event: Literal["analysis"] = "analysis"
+    seeds: dict[str, NonNegativeInt]
+    """finished seeds by variant, the baseline included"""
+    level: float
+    """confidence of each interval at this analysis"""
+
+
+JournalEvent = Annotated[
+    SettingsEvent | RunEvent | AnalysisEvent | SearchStartEvent | PointEvent | PrunedEvent | TrialEvent | WinnerEvent,
+    Field(discriminator="event"),
+]
+"""journal.jsonl: one line; its last key, `checksum`, covers the line and the checksum of the line before"""
