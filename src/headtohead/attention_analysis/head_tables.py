@@ -11,7 +11,7 @@ from dataclasses import replace
 from headtohead.experiment import findings_view
 from headtohead.experiment.schemas import Findings, HeadSummary, SeedEstimate
 from headtohead.presentation import number_format
-from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
+from headtohead.presentation.table import Cell, Table, make_numeric_columns, make_table, make_text_columns
 
 MEASURE_FORMATS = {
     "entropy": ("entropy, bits", 1, 2),
@@ -30,13 +30,13 @@ def build_heads_table(findings: Findings) -> Table:
     """Return one row per variant and head: means over seeds and half the 95 % interval."""
     heads_by_variant = get_heads_by_variant(findings)
     names = select_measures(heads_by_variant)
-    columns = [Column("variant", "variant"), Column("head", "layer.head")]
-    columns += [Column(name, MEASURE_FORMATS[name][0], True) for name in names]
-    columns += [Column("copies", "copies"), Column("idle", "idle")]
+    columns = make_text_columns(variant="variant", head="layer.head")
+    columns += make_numeric_columns(**{name: MEASURE_FORMATS[name][0] for name in names})
+    columns += make_text_columns("copies", "idle")
     rows = [
         [
-            make_text_cell(variant),
-            make_text_cell(f"{row.layer}.{row.head}"),
+            variant,
+            f"{row.layer}.{row.head}",
             *(build_measure_cell(name, row.measures.get(name)) for name in names),
             _build_seed_count_cell(row.copies, row.seeds),
             _build_seed_count_cell(row.idle, row.seeds),
@@ -57,19 +57,15 @@ def format_caption(findings: Findings) -> str:
 
 def build_long_heads_table(findings: Findings) -> Table:
     """Return one row per figure, for CSV."""
-    label_columns = ("variant", "layer", "head", "measure", "seeds")
-    columns = [
-        *(Column(name, name) for name in label_columns),
-        Column("mean", "mean", True),
-        Column("interval", "", True),
-    ]
+    columns = make_text_columns("variant", "layer", "head", "measure", "seeds")
+    columns += make_numeric_columns(mean="mean", interval="")
     rows = []
     for variant, heads in get_heads_by_variant(findings).items():
         for row in heads:
             for name in (*MEASURE_FORMATS, "control"):
                 if estimate := row.measures.get(name):
-                    labels = (variant, row.layer, row.head, name, row.seeds)
-                    rows.append([*map(make_text_cell, labels), Cell("", estimate.mean), Cell("", estimate.interval)])
+                    numbers = Cell("", estimate.mean), Cell("", estimate.interval)
+                    rows.append([variant, row.layer, row.head, name, row.seeds, *numbers])
     return make_table("heads", "Attention heads", "", columns, rows)
 
 
@@ -96,8 +92,7 @@ def build_measure_cell(measure: str, estimate: SeedEstimate | None) -> Cell:
     if estimate is None or estimate.mean is None:
         return Cell(number_format.MISSING_VALUE)
     _, scale, places = MEASURE_FORMATS[measure]
-    text = f"{scale * estimate.mean:.{places}f}"
-    text = text.removeprefix("-") if not text.strip("-0.") else text.replace("-", number_format.MINUS_SIGN)
+    text = number_format.format_fixed(scale * estimate.mean, places)
     if estimate.interval:
         low, high = estimate.interval
         text += f"{number_format.NO_BREAK_SPACE}±{number_format.NO_BREAK_SPACE}{scale * (high - low) / 2:.{places}f}"

@@ -111,8 +111,10 @@ def _format_character(character: str) -> str:
     return f"U+{ord(character):04X}" if is_invisible else character
 
 
-def format_percent(fraction: float) -> str:
+def format_percent(fraction: float | None) -> str:
     """Return a fraction as a percentage with at least two significant digits, such as "12.3 %" or "0.04 %"."""
+    if fraction is None:
+        return number_format.MISSING_VALUE
     if fraction <= 0:
         return f"0{number_format.NO_BREAK_SPACE}%"
     decimals = min(max(1, 1 - math.floor(math.log10(100 * fraction))), 6)

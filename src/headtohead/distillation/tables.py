@@ -13,7 +13,7 @@ from headtohead.experiment.schemas import Findings, SummaryMeasure, SystemPairVe
 from headtohead.experiment.seed_average import average_over_seeds
 from headtohead.presentation import number_format, style
 from headtohead.presentation.section import VerdictCard
-from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
+from headtohead.presentation.table import Cell, Table, make_numeric_columns, make_table, make_text_columns
 
 SYSTEM_TITLES = {"teacher": "teacher", "before": "student before training", "baseline": "student on people’s summaries"}
 ROUGE_TITLES = {"rouge-1": "R-1", "rouge-2": "R-2", "rouge-l": "R-L", "rouge-lsum": "R-Lsum"}
@@ -85,24 +85,22 @@ def _format_verdict_sentence(pair: SystemPairVerdict) -> str:
 def build_rouge_table(findings: Findings) -> Table:
     """Build the table of scores of all systems on the held-out documents."""
     summarization = findings.summarization
-    columns = [Column("who", "who"), *(Column(key, name, True) for key, name in ROUGE_TITLES.items())]
-    columns += [
-        Column("length", "words", True),
-        Column("copied", "copied pairs", True),
-        Column("cut", "unfinished", True),
-    ]
+    columns = make_text_columns("who")
+    columns += make_numeric_columns(**ROUGE_TITLES, length="words", copied="copied pairs", cut="unfinished")
     rows = []
     for name, scores in (summarization.scores if summarization else {}).items():
-        cells = [Cell(format_system_title(name), name), *(_make_score_cell(scores.rouge[key]) for key in ROUGE_TITLES)]
-        fractions = [scores.copied.get("copied-2"), scores.unfinished]
-        length = scores.length.value
-        rows.append(
-            [*cells, Cell(f"{length:.1f}", length), *(_make_percentage_cell(fraction) for fraction in fractions)]
-        )
+        rouge_cells = [_make_score_cell(scores.rouge[key]) for key in ROUGE_TITLES]
+        length_cell = Cell(f"{scores.length.value:.1f}", scores.length.value)
+        fractions = map(_make_percentage_cell, (scores.copied.get("copied-2"), scores.unfinished))
+        rows.append([_make_system_cell(name), *rouge_cells, length_cell, *fractions])
     caption = ""
     if summarization:
         caption = f"{ROUGE_CAPTION} {summarization.num_documents} documents; {summarization.signature}."
     return make_table("distilled", "Everybody on the same documents", caption, columns, rows)
+
+
+def _make_system_cell(system: str) -> Cell:
+    return Cell(format_system_title(system), system)
 
 
 def _make_score_cell(measure: SummaryMeasure) -> Cell:
@@ -119,48 +117,39 @@ def _make_percentage_cell(value: float | None) -> Cell:
 
 def build_cost_table(findings: Findings) -> Table:
     """Build the table of sizes, latency, training time and memory."""
-    columns = [
-        Column("who", "who"),
-        Column("parameters", "parameters", True),
-        Column("weights", "weights in memory", True),
-        Column("seconds", "seconds a summary", True),
-        Column("training", "training", True),
-        Column("memory", "memory for training", True),
+    columns = make_text_columns("who") + make_numeric_columns(
+        parameters="parameters",
+        weights="weights in memory",
+        seconds="seconds a summary",
+        training="training",
+        memory="memory for training",
+    )
+    rows = [
+        [
+            _make_system_cell(name),
+            Cell(number_format.format_count(cost.parameters), cost.parameters),
+            Cell(number_format.format_bytes(cost.weights_bytes), cost.weights_bytes),
+            Cell(number_format.format_fixed(cost.seconds_per_summary, 2), cost.seconds_per_summary),
+            Cell(number_format.format_seconds(cost.training_seconds), cost.training_seconds),
+            Cell(number_format.format_bytes(cost.training_memory), cost.training_memory),
+        ]
+        for name, cost in (findings.summarization.costs if findings.summarization else {}).items()
     ]
-    rows = []
-    for name, cost in (findings.summarization.costs if findings.summarization else {}).items():
-        seconds, training, memory = cost.seconds_per_summary, cost.training_seconds, cost.training_memory
-        rows.append(
-            [
-                Cell(format_system_title(name), name),
-                Cell(number_format.format_count(cost.parameters), cost.parameters),
-                Cell(number_format.format_bytes(cost.weights_bytes), cost.weights_bytes),
-                Cell("–" if seconds is None else f"{seconds:.2f}", seconds),
-                Cell("–" if training is None else number_format.format_seconds(training), training),
-                Cell("–" if memory is None else number_format.format_bytes(memory), memory),
-            ]
-        )
     caption = "Seconds are measured on a few documents, one at a time with one thread. Students are of one size."
     return make_table("distilled_costs", "What each costs", caption, columns, rows)
 
 
 def build_pairwise_verdict_table(findings: Findings) -> Table:
     """Build the table of verdicts: one row per pair and measure."""
-    columns = [
-        Column("measure", "measure"),
-        Column("who", "who"),
-        Column("against", "against"),
-        Column("verdict", "verdict"),
-        Column("effect", "difference", True),
-        Column("interval", "95 % interval", True),
-        Column("bootstrap", "over documents", True),
-    ]
+    columns = make_text_columns("measure", "who", "against", "verdict") + make_numeric_columns(
+        effect="difference", interval="95 % interval", bootstrap="over documents"
+    )
     rows = [
         [
             Cell(ROUGE_TITLES[pair.measure], pair.measure),
-            Cell(format_system_title(pair.system), pair.system),
-            Cell(format_system_title(pair.against), pair.against),
-            make_text_cell(pair.outcome),
+            _make_system_cell(pair.system),
+            _make_system_cell(pair.against),
+            pair.outcome,
             _make_effect_cell(pair.effect),
             _make_interval_cell(pair.interval),
             _make_interval_cell(pair.bootstrap.interval),
@@ -191,51 +180,25 @@ def _make_interval_cell(interval: tuple[float, float]) -> Cell:
 def build_published_scores_table(findings: Findings) -> Table:
     """Build the table of published scores beside ours."""
     summarization = findings.summarization
-    columns = [
-        Column("source", "report"),
-        Column("who", "who"),
-        Column("measure", "measure"),
-        Column("published", "published", True),
-        Column("ours", "ours", True),
-    ]
+    columns = make_text_columns(source="report", who="who", measure="measure")
+    columns += make_numeric_columns("published", "ours")
     rows = []
     for result in summarization.published if summarization else ():
         our_scores = summarization.scores.get(result.who) if summarization else None
         for measure, value in result.scores.items():
-            our_value = our_scores.rouge[measure].value if our_scores else None
-            our_cell = Cell("–" if our_value is None else f"{our_value:.4f}", our_value)
-            rows.append(
-                [
-                    make_text_cell(result.source),
-                    Cell(format_system_title(result.who), result.who),
-                    make_text_cell(ROUGE_TITLES.get(measure, measure)),
-                    Cell(f"{value:.4f}", value),
-                    our_cell,
-                ]
-            )
+            values = value, our_scores.rouge[measure].value if our_scores else None
+            cells = [Cell(number_format.format_fixed(score, ROUGE_DECIMALS), score) for score in values]
+            rows.append([result.source, _make_system_cell(result.who), ROUGE_TITLES.get(measure, measure), *cells])
     caption = "Other models and other documents: the order can be compared, the figures cannot."
     return make_table("distilled_reported", "Published figures beside ours", caption, columns, rows)
 
 
 def build_claims_table(findings: Findings) -> Table:
     """Build the table of published claims with our answers."""
-    columns = [
-        Column("source", "report"),
-        Column("says", "says that"),
-        Column("answer", "answer"),
-        Column("outcome", "verdict"),
-        Column("effect", "difference", True),
-        Column("why", "note"),
-    ]
+    columns = make_text_columns(source="report", says="says that", answer="answer", outcome="verdict")
+    columns += make_numeric_columns(effect="difference") + make_text_columns(why="note")
     rows = [
-        [
-            make_text_cell(claim.source),
-            make_text_cell(claim.says),
-            make_text_cell(claim.answer),
-            make_text_cell(claim.outcome or "–"),
-            _make_effect_cell(claim.effect),
-            make_text_cell(claim.why),
-        ]
+        [claim.source, claim.says, claim.answer, claim.outcome or "–", _make_effect_cell(claim.effect), claim.why]
         for claim in (findings.summarization.claims if findings.summarization else ())
     ]
     return make_table("distilled_claims", "Claims, answered", "", columns, rows)
@@ -244,49 +207,35 @@ def build_claims_table(findings: Findings) -> Table:
 def build_teacher_table(findings: Findings) -> Table:
     """Build the table of a plain-text teacher and its students: size and held-out perplexity."""
     teacher = findings.teacher
-    columns = [Column("who", "who"), Column("parameters", "parameters", True), Column("perplexity", "perplexity", True)]
+    columns = make_text_columns("who") + make_numeric_columns("parameters", "perplexity")
     if not isinstance(teacher, TeacherFile):
         return make_table("teacher", "The teacher", "", columns, [])
-    pairing = findings.pairing
-    student_parameters = next((row.parameters[0] for row in pairing.values() if row.parameters), None)
-    scores_by_variant = findings.primary_scores
     splits = findings.corpus.splits if findings.corpus else {}
     test_splits = [name for name, row in splits.items() if row.role == "test" and name in teacher.scores]
-    rows = []
-    if test_splits:
-        scores = [teacher.scores[name] for name in test_splits]
-        loss = sum(row.loss * row.count for row in scores) / sum(row.count for row in scores)
-        perplexity = math.exp(loss)
-        rows.append(
-            [
-                make_text_cell("teacher"),
-                _make_parameter_count_cell(teacher.parameters),
-                Cell(f"{perplexity:,.1f}", perplexity),
-            ]
-        )
-    else:
-        rows.append(
-            [
-                make_text_cell(teacher.name),
-                _make_parameter_count_cell(teacher.parameters),
-                Cell("–", None),
-            ]
-        )
-    for name, seed_scores in scores_by_variant.items():
-        perplexity = average_over_seeds("perplexity", [score for _, score in seed_scores])
+    scores = [teacher.scores[name] for name in test_splits]
+    count = sum(row.count for row in scores)
+    teacher_perplexity = math.exp(sum(row.loss * row.count for row in scores) / count) if scores else None
+    perplexities = {
+        name: average_over_seeds("perplexity", [score for _, score in seed_scores])
+        for name, seed_scores in findings.primary_scores.items()
+    }
+    rows = [_make_teacher_row("teacher" if scores else teacher.name, None, teacher.parameters, teacher_perplexity)]
+    student_parameters = next((row.parameters[0] for row in findings.pairing.values() if row.parameters), None)
+    for name, perplexity in perplexities.items():
         title = "student alone" if name == "baseline" else f"student, {name}"
-        rows.append(
-            [Cell(title, name), _make_parameter_count_cell(student_parameters), Cell(f"{perplexity:,.1f}", perplexity)]
-        )
+        rows.append(_make_teacher_row(title, name, student_parameters, perplexity))
     caption = "Perplexity on the held-out texts; of students the mean over seeds. The teacher has one seed."
-    perplexities = {row[0].value: row[2].value for row in rows}
-    if "baseline" in perplexities and (perplexities.get("teacher") or 0) > perplexities["baseline"]:
+    if "baseline" in perplexities and (teacher_perplexity or 0) > perplexities["baseline"]:
         caption += " It is behind the student that learned alone: there was little to learn from it."
     return make_table("teacher", "The teacher and its students", caption, columns, rows)
 
 
-def _make_parameter_count_cell(parameters: float | None) -> Cell:
-    return Cell("–" if parameters is None else number_format.format_count(parameters), parameters)
+def _make_teacher_row(
+    title: str, variant: str | None, parameters: float | None, perplexity: float | None
+) -> list[Cell]:
+    """Return name, size and perplexity of a teacher or student."""
+    size = Cell(number_format.format_count(parameters), parameters)
+    return [Cell(title, variant or title), size, Cell(number_format.format_fixed(perplexity, 1), perplexity)]
 
 
 def list_sample_summaries(findings: Findings) -> list[dict[str, Any]]:
@@ -303,12 +252,11 @@ def list_sample_summaries(findings: Findings) -> list[dict[str, Any]]:
 
 def build_tables(findings: Findings) -> list[Table]:
     """Build all tables, in the order of the report."""
-    builders = (
-        build_rouge_table,
-        build_pairwise_verdict_table,
-        build_cost_table,
-        build_claims_table,
-        build_published_scores_table,
-        build_teacher_table,
-    )
-    return [build(findings) for build in builders]
+    return [
+        build_rouge_table(findings),
+        build_pairwise_verdict_table(findings),
+        build_cost_table(findings),
+        build_claims_table(findings),
+        build_published_scores_table(findings),
+        build_teacher_table(findings),
+    ]

@@ -6,11 +6,10 @@ import math
 from typing import Any
 
 from rich.markup import escape
-from rich.padding import Padding
 
 from headtohead.distillation import tables
 from headtohead.experiment.schemas import Findings, SystemPairVerdict
-from headtohead.presentation.terminal import VERDICT_TERMINAL_COLORS, get_stdout_console, print_table
+from headtohead.presentation.terminal import VERDICT_TERMINAL_COLORS, get_stdout_console, print_indented, print_table
 from headtohead.replication.terminal import print_claims
 
 MAX_DOCUMENT_CHARACTERS = 400
@@ -42,22 +41,15 @@ def _print_pairwise_verdict(verdict: SystemPairVerdict) -> None:
     color = VERDICT_TERMINAL_COLORS.get(verdict.outcome, "cyan")
     pair = f"{tables.format_system_title(verdict.system)} against {tables.format_system_title(verdict.against)}"
     effect = "" if not math.isfinite(verdict.effect) else f" ({verdict.effect:+.4f})"
-    get_stdout_console().print(Padding(f"{escape(pair)}: [bold {color}]{verdict.outcome}[/]{effect}", (0, 0, 0, 2)))
+    print_indented(f"{escape(pair)}: [bold {color}]{verdict.outcome}[/]{effect}")
 
 
 def _print_sample_summaries(sample: dict[str, Any]) -> None:
     """Print a document with its reference summaries and the summary of every system."""
-    console = get_stdout_console()
-    excerpt = (
-        sample["document"]
-        if len(sample["document"]) <= MAX_DOCUMENT_CHARACTERS
-        else sample["document"][:MAX_DOCUMENT_CHARACTERS] + " ..."
-    )
-    console.print()
-    console.print(f"[dim]{escape(excerpt)}[/]")
+    document = sample["document"]
+    excerpt = document[:MAX_DOCUMENT_CHARACTERS] + (" ..." if len(document) > MAX_DOCUMENT_CHARACTERS else "")
+    get_stdout_console().print(f"\n[dim]{escape(excerpt)}[/]")
     for reference in sample["people"]:
-        console.print(Padding(f"[bold]people:[/] {escape(reference)}", (0, 0, 0, 2)))
+        print_indented(f"[bold]people:[/] {escape(reference)}")
     for summary in sample["written"]:
-        console.print(
-            Padding(f"[bold]{escape(summary['who'])}:[/] {escape(summary['text']) or '(nothing)'}", (0, 0, 0, 2))
-        )
+        print_indented(f"[bold]{escape(summary['who'])}:[/] {escape(summary['text']) or '(nothing)'}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -41,27 +41,17 @@ class Table:
     """the same data with one number per row, written to CSV files instead"""
 
 
-def make_text_cell(text: Any) -> Cell:
-    """Return a cell that shows `str(text)`."""
-    return Cell(str(text), text)
+def make_table(name: str, title: str, caption: str, columns: Iterable[Column], rows: Iterable[Iterable[Any]]) -> Table:
+    """Return a table. Values of `rows` that are not cells are shown as `str(value)`."""
+    cells = (tuple(value if isinstance(value, Cell) else Cell(str(value), value) for value in row) for row in rows)
+    return Table(name, title, caption, tuple(columns), tuple(cells))
 
 
-def make_table(name: str, title: str, caption: str, columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> Table:
-    """Return a table; sequences are converted to tuples."""
-    return Table(name, title, caption, tuple(columns), tuple(tuple(row) for row in rows))
+def make_text_columns(*names: str, **titles: str) -> list[Column]:
+    """Return left-aligned columns. `names` are also their titles; `titles` maps further names to titles."""
+    return [Column(name, title) for name, title in (dict(zip(names, names, strict=True)) | titles).items()]
 
 
-def make_text_table(name: str, titles: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> Table:
-    """Return a table without numeric columns or caption; each value is shown as `str(value)`."""
-    return make_table(
-        name,
-        title,
-        "",
-        [Column(column_title, column_title) for column_title in titles],
-        [map_cells(row) for row in rows],
-    )
-
-
-def map_cells(values: Iterable[Any]) -> list[Cell]:
-    """Return a text cell for each value."""
-    return [make_text_cell(value) for value in values]
+def make_numeric_columns(*names: str, **titles: str) -> list[Column]:
+    """Return right-aligned columns. `names` are also their titles; `titles` maps further names to titles."""
+    return [replace(column, is_numeric=True) for column in make_text_columns(*names, **titles)]

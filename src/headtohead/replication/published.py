@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from headtohead.experiment import findings_view
 from headtohead.experiment.schemas import Findings, PublishedComparison
 from headtohead.presentation import number_format
-from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
+from headtohead.presentation.table import Cell, Table, make_numeric_columns, make_table, make_text_columns
 
 
 def build_published_table(findings: Findings) -> Table:
@@ -18,26 +19,20 @@ def build_published_table(findings: Findings) -> Table:
     split_metrics = list(dict.fromkeys((row.split, row.metric) for row in comparisons))
     metrics = {metric for _, metric in split_metrics}
     titles = [split if len(metrics) == 1 else f"{split}, {metric}" for split, metric in split_metrics]
-    columns = [Column("source", "source"), *(Column(title, title, True) for title in titles), Column("note", "note")]
-    rows: list[list[Cell]] = []
+    columns = make_text_columns("source") + make_numeric_columns(*titles) + make_text_columns("note")
+    rows: list[list[Any]] = []
     for variant, step in dict.fromkeys((row.variant, row.step) for row in comparisons):
         group = [row for row in comparisons if (row.variant, row.step) == (variant, step)]
         step_suffix = "" if step is None else f" at step {step:,}" if isinstance(step, int) else f" after {step}"
-        cells = [
-            _make_our_cell(next((row for row in group if (row.split, row.metric) == split_metric), None))
-            for split_metric in split_metrics
-        ]
-        rows.append([make_text_cell(f"ours, {variant}{step_suffix}"), *cells, make_text_cell("")])
+        by_split_metric = {(row.split, row.metric): row for row in reversed(group)}
+        cells = [_make_our_cell(by_split_metric.get(split_metric)) for split_metric in split_metrics]
+        rows.append([f"ours, {variant}{step_suffix}", *cells, ""])
         for source, note in dict.fromkeys((row.source, _format_note(row)) for row in group):
             source_rows = [row for row in group if (row.source, _format_note(row)) == (source, note)]
-            cells = [
-                _make_published_cell(
-                    next((row for row in source_rows if (row.split, row.metric) == split_metric), None)
-                )
-                for split_metric in split_metrics
-            ]
-            rows.append([make_text_cell(f"{source}, {variant}{step_suffix}"), *cells, make_text_cell(note)])
-    if not any(row[-1].text for row in rows):
+            by_split_metric = {(row.split, row.metric): row for row in reversed(source_rows)}
+            cells = [_make_published_cell(by_split_metric.get(split_metric)) for split_metric in split_metrics]
+            rows.append([f"{source}, {variant}{step_suffix}", *cells, note])
+    if not any(row[-1] for row in rows):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     caption = "Ours: mean over seeds with its 95 % interval. Theirs: the published value and its difference to ours."
     table = make_table("published", "Published results", caption, columns, rows)
@@ -48,12 +43,11 @@ def _make_our_cell(comparison: PublishedComparison | None) -> Cell:
     """Format our mean over seeds with its interval."""
     if comparison is None or not number_format.is_finite_number(comparison.ours):
         return Cell(number_format.MISSING_VALUE)
-    interval_suffix = (
-        f" ({_join_with_no_break_spaces(number_format.format_score_interval(comparison.metric, comparison.interval))})"
-        if comparison.interval
-        else ""
-    )
-    return Cell(number_format.format_score(comparison.metric, comparison.ours) + interval_suffix, comparison.ours)
+    text = number_format.format_score(comparison.metric, comparison.ours)
+    if comparison.interval:
+        interval = number_format.format_score_interval(comparison.metric, comparison.interval)
+        text += f" ({interval.replace(' ', number_format.NO_BREAK_SPACE)})"
+    return Cell(text, comparison.ours)
 
 
 def _make_published_cell(comparison: PublishedComparison | None) -> Cell:
@@ -61,28 +55,19 @@ def _make_published_cell(comparison: PublishedComparison | None) -> Cell:
     if comparison is None:
         return Cell("")
     difference = _compute_difference_to_ours(comparison)
-    difference_suffix = (
-        ""
-        if difference is None
-        else f" ({_join_with_no_break_spaces(number_format.format_effect(comparison.metric, difference))})"
-    )
-    return Cell(number_format.format_score(comparison.metric, comparison.value) + difference_suffix, comparison.value)
-
-
-def _join_with_no_break_spaces(text: str) -> str:
-    """Replace spaces by no-break spaces, so that line wrapping keeps the text together."""
-    return text.replace(" ", number_format.NO_BREAK_SPACE)
+    text = number_format.format_score(comparison.metric, comparison.value)
+    if difference is not None:
+        effect = number_format.format_effect(comparison.metric, difference)
+        text += f" ({effect.replace(' ', number_format.NO_BREAK_SPACE)})"
+    return Cell(text, comparison.value)
 
 
 def _compute_difference_to_ours(comparison: PublishedComparison) -> float | None:
     """Return the effect of the published value relative to ours, or None if it was measured on other data."""
     ours = comparison.ours
-    is_comparable = number_format.is_finite_number(ours) and not comparison.other_data
-    return (
-        findings_view.compute_effect(comparison.metric, float(ours), comparison.value)
-        if is_comparable and ours
-        else None
-    )
+    if comparison.other_data or not ours or not number_format.is_finite_number(ours):
+        return None
+    return findings_view.compute_effect(comparison.metric, float(ours), comparison.value)
 
 
 def _format_note(comparison: PublishedComparison) -> str:
@@ -92,25 +77,11 @@ def _format_note(comparison: PublishedComparison) -> str:
 
 def build_long_published_table(findings: Findings) -> Table:
     """Build the long form of the table, with one row per published value."""
-    text_columns = ("source", "variant", "split", "metric", "step")
-    number_columns = ("published", "ours", "interval", "difference")
-    columns = [*(Column(name, name) for name in text_columns), *(Column(name, name, True) for name in number_columns)]
+    columns = make_text_columns("source", "variant", "split", "metric", "step")
+    columns += make_numeric_columns("published", "ours", "interval", "difference") + make_text_columns("note")
     rows = []
-    for comparison in findings.published:
-        number_cells = [
-            Cell("", value)
-            for value in (
-                comparison.value,
-                comparison.ours,
-                comparison.interval,
-                _compute_difference_to_ours(comparison),
-            )
-        ]
-        rows.append(
-            [
-                *(make_text_cell(getattr(comparison, name)) for name in text_columns),
-                *number_cells,
-                make_text_cell(_format_note(comparison)),
-            ]
-        )
-    return make_table("published", "Published results", "", [*columns, Column("note", "note")], rows)
+    for row in findings.published:
+        numbers = row.value, row.ours, row.interval, _compute_difference_to_ours(row)
+        labels = row.source, row.variant, row.split, row.metric, row.step
+        rows.append([*labels, *(Cell("", number) for number in numbers), _format_note(row)])
+    return make_table("published", "Published results", "", columns, rows)

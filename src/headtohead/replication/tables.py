@@ -8,7 +8,7 @@ from headtohead.experiment import findings_view
 from headtohead.experiment.schemas import ClaimResult, Findings, LengthCost, LengthSummary
 from headtohead.experiment.seed_average import average_over_seeds
 from headtohead.presentation import number_format
-from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
+from headtohead.presentation.table import Cell, Table, make_numeric_columns, make_table, make_text_columns
 
 ANSWER_SYMBOLS = {"holds": "✓", "does not hold": "✗", "cannot tell": "?"}
 
@@ -16,25 +16,19 @@ ANSWER_SYMBOLS = {"holds": "✓", "does not hold": "✗", "cannot tell": "?"}
 def build_claims_table(findings: Findings) -> Table:
     """Build the table of claims with their answers, effects and reasons."""
     metric = findings_view.get_metric(findings)
-    columns = [
-        Column("source", "report"),
-        Column("says", "it says that"),
-        Column("answer", "here, that"),
-        Column("effect", "change", True),
-        Column("interval", "95 % interval", True),
-        Column("why", "because"),
-    ]
+    columns = make_text_columns(source="report", says="it says that", answer="here, that")
+    columns += make_numeric_columns(effect="change", interval="95 % interval") + make_text_columns(why="because")
     rows = []
     for claim in findings.claims:
         decimals = number_format.choose_decimals(metric, claim.interval)
         rows.append(
             [
-                make_text_cell(claim.source),
-                make_text_cell(claim.says),
+                claim.source,
+                claim.says,
                 Cell(f"{ANSWER_SYMBOLS[claim.answer]} {claim.answer}", claim.answer),
                 Cell(number_format.format_effect(metric, claim.effect, decimals), claim.effect),
                 Cell(number_format.format_effect_interval(metric, claim.interval, decimals), claim.interval),
-                make_text_cell(_format_claim_reason(claim, metric)),
+                _format_claim_reason(claim, metric),
             ]
         )
     caption = (
@@ -66,17 +60,12 @@ def build_context_length_table(findings: Findings) -> Table:
     metric = findings_view.get_metric(findings)
     results_by_variant = {name: summary.contexts for name, summary in findings.length_generalization.items()}
     lengths = list(dict.fromkeys(row.context for rows in results_by_variant.values() for row in rows))
-    columns = [Column("variant", "variant"), *(Column(str(length), f"{length} tokens", True) for length in lengths)]
+    columns = make_text_columns("variant") + make_numeric_columns(**{str(n): f"{n} tokens" for n in lengths})
     rows = []
     for name, results in results_by_variant.items():
         if results:
             result_by_length = {row.context: row for row in results}
-            rows.append(
-                [
-                    make_text_cell(name),
-                    *(_make_context_cell(metric, result_by_length.get(length)) for length in lengths),
-                ]
-            )
+            rows.append([name, *(_make_context_cell(metric, result_by_length.get(length)) for length in lengths)])
     trained = findings.experiment.model.context if findings.experiment else None
     joining_note = " Rows of one class are joined to texts of that length." if metric == "accuracy" else ""
     caption = (
@@ -102,14 +91,12 @@ def build_context_cost_table(findings: Findings) -> Table:
     """Build the table of time and memory of the layers by context length."""
     costs_by_variant = {name: summary.costs for name, summary in findings.length_generalization.items()}
     lengths = list(dict.fromkeys(row.context for rows in costs_by_variant.values() for row in rows))
-    columns = [Column("variant", "variant"), *(Column(str(length), f"{length} tokens", True) for length in lengths)]
+    columns = make_text_columns("variant") + make_numeric_columns(**{str(n): f"{n} tokens" for n in lengths})
     rows = []
     for name, costs in costs_by_variant.items():
         cost_by_length = {row.context: row for row in costs}
         if cost_by_length:
-            rows.append(
-                [make_text_cell(name), *(_make_context_cost_cell(cost_by_length.get(length)) for length in lengths)]
-            )
+            rows.append([name, *(_make_context_cost_cell(cost_by_length.get(length)) for length in lengths)])
     caption = (
         "Time of the layers forward and backward for 1,000 tokens, and memory kept for each token, in rows of this "
         "length. The vocabulary layer is left out: it costs the same at every length."
@@ -130,17 +117,11 @@ def build_simple_baselines_table(findings: Findings) -> Table:
     """Build the table of count-based baselines that a trained classifier should beat."""
     accuracies = findings.corpus.count_baselines if findings.corpus else {}
     splits = list(dict.fromkeys(name for by_split in accuracies.values() for name in by_split))
-    columns = [Column("method", "without any training"), *(Column(name, name, True) for name in splits)]
-    rows = [
-        [
-            make_text_cell(name),
-            *(
-                Cell(number_format.format_score("accuracy", by_split.get(split)), by_split.get(split))
-                for split in splits
-            ),
-        ]
-        for name, by_split in accuracies.items()
-    ]
+    columns = make_text_columns(method="without any training") + make_numeric_columns(*splits)
+    rows = []
+    for name, by_split in accuracies.items():
+        scores = [by_split.get(split) for split in splits]
+        rows.append([name, *(Cell(number_format.format_score("accuracy", score), score) for score in scores)])
     caption = (
         "Accuracy of looking a text up in train (the commonest class if it is not there) and of naive Bayes over the "
         "same tokens (over words, where a model brings pieces of words), its smoothing chosen by leaving one training "
@@ -155,12 +136,9 @@ def build_attribution_table(findings: Findings) -> Table:
     if not any(count for by_label in counts.values() for label, count in by_label.items() if label != "not traced"):
         counts = {}
     labels = list(dict.fromkeys(label for by_label in counts.values() for label in by_label))
-    columns = [Column("text", "lines of"), *(Column(label, label, True) for label in labels)]
+    columns = make_text_columns(text="lines of") + make_numeric_columns(*labels)
     rows = [
-        [
-            make_text_cell(name),
-            *(Cell(_format_count_and_share(by_label, label), by_label.get(label)) for label in labels),
-        ]
+        [name, *(Cell(_format_count_and_share(by_label, label), by_label.get(label)) for label in labels)]
         for name, by_label in counts.items()
     ]
     caption = (
@@ -181,13 +159,9 @@ def build_axis_table(findings: Findings) -> Table:
     axis = findings.axis
     metric, splits = findings_view.get_metric(findings), findings_view.list_score_splits(findings)
     setting = axis.setting.rpartition(".")[2] if axis else ""
-    columns = [
-        Column("value", setting, True),
-        *(Column(split, split, True) for split in splits),
-        Column("last_loss", "last training loss", True),
-        Column("seconds_per_step", "time a step", True),
-        Column("parameters", "parameters", True),
-    ]
+    columns = make_numeric_columns(value=setting) + make_numeric_columns(
+        *splits, last_loss="last training loss", seconds_per_step="time a step", parameters="parameters"
+    )
     rows = []
     for name, axis_value in sorted((axis.values if axis else {}).items(), key=lambda item: item[1]):
         by_split = findings.scores.get(name, {})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.markup import escape
@@ -12,7 +12,7 @@ from headtohead.audit.result import CheckResult
 from headtohead.config.experiment import Experiment
 from headtohead.experiment.schemas import ClassPrediction, Findings, TextScore
 from headtohead.presentation import number_format
-from headtohead.presentation.table import Cell, Column, make_table, make_text_cell, make_text_table
+from headtohead.presentation.table import make_numeric_columns, make_table, make_text_columns
 from headtohead.presentation.terminal import VERDICT_TERMINAL_COLORS, get_stdout_console, print_indented, print_table
 from headtohead.progress import format_duration
 from headtohead.replication.terminal import print_claims
@@ -23,22 +23,16 @@ AUDIT_MARKS = {True: "[green]passed[/]", False: "[red]failed[/]", None: "[dim]do
 
 def print_plan(experiment: Experiment, variant_plans: Sequence[Any], num_seeds: int, num_workers: int) -> None:
     """Print size and estimated cost of each variant and of the whole experiment."""
-    columns = [
-        Column("variant", "variant"),
-        Column("parameters", "parameters", True),
-        Column("flops_per_token", "FLOPs/token", True),
-        Column("memory", "memory", True),
-        Column("steps", "steps", True),
-        Column("seconds", "one trial", True),
-    ]
+    columns = make_text_columns("variant")
+    columns += make_numeric_columns("parameters", "FLOPs/token", "memory", "steps", "one trial")
     rows = [
         [
-            make_text_cell(plan.variant),
-            Cell(number_format.format_count(plan.parameters)),
-            Cell(number_format.format_si_number(plan.flops_per_token)),
-            Cell(number_format.format_bytes(plan.training_bytes)),
-            Cell(number_format.format_count(plan.steps)),
-            Cell(format_duration(plan.seconds)),
+            plan.variant,
+            number_format.format_count(plan.parameters),
+            number_format.format_si_number(plan.flops_per_token),
+            number_format.format_bytes(plan.training_bytes),
+            number_format.format_count(plan.steps),
+            format_duration(plan.seconds),
         ]
         for plan in variant_plans
     ]
@@ -54,7 +48,7 @@ def print_plan(experiment: Experiment, variant_plans: Sequence[Any], num_seeds: 
 def print_recipes(recipes: Sequence[dict[str, Any]]) -> None:
     """Print name and question of each recipe."""
     rows = [(recipe["name"], recipe["question"]) for recipe in recipes]
-    print_table(make_text_table("recipes", ("recipe", "question"), rows))
+    _print_text_table(("recipe", "question"), rows)
     full_recipes = ", ".join(recipe["name"] for recipe in recipes if recipe["full"])
     console = get_stdout_console()
     console.print("h2h run NAME trains a recipe; h2h recipes --show NAME > mine.toml copies it to start your own.")
@@ -68,20 +62,17 @@ def print_parts(parts: Sequence[dict[str, str]]) -> None:
         description = "\n".join(line for line in (part["options"], part["about"]) if line)
         rows.append((part["slot"] if part["slot"] != last_slot else "", part["part"], description))
         last_slot = part["slot"]
-    print_table(make_text_table("parts", ("slot", "part", "options and description"), rows))
+    _print_text_table(("slot", "part", "options and description"), rows)
+
+
+def _print_text_table(titles: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
+    print_table(make_table("", title, "", make_text_columns(*titles), rows))
 
 
 def print_predictions(predictions: Sequence[ClassPrediction]) -> None:
     """Print class and confidence of each text."""
-    columns = [Column("text", "text"), Column("class", "class"), Column("confidence", "confidence", True)]
-    rows = [
-        [
-            make_text_cell(prediction.text),
-            make_text_cell(prediction.label),
-            Cell(number_format.format_percentage(prediction.confidence)),
-        ]
-        for prediction in predictions
-    ]
+    columns = make_text_columns("text", "class") + make_numeric_columns("confidence")
+    rows = [(row.text, row.label, number_format.format_percentage(row.confidence)) for row in predictions]
     print_table(make_table("predictions", "", "", columns, rows))
     console = get_stdout_console()
     for prediction in predictions:
@@ -93,16 +84,12 @@ def print_predictions(predictions: Sequence[ClassPrediction]) -> None:
 
 def print_token_scores(scored_texts: Sequence[TextScore]) -> None:
     """Print loss and probability of every token, then the totals of each text."""
-    columns = [Column("token", "token"), Column("loss", "loss", True), Column("probability", "probability", True)]
+    columns = make_text_columns("token") + make_numeric_columns("loss", "probability")
     for scored_text in scored_texts:
-        rows = [
-            [
-                make_text_cell(token.token if token.known else f"{token.token} (unknown)"),
-                Cell(number_format.format_fixed(token.loss, 3)),
-                Cell(f"{math.exp(-token.loss):.2%}"),
-            ]
-            for token in scored_text.tokens
-        ]
+        rows = []
+        for token in scored_text.tokens:
+            name = token.token if token.known else f"{token.token} (unknown)"
+            rows.append((name, number_format.format_fixed(token.loss, 3), f"{math.exp(-token.loss):.2%}"))
         print_table(make_table("tokens", scored_text.text, "", columns, rows))
         blocks = f", in {scored_text.blocks} blocks of the model's context length" if scored_text.blocks > 1 else ""
         totals = (
@@ -117,7 +104,7 @@ def print_device_report(device_report: dict[str, Any]) -> None:
         (check["name"], "\n".join(str(line) for line in (check["value"], check["advice"]) if line))
         for check in device_report["checks"]
     ]
-    print_table(make_text_table("devices", ("check", "result"), rows))
+    _print_text_table(("check", "result"), rows)
 
 
 def print_conformance_results(check_results: Sequence[Any]) -> None:
@@ -126,18 +113,16 @@ def print_conformance_results(check_results: Sequence[Any]) -> None:
         (result.part, result.setup, result.name, "passed" if result.passed else "failed", result.observation)
         for result in check_results
     ]
-    if all(result.passed for result in check_results):
-        table = make_text_table("checks", ("part", "model", "check", "result"), [row[:4] for row in rows])
-    else:
-        table = make_text_table("checks", ("part", "model", "check", "result", "detail"), rows)
-    print_table(table)
+    num_columns = 4 if all(result.passed for result in check_results) else 5
+    titles = ("part", "model", "check", "result", "detail")
+    _print_text_table(titles[:num_columns], [row[:num_columns] for row in rows])
     _print_check_counts(check_results)
 
 
 def print_verification_checks(checks: Sequence[Any]) -> None:
     """Print the result of each verification check."""
     rows = [(check.place, check.what, "passed" if check.passed else "failed", check.found) for check in checks]
-    print_table(make_text_table("verification", ("file", "check", "result", "detail"), rows))
+    _print_text_table(("file", "check", "result", "detail"), rows)
     _print_check_counts(checks)
 
 
@@ -151,7 +136,7 @@ def print_batch(batch: Any) -> None:
     """Print the tensors of a batch and one decoded example."""
     rows = [(tensor.name, tensor.dtype, " x ".join(map(str, tensor.shape)), tensor.meaning) for tensor in batch.tensors]
     title = f"First batch (task {batch.task}, seed {batch.seed})"
-    print_table(make_text_table("batch", ("tensor", "dtype", "shape", "meaning"), rows, title))
+    _print_text_table(("tensor", "dtype", "shape", "meaning"), rows, title)
     for note in batch.notes:
         print_indented(escape(note))
     for heading, text in (("tokens", " ".join(batch.tokens)), ("text", batch.text), ("target", batch.answer)):

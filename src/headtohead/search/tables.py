@@ -5,15 +5,10 @@ from __future__ import annotations
 from headtohead.experiment import findings_view
 from headtohead.experiment.schemas import Findings
 from headtohead.presentation import number_format
-from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
+from headtohead.presentation.table import Cell, Column, Table, make_numeric_columns, make_table, make_text_columns
 from headtohead.search import phrasing
 
-STATUS_LABELS = {
-    "finished": "all seeds",
-    "pruned": "pruned",
-    "failed": "failed",
-    "unfinished": "unfinished",
-}
+STATUS_LABELS = {"finished": "all seeds", "pruned": "pruned", "failed": "failed", "unfinished": "unfinished"}
 
 
 def build_search_points_table(findings: Findings) -> Table:
@@ -23,30 +18,20 @@ def build_search_points_table(findings: Findings) -> Table:
         return make_table("search", "The search", "", [], [])
     names = phrasing.shorten_setting_names(list(search.space))
     columns = [
-        Column("point", "point"),
-        *(Column(setting, name, True) for setting, name in names.items()),
-        Column("mean", f"{metric} on validation", True),
+        *make_text_columns("point"),
+        *make_numeric_columns(**names, mean=f"{metric} on validation"),
         Column("interval", "95 % interval", True, is_optional=True),
-        Column("seeds", "seeds", True),
-        Column("status", "outcome"),
+        *make_numeric_columns("seeds"),
+        *make_text_columns(status="outcome"),
     ]
     rows = []
     for point in phrasing.rank_points(search, metric):
         message = f": {point.message}" if point.message else ""
         outcome = "winner" if point.point == search.winner else STATUS_LABELS[point.status] + message
-        rows.append(
-            [
-                make_text_cell(point.name),
-                *(
-                    Cell(number_format.format_setting(point.settings[setting]), point.settings[setting])
-                    for setting in names
-                ),
-                Cell(number_format.format_score(metric, point.mean), point.mean),
-                Cell(number_format.format_score_interval(metric, point.interval), point.interval),
-                Cell(str(len(point.scores)), len(point.scores)),
-                Cell(outcome, point.status),
-            ]
-        )
+        values = [point.settings[setting] for setting in names]
+        settings = [Cell(number_format.format_setting(value), value) for value in values]
+        score_cells = _make_score_cells(metric, point.mean, point.interval)
+        rows.append([point.name, *settings, *score_cells, len(point.scores), Cell(outcome, point.status)])
     caption = "Points of the search in rank order. Selection uses validation data only; no test data was scored."
     return make_table("search", "The search", caption, columns, rows)
 
@@ -54,23 +39,19 @@ def build_search_points_table(findings: Findings) -> Table:
 def build_search_effects_table(findings: Findings) -> Table:
     """Build a table with one row per value of each setting."""
     metric, search = findings_view.get_metric(findings), findings.search
-    columns = [
-        Column("setting", "setting"),
-        Column("value", "value", True),
-        Column("points", "points", True),
-        Column("mean", f"{metric} on validation", True),
-        Column("interval", "95 % interval", True),
-    ]
+    columns = make_text_columns("setting") + make_numeric_columns(
+        "value", "points", mean=f"{metric} on validation", interval="95 % interval"
+    )
     rows = [
-        [
-            make_text_cell(setting),
-            make_text_cell(effect.value),
-            Cell(str(effect.points), effect.points),
-            Cell(number_format.format_score(metric, effect.mean), effect.mean),
-            Cell(number_format.format_score_interval(metric, effect.interval), effect.interval),
-        ]
+        [setting, effect.value, effect.points, *_make_score_cells(metric, effect.mean, effect.interval)]
         for setting, effects in (search.effects if search else {}).items()
         for effect in effects
     ]
     caption = "Expected score of each value, averaged evenly over the values of the other settings."
     return make_table("search_effects", "Effect of each setting", caption, columns, rows)
+
+
+def _make_score_cells(metric: str, mean: float | None, interval: tuple[float, float] | None) -> list[Cell]:
+    """Return the cells of a mean score and its interval."""
+    interval_text = number_format.format_score_interval(metric, interval)
+    return [Cell(number_format.format_score(metric, mean), mean), Cell(interval_text, interval)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headtohead.presentation.table import Cell, Column, Table, make_table
+from headtohead.presentation.table import Cell, Table, make_numeric_columns, make_table, make_text_columns
 
 ResultDict = dict[str, Any]
 MAX_SHOWN_NUMBERS = 12
@@ -47,26 +47,16 @@ def format_legend(result: ResultDict) -> str:
 def build_keys_table(result: ResultDict, published: dict[str, Any] | None = None) -> Table:
     """Return a table of the keys with their scores, weights and target weights; for a query matrix, of its rows."""
     if result["kind"] == "identity":
-        columns = [Column("row", "row"), Column("query", "query"), Column("weight", "weight on its key", True)]
+        columns = make_text_columns("row", "query") + make_numeric_columns(weight="weight on its key")
         rows = [
-            (
-                Cell(str(index), index),
-                Cell(format_vector(query), query),
-                Cell(format_weight(weights[index]), weights[index]),
-            )
+            (index, Cell(format_vector(query), query), Cell(format_weight(weights[index]), weights[index]))
             for index, (query, weights) in enumerate(zip(result["query"], result["weights"], strict=True))
         ]
         return make_table("queries", "Queries", "The query matrix, one row per key.", columns, rows)
-    columns = [Column("key", "key"), Column("numbers", "vector"), Column("score", "score", True)]
-    columns += [Column("weight", "weight", True), Column("target", "target", True)]
-    columns += [Column("report", "report", True)] if published else []
-    return make_table(
-        "keys",
-        "Keys",
-        "The keys, their scores and weights.",
-        columns,
-        [_build_key_cells(result, index, published) for index in range(len(result["keys"]))],
-    )
+    columns = make_text_columns(key="key", numbers="vector") + make_numeric_columns("score", "weight", "target")
+    columns += make_numeric_columns("report") if published else []
+    key_rows = [_build_key_cells(result, index, published) for index in range(len(result["keys"]))]
+    return make_table("keys", "Keys", "The keys, their scores and weights.", columns, key_rows)
 
 
 def _build_key_cells(result: ResultDict, key_index: int, published: dict[str, Any] | None) -> list[Cell]:
@@ -82,10 +72,8 @@ def _build_key_cells(result: ResultDict, key_index: int, published: dict[str, An
 
 def build_weight_matrix(result: ResultDict) -> Table:
     """Return the attention weights of an identity design: a row for each query, a column for each key."""
-    columns = [
-        Column("query", "weights"),
-        *(Column(f"key {i}", f"key {i}", True) for i in range(len(result["weights"]))),
-    ]
+    columns = make_text_columns(query="weights")
+    columns += make_numeric_columns(*(f"key {index}" for index in range(len(result["weights"]))))
     rows = [
         [Cell(f"row {i}", i), *(Cell(format_weight(weight) if weight >= 5e-5 else "0", weight) for weight in weights)]
         for i, weights in enumerate(result["weights"])

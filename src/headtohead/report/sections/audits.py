@@ -5,25 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from typing import Any
 
 from headtohead.audit.result import CheckResult
 from headtohead.experiment.schemas import Findings
 from headtohead.presentation import number_format
 from headtohead.presentation.section import HtmlBlock, Section, make_table_blocks
-from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
+from headtohead.presentation.table import Cell, Table, make_numeric_columns, make_table, make_text_columns
 from headtohead.replication.tables import build_attribution_table, build_simple_baselines_table
 from headtohead.report.context import ReportContext
 
 AUDIT_STATUS_LABELS = {True: "passed", False: "failed", None: "does not apply"}
 AUDIT_STATUS_ORDER = ("failed", "note", "passed", "does not apply")
 PLURAL_STATUSES = {"note": "notes", "does not apply": "do not apply"}
-AUDIT_COLUMNS = (
-    Column("audit", "audit"),
-    Column("result", "result"),
-    Column("procedure", "procedure"),
-    Column("observation", "observation"),
-    Column("interpretation", "interpretation"),
-)
+AUDIT_COLUMNS = make_text_columns("audit", "result", "procedure", "observation", "interpretation")
 
 
 def build_audits_section(context: ReportContext) -> Section | None:
@@ -74,13 +69,13 @@ def _make_audits_block(labels: dict[str, str], audits: Mapping[str, list[CheckRe
     return HtmlBlock("audits", {"failed": failed, "groups": groups}, [table])
 
 
-def make_audit_rows(audits: Iterable[CheckResult]) -> list[list[Cell]]:
+def make_audit_rows(audits: Iterable[CheckResult]) -> list[list[Any]]:
     """Return one table row per audit: failed ones first, those that do not apply last."""
     order = {False: 0, True: 1, None: 2}
     rows = []
     for audit in sorted(audits, key=lambda audit: (order[audit.passed], not audit.is_blocking)):
-        details = [make_text_cell(text) for text in (audit.procedure, audit.observation, audit.interpretation)]
-        rows.append([make_text_cell(audit.name), Cell(get_audit_status(audit), audit.passed), *details])
+        status = Cell(get_audit_status(audit), audit.passed)
+        rows.append([audit.name, status, audit.procedure, audit.observation, audit.interpretation])
     return rows
 
 
@@ -92,9 +87,9 @@ def get_audit_status(audit: CheckResult) -> str:
 
 
 def build_audits_table(findings: Findings) -> Table:
-    rows = [[make_text_cell(name), *row] for name, audits in findings.audits.items() for row in make_audit_rows(audits)]
+    rows = [[name, *row] for name, audits in findings.audits.items() for row in make_audit_rows(audits)]
     rows.sort(key=lambda row: row[2].text not in ("failed", "note"))
-    return make_table("audits", "Audits of the models", "", (Column("variant", "variant"), *AUDIT_COLUMNS), rows)
+    return make_table("audits", "Audits of the models", "", make_text_columns("variant") + AUDIT_COLUMNS, rows)
 
 
 def build_data_audits_table(findings: Findings) -> Table:
@@ -104,25 +99,17 @@ def build_data_audits_table(findings: Findings) -> Table:
 
 def build_corpus_table(findings: Findings) -> Table:
     corpus = findings.corpus
-    columns = [
-        Column("split", "split"),
-        Column("rows", "rows", True),
-        Column("tokens", "tokens", True),
-        Column("unknown", "unknown tokens", True),
-    ]
+    columns = make_text_columns("split") + make_numeric_columns("rows", "tokens", unknown="unknown tokens")
     rows = []
     for split, split_record in (corpus.splits if corpus else {}).items():
         counts = [Cell(number_format.format_count(count), count) for count in (split_record.rows, split_record.tokens)]
         unknown_rate = Cell(number_format.format_percentage(split_record.unknown), split_record.unknown)
-        rows.append([make_text_cell(split), *counts, unknown_rate])
+        rows.append([split, *counts, unknown_rate])
     caption = f"Source: {(corpus.origin if corpus else 'unknown').rstrip('.')}."
     return make_table("corpus", "Corpus", caption, columns, rows)
 
 
 def build_failures_table(findings: Findings) -> Table:
-    columns = [Column("variant", "variant"), Column("seed", "seed", True), Column("message", "error")]
-    rows = [
-        [make_text_cell(value) for value in (failure.variant, failure.seed, failure.message)]
-        for failure in findings.failures
-    ]
+    columns = make_text_columns("variant") + make_numeric_columns("seed") + make_text_columns(message="error")
+    rows = [(failure.variant, failure.seed, failure.message) for failure in findings.failures]
     return make_table("failures", "Trials without a result", "Excluded from all statistics.", columns, rows)

@@ -8,7 +8,7 @@ from headtohead.experiment import findings_view
 from headtohead.experiment.schemas import ComparisonFindings, Findings
 from headtohead.presentation.chart import Chart
 from headtohead.presentation.section import Block, BulletList, Figure, Paragraph, Section, Subheading, TableBlock
-from headtohead.presentation.table import Column, Table, make_table, make_text_cell
+from headtohead.presentation.table import Table, make_numeric_columns, make_table, make_text_columns
 from headtohead.report.context import ReportContext
 from headtohead.report.forest import build_forest_plot
 from headtohead.report.sections.verdicts import make_effect_cells
@@ -50,23 +50,13 @@ def build_comparison_charts(findings: Findings) -> list[Chart]:
 def build_comparison_table(findings: Findings) -> Table:
     """Return a table of all verdicts of all comparisons."""
     metric = findings_view.get_metric(findings)
-    columns = [
-        Column("comparison", "comparison"),
-        Column("variant", "variant"),
-        Column("against", "baseline"),
-        Column("verdict", "verdict"),
-        Column("effect", "change", True),
-        Column("interval", "95 % interval", True),
-    ]
-    rows = [
-        [
-            *map(make_text_cell, (comparison.title, verdict.variant, comparison.baseline, verdict.outcome)),
-            *make_effect_cells(verdict, metric, with_means=False),
-        ]
-        for comparison in list_judged_comparisons(findings)
-        for verdict in comparison.verdicts
-    ]
-    notes = [
-        f"{comparison.title}: {comparison.says}" for comparison in list_judged_comparisons(findings) if comparison.says
-    ]
+    comparisons = list_judged_comparisons(findings)
+    columns = make_text_columns(comparison="comparison", variant="variant", against="baseline", verdict="verdict")
+    columns += make_numeric_columns(effect="change", interval="95 % interval")
+    rows = []
+    for comparison in comparisons:
+        for verdict in comparison.verdicts:
+            names = comparison.title, verdict.variant, comparison.baseline, verdict.outcome
+            rows.append([*names, *make_effect_cells(verdict, metric, with_means=False)])
+    notes = [f"{comparison.title}: {comparison.says}" for comparison in comparisons if comparison.says]
     return make_table("comparisons", "Comparisons between variants", "; ".join(notes), columns, rows)

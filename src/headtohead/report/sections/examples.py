@@ -10,7 +10,7 @@ from headtohead.experiment.seed_average import average_over_seeds
 from headtohead.presentation import number_format
 from headtohead.presentation.html import CLOSING_PUNCTUATION
 from headtohead.presentation.section import HtmlBlock, Section, make_table_blocks
-from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
+from headtohead.presentation.table import Cell, Table, make_numeric_columns, make_table, make_text_columns
 from headtohead.report.context import ReportContext
 
 
@@ -33,14 +33,15 @@ def build_confusion_tables(findings: Findings) -> list[Table]:
     """Return one table per variant: a row for each true class, a column for each prediction."""
     confusion = findings.confusion
     labels = confusion.labels if confusion else []
-    columns = [Column("true", "true class"), *(Column(label, f"predicted {label}", True) for label in labels)]
+    columns = make_text_columns(true="true class")
+    columns += make_numeric_columns(**{label: f"predicted {label}" for label in labels})
     tables = []
     for name, matrix in (confusion.matrices if confusion else {}).items():
         rows = []
         for label, counts in zip(labels, matrix, strict=True):
             total = sum(counts) or 1
             cells = [Cell(f"{count:,} ({number_format.format_percentage(count / total)})", count) for count in counts]
-            rows.append([make_text_cell(label), *cells])
+            rows.append([label, *cells])
         caption = f"{name}: all held-out rows, summed over seeds, with the share of the true class."
         tables.append(make_table(f"confusion-{name}", "Confusion matrix", caption, columns, rows))
     return tables
@@ -77,24 +78,15 @@ def build_probe_sentences_section(context: ReportContext) -> Section | None:
 def build_probe_sentences_table(findings: Findings) -> Table:
     scores = findings.sentences
     texts = findings.experiment.probe.sentences if findings.experiment else {}
-    columns = [
-        Column("sentence", "sentence"),
-        Column("text", "text"),
-        Column("variant", "variant"),
-        Column("figure", "perplexity or class"),
-    ]
+    columns = make_text_columns("sentence", "text", "variant", figure="perplexity or class")
     rows = []
     for sentence in dict.fromkeys(sentence for by_sentence in scores.values() for sentence in by_sentence):
         names = [name for name in findings_view.list_variant_names(findings) if sentence in scores.get(name, {})]
         for index, name in enumerate(names):
             text = texts.get(sentence, "")
             # Repeated cells display nothing, but keep their value for machine-readable formats.
-            sentence_cells = (
-                [make_text_cell(sentence), make_text_cell(text)] if index == 0 else [Cell("", sentence), Cell("", text)]
-            )
-            rows.append(
-                [*sentence_cells, make_text_cell(name), _make_probe_cell(list(scores[name][sentence].values()))]
-            )
+            sentence_cells = [Cell("" if index else value, value) for value in (sentence, text)]
+            rows.append([*sentence_cells, name, _make_probe_cell(list(scores[name][sentence].values()))])
     caption = "Perplexity: mean over seeds and range. Classification: predicted class, number of seeds and confidence."
     return make_table("sentences", "Probe sentences", caption, columns, rows)
 
@@ -113,4 +105,5 @@ def _make_probe_cell(scores: list[Any]) -> Cell:
         f"{number_format.format_percentage(sum(values) / len(values))})"
         for label, values in sorted(confidences.items(), key=lambda item: -len(item[1]))
     ]
-    return make_text_cell("; ".join(descriptions) or number_format.MISSING_VALUE)
+    text = "; ".join(descriptions) or number_format.MISSING_VALUE
+    return Cell(text, text)

@@ -10,7 +10,7 @@ from headtohead.experiment import findings_view
 from headtohead.experiment.schemas import Findings, PairingRecord
 from headtohead.presentation import number_format
 from headtohead.presentation.section import Paragraph, Section, make_table_blocks
-from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
+from headtohead.presentation.table import Cell, Column, Table, make_numeric_columns, make_table, make_text_columns
 from headtohead.report.context import ReportContext
 
 COST_FORMATTERS: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -24,10 +24,10 @@ COST_FORMATTERS: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 def build_settings_section(context: ReportContext) -> Section | None:
     blocks = make_table_blocks(build_changed_settings_table(context.findings))
-    flagged = [name for name, pair in _list_pairs(context.findings) if pair.changes_multiple_settings]
     warnings = [
         Paragraph("the effect cannot be attributed to one of them.", "warning", f"{name} changes several settings:")
-        for name in flagged
+        for name, pair in context.findings.pairing.items()
+        if pair.changes_multiple_settings
     ]
     return Section("settings", "Changed settings", [*warnings, *blocks], "Settings") if blocks else None
 
@@ -42,12 +42,8 @@ def build_pairing_section(context: ReportContext) -> Section | None:
     return Section("pairing", "Proof of pairing", blocks, "Pairing") if blocks else None
 
 
-def _list_pairs(findings: Findings) -> list[tuple[str, PairingRecord]]:
-    return list(findings.pairing.items())
-
-
 def list_unpaired_variants(findings: Findings) -> list[str]:
-    return [name for name, pair in _list_pairs(findings) if not is_paired(pair)]
+    return [name for name, pair in findings.pairing.items() if not is_paired(pair)]
 
 
 def is_paired(pair: PairingRecord) -> bool:
@@ -56,35 +52,27 @@ def is_paired(pair: PairingRecord) -> bool:
 
 
 def build_changed_settings_table(findings: Findings) -> Table:
-    columns = [
-        Column("variant", "variant"),
-        Column("setting", "setting"),
-        Column("baseline", "baseline"),
-        Column("changed", "variant"),
-        Column("flag", "flag"),
-    ]
+    columns = make_text_columns("variant", "setting", "baseline", changed="variant", flag="flag")
     rows = []
-    for name, pair in _list_pairs(findings):
+    for name, pair in findings.pairing.items():
         flag = "changes several settings" if pair.changes_multiple_settings else ""
         for setting, value in pair.settings.items():
             before = number_format.format_setting(findings_view.get_baseline_setting(findings.experiment, setting))
-            rows.append([*map(make_text_cell, (name, setting, before, number_format.format_setting(value), flag))])
-    if not any(row[-1].text for row in rows):
+            rows.append([name, setting, before, number_format.format_setting(value), flag])
+    if not any(row[-1] for row in rows):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     return make_table("settings", "Changed settings", "All other settings are equal.", columns, rows)
 
 
 def build_cost_table(findings: Findings) -> Table:
     """Return the costs of the baseline and of each variant, with the ratio to the baseline."""
-    columns = [Column("variant", "variant")]
-    pairs = _list_pairs(findings)
+    columns = make_text_columns("variant")
+    pairs = list(findings.pairing.items())
     keys = [key for key in COST_FORMATTERS if any(getattr(pair, key) for _, pair in pairs)]
     for key in keys:
         columns += [Column(key, COST_FORMATTERS[key][0], True), Column(f"{key}_ratio", "ratio", True, is_optional=True)]
-    rows: list[list[Cell]] = []
-    if pairs:
-        rows.append([make_text_cell(BASELINE), *_make_cost_cells(pairs[0][1], keys, is_baseline=True)])
-    rows += [[make_text_cell(name), *_make_cost_cells(pair, keys, is_baseline=False)] for name, pair in pairs]
+    rows = [[BASELINE, *_make_cost_cells(pair, keys, is_baseline=True)] for _, pair in pairs[:1]]
+    rows += [[name, *_make_cost_cells(pair, keys, is_baseline=False)] for name, pair in pairs]
     caption = "Time and memory are medians over runs. Ratios are relative to the baseline."
     return make_table("cost", "Cost", caption, columns, rows)
 
@@ -95,26 +83,22 @@ def _make_cost_cells(pair: PairingRecord, cost_keys: Iterable[str], *, is_baseli
         baseline, variant = getattr(pair, key) or (None, None)
         costs = [baseline, baseline if is_baseline else variant]
         ratio_text = "" if is_baseline else number_format.format_ratio(costs)
-        cells += [Cell(COST_FORMATTERS[key][1](costs[1]), costs[1])]
-        cells += [Cell(ratio_text, number_format.compute_ratio(costs))]
+        cells.append(Cell(COST_FORMATTERS[key][1](costs[1]), costs[1]))
+        cells.append(Cell(ratio_text, number_format.compute_ratio(costs)))
     return cells
 
 
 def build_pairing_table(findings: Findings) -> Table:
-    columns = [
-        Column("variant", "variant"),
-        Column("shared", "shared tensors", True),
-        Column("equal", "equal at step 0", True),
-        Column("schedule", "same batches"),
-        Column("meaning", "meaning"),
-    ]
+    columns = make_text_columns("variant")
+    columns += make_numeric_columns(shared="shared tensors", equal="equal at step 0")
+    columns += make_text_columns(schedule="same batches", meaning="meaning")
     rows = []
-    for name, pair in _list_pairs(findings):
+    for name, pair in findings.pairing.items():
         meaning = "paired: the two runs differ only in what the variant changes"
         if not is_paired(pair):
             meaning = "not paired: the two runs differ in more than what the variant changes"
         counts = [Cell(number_format.format_count(count), count) for count in (pair.shared_tensors, pair.equal_tensors)]
         same_batches = Cell("yes" if pair.same_batches else "no", pair.same_batches)
-        rows.append([make_text_cell(name), *counts, same_batches, make_text_cell(meaning)])
+        rows.append([name, *counts, same_batches, meaning])
     caption = "Initial weights that variant and baseline share, compared by hash, and the batches of both."
     return make_table("pairing", "Proof of pairing", caption, columns, rows)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headtohead.experiment.schemas import Findings
 from headtohead.presentation.section import Block, Code, Facts, HtmlBlock, Paragraph, Section
-from headtohead.presentation.table import Table, make_text_table
+from headtohead.presentation.table import Table, make_table, make_text_columns
 from headtohead.report.context import ReportContext
 
 
@@ -42,4 +42,4 @@ def build_reproduction_section(context: ReportContext) -> Section:
 
 
 def build_versions_table(findings: Findings) -> Table:
-    return make_text_table("versions", ("package", "version"), findings.versions.items(), "Versions")
+    return make_table("versions", "Versions", "", make_text_columns("package", "version"), findings.versions.items())

@@ -9,7 +9,7 @@ from headtohead.experiment.schemas import Findings
 from headtohead.experiment.seed_average import average_over_seeds
 from headtohead.presentation import number_format
 from headtohead.presentation.section import Block, Figure, Section, TableBlock
-from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
+from headtohead.presentation.table import Cell, Table, make_numeric_columns, make_table, make_text_columns
 from headtohead.report.context import ReportContext
 from headtohead.report.paired_chart import build_paired_score_chart
 
@@ -50,11 +50,11 @@ def build_scores_table(findings: Findings) -> Table:
             rate = unknown_rates.get(split)
             cells["unknown words", split] = Cell(number_format.format_percentage(rate), rate)
     if len(splits) <= len(variants):
-        columns = [Column("variant", "variant"), *(Column(split, split, True) for split in splits)]
-        rows = [[make_text_cell(name), *(cells[name, split] for split in splits)] for name in variants]
+        columns = make_text_columns("variant") + make_numeric_columns(*splits)
+        rows = [[name, *(cells[name, split] for split in splits)] for name in variants]
     else:
-        columns = [Column("split", "evaluation set"), *(Column(name, name, True) for name in variants)]
-        rows = [[make_text_cell(split), *(cells[name, split] for name in variants)] for split in splits]
+        columns = make_text_columns(split="evaluation set") + make_numeric_columns(*variants)
+        rows = [[split, *(cells[name, split] for name in variants)] for split in splits]
     caption = f"{metric.capitalize()} with the selected weights: mean over seeds ± standard deviation of one seed."
     return make_table("scores", "", caption, columns, rows if splits else [])
 
@@ -70,25 +70,19 @@ def _make_score_cell(scores: list[float], metric: str) -> Cell:
 def build_scores_by_seed_table(findings: Findings) -> Table:
     metric = findings_view.get_metric(findings)
     unknown_rates = findings_view.get_unknown_token_rates(findings)
-    scores_by_variant = findings.scores
-    seeds = sorted(
-        {seed for by_split in scores_by_variant.values() for pairs in by_split.values() for seed, _ in pairs}
-    )
-    columns = [Column("variant", "variant"), Column("split", "evaluation set"), Column("mean", "mean", True)]
-    columns += [Column(f"seed {seed}", f"seed {seed}", True) for seed in seeds]
-    columns += [Column("unknown", "unknown words", True)] if unknown_rates else []
+    seeds = sorted({seed for by_split in findings.scores.values() for pairs in by_split.values() for seed, _ in pairs})
+    columns = make_text_columns(variant="variant", split="evaluation set")
+    columns += make_numeric_columns("mean", *(f"seed {seed}" for seed in seeds))
+    columns += make_numeric_columns(unknown="unknown words") if unknown_rates else []
     rows = []
     for split in findings_view.list_score_splits(findings):
-        rate_cells = (
-            [Cell(number_format.format_percentage(unknown_rates.get(split)), unknown_rates.get(split))]
-            if unknown_rates
-            else []
-        )
+        rate = unknown_rates.get(split)
+        rate_cells = [Cell(number_format.format_percentage(rate), rate)] if unknown_rates else []
         for name in findings_view.list_variant_names(findings):
             by_seed = _get_scores(findings, name, split)
             if by_seed:
                 mean = average_over_seeds(metric, list(by_seed.values()))
                 scores = [mean, *(by_seed.get(seed) for seed in seeds)]
                 cells = [Cell(number_format.format_score(metric, score), score) for score in scores]
-                rows.append([make_text_cell(name), make_text_cell(split), *cells, *rate_cells])
+                rows.append([name, split, *cells, *rate_cells])
     return make_table("results", "Scores of every seed", f"{metric.capitalize()} after training.", columns, rows)

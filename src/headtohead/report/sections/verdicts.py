@@ -9,7 +9,7 @@ from headtohead.experiment import findings_view
 from headtohead.experiment.schemas import Findings
 from headtohead.presentation import number_format, style
 from headtohead.presentation.section import Block, Figure, Paragraph, Section, TableBlock, VerdictCard, VerdictList
-from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_cell
+from headtohead.presentation.table import Cell, Column, Table, make_numeric_columns, make_table, make_text_columns
 from headtohead.report.context import ReportContext
 from headtohead.report.forest import build_forest_plot
 from headtohead.verdict.record import Verdict
@@ -17,6 +17,13 @@ from headtohead.verdict.record import Verdict
 MAX_PROMINENT_VERDICTS = 4
 """number of verdicts above which the forest plot comes first"""
 MAX_UNFOLDED_ROWS = 8
+EFFECT_TITLES = {
+    "baseline": "baseline",
+    "variant_mean": "variant mean",
+    "effect": "change",
+    "interval": "95 % interval",
+}
+"""columns of `make_effect_cells`"""
 
 
 def build_verdicts_section(context: ReportContext) -> Section:
@@ -83,12 +90,8 @@ def split_paragraphs(text: str) -> list[str]:
 
 def build_verdicts_table(context: ReportContext) -> Table:
     columns = [
-        Column("variant", "variant"),
-        Column("verdict", "verdict"),
-        Column("baseline", "baseline", True),
-        Column("variant_mean", "variant mean", True),
-        Column("effect", "change", True),
-        Column("interval", "95 % interval", True),
+        *make_text_columns("variant", "verdict"),
+        *make_numeric_columns(**EFFECT_TITLES),
         Column("seed_interval", "interval over seeds", True, is_optional=True),
         Column("seeds", "seeds", True, is_optional=True),
         Column("examples", "examples", True, is_optional=True),
@@ -105,15 +108,15 @@ def build_verdicts_table(context: ReportContext) -> Table:
     return make_table("verdicts", "Verdicts", caption, columns, rows)
 
 
-def _make_verdict_row(verdict: Verdict, metric: str) -> list[Cell]:
+def _make_verdict_row(verdict: Verdict, metric: str) -> list[Cell | str]:
     seed_interval = verdict.seed_interval
     decimals = number_format.choose_decimals(metric, verdict.interval)
     additional_data = [(verdict.additional_seeds, "seeds"), (verdict.additional_examples, "examples")]
     data_needed = " or ".join(f"{number:,} more {kind}" for number, kind in additional_data if number)
     noise = verdict.dominant_noise_source
     return [
-        make_text_cell(verdict.variant),
-        make_text_cell(verdict.outcome),
+        verdict.variant,
+        verdict.outcome,
         *make_effect_cells(verdict, metric),
         Cell(number_format.format_effect_interval(metric, seed_interval, decimals), seed_interval),
         Cell(number_format.format_count(verdict.seeds), verdict.seeds),
@@ -138,22 +141,10 @@ def make_effect_cells(row: Verdict, metric: str, *, with_means: bool = True) -> 
 
 def build_secondary_results_table(findings: Findings) -> Table:
     metric = findings_view.get_metric(findings)
-    columns = [
-        Column("text", "evaluation set"),
-        Column("variant", "variant"),
-        Column("baseline", "baseline", True),
-        Column("variant_mean", "variant mean", True),
-        Column("effect", "change", True),
-        Column("interval", "95 % interval", True),
-        Column("outcome", "result"),
-    ]
+    columns = make_text_columns(text="evaluation set", variant="variant")
+    columns += make_numeric_columns(**EFFECT_TITLES) + make_text_columns(outcome="result")
     rows = [
-        [
-            make_text_cell(name),
-            make_text_cell(row.variant),
-            *make_effect_cells(row, metric),
-            make_text_cell(row.outcome),
-        ]
+        [name, row.variant, *make_effect_cells(row, metric), row.outcome]
         for name, verdicts in findings.other_verdicts.items()
         for row in verdicts
     ]
