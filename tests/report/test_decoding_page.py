@@ -227,8 +227,11 @@ def test_the_tables_say_what_the_figures_are() -> None:
 
 
 def test_other_formats_hold_the_same(folder: Path) -> None:
-    written = {path.name: path for path in decoding_comparison_page.write_report(folder, ["md", "csv", "svg"])}
+    written = {
+        path.name: path for path in decoding_comparison_page.write_report(folder, ["md", "pdf", "csv", "chart-svg"])
+    }
     assert "| perplexity |" in written["report.md"].read_text()
+    assert written["report.pdf"].read_bytes().startswith(b"%PDF")
     rows = list(csv.DictReader(io.StringIO(written["tests.csv"].read_text())))
     assert {row["verdict"] for row in rows} <= {"helped", "hurt", "no practical difference", "cannot tell"}
     assert {"interval_low", "interval_high"} <= set(rows[0])

@@ -6,7 +6,8 @@ import pytest
 
 from headtohead.distillation import tables, terminal
 from headtohead.report import page
-from headtohead.report.markdown import render_markdown_report
+from headtohead.report.context import ReportContext
+from headtohead.report.documents import render_markdown_document
 
 from .typed import MEASURE, typed
 
@@ -88,7 +89,7 @@ def test_summaries_are_judged_by_rouge_before_perplexity():
     )
     assert far.startswith("Student, taught is behind teacher: ROUGE-1 0.1000 lower (95 % interval −0.1200 to −0.0800;")
     findings = {"summarization": CONTEST, "verdicts": [VERDICT], "metric": "perplexity"}
-    written = render_markdown_report(typed(findings))
+    written = render_markdown_document(ReportContext(typed(findings)))
     assert written.index("ROUGE-1") < written.index("perplexity")
 
 

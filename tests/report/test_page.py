@@ -72,17 +72,17 @@ def test_sections_come_in_the_order_in_which_they_are_read(text: str) -> None:
     assert Reader(text).headings == [
         "Does ALiBi help <here>?",
         "Verdicts1 helped, 1 no practical difference",
-        "Published results",
         "Changed settings",
-        "Training",
         "Scores",
+        "Training",
+        "Samples",
+        "Probe sentences",
+        "Attention maps before and after training",
         "Cost",
         "Proof of pairing",
         "Audits: can these numbers be trusted?",
         "Data and leakage",
-        "Samples",
-        "Probe sentences",
-        "Attention maps before and after training",
+        "Published results",
         "How to reproduce",
     ]
 

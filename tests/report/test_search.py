@@ -8,7 +8,8 @@ import pytest
 
 from headtohead.presentation import chart as presentation_chart
 from headtohead.report import page, sections
-from headtohead.report.markdown import render_markdown_report
+from headtohead.report.context import ReportContext
+from headtohead.report.documents import render_markdown_document
 from headtohead.search import charts as search_charts
 from headtohead.search import phrasing
 from headtohead.search.terminal import print_search
@@ -166,7 +167,7 @@ def test_page_and_markdown_show_the_search(plain):
     assert 'id="search"' in html and "1.4 were selection bias" in html
     assert HOSTILE not in html.partition('id="findings"')[0]
     assert html.count("<svg") >= 6
-    text = render_markdown_report(typed(findings))
+    text = render_markdown_document(ReportContext(typed(findings)))
     assert "1.4 were selection bias" in text and "## Search" in text
     assert 'id="search"' not in page.render_page(typed(plain({"v": 0.05})))
 

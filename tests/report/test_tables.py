@@ -9,7 +9,8 @@ import pytest
 from headtohead.presentation import exports
 from headtohead.presentation.table import Cell, Column, Table
 from headtohead.replication.published import build_published_table
-from headtohead.report import markdown
+from headtohead.report import documents
+from headtohead.report.context import ReportContext
 from headtohead.report.sections import audits, build_tables, examples, pairing, scores
 
 from .typed import typed
@@ -27,16 +28,18 @@ def test_tables_come_in_the_report_s_order_and_only_with_rows(findings: Callable
     assert names == [
         "verdicts",
         "others",
-        "published",
         "settings",
         "scores",
         "results",
+        "curves",
+        "samples",
+        "sentences",
         "cost",
         "pairing",
         "audits",
         "data_audits",
         "corpus",
-        "sentences",
+        "published",
         "versions",
     ]
     assert build_tables(typed({})) == []
@@ -168,6 +171,7 @@ def test_latex_has_no_letter_left_that_plain_latex_does_not_know(findings: Calla
 
 def test_the_markdown_report_opens_with_question_and_verdicts(findings: Callable[..., Findings]) -> None:
     found = findings({"v": -0.1})
-    text = markdown.render_markdown_report(typed(found))
+    text = documents.render_markdown_document(ReportContext(typed(found)))
     assert text.startswith("# Does ALiBi help \\<here\\>?\n\n## Verdict\n\n- **helped**: v helped: perplexity")
-    assert "## Published results" in text
+    assert "- Published results: " in text
+    assert "## Published results" in documents.render_markdown_document(ReportContext(typed(found), is_full=True))

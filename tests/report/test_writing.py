@@ -1,4 +1,5 @@
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,10 +19,10 @@ def test_every_format_is_written_and_named(
 ) -> None:
     found = plain({"v": -0.08})
     out = tmp_path / "elsewhere"
-    written = report.write(folder(found), ["md", "csv", "latex", "svg", "pdf", "png"], out)
+    written = report.write(folder(found), ["md", "pdf", "csv", "latex", "chart-svg", "chart-pdf", "chart-png"], out)
     assert all(path.is_file() and path.stat().st_size > 10 for path in written)
     names = {str(path.relative_to(out)) for path in written}
-    assert {"report.md", "report-tables/verdicts.csv", "report-tables/verdicts.tex"} <= names
+    assert {"report.md", "report.pdf", "report-tables/verdicts.csv", "report-tables/verdicts.tex"} <= names
     assert {f"report-charts/forest.{one}" for one in ("svg", "pdf", "png")} <= names
 
 
@@ -45,7 +46,9 @@ def test_a_confusion_table_s_file_name_is_safe(folder: Callable[[Findings], Path
 
 
 def test_an_unknown_format_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"'htm' given; did you mean 'html'\?; allowed: html, md, csv, latex, svg"):
+    with pytest.raises(
+        RequestError, match=r"'htm' given; did you mean 'html'\?; allowed: html, md, pdf, csv, latex, chart-svg"
+    ):
         report.write(tmp_path, ["md", "htm"])
     with pytest.raises(RequestError, match="none given"):
         report.write(tmp_path, [])
@@ -61,9 +64,33 @@ def test_a_report_is_made_without_torch_and_the_room_opens_without_altair(
     script = (
         "import sys, json; from pathlib import Path; from headtohead import report;"
         "from headtohead.report import terminal; assert 'altair' not in sys.modules;"
-        f"report.write(Path({str(place)!r}), ['html', 'md', 'csv', 'latex', 'svg']); import headtohead.report.notebook;"
+        f"report.write(Path({str(place)!r}), ['html', 'md', 'pdf', 'csv', 'latex', 'chart-svg']);"
+        "import headtohead.report.notebook;"
         "print(json.dumps([name for name in ('torch', 'altair') if name in sys.modules]))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == ["altair"]
+
+
+def test_the_pdf_is_one_document_with_captions_and_escaped_text(
+    findings: Callable[..., Findings], folder: Callable[[Findings], Path], tmp_path: Path
+) -> None:
+    hostile = '#panic("run")[*bold*] \\ "quoted" $x$ @ref <tag>'
+    content = findings({"v": -0.08}) | {"schema_version": 2}
+    content["samples"] = {"v": [{"prompt": hostile, "text": hostile, "seed": 0}]}
+    short, full = tmp_path / "short.pdf", tmp_path / "full.pdf"
+    experiment_folder = folder(content)
+    report.write(experiment_folder, ["pdf"], short)
+    report.write(experiment_folder, ["pdf"], full, is_full=True)
+    assert short.read_bytes().startswith(b"%PDF")
+    assert len(full.read_bytes()) > len(short.read_bytes())
+    pdftotext = shutil.which("pdftotext")
+    if pdftotext is None:
+        pytest.skip("pdftotext is not installed")
+    text = subprocess.run([pdftotext, "-layout", str(short), "-"], capture_output=True, text=True, check=True).stdout
+    words = " ".join(text.split())
+    assert "Figure 1:" in words
+    assert "Table 1:" in words
+    assert '#panic("run")[*bold*]' in words
+    assert words.index("Verdict") < words.index("Changed settings") < words.index("Training") < words.index("Checks")

@@ -45,8 +45,12 @@ class HeadImage:
     layer: int
     head: int
     when: str
-    data_uri: str
+    png: bytes
     words: str
+
+    @property
+    def data_uri(self) -> str:
+        return build_data_uri(self.png)
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,7 @@ def _render_heads(weights: WeightArray | None, layer: int, stage: str) -> tuple[
             layer,
             head,
             stage,
-            render_head_uri(head_weights[:MAX_TOKENS, :MAX_TOKENS]),
+            render_head(head_weights[:MAX_TOKENS, :MAX_TOKENS]),
             describe_head(head_weights, layer, head, stage),
         )
         for head, head_weights in enumerate(weights[:MAX_HEADS])
@@ -127,10 +131,6 @@ def describe_head(weights: WeightArray, layer: int, head: int, stage: str) -> st
     }
     text = ", ".join(f"{100 * weight:.0f} % on {name}" for name, weight in shares.items())
     return f"Layer {layer + 1}, head {head + 1}, {stage} training. Mean weight: {text}."
-
-
-def render_head_uri(weights: WeightArray) -> str:
-    return build_data_uri(render_head(weights))
 
 
 def render_head(weights: WeightArray) -> bytes:

@@ -44,7 +44,8 @@ def decode(
         bool, typer.Option("--resume", help="Continue an interrupted comparison in the same folder.")
     ] = False,
     formats: Annotated[
-        list[str] | None, typer.Option("--format", help="html, md, csv, latex, svg, pdf or png; repeatable.")
+        list[str] | None,
+        typer.Option("--format", help="html, md, pdf, csv, latex, chart-svg, chart-pdf or chart-png; repeatable."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -14,9 +14,11 @@ from headtohead.cli.app import JsonOption, app, print_json
 def report(
     runs: Annotated[Path, typer.Argument(metavar="RUNS", help="Experiment folder: runs/NAME.")],
     formats: Annotated[
-        list[str] | None, typer.Option("--format", help="html, md, csv, latex, svg, pdf or png; repeatable.")
+        list[str] | None,
+        typer.Option("--format", help="html, md, pdf, csv, latex, chart-svg, chart-pdf or chart-png; repeatable."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Output folder. [default: RUNS]")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Write every section in full to md and pdf.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write the report of an experiment from its run folders, in any format."""
@@ -26,5 +28,5 @@ def report(
 
     experiment_runs = run_folder.open_runs(runs)
     compute.write_findings(experiment_runs, interim_analyses=compute.list_interim_analyses(experiment_runs))
-    written = write(runs, formats or ["html"], out)
+    written = write(runs, formats or ["html"], out, is_full=full)
     print_json([str(path) for path in written]) if as_json else typer.echo("\n".join(map(str, written)))

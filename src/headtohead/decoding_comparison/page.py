@@ -10,20 +10,19 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from headtohead.atomic_io import read_json, read_jsonl, write_text
+from headtohead.atomic_io import read_json, read_jsonl
 from headtohead.decoding_comparison import phrasing
 from headtohead.decoding_comparison.charts import build_charts
 from headtohead.decoding_comparison.tables import build_tables
 from headtohead.errors import RunFolderError
-from headtohead.presentation import style
-from headtohead.presentation.exports import escape_markdown, render_markdown_table
-from headtohead.presentation.files import DOCUMENT_SUFFIXES, check_formats, write_charts, write_tables
+from headtohead.presentation import files, style, typst
+from headtohead.presentation.exports import escape_markdown, render_markdown_sections
 from headtohead.presentation.html import (
     CLOSING_PUNCTUATION,
     default_to_none,
@@ -31,10 +30,11 @@ from headtohead.presentation.html import (
     render_chart,
     render_document,
 )
+from headtohead.presentation.section import Block, Figure, Section, TableBlock, VerdictCard, VerdictList
 
 DecodingResults = dict[str, Any]
 SCHEMA_VERSION = 1
-RESULTS_FILE, SAMPLES_FILE, REPORT_NAME = "decoding.json", "samples.jsonl", "report"
+RESULTS_FILE, SAMPLES_FILE = "decoding.json", "samples.jsonl"
 LINE_BREAK_PATTERN = re.compile(r"\s*\n\s*")
 NUM_EXPANDED_PROMPTS = 1
 """prompts whose samples are initially expanded"""
@@ -52,31 +52,43 @@ def read_results(folder: Path) -> DecodingResults:
 
 def write_report(folder: Path, formats: Sequence[str] = ("html",)) -> list[Path]:
     """Write the report of a comparison into its folder in each format; return the paths written."""
-    check_formats(formats)
+    files.check_formats(formats)
     results = read_results(folder)
-    written: list[Path] = []
-    for format_name in dict.fromkeys(formats):
-        if format_name in DOCUMENT_SUFFIXES:
-            path = folder / f"{REPORT_NAME}{DOCUMENT_SUFFIXES[format_name]}"
-            write_text(path, render_html(results) if format_name == "html" else render_markdown(results))
-            written.append(path)
-            continue
-        if format_name in ("csv", "latex"):
-            written += write_tables(build_tables(results), format_name, folder / f"{REPORT_NAME}-tables")
-        else:
-            written += write_charts(build_charts(results), format_name, folder / f"{REPORT_NAME}-charts")
-    return written
+    renderers: dict[str, Callable[[DecodingResults], str | bytes]] = {
+        "html": render_html,
+        "md": render_markdown,
+        "pdf": render_pdf,
+    }
+    return files.write_formats(
+        formats,
+        folder,
+        lambda name: renderers[name](results),
+        lambda: build_tables(results),
+        lambda: build_charts(results),
+    )
 
 
 def render_markdown(results: DecodingResults) -> str:
     """Render the report as Markdown."""
-    lines = [f"# {escape_markdown(build_title(results))}", "", escape_markdown(build_lead_paragraph(results)), ""]
-    for card in build_strategy_cards(results):
-        name = escape_markdown(card["strategy"])
-        lines += [f"- **{name}, {line['outcome']}**: {escape_markdown(line['summary'])}" for line in card["lines"]]
-    for table in build_tables(results):
-        lines += ["", f"## {escape_markdown(table.title)}", "", render_markdown_table(table).rstrip()]
-    return "\n".join(lines) + "\n"
+    introduction = f"# {escape_markdown(build_title(results))}\n\n{escape_markdown(build_lead_paragraph(results))}\n\n"
+    return introduction + render_markdown_sections(_build_document_sections(results))
+
+
+def render_pdf(results: DecodingResults) -> bytes:
+    """Render the report as a PDF document."""
+    return typst.render_pdf(build_title(results), [build_lead_paragraph(results)], _build_document_sections(results))
+
+
+def _build_document_sections(results: DecodingResults) -> list[Section]:
+    """Return the verdicts, the charts and the tables as sections of a Markdown or PDF document."""
+    verdicts = [
+        VerdictCard(card["strategy"], f"{card['strategy']}, {line['outcome']}", line["summary"], "")
+        for card in build_strategy_cards(results)
+        for line in card["lines"]
+    ]
+    charts: list[Block] = [Figure(chart, chart.title) for chart in build_charts(results)]
+    tables = [Section(table.name, table.title, [TableBlock(table)]) for table in build_tables(results)]
+    return [Section("verdicts", "Verdicts", [VerdictList(verdicts)]), Section("charts", "Charts", charts), *tables]
 
 
 def render_html(results: DecodingResults) -> str:

@@ -98,6 +98,8 @@ def _compute_findings(runs: ExperimentRuns, interim_analyses: Sequence[int]) -> 
         primary_scores=scores.compute_primary_scores(finished, corpus, judged.primary_set, experiment.primary.metric),
         curves=scores.collect_curves(finished),
         loss_curves=scores.collect_curves(finished, "loss") if experiment.primary.metric == "accuracy" else {},
+        seconds_curves=scores.collect_seconds_curves(finished),
+        steps_per_epoch=scores.get_steps_per_epoch(experiment, finished),
         chosen_steps={
             name: [(seed, run.result.training.chosen_step) for seed, run in by_seed.items()]
             for name, by_seed in finished.items()

@@ -8,7 +8,7 @@ import statistics
 import numpy as np
 from pydantic import JsonValue
 
-from headtohead.config.experiment import Experiment
+from headtohead.config.experiment import BASELINE, Experiment
 from headtohead.experiment.run_folder import FinishedRuns
 from headtohead.experiment.schemas import (
     AxisFindings,
@@ -18,6 +18,7 @@ from headtohead.experiment.schemas import (
     ScoresBySeed,
     SeedEstimate,
 )
+from headtohead.experiment.schemas.base import StepScore
 from headtohead.experiment.seed_average import compute_average_interval
 from headtohead.findings.evaluation_sets import EvaluationSet, has_leaked_rows, resolve_split, stack_scores
 
@@ -74,6 +75,24 @@ def collect_curves(finished: FinishedRuns, metric: str | None = None) -> Curves:
                 point = (line.step, value if math.isfinite(value) else None)
                 by_split.setdefault(line.split, {}).setdefault(str(seed), []).append(point)
     return curves
+
+
+def collect_seconds_curves(finished: FinishedRuns) -> dict[str, dict[str, list[StepScore]]]:
+    """Return the training time at each evaluation as {variant: {seed: [(step, seconds), ...]}}."""
+    return {
+        name: {
+            str(seed): list({line.step: (line.step, line.seconds) for line in run.metrics}.values())
+            for seed, run in by_seed.items()
+        }
+        for name, by_seed in finished.items()
+    }
+
+
+def get_steps_per_epoch(experiment: Experiment, finished: FinishedRuns) -> int | None:
+    """Return the baseline's number of steps per epoch if the file counts training in epochs, otherwise None."""
+    if not isinstance(experiment.training.steps, str):
+        return None
+    return next((run.start.steps_per_epoch for run in finished[BASELINE].values()), None)
 
 
 def collect_axis_values(experiment: Experiment, finished: FinishedRuns) -> AxisFindings | None:

@@ -1,21 +1,21 @@
-"""Check export formats, and write tables and charts to files."""
+"""Write documents, tables and charts in the requested formats."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
-from headtohead.atomic_io import write_bytes, write_text
+from headtohead.atomic_io import translate_disk_full_error, write_bytes, write_text
 from headtohead.errors import RequestError, suggest
 from headtohead.presentation.chart import Chart
 from headtohead.presentation.exports import render_csv, render_latex_table
 from headtohead.presentation.table import Table
 
-ReportFormat = Literal["html", "md", "csv", "latex", "svg", "pdf", "png"]
+ReportFormat = Literal["html", "md", "pdf", "csv", "latex", "chart-svg", "chart-pdf", "chart-png"]
 REPORT_FORMATS: tuple[str, ...] = get_args(ReportFormat)
-DOCUMENT_SUFFIXES = {"html": ".html", "md": ".md"}
+DOCUMENT_FORMATS = ("html", "md", "pdf")
 
 
 def check_formats(formats: Sequence[str]) -> None:
@@ -26,6 +26,36 @@ def check_formats(formats: Sequence[str]) -> None:
         closest = suggest(unknown[0], REPORT_FORMATS) if unknown else None
         hint = f"; did you mean {closest!r}?" if closest else ""
         raise RequestError(f"format: {given} given{hint}; allowed: {', '.join(REPORT_FORMATS)}")
+
+
+def write_formats(
+    formats: Sequence[str],
+    output_path: Path,
+    render_document: Callable[[str], str | bytes],
+    build_tables: Callable[[], Iterable[Table]],
+    build_charts: Callable[[], Iterable[Chart]],
+) -> list[Path]:
+    """Write a report in each format and return the paths.
+
+    Documents are report.html, report.md and report.pdf; tables are report-tables/NAME.csv or .tex; charts are
+    report-charts/NAME.svg, .pdf or .png. `output_path` is a folder, or a file for a single document.
+    """
+    check_formats(formats)
+    written: list[Path] = []
+    for name in dict.fromkeys(formats):
+        if name in DOCUMENT_FORMATS:
+            is_file = output_path.suffix == f".{name}" and len(set(formats)) == 1
+            path = output_path if is_file else output_path / f"report.{name}"
+            content = render_document(name)
+            with translate_disk_full_error(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(path, content if isinstance(content, bytes) else content.encode())
+            written.append(path)
+        elif name in ("csv", "latex"):
+            written += write_tables(build_tables(), name, output_path / "report-tables")
+        else:
+            written += write_charts(build_charts(), name.removeprefix("chart-"), output_path / "report-charts")
+    return written
 
 
 def write_tables(tables: Iterable[Table], table_format: str, folder: Path) -> list[Path]:

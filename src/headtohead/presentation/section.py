@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from headtohead.presentation.chart import Chart
@@ -66,13 +66,17 @@ class Figure:
 
 @dataclass(frozen=True)
 class TableBlock:
-    """A table. The HTML page collapses it behind `summary`, if there is one; `layout` is a CSS class."""
+    """A table. The HTML page collapses it behind `summary`, if there is one; `layout` is a CSS class.
+
+    Short documents omit the table if `is_detail`.
+    """
 
     kind: ClassVar[str] = "table"
     table: Table
     summary: str = ""
     is_open: bool = False
     layout: str = "stack"
+    is_detail: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,13 +97,34 @@ class Code:
 
 
 @dataclass(frozen=True)
+class Image:
+    """A small PNG image with a label below it."""
+
+    png: bytes
+    label: str
+    alt_text: str
+
+
+@dataclass(frozen=True)
+class ImageGrid:
+    """Rows of small images with one caption."""
+
+    rows: Sequence[Sequence[Image]]
+    caption: str
+
+
+@dataclass(frozen=True)
 class HtmlBlock:
-    """Content that the HTML page renders with its own `template`. Other renderers show `tables` instead."""
+    """Content that the HTML page renders with its own `template`.
+
+    Other renderers show `tables` and, if they can, `image_grids` instead.
+    """
 
     kind: ClassVar[str] = "html"
     template: str
     variables: Mapping[str, Any] = field(default_factory=dict)
     tables: Sequence[Table] = ()
+    image_grids: Sequence[ImageGrid] = ()
 
 
 Block = Paragraph | Subheading | BulletList | VerdictList | Figure | TableBlock | Facts | Code | HtmlBlock
@@ -117,6 +142,8 @@ class Section:
     """shown beside the title"""
     is_headline: bool = False
     """shown before the navigation"""
+    summary: str = ""
+    """one sentence that replaces the section in short documents; the HTML page collapses the section behind it"""
 
     @property
     def tables(self) -> list[Table]:
@@ -133,6 +160,20 @@ class Section:
     def charts(self) -> list[Chart]:
         """The charts of all figures."""
         return [block.chart for block in self.blocks if isinstance(block, Figure)]
+
+
+def shorten_sections(sections: Sequence[Section]) -> list[Section]:
+    """Replace every section that has a summary by its summary, in place of the first of them; omit detail tables."""
+    summaries = [f"{section.title}: {section.summary}" for section in sections if section.summary]
+    short = [
+        replace(section, blocks=[block for block in section.blocks if not getattr(block, "is_detail", False)])
+        for section in sections
+        if not section.summary
+    ]
+    if summaries:
+        first = next(index for index, section in enumerate(sections) if section.summary)
+        short.insert(first, Section("checks", "Checks", [BulletList(summaries)], "Checks"))
+    return short
 
 
 def make_table_blocks(*tables: Table, layout: str = "stack") -> list[Block]:

@@ -3,7 +3,7 @@
 sections/      one module per family of sections; each builder returns a `Section` of text, tables and charts
 context        the input of the section builders
 forest, curve_charts, fit_chart, paired_chart, axis_chart    the charts
-page, markdown, notebook, terminal    the renderers
+page, documents, notebook, terminal    the renderers
 export         writes a report to disk
 """
 
@@ -13,11 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def write(folder: Path, formats: Sequence[str] = ("html",), out: Path | None = None) -> list[Path]:
+def write(
+    folder: Path, formats: Sequence[str] = ("html",), out: Path | None = None, *, is_full: bool = False
+) -> list[Path]:
     """Write the report of an experiment's folder and return the files written; see `report.export.write_report`."""
     from headtohead.report.export import write_report
 
-    return write_report(folder, formats, out)
+    return write_report(folder, formats, out, is_full=is_full)
 
 
 __all__ = ["write"]

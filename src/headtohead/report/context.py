@@ -21,6 +21,8 @@ class ReportContext:
     folder: Path | None = None
     """the experiment's folder, from which attention maps are read unless `attention_maps` is set"""
     attention_maps: Mapping[str, TrainingMaps] | None = None
+    is_full: bool = False
+    """whether Markdown and PDF documents include the sections that have a summary"""
 
     @property
     def metric(self) -> str:

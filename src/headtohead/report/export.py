@@ -5,51 +5,47 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from headtohead.atomic_io import translate_disk_full_error, write_bytes, write_text
+from headtohead.atomic_io import write_bytes
 from headtohead.errors import RequestError
 from headtohead.experiment import findings_view, schemas
 from headtohead.experiment.schemas import Findings
-from headtohead.presentation.files import DOCUMENT_SUFFIXES, check_formats, write_charts, write_tables
+from headtohead.presentation import files
 from headtohead.report import page
+from headtohead.report.context import ReportContext
+from headtohead.report.documents import render_markdown_document, render_pdf_document
 from headtohead.report.forest import build_forest_plot
-from headtohead.report.markdown import render_markdown_report
 from headtohead.report.sections import build_charts, build_tables
 from headtohead.verdict.record import Verdict
 
+DOCUMENT_RENDERERS: dict[str, Callable[[ReportContext], str | bytes]] = {
+    "html": lambda context: page.render_page(context.findings, None, context.folder),
+    "md": render_markdown_document,
+    "pdf": render_pdf_document,
+}
+
 
 def write_report(
-    experiment_folder: Path, formats: Sequence[str] = ("html",), output_path: Path | None = None
+    experiment_folder: Path,
+    formats: Sequence[str] = ("html",),
+    output_path: Path | None = None,
+    *,
+    is_full: bool = False,
 ) -> list[Path]:
     """Write the report of an experiment's folder and return the files written.
 
-    Page and Markdown are report.html and report.md; tables are report-tables/NAME.csv or .tex, charts are
-    report-charts/NAME.svg, .pdf or .png. `output_path` is another folder for them, or a file for a single document.
+    `output_path` is another folder, or a file for a single document. Unless `is_full`, Markdown and PDF documents
+    replace sections that need no attention, such as passed audits, by one line each.
     """
-    check_formats(formats)
+    files.check_formats(formats)
     with schemas.report_inconsistent_data(experiment_folder / "findings.json"):
         findings = findings_view.read_findings(experiment_folder)
-        return _write_formats(findings, experiment_folder, formats, output_path or experiment_folder)
-
-
-def _write_formats(
-    findings: Findings, experiment_folder: Path, formats: Sequence[str], output_path: Path
-) -> list[Path]:
-    written: list[Path] = []
-    for name in dict.fromkeys(formats):
-        if name in DOCUMENT_SUFFIXES:
-            is_file = output_path.suffix == DOCUMENT_SUFFIXES[name] and len(set(formats)) == 1
-            path = output_path if is_file else output_path / f"report{DOCUMENT_SUFFIXES[name]}"
-            with translate_disk_full_error(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
-            is_html = name == "html"
-            text = page.render_page(findings, None, experiment_folder) if is_html else render_markdown_report(findings)
-            write_text(path, text)
-            written.append(path)
-        elif name in ("csv", "latex"):
-            written += write_tables(build_tables(findings), name, output_path / "report-tables")
-        else:
-            written += write_charts(build_charts(findings), name, output_path / "report-charts")
-    return written
+        return files.write_formats(
+            formats,
+            output_path or experiment_folder,
+            lambda name: DOCUMENT_RENDERERS[name](ReportContext(findings, experiment_folder, is_full=is_full)),
+            lambda: build_tables(findings),
+            lambda: build_charts(findings),
+        )
 
 
 def save_forest_plot(verdicts: Sequence[Verdict], path: Path) -> None:

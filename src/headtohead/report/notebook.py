@@ -8,7 +8,8 @@ from typing import Any
 from headtohead.experiment import findings_view
 from headtohead.experiment.schemas import Findings
 from headtohead.presentation.notebook import NotebookChart
-from headtohead.report import markdown, page
+from headtohead.report import documents, page
+from headtohead.report.context import ReportContext
 from headtohead.report.sections import build_charts
 
 
@@ -46,6 +47,6 @@ class NotebookReportMixin:
         findings = self.shown_findings()
         return {
             "text/html": render_html(findings, self.shown_folder()),
-            "text/markdown": markdown.render_markdown_report(findings, headlines_only=True),
+            "text/markdown": documents.render_markdown_document(ReportContext(findings), headlines_only=True),
             "text/plain": render_text(findings),
         }

@@ -44,13 +44,13 @@ def _build_template_variables(context: ReportContext) -> dict[str, Any]:
     return {
         "data": Markup(html.encode_script_json(findings.to_json())),
         "title": findings_view.get_question(findings),
-        "lead": _describe_basis(context),
-        "warnings": _list_warnings(context),
+        "lead": describe_basis(context),
+        "warnings": list_warnings(context),
         "sections": build_sections(context),
     }
 
 
-def _describe_basis(context: ReportContext) -> str:
+def describe_basis(context: ReportContext) -> str:
     """Return one paragraph on what the verdicts are based on."""
     findings = context.findings
     analysis_seeds = ", ".join(map(str, findings.interim_analyses))
@@ -70,7 +70,7 @@ def _describe_basis(context: ReportContext) -> str:
     return f"Based on {basis}. {margin}{stopping_note if analysis_seeds else ''}"
 
 
-def _list_warnings(context: ReportContext) -> list[dict[str, str]]:
+def list_warnings(context: ReportContext) -> list[dict[str, str]]:
     """Return lead-in, text and linked section of each warning, most general first."""
     findings, warnings = context.findings, []
     if context.experiment is not None and context.experiment.quick:

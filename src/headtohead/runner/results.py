@@ -54,6 +54,15 @@ class Results:
             for seed, score in seed_scores
         ]
 
+    def curves(self) -> list[dict[str, Any]]:
+        """Return one flat dict for each evaluation of each finished trial: loss, metric, seconds and learning rate."""
+        return [
+            {"variant": variant, "seed": seed, **line.model_dump(exclude_none=True)}
+            for variant in self.experiment.names
+            for seed, run in self.runs.finished(variant).items()
+            for line in run.metrics
+        ]
+
     def model(self, variant: str = config_experiment.BASELINE, seed: int = 0, *, initial: bool = False) -> SavedModel:
         """Load a trained model with its tokenizer.
 

@@ -350,6 +350,10 @@ class Findings(VersionedRecord):
     """learning curves of the metric, variant: split: seed: list of [step, score]"""
     loss_curves: Curves = {}
     """learning curves of the loss, for classifiers"""
+    seconds_curves: dict[str, dict[str, list[StepScore]]] = {}
+    """training time so far, variant: seed: list of [step, seconds]"""
+    steps_per_epoch: NonNegativeInt | None = None
+    """optimizer steps per epoch of the baseline; null unless the file counts training in epochs"""
     chosen_steps: dict[str, list[Annotated[tuple[int, int], Field(strict=False)]]] = {}
     """variant: list of [seed, step whose weights were kept]"""
     pairing: dict[str, PairingRecord] = {}

@@ -7,7 +7,7 @@ from typing import Any
 from headtohead.attention_analysis import thumbnails
 from headtohead.attention_analysis.head_chart import build_heads_chart
 from headtohead.attention_analysis.head_tables import build_heads_table
-from headtohead.presentation.section import Block, Figure, HtmlBlock, Paragraph, Section, TableBlock
+from headtohead.presentation.section import Block, Figure, HtmlBlock, Image, ImageGrid, Paragraph, Section, TableBlock
 from headtohead.report.context import ReportContext
 
 MAX_LABELLED_TOKENS = 10
@@ -36,7 +36,7 @@ def build_heads_section(context: ReportContext) -> Section | None:
         )
         blocks.insert(0, Figure(chart, caption))
     is_open = len(table.rows) <= MAX_UNFOLDED_ROWS
-    blocks.append(TableBlock(table, summary="Measures of every head", is_open=is_open, layout="grid"))
+    blocks.append(TableBlock(table, summary="Measures of every head", is_open=is_open, layout="grid", is_detail=True))
     return Section("heads", "Attention heads", blocks, "Attention heads")
 
 
@@ -44,7 +44,8 @@ def build_maps_section(context: ReportContext) -> Section | None:
     maps = [_prepare_maps(name, training_maps) for name, training_maps in context.load_attention_maps().items()]
     if not maps:
         return None
-    block = HtmlBlock("maps", {"maps": maps, "max_labelled_tokens": MAX_LABELLED_TOKENS})
+    variables = {"maps": maps, "max_labelled_tokens": MAX_LABELLED_TOKENS}
+    block = HtmlBlock("maps", variables, image_grids=[_build_image_grid(prepared) for prepared in maps])
     title = "Attention maps before and after training"
     return Section("maps", title, [Paragraph(MAPS_NOTE), block], "Attention maps")
 
@@ -61,6 +62,20 @@ def _prepare_maps(variant: str, training_maps: thumbnails.TrainingMaps) -> dict[
         "layers": thumbnails.render_layers(training_maps),
         "cell_size": _choose_cell_size(len(tokens) or 1, num_heads),
     }
+
+
+def _build_image_grid(prepared: dict[str, Any]) -> ImageGrid:
+    """Return the maps of one variant: a row per layer, the heads before training and then the heads after it."""
+    rows = [
+        [
+            Image(head.png, f"{head.layer + 1}.{head.head + 1} {head.when}", head.words)
+            for head in layer.before + layer.after
+        ]
+        for layer in prepared["layers"]
+    ]
+    text = f"{prepared['variant']}, seed {prepared['seed']}, “{prepared['text']}”"
+    caption = f"Attention maps: {text}. Labels: layer and head, before or after training."
+    return ImageGrid(rows, caption)
 
 
 def _choose_cell_size(num_tokens: int, num_heads: int) -> int:

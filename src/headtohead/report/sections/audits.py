@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -26,7 +26,8 @@ def build_audits_section(context: ReportContext) -> Section | None:
     if not any(audits.values()):
         return None
     block = _make_audits_block({name: f"{name}: " for name in audits}, audits, build_audits_table(context.findings))
-    return Section("audits", "Audits: can these numbers be trusted?", [block], "Audits")
+    summary = _summarize_passed([audit for by_variant in audits.values() for audit in by_variant])
+    return Section("audits", "Audits: can these numbers be trusted?", [block], "Audits", summary=summary)
 
 
 def build_data_section(context: ReportContext) -> Section | None:
@@ -37,7 +38,25 @@ def build_data_section(context: ReportContext) -> Section | None:
     if audits:
         label = {"data": "All audits of the data: "}
         blocks.insert(0, _make_audits_block(label, {"data": audits}, build_data_audits_table(findings)))
-    return Section("data", "Data and leakage", blocks, "Data") if blocks else None
+    section = Section("data", "Data and leakage", blocks, "Data", summary=_summarize_passed(audits))
+    return section if blocks else None
+
+
+def _summarize_passed(audits: Sequence[CheckResult]) -> str:
+    """Return the number of audits by status, or an empty string if a blocking audit failed or there are none."""
+    if not audits or any(get_audit_status(audit) == "failed" for audit in audits):
+        return ""
+    return f"{_count_statuses(audits)}."
+
+
+def _count_statuses(audits: Sequence[CheckResult]) -> str:
+    """Return the number of audits of each status, such as "21 passed, 4 notes"."""
+    counts = Counter(map(get_audit_status, audits))
+    return ", ".join(
+        f"{counts[status]} {PLURAL_STATUSES.get(status, status) if counts[status] > 1 else status}"
+        for status in AUDIT_STATUS_ORDER
+        if counts[status]
+    )
 
 
 def build_failures_section(context: ReportContext) -> Section | None:
@@ -54,17 +73,11 @@ def _make_audits_block(labels: dict[str, str], audits: Mapping[str, list[CheckRe
             for audit in variant_audits
             if audit.passed is False
         ]
-        counts = Counter(map(get_audit_status, variant_audits))
-        summary = ", ".join(
-            f"{counts[status]} {PLURAL_STATUSES.get(status, status) if counts[status] > 1 else status}"
-            for status in AUDIT_STATUS_ORDER
-            if counts[status]
-        )
         if variant_audits:
             group = make_table(
                 f"audits-{name}", "Audits", f"Audits: {name}.", AUDIT_COLUMNS, make_audit_rows(variant_audits)
             )
-            groups.append({"summary": labels[name] + summary, "table": group})
+            groups.append({"summary": labels[name] + _count_statuses(variant_audits), "table": group})
     failed.sort(key=lambda audit: not audit["is_blocking"])
     return HtmlBlock("audits", {"failed": failed, "groups": groups}, [table])
 

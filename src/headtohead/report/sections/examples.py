@@ -67,7 +67,19 @@ def build_samples_section(context: ReportContext) -> Section | None:
             if texts:
                 columns.append({"variant": name, "first": texts[0], "others": texts[1:]})
         groups.append({"prompt": prompt, "columns": columns})
-    return Section("samples", "Samples", [HtmlBlock("samples", {"groups": groups})], "Samples") if groups else None
+    block = HtmlBlock("samples", {"groups": groups}, [build_samples_table(context.findings)])
+    return Section("samples", "Samples", [block], "Samples") if groups else None
+
+
+def build_samples_table(findings: Findings) -> Table:
+    """Return one row per prompt, variant and seed."""
+    rows = [
+        (sample.prompt, name, str(sample.seed), sample.text)
+        for name in findings_view.list_variant_names(findings)
+        for sample in findings.samples.get(name, [])
+    ]
+    columns = make_text_columns("prompt", "variant", "seed", "continuation")
+    return make_table("samples", "Samples", "", columns, rows)
 
 
 def build_probe_sentences_section(context: ReportContext) -> Section | None:

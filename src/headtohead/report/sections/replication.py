@@ -21,7 +21,11 @@ def build_claims_section(context: ReportContext) -> Section | None:
 
 def build_published_section(context: ReportContext) -> Section | None:
     blocks = make_table_blocks(build_published_table(context.findings), layout="stack broken")
-    return Section("published", "Published results", blocks, "Published results") if blocks else None
+    comparisons = context.findings.published
+    sources = ", ".join(dict.fromkeys(row.source for row in comparisons))
+    is_compared = any(not row.other_data for row in comparisons)
+    summary = f"{len(comparisons)} values of {sources}{'' if is_compared else ', measured on other data'}."
+    return Section("published", "Published results", blocks, "Published results", summary=summary) if blocks else None
 
 
 def build_axis_section(context: ReportContext) -> Section | None:

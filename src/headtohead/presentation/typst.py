@@ -1,0 +1,177 @@
+"""Render sections as one typeset PDF document with the typst compiler, which works offline.
+
+All text from users and models is passed to typst as string literals, so it cannot contain commands.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from headtohead.errors import MissingExtraError
+from headtohead.presentation.section import (
+    Block,
+    BulletList,
+    Code,
+    Facts,
+    Figure,
+    HtmlBlock,
+    ImageGrid,
+    Paragraph,
+    Section,
+    Subheading,
+    TableBlock,
+    VerdictList,
+)
+from headtohead.presentation.table import Table
+
+WIDE_COLUMN_LENGTH = 22
+"""a text column with a longer cell shares the remaining width and wraps"""
+NORMAL_SIZE_COLUMNS = 6
+TEXT_WIDTH = 476
+"""width of the text on an A4 page with the margins below, in points"""
+CHART_SCALE = 0.6
+"""charts are designed for a screen of about 800 pixels"""
+MAX_IMAGE_WIDTH, IMAGE_GUTTER = 48, 6
+"""width and distance of small images, in points"""
+MEDIA_BOX_PATTERN = re.compile(rb"/MediaBox\s*\[\s*\S+\s+\S+\s+([\d.]+)")
+PREAMBLE = """\
+#set page(paper: "a4", margin: (x: 2.1cm, y: 2.2cm), numbering: "1")
+#set text(font: "Libertinus Serif", size: 10.5pt, lang: "en")
+#set par(justify: true)
+#set heading(numbering: "1")
+#show heading: set block(above: 1.4em, below: 0.8em)
+#show figure.caption: set text(size: 0.86em)
+#show figure.caption: set par(justify: false)
+#show figure.where(kind: table): set figure.caption(position: top)
+#show figure.where(kind: table): set block(breakable: true)
+#show raw.where(block: true): set text(size: 8.5pt)
+#set table(stroke: none, inset: (x: 4pt, y: 3pt))
+"""
+
+
+def render_pdf(title: str, introduction: Sequence[str], sections: Iterable[Section]) -> bytes:
+    """Return a PDF document with a title, introductory paragraphs and sections; figures and tables are numbered."""
+    try:
+        import typst
+    except ImportError:
+        raise MissingExtraError("typst", "pdf", "a PDF report") from None
+    with tempfile.TemporaryDirectory() as folder_name:
+        document = TypstDocument(Path(folder_name))
+        source = document.render(title, introduction, sections)
+        (document.folder / "report.typ").write_text(source, encoding="utf-8")
+        return bytes(typst.compile(document.folder / "report.typ", root=document.folder))
+
+
+class TypstDocument:
+    """Typst source of a document. Writes the images that it includes into `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.num_images = 0
+
+    def render(self, title: str, introduction: Sequence[str], sections: Iterable[Section]) -> str:
+        """Return the source of the whole document."""
+        lines = [PREAMBLE, f"#set document(title: {_quote(title)})"]
+        lines.append(f"#block(below: 1.2em, text(size: 18pt, weight: 700, {_quote(title)}))")
+        lines += [f"#par[{_render_inline_code(paragraph)}]" for paragraph in introduction]
+        for section in sections:
+            lines.append(f"#heading(level: 1, {_quote(section.title)})")
+            for block in section.blocks:
+                lines += self._render_block(block)
+        return "\n".join(lines) + "\n"
+
+    def _render_block(self, block: Block) -> list[str]:
+        match block:
+            case Paragraph():
+                lead = f"#strong({_quote(block.lead)}) " if block.lead else ""
+                return [f"#par[{lead}{_render_inline_code(block.text)}]"]
+            case Subheading():
+                return [f"#heading(level: 2, numbering: none, {_quote(block.text)})"]
+            case BulletList():
+                return [f"#list({', '.join(_quote(item) for item in block.items)})"]
+            case VerdictList():
+                return [f"#par({_quote(row.summary)})" for row in block.rows]
+            case Facts():
+                return [f"#list({', '.join(_quote(f'{name}: {fact}') for name, fact in block.items.items())})"]
+            case Code():
+                return [] if block.summary else [f"#raw({_quote(block.text)}, block: true)"]
+            case Figure():
+                data = block.chart.to_pdf()
+                alt_text = _quote(block.chart.alt_text)
+                image = f"image({self._save_image(data, 'pdf')}, width: {_choose_chart_width(data)}, alt: {alt_text})"
+                return [f"#figure({image}, caption: {_quote(block.caption)})"]
+            case TableBlock():
+                return [_render_table(block.table)]
+            case HtmlBlock():
+                tables = [_render_table(table) for table in block.tables if table.rows]
+                return tables + [self._render_image_grid(grid) for grid in block.image_grids]
+
+    def _render_image_grid(self, grid: ImageGrid) -> str:
+        """Return a figure of small images, each above its label."""
+        num_columns = max(len(row) for row in grid.rows)
+        cells = []
+        for row in grid.rows:
+            cells += [
+                f'stack(spacing: 2pt, image({self._save_image(image.png, "png")}, width: 100%, scaling: "pixelated", '
+                f"alt: {_quote(image.alt_text)}), align(center, text(size: 6pt, {_quote(image.label)})))"
+                for image in row
+            ]
+            cells += ["[]"] * (num_columns - len(row))
+        width = min(MAX_IMAGE_WIDTH, (TEXT_WIDTH - IMAGE_GUTTER * num_columns) / num_columns)
+        layout = f"columns: ({width:.1f}pt,) * {num_columns}, gutter: {IMAGE_GUTTER}pt"
+        return f"#figure(grid({layout}, {', '.join(cells)}), caption: {_quote(grid.caption)})"
+
+    def _save_image(self, data: bytes, suffix: str) -> str:
+        self.num_images += 1
+        path = self.folder / f"image-{self.num_images}.{suffix}"
+        path.write_bytes(data)
+        return _quote(path.name)
+
+
+def _choose_chart_width(pdf: bytes) -> str:
+    """Return the width of a chart: its size scaled to the text, but not wider than the page."""
+    box = MEDIA_BOX_PATTERN.search(pdf)
+    return f"{min(TEXT_WIDTH, CHART_SCALE * float(box[1])):.0f}pt" if box else "100%"
+
+
+def _quote(text: str) -> str:
+    """Return text as a typst string literal."""
+    # Typst writes other code points as \u{...}.
+    escaped = "".join(
+        character if character.isprintable() or character == "\n" else f"\\u{{{ord(character):x}}}"
+        for character in text.replace("\\", "\\\\").replace('"', '\\"')
+    )
+    return f'"{escaped}"'
+
+
+def _render_inline_code(text: str) -> str:
+    """Return text as typst content in which words between backticks are code."""
+    spans = text.split("`")
+    if len(spans) % 2 == 0:
+        return f"#{_quote(text)}"
+    return "".join(f"#raw({_quote(span)})" if index % 2 else f"#{_quote(span)}" for index, span in enumerate(spans))
+
+
+def _render_table(table: Table) -> str:
+    """Return a numbered table with horizontal rules. Its header repeats on every page."""
+    widths = ", ".join(_choose_width(table, index) for index in range(len(table.columns)))
+    alignments = ", ".join("right" if column.is_numeric else "left" for column in table.columns)
+    header = ", ".join(f"strong({_quote(column.title)})" for column in table.columns)
+    rows = [", ".join(_quote(cell.text) for cell in row) for row in table.rows]
+    size = "8.5pt" if len(table.columns) <= NORMAL_SIZE_COLUMNS else "6.8pt"
+    caption = f"{table.title}. {table.caption}".strip(" .") + "."
+    rule, thin_rule = "table.hline()", "table.hline(stroke: 0.5pt)"
+    content = ", ".join([rule, f"table.header({header})", thin_rule, *rows, rule])
+    body = f"table(columns: ({widths},), align: ({alignments},), {content})"
+    styled_body = f"{{ set text(size: {size}); set par(justify: false); {body} }}"
+    return f"#figure(kind: table, {styled_body}, caption: {_quote(caption)})"
+
+
+def _choose_width(table: Table, column_index: int) -> str:
+    """Return "1fr" for columns with long text, which wrap, and "auto" for all others."""
+    longest = max((len(row[column_index].text) for row in table.rows), default=0)
+    is_wide = not table.columns[column_index].is_numeric and longest > WIDE_COLUMN_LENGTH
+    return "1fr" if is_wide else "auto"

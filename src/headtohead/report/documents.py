@@ -1,0 +1,33 @@
+"""Render the report as one Markdown or PDF document."""
+
+from __future__ import annotations
+
+from headtohead.experiment import findings_view
+from headtohead.presentation import typst
+from headtohead.presentation.exports import escape_markdown, render_markdown_sections
+from headtohead.presentation.section import Section, shorten_sections
+from headtohead.report.context import ReportContext
+from headtohead.report.page import describe_basis, list_warnings
+from headtohead.report.sections import build_sections
+
+
+def render_markdown_document(context: ReportContext, *, headlines_only: bool = False) -> str:
+    """Return the question and every section, or only the verdicts."""
+    sections = _build_document_sections(context)
+    if headlines_only:
+        sections = [section for section in sections if section.is_headline]
+    question = findings_view.get_question(context.findings)
+    return f"# {escape_markdown(question)}\n\n{render_markdown_sections(sections)}"
+
+
+def render_pdf_document(context: ReportContext) -> bytes:
+    """Return the report as a typeset PDF, with all charts and attention maps."""
+    introduction = [f"{warning['lead']} {warning['text']}" for warning in list_warnings(context)]
+    introduction.append(describe_basis(context))
+    question = findings_view.get_question(context.findings)
+    return typst.render_pdf(question, introduction, _build_document_sections(context))
+
+
+def _build_document_sections(context: ReportContext) -> list[Section]:
+    sections = build_sections(context)
+    return sections if context.is_full else shorten_sections(sections)
