@@ -78,11 +78,6 @@ def list_warnings(context: ReportContext) -> list[dict[str, str]]:
             "this run used fewer seeds and steps than the experiment specifies, so it answers nothing. Omit `--quick`."
         )
         warnings.append({"lead": "Quick preview:", "text": text})
-    if any(row.other_data for row in findings.published):
-        original = context.experiment.original if context.experiment else None
-        note = original.note if original else ""
-        text = f"published results are shown but not compared. {note}"
-        warnings.append({"lead": "Not the original data:", "text": text, "link": "published"})
     if findings.rows == "unseen":
         text = "some test rows also occur in the training data."
         warnings.append({"lead": "The verdict uses unseen rows only:", "text": text, "link": "data"})

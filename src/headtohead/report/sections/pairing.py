@@ -40,7 +40,7 @@ def build_cost_section(context: ReportContext) -> Section | None:
 def build_pairing_section(context: ReportContext) -> Section | None:
     blocks = make_table_blocks(build_pairing_table(context.findings))
     is_complete = not list_unpaired_variants(context.findings)
-    summary = "every variant starts from the weights that it shares with the baseline and sees the same batches."
+    summary = "Every variant starts from the weights that it shares with the baseline and sees the same batches."
     section = Section("pairing", "Proof of pairing", blocks, "Pairing", summary=summary if is_complete else "")
     return section if blocks else None
 
