@@ -12,12 +12,13 @@ import hashlib
 import json
 import math
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from headtohead.errors import DiskFullError, RunFolderError, truncate_text
+from headtohead.errors import DiskFullError, RunFolderError, escape_control_characters, truncate_text
 
 
 @contextmanager
@@ -248,7 +249,15 @@ def lock_cache_folder(folder: Path) -> Iterator[None]:
     with translate_disk_full_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            path = escape_control_characters(file.name)
+            sys.stderr.write(f"waiting for another process, which holds the lock {path}\n")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            reason = f"its file system has no file locks ({error.strerror}); set XDG_CACHE_HOME to a local folder"
+            raise OSError(error.errno, reason, str(folder)) from None
         yield
 
 

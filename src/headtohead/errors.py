@@ -22,6 +22,7 @@ Code that raises an error states only the problem; the caller that knows the fil
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
@@ -160,3 +161,19 @@ def truncate_text(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:
     if len(text) > max_chars:
         text = f"{text[: max_chars - 100]} ... {text[-60:]}"
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def escape_control_characters(text: str) -> str:
+    """Return text with control characters, which could command the terminal, as backslash escapes.
+
+    Line breaks and tabs are kept. Marks that reorder text and unpaired surrogates are escaped too.
+    """
+
+    def escape(match: re.Match[str]) -> str:
+        code = ord(match[0])
+        return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+    return _CONTROL_CHARACTERS.sub(escape, text)

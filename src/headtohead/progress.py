@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from headtohead.errors import escape_control_characters
+
 
 def format_duration(seconds: float) -> str:
     """Format a duration: 3.0 s, 2 min 05 s, 1 h 20 min."""
@@ -84,7 +86,8 @@ class StderrProgress:
         ):
             return
         self._last_write_time = now
-        line = f"\r\033[K{update}" if is_terminal else str(update)
+        text = escape_control_characters(str(update))
+        line = f"\r\033[K{text}" if is_terminal else text
         sys.stderr.write(line if is_terminal and not is_finished else f"{line}\n")
         sys.stderr.flush()
 

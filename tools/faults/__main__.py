@@ -55,7 +55,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as scratch:
         kills = asked.kills if asked.kills is not None else FEW if asked.short else KILLS
         how = How(Path(scratch), kills, asked.seed, asked.short, say)
-        for name in asked.select_experiment or [name for name in FAULTS if not (asked.short and name in FULL_ONLY)]:
+        for name in asked.only or [name for name in FAULTS if not (asked.short and name in FULL_ONLY)]:
             say(f"\n{name}")
             found[name] = []
             for seen in FAULTS[name](how):

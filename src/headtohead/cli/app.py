@@ -7,15 +7,17 @@ Commands import heavy modules inside their functions so that `h2h --help` starts
 from __future__ import annotations
 
 import gc
+import io
 import json
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from headtohead.errors import HeadToHeadError, RequestError
+from headtohead.errors import HeadToHeadError, RequestError, escape_control_characters
 
 app = typer.Typer(
     help="You changed one thing in a transformer. Did it help, really?",
@@ -34,9 +36,14 @@ ModelFolderArgument = Annotated[
 ]
 
 
+def echo(text: str, *, err: bool = False) -> None:
+    """Print a line with control characters escaped, on stdout or stderr."""
+    typer.echo(escape_control_characters(text), err=err)
+
+
 def print_json(value: Any) -> None:
     """Print a value as indented JSON on stdout."""
-    typer.echo(json.dumps(value, indent=2, allow_nan=False))
+    echo(json.dumps(value, indent=2, allow_nan=False))
 
 
 def main() -> None:
@@ -44,18 +51,22 @@ def main() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # With small models, two threads on a busy machine are many times slower than one. Users can override this.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sys.excepthook = lambda *error: echo("".join(traceback.format_exception(*error)), err=True)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # the encoding of the terminal may lack characters of names and texts
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except HeadToHeadError as error:
         kind = "error" if isinstance(error, RequestError) else "failed"
-        typer.echo(f"h2h: {kind}: {error}", err=True)
+        echo(f"h2h: {kind}: {error}", err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(0)  # the reader closed the pipe, as in `h2h recipes | head`
     except (OSError, MemoryError) as error:  # missing file, permission denied, out of memory
         file_prefix = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
         reason = error.strerror if isinstance(error, OSError) else f"not enough memory ({error})"
-        typer.echo(f"h2h: failed: {file_prefix}{reason or error}", err=True)
+        echo(f"h2h: failed: {file_prefix}{reason or error}", err=True)
         sys.exit(1)
     finally:
         gc.freeze()  # skip the final garbage collection, which takes half a second once torch is imported

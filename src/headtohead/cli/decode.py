@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headtohead.cli.app import JsonOption, app, print_json
+from headtohead.cli.app import JsonOption, app, echo, print_json
 
 DEFAULT_STRATEGIES = "greedy,sample,temperature=0.7,top-k=20,top-p=0.7"
 
@@ -75,7 +75,7 @@ def decode(
             )
         except KeyboardInterrupt:
             bar.progress.stop()
-            typer.echo(f"interrupted: continue with --resume ({folder})", err=True)
+            echo(f"interrupted: continue with --resume ({folder})", err=True)
             raise typer.Exit(130) from None
         bar.watch("rendering the report", 0, 0)
         written = pages.write_report(folder, formats or ["html"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headtohead.cli.app import JsonOption, app, print_json
+from headtohead.cli.app import JsonOption, app, echo, print_json
 from headtohead.errors import RequestError
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def _show_solution(solution: DesignResult, out: Path | None, as_json: bool) -> N
 
         save_result(row, out)
         if not as_json:
-            typer.echo(f"picture: {out}")
+            echo(f"picture: {out}")
 
 
 def _parse_key_indices(text: str) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headtohead.cli.app import JsonOption, app, print_json
+from headtohead.cli.app import JsonOption, app, echo, print_json
 
 
 @app.command()
@@ -29,4 +29,4 @@ def report(
     experiment_runs = run_folder.open_runs(runs)
     compute.write_findings(experiment_runs, interim_analyses=compute.list_interim_analyses(experiment_runs))
     written = write(runs, formats or ["html"], out, is_full=full)
-    print_json([str(path) for path in written]) if as_json else typer.echo("\n".join(map(str, written)))
+    print_json([str(path) for path in written]) if as_json else echo("\n".join(map(str, written)))

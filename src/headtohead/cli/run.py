@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headtohead.cli.app import JsonOption, PartFilesOption, app, print_json
+from headtohead.cli.app import JsonOption, PartFilesOption, app, echo, print_json
 
 if TYPE_CHECKING:
     from headtohead.config.experiment import Experiment
@@ -112,7 +112,7 @@ def run(
             )
         except KeyboardInterrupt:
             live.stop()
-            typer.echo(f"interrupted: continue with --resume ({folder})", err=True)
+            echo(f"interrupted: continue with --resume ({folder})", err=True)
             raise typer.Exit(130) from None
     page = None
     if outcome.findings is not None:

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from headtohead.errors import escape_control_characters
 from headtohead.presentation.terminal import get_stderr_console, get_stdout_console
 
 
@@ -77,7 +78,7 @@ class _OrderedStreamPrinter:
         if style and self.console.is_terminal:
             self.console.print(Text(text, style=style), end="", soft_wrap=True)
         else:
-            self.console.file.write(text)
+            self.console.file.write(escape_control_characters(text))
         self.console.file.flush()
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headtohead.cli.app import JsonOption, app, print_json
+from headtohead.cli.app import JsonOption, app, echo, print_json
 
 
 @app.command()
@@ -19,4 +19,4 @@ def trust(
     from headtohead.experiment.trust import trust_run
 
     files = [str(file) for file in trust_run(run)]
-    print_json(files) if as_json else typer.echo("\n".join(f"trusted: {file}" for file in files))
+    print_json(files) if as_json else echo("\n".join(f"trusted: {file}" for file in files))

@@ -60,7 +60,7 @@ from headtohead.data.splits import Corpus, Split
 from headtohead.data.text_store import DiskTextRows, memory_map, write_text_rows
 from headtohead.data.token_shards import SplitTokenization, get_token_dtype, write_tokens
 from headtohead.data.tokenizers import TOKENIZER_FILE, CorpusTokenizer, train_tokenizer
-from headtohead.errors import DiskFullError, RunFolderError
+from headtohead.errors import DiskFullError, RunFolderError, escape_control_characters
 from headtohead.progress import ProgressCallback, StderrProgress
 
 SCHEMA_VERSION = 3
@@ -70,6 +70,12 @@ LARGE_FILE_BYTES = 2**20
 """size from which the checksum of a file is kept, because reading it again takes long"""
 TIMESTAMP_NANOSECONDS = 2 * 10**9
 """a file that changed more recently may change again without a change of its times"""
+UNUSABLE_CACHE_ERRORS = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG, errno.ENODEV),
+    *(errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP),
+)
+"""no permission, a path that cannot be created, no file locks"""
 CACHE_KEY_SETTINGS = (
     "source",
     "files",
@@ -97,7 +103,7 @@ def load_tokenized_corpus(
 ) -> TokenizedCorpus:
     """Return the corpus that `data` describes with its tokens mapped from disk; build it if it is not cached.
 
-    Falls back to memory if the cache is not writable.
+    Falls back to memory if the cache folder cannot be created, written or locked.
     """
     cache_key = build_cache_key(data, has_labels, base_folder)
     folder = get_cache_folder("corpora") / _hash_json(cache_key)[:24]
@@ -106,7 +112,7 @@ def load_tokenized_corpus(
     try:
         return _build_cache(folder, cache_key, data, has_labels, base_folder, on_progress or StderrProgress())
     except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if error.errno not in UNUSABLE_CACHE_ERRORS:
             raise
         return tokenize_in_memory(data, has_labels=has_labels, base_folder=base_folder)
 
@@ -259,7 +265,8 @@ def _build_cache(
         if error_message is None:
             return _open_cache(folder, data, has_labels)
         if (folder / MANIFEST_FILE).is_file():
-            sys.stderr.write(f"{folder} is corrupted ({error_message}); building it again\n")
+            message = escape_control_characters(f"{folder} is corrupted ({error_message})")
+            sys.stderr.write(f"{message}; building it again\n")
             _clear_folder(folder)
         with translate_disk_full_error(folder):
             corpus = _write_corpus_texts(folder, data, has_labels, base_folder, on_progress)

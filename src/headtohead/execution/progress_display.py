@@ -14,10 +14,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from headtohead.config import experiment
+from headtohead.execution.worker_pool import MAX_SILENT_SECONDS
 from headtohead.presentation.terminal import get_stderr_console, make_rich_table
 from headtohead.progress import ProgressUpdate, StderrProgress, format_duration
 
 REFRESHES_PER_SECOND = 4
+SILENT_SECONDS = 60.0
+"""a running trial that has reported nothing for so long is named"""
 
 
 class TrialProgressDisplay:
@@ -89,8 +92,14 @@ class TrialProgressDisplay:
             phrases.append(
                 f"about {format_duration(seconds_left)} left" if seconds_left is not None else "time left: measuring"
             )
-        failed = [job for job in jobs if job.state in ("failed", "lost")]
-        return [" · ".join(phrases), *(f"{job.trial.variant}/{job.trial.seed}: {job.message}" for job in failed)]
+        messages = [(job, job.message) for job in jobs if job.state in ("failed", "lost")]
+        limit = format_duration(MAX_SILENT_SECONDS)
+        messages += [
+            (job, f"no progress for {format_duration(job.silent_seconds)}; ended after {limit}")
+            for job in running
+            if job.silent_seconds > SILENT_SECONDS
+        ]
+        return [" · ".join(phrases), *(f"{job.trial.variant}/{job.trial.seed}: {text}" for job, text in messages)]
 
 
 def estimate_time_left(jobs: Sequence[Any]) -> float | None:

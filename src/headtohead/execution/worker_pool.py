@@ -16,8 +16,11 @@ from typing import Any, Literal, Protocol
 
 from headtohead.config import experiment
 from headtohead.model_cost import ModelCost
+from headtohead.progress import format_duration
 from headtohead.training import devices
 
+MAX_SILENT_SECONDS = 3600.0
+"""a worker that has reported nothing for so long is ended; audits and evaluation take a fraction of it"""
 MAX_REASSIGNMENTS = 20
 """a job whose machine was lost this often is not reassigned again"""
 
@@ -42,6 +45,8 @@ class Job:
     """number of times the job moved to another machine because its own was lost"""
     start_time: float = 0.0
     end_time: float = 0.0
+    report_time: float = 0.0
+    """when its worker last reported"""
     result: dict[str, Any] = field(default_factory=dict)
     texts: dict[str, Any] | None = None
     """arguments for `teacher_texts.generate_batches`"""
@@ -55,8 +60,14 @@ class Job:
         """Whether the job needs no further work."""
         return self.state in ("finished", "failed", "lost", "kept")
 
+    @property
+    def silent_seconds(self) -> float:
+        """Seconds since the worker of a running job last reported."""
+        return time.monotonic() - self.report_time if self.state == "running" else 0.0
+
     def start(self) -> None:
         self.state, self.start_time = "running", time.monotonic()
+        self.report_time = self.start_time
 
     def to_request(self, device: str) -> dict[str, Any]:
         """Return the request for a worker process."""
@@ -158,6 +169,7 @@ def run_jobs(
             try:
                 worker, message = message_queue.get(timeout=0.5)
             except queue.Empty:
+                _end_silent_workers(workers)
                 on_update(jobs)
                 continue
             if worker in workers:
@@ -168,6 +180,17 @@ def run_jobs(
             worker.end()
             if worker.job is not None and not worker.job.is_over:
                 worker.job.state = "waiting"
+
+
+def _end_silent_workers(workers: list[WorkerHandle]) -> None:
+    """End workers that have reported nothing for too long; their trials are lost, the others continue."""
+    for worker in [worker for worker in workers if worker.job and worker.job.silent_seconds > MAX_SILENT_SECONDS]:
+        assert worker.job is not None
+        worker.job.state, worker.job.end_time = "lost", time.monotonic()
+        worker.job.message = f"reported no progress for {format_duration(MAX_SILENT_SECONDS)} and was ended"
+        worker.job = None
+        workers.remove(worker)
+        worker.end()
 
 
 def _handle_message(
@@ -197,6 +220,7 @@ def _update_job(worker: WorkerHandle, message: dict[str, Any]) -> bool:
     job = worker.job
     if job is None or message["event"] == "ready":
         return False
+    job.report_time = time.monotonic()
     if message["event"] == "progress":
         keys = ("step", "total_steps", "loss", "steps_per_second")
         job.step, job.steps, job.loss, job.rate = (message[key] for key in keys)

@@ -269,8 +269,13 @@ def lock_folder(folder: Path) -> Iterator[None]:
     with (resolved.parent / f".{resolved.name}.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise RunFolderError(f"{folder}: another process is running this experiment") from None
+        except OSError as error:
+            raise RunFolderError(
+                f"{folder}: its file system has no file locks ({error.strerror}), so two processes could write to it "
+                "at once; use a folder on another file system (--out)"
+            ) from None
         yield
 
 

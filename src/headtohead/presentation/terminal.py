@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table as RichTable
 
+from headtohead.errors import escape_control_characters
 from headtohead.presentation.table import Column, Table
 
 UNLIMITED_WIDTH = 1000
@@ -20,14 +22,23 @@ WORD_COLUMNS = ("result", "verdict", "outcome")
 """columns whose cells are colored by their word"""
 
 
+class SafeConsole(Console):
+    """A console that shows control characters of printed text as escapes. Its own colors and cursor moves remain."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Return the segments of a renderable with escaped text."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else escape_control_characters(text), style, control)
+
+
 def get_stdout_console() -> Console:
     """Return a console for results."""
-    return Console(highlight=False)
+    return SafeConsole(highlight=False)
 
 
 def get_stderr_console() -> Console:
     """Return a console for progress and notes."""
-    return Console(stderr=True, highlight=False)
+    return SafeConsole(stderr=True, highlight=False)
 
 
 def make_rich_table(*columns: str, title: str | None = None) -> RichTable:
