@@ -15,7 +15,7 @@ from rich.text import Text
 
 from headtohead.cli.stream_display import print_note, print_stream
 from headtohead.presentation import terminal
-from headtohead.presentation.table import make_text_table
+from headtohead.presentation.table import make_table, make_text_columns
 from headtohead.progress import ProgressUpdate, StderrProgress
 
 from .test_bad_input import h2h, world  # noqa: F401
@@ -62,7 +62,8 @@ def test_streams_notes_tables_and_status_lines_are_escaped(
             monkeypatch.setenv("TERM", "dumb")
         print_stream([chunk], [f"prompt{ESCAPE}"], 1)
         print_note(f"note{ESCAPE}")
-        terminal.print_table(make_text_table(f"title{ESCAPE}", ("a", f"b{ESCAPE}"), [(f"c{ESCAPE}", "d")]))
+        columns = make_text_columns("a", f"b{ESCAPE}")
+        terminal.print_table(make_table("t", f"title{ESCAPE}", f"caption{ESCAPE}", columns, [(f"c{ESCAPE}", "d")]))
         terminal.get_stdout_console().print(Text(f"plain{ESCAPE}"))
         captured = capsys.readouterr()
         for output in (captured.out, captured.err):
