@@ -185,7 +185,7 @@ def test_a_masked_language_model_trains_and_is_audited(masked, tmp_path, rows):
     assert losses[-1] < losses[0] - 0.3
     audits = {row["name"]: row["passed"] for row in read_json(tmp_path / "run" / "audits.json")["audits"]}
     assert audits["causality"] is None
-    assert all(audits[name] for name in get_task("masked-lm").required_audits)
+    assert all(audits[name] for name in get_task("masked-lm").spec.required_audits)
     loaded = model_io.load(tmp_path / "run")
     assert inference.score_text(loaded, first["text"]).model_dump(mode="json") == first
     assert len(first["tokens"]) == 7

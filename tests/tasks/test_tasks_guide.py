@@ -22,4 +22,4 @@ def test_the_guide_names_every_task_with_its_required_audits():
     for line in table.splitlines()[2:]:
         tasks, audits = (re.findall(r"`([^`]+)`", cell) for cell in line.strip("|").split("|"))
         listed |= {name: tuple(audits) for name in tasks}
-    assert listed == {name: task.required_audits for name, task in TASKS.items()}
+    assert listed == {name: task.spec.required_audits for name, task in TASKS.items()}

@@ -8,11 +8,13 @@ in float32, which limits the agreement to expect. Small models built around one 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 @dataclass(frozen=True)
@@ -89,3 +91,24 @@ def select_worst(differences: Iterable[Difference]) -> Difference:
         return is_violation, is_violation and not difference.is_gradient, excess
 
     return max(differences, key=severity)
+
+
+class _PrecisionRecorder(TorchDispatchMode):
+    """Records the coarsest machine epsilon among the results of all operations."""
+
+    coarsest: float = 0.0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(tensor, Tensor) and (tensor.is_floating_point() or tensor.is_complex()):
+                self.coarsest = max(self.coarsest, torch.finfo(tensor.dtype).eps)
+        return result
+
+
+def find_coarsest_precision(run: Callable[[], object]) -> float:
+    """Return the coarsest machine epsilon among the operations of `run`."""
+    recorder = _PrecisionRecorder()  # type: ignore[no-untyped-call]
+    with recorder:
+        run()
+    return recorder.coarsest

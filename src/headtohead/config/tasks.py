@@ -55,6 +55,12 @@ class TaskSpec:
     """the pipeline tag of the model card"""
 
     @property
+    def required_audits(self) -> tuple[str, ...]:
+        """The audits without which there is no verdict, on every seed."""
+        causality = ("scored-causality",) if self.target.is_causal else ()
+        return (*causality, "scored-batches", "scored-order", "finite-scores")
+
+    @property
     def scores_every_row(self) -> bool:
         """True if example i of an evaluation is row i of the split."""
         return self.target is not Target.MASKED_TOKEN

@@ -41,7 +41,7 @@ class Batch:
     attention_mask: Bool[Tensor, "batch length"] | None = None
     """false on padding; None without padding"""
     at: Int64[Tensor, "batch"] | None = None
-    """index of each example, if examples are not scored in order"""
+    """index of each example; None in training"""
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch on a device."""

@@ -64,13 +64,16 @@ class EvaluationExamples:
         if num_full:
             windows = stream.tokens.unfold(0, self.context + 1, self.context)
             for start in range(0, num_full, batch_size * self.stride):
-                yield Batch(*split_inputs_and_labels(windows[start : start + batch_size].long(), None))
+                blocks = windows[start : start + batch_size].long()
+                indices = torch.arange(start, start + len(blocks))
+                yield Batch(*split_inputs_and_labels(blocks, None), at=indices)
         remainder = stream.tokens[num_full * self.context :].long()
         if remainder.numel() > 1 and -(-num_full // batch_size) % self.stride == 0:
             inputs = torch.full((1, self.context), self.pad_id)
             labels = torch.full((1, self.context), IGNORE_INDEX)
             inputs[0, : remainder.numel() - 1], labels[0, : remainder.numel() - 1] = remainder[:-1], remainder[1:]
-            yield Batch(inputs, labels, torch.arange(self.context)[None] < remainder.numel() - 1)
+            attention_mask = torch.arange(self.context)[None] < remainder.numel() - 1
+            yield Batch(inputs, labels, attention_mask, torch.tensor([num_full]))
 
     def _iter_row_indices(self, batch_size: int) -> Iterator[Int64[Tensor, "batch"]]:
         """Yield the row indices of each batch."""

@@ -76,7 +76,7 @@ def _compute_findings(runs: ExperimentRuns, interim_analyses: Sequence[int]) -> 
     finished = {name: runs.finished(name) for name in experiment.names}
     if not finished[BASELINE]:
         raise RunFolderError(f"{runs.folder}: no run of the baseline is finished, so there is nothing to compare with")
-    audits = {name: probes.read_audits(by_seed) for name, by_seed in finished.items()}
+    audits = {name: probes.read_audits(by_seed, experiment.spec.required_audits) for name, by_seed in finished.items()}
     pairs = {name: pairing.check_pairing(experiment, name, finished) for name in experiment.variants}
     withheld_reasons = withheld.collect_withheld_reasons(audits, pairs)
     judge = verdicts.Judge(experiment, finished, corpus, withheld_reasons, interim_analyses)

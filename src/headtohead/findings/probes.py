@@ -23,9 +23,33 @@ AuditsByVariant = dict[str, list[CheckResult]]
 MAX_SAMPLE_SEEDS = 3
 
 
-def read_audits(runs_by_seed: Mapping[int, Run]) -> list[CheckResult]:
-    """Return the audits of a variant's first audited run."""
-    return next((run.audits for run in runs_by_seed.values() if run.audits is not None), [])
+def read_audits(runs_by_seed: Mapping[int, Run], required: Sequence[str]) -> list[CheckResult]:
+    """Return the audits of a variant: for each check, the worst result over the seeds.
+
+    A required check that is missing or has no outcome on a seed fails, and says what to do.
+    """
+    worst: dict[str, CheckResult] = {}
+    for seed, run in runs_by_seed.items():
+        audits = {audit.name: audit for audit in run.audits or ()}
+        for name in required:
+            if name not in audits or audits[name].passed is None:
+                audits[name] = _build_missing_audit(name, audits.get(name), seed)
+        for name, audit in audits.items():
+            if name not in worst or _rank_outcome(audit) < _rank_outcome(worst[name]):
+                worst[name] = audit
+    return list(worst.values())
+
+
+def _rank_outcome(audit: CheckResult) -> int:
+    return 2 if audit.passed is None else int(audit.passed)
+
+
+def _build_missing_audit(name: str, audit: CheckResult | None, seed: int) -> CheckResult:
+    """Return the failure of a required check without an outcome."""
+    observation = f"seed {seed}: {audit.observation}" if audit else f"audits.json of seed {seed} does not contain it"
+    interpretation = audit.interpretation if audit else "Remove the run and train it again with --resume."
+    reason = f"has no result of the required audit {name} for seed {seed}"
+    return CheckResult(name, False, "", observation, interpretation, is_blocking=True, failure_reason=reason)
 
 
 def collect_failures(runs: ExperimentRuns, finished: FinishedRuns) -> list[FailureRecord]:

@@ -39,8 +39,6 @@ class Task:
     """Base class of tasks. Subclasses set `spec` and override the methods that differ."""
 
     spec: ClassVar[TaskSpec]
-    required_audits: ClassVar[tuple[str, ...]] = ("batch-independence", "determinism", "padding")
-    """audits of the trained model that must apply to every model of this task"""
     label_description: ClassVar[str]
     """what the labels of a batch are, for `h2h inspect`"""
 

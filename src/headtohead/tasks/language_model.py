@@ -16,7 +16,6 @@ class LanguageModelTask(Task):
     """Predict the next token of a stream or of sentences; report perplexity."""
 
     spec = LANGUAGE_MODEL
-    required_audits = ("causality", *Task.required_audits)
     label_description = f"the next token at each position; {IGNORE_INDEX} outside the loss"
 
     def build_objective(self, dataset: Dataset) -> Objective:

@@ -82,6 +82,12 @@ class LanguageModelObjective:
         return F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), ignore_index=IGNORE_INDEX)
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        losses, is_correct = self.score_tokens(model, batch)
+        counts = (batch.labels != IGNORE_INDEX).sum(1)
+        return {"losses": losses.sum(1), "counts": counts, "correct": is_correct.sum(1)}
+
+    def score_tokens(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the loss of each prediction and whether it is correct, both (batch, length); 0 outside the loss."""
         is_predicted = batch.labels != IGNORE_INDEX
         losses = torch.zeros(batch.labels.shape, dtype=torch.float64, device=is_predicted.device)
         is_correct = torch.zeros_like(is_predicted)
@@ -94,7 +100,7 @@ class LanguageModelObjective:
             labels = batch.labels[is_predicted]
             losses[is_predicted] = F.cross_entropy(logits, labels, reduction="none").double()
             is_correct[is_predicted] = logits.argmax(-1) == labels
-        return {"losses": losses.sum(1), "counts": is_predicted.sum(1), "correct": is_correct.sum(1)}
+        return losses, is_correct
 
     @staticmethod
     def _select_predicted_hidden_states(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:

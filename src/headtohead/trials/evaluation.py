@@ -10,6 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from headtohead.audit.data_checks import leakage
+from headtohead.audit.result import CheckResult
+from headtohead.audit.scoring_audit import run_scoring_checks
+from headtohead.audit.scoring_probe import NUM_SAMPLED_ROWS, ScoringProbe
 from headtohead.config.experiment import Trial
 from headtohead.data.batches import TokenRows
 from headtohead.tasks.base import TrialModel
@@ -43,6 +46,30 @@ def evaluate_splits(
         for name, split in dataset.corpus.splits.items()
         if split.role == "validation" or not trial.choosing
     }
+
+
+def audit_scores(
+    trial: Trial, dataset: Dataset, model: TrialModel, device: torch.device, evaluations: Mapping[str, Evaluation]
+) -> list[CheckResult]:
+    """Score a sample of the test rows again, right after the final scoring, and check that their scores stand."""
+    task = get_task(trial.task)
+    names = [split.name for split in dataset.corpus.get_test_splits() if split.name in evaluations]
+    name = (names or list(evaluations))[0]
+    examples, losses = task.build_split_examples(trial, dataset, name), torch.as_tensor(evaluations[name].losses)
+    batches = list(examples.sample(NUM_SAMPLED_ROWS).batches(EVALUATION_BATCH_SIZE))
+    batches = [batch for batch in batches if batch.attention_mask is None] or batches
+    indices = torch.cat([batch.at for batch in batches if batch.at is not None])
+    is_known = trial.spec.scores_every_row and len(losses) == examples.count
+    probe = ScoringProbe(
+        model,
+        task.build_objective(dataset),
+        batches,
+        target=trial.spec.target,
+        device=device,
+        recorded=losses[indices] if is_known else None,
+        seed=trial.seed,
+    )
+    return run_scoring_checks(probe, [evaluations[test_name] for test_name in names])
 
 
 def find_unseen_rows(trial: Trial, dataset: Dataset) -> dict[str, tuple[str, NDArray[np.intp]]]:

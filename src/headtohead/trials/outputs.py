@@ -17,6 +17,7 @@ from headtohead.atomic_io import compute_sha256, write_bytes
 from headtohead.attention_analysis import trial_metrics
 from headtohead.audit import model_audit
 from headtohead.audit.model_checks import initialization
+from headtohead.audit.result import CheckResult
 from headtohead.config.experiment import Trial
 from headtohead.experiment import schemas
 from headtohead.experiment.model_io import SavedModel
@@ -43,23 +44,31 @@ def write_scores(folder: Path, evaluations: dict[str, Evaluation]) -> None:
 
 
 def write_analyses(
-    task: Task, trial: Trial, dataset: Dataset, model: TrialModel, get_initial_model: GetModel, folder: Path
+    task: Task,
+    trial: Trial,
+    dataset: Dataset,
+    model: TrialModel,
+    get_initial_model: GetModel,
+    folder: Path,
+    scoring_audits: list[CheckResult],
 ) -> None:
     """Write audits, probes, attention maps, head measures and length generalization to the run folder."""
+    audits = list(scoring_audits)
     if trial.seed == 0:  # other seeds have the same architecture
-        _write_audits(task, trial, dataset, model, get_initial_model, folder)
+        audits += _audit_model(task, trial, dataset, model, get_initial_model)
+    schemas.write_record(folder / "audits.json", schemas.AuditsFile(audits=audits))
     _write_probes(task, trial, dataset, model, get_initial_model, folder)
     if isinstance(model, Transformer):
         _write_head_measures(task, trial, dataset, model, folder)
     _write_length_generalization(task, trial, dataset, model, folder)
 
 
-def _write_audits(
-    task: Task, trial: Trial, dataset: Dataset, model: TrialModel, get_initial_model: GetModel, folder: Path
-) -> None:
+def _audit_model(
+    task: Task, trial: Trial, dataset: Dataset, model: TrialModel, get_initial_model: GetModel
+) -> list[CheckResult]:
     """Audit the untrained and the trained model."""
     target, vocab_size, num_classes = task.spec.target, dataset.tokenizer.vocab_size, dataset.num_classes
-    results = [
+    return [
         *initialization.audit_untrained_model(
             get_initial_model(),
             task.build_audit_batch(trial, dataset),
@@ -76,7 +85,6 @@ def _write_audits(
             pad_id=dataset.tokenizer.pad_id,
         ),
     ]
-    schemas.write_record(folder / "audits.json", schemas.AuditsFile(audits=results))
 
 
 def _write_probes(

@@ -27,7 +27,7 @@ from headtohead.training import devices
 from headtohead.training.loop import Trainer, TrainingProgress
 from headtohead.training.processes import SINGLE_PROCESS, SingleProcess, check_rows_independent
 from headtohead.trials import outputs
-from headtohead.trials.evaluation import evaluate_splits, find_unseen_rows
+from headtohead.trials.evaluation import audit_scores, evaluate_splits, find_unseen_rows
 
 
 def run_trial(
@@ -56,11 +56,12 @@ def run_trial(
     evaluations = evaluate_splits(trial, dataset, model, selected_device, trainer.evaluations, ranks)
     if not ranks.is_main_process:
         return None
+    scoring_audits = [] if trial.choosing else audit_scores(trial, dataset, model, selected_device, evaluations)
     outputs.write_scores(folder, evaluations)
     task_result = task.write_outputs(trial, dataset, model, folder)
     if not trial.choosing:
         get_initial_model = cache(partial(build_initial_model, trial, dataset))
-        outputs.write_analyses(task, trial, dataset, model, get_initial_model, folder)
+        outputs.write_analyses(task, trial, dataset, model, get_initial_model, folder, scoring_audits)
         model_io.save(folder, model, dataset.tokenizer, trial, dataset.label_names)
     seconds = time.perf_counter() - started
     result = outputs.build_result(trial, folder, training_result, evaluations, seconds, task_result)

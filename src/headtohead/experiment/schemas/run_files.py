@@ -253,7 +253,7 @@ class LengthGeneralizationFile(VersionedRecord):
 
 
 class AuditsFile(VersionedRecord):
-    """audits.json: audits of the trained model; first seed of each variant"""
+    """audits.json: audits of the scores; for the first seed of each variant, also of the model"""
 
     audits: list[CheckResult]
     """result of each check"""

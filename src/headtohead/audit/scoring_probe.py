@@ -1,0 +1,220 @@
+"""Score sampled rows again with the live model, changed in ways that must not change their losses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from headtohead.audit.tolerance import find_coarsest_precision
+from headtohead.audit.user_code import fork_all_rngs
+from headtohead.config.tasks import Target
+from headtohead.data.batches import IGNORE_INDEX, Batch
+from headtohead.training.objectives import LanguageModelObjective, Objective
+
+LIMIT = 1e-3
+"""largest change of a scored token in nats"""
+NOISE_MULTIPLE = 100
+"""limit for untrained models, as a multiple of their rounding noise"""
+PRECISION_MULTIPLE = 8
+"""smallest limit between different batches, as a multiple of the coarsest precision of the computation"""
+NUM_SAMPLED_ROWS = 64
+MAX_MASKED_LABELS = 4
+"""scored tokens per row of a masked language model, each of which needs a forward pass"""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Scored rows of equal width."""
+
+    input_ids: Tensor
+    labels: Tensor
+    attention_mask: Tensor | None
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    def select(self, indices: Sequence[int] | Tensor) -> Batch:
+        """Return a batch of these rows."""
+        index = torch.as_tensor(indices)
+        mask = None if self.attention_mask is None else self.attention_mask[index]
+        return Batch(self.input_ids[index], self.labels[index], mask)
+
+
+class ScoringProbe:
+    """The live model, a sample of the rows that it scored, and their losses.
+
+    Args:
+        model, objective, device: As in the final scoring.
+        batches: Scored batches; those with padding are left out if others have none.
+        target: What the model predicts.
+        recorded: Losses of the examples of these batches as they were recorded, if known.
+        is_trained: Whether the limit is fixed; otherwise it is a multiple of the model's rounding noise.
+        seed: Seed of all random draws.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective,
+        batches: Sequence[Batch],
+        *,
+        target: Target,
+        device: torch.device,
+        recorded: Tensor | None = None,
+        is_trained: bool = True,
+        seed: int = 0,
+    ) -> None:
+        self.model, self.objective, self.target, self.device = model.eval(), objective, target, device
+        self.recorded, self.is_trained, self.seed = recorded, is_trained, seed
+        self.generator = torch.Generator().manual_seed(seed)
+        unpadded = [batch for batch in batches if batch.attention_mask is None]
+        self.batches = [self._limit_labels(batch) for batch in unpadded or batches]
+        self.batch_size = max(len(batch.input_ids) for batch in self.batches)
+        self.rows = _stack_rows(self.batches)
+        self.num_rows = len(self.rows)
+        self.content_ids = self.rows.input_ids[self._get_content_mask(self.rows.input_ids)].unique()
+        self.row_noise = torch.zeros(self.num_rows, dtype=torch.float64)
+        """largest change of a token of each row in other batches"""
+
+    def _limit_labels(self, batch: Batch) -> Batch:
+        if self.target is not Target.MASKED_TOKEN:
+            return batch
+        draws = torch.rand(batch.labels.shape, generator=self.generator).masked_fill(batch.labels == IGNORE_INDEX, 2)
+        is_kept = draws.argsort(1).argsort(1) < MAX_MASKED_LABELS
+        return Batch(batch.input_ids, batch.labels.masked_fill(~is_kept, IGNORE_INDEX), batch.attention_mask, batch.at)
+
+    def _get_content_mask(self, input_ids: Tensor) -> Tensor:
+        mask = self.rows.attention_mask
+        return torch.ones_like(input_ids, dtype=torch.bool) if mask is None else mask
+
+    @torch.no_grad()
+    def score(self, batch: Batch, draw_index: int = 0) -> Tensor:
+        """Return the losses of a batch, (rows, positions), or (rows, 1) unless the target is causal."""
+        with fork_all_rngs(self.seed, "scoring audit", draw_index):
+            if self.target.is_causal:
+                assert isinstance(self.objective, LanguageModelObjective)
+                return self.objective.score_tokens(self.model, batch.to(self.device))[0].double().cpu()
+            scores = self.objective.score(self.model, batch.to(self.device))
+            return (scores["losses"] / scores["counts"].clamp_min(1)).double().cpu()[:, None]
+
+    def score_rows(self, order: Sequence[int], batch_size: int) -> Tensor:
+        """Return the losses of the rows in their usual order, scored in this order and in batches of this size."""
+        losses = torch.zeros_like(self.reference)
+        for start in range(0, len(order), batch_size):
+            indices = list(order[start : start + batch_size])
+            losses[indices] = self.score(self.rows.select(indices))
+        return losses
+
+    @cached_property
+    def reference(self) -> Tensor:
+        """Return the losses of the rows, scored in the batches of the final scoring."""
+        width = self.rows.input_ids.shape[1] if self.target.is_causal else 1
+        losses = [self.score(batch) for batch in self.batches]
+        return torch.cat([torch.nn.functional.pad(loss, (0, width - loss.shape[1])) for loss in losses])
+
+    @cached_property
+    def is_noisy(self) -> bool:
+        """Return whether the model draws random numbers while scoring."""
+        return bool(measure_changes(self.score(self.batches[0], 1), self.score(self.batches[0])).max() > 0)
+
+    @cached_property
+    def precision(self) -> float:
+        """Return the coarsest machine epsilon among the operations of a pass."""
+        return find_coarsest_precision(lambda: self.score(self.batches[0]))
+
+    @cached_property
+    def limit(self) -> float:
+        """Return the largest change of a token in nats that is not a violation."""
+        if self.is_trained:
+            return LIMIT
+        flipped = [list(range(self.num_rows))[::-1], list(range(self.num_rows))]
+        noise = measure_changes(*(self.score_rows(order, self.num_rows) for order in flipped)).max()
+        floor = self.precision * max(1.0, float(self.reference.nan_to_num(0.0, 0.0, 0.0).max()))
+        return min(LIMIT, NOISE_MULTIPLE * max(float(noise), floor))
+
+    @property
+    def batch_limit(self) -> float:
+        """Return the limit for scores of different batches, which differ in the order of their sums."""
+        return max(self.limit, PRECISION_MULTIPLE * self.precision)
+
+    @property
+    def num_predictions(self) -> int:
+        return int((self.rows.labels != IGNORE_INDEX).sum()) if self.target.is_causal else self.num_rows
+
+    def draw_tokens(self, original: Tensor) -> Tensor:
+        """Return tokens of the sampled rows, different from the original ones where there are at least two."""
+        num_tokens = len(self.content_ids)
+        original_index = torch.searchsorted(self.content_ids, original.contiguous()).clamp_max(num_tokens - 1)
+        offset = torch.randint(1, max(2, num_tokens), original.shape, generator=self.generator)
+        replaced: Tensor = self.content_ids[(original_index + offset) % num_tokens]
+        return replaced
+
+    def replace_all(self, batch: Batch) -> Batch:
+        """Return the batch with other tokens everywhere but at padding."""
+        ids = self.draw_tokens(batch.input_ids)
+        if batch.attention_mask is not None:
+            ids = torch.where(batch.attention_mask, ids, batch.input_ids)
+        return Batch(ids, batch.labels, batch.attention_mask)
+
+    def draw_cuts(self, round_index: int) -> Tensor:
+        """Return a scored position of each row that content follows; -1 for rows without one.
+
+        The first round takes the token with the lowest loss, because a leak lowers the loss of its tokens. The others
+        draw uniformly.
+        """
+        is_content = self._get_content_mask(self.rows.input_ids)
+        is_valid = (self.rows.labels != IGNORE_INDEX)[:, :-1] & is_content[:, 1:]
+        if round_index == 0:
+            keys = self.reference[:, :-1].nan_to_num(math.inf)
+        else:
+            keys = torch.rand(is_valid.shape, generator=self.generator, dtype=torch.float64)
+        cuts = keys.masked_fill(~is_valid, math.inf).argmin(1)
+        return torch.where(is_valid.any(1), cuts, -1)
+
+    def replace_future(self, indices: Tensor, cuts: Tensor, *, end_text: bool = False) -> Batch:
+        """Return rows whose tokens after the cut are replaced, or padding if the text is to end there."""
+        batch = self.rows.select(indices)
+        is_later = torch.arange(batch.input_ids.shape[1]) > cuts[:, None]
+        is_later &= (cuts >= 0)[:, None]
+        if end_text and batch.attention_mask is not None:
+            padding = self.rows.input_ids[~self._get_content_mask(self.rows.input_ids)]
+            fill = int(padding[0]) if len(padding) else 0
+            return Batch(batch.input_ids.masked_fill(is_later, fill), batch.labels, batch.attention_mask & ~is_later)
+        is_later &= torch.ones_like(is_later) if batch.attention_mask is None else batch.attention_mask
+        return Batch(
+            torch.where(is_later, self.draw_tokens(batch.input_ids), batch.input_ids),
+            batch.labels,
+            batch.attention_mask,
+        )
+
+
+def _stack_rows(batches: Sequence[Batch]) -> Rows:
+    """Return the rows of all batches, padded on the right to the longest."""
+    width = max(batch.input_ids.shape[1] for batch in batches)
+    padded, labels, masks = [], [], []
+    for batch in batches:
+        num_added = width - batch.input_ids.shape[1]
+        fill = 0
+        if batch.attention_mask is not None and not bool(batch.attention_mask.all()):
+            fill = int(batch.input_ids[~batch.attention_mask][0])
+        padded.append(torch.nn.functional.pad(batch.input_ids, (0, num_added), value=fill))
+        is_token = batch.labels.dim() == 2
+        labels.append(
+            torch.nn.functional.pad(batch.labels, (0, num_added), value=IGNORE_INDEX) if is_token else batch.labels
+        )
+        mask = torch.ones_like(batch.input_ids, dtype=torch.bool)
+        mask = mask if batch.attention_mask is None else batch.attention_mask
+        masks.append(torch.nn.functional.pad(mask, (0, num_added)))
+    has_mask = any(batch.attention_mask is not None for batch in batches)
+    return Rows(torch.cat(padded), torch.cat(labels), torch.cat(masks) if has_mask else None)
+
+
+def measure_changes(actual: Tensor, expected: Tensor) -> Tensor:
+    """Return the absolute change of each loss; equal infinities are equal, NaN is infinitely far off."""
+    is_equal = (actual == expected) | (actual.isnan() & expected.isnan())
+    return torch.where(is_equal, 0.0, (actual - expected).abs()).nan_to_num(math.inf, math.inf)
