@@ -7,11 +7,9 @@ from dataclasses import asdict, dataclass
 
 from pydantic import ConfigDict
 
-from headtohead.dict_access import DictAccess
-
 
 @dataclass(frozen=True)
-class CheckResult(DictAccess):
+class CheckResult:
     """The result of one check of a model, a part or a corpus."""
 
     __pydantic_config__ = ConfigDict(strict=False)  # strict would refuse objects read from JSON

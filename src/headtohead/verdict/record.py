@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter, WithJsonSchema
 
-from headtohead.dict_access import DictAccess
 from headtohead.verdict.rule import MetricName, VerdictOutcome
 
 
@@ -35,7 +34,7 @@ NoiseSource = Literal["seeds", "examples", "unknown"]
 
 
 @dataclass(frozen=True)
-class Verdict(DictAccess):
+class Verdict:
     """The verdict on one variant, with the numbers behind it.
 
     `effect`, the intervals and `min_detectable_effect` are variant minus baseline in the displayed unit of the metric:

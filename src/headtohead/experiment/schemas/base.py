@@ -17,7 +17,6 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
 from headtohead.atomic_io import read_json_object, read_jsonl, write_json
-from headtohead.dict_access import DictAccess
 from headtohead.errors import RunFolderError, truncate_text
 
 SCHEMA_VERSION: Literal[2] = 2
@@ -48,7 +47,7 @@ MAX_PATH_LENGTH = 200
 SEED_FOLDER_PATTERN = re.compile(r"seed-(0|[1-9]\d{0,17})")
 
 
-class Record(DictAccess, BaseModel):
+class Record(BaseModel):
     """A JSON object of a run folder: immutable, without type coercion; unknown keys are ignored."""
 
     model_config = ConfigDict(

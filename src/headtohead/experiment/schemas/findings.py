@@ -12,7 +12,6 @@ from pydantic import Field, JsonValue
 from headtohead.audit.result import CheckResult
 from headtohead.config.distillation import DistillationClaim, PublishedScores
 from headtohead.config.experiment import Claim, Comparison, Experiment, PublishedResult
-from headtohead.dict_access import DictAccess
 from headtohead.experiment.schemas.base import (
     Interval,
     NonNegativeInt,
@@ -54,7 +53,7 @@ class SeedEstimate(Record):
     """95 % t interval"""
 
 
-class ComparisonFindings(DictAccess, Comparison):
+class ComparisonFindings(Comparison):
     """A comparison among variants ([[comparisons]]) with its verdicts"""
 
     verdicts: tuple[Verdict, ...] = ()
@@ -110,7 +109,7 @@ class SeedSample(SampleRecord):
     """seed of the trial"""
 
 
-class PublishedComparison(DictAccess, PublishedResult):
+class PublishedComparison(PublishedResult):
     """A published result beside ours"""
 
     ours: float | None
@@ -121,7 +120,7 @@ class PublishedComparison(DictAccess, PublishedResult):
     """number of seeds"""
 
 
-class ClaimResult(DictAccess, Claim):
+class ClaimResult(Claim):
     """A published claim and whether it holds here"""
 
     answer: ClaimAnswer = "cannot tell"
@@ -278,7 +277,7 @@ class SystemPairVerdict(Record):
     """paired bootstrap over documents"""
 
 
-class DistillationClaimResult(DictAccess, DistillationClaim):
+class DistillationClaimResult(DistillationClaim):
     """A published claim about two systems and whether it holds here"""
 
     answer: ClaimAnswer = "cannot tell"
