@@ -200,14 +200,13 @@ def test_resume_does_only_what_is_missing(
     model: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, int]] = []
-    real = sampling_job.generate
+    generate_samples = sampling_job.DecodingComparison._generate_samples
 
-    def counted(opened: Any, texts: list[str], one: Any, **options: Any) -> Any:
-        if options.get("num_samples"):
-            asked.append((str(one), len(texts)))
-        return real(opened, texts, one, **options)
+    def count_prompts(job: Any, name: str, strategy: Any, prompt_indices: list[int], num_samples: int) -> None:
+        asked.append((str(strategy), len(prompt_indices)))
+        generate_samples(job, name, strategy, prompt_indices, num_samples)
 
-    monkeypatch.setattr(sampling_job, "generate", counted)
+    monkeypatch.setattr(sampling_job.DecodingComparison, "_generate_samples", count_prompts)
     compare(model, prompts, tmp_path / "out", max_prompts=2)
     assert asked == [("greedy", 2), ("sample", 2), ("top-k(k=5)", 2)]
     asked.clear()

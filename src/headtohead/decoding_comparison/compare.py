@@ -242,6 +242,12 @@ def estimate_metric(metric_name: str, prompt_ratios: PromptRatios) -> MetricEsti
     return MetricEstimate(metric.to_display_value(mean), (low, high))
 
 
+def estimate_metrics(ratios_by_metric: Mapping[str, PromptRatios]) -> dict[str, dict[str, Any]]:
+    """Return the estimate of every metric that has one, as JSON values."""
+    estimates = {name: estimate_metric(name, ratios) for name, ratios in ratios_by_metric.items()}
+    return {name: estimate.to_dict() for name, estimate in estimates.items() if estimate is not None}
+
+
 def linearize_ratios(prompt_ratios: PromptRatios) -> PromptValues | None:
     """Return the estimate plus each prompt's influence on it, (prompts,). The mean is exactly the estimate."""
     total = np.array([ratio.total for ratio in prompt_ratios])
@@ -294,14 +300,7 @@ def compare_strategies(ratios_by_strategy: Mapping[str, Mapping[str, PromptRatio
 
     Strategies are compared with the baseline, not the baseline with them.
     """
-    estimates = {
-        strategy: {
-            name: estimate.to_dict()
-            for name, column in columns.items()
-            if (estimate := estimate_metric(name, column)) is not None
-        }
-        for strategy, columns in ratios_by_strategy.items()
-    }
+    estimates = {strategy: estimate_metrics(columns) for strategy, columns in ratios_by_strategy.items()}
     verdicts = []
     ordered = sorted(ratios_by_strategy, key=lambda strategy: strategy != baseline)
     for name in METRICS_BY_NAME:

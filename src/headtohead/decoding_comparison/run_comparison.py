@@ -20,7 +20,8 @@ from typing import Any
 from headtohead.atomic_io import write_json
 from headtohead.decoding_comparison.prompts import read_prompts
 from headtohead.decoding_comparison.request import DecodingRequest
-from headtohead.decoding_comparison.sampling_job import SAMPLES_FILE, DecodingComparison, PhaseProgressCallback
+from headtohead.decoding_comparison.sample_store import SAMPLES_FILE
+from headtohead.decoding_comparison.sampling_job import DecodingComparison, PhaseProgressCallback
 from headtohead.errors import RequestError, RunFolderError
 from headtohead.experiment.open_model import load_fingerprinted_model
 from headtohead.experiment.run_folder import lock_folder

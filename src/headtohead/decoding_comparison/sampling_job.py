@@ -5,49 +5,33 @@ The files samples.jsonl and scores.jsonl are described in `run_comparison`.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from headtohead.atomic_io import append_jsonl, repair_jsonl
-from headtohead.decoding_comparison.compare import (
-    HUMAN_METRICS,
-    PromptRatios,
-    ScoredContinuation,
-    compare_strategies,
-    compute_prompt_ratios,
-    describe_metrics,
-    estimate_metric,
-)
+from headtohead.decoding_comparison import compare
+from headtohead.decoding_comparison.compare import PromptRatios, ScoredContinuation
 from headtohead.decoding_comparison.limit_checks import check_limit_invariants
 from headtohead.decoding_comparison.request import DecodingRequest
+from headtohead.decoding_comparison.sample_store import SAMPLES_FILE, JsonRecord, SampleStore
 from headtohead.errors import RunFolderError
 from headtohead.experiment.open_model import FingerprintedModel
-from headtohead.generation import strategy_parsing
+from headtohead.generation import likelihood, strategy_parsing
 from headtohead.generation.detokenizer import decode_continuation, encode_prompt
-from headtohead.generation.generate import ContextOverflowWarning, generate
-from headtohead.generation.likelihood import (
-    Likelihood,
-    compute_continuation_losses,
-    compute_text_likelihoods,
-    encode_pair,
-)
+from headtohead.generation.generate import ContextOverflowWarning, Continuation, generate
+from headtohead.generation.likelihood import Likelihood
 from headtohead.generation.strategies import Strategy
 from headtohead.generation.strategy_parsing import SweepPoint
 from headtohead.generation.trace import build_trace, explain_missing_distribution
 from headtohead.text_metrics import diversity
 
 SCHEMA_VERSION = 1
-SAMPLES_FILE, SCORES_FILE = "samples.jsonl", "scores.jsonl"
 CHUNK_SIZE = 64
 """continuations generated between two writes to disk"""
 
-JsonRecord = dict[str, Any]
 PhaseProgressCallback = Callable[[str, int, int], None]
 """(phase, number of items done, total number of items)"""
 
@@ -66,13 +50,10 @@ class DecodingComparison:
     request: DecodingRequest
     folder: Path
     on_progress: PhaseProgressCallback
-    samples: dict[str, JsonRecord] = field(default_factory=dict)
-    scores: dict[str, JsonRecord] = field(default_factory=dict)
-    """records of samples.jsonl and scores.jsonl by key"""
 
     def __post_init__(self) -> None:
-        self.samples = {line["key"]: line for line in repair_jsonl(self.folder / SAMPLES_FILE)}
-        self.scores = {line["key"]: line for line in repair_jsonl(self.folder / SCORES_FILE)}
+        scorer_digest = self.scorer.digest if self.scorer else None
+        self.store = SampleStore(self.folder, self.request, self.generator.digest, scorer_digest)
 
     def run(self) -> dict[str, Any]:
         """Generate and score what is missing, and return everything that the report shows as JSON values."""
@@ -81,11 +62,7 @@ class DecodingComparison:
         sample_counts = {**dict.fromkeys(request.strategies, request.samples), **self._count_sweep_only_samples(points)}
         strategies = {**{point.name: point.strategy for point in points}, **request.strategies}
         self._generate_missing_samples({name: (strategies[name], count) for name, count in sample_counts.items()})
-        human_texts = [
-            (prompt_index, text)
-            for prompt_index, (_, text) in enumerate(self._truncated_references)
-            if text is not None
-        ]
+        human_texts = [(index, text) for index, (_, text) in enumerate(self._truncated_references) if text is not None]
         self._score_missing_texts([*self._iter_texts(strategies, sample_counts), *human_texts])
         ratios_by_strategy = {
             name: self._compute_strategy_ratios(name, strategy, request.samples)
@@ -100,13 +77,11 @@ class DecodingComparison:
             "signatures": diversity.get_sacrebleu_signatures(),
             "prompts": [asdict(prompt) for prompt in request.prompts],
             "baseline": request.baseline,
-            "measures": describe_metrics(ratios_by_strategy),
-            **compare_strategies(ratios_by_strategy, request.baseline),
-            "people": {
-                name: estimate.to_dict()
-                for name in HUMAN_METRICS
-                if name in human_ratios and (estimate := estimate_metric(name, human_ratios[name])) is not None
-            },
+            "measures": compare.describe_metrics(ratios_by_strategy),
+            **compare.compare_strategies(ratios_by_strategy, request.baseline),
+            "people": compare.estimate_metrics(
+                {name: human_ratios[name] for name in compare.HUMAN_METRICS if name in human_ratios}
+            ),
             "sweep": {"samples": request.num_sweep_samples, "points": self._build_sweep_rows(points)},
             "traces": self._build_traces(),
             "laws": self._check_limit_invariants(),
@@ -121,40 +96,37 @@ class DecodingComparison:
         `strategies_and_counts` maps a strategy name to the strategy and its number of samples per prompt.
         """
         missing_prompts = {
-            name: [index for index in range(len(self.request.prompts)) if not self._has_samples(strategy, index, count)]
+            name: [i for i in range(len(self.request.prompts)) if not self.store.has_samples(strategy, i, count)]
             for name, (strategy, count) in strategies_and_counts.items()
         }
         total = sum(len(prompts) * strategies_and_counts[name][1] for name, prompts in missing_prompts.items())
         num_done = 0
         for name, prompts in missing_prompts.items():
             strategy, count = strategies_and_counts[name]
-            prompts_per_chunk = (
-                CHUNK_SIZE // count
-                if strategy.mode == "sample" and count < CHUNK_SIZE
-                else 1
-                if strategy.mode == "sample"
-                else CHUNK_SIZE // 2
-            )
-            for index in range(0, len(prompts), prompts_per_chunk):
+            prompts_per_chunk = max(1, CHUNK_SIZE // count) if strategy.mode == "sample" else CHUNK_SIZE // 2
+            for start in range(0, len(prompts), prompts_per_chunk):
+                chunk = prompts[start : start + prompts_per_chunk]
                 self.on_progress(f"writing: {name}", num_done, total)
-                self._generate_samples(name, strategy, prompts[index : index + prompts_per_chunk], count)
-                num_done += count * len(prompts[index : index + prompts_per_chunk])
+                self._generate_samples(name, strategy, chunk, count)
+                num_done += count * len(chunk)
         self.on_progress("writing", num_done, total)
 
-    def _has_samples(self, strategy: Strategy, prompt_index: int, num_samples: int) -> bool:
-        """Return whether all samples of a prompt are on disk."""
-        return all(
-            self._compute_sample_key(strategy, prompt_index, sample_index) in self.samples
-            for sample_index in range(num_samples)
-        )
-
-    def _compute_sample_key(self, strategy: Strategy, prompt_index: int, sample_index: int) -> str:
-        """Return the key of a sample: a hash of everything that its text depends on."""
+    def _continue_prompts(
+        self, strategy: Strategy, prompt_indices: Sequence[int], num_samples: int = 1
+    ) -> list[Continuation]:
+        """Return `num_samples` continuations of each prompt."""
         request = self.request
-        text = request.prompts[prompt_index].text
-        return _compute_key(
-            self.generator.digest, str(strategy), text, sample_index, request.seed, request.max_new_tokens
-        )
+        texts = [request.prompts[index].text for index in prompt_indices]
+        with _ignore_context_overflow():
+            return generate(
+                self.generator.opened,
+                texts,
+                strategy,
+                num_samples=num_samples,
+                max_new_tokens=request.max_new_tokens,
+                seed=request.seed,
+                batch_size=CHUNK_SIZE,
+            )
 
     def _generate_samples(self, name: str, strategy: Strategy, prompt_indices: Sequence[int], num_samples: int) -> None:
         """Continue some prompts with one strategy, and append the samples to disk.
@@ -163,27 +135,19 @@ class DecodingComparison:
         """
         request, repeats = self.request, 1 if strategy.mode == "sample" else num_samples
         texts = [request.prompts[index].text for index in prompt_indices]
-        with _ignore_context_overflow():
-            continuations = generate(
-                self.generator.opened,
-                texts,
-                strategy,
-                num_samples=num_samples // repeats,
-                max_new_tokens=request.max_new_tokens,
-                seed=request.seed,
-                batch_size=CHUNK_SIZE,
-            )
+        continuations = self._continue_prompts(strategy, prompt_indices, num_samples // repeats)
         encoded_prompts = [
             encode_prompt(self.generator.tokenizer, texts[continuation.prompt]) for continuation in continuations
         ]
-        losses = compute_continuation_losses(
+        losses = likelihood.compute_continuation_losses(
             self.generator.model, encoded_prompts, [continuation.ids for continuation in continuations]
         )
         for continuation, loss in zip(continuations, losses, strict=True):
+            prompt_index = prompt_indices[continuation.prompt]
             for sample_index in [continuation.sample] if repeats == 1 else range(num_samples):
-                self._append_sample(
+                self.store.add_sample(
                     {
-                        "key": self._compute_sample_key(strategy, prompt_indices[continuation.prompt], sample_index),
+                        "key": self.store.compute_sample_key(strategy, prompt_index, sample_index),
                         "model": self.generator.digest,
                         "strategy": name,
                         "seed": request.seed,
@@ -199,12 +163,6 @@ class DecodingComparison:
                     }
                 )
 
-    def _append_sample(self, record: JsonRecord) -> None:
-        """Append a sample to disk unless it is already there."""
-        if record["key"] not in self.samples:
-            append_jsonl(self.folder / SAMPLES_FILE, record)
-            self.samples[record["key"]] = record
-
     # -- scoring by the second model
 
     def _iter_texts(self, strategies: dict[str, Strategy], sample_counts: dict[str, int]) -> Iterator[tuple[int, str]]:
@@ -212,40 +170,25 @@ class DecodingComparison:
         for name, count in sample_counts.items():
             for prompt_index in range(len(self.request.prompts)):
                 for sample_index in range(count):
-                    yield (
-                        prompt_index,
-                        self.samples[self._compute_sample_key(strategies[name], prompt_index, sample_index)]["text"],
-                    )
+                    yield prompt_index, self.store.get_sample(strategies[name], prompt_index, sample_index)["text"]
 
     def _score_missing_texts(self, texts: Iterable[tuple[int, str]]) -> None:
         """Score (prompt index, text) pairs that the second model has not scored yet."""
         if self.scorer is None:
             return
-        missing = [pair for pair in dict.fromkeys(texts) if self._compute_score_key(*pair) not in self.scores]
+        store = self.store
+        missing = [pair for pair in dict.fromkeys(texts) if store.compute_score_key(*pair) not in store.scores]
         for start in range(0, len(missing), CHUNK_SIZE):
             self.on_progress("the second model reads", start, len(missing))
             chunk = missing[start : start + CHUNK_SIZE]
             prompts = [self.request.prompts[prompt_index].text for prompt_index, _ in chunk]
-            likelihoods = compute_text_likelihoods(
-                self.scorer.model, self.scorer.tokenizer, prompts, [text for _, text in chunk]
+            texts_of_chunk = [text for _, text in chunk]
+            scores = likelihood.compute_text_likelihoods(
+                self.scorer.model, self.scorer.tokenizer, prompts, texts_of_chunk
             )
-            for pair, likelihood in zip(chunk, likelihoods, strict=True):
-                record = {"key": self._compute_score_key(*pair), **asdict(likelihood)}
-                append_jsonl(self.folder / SCORES_FILE, record)
-                self.scores[record["key"]] = record
+            for pair, score in zip(chunk, scores, strict=True):
+                store.add_score(*pair, score)
         self.on_progress("the second model reads", len(missing), len(missing))
-
-    def _compute_score_key(self, prompt_index: int, text: str) -> str:
-        """Return the key of a text's score: a hash of the second model, the prompt and the text."""
-        assert self.scorer is not None
-        return _compute_key(self.scorer.digest, self.request.prompts[prompt_index].text, text)
-
-    def _get_scoring_model_likelihood(self, prompt_index: int, text: str) -> Likelihood | None:
-        """Return the likelihood of a text under the second model, or None without one."""
-        if self.scorer is None:
-            return None
-        record = self.scores[self._compute_score_key(prompt_index, text)]
-        return Likelihood(record["loss"], record["tokens"], record["bytes"], record["unknown"])
 
     # -- metrics
 
@@ -254,19 +197,11 @@ class DecodingComparison:
         continuations = []
         for prompt_index in range(len(self.request.prompts)):
             for sample_index in range(num_samples):
-                record = self.samples[self._compute_sample_key(strategy, prompt_index, sample_index)]
-                model_likelihood = Likelihood(record["loss"], record["tokens"], record["bytes"])
-                text = record["text"]
-                continuations.append(
-                    ScoredContinuation(
-                        prompt_index,
-                        sample_index,
-                        tuple(record["ids"]),
-                        text,
-                        model_likelihood,
-                        self._get_scoring_model_likelihood(prompt_index, text),
-                    )
-                )
+                record = self.store.get_sample(strategy, prompt_index, sample_index)
+                ids, text = tuple(record["ids"]), record["text"]
+                score = Likelihood(record["loss"], record["tokens"], record["bytes"])
+                second_score = self.store.get_score(prompt_index, text)
+                continuations.append(ScoredContinuation(prompt_index, sample_index, ids, text, score, second_score))
         return continuations
 
     def _compute_strategy_ratios(self, name: str, strategy: Strategy, num_samples: int) -> dict[str, PromptRatios]:
@@ -275,7 +210,7 @@ class DecodingComparison:
         return self._compute_prompt_ratios(self._collect_continuations(strategy, num_samples))
 
     def _compute_prompt_ratios(self, continuations: Sequence[ScoredContinuation]) -> dict[str, PromptRatios]:
-        return compute_prompt_ratios(
+        return compare.compute_prompt_ratios(
             continuations, len(self.request.prompts), [text for _, text in self._truncated_references]
         )
 
@@ -288,7 +223,7 @@ class DecodingComparison:
                 references.append(([], None))
                 continue
             separator = "" if not prompt.text or prompt.text[-1].isspace() else " "
-            context_ids, continuation_ids = encode_pair(
+            context_ids, continuation_ids = likelihood.encode_pair(
                 self.generator.tokenizer, prompt.text, separator + prompt.continuation
             )
             continuation_ids = continuation_ids[: self.request.max_new_tokens]
@@ -308,7 +243,9 @@ class DecodingComparison:
             encode_prompt(self.generator.tokenizer, self.request.prompts[prompt_index].text)
             for prompt_index, _, _ in references
         ]
-        losses = compute_continuation_losses(self.generator.model, encoded_prompts, [ids for _, ids, _ in references])
+        losses = likelihood.compute_continuation_losses(
+            self.generator.model, encoded_prompts, [ids for _, ids, _ in references]
+        )
         return [
             ScoredContinuation(
                 prompt_index,
@@ -316,7 +253,7 @@ class DecodingComparison:
                 tuple(ids),
                 text,
                 Likelihood(loss, len(ids), len(text.encode())),
-                self._get_scoring_model_likelihood(prompt_index, text),
+                self.store.get_score(prompt_index, text),
             )
             for (prompt_index, ids, text), loss in zip(references, losses, strict=True)
         ]
@@ -334,11 +271,7 @@ class DecodingComparison:
         for order, point in enumerate(points):
             if point.name not in estimates_by_strategy:
                 columns = self._compute_strategy_ratios(point.name, point.strategy, self.request.num_sweep_samples)
-                estimates_by_strategy[point.name] = {
-                    name: estimate.to_dict()
-                    for name, column in columns.items()
-                    if (estimate := estimate_metric(name, column))
-                }
+                estimates_by_strategy[point.name] = compare.estimate_metrics(columns)
             row = {"family": point.family, "label": point.label, "endpoint": point.endpoint, "strategy": point.name}
             rows.append({**row, "order": order, "figures": estimates_by_strategy[point.name]})
         return rows
@@ -359,7 +292,7 @@ class DecodingComparison:
                     max_new_tokens=request.max_new_tokens,
                     seed=request.seed,
                 )
-            record = self.samples[self._compute_sample_key(strategy, 0, 0)]
+            record = self.store.get_sample(strategy, 0, 0)
             self._check_trace_matches_sample(record, steps)
             traces.append(
                 {
@@ -388,25 +321,13 @@ class DecodingComparison:
     def _check_limit_invariants(self) -> list[dict[str, Any]]:
         """Check the limits of the strategies on this model and these prompts."""
         self.on_progress("limits as laws", 0, 0)
-        request = self.request
-
-        def continue_prompts(strategy: Strategy, prompt_indices: Sequence[int]) -> list[list[int]]:
-            texts = [request.prompts[index].text for index in prompt_indices]
-            with _ignore_context_overflow():
-                continuations = generate(
-                    self.generator.opened,
-                    texts,
-                    strategy,
-                    max_new_tokens=request.max_new_tokens,
-                    seed=request.seed,
-                    batch_size=CHUNK_SIZE,
-                )
-            return [list(continuation.ids) for continuation in continuations]
-
+        encoded_prompts = [encode_prompt(self.generator.tokenizer, prompt.text) for prompt in self.request.prompts]
         return check_limit_invariants(
             self.generator.model,
-            [encode_prompt(self.generator.tokenizer, prompt.text) for prompt in request.prompts],
-            continue_prompts,
+            encoded_prompts,
+            lambda strategy, prompt_indices: [
+                list(continuation.ids) for continuation in self._continue_prompts(strategy, prompt_indices)
+            ],
         )
 
     def _build_notes(self, strategies: dict[str, Strategy], sample_counts: dict[str, int]) -> list[str]:
@@ -421,9 +342,9 @@ class DecodingComparison:
                 "it has forgotten how they began."
             )
         if self.scorer is not None:
-            keys = {self._compute_score_key(*pair) for pair in self._iter_texts(strategies, sample_counts)}
+            keys = {self.store.compute_score_key(*pair) for pair in self._iter_texts(strategies, sample_counts)}
             num_unknown, num_tokens = (
-                sum(self.scores[key][field_name] for key in keys) for field_name in ("unknown", "tokens")
+                sum(self.store.scores[key][field_name] for key in keys) for field_name in ("unknown", "tokens")
             )
             if num_unknown:
                 notes.append(
@@ -431,11 +352,6 @@ class DecodingComparison:
                     "texts. It guesses “unknown” too easily, so its bits per byte flatter texts with rare words."
                 )
         return notes
-
-
-def _compute_key(*values: object) -> str:
-    """Return a hash of JSON-serializable values."""
-    return hashlib.blake2b(json.dumps(values).encode(), digest_size=12).hexdigest()
 
 
 class _ignore_context_overflow(warnings.catch_warnings):  # noqa: N801  used as a statement
