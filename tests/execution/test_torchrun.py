@@ -25,7 +25,7 @@ from headtohead.experiment import loading
 from headtohead.experiment.run_folder import Run
 from headtohead.runner import verify
 from headtohead.training import checkpoints
-from headtohead.training.processes import check_rows_independent
+from headtohead.training.processes import check_batch_can_be_split
 from headtohead.trials.trial import run_trial
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -206,9 +206,9 @@ def test_every_unfinished_run_of_an_experiment_is_resharded(trained, tmp_path):
 
 
 def test_rows_that_see_each_other_are_not_shared_out():
-    check_rows_independent(torch.nn.Linear(2, 2))
+    check_batch_can_be_split(torch.nn.Linear(2, 2))
     with pytest.raises(RequestError, match="rows of a batch depend on each other"):
-        check_rows_independent(torch.nn.Sequential(torch.nn.BatchNorm1d(2)))
+        check_batch_can_be_split(torch.nn.Sequential(torch.nn.BatchNorm1d(2)))
 
 
 def test_what_means_nothing_under_torchrun_is_refused():

@@ -151,7 +151,7 @@ def build_lead_paragraph(results: DecodingResults) -> str:
 
 
 def build_strategy_cards(results: DecodingResults) -> list[DecodingResults]:
-    """Return one card per strategy that summarises its verdicts against the baseline.
+    """Return the cards of the decoding page: one per strategy, with its verdicts against the baseline strategy.
 
     A card has one line per metric of likelihood, diversity and similarity to human text.
     """

@@ -105,8 +105,8 @@ def describe_teacher(
     return description.model_copy(update=training_fields)
 
 
-def list_cache_folders(trial: experiment.Trial, dataset: Any, run_trial: RunTrial) -> list[Path]:
-    """Return the cache folders that hold outputs of this teacher, and its run folder if it is a model of parts."""
+def list_teacher_cache_folders(trial: experiment.Trial, dataset: Any, run_trial: RunTrial) -> list[Path]:
+    """Return the cache folders with the outputs of a trial's teacher, and its run folder if it is a model of parts."""
     assert trial.teacher is not None
     digest = open_teacher(trial, dataset, run_trial).digest
     metadata_files = get_cache_root().glob(f"*/{METADATA_FILE}")
@@ -158,7 +158,7 @@ __all__ = [
     "check_same_vocabulary",
     "choose_batch_size",
     "describe_teacher",
-    "list_cache_folders",
+    "list_teacher_cache_folders",
     "list_vocabulary",
     "open_teacher",
     "train_teacher",

@@ -158,11 +158,11 @@ def list_teacher_caches(trial: experiment.Trial) -> list[Path]:
     """Return the cache folders of this machine with outputs of the trial's teacher."""
     if trial.teacher is None:
         return []
-    from headtohead.distillation.teacher import list_cache_folders
+    from headtohead.distillation.teacher import list_teacher_cache_folders
     from headtohead.tasks.registry import prepare_dataset
     from headtohead.trials.trial import run_trial
 
-    return list_cache_folders(trial, prepare_dataset(trial.data, trial.task), run_trial)
+    return list_teacher_cache_folders(trial, prepare_dataset(trial.data, trial.task), run_trial)
 
 
 def connect_to_cluster(address: str, device: str) -> RayCluster:

@@ -105,16 +105,15 @@ class Chart:
         return bytes(vl_convert.vegalite_to_png(self.to_vega_lite(background="white"), scale=2))
 
 
-def build_effect_label_expression(metric: str) -> str:
-    """Return the Vega expression that labels an axis of differences: +5 %, 0, −5 %."""
-    scale, unit = (
-        (100, "\u00a0%" if metric == "perplexity" else "") if number_format.is_shown_in_percent(metric) else (1, "")
-    )
+def build_effect_axis_labels(metric: str) -> str:
+    """Return the Vega expression for the labels of a chart axis that shows differences: +5 %, 0, −5 %."""
+    scale = 100 if number_format.is_shown_in_percent(metric) else 1
+    unit = "\u00a0%" if metric == "perplexity" else ""
     return f"(datum.value > 0 ? '+' : '') + format(datum.value * {scale}, ',~r') + (datum.value ? '{unit}' : '')"
 
 
-def build_score_label_expression(metric: str) -> str:
-    """Return the Vega expression that labels an axis of scores: 85 %, 1,200."""
+def build_score_axis_labels(metric: str) -> str:
+    """Return the Vega expression for the labels of a chart axis that shows scores: 85 %, 1,200."""
     return "format(datum.value * 100, ',~r') + '\u00a0%'" if metric == "accuracy" else "format(datum.value, ',~r')"
 
 

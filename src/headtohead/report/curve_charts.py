@@ -19,8 +19,8 @@ from headtohead.presentation.chart import (
     Layout,
     PanelGrid,
     arrange_panels,
-    build_effect_label_expression,
-    build_score_label_expression,
+    build_effect_axis_labels,
+    build_score_axis_labels,
     build_step_axis,
     choose_log_ticks,
     draw_curve,
@@ -49,7 +49,7 @@ def build_learning_curves(findings: Findings) -> Chart | None:
 
     def y(points: list[CurvePoint], field: str) -> alt.Y:
         if metric != "perplexity":
-            axis = alt.Axis(title=None, tickCount=5, labelExpr=build_score_label_expression(metric))
+            axis = alt.Axis(title=None, tickCount=5, labelExpr=build_score_axis_labels(metric))
             return alt.Y(field, scale=alt.Scale(zero=False, padding=6), axis=axis)
         low, high = min(point.low for point in points), max(point.high for point in points)
         scale = alt.Scale(type="log", domain=[low * 0.95, high * 1.05], nice=False)
@@ -79,7 +79,7 @@ def build_difference_curves(findings: Findings) -> Chart | None:
 
     def y(points: list[CurvePoint], field: str) -> alt.Y:
         scale = alt.Scale(domain=_compute_difference_limits(points, margin), nice=False)
-        axis = alt.Axis(labelExpr=build_effect_label_expression(metric), title=None, tickCount=4)
+        axis = alt.Axis(labelExpr=build_effect_axis_labels(metric), title=None, tickCount=4)
         return alt.Y(field, scale=scale, axis=axis)
 
     def build(layout: Layout, datasets: ChartDatasets) -> AltairChart:

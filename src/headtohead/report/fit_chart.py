@@ -19,7 +19,7 @@ from headtohead.presentation.chart import (
     Layout,
     PanelGrid,
     arrange_panels,
-    build_score_label_expression,
+    build_score_axis_labels,
     build_step_axis,
     draw_curve,
 )
@@ -98,7 +98,7 @@ def _draw_panel(
         for points in curves.values()
         for point in points
     ]
-    axis = alt.Axis(title=None, tickCount=5, labelExpr=build_score_label_expression(quantity))
+    axis = alt.Axis(title=None, tickCount=5, labelExpr=build_score_axis_labels(quantity))
     scale = alt.Scale(zero=False, padding=6)
     step_axis = build_step_axis(point.step for point in curves["train"])
     x = alt.X("step:Q", scale=alt.Scale(nice=False, padding=7), axis=step_axis)

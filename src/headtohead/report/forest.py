@@ -8,7 +8,7 @@ from typing import Any, Literal
 import altair as alt
 
 from headtohead.presentation import number_format, style
-from headtohead.presentation.chart import AltairChart, Chart, ChartDatasets, Layout, build_effect_label_expression
+from headtohead.presentation.chart import AltairChart, Chart, ChartDatasets, Layout, build_effect_axis_labels
 from headtohead.verdict.record import Verdict
 
 OUTLIER_FACTOR = 15
@@ -93,7 +93,7 @@ def _draw_forest_plot(
     # In the narrow layout, labels are above the interval, which is moved down to make room for them.
     y_offset = 0 if is_wide else 18
     axis = alt.Axis(
-        labelExpr=build_effect_label_expression(metric), tickCount=5, title=_format_axis_title(metric), grid=False
+        labelExpr=build_effect_axis_labels(metric), tickCount=5, title=_format_axis_title(metric), grid=False
     )
     scale = alt.Scale(domain=list(limits), nice=False)
 

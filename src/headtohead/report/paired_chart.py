@@ -16,7 +16,7 @@ from headtohead.presentation.chart import (
     Layout,
     PanelGrid,
     arrange_panels,
-    build_score_label_expression,
+    build_score_axis_labels,
 )
 
 MAX_PANELS = 24
@@ -68,7 +68,7 @@ def _draw_panels(
     dash = alt.StrokeDash("outcome:N", scale=dashes, legend=legend)
     x_axis = alt.Axis(labelAngle=0, grid=False)
     x = alt.X("side:N", sort=None, title=None, scale=alt.Scale(padding=0.35), axis=x_axis)
-    y_axis = alt.Axis(title=None, tickCount=5, labelExpr=build_score_label_expression(metric))
+    y_axis = alt.Axis(title=None, tickCount=5, labelExpr=build_score_axis_labels(metric))
     y = alt.Y("value:Q", scale=alt.Scale(zero=False, padding=10, nice=False), axis=y_axis)
     panel_charts = []
     for (variant, text), scores in panels.items():

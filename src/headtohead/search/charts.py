@@ -18,7 +18,7 @@ from headtohead.presentation.chart import (
     ChartDatasets,
     Layout,
     PanelGrid,
-    build_score_label_expression,
+    build_score_axis_labels,
 )
 from headtohead.search import phrasing
 
@@ -99,9 +99,7 @@ def build_history_chart(findings: Findings, search: SearchFindings) -> Chart:
         data = datasets.chart(rows)
         max_trials = max(row["trials"] for row in rows)
         x = alt.X("trials:Q", scale=alt.Scale(domain=[0, max_trials * 1.02], nice=False), axis=_build_trials_axis())
-        axis = alt.Axis(
-            title=f"{metric} on validation data", tickCount=5, labelExpr=build_score_label_expression(metric)
-        )
+        axis = alt.Axis(title=f"{metric} on validation data", tickCount=5, labelExpr=build_score_axis_labels(metric))
         scale = alt.Scale(domain=[low, high], nice=False, zero=False)
         color, shape = _build_status_encodings([row["kind"] for row in rows])
         levels = datasets.chart(reference_levels)
@@ -187,7 +185,7 @@ def build_effects_chart(findings: Findings, search: SearchFindings) -> Chart:
             lines = "split(replace(datum.label, ' to ', ' to|'), '|')"
             label = alt.Axis(title=None, grid=False, labelAngle=0, labelOverlap=False, labelExpr=lines)
             x = alt.X("value:N", sort=[row["value"] for row in rows], axis=label)
-            axis = alt.Axis(title=None, tickCount=5, labelExpr=build_score_label_expression(metric))
+            axis = alt.Axis(title=None, tickCount=5, labelExpr=build_score_axis_labels(metric))
             scale = alt.Scale(domain=[low, high], nice=False, zero=False)
             y = alt.Y("mean:Q", scale=scale, axis=axis)
             layers = [

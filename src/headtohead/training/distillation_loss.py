@@ -136,7 +136,7 @@ def compute_chunked_distillation_loss(
 
 
 class _ChunkedMeanLoss(torch.autograd.Function):
-    """Mean of a function of the logits, which are computed in chunks of rows.
+    """Mean distillation loss of the output layer, whose logits are computed in chunks of rows.
 
     The forward pass computes loss and gradients; the backward pass scales the stored gradients.
     """
@@ -145,6 +145,10 @@ class _ChunkedMeanLoss(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, losses: Callable[[Tensor, slice], Tensor]
     ) -> Tensor:
+        """Return the mean distillation loss of all rows and store the gradients of hidden states, weight and bias.
+
+        `losses(logits, rows)` returns the loss of each row of a chunk.
+        """
         needs_grad = ctx.needs_input_grad
         hidden_grad = torch.zeros_like(hidden) if needs_grad[0] else None
         weight_grad = torch.zeros_like(weight) if needs_grad[1] else None

@@ -71,8 +71,8 @@ class SingleProcess:
 SINGLE_PROCESS = SingleProcess()
 
 
-def check_rows_independent(model: nn.Module) -> None:
-    """Raise RequestError if rows of a batch depend on each other, because they cannot be split over processes."""
+def check_batch_can_be_split(model: nn.Module) -> None:
+    """Raise RequestError if rows of a batch depend on each other, so that training processes cannot share a batch."""
     mixes_rows = isinstance(model, Transformer) and "batch-independence" in model.violates
     if mixes_rows or any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
         raise RequestError(

@@ -25,7 +25,7 @@ from headtohead.tasks.dataset import Dataset
 from headtohead.tasks.registry import get_task, prepare_dataset
 from headtohead.training import devices
 from headtohead.training.loop import Trainer, TrainingProgress
-from headtohead.training.processes import SINGLE_PROCESS, SingleProcess, check_rows_independent
+from headtohead.training.processes import SINGLE_PROCESS, SingleProcess, check_batch_can_be_split
 from headtohead.trials import outputs
 from headtohead.trials.evaluation import audit_scores, evaluate_splits, find_unseen_rows
 
@@ -113,7 +113,7 @@ def build_training(
         find_unseen_rows(trial, dataset),
     )
     if ranks.world_size > 1:
-        check_rows_independent(model)
+        check_batch_can_be_split(model)
     if ranks.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
         _claim_run_folder(trial, dataset, folder)

@@ -55,6 +55,7 @@ class ShuffleHeads(Merge):
     """Shuffle the heads (report C): once per layer, or again at every forward pass."""
 
     def __init__(self, sizes: ModelSizes, *, draw: Literal["once", "every-pass"] = "once") -> None:
+        """Create a merge whose head order is drawn once per layer, or again at every forward pass."""
         super().__init__(sizes)
         self.draw = draw
         # A buffer, so that it is initialised and saved with the parameters.
