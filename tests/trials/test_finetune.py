@@ -49,7 +49,7 @@ def experiment(reviews: Path, tiny_roberta: Path) -> Any:
             "question": "Does it help?",
             "task": "finetune",
             "seeds": 2,
-            "data": {"source": str(reviews), "columns": {"label": 0, "text": 1}},
+            "data": {"source": str(reviews), "columns": {"label": 0, "text": 1}, "allow_overlap": True},
             "model": {"pretrained": str(tiny_roberta), "max_length": 64},
             "training": {
                 "steps": 6,

@@ -7,7 +7,14 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from headtohead.audit.data_checks.leakage import audit_label_conflicts, audit_train_overlap
+from headtohead.audit.data_checks.leakage import (
+    DataUse,
+    audit_held_out_splits,
+    audit_label_conflicts,
+    audit_repeats,
+    audit_train_overlap,
+    audit_validation_overlap,
+)
 from headtohead.audit.data_checks.truncation import audit_truncation
 from headtohead.audit.data_checks.vocabulary import audit_unknown_tokens, audit_vocabulary
 from headtohead.audit.result import CheckResult
@@ -15,25 +22,30 @@ from headtohead.data.batches import EncodedSplit, count_tokens
 from headtohead.data.splits import Corpus, Split
 from headtohead.data.tokenizers import TokenizerProtocol
 
+DEFAULT_USE = DataUse()
+
 
 def audit_data(
     corpus: Corpus,
     tokenizer: TokenizerProtocol | None = None,
     *,
     encoded_splits: Mapping[str, EncodedSplit] | None = None,
-    unknown_rate: float = 0.0,
+    use: DataUse = DEFAULT_USE,
 ) -> list[CheckResult]:
     """Audit a corpus and, with a tokenizer, its vocabulary.
 
-    `encoded_splits` avoids tokenizing the splits again. `unknown_rate` is the share of training words that are replaced
-    by the unknown token (data.word_dropout).
+    `encoded_splits` avoids tokenizing the splits again. `use` tells how an experiment uses the corpus.
     """
-    results = [audit_train_overlap(corpus, split) for split in corpus.splits.values() if split.role != "train"]
-    results.append(audit_label_conflicts(corpus))
+    results = [audit_train_overlap(corpus, split, use) for split in corpus.splits.values() if split.role != "train"]
+    for split in corpus.get_test_splits():
+        if corpus.validation is not None:
+            results.append(audit_validation_overlap(corpus, split, use))
+        results.append(audit_repeats(corpus, split, use))
+    results += [audit_held_out_splits(corpus), audit_label_conflicts(corpus)]
     if tokenizer is not None:
         counts = {name: _count_tokens(split, tokenizer, encoded_splits or {}) for name, split in corpus.splits.items()}
         results.append(audit_vocabulary(corpus, tokenizer, counts))
-        results.append(audit_unknown_tokens(corpus, tokenizer, counts, unknown_rate))
+        results.append(audit_unknown_tokens(corpus, tokenizer, counts, use.unknown_rate))
     if tokenizer is not None and tokenizer.kind == "pretrained" and encoded_splits:
         results.append(audit_truncation(encoded_splits))
     return results

@@ -64,5 +64,7 @@ class DataConfig(BaseConfig):
     """fraction of the training split held out for model selection if the corpus has no validation split"""
     max_test_rows: Annotated[int, Field(ge=1)] | None = None
     """use only the first rows of each test split; None: all"""
+    allow_overlap: bool = False
+    """judge variants even if test text occurs in train or repeats itself, as in generated corpora"""
     monitor: tuple[str, ...] = ()
     """test splits evaluated during training for the learning curves, never for model selection"""

@@ -21,6 +21,9 @@ from headtohead.errors import DataError, ValidationIssue, suggest
 SplitRole = Literal["train", "validation", "test"]
 
 TEST_FRACTION = 0.1
+HELD_OUT_TEST = f"no test split: {TEST_FRACTION:.0%} of the rows by hash of the text"
+HELD_OUT_VALIDATION = "of train by hash of the text"
+"""how the origin of a corpus describes splits that its source does not have"""
 DIGEST_LABELS = {True: "classify", False: "language-model"}
 """first entry of the digest; published results identify corpora by their digest, so it must not change"""
 MAX_LABELS = 10_000
@@ -159,9 +162,9 @@ def describe_origin(raw_corpus: RawCorpus, validation_fraction: float) -> str:
     """Return where the text comes from and which splits were held out."""
     origin = raw_corpus.origin
     if not raw_corpus.tests:
-        origin += f"; no test split: {TEST_FRACTION:.0%} of the rows by hash of the text"
+        origin += f"; {HELD_OUT_TEST}"
     if raw_corpus.validation is None and validation_fraction > 0:
-        origin += f"; validation: {validation_fraction:.0%} of train by hash of the text"
+        origin += f"; validation: {validation_fraction:.0%} {HELD_OUT_VALIDATION}"
     return origin
 
 

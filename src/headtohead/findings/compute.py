@@ -78,7 +78,7 @@ def _compute_findings(runs: ExperimentRuns, interim_analyses: Sequence[int]) -> 
         raise RunFolderError(f"{runs.folder}: no run of the baseline is finished, so there is nothing to compare with")
     audits = {name: probes.read_audits(by_seed, experiment.spec.required_audits) for name, by_seed in finished.items()}
     pairs = {name: pairing.check_pairing(experiment, name, finished) for name in experiment.variants}
-    withheld_reasons = withheld.collect_withheld_reasons(audits, pairs)
+    withheld_reasons = withheld.collect_withheld_reasons(audits, pairs, corpus)
     judge = verdicts.Judge(experiment, finished, corpus, withheld_reasons, interim_analyses)
     judged = judge.judge_all()
     is_original = is_original_corpus(experiment, corpus.digest)
@@ -107,6 +107,7 @@ def _compute_findings(runs: ExperimentRuns, interim_analyses: Sequence[int]) -> 
         pairing=pairs,
         audits=audits,
         data_audits=corpus.audits,
+        variant_data_audits=corpus.variant_audits,
         failures=probes.collect_failures(runs, finished),
         samples={name: probes.collect_samples(by_seed) for name, by_seed in finished.items()},
         sentences={name: probes.collect_sentence_results(by_seed) for name, by_seed in finished.items()},
@@ -137,5 +138,5 @@ def _compute_findings(runs: ExperimentRuns, interim_analyses: Sequence[int]) -> 
             for name, by_seed in finished.items()
             for seed, run in by_seed.items()
         },
-        corpus=CorpusDescription.model_validate(corpus.model_dump(exclude={"audits", "unseen"})),
+        corpus=CorpusDescription.model_validate(corpus.model_dump(include=set(CorpusDescription.model_fields))),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -70,4 +70,24 @@ def stack_scores(
 
     runs = list(runs_by_seed.values())
     totals = np.stack([concatenate(run, column) for run in runs])
-    return Scores(tuple(runs_by_seed), totals, concatenate(runs[0], "counts"))
+    weights = concatenate(runs[0], "counts")
+    if not any(name in corpus.groups for name in names):
+        return Scores(tuple(runs_by_seed), totals, weights)
+    # Repeated rows count as one example: their totals and weights are added.
+    examples = _number_examples(corpus, names, evaluation_set)
+    merged_totals = np.stack([np.bincount(examples, row) for row in totals])
+    return Scores(tuple(runs_by_seed), merged_totals, np.bincount(examples, weights))
+
+
+def _number_examples(
+    corpus: CorpusFile, names: Sequence[str], evaluation_set: EvaluationSet
+) -> np.ndarray[Any, np.dtype[np.intp]]:
+    """Return the number of each scored row's example, from 0 in order of first rows."""
+    rows, offset = [], 0
+    for name in names:
+        num_rows = corpus.splits[name].rows
+        groups = np.asarray(corpus.groups.get(name, range(num_rows)), dtype=int) + offset
+        unseen = corpus.unseen.get(name) if evaluation_set.rows == "unseen" else None
+        rows.append(groups if unseen is None else groups[np.asarray(unseen, dtype=int)])
+        offset += num_rows
+    return np.unique(np.concatenate(rows), return_inverse=True)[1]

@@ -85,7 +85,8 @@ class Judge:
         title = "the baseline" if reference == BASELINE else reference
         for reason in self.withheld_reasons.get(reference, ()):
             for name in scores:
-                withheld.setdefault(name, []).append(f"{title} {reason}")
+                if reason not in withheld.setdefault(name, []):  # a leak of data that both use is stated once
+                    withheld[name].append(f"{title} {reason}")
         verdicts = compare_scores(
             baseline,
             scores,

@@ -12,19 +12,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from headtohead.audit.result import CheckResult, list_blocking_reasons
-from headtohead.experiment.schemas import PairingRecord
+from headtohead.experiment.schemas import CorpusFile, PairingRecord
 
 WithheldReasons = dict[str, list[str]]
 """variant or baseline: reasons; without an entry for variants that can be judged"""
 
 
 def collect_withheld_reasons(
-    audits: Mapping[str, Iterable[CheckResult]], pairs: Mapping[str, PairingRecord]
+    audits: Mapping[str, Iterable[CheckResult]], pairs: Mapping[str, PairingRecord], corpus: CorpusFile
 ) -> WithheldReasons:
-    """Return why variants cannot be judged: failed audits first, then missing pairing."""
+    """Return why variants cannot be judged: failed audits of model and data first, then missing pairing."""
     reasons: WithheldReasons = {}
     for name, checks in audits.items():
-        reasons.setdefault(name, []).extend(list_blocking_reasons(checks))
+        data_checks = corpus.variant_audits.get(name, corpus.audits)
+        reasons.setdefault(name, []).extend(list_blocking_reasons([*checks, *data_checks]))
     for name, record in pairs.items():
         reasons.setdefault(name, []).extend([record.unpaired_reason] if record.unpaired_reason else [])
     return {name: variant_reasons for name, variant_reasons in reasons.items() if variant_reasons}

@@ -185,6 +185,7 @@ def print_verdicts(verdicts: Sequence[Verdict]) -> None:
 def print_audit_summary(findings: Findings) -> None:
     """Print how many audits passed, and details of those that failed."""
     audits = [("data", audit) for audit in findings.data_audits]
+    audits += [(f"data of {name}", audit) for name, checks in findings.variant_data_audits.items() for audit in checks]
     audits += [(name, audit) for name, variant_audits in findings.audits.items() for audit in variant_audits]
     failed = [(name, audit) for name, audit in audits if audit.passed is False]
     num_passed = sum(audit.passed is True for _, audit in audits)
@@ -209,6 +210,13 @@ def outcome_to_json(outcome: Any, report_path: str | None) -> dict[str, Any]:
         "experiment": outcome.runs.experiment.name,
         "question": outcome.runs.experiment.question,
         "variants": [_make_variant_row(verdict, findings) for verdict in findings.verdicts] if findings else [],
+        "quick": outcome.runs.experiment.quick,
+        "data_audits": [audit.to_dict() for audit in findings.data_audits] if findings else [],
+        "variant_data_audits": {
+            name: [audit.to_dict() for audit in checks] for name, checks in findings.variant_data_audits.items()
+        }
+        if findings
+        else {},
         "scores": findings.scores if findings else {},
         "search": findings.search.to_json() if findings and findings.search else None,
         "failures": [

@@ -17,6 +17,8 @@ import torch
 from headtohead.atomic_io import compute_sha256
 from headtohead.audit import data_audit
 from headtohead.audit.data_checks import count_baselines, leakage
+from headtohead.audit.data_checks.overlap import group_repeated_rows
+from headtohead.audit.result import CheckResult
 from headtohead.config import experiment
 from headtohead.config import loading as config_loading
 from headtohead.config.experiment import BASELINE
@@ -208,28 +210,63 @@ def describe_corpus(experiment: experiment.Experiment) -> schemas.CorpusFile:
             bytes=sum(len(row.encode()) + 1 for row in split.rows),
             unknown=unknown_rate,
         )
-    # Unseen rows can be scored separately only if an example is a row, not a block of a token stream.
-    is_scored_by_row = trial.spec.scores_every_row and (trial.spec.target.is_class or trial.data.rows == "sentences")
-    unseen = {
-        split.name: np.flatnonzero(leakage.compute_unseen_mask(corpus, split.name)).tolist()
-        for split in corpus.get_test_splits()
-        if is_scored_by_row
-    }
+    audits, unseen, groups = _audit_data(experiment, trial, dataset)
+    variant_audits = {}
+    for variant in experiment.variants:
+        variant_trial = trial_of(experiment, variant, 0)
+        if variant_trial.data != trial.data:
+            variant_dataset = prepare_dataset(variant_trial.data, variant_trial.task)
+            variant_audits[variant], variant_unseen, _ = _audit_data(experiment, variant_trial, variant_dataset)
+            unseen = {
+                name: sorted({*rows} & {*variant_unseen.get(name, rows)})
+                if len(variant_dataset.corpus.splits.get(name, corpus.splits[name]).rows) == splits[name].rows
+                else rows
+                for name, rows in unseen.items()
+            }
     return schemas.CorpusFile(
         origin=corpus.origin,
         digest=corpus.digest,
         vocab_size=tokenizer.vocab_size,
         labels=list(corpus.label_names),
         splits=splits,
-        audits=list(
-            data_audit.audit_data(
-                corpus, tokenizer, encoded_splits=dataset.encoded, unknown_rate=trial.data.word_dropout
-            )
-        ),
+        audits=audits,
         unseen=unseen,
+        groups=groups,
+        variant_audits=variant_audits,
         count_baselines=_compute_count_baselines(trial, dataset),
         lines_by_label=_count_words_by_label(trial, corpus),
     )
+
+
+def _audit_data(
+    experiment: experiment.Experiment, trial: experiment.Trial, dataset: Dataset
+) -> tuple[list[CheckResult], dict[str, list[int]], dict[str, list[int]]]:
+    """Return the audits of the data of a trial, and by test split its unseen rows and its groups of repeated rows."""
+    corpus = dataset.corpus
+    tests = [split.name for split in corpus.get_test_splits()]
+    # Rows can be left out or grouped only if an example is a row, not a block of a token stream.
+    is_scored_by_row = trial.spec.scores_every_row and (trial.spec.target.is_class or trial.data.rows == "sentences")
+    use = leakage.DataUse(
+        judged_splits=frozenset(tests if experiment.primary.split == "test" else [experiment.primary.split]),
+        is_scored_by_row=is_scored_by_row,
+        selects_on_validation=trial.training.load_best_model_at_end
+        or trial.training.early_stopping is not None
+        or experiment.search is not None,
+        allow_overlap=trial.data.allow_overlap,
+        unknown_rate=trial.data.word_dropout,
+    )
+    audits = data_audit.audit_data(corpus, dataset.tokenizer, encoded_splits=dataset.encoded, use=use)
+    if not is_scored_by_row:
+        return audits, {}, {}
+    unseen = {
+        name: np.flatnonzero(leakage.compute_unseen_mask(corpus, name, allow_overlap=use.allow_overlap)).tolist()
+        for name in tests
+    }
+    # In a generated corpus, repeats are independent draws.
+    groups = {} if use.allow_overlap else {name: group_repeated_rows(corpus.splits[name].rows) for name in tests}
+    # Splits without repeats need no groups.
+    repeating = {name: ids.tolist() for name, ids in groups.items() if (ids != np.arange(len(ids))).any()}
+    return audits, unseen, repeating
 
 
 def _compute_count_baselines(trial: experiment.Trial, dataset: Dataset) -> dict[str, dict[str, float]]:

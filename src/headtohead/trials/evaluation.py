@@ -82,7 +82,9 @@ def find_unseen_rows(trial: Trial, dataset: Dataset) -> dict[str, tuple[str, NDA
         encoded = dataset.encoded[name]
         if not isinstance(encoded, TokenRows) or not trial.spec.scores_every_row:
             continue
-        row_indices = np.flatnonzero(leakage.compute_unseen_mask(dataset.corpus, name))
+        row_indices = np.flatnonzero(
+            leakage.compute_unseen_mask(dataset.corpus, name, allow_overlap=trial.data.allow_overlap)
+        )
         if 0 < len(row_indices) < len(encoded):
             subsets[f"{name}, unseen rows"] = name, row_indices
     return subsets

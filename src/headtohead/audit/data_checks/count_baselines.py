@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headtohead.audit.data_checks.leakage import compute_unseen_mask, normalize_text
+from headtohead.audit.data_checks.leakage import compute_unseen_mask
+from headtohead.audit.data_checks.overlap import normalize_text
 from headtohead.data.batches import TokenRows
 from headtohead.data.splits import Corpus
 

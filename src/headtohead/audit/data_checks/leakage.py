@@ -1,107 +1,194 @@
-"""Leakage: held-out rows that occur in train, and texts with conflicting labels.
+"""Leakage: held-out text that occurs in train or in validation, repeats in test, and conflicting labels.
 
-A leak does not withhold the verdict, because verdicts use unseen rows only. A row is unseen if train contains it
-neither verbatim nor up to case, punctuation and whitespace.
+Verdicts use unseen rows only: rows that train contains neither verbatim, nor up to case, punctuation and whitespace,
+nor, if there are more near copies than in ordinary text, nearly. A leak withholds the verdict if that is not enough:
+almost no row is unseen, or the split is scored as a stream, whose rows cannot be told apart.
 """
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headtohead.audit.data_checks.overlap import (
+    MAX_ORDINARY_SHARE,
+    TextOverlap,
+    find_overlap,
+    group_repeated_rows,
+    normalize_text,
+)
 from headtohead.audit.result import CheckResult, build_not_applicable
-from headtohead.data.splits import Corpus, Split
+from headtohead.data.splits import HELD_OUT_TEST, HELD_OUT_VALIDATION, Corpus, Split
 from headtohead.errors import DataError, suggest
 
 LABEL_CHECK_NAME = "conflicting labels"
-MAX_LOOKUP_ROWS = 100_000
-"""maximum number of held-out rows to look up in train; larger splits are sampled evenly"""
+MIN_UNSEEN_SHARE = 0.1
+"""share of unseen rows below which the verdict is withheld"""
+MAX_CACHED_OVERLAPS = 16
+_overlap_cache: dict[tuple[str, str, str], TextOverlap] = {}
 
 
-def compute_unseen_mask(corpus: Corpus, split_name: str) -> NDArray[np.bool_]:
-    """Return for each row of the split whether it is unseen, shape (rows,)."""
+@dataclass(frozen=True)
+class DataUse:
+    """How an experiment uses a corpus, which decides whether a leak withholds the verdict."""
+
+    judged_splits: frozenset[str] | None = None
+    """test splits that the verdict is based on; None for all"""
+    is_scored_by_row: bool = True
+    """whether every row is one example, so that rows can be left out; false for a stream"""
+    selects_on_validation: bool = False
+    """whether steps, weights or settings are chosen by the score on validation data"""
+    allow_overlap: bool = False
+    """whether the experiment file allows overlap, so that no leak withholds the verdict"""
+    unknown_rate: float = 0.0
+    """share of training words that are replaced by the unknown token (data.word_dropout)"""
+
+    def is_blocked_by(self, split: Split) -> bool:
+        """Return whether a leak of this split may withhold the verdict."""
+        is_judged = self.judged_splits is None or split.name in self.judged_splits
+        return split.role == "test" and is_judged and not self.allow_overlap
+
+
+def get_overlap(corpus: Corpus, split_name: str, source_name: str = "train") -> TextOverlap:
+    """Look up the rows of a split in another one. Results are cached by the digest of the corpus."""
     if split_name not in corpus.splits:
         hint = suggest(split_name, corpus.splits)
         suggestion = f", did you mean {hint!r}?" if hint else ""
         raise DataError(f"no split {split_name!r}{suggestion} (there are: {', '.join(corpus.splits)})")
-    rows = corpus.splits[split_name].rows
-    train_rows = find_normalized_rows_in_train(corpus, rows)
-    return np.array([normalize_text(row) not in train_rows for row in rows], dtype=np.bool_)
+    key = corpus.digest, split_name, source_name
+    if not corpus.digest or key not in _overlap_cache:
+        while len(_overlap_cache) >= MAX_CACHED_OVERLAPS:
+            del _overlap_cache[next(iter(_overlap_cache))]
+        _overlap_cache[key] = find_overlap(corpus.splits[split_name].rows, corpus.splits[source_name].rows)
+    return _overlap_cache[key]
 
 
-def find_normalized_rows_in_train(corpus: Corpus, rows: Iterable[str]) -> set[str]:
-    """Return the normalized rows that occur in train. Iterates over train, which may not fit into memory."""
-    normalized_rows = {normalize_text(row) for row in rows}
-    return {normalized for row in corpus.train.rows if (normalized := normalize_text(row)) in normalized_rows}
+def compute_unseen_mask(corpus: Corpus, split_name: str, *, allow_overlap: bool = False) -> NDArray[np.bool_]:
+    """Return for each row of the split whether it is unseen, shape (rows,). With `allow_overlap`, near copies are."""
+    overlap = get_overlap(corpus, split_name)
+    return ~(overlap.is_copy if allow_overlap else overlap.is_seen)
 
 
-class _PunctuationRemover(dict[int, int | None]):
-    """Table for str.translate that removes punctuation and whitespace, and caches each character."""
-
-    def __missing__(self, code: int) -> int | None:
-        category = unicodedata.category(chr(code))
-        self[code] = None if category[0] in "PZC" or category == "Sk" else code
-        return self[code]
-
-
-_REMOVE_PUNCTUATION = _PunctuationRemover()
-
-
-@lru_cache(maxsize=2**17)
-def normalize_text(text: str) -> str:
-    """Return the text without case, punctuation and whitespace; unchanged if nothing else is left."""
-    return unicodedata.normalize("NFKC", text).casefold().translate(_REMOVE_PUNCTUATION) or text.strip()
-
-
-def audit_train_overlap(corpus: Corpus, split: Split) -> CheckResult:
-    """Count the rows of a held-out split that occur in train."""
-    noun = "rows" if corpus.has_labels else "lines"
-    held_out_rows = _sample_rows_evenly(split.rows)
-    held_out_set, normalized_in_train, total = (
-        set(held_out_rows),
-        find_normalized_rows_in_train(corpus, held_out_rows),
-        len(held_out_rows),
-    )
-    rows_in_train = {row for row in corpus.train.rows if row in held_out_set}
-    num_verbatim = sum(row in rows_in_train for row in held_out_rows)
-    num_seen = sum(normalize_text(row) in normalized_in_train for row in held_out_rows)
-    name = f"{noun} of {split.name} in train"
-    procedure = (
-        f"{_format_sample_size(total, len(split.rows))} {noun} of {split.name} looked up in the {len(corpus.train.rows):,} of train: "  # noqa: E501
-        "verbatim, and up to case, punctuation and whitespace"
-    )
-    if not num_seen:
-        return CheckResult(
-            name, True, procedure, f"none of {total} {noun} occurs in train", "The score is on unseen text."
+def audit_train_overlap(corpus: Corpus, split: Split, use: DataUse) -> CheckResult:
+    """Count the rows of a held-out split that occur in train, verbatim or nearly."""
+    noun = get_row_noun(corpus)
+    overlap = get_overlap(corpus, split.name)
+    is_unseen = compute_unseen_mask(corpus, split.name, allow_overlap=use.allow_overlap)
+    total, num_seen = len(split.rows), int((~is_unseen).sum())
+    name, procedure = f"{noun} of {split.name} in train", _describe_lookup(corpus, split, "train", overlap)
+    observation = _describe_overlap(overlap, num_seen, noun, split.name, "train")
+    if not use.is_scored_by_row and overlap.copied_words > MAX_ORDINARY_SHARE:
+        reason = f"was trained on text of {split.name}: {overlap.copied_words:.0%} of its words occur in train"
+        interpretation = (
+            f"{split.name} is scored as one stream, so text that occurs in train cannot be left out, and its score "
+            "mostly measures memorization."
         )
-    overlap = num_seen / total
-    observation = (
-        f"{num_verbatim} of {total} {noun} of {split.name} occur verbatim in train ({num_verbatim / total:.1%}), "
-        f"{num_seen - num_verbatim} more up to case, punctuation and whitespace; {total - num_seen} are unseen"
+        is_blocking = use.is_blocked_by(split)
+    elif num_seen:
+        reason = f"was trained on {num_seen} of {total} {noun} of {split.name}"
+        interpretation = _interpret_overlap(num_seen / total, noun)
+        is_blocking = use.is_blocked_by(split) and total - num_seen < MIN_UNSEEN_SHARE * total
+    else:
+        return CheckResult(name, True, procedure, observation, "The score is on unseen text.")
+    if is_blocking:
+        interpretation += (
+            f" Remove the text of {split.name} from train, or set data.allow_overlap if the corpus is generated and "
+            "repeats itself by design."
+        )
+    return CheckResult(name, False, procedure, observation, interpretation, is_blocking, reason)
+
+
+def audit_validation_overlap(corpus: Corpus, split: Split, use: DataUse) -> CheckResult:
+    """Count the rows of a test split that occur in validation."""
+    noun = get_row_noun(corpus)
+    name = f"{noun} of {split.name} in validation"
+    overlap = get_overlap(corpus, split.name, "validation")
+    procedure = _describe_lookup(corpus, split, "validation", overlap)
+    observation = _describe_overlap(overlap, int(overlap.is_seen.sum()), noun, split.name, "validation")
+    if overlap.copied_words <= MAX_ORDINARY_SHARE:
+        return CheckResult(name, True, procedure, observation, "Choices on validation data use no test text.")
+    is_blocking = use.selects_on_validation and use.is_blocked_by(split)
+    interpretation = (
+        f"The weights that are tested were chosen on text of {split.name}. Use other text for validation."
+        if use.selects_on_validation
+        else "Nothing is chosen on validation data here, so the verdict is not affected."
     )
-    return CheckResult(
-        name,
-        False,
-        procedure,
-        observation,
-        _interpret_overlap(overlap, noun),
-        failure_reason=f"{noun} of {split.name} occur in train",
+    reason = f"was chosen on text of {split.name}: {overlap.copied_words:.0%} of its words occur in validation"
+    return CheckResult(name, False, procedure, observation, interpretation, is_blocking, reason)
+
+
+def audit_repeats(corpus: Corpus, split: Split, use: DataUse) -> CheckResult:
+    """Measure how much of a test split repeats earlier rows of it."""
+    noun = get_row_noun(corpus)
+    name = f"repeated {noun} of {split.name}"
+    groups = group_repeated_rows(split.rows)
+    is_repeat = groups != np.arange(len(groups))
+    lengths = np.array([len(row.split()) for row in split.rows])
+    share = float(lengths[is_repeat].sum() / max(1, lengths.sum()))
+    procedure = f"{noun} of {split.name} that copy or nearly copy an earlier one"
+    observation = f"{int(is_repeat.sum())} of {len(groups)} {noun} repeat an earlier one ({share:.1%} of the words)"
+    if share <= MAX_ORDINARY_SHARE:
+        return CheckResult(name, True, procedure, observation, "Almost every example is new.")
+    if use.is_scored_by_row:
+        interpretation = "Repeats count as one example in the verdict; the scores by split count each of them."
+        return CheckResult(name, False, procedure, observation, interpretation, failure_reason="repeats in test")
+    interpretation = (
+        f"{split.name} is scored as one stream, so its examples repeat each other and the interval would be too "
+        f"narrow. Remove the repeats, or set data.allow_overlap if the corpus is generated."
+    )
+    reason = f"is scored on text that repeats itself: {share:.0%} of the words of {split.name}"
+    return CheckResult(name, False, procedure, observation, interpretation, use.is_blocked_by(split), reason)
+
+
+def audit_held_out_splits(corpus: Corpus) -> CheckResult:
+    """Tell whether the test split was cut from the training file of a source that has its own validation split."""
+    name, procedure = "held-out splits", "splits that the source does not have"
+    if HELD_OUT_TEST not in corpus.origin:
+        return CheckResult(name, True, procedure, "the source has a test split")
+    (test,) = corpus.get_test_splits()
+    num_rows = len(corpus.train.rows) + len(test.rows)
+    if corpus.validation is None or HELD_OUT_VALIDATION in corpus.origin:
+        return CheckResult(name, True, procedure, f"held out from {num_rows:,} or more rows: {corpus.origin}")
+    observation = f"{len(test.rows):,} of {num_rows:,} rows of train were held out as test"
+    interpretation = (
+        "The source has train and validation files but no test file, so models are trained on less than its train "
+        "file. Name a test file with data.files to train on all of it."
+    )
+    return CheckResult(name, False, procedure, observation, interpretation, failure_reason="test cut from train")
+
+
+def get_row_noun(corpus: Corpus) -> str:
+    return "rows" if corpus.has_labels else "lines"
+
+
+def _describe_lookup(corpus: Corpus, split: Split, source_name: str, overlap: TextOverlap) -> str:
+    total, num_compared = len(split.rows), overlap.num_compared
+    num_source_rows = len(corpus.splits[source_name].rows)
+    near = "nearly" if num_compared == total else f"for {num_compared:,} of them (sampled evenly) nearly"
+    return (
+        f"{total:,} {get_row_noun(corpus)} of {split.name} looked up in the {num_source_rows:,} of {source_name}: "
+        f" verbatim, up to case, punctuation and whitespace, and {near}, by word n-grams"
     )
 
 
-def _sample_rows_evenly(rows: Sequence[str]) -> Sequence[str]:
-    """Return all rows, or an even sample of a large split."""
-    if len(rows) <= MAX_LOOKUP_ROWS:
-        return rows
-    return [rows[index * len(rows) // MAX_LOOKUP_ROWS] for index in range(MAX_LOOKUP_ROWS)]
-
-
-def _format_sample_size(sampled: int, total: int) -> str:
-    return f"{sampled:,}" if sampled == total else f"{sampled:,} of {total:,} (sampled evenly)"
+def _describe_overlap(overlap: TextOverlap, num_seen: int, noun: str, split_name: str, source_name: str) -> str:
+    """Return how many rows occur in the other split, and the share of copied words."""
+    num_verbatim, num_copies = int(overlap.is_verbatim.sum()), int(overlap.is_copy.sum())
+    num_near, total = int(overlap.is_near_copy.sum()), len(overlap.is_copy)
+    words = f"{overlap.copied_words:.1%} of the words are copied"
+    if overlap.has_near_copies:
+        near = f", {num_near} more as near copies"
+    else:
+        near = f" ({num_near} nearly do, as in ordinary text)" if num_near else ""
+    if not num_seen:
+        return f"none of {total} {noun} occurs in {source_name}{near}; {words}"
+    return (
+        f"{num_verbatim} of {total} {noun} of {split_name} occur verbatim in {source_name} "
+        f"({num_verbatim / total:.1%}), {num_copies - num_verbatim} more up to case, punctuation and whitespace{near}; "
+        f"{total - num_seen} are unseen; {words}"
+    )
 
 
 def _interpret_overlap(overlap: float, noun: str) -> str:

@@ -14,7 +14,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from headtohead.audit.data_checks.leakage import normalize_text
+from headtohead.audit.data_checks.overlap import normalize_text
 from headtohead.audit.result import CheckResult, build_not_applicable
 from headtohead.data.splits import Corpus, Split
 from headtohead.data.tokenizers import TokenizerProtocol

@@ -65,7 +65,11 @@ class CorpusFile(CorpusDescription):
     audits: list[CheckResult]
     """audits of the data"""
     unseen: dict[str, list[NonNegativeInt]]
-    """indices of held-out rows that do not occur in train, by split"""
+    """indices of held-out rows that do not occur in train, by split; in no variant's train, if variants change it"""
+    groups: dict[str, list[NonNegativeInt]] = {}
+    """by split, for each row the first row that it repeats, or itself; rows of one group count as one example"""
+    variant_audits: dict[str, list[CheckResult]] = {}
+    """audits of the data of variants that change it"""
 
 
 class TeacherSettings(Record):

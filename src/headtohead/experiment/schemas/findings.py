@@ -361,6 +361,8 @@ class Findings(VersionedRecord):
     """audits of the trained models, by variant"""
     data_audits: list[CheckResult] = []
     """audits of the corpus"""
+    variant_data_audits: dict[str, list[CheckResult]] = {}
+    """audits of the data of variants that change it"""
     failures: list[FailureRecord] = []
     """trials without a result"""
     samples: dict[str, list[SeedSample]] = {}

@@ -1,0 +1,213 @@
+"""Leaks of many forms are named, and honest corpora are not accused."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headtohead.experiment.loading import build_experiment
+from headtohead.experiment.schemas import CorpusFile
+from headtohead.runner.run_experiment import describe_corpus
+
+Rows = list[str]
+VOCABULARY = ["".join(random.Random(i).choices("abcdefghilmnoprstuvy", k=2 + i % 7)) for i in range(1500)]
+
+
+def make_lines(seed: int, count: int, low: int = 8, high: int = 18) -> Rows:
+    """Lines whose words are distributed as in natural text, by Zipf's law."""
+    draw = random.Random(seed)
+    weights = [1 / (rank + 3) for rank in range(len(VOCABULARY))]
+    return [" ".join(draw.choices(VOCABULARY, weights, k=draw.randint(low, high))) for _ in range(count)]
+
+
+TRAIN, VALIDATION, TEST = make_lines(1, 400), make_lines(2, 60), make_lines(3, 80)
+
+
+def change_one_word(lines: Rows, seed: int = 0) -> Rows:
+    draw, changed = random.Random(seed), []
+    for line in lines:
+        words = line.split()
+        words[draw.randrange(len(words))] = "replaced"
+        changed.append(" ".join(words))
+    return changed
+
+
+def drop_one_word(lines: Rows) -> Rows:
+    draw, shorter = random.Random(0), []
+    for line in lines:
+        words = line.split()
+        del words[draw.randrange(len(words))]
+        shorter.append(" ".join(words))
+    return shorter
+
+
+def split_in_two(lines: Rows) -> Rows:
+    halves = [half for line in lines for half in (" ".join(line.split()[:7]), " ".join(line.split()[7:])) if half]
+    random.Random(0).shuffle(halves)
+    return halves
+
+
+def cut_windows(lines: Rows, width: int = 12, stride: int = 5) -> Rows:
+    words = " ".join(lines).split()
+    windows = [" ".join(words[start : start + width]) for start in range(0, len(words), stride)]
+    random.Random(0).shuffle(windows)
+    return windows
+
+
+def shuffled(lines: Rows) -> Rows:
+    return random.Random(5).sample(lines, len(lines))
+
+
+def describe(folder: Path, splits: dict[str, Rows], **tables: Any) -> CorpusFile:
+    folder.mkdir(exist_ok=True)
+    for name, rows in splits.items():
+        (folder / f"{name}.txt").write_text("\n".join(rows) + "\n")
+    raw: dict[str, Any] = {
+        "question": "Does it help?",
+        "task": "language-model",
+        "model": {"width": 8, "layers": 1, "heads": 2, "context": 16},
+        "variants": {"alibi": {"model": {"position": "alibi"}}},
+        **tables,
+        "data": {"source": str(folder), **tables.get("data", {})},
+    }
+    return describe_corpus(build_experiment(raw, "leak"))
+
+
+def list_failed(corpus: CorpusFile, *, only_blocking: bool = False) -> list[str]:
+    """Return the checks on other splits that failed."""
+    return [
+        check.name
+        for check in corpus.audits
+        if check.passed is False
+        and (" of test" in check.name or "of validation" in check.name)
+        and (check.is_blocking or not only_blocking)
+    ]
+
+
+LEAKS: dict[str, Rows] = {
+    "verbatim": TRAIN + shuffled(TEST),
+    "case and punctuation": TRAIN + [line.upper() + "!" for line in TEST],
+    "one word changed": TRAIN + shuffled(change_one_word(TEST)),
+    "two words changed": TRAIN + change_one_word(change_one_word(TEST, 1), 2),
+    "one word dropped": TRAIN + drop_one_word(TEST),
+    "contained in longer lines": TRAIN + [f"{a} {b} {a}" for a, b in zip(TRAIN, TEST, strict=False)],
+    "joined": TRAIN + [f"{a} {b}" for a, b in zip(TEST[::2], TEST[1::2], strict=True)],
+    "split": TRAIN + split_in_two(TEST),
+    "sliding windows": TRAIN + cut_windows(TEST),
+    "one long line": [*TRAIN, " ".join(TEST)],
+    "wrapped at other places": TRAIN + cut_windows(TEST, 10, 10)[::-1],
+    "prefixed with numbers": TRAIN + [f"{i}. {line}" for i, line in enumerate(TEST)],
+    "half of the lines": TRAIN + change_one_word(TEST[::2]),
+    "a third of the lines": TRAIN + TEST[::3],
+    "copied ten times": TRAIN + TEST * 10,
+}
+HONEST: dict[str, tuple[Rows, Rows]] = {
+    "other lines": (TRAIN, TEST),
+    "short lines": (make_lines(4, 400, 2, 5), make_lines(5, 80, 2, 5)),
+    "paragraphs": (make_lines(6, 60, 80, 120), make_lines(7, 20, 80, 120)),
+    "one shared line": (TRAIN + TEST[:1], TEST),
+    "a shared heading": ([f"chapter of the book {line}" for line in TRAIN], [f"chapter of the book {x}" for x in TEST]),
+}
+
+
+@pytest.mark.parametrize("form", LEAKS)
+def test_leak_is_named_in_a_stream_and_withholds_the_verdict(form: str, tmp_path: Path) -> None:
+    corpus = describe(tmp_path / "text", {"train": LEAKS[form], "validation": VALIDATION, "test": TEST})
+    assert list_failed(corpus, only_blocking=True) == ["lines of test in train"]
+
+
+@pytest.mark.parametrize("form", LEAKS)
+def test_leak_is_named_in_rows_and_only_unseen_rows_are_judged(form: str, tmp_path: Path) -> None:
+    splits = {"train": LEAKS[form], "validation": VALIDATION, "test": TEST}
+    corpus = describe(tmp_path / "text", splits, data={"rows": "sentences"})
+    assert list_failed(corpus) == ["lines of test in train"]
+    is_partial = "of the lines" in form
+    leaked = {"half of the lines": range(0, 80, 2), "a third of the lines": range(0, 80, 3)}.get(form, range(80))
+    assert len(set(corpus.unseen["test"]) & set(leaked)) <= 0.1 * len(leaked)
+    assert bool(list_failed(corpus, only_blocking=True)) is not is_partial
+
+
+@pytest.mark.parametrize("form", HONEST)
+@pytest.mark.parametrize("rows", ["stream", "sentences"])
+def test_honest_corpus_is_not_accused(form: str, rows: str, tmp_path: Path) -> None:
+    train, test = HONEST[form]
+    corpus = describe(tmp_path / "text", {"train": train, "validation": VALIDATION, "test": test}, data={"rows": rows})
+    assert list_failed(corpus) == (["lines of test in train"] if form == "one shared line" else [])
+    assert list_failed(corpus, only_blocking=True) == []
+    if rows == "sentences":
+        assert len(corpus.unseen["test"]) == len(test) - (form == "one shared line")
+
+
+def test_validation_equal_to_test_is_named_and_blocks_if_weights_are_chosen_on_it(tmp_path: Path) -> None:
+    splits = {"train": TRAIN, "validation": shuffled(TEST), "test": TEST}
+    assert list_failed(describe(tmp_path / "text", splits)) == ["lines of test in validation"]
+    chosen = describe(tmp_path / "text", splits, training={"load_best_model_at_end": True})
+    assert list_failed(chosen, only_blocking=True) == ["lines of test in validation"]
+
+
+@pytest.mark.parametrize("repeats", [TEST[:8] * 10, [*TEST[:20], *change_one_word(TEST[:20] * 3)]])
+def test_repeated_test_rows_are_grouped_and_block_a_stream(repeats: Rows, tmp_path: Path) -> None:
+    splits = {"train": TRAIN, "validation": VALIDATION, "test": repeats}
+    rows = describe(tmp_path / "text", splits, data={"rows": "sentences"})
+    assert list_failed(rows) == ["repeated lines of test"]
+    assert list_failed(rows, only_blocking=True) == []
+    assert len(set(rows.groups["test"])) <= 22
+    stream = describe(tmp_path / "text", splits)
+    assert list_failed(stream, only_blocking=True) == ["repeated lines of test"]
+
+
+def test_generated_corpus_may_overlap_if_the_file_allows_it(tmp_path: Path) -> None:
+    splits = {"train": LEAKS["one word changed"], "validation": VALIDATION, "test": TEST}
+    corpus = describe(tmp_path / "text", splits, data={"allow_overlap": True})
+    assert list_failed(corpus) == ["lines of test in train"]
+    assert list_failed(corpus, only_blocking=True) == []
+
+
+def test_corpus_of_a_variant_is_checked_too(tmp_path: Path) -> None:
+    leaked = tmp_path / "leaked"
+    describe(leaked, {"train": LEAKS["joined"], "validation": VALIDATION, "test": TEST})
+    corpus = describe(
+        tmp_path / "text",
+        {"train": TRAIN, "validation": VALIDATION, "test": TEST},
+        variants={"more": {"data": {"source": str(leaked)}}},
+    )
+    assert list_failed(corpus) == []
+    checks = [check.name for check in corpus.variant_audits["more"] if check.passed is False and check.is_blocking]
+    assert checks == ["lines of test in train"]
+
+
+def test_held_out_split_that_was_cut_from_train_is_named(tmp_path: Path) -> None:
+    corpus = describe(tmp_path / "text", {"train": TRAIN, "validation": VALIDATION})
+    (check,) = [check for check in corpus.audits if check.name == "held-out splits"]
+    assert check.passed is False
+    assert f"{corpus.splits['test'].rows} of 400 rows of train were held out as test" in check.observation
+
+
+REAL: dict[str, tuple[str, str, str]] = {
+    "shakespeare": ("shakespeare-words", "train.txt", "test.txt"),
+    "news": ("1b-benchmark", "1b_benchmark.test.tokens", "1b_benchmark.dev.tokens"),
+    "sentiment": ("sst2", "train.tsv", "test.tsv"),
+    "dialogues": ("summaries", "dialogsum/train.jsonl", "dialogsum/test.jsonl"),
+    "abstracts": ("summaries", "scitldr/train.jsonl", "scitldr/test.jsonl"),
+    "speeches": ("speeches", "speechesdataset/train_LM.txt", "speechesdataset/test_LM_hbush.txt"),
+}
+
+
+def read_rows(path: Path) -> Rows:
+    lines = [line for line in path.read_text().split("\n") if line.strip()]
+    if path.suffix == ".jsonl":
+        return [json.loads(line)["document"].replace("\n", " ") for line in lines]
+    return [line.rpartition("\t")[2] for line in lines]
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_corpus_is_not_accused(name: str, shared: Callable[[str], Path], tmp_path: Path) -> None:
+    folder, train, test = REAL[name]
+    splits = {"train": read_rows(shared(folder) / train), "test": read_rows(shared(folder) / test)}
+    corpus = describe(tmp_path / "text", splits, data={"validation_fraction": 0})
+    assert list_failed(corpus, only_blocking=True) == []
