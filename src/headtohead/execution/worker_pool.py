@@ -168,12 +168,10 @@ def run_jobs(
                 break
             try:
                 worker, message = message_queue.get(timeout=0.5)
-            except queue.Empty:
-                _end_silent_workers(workers)
-                on_update(jobs)
-                continue
-            if worker in workers:
                 _handle_message(worker, message, workers, waiting)
+            except queue.Empty:
+                pass
+            _end_silent_workers(workers)
             on_update(jobs)
     finally:
         for worker in workers:
@@ -183,9 +181,12 @@ def run_jobs(
 
 
 def _end_silent_workers(workers: list[WorkerHandle]) -> None:
-    """End workers that have reported nothing for too long; their trials are lost, the others continue."""
-    for worker in [worker for worker in workers if worker.job and worker.job.silent_seconds > MAX_SILENT_SECONDS]:
-        assert worker.job is not None
+    """End workers that have reported nothing for too long; their trials are lost, the others continue.
+
+    A worker that is not ready may wait for a slot in a cluster and is not ended."""
+    for worker in list(workers):
+        if worker.job is None or not worker.is_ready or worker.job.silent_seconds <= MAX_SILENT_SECONDS:
+            continue
         worker.job.state, worker.job.end_time = "lost", time.monotonic()
         worker.job.message = f"reported no progress for {format_duration(MAX_SILENT_SECONDS)} and was ended"
         worker.job = None
@@ -196,7 +197,9 @@ def _end_silent_workers(workers: list[WorkerHandle]) -> None:
 def _handle_message(
     worker: WorkerHandle, message: dict[str, Any] | None, workers: list[WorkerHandle], waiting: deque[Job]
 ) -> None:
-    """Update the job of a worker, or replace a worker that has exited."""
+    """Update the job of a worker, or replace a worker that has exited. Messages of removed workers are ignored."""
+    if worker not in workers:
+        return
     if message is None or message["event"] == "reassign":
         if (job := _handle_lost_worker(worker, is_reassignable=message is not None)) is not None:
             waiting.appendleft(job)
