@@ -122,7 +122,7 @@ def test_half_a_file_of_a_kill_does_not_keep_an_experiment_from_beginning(small:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / ".experiment.json.77.part").write_text("{")
     create_runs(tmp_path / "runs", small(), versions={}, command=[], resume=True)
-    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["experiment.json"]
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["experiment.json", "journal.jsonl"]
 
 
 def test_what_a_kill_left_of_a_finished_run_is_swept_away(finished: Path):

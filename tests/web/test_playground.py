@@ -200,7 +200,7 @@ def test_a_client_that_goes_away_stops_its_text(trained: Path) -> None:
             seen = b""
             while seen.count(b'"token"') < 3:
                 seen += line.recv(4096)
-        assert app.state.models.num_active_requests == 1
+            assert app.state.models.num_active_requests == 1
         wait_until(lambda: app.state.models.num_active_requests == 0, 30)
         wait_until(lambda: is_idle(app.state.models.pid), 30)
         child = app.state.models.pid
