@@ -16,7 +16,7 @@ def blocks(document: str, language: str) -> list[str]:
 
 def test_the_part_of_the_guide_passes_the_exam(tmp_path):
     file = tmp_path / "my_parts.py"
-    file.write_text(blocks("docs/parts.md", "python")[0].replace("sqrt-alibi", "sqrt-alibi-of-the-guide"))
+    file.write_text(blocks("docs/how-to/parts.md", "python")[0].replace("sqrt-alibi", "sqrt-alibi-of-the-guide"))
     findings = check_part_file(file)
     assert findings
     assert [f"{f.name}: {f.observation}" for f in findings if not f.passed] == []
@@ -35,7 +35,7 @@ def test_the_python_of_the_readme_names_what_is_there():
 
 
 def test_every_link_between_documents_leads_somewhere():
-    for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+    for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name}: {target}"
 

@@ -1,4 +1,4 @@
-"""Generate docs/run-folder.md and docs/schemas/*.json from the models of `headtohead.experiment.schemas`.
+"""Generate docs/reference/run-folder.md and docs/schemas/*.json from the models of `headtohead.experiment.schemas`.
 
 python tools/schemas.py            write the files
 python tools/schemas.py --check    exit with 1 if they are out of date
@@ -92,10 +92,10 @@ def _describe_type(schema: dict[str, Any]) -> str:
 
 def build_outputs() -> dict[Path, str]:
     """Return the content of every generated file, by path."""
-    page = (DOCS / "run-folder.md").read_text(encoding="utf-8")
+    page = (DOCS / "reference" / "run-folder.md").read_text(encoding="utf-8")
     generated = f"{BEGIN}\n{build_tables()}{END}"
     page = re.sub(f"{BEGIN}.*{END}", lambda _: generated, page, flags=re.DOTALL)
-    outputs = {DOCS / "run-folder.md": page}
+    outputs = {DOCS / "reference" / "run-folder.md": page}
     return outputs | {DOCS / "schemas" / name: text for name, text in build_json_schemas().items()}
 
 

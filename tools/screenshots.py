@@ -4,7 +4,7 @@ python tools/screenshots.py --out FOLDER [--finished RUN_FOLDER] [--only PAGE ..
 
 Trains `speeches-decoder` with two seeds (or copies a finished experiment, with --finished), starts a longer training
 from the web app, and uses each page before taking the screenshot. With --docs, updates the pictures of the README and
-docs/serve.md in docs/pictures, with a palette of 256 colors if Pillow is installed. Needs playwright and Chromium.
+docs/how-to/serve.md, with a palette of 256 colors if Pillow is installed. Needs playwright and Chromium.
 """
 
 from __future__ import annotations

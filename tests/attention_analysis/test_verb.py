@@ -101,8 +101,8 @@ def test_the_same_from_python_displays_itself(decoders: Runs, tmp_path: Path) ->
 
 
 def test_the_guide_shows_what_works(decoders: Runs) -> None:
-    """The Python of docs/attention.md, on a run that is there."""
-    guide = (Path(__file__).parents[2] / "docs" / "attention.md").read_text()
+    """The Python of docs/how-to/attention.md, on a run that is there."""
+    guide = (Path(__file__).parents[2] / "docs" / "how-to" / "attention.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL)
     names: dict[str, object] = {}
     exec(code.replace("runs/mine/baseline/seed-0", str(decoders["baseline"])).replace("We will not rest", TEXT), names)

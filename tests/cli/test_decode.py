@@ -147,7 +147,7 @@ def test_the_document_shows_what_is_there(model: Path, tmp_path: Path, monkeypat
 
     from headtohead.cli.app import app
 
-    text = (Path(__file__).parents[2] / "docs" / "decoding-comparison.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "decoding-comparison.md").read_text()
     known = get_command(app).commands["decode"].params
     options = {name for one in known for name in (*one.opts, *one.secondary_opts)}
     assert set(re.findall(r"--[a-z][a-z-]+", text)) <= options

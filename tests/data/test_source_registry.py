@@ -18,7 +18,7 @@ from headtohead.experiment.loading import build_experiment, load_experiment
 from headtohead.nn.parts.registry import load_part_file
 from headtohead.testing import SourceConformanceSuite, find_source_violations
 
-GUIDE = Path(__file__).parents[2] / "docs" / "corpora.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "corpora.md"
 POEMS = [
     {"text": f"{word} are red and {author} knows", "author": author, "year": year}
     for word in ("roses", "barns", "apples", "foxes", "leaves")

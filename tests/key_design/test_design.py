@@ -79,7 +79,7 @@ def test_exactly_the_selectable_keys_of_500_sets_are_selected_to_the_wanted_prec
             else:
                 refused += 1
                 proves_that_it_is_a_mixture(found, keys, i)
-    guide = (Path(__file__).parents[2] / "docs" / "design-by-hand.md").read_text(encoding="utf-8")
+    guide = (Path(__file__).parents[2] / "docs" / "how-to" / "design-by-hand.md").read_text(encoding="utf-8")
     assert f"{selectable + refused:,}, of which {selectable:,}" in guide, "the guide tells what was found"
 
 

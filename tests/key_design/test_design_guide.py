@@ -1,11 +1,11 @@
-"""docs/design-by-hand.md: its examples run, and what it says of the verbs is so."""
+"""docs/how-to/design-by-hand.md: its examples run, and what it says of the verbs is so."""
 
 import re
 from pathlib import Path
 
 from headtohead.cli.design import design_app
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "design-by-hand.md").read_text(encoding="utf-8")
+GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "design-by-hand.md").read_text(encoding="utf-8")
 
 
 def test_every_example_runs(tmp_path, monkeypatch, capsys):
@@ -13,7 +13,7 @@ def test_every_example_runs(tmp_path, monkeypatch, capsys):
     examples = re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)
     assert len(examples) == 1
     for example in examples:
-        exec(compile(example, "docs/design-by-hand.md", "exec"), {})
+        exec(compile(example, "docs/how-to/design-by-hand.md", "exec"), {})
     assert "Key 3 is not a vertex of the convex hull: it equals" in capsys.readouterr().out
     assert (tmp_path / "edge.svg").exists()
 

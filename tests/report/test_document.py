@@ -1,4 +1,4 @@
-"""The examples of docs/report.md run as they stand."""
+"""The examples of docs/how-to/report.md run as they stand."""
 
 import re
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from headtohead.report.sections import build_charts
 
 from .typed import typed
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "report.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "report.md"
 Findings = dict[str, Any]
 
 

@@ -1,4 +1,4 @@
-"""The experiments of docs/tasks.md load, and its tables name every task and audit."""
+"""The experiments of docs/how-to/tasks.md load, and its tables name every task and audit."""
 
 import re
 import tomllib
@@ -7,7 +7,7 @@ from pathlib import Path
 from headtohead.experiment import loading
 from headtohead.tasks.registry import TASKS
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text(encoding="utf-8")
+GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "tasks.md").read_text(encoding="utf-8")
 
 
 def test_the_experiments_of_the_guide_load():

@@ -1,4 +1,4 @@
-"""Run folders: the files that training writes and that reports read. See docs/run-folder.md for every file.
+"""Run folders: the files that training writes and that reports read. See docs/reference/run-folder.md for every file.
 
 RUNS/EXPERIMENT/
   experiment.json               the resolved experiment, its identity, versions, the command

@@ -6,8 +6,8 @@ deviation s between seeds, pooled over points, with f degrees of freedom. The po
     M - m  >  t(1 - risk / (K L), f)  s  sqrt(1/n + 1/N)
 
 with K other points and L interim analyses. By the Bonferroni correction, the probability of pruning the truly best
-point is at most `risk` if all points have the same seed noise; docs/search.md simulates other cases. The bound is
-conservative: it saves the seeds of clearly inferior points and does not separate close ones.
+point is at most `risk` if all points have the same seed noise; docs/how-to/search.md simulates other cases. The bound
+is conservative: it saves the seeds of clearly inferior points and does not separate close ones.
 """
 
 from __future__ import annotations

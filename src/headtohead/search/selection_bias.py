@@ -2,7 +2,7 @@
 
 The best of many points is partly best by chance, so its score in the search is biased upwards; fresh seeds measure by
 how much. Computations use a scale on which noise is additive (accuracy, or mean loss for perplexity); results are
-converted to the metric. docs/search.md explains each figure.
+converted to the metric. docs/how-to/search.md explains each figure.
 """
 
 from __future__ import annotations

@@ -1,3 +1,3 @@
 """Tasks: each one loads its data, builds model, batches and objective, and decides what is evaluated. See
-docs/tasks.md.
+docs/how-to/tasks.md.
 """

@@ -4,7 +4,7 @@ Words are compared without case and punctuation, and n-grams may cross the ends 
 least `NEAR_COPY_SHARE` of its words lie in `NGRAM_WORDS`-grams that the other text contains with at most one word
 changed. This finds rows with changed words, rows inside longer rows, joined and split rows, and sliding windows. A word
 is copied if its row is a copy or a near copy, or if it lies in a run of `LONG_RUN_WORDS` words that the other text
-contains verbatim. docs/data-checks.md gives the shares that were measured on ordinary corpora.
+contains verbatim. docs/explanation/data-checks.md gives the shares that were measured on ordinary corpora.
 
 Memory is linear in the rows that are looked up; time is linear in both texts, which are read in chunks.
 """
