@@ -10,7 +10,7 @@ from headtohead.config import model as config_model
 from headtohead.config import pretrained
 from headtohead.errors import ModelError
 from headtohead.nn.custom_model import CustomModel
-from headtohead.nn.init import init_parameters
+from headtohead.nn.init import WriteRecorder, init_parameters
 from headtohead.nn.torch_rng import fork_seeded_rng
 from headtohead.nn.transformer import Transformer
 from headtohead.pretrained import classifier, layer_dropping
@@ -42,9 +42,9 @@ def build_model(
     if isinstance(model, config_model.CustomModelConfig):
         with fork_seeded_rng(seed, "initial"):
             return CustomModel(model, vocab_size, num_classes, base_folder=base_folder)
-    with fork_seeded_rng(seed, "initial"):
+    with fork_seeded_rng(seed, "initial"), WriteRecorder() as construction:
         transformer = Transformer(model, vocab_size, num_classes, is_causal=is_causal)
-    init_parameters(transformer, seed)
+    init_parameters(transformer, seed, construction)
     _scale_embeddings(transformer)
     if num_classes is None:
         _init_output_layer(transformer, token_counts)
@@ -68,7 +68,7 @@ def _check_memory(model: config_model.TransformerConfig | config_model.CustomMod
 @torch.no_grad()
 def _scale_embeddings(model: Transformer) -> None:
     """Scale the token embeddings, which PyTorch initialises with standard deviation 1, to `embedding_init_std`."""
-    model.embedding.weight.mul_(model.model_config.embedding_init_std)
+    model.embedding.weight.mul_(model.model_config.resolved_embedding_init_std)
 
 
 @torch.no_grad()

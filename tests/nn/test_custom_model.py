@@ -62,6 +62,15 @@ class Hub(Plain):
         return namedtuple("Output", "loss logits")(torch.zeros(()), logits)
 
 
+class Lecture(Plain):
+    calls = 0
+
+    def forward(self, idx, targets=None):
+        self.calls += 1
+        logits = super().forward(idx)
+        return (logits, None) if targets is None else (logits.flatten(0, 1), logits.mean())
+
+
 class HubObject(Plain):
     def forward(self, input_ids):
         class Output:
@@ -120,7 +129,13 @@ def own(tmp_path: Path) -> Callable[..., CustomModel]:
 IDS = torch.randint(11, (2, 6), generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("name", ["Plain", "Pair", "NanoGPT", "HubObject"])
+def test_a_network_is_called_once_per_pass(own: Any) -> None:
+    network = own("Lecture")
+    network(IDS)
+    assert network.inner.calls == 1
+
+
+@pytest.mark.parametrize("name", ["Plain", "Pair", "NanoGPT", "HubObject", "Lecture"])
 def test_any_shape_of_answer_becomes_logits(own: Any, name: str) -> None:
     assert own(name)(IDS).logits.shape == (2, 6, 11)
 

@@ -117,3 +117,39 @@ def test_counting_leaves_the_random_state_alone() -> None:
     before = torch.get_rng_state()
     compute_model_cost(made(DECODER), VOCAB)
     assert torch.equal(before, torch.get_rng_state())
+
+
+class NeedsValues(torch.nn.Module):
+    """Reads a value and creates a tensor without a device, which fails on the meta device."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__()
+        self.embedding, self.output = torch.nn.Embedding(vocab_size, 8), torch.nn.Linear(8, vocab_size, bias=False)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(input_ids) * (1.0 + 0 * input_ids.float().mean().item())
+        x = x + torch.arange(input_ids.shape[1]).float()[:, None]
+        query = x[:, None]
+        x = torch.nn.functional.scaled_dot_product_attention(query, query, query, is_causal=True)[:, 0]
+        logits: torch.Tensor = self.output(x)
+        return logits
+
+
+class NeedsTwoRows(NeedsValues):
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        assert len(input_ids) > 1
+        return super().forward(input_ids)
+
+
+class NeedsFiveRows(NeedsValues):
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        assert len(input_ids) > 4
+        return super().forward(input_ids)
+
+
+@pytest.mark.parametrize(("network", "flops"), [("NeedsValues", 688), ("NeedsTwoRows", 688), ("NeedsFiveRows", None)])
+def test_code_of_users_runs_on_a_real_device_or_is_not_counted(network: str, flops: int | None) -> None:
+    config = model.CustomModelConfig(module=f"{__file__}:{network}", context=16)
+    cost = compute_model_cost(config, 11)
+    assert cost.flops_per_token == flops  # 2 * 8 * 11 for the output, 2 * 2 * 16 * 8 for the attention
+    assert cost.parameters == 2 * 8 * 11

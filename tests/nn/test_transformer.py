@@ -171,7 +171,14 @@ def test_drawing_is_a_stream_of_its_own() -> None:
 def test_tied_weights_are_one_tensor() -> None:
     tied = build(tie_word_embeddings=True)
     assert tied.output.weight is tied.embedding.weight
-    assert torch.equal(tied.output.weight, build().output.weight)  # drawn as the output layer that it also is
+    torch.testing.assert_close(tied.output.weight, 0.02 * build().embedding.weight)  # 0.02 is the scale of GPT-2
+    assert torch.equal(tied.output.bias, build().output.bias)
+
+
+@pytest.mark.parametrize("std", [0.02, 1.0])
+def test_tied_embeddings_start_with_their_standard_deviation(std: float) -> None:
+    tied = build(tie_word_embeddings=True, embedding_init_std=std, width=128)
+    assert float(tied.output.weight.detach().std()) == pytest.approx(std, rel=0.1)
 
 
 # What it refuses

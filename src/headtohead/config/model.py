@@ -84,8 +84,9 @@ class TransformerConfig(BaseConfig):
     """frequencies: initialize with the log frequencies of the tokens in the training split"""
     output_init: Literal["random", "zero"] = "random"
     """initial weights of the output layer"""
-    embedding_init_std: Annotated[float, Field(gt=0)] = 1.0
-    """standard deviation of the initial token embeddings; 1 is the default of torch"""
+    embedding_init_std: Annotated[float, Field(gt=0)] | None = None
+    """standard deviation of the initial token embeddings; None: 1, as in torch, or 0.02 if they are tied to the output
+    layer, as in GPT-2"""
     final_norm: bool = True
     embedding_norm: bool = False
     init_from: InitFrom = None
@@ -126,6 +127,11 @@ class TransformerConfig(BaseConfig):
     def resolved_head_dim(self) -> int:
         """`head_dim`, or width / heads if it is not set."""
         return self.head_dim or self.width // self.heads
+
+    @property
+    def resolved_embedding_init_std(self) -> float:
+        """`embedding_init_std`, or its default for tied or untied embeddings."""
+        return self.embedding_init_std or (0.02 if self.tie_word_embeddings else 1.0)
 
     def get_layer_pattern(self, layer: int, default: str) -> tuple[ComponentConfig, ...]:
         """Return the patterns of one layer, counted from 0. `default` is used if none is set."""

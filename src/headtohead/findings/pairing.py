@@ -27,6 +27,7 @@ SETTINGS_CHANGING_BATCHES = (
 SETTINGS_CHANGING_INITIALIZATION = {
     "model.init_from": "*",
     "model.embedding_init_std": "embedding.*",
+    "model.tie_word_embeddings": "embedding.*",
     "model.position": "positions.*",
     "model.output_init": "output.*",
     "model.output_bias": "output.*",
@@ -56,6 +57,7 @@ def check_pairing(experiment: Experiment, variant: str, finished: FinishedRuns) 
     )
     seconds = _compute_medians(pairs, lambda run: run.result.training.seconds_per_step)
     first_baseline, first_variant = pairs[0]
+    flops = first_baseline.start.flops_per_token, first_variant.start.flops_per_token
     is_counted_in_epochs = isinstance(experiment.training.steps, str)
     return record.model_copy(
         update={
@@ -67,7 +69,7 @@ def check_pairing(experiment: Experiment, variant: str, finished: FinishedRuns) 
                 settings, pairs[0], same_batches, has_equal_tensors=num_equal >= num_shared
             ),
             "parameters": (first_baseline.start.parameters, first_variant.start.parameters),
-            "flops_per_token": (first_baseline.start.flops_per_token, first_variant.start.flops_per_token),
+            "flops_per_token": None if None in flops else flops,
             "seconds_per_step": seconds,
             "seconds_per_epoch": (
                 seconds[0] * first_baseline.start.steps_per_epoch,

@@ -1,7 +1,8 @@
 """Custom models: any nn.Module from a user's file that maps token ids to logits, adapted to our protocol.
 
 `forward` may return a tensor, a tuple that starts with the logits, or an object with `.logits` (transformers). A
-`forward(idx, targets=None)` that returns only the last position without targets is supported too (nanoGPT)."""
+decoder with `forward(idx, targets=None)` (nanoGPT) receives its input as targets, because it may return the last
+position only without them. It is called once per pass."""
 
 import importlib.util
 import inspect
@@ -99,10 +100,11 @@ class CustomModel(nn.Module):
         arguments: dict[str, Tensor] = {}
         if attention_mask is not None and "attention_mask" in self._forward_parameters:
             arguments["attention_mask"] = attention_mask
-        logits = _extract_logits(self.inner(input_ids, **arguments))
-        if self.classes is None and logits.shape[:2] != input_ids.shape and "targets" in self._forward_parameters:
-            # Without targets, some decoders return the last position only.
-            logits = _extract_logits(self.inner(input_ids, targets=input_ids, **arguments))
+        if self.classes is None and "targets" in self._forward_parameters:
+            arguments["targets"] = input_ids  # without targets, some decoders return the last position only
+        logits = extract_logits(self.inner(input_ids, **arguments))
+        if self.classes is None and logits.shape[:-1] == (input_ids.numel(),):
+            logits = logits.unflatten(0, input_ids.shape)  # some decoders flatten their logits if they get targets
         expected = (len(input_ids), self.classes) if self.classes else (*input_ids.shape, self.vocab_size)
         if tuple(logits.shape) != expected:
             raise ModelError(
@@ -141,7 +143,7 @@ def _select_constructor_arguments(module_class: type, available_arguments: dict[
     return arguments
 
 
-def _extract_logits(model_output: Any) -> Tensor:
+def extract_logits(model_output: Any) -> Tensor:
     if isinstance(model_output, Tensor):
         return model_output
     logits = getattr(model_output, "logits", None)  # checked first: a named tuple may start with the loss

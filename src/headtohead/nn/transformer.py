@@ -115,7 +115,7 @@ class Transformer(nn.Module):
             model.attention,
             sizes,
             registry.build_part("projection", model.projection, sizes),
-            self._build_pattern(layer_index),
+            self.build_pattern(layer_index),
             registry.build_part("merge", model.merge, sizes),
             list(self.positions),
         )
@@ -123,7 +123,7 @@ class Transformer(nn.Module):
         block = registry.build_part("block", model.block, sizes, self._build_norm, not feedforward.is_absent)
         return TransformerLayer(block, attention, feedforward)
 
-    def _build_pattern(self, layer_index: int) -> Pattern:
+    def build_pattern(self, layer_index: int) -> Pattern:
         """Return the pattern of a layer. Layers with equal patterns share one module, so that its mask is computed once
         per pass, unless it has parameters or buffers."""
         chosen = self.model_config.get_layer_pattern(layer_index, "causal" if self.sizes.is_causal else "full")

@@ -29,7 +29,7 @@ def print_plan(experiment: Experiment, variant_plans: Sequence[Any], num_seeds: 
         [
             plan.variant,
             number_format.format_count(plan.parameters),
-            number_format.format_si_number(plan.flops_per_token),
+            "not counted" if plan.flops_per_token is None else number_format.format_si_number(plan.flops_per_token),
             number_format.format_bytes(plan.training_bytes),
             number_format.format_count(plan.steps),
             format_duration(plan.seconds),

@@ -19,6 +19,7 @@ from headtohead.audit import data_audit
 from headtohead.audit.data_checks import count_baselines, leakage
 from headtohead.audit.data_checks.overlap import group_repeated_rows
 from headtohead.audit.result import CheckResult
+from headtohead.audit.unused_code import check_unused_code
 from headtohead.config import experiment
 from headtohead.config import loading as config_loading
 from headtohead.config.experiment import BASELINE
@@ -43,7 +44,7 @@ from headtohead.experiment.journal import Journal
 from headtohead.experiment.run_folder import ExperimentRuns, Run, build_trials, create_runs, lock_folder
 from headtohead.experiment.versions import collect_versions
 from headtohead.findings import compute
-from headtohead.model_cost import ModelCost
+from headtohead.model_cost import ModelCost, has_user_code
 from headtohead.progress import ProgressCallback, ignore_progress
 from headtohead.tasks.dataset import Dataset
 from headtohead.tasks.registry import get_task, prepare_dataset
@@ -338,9 +339,11 @@ def check_runnable(experiment: experiment.Experiment) -> dict[str, ModelCost]:
             )
         sizes[variant] = compute_model_size(trial, dataset)
         with tempfile.TemporaryDirectory() as scratch:
-            build_training(
+            model, trainer = build_training(
                 trial, dataset, Path(scratch), torch.device("cpu"), with_dependencies=False, model_size=sizes[variant]
             )
+        if has_user_code(trial.model):
+            check_unused_code(model, get_task(trial.task).build_audit_batch(trial, dataset), trainer.optimizer)
     return sizes
 
 
@@ -367,7 +370,7 @@ class VariantPlan:
     variant: str
     settings: dict[str, Any]
     parameters: int
-    flops_per_token: int
+    flops_per_token: int | None
     training_bytes: int
     steps: int
     seconds: float

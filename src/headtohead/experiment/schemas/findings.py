@@ -82,7 +82,7 @@ class PairingRecord(Record):
     parameters: Pair | None = None
     """[baseline, variant]: number of parameters"""
     flops_per_token: Pair | None = None
-    """[baseline, variant]: FLOPs of a forward pass per token"""
+    """[baseline, variant]: FLOPs of a forward pass per token; null if they could not be counted"""
     seconds_per_step: Pair | None = None
     """[baseline, variant]: median duration of a step"""
     seconds_per_epoch: Pair | None = None

@@ -39,8 +39,8 @@ class StartFile(VersionedRecord):
     """classes of a classifier"""
     parameters: NonNegativeInt
     """number of parameters"""
-    flops_per_token: NonNegativeInt
-    """FLOPs of one forward pass per token at full context"""
+    flops_per_token: NonNegativeInt | None
+    """FLOPs of one forward pass per token at full context; null if they could not be counted"""
     weights_bytes: NonNegativeInt
     """size of the weights"""
     training_bytes: NonNegativeInt
