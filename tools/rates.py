@@ -64,7 +64,7 @@ def _trial(experiment: config_experiment.Experiment, optimizer: dict[str, Any], 
     """The recipe's baseline with another optimizer, scored on validation rows only."""
     trial = config_loading.build_trial(experiment, config_experiment.BASELINE, seed)
     training = trial.training.model_copy(update={"optimizer": base.ComponentConfig.model_validate(optimizer)})
-    return trial.model_copy(update={"training": training, "probe": config_experiment.ProbeConfig(), "choosing": True})
+    return trial.model_copy(update={"training": training, "probe": config_experiment.ProbeConfig(), "is_search": True})
 
 
 def _show(jobs: list[Job]) -> None:

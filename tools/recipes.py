@@ -191,7 +191,7 @@ def _claims(figures: dict[str, Findings | None]) -> str:
             places = number_format.choose_decimals(metric, claim.interval)
             change = number_format.format_effect(metric, claim.effect, places)
             ends = number_format.format_effect_interval(metric, claim.interval, places)
-            rows.append(f"| {claim.source} | {claim.says} | **{claim.answer}** | {change} ({ends}) | `{name}` |")
+            rows.append(f"| {claim.source} | {claim.statement} | **{claim.answer}** | {change} ({ends}) | `{name}` |")
     if not rows:
         return ""
     return "\n".join(
@@ -200,11 +200,11 @@ def _claims(figures: dict[str, Findings | None]) -> str:
 
 
 def _section(name: str, experiment: Experiment, found: Findings | None) -> str:
-    lines = [f"## {name}", "", f"**{experiment.question}**", "", " ".join(experiment.about.split()), ""]
+    lines = [f"## {name}", "", f"**{experiment.question}**", "", " ".join(experiment.description.split()), ""]
     variants = ", ".join(f"`{variant}`" for variant in experiment.variants)
     lines += [f"Task {experiment.task}, {experiment.seeds} seeds. Variants: {variants}.", ""]
-    if experiment.taught:
-        lines += [" ".join(experiment.taught.split()), ""]
+    if experiment.conclusions:
+        lines += [" ".join(experiment.conclusions.split()), ""]
     if found is None or found.corpus is None:
         return "\n".join([*lines, "No full run on the original data yet.", ""])
     seeds = max(len(pairs) for by_split in found.scores.values() for pairs in by_split.values())

@@ -165,7 +165,7 @@ def _describe(check: str, is_declared: bool, worst: Difference, model: Transform
 
 def check_part_file(path: str | Path, base_dir: Path | None = None) -> list[PartCheckResult]:
     """Import a file and check every part that it defines, with its defaults and other values of its options."""
-    file = registry.load_part_file(path, base_dir or Path())
+    file = registry.load_plugin(path, base_dir or Path())
     module_name = registry.compute_module_name(file)
     part_classes = [part_class for part_class in registry.list_part_classes() if part_class.__module__ == module_name]
     if not part_classes:
@@ -217,13 +217,13 @@ class PartConformanceSuite:
     """each of these sets of options is checked"""
     model_settings: ClassVar[SettingsMapping] = {}
     """settings of the small models that the part requires"""
-    part_file: ClassVar[str | Path | None] = None
+    plugin: ClassVar[str | Path | None] = None
     """the file that defines the part, unless the test file does"""
 
     def assert_check_passes(self, check: str) -> None:
         """Raise AssertionError with every failed result of this check."""
-        if self.part_file is not None:
-            registry.load_part_file(self.part_file)
+        if self.plugin is not None:
+            registry.load_plugin(self.plugin)
         results = [
             result
             for options in self.options

@@ -34,7 +34,7 @@ MY_PARTS = Path(__file__).parents[1] / "nn" / "parts" / "my_parts.py"
 class TestSqrtAlibi(PartConformanceSuite):
     """The suite as a user inherits it."""
 
-    part_file = MY_PARTS
+    plugin = MY_PARTS
     slot = "position"
     name = "sqrt-alibi"
     options = ({}, {"strength": 2.0})
@@ -42,7 +42,7 @@ class TestSqrtAlibi(PartConformanceSuite):
 
 @pytest.mark.usefixtures("unchecked")
 class TestEveryOther(PartConformanceSuite):
-    part_file = MY_PARTS
+    plugin = MY_PARTS
     slot = "pattern"
     name = "every-other"
     options = ({"step": 3},)
@@ -440,7 +440,7 @@ def test_a_constructor_that_raises_is_a_finding(enter: Any) -> None:
 
 
 def test_a_part_for_decoders_is_checked_in_decoders_only() -> None:
-    parts_registry.load_part_file(MY_PARTS)
+    parts_registry.load_plugin(MY_PARTS)
     findings = check_part("pattern", "every-other", {"step": 2}, checks=("contract", "causality"))
     assert {finding.setup for finding in findings} == {"decoder"}
     assert all(finding.passed for finding in findings)

@@ -41,7 +41,7 @@ def file(tmp_path):
     return write
 
 
-def faults_of(path: Path, *settings: str) -> dict[str, object]:
+def find_issues(path: Path, *settings: str) -> dict[str, object]:
     with pytest.raises(ConfigError, match="error") as caught:
         loading.load_experiment(path, settings)
     return {fault.place: fault for fault in caught.value.faults}
@@ -65,7 +65,7 @@ def test_every_fault_is_reported_at_once_with_place_and_nearest_match(file):
         .replace('model.position = "alibi"\n', 'model.position = "alibbi"\n')
         .replace("steps = 500", "steps = 500\nmax_grad_norm = -1")
     )
-    found = faults_of(file(text))
+    found = find_issues(file(text))
     assert set(found) == {
         "data.sorce (line 6)",
         "model.width (line 8)",
@@ -80,31 +80,31 @@ def test_every_fault_is_reported_at_once_with_place_and_nearest_match(file):
 
 
 def test_options_of_a_part_are_held_against_its_signature(file):
-    found = faults_of(file(GOOD.replace('model.position = "alibi"\n', 'model.position = {kind="alibi", slop=1}\n')))
+    found = find_issues(file(GOOD.replace('model.position = "alibi"\n', 'model.position = {kind="alibi", slop=1}\n')))
     (fault,) = found.values()
     assert fault.suggestion == "slope"
     assert "alibi has no option 'slop'" in fault.message
-    found = faults_of(file(GOOD.replace("heads = 2", 'heads = 2\npattern = {kind="window", size="8"}')))
+    found = find_issues(file(GOOD.replace("heads = 2", 'heads = 2\npattern = {kind="window", size="8"}')))
     assert "must be a whole number" in found["model.pattern.size (line 10)"].message
-    found = faults_of(file(GOOD.replace("heads = 2", 'heads = 2\npattern = "window"')))
+    found = find_issues(file(GOOD.replace("heads = 2", 'heads = 2\npattern = "window"')))
     assert "requires the option 'size'" in found["model.pattern (line 10)"].message
 
 
 def test_heads_that_do_not_divide_width_are_an_error_only_without_head_dim(file):
-    found = faults_of(file(GOOD), "model.heads=3")
+    found = find_issues(file(GOOD), "model.heads=3")
     assert "cannot be divided among 3 heads" in found["model (line 7)"].message
     assert loading.load_experiment(file(GOOD), ["model.heads=3", "model.head_dim=16"]).model.heads == 3
 
 
 def test_two_absolute_positions_are_an_error(file):
-    found = faults_of(file(GOOD), 'model.position=["learned", "sinusoidal"]')
+    found = find_issues(file(GOOD), 'model.position=["learned", "sinusoidal"]')
     assert "only one absolute position part" in found["--set model.position"].message
 
 
 def test_set_follows_the_same_rules(file):
     assert loading.load_experiment(file(GOOD), ["model.layers=2"]).model.layers == 2
     assert loading.load_experiment(file(GOOD), ["data.source=sotu"]).data.source == "sotu"
-    found = faults_of(file(GOOD), "model.layrs=2", "model.width=x")
+    found = find_issues(file(GOOD), "model.layrs=2", "model.width=x")
     assert found["--set model.layrs"].suggestion == "layers"
     assert "whole number" in found["--set model.width"].message
     with pytest.raises(ConfigError, match="name=value"):
@@ -145,7 +145,7 @@ def test_a_variant_that_cannot_be_one_is_an_error(file, change, words):
 
 
 def test_choices_need_validation_data(file):
-    found = faults_of(file(GOOD), "data.validation_fraction=0.0", "training.load_best_model_at_end=true")
+    found = find_issues(file(GOOD), "data.validation_fraction=0.0", "training.load_best_model_at_end=true")
     assert "needs validation data" in found["--set training.load_best_model_at_end"].message
 
 
@@ -234,8 +234,19 @@ def test_a_file_without_a_full_setting_says_so(file):
         loading.load_experiment(file(GOOD), use_full_setting=True)
 
 
-def test_a_key_of_version_0_1_is_refused_with_the_new_name(file):
-    found = faults_of(file(GOOD.replace("steps = 500", "steps = 500\nbatch = 4")))
-    assert found["training.batch (line 13)"].message == (
-        "was written for version 0.1; the key is now 'training.batch_size'"
-    )
+@pytest.mark.parametrize(
+    ("old_text", "place", "new_key"),
+    [
+        ("training.batch = 4", "training.batch", "training.batch_size"),
+        ("matters = 0.1", "matters", "equivalence_margin"),
+        ('variants.x.training.distillation = { by = "texts" }', "variants.x.training.distillation.by", "targets"),
+        ('claims = [{ source = "X", says = "so" }]', "claims.0.says", "claims.statement"),
+        ('teacher = { model = "x", begin = 3 }', "teacher.begin", "teacher.prompt_tokens"),
+        ('teacher = { model = "x", training = { clip = 1 } }', "teacher.training.clip", "training.max_grad_norm"),
+        ('teacher = { model = "x", claims = [{ who = "x" }] }', "teacher.claims.0.who", "teacher.claims.model"),
+    ],
+)
+def test_a_key_of_version_0_1_is_refused_with_the_new_name(file, old_text, place, new_key):
+    issues = find_issues(file(f'{old_text}\nquestion = "x"\ntask = "distil"\n'))
+    message = next(issue.message for name, issue in issues.items() if name.partition(" ")[0] == place)
+    assert message.startswith("was written for version 0.1; the key is now '") and message.endswith(f"{new_key}'")

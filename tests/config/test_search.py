@@ -47,7 +47,7 @@ def test_a_search_does_not_change_who_an_experiment_is(tmp_path):
     without = loaded(tmp_path, FILE.partition("[search]")[0])
     assert with_search.identity() == without.identity()
     trial = config_loading.build_trial(without, experiment.BASELINE, 0)
-    assert "choosing" not in trial.settings()
+    assert "is_search" not in trial.settings()
 
 
 def test_an_option_inside_a_part_keeps_the_others():

@@ -15,7 +15,7 @@ from headtohead.data.sources.loading import load_corpus, resolve_source, resolve
 from headtohead.data.token_cache import build_cache_key, load_tokenized_corpus
 from headtohead.errors import ConfigError, DataError
 from headtohead.experiment.loading import build_experiment, load_experiment
-from headtohead.nn.parts.registry import load_part_file
+from headtohead.nn.parts.registry import load_plugin
 from headtohead.testing import SourceConformanceSuite, find_source_violations
 
 GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "corpora.md"
@@ -62,7 +62,7 @@ def test_the_source_of_the_guide_is_read_from_an_experiment_file(poems: Path) ->
 question = "Does it help?"
 task = "classify"
 seeds = 1
-use = ["poems.py"]
+plugins = ["poems.py"]
 [data]
 source = "poems:poems.json"
 [model]
@@ -86,17 +86,17 @@ model.position = "alibi"
 
 
 def test_the_sources_of_the_guide_pass_the_conformance_suite(poems: Path) -> None:
-    assert find_source_violations(f"poems:{poems / 'poems.json'}", has_labels=True, use=poems / "poems.py") == []
+    assert find_source_violations(f"poems:{poems / 'poems.json'}", has_labels=True, plugin=poems / "poems.py") == []
     code = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)[1]
     (poems / "many_poems.py").write_text(code)
     for i, row in enumerate(ROWS):
         (poems / f"{i:02}.txt").write_text(row)
-    assert find_source_violations(f"many-poems:{poems}", use=poems / "many_poems.py") == []
+    assert find_source_violations(f"many-poems:{poems}", plugin=poems / "many_poems.py") == []
 
 
 def test_cached_tokens_follow_the_source_file_and_the_data(poems: Path) -> None:
     data = DataConfig(source=f"poems:{poems / 'poems.json'}")
-    load_part_file(poems / "poems.py")
+    load_plugin(poems / "poems.py")
     assert len(load_tokenized_corpus(data, has_labels=False).corpus.splits["modern"].rows) == 10
     key = build_cache_key(data, False, Path())
     (poems / "poems.json").write_text(json.dumps([*POEMS, {"text": "new", "author": "Ann", "year": 2000}]))
@@ -104,7 +104,7 @@ def test_cached_tokens_follow_the_source_file_and_the_data(poems: Path) -> None:
     assert changed["files"] != key["files"] and changed["code"] == key["code"]
     code = (poems / "poems.py").read_text().replace("1900", "1850")
     (poems / "poems.py").write_text(code)
-    load_part_file(poems / "poems.py")
+    load_plugin(poems / "poems.py")
     assert build_cache_key(data, False, Path())["code"] != key["code"]
     assert len(load_tokenized_corpus(data, has_labels=False).corpus.splits["modern"].rows) == 11
 
@@ -177,11 +177,11 @@ def test_a_class_is_a_source_too() -> None:
 
 
 def test_two_files_cannot_define_the_same_source(poems: Path) -> None:
-    load_part_file(poems / "poems.py")
+    load_plugin(poems / "poems.py")
     other = poems / "other.py"
     other.write_text((poems / "poems.py").read_text() + "\n# another file\n")
     with pytest.raises(Exception, match=r"source 'poems' is defined twice: in .*poems\.py and .*other\.py"):
-        load_part_file(other)
+        load_plugin(other)
     with pytest.raises(DataError, match="source name 'My Poems' is invalid"):
         source("My Poems")
 

@@ -24,10 +24,10 @@ from headtohead.trials.trial import build_training, run_trial
 
 CPU = torch.device("cpu")
 TAUGHT = {
-    "logits": {"by": "logits", "weight": 1.0, "top": 5},
-    "reverse": {"by": "logits", "direction": "reverse", "temperature": 2.0, "weight": 1.0, "top": 7},
-    "texts": {"by": "texts"},
-    "both": {"by": "both", "weight": 1.0, "top": 1000},
+    "logits": {"targets": "logits", "weight": 1.0, "top_k": 5},
+    "reverse": {"targets": "logits", "direction": "reverse", "temperature": 2.0, "weight": 1.0, "top_k": 7},
+    "texts": {"targets": "texts"},
+    "both": {"targets": "both", "weight": 1.0, "top_k": 1000},
 }
 
 
@@ -59,7 +59,7 @@ def distil(text_folder) -> Any:
                 "model": {"width": 16, "layers": 2, "context": 8},
                 "training": {"steps": 30, "batch_size": 8, "eval_every": 30},
                 "documents": 60,
-                "begin": 3,
+                "prompt_tokens": 3,
             },
             "model": {"width": 8, "layers": 1, "context": 8},
             "training": {"steps": 12, "batch_size": 8, "eval_every": 12},
@@ -164,7 +164,7 @@ def test_tokens_that_differ_are_refused_for_logits_only(distil):
     writer = distillation_teacher.open_teacher(trial, prepared, run_trial)
     other = distil(data={"tokenizer": "characters"})
     strange = prepare_dataset(config_loading.build_trial(other, "baseline", 0).data, "distil").tokenizer
-    with pytest.raises(ModelError, match=r"is not the student's .*distillation\.by = .texts. works"):
+    with pytest.raises(ModelError, match=r"is not the student's .*distillation\.targets = .texts. works"):
         distillation_teacher.check_same_vocabulary(writer, strange)
     folder = distillation_teacher.train_teacher(trial, prepared, run_trial)
     named = distil(teacher={"model": str(folder), "training": None}, data={"tokenizer": "characters"})
@@ -175,8 +175,8 @@ def test_tokens_that_differ_are_refused_for_logits_only(distil):
 
 
 def test_what_a_teacher_cannot_do_is_said(distil):
-    with pytest.raises(RequestError, match=r"teacher\.begin: must be at most 8 \(the context length\), got 9"):
-        _lesson(distil(teacher={"begin": 9}), "texts")
+    with pytest.raises(RequestError, match=r"teacher\.prompt_tokens: must be at most 8 \(the context length\), got 9"):
+        _lesson(distil(teacher={"prompt_tokens": 9}), "texts")
     with pytest.raises(ModelError, match="its context length is 4, and the student's rows have 8 tokens"):
         _lesson(distil(teacher={"model": {"width": 16, "layers": 1, "context": 4}}), "logits")
 
@@ -215,7 +215,10 @@ def test_faults_of_the_file_are_named(distil):
             {"teacher": {"training": {"optimizer": "adamv"}}},
             "teacher.training.optimizer: unknown optimizer 'adamv'",
         ),
-        ({"variants": {"a": {"training": {"distillation": {"by": "logit"}}}}}, "distillation.by: cannot be 'logit'"),
+        (
+            {"variants": {"a": {"training": {"distillation": {"targets": "logit"}}}}},
+            "distillation.targets: cannot be 'logit'",
+        ),
     ):
         with pytest.raises(ConfigError, match=re.escape(said)):
             distil(**changes)

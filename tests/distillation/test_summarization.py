@@ -99,15 +99,21 @@ def distil(documents: Path, teacher: Path) -> Any:
                 "documents": 16,
                 "max_new_tokens": 8,
                 "claims": [
-                    {"source": "X", "says": "it is", "who": "teacher", "against": "taught", "expects": "helped"}
+                    {
+                        "source": "X",
+                        "statement": "it is",
+                        "model": "teacher",
+                        "reference": "distilled",
+                        "expected_verdict": "helped",
+                    }
                 ],
-                "reported": [{"source": "X", "who": "teacher", "scores": {"rouge-1": 0.3}}],
+                "published": [{"source": "X", "model": "teacher", "scores": {"rouge-1": 0.3}}],
             },
             "model": {"pretrained": str(teacher), "layer_subset": {"layers": 2}, "max_length": 48},
             "training": {"steps": 4, "batch_size": 4, "eval_every": 4},
             "variants": {
-                "taught": {"training": {"distillation": {"by": "texts"}}},
-                "logits": {"training": {"distillation": {"by": "both", "top": 5, "weight": 1.0}}},
+                "distilled": {"training": {"distillation": {"targets": "texts"}}},
+                "logits": {"training": {"distillation": {"targets": "both", "top_k": 5, "weight": 1.0}}},
             },
         }
         for table, given in changes.items():
@@ -140,7 +146,7 @@ def test_only_the_summary_is_learned_and_scored(distil):
 def test_batches_by_length_hold_the_same_documents_whoever_teaches(distil):
     experiment = distil(training={"group_by_length": True})
     lessons = []
-    for variant in ("baseline", "taught"):
+    for variant in ("baseline", "distilled"):
         trial, prepared = _prepared(experiment, variant)
         lessons.append(
             (distillation_data.build_distillation_data(trial, prepared, run_trial), trial, prepared.tokenizer)
@@ -198,21 +204,21 @@ def test_an_experiment_leaves_the_whole_table(distil, tmp_path, capsys):
     assert outcome.findings is not None
     found = outcome.findings.summarization
     assert found is not None
-    assert list(found.scores) == ["teacher", "before", "baseline", "taught", "logits"]
+    assert list(found.scores) == ["teacher", "untrained", "baseline", "distilled", "logits"]
     assert found.num_documents == 8
     assert "rouge-score" in found.signature
     assert len(found.pairs) == 4 * 10
     assert found.scores["teacher"].rouge["rouge-1"].over_seeds is None
-    assert len(found.scores["taught"].rouge["rouge-1"].by_seed) == 2
-    assert found.scores["taught"].rouge["rouge-1"].over_seeds is not None
-    teacher, before = found.costs["teacher"], found.costs["before"]
-    assert teacher.parameters > before.parameters == found.costs["taught"].parameters
+    assert len(found.scores["distilled"].rouge["rouge-1"].by_seed) == 2
+    assert found.scores["distilled"].rouge["rouge-1"].over_seeds is not None
+    teacher, before = found.costs["teacher"], found.costs["untrained"]
+    assert teacher.parameters > before.parameters == found.costs["distilled"].parameters
     assert all(cost.seconds_per_summary > 0 for cost in found.costs.values())
     assert len(found.examples) == 3
     assert set(found.examples[0].summaries) == set(found.scores)
     assert found.claims[0].answer in ("holds", "does not hold", "cannot tell")
     assert found.claims[0].outcome is not None
-    starts = [read_json(tmp_path / "runs" / name / "seed-0" / "start.json") for name in ("baseline", "taught")]
+    starts = [read_json(tmp_path / "runs" / name / "seed-0" / "start.json") for name in ("baseline", "distilled")]
     assert starts[0]["schedule_digest"] == starts[1]["schedule_digest"]
     assert starts[0]["tensor_hashes"] == starts[1]["tensor_hashes"]
     assert starts[0]["parameters"] == before.parameters
@@ -223,11 +229,11 @@ def test_an_experiment_leaves_the_whole_table(distil, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "each pair, by ROUGE-1" in shown
     assert "report X says that it is" in shown
-    folder = tmp_path / "runs" / "taught" / "seed-0"
+    folder = tmp_path / "runs" / "distilled" / "seed-0"
     lines = read_jsonl(folder / "summaries.jsonl")
     assert "summaries.jsonl" in read_json(folder / "result.json")["sha256"]
     opened = open_model(folder)
-    trial, prepared = _prepared(distil(), "taught")
+    trial, prepared = _prepared(distil(), "distilled")
     prompts = teacher_texts.build_summary_prompts(trial.data, prepared, opened.tokenizer, "test")
     from headtohead.generation.generate import generate
 
@@ -267,22 +273,24 @@ def _contestant(name: str, values: Any, seeds: Any = None) -> SystemOutputs:
 def test_pairs_are_judged_by_document_and_seed():
     rng = np.random.default_rng(0)
     easy = rng.uniform(0.1, 0.5, 150)
-    teacher, before = _contestant("teacher", easy + 0.2), _contestant("before", easy)
+    teacher, before = _contestant("teacher", easy + 0.2), _contestant("untrained", easy)
     seeds = [0, 1, 2]
     people = _contestant("baseline", np.stack([easy + 0.1 + rng.normal(0, 0.01, 150) for _ in seeds]), seeds)
-    taught = _contestant("taught", np.stack([easy + 0.1 + rng.normal(0, 0.01, 150) for _ in seeds]), seeds)
+    taught = _contestant("distilled", np.stack([easy + 0.1 + rng.normal(0, 0.01, 150) for _ in seeds]), seeds)
     rows = {
         (row.system, row.against): row
         for row in evaluation.compare_systems([teacher, before, people, taught], "rouge-1")
     }
     assert len(rows) == 6
-    assert rows["before", "teacher"].outcome == "hurt"
-    assert rows["before", "teacher"].effect == pytest.approx(-0.2)
-    assert rows["baseline", "before"].outcome == "helped"
-    assert rows["taught", "teacher"].outcome == "hurt"
-    assert rows["taught", "baseline"].outcome == "no practical difference"
-    assert rows["taught", "baseline"].seeds == 3
-    claim = distillation.DistillationClaim(source="D", says="", who="teacher", against="taught", expects="helped")
+    assert rows["untrained", "teacher"].outcome == "hurt"
+    assert rows["untrained", "teacher"].effect == pytest.approx(-0.2)
+    assert rows["baseline", "untrained"].outcome == "helped"
+    assert rows["distilled", "teacher"].outcome == "hurt"
+    assert rows["distilled", "baseline"].outcome == "no practical difference"
+    assert rows["distilled", "baseline"].seeds == 3
+    claim = distillation.DistillationClaim(
+        source="D", statement="", model="teacher", reference="distilled", expected_verdict="helped"
+    )
     assert evaluation.evaluate_claim(claim, list(rows.values())).answer == "holds"
     assert evaluation.evaluate_claim(claim, list(rows.values())).effect == pytest.approx(0.1, abs=0.01)
 
@@ -291,7 +299,7 @@ def test_the_recipe_speaks_of_those_who_take_part():
     experiment = loading.load_experiment("distil-summaries")
     assert experiment.teacher is not None
     assert len(experiment.teacher.reported) == 4
-    names = {"teacher", "before", *experiment.names}
+    names = {"teacher", "untrained", *experiment.names}
     assert {row.who for row in experiment.teacher.reported} <= names
     assert all({claim.who, claim.against} <= names for claim in experiment.teacher.claims)
 
@@ -327,7 +335,7 @@ def test_workers_share_the_teachers_writing_and_write_the_same(distil, tmp_path,
     for cache, workers in ((alone, 1), (shared, 2)):
         monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
         distillation_teacher._load_teacher.cache_clear()
-        trial, prepared = _prepared(distil(), "taught")
+        trial, prepared = _prepared(distil(), "distilled")
         pool = None if workers == 1 else build_local_pool(workers)
         told: list[Any] = []
         distillation_data.build_distillation_data(

@@ -23,7 +23,7 @@ from headtohead.experiment.schemas import TeacherTextLine
 from headtohead.progress import ProgressReporter
 from headtohead.training.distillation_loss import compute_teacher_targets
 
-WHOSE = CacheKey("a teacher", "abc", {"top": 5, "temperature": 2.0})
+WHOSE = CacheKey("a teacher", "abc", {"top_k": 5, "temperature": 2.0})
 
 
 def _targets(seed: int, positions: int = 7, k: int = 5):
@@ -48,7 +48,7 @@ def test_what_is_added_is_found_again_to_the_bit(tmp_path):
 
 
 def test_a_whole_vocabulary_leaves_no_rest(tmp_path):
-    whose = CacheKey("a teacher", "abc", {"top": 30})
+    whose = CacheKey("a teacher", "abc", {"top_k": 30})
     cache = TeacherCache.open(whose, tmp_path, is_writable=True)
     cache.add_targets("d", _targets(0, k=30))
     assert torch.isneginf(cache.targets(["d"], [7]).other_log_prob).all()
@@ -81,7 +81,7 @@ def test_the_work_of_another_teacher_or_with_other_settings_is_refused(tmp_path)
     with pytest.raises(RunFolderError, match=r"another teacher, a teacher \(weights abc\).*weights xyz"):
         TeacherCache.open(CacheKey("another", "xyz", WHOSE.settings), tmp_path)
     with pytest.raises(RunFolderError, match=r"other settings \(temperature\)"):
-        TeacherCache.open(CacheKey("a teacher", "abc", {"top": 5, "temperature": 1.0}), tmp_path)
+        TeacherCache.open(CacheKey("a teacher", "abc", {"top_k": 5, "temperature": 1.0}), tmp_path)
 
 
 def test_a_file_that_is_too_short_is_refused(tmp_path):
@@ -110,7 +110,7 @@ from headtohead.distillation.teacher_cache import CacheKey, TeacherCache
 from headtohead.experiment.schemas import TeacherTextLine
 folder = Path(sys.argv[1])
 with lock_cache_folder(folder):
-    cache = TeacherCache.open(CacheKey("t", "abc", {"top": 5}), folder, is_writable=True)
+    cache = TeacherCache.open(CacheKey("t", "abc", {"top_k": 5}), folder, is_writable=True)
     for at in range(100000):
         if f"d{at}" not in cache.texts:
             cache.add_text(TeacherTextLine(key=f"d{at}", text="word " * 20000, ids=[at]))
@@ -130,7 +130,7 @@ def test_a_kill_loses_no_more_than_the_document_being_written(tmp_path):
         rest = process.stdout.read().split()
         process.stdout.close()
         told = max([told, *map(int, rest)])
-        there = TeacherCache.open(CacheKey("t", "abc", {"top": 5}), tmp_path, is_writable=True).texts
+        there = TeacherCache.open(CacheKey("t", "abc", {"top_k": 5}), tmp_path, is_writable=True).texts
         assert {f"d{at}" for at in range(told + 1)} <= set(there)
         assert all(line.text == "word " * 20000 for line in there.values())
         lines = (tmp_path / TEXTS_FILE).read_text().splitlines()

@@ -71,7 +71,7 @@ OWN_PARTS = Path(__file__).parents[1] / "nn" / "parts" / "my_parts.py"
 
 
 def test_a_cluster_gives_exactly_the_numbers_of_local_workers(small: Small, machines: Machines, tmp_path: Path):
-    experiment = small(use=[str(OWN_PARTS)], variants={"own": {"model": {"position": "sqrt-alibi"}}})
+    experiment = small(plugins=[str(OWN_PARTS)], variants={"own": {"model": {"position": "sqrt-alibi"}}})
     here = run_experiment.run_experiment(experiment, tmp_path / "here", num_workers=2)
     there = run_experiment.run_experiment(experiment, tmp_path / "there", backend=machines.on)
     assert not here.failed_jobs

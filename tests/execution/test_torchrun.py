@@ -79,7 +79,7 @@ def cases(text: Path, rows: Path, roberta: Path) -> dict[str, dict[str, Any]]:
         "distil": experiment(
             text,
             task="distil",
-            training={"steps": 10, "distillation": {"by": "logits", "weight": 0.5, "top": 5}},
+            training={"steps": 10, "distillation": {"targets": "logits", "weight": 0.5, "top_k": 5}},
             teacher={"model": {**TINY, "layers": 2}, "training": {"steps": 5, "eval_every": 5}, "documents": 60},
         ),
         "dropout": experiment(text, model={"dropout": 0.1}),

@@ -9,15 +9,21 @@ VARIANTS = {
     "slow": {"training": {"optimizer": {"kind": "adamw", "lr": 1e-6}}},
     "fast": {"training": {"optimizer": {"kind": "adamw", "lr": 1e-2}}},
 }
-COMPARISON = {"title": "Among rates", "says": "A rate matters.", "baseline": "slow", "variants": ["fast"]}
-CLAIM = {"source": "X", "says": "fast is better", "variant": "fast", "against": "slow", "expects": "helped"}
+COMPARISON = {"title": "Among rates", "description": "A rate matters.", "baseline": "slow", "variants": ["fast"]}
+CLAIM = {
+    "source": "X",
+    "statement": "fast is better",
+    "variant": "fast",
+    "baseline": "slow",
+    "expected_verdict": "helped",
+}
 
 
 def test_a_comparison_is_judged_against_its_own_baseline(small, tmp_path):
-    experiment = small(variants=VARIANTS, comparisons=[COMPARISON], claims=[CLAIM, {**CLAIM, "against": "baseline"}])
+    experiment = small(variants=VARIANTS, comparisons=[COMPARISON], claims=[CLAIM, {**CLAIM, "baseline": "baseline"}])
     found = run_experiment.run_experiment(experiment, tmp_path / "runs", num_workers=1).findings
     (one,) = found.comparisons
-    assert (one.title, one.baseline, one.says) == ("Among rates", "slow", "A rate matters.")
+    assert (one.title, one.baseline, one.description) == ("Among rates", "slow", "A rate matters.")
     (row,) = one.verdicts
     assert row.variant == "fast"
     by_name = {name: [value for _, value in pairs] for name, pairs in found.primary_scores.items()}
@@ -30,7 +36,7 @@ def test_a_comparison_is_judged_against_its_own_baseline(small, tmp_path):
 
 def test_a_claim_against_the_baseline_is_answered_by_the_comparison_that_has_the_pair(small, tmp_path):
     with_baseline = {**COMPARISON, "baseline": "baseline"}
-    experiment = small(variants=VARIANTS, comparisons=[with_baseline], claims=[{**CLAIM, "against": "baseline"}])
+    experiment = small(variants=VARIANTS, comparisons=[with_baseline], claims=[{**CLAIM, "baseline": "baseline"}])
     found = run_experiment.run_experiment(experiment, tmp_path / "runs", num_workers=1).findings
     (claim,), ((row,),) = found.claims, [one.verdicts for one in found.comparisons]
     of_all = next(v for v in found.verdicts if v.variant == "fast")

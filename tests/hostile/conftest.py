@@ -22,5 +22,5 @@ def own_parts_stay_here() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "_registry", dict(registry._registry))
-        patch.setattr(registry, "_user_part_files", dict(registry._user_part_files))
+        patch.setattr(registry, "_plugin_files", dict(registry._plugin_files))
         yield

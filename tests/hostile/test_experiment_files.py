@@ -30,9 +30,9 @@ steps = "2 epochs"
 model.position = "alibi"
 [[claims]]
 source = "somebody"
-says = "it helps"
+statement = "it helps"
 variant = "alibi"
-expects = "helped"
+expected_verdict = "helped"
 [search]
 space = { "training.batch_size" = [4, 8], "training.optimizer.lr" = { low = 1e-4, high = 1e-2, log = true } }
 method = "random"

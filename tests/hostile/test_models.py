@@ -201,7 +201,7 @@ def with_code(tmp_path_factory) -> Path:
         "    def forward(self, x):\n        return self.inner(x)\n"
     )
     raw = build_raw_experiment(write_corpus(place / "texts"))
-    raw |= {"use": [str(place / "my_norm.py")], "variants": {}, "probe": {}}
+    raw |= {"plugins": [str(place / "my_norm.py")], "variants": {}, "probe": {}}
     raw["model"] = {**raw["model"], "norm": "hostile-norm"}
     experiment = loading.build_experiment(raw)
     run_trial(config_loading.build_trial(experiment, "baseline", 1), place / "run", device="cpu")
@@ -221,7 +221,7 @@ def strange(with_code: Path, to: Path) -> Path:
 
 
 def test_code_of_ones_own_runs_as_before(with_code):
-    assert model_io.load(with_code / "run").trial.use
+    assert model_io.load(with_code / "run").trial.plugins
 
 
 def test_code_of_somebody_elses_run_is_not_run_until_it_is_allowed(with_code, tmp_path):
@@ -248,7 +248,7 @@ def test_allowed_code_that_was_changed_is_other_code(with_code, tmp_path):
 def test_code_outside_the_run_is_not_run(with_code, tmp_path, name):
     run = strange(with_code, tmp_path / "away")
     config = json.loads((run / "config.json").read_text())
-    config["trial"]["use"] = [name]
+    config["trial"]["plugins"] = [name]
     (run / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match="names code outside its folder own/"):
         model_io.load(run)

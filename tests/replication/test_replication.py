@@ -13,7 +13,7 @@ from headtohead.runner import run_experiment
 
 
 def claim(expects: str, **more) -> experiment.Claim:
-    return experiment.Claim(source="X", says="it does", variant="alibi", expects=expects, **more)
+    return experiment.Claim(source="X", statement="it does", variant="alibi", expected_verdict=expects, **more)
 
 
 def verdict(word: str):
@@ -70,10 +70,28 @@ def outcome(tmp_path_factory):
             {"source": "X", "split": "test", "metric": "perplexity", "value": 99.0, "step": 20},
         ],
         "claims": [
-            {"source": "X", "says": "alibi is faster", "variant": "alibi", "expects": "helped", "step": 20},
-            {"source": "X", "says": "alibi extends", "variant": "alibi", "expects": "helped", "context": 16},
-            {"source": "X", "says": "wide extends", "variant": "wide", "expects": "helped", "context": 16},
-            {"source": "X", "says": "alibi is better", "variant": "alibi", "expects": "helped"},
+            {
+                "source": "X",
+                "statement": "alibi is faster",
+                "variant": "alibi",
+                "expected_verdict": "helped",
+                "step": 20,
+            },
+            {
+                "source": "X",
+                "statement": "alibi extends",
+                "variant": "alibi",
+                "expected_verdict": "helped",
+                "context": 16,
+            },
+            {
+                "source": "X",
+                "statement": "wide extends",
+                "variant": "wide",
+                "expected_verdict": "helped",
+                "context": 16,
+            },
+            {"source": "X", "statement": "alibi is better", "variant": "alibi", "expected_verdict": "helped"},
         ],
         "probe": {"contexts": [8, 16], "costs": [8, 32]},
     }
@@ -133,6 +151,8 @@ def test_the_axis_has_a_number_for_each_variant_that_has_one(outcome):
 
 def test_claims_about_nothing_in_the_file_are_an_error(small):
     with pytest.raises(ConfigError, match=r"(?s)claims.variant.*'alibo'.*did you mean 'alibi'"):
-        small(claims=[{"source": "X", "says": "so", "variant": "alibo", "expects": "helped"}])
+        small(claims=[{"source": "X", "statement": "so", "variant": "alibo", "expected_verdict": "helped"}])
     with pytest.raises(ConfigError, match=r"claims.context.*probe.contexts does not test"):
-        small(claims=[{"source": "X", "says": "so", "variant": "alibi", "expects": "helped", "context": 99}])
+        small(
+            claims=[{"source": "X", "statement": "so", "variant": "alibi", "expected_verdict": "helped", "context": 99}]
+        )

@@ -88,10 +88,10 @@ def build(
         "experiment": {
             "name": "tiny",
             "question": "Does ALiBi help <here>?",
-            "about": "One line\nand its end.\n\nA second paragraph.",
+            "description": "One line\nand its end.\n\nA second paragraph.",
             "task": "classify" if metric == "accuracy" else "language-model",
             "primary": {"metric": metric},
-            "matters": 0.01,
+            "equivalence_margin": 0.01,
             "model": {"position": ["learned"]},
             "probe": probe,
         },

@@ -33,7 +33,7 @@ def test_at_80_columns_no_word_is_broken(monkeypatch, capsys):
     score = {"value": 0.1519, "over_documents": [0.133, 0.17], "over_seeds": [0.1, 0.2]}
     row = {"rouge": {key: {**MEASURE, **score} for key in tables.ROUGE_TITLES}, "length": {**MEASURE, "value": 17.5}}
     row |= {"copied": {"copied-2": 0.78}, "unfinished": 0.19}
-    names = ["teacher", "before", "baseline", "taught"]
+    names = ["teacher", "untrained", "baseline", "distilled"]
     contest = {
         "scores": dict.fromkeys(names, row),
         "num_documents": 50,
@@ -51,9 +51,9 @@ def test_at_80_columns_no_word_is_broken(monkeypatch, capsys):
 def pair(who: str, against: str, word: str, effect: float, measure: str = "rouge-1") -> dict[str, object]:
     interval = [effect - 0.02, effect + 0.02]
     found = {
-        "measure": measure,
+        "metric": measure,
         "system": who,
-        "against": against,
+        "reference": against,
         "outcome": word,
         "effect": effect,
         "interval": interval,
@@ -64,15 +64,20 @@ def pair(who: str, against: str, word: str, effect: float, measure: str = "rouge
 CONTEST = {
     "num_documents": 199,
     "pairs": [
-        pair("before", "teacher", "hurt", -0.25),
+        pair("untrained", "teacher", "hurt", -0.25),
         pair("baseline", "teacher", "helped", 0.0842),
-        pair("taught", "teacher", "hurt", -0.1),
-        pair("taught", "before", "helped", 0.15),
-        pair("taught", "baseline", "cannot tell", -0.005),
-        pair("taught", "baseline", "hurt", -0.2, "rouge-2"),
+        pair("distilled", "teacher", "hurt", -0.1),
+        pair("distilled", "untrained", "helped", 0.15),
+        pair("distilled", "baseline", "cannot tell", -0.005),
+        pair("distilled", "baseline", "hurt", -0.2, "rouge-2"),
     ],
 }
-VERDICT = {"variant": "taught", "outcome": "hurt", "summary": "taught hurt: perplexity 290 % higher.", "effect": 2.9}
+VERDICT = {
+    "variant": "distilled",
+    "outcome": "hurt",
+    "summary": "distilled hurt: perplexity 290 % higher.",
+    "effect": 2.9,
+}
 
 
 def test_summaries_are_judged_by_rouge_before_perplexity():
@@ -81,13 +86,13 @@ def test_summaries_are_judged_by_rouge_before_perplexity():
     ]
     behind, ahead, far = said
     assert behind == (
-        "Student, taught against student on people’s summaries: cannot tell. ROUGE-1 0.0050 lower "
+        "Student, distilled against student on people’s summaries: cannot tell. ROUGE-1 0.0050 lower "
         "(95 % interval −0.0250 to +0.0150; 3 seeds, 199 documents)."
     )
     assert ahead.startswith(
         "Student on people’s summaries is ahead of teacher: ROUGE-1 0.0842 higher (95 % interval +0"
     )
-    assert far.startswith("Student, taught is behind teacher: ROUGE-1 0.1000 lower (95 % interval −0.1200 to −0.0800;")
+    assert far.startswith("Student, distilled is behind teacher: ROUGE-1 0.1000 lower (95 % interval −0.1200")
     findings = {"summarization": CONTEST, "verdicts": [VERDICT], "metric": "perplexity"}
     written = render_markdown_document(ReportContext(typed(findings)))
     assert written.index("ROUGE-1") < written.index("perplexity")
@@ -96,7 +101,7 @@ def test_summaries_are_judged_by_rouge_before_perplexity():
 def test_the_page_leads_with_what_each_writes():
     shown = page.render_page(typed({"summarization": CONTEST, "verdicts": [VERDICT], "metric": "perplexity"}))
     assert "Based on ROUGE-1 of what each writes about 199 held-out documents, 3 seeds." in shown
-    assert shown.index('id="contest"') < shown.index("By perplexity") < shown.index("taught hurt: perplexity")
+    assert shown.index('id="contest"') < shown.index("By perplexity") < shown.index("distilled hurt: perplexity")
     plain = page.render_page(typed({"verdicts": [VERDICT], "metric": "perplexity"}))
     assert 'id="contest"' not in plain and "By perplexity" not in plain
     assert tables.build_headline_verdicts(typed({"verdicts": [VERDICT]})) == []

@@ -42,9 +42,14 @@ def found() -> dict[str, Any]:
         "loss_curves": {"baseline": loss, "sgd": loss},
         "chosen_steps": {"baseline": [[0, 10], [1, 10]], "sgd": [[0, 20]]},
         "comparisons": [
-            {"title": "At one rate", "says": "The rate speaks.", "baseline": "baseline", "verdicts": [rows[0]]},
-            {"title": "Own rates", "says": "", "baseline": "adamw-own", "verdicts": [verdict("sgd-own", -0.012)]},
-            {"title": "Nothing ran", "says": "", "baseline": "adamw-own", "verdicts": []},
+            {"title": "At one rate", "description": "The rate speaks.", "baseline": "baseline", "verdicts": [rows[0]]},
+            {
+                "title": "Own rates",
+                "description": "",
+                "baseline": "adamw-own",
+                "verdicts": [verdict("sgd-own", -0.012)],
+            },
+            {"title": "Nothing ran", "description": "", "baseline": "adamw-own", "verdicts": []},
         ],
     }
 

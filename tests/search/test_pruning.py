@@ -27,7 +27,7 @@ def simulate(
         for at, scores in enumerate(figures):
             others = [figures[other] for other in range(max(0, at - DECISION_LAG + 1)) if given[other] == seeds]
             had = seeds
-            for count in range(rule.after, seeds):
+            for count in range(rule.min_seeds, seeds):
                 if decide_pruning(scores[:count], others, rule, seeds) is not None:
                     had = count
                     lost += int(order[at]) == best
@@ -69,7 +69,9 @@ def test_nothing_is_given_up_where_the_noise_is_not_known():
     assert decide_pruning([0.0], [[10.0, 10.1], [9.0, 9.1]], rule, 2) is None, "two differences are too few"
     assert decide_pruning([], [[1.0, 1.1]] * 9, rule, 2) is None
     assert decide_pruning([0.0, 0.1], [[10.0, 10.1]] * 9, rule, 2) is None, "it has had all its seeds"
-    assert decide_pruning([0.0], [[10.0, 10.1]] * 9, PruningConfig(after=2), 3) is None, "every point is to have two"
+    assert decide_pruning([0.0], [[10.0, 10.1]] * 9, PruningConfig(min_seeds=2), 3) is None, (
+        "every point is to have two"
+    )
 
 
 def test_the_pooled_std_is_that_within_points():

@@ -89,7 +89,9 @@ def values_for(schema: dict[str, Any], defs: dict[str, Any]) -> st.SearchStrateg
             {}, optional={k: values_for(v, defs) | JSON for k, v in schema["properties"].items()}
         )
     if kind == "object":
-        keys = st.sampled_from(["training.steps", "seeds", "model.position", "use", "data.source", "a.b.c", "", "="])
+        keys = st.sampled_from(
+            ["training.steps", "seeds", "model.position", "plugins", "data.source", "a.b.c", "", "="]
+        )
         return st.dictionaries(
             keys | TEXTS, TEXTS | st.sampled_from(["5", '"x"', "[[[", "{a=1}", "1e999", "/etc/passwd"])
         )

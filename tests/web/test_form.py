@@ -26,7 +26,7 @@ def shown(name: str, files: Path, schema: dict[str, Any] | None = None) -> dict[
 def test_fields_have_the_files_values_and_the_schemas_kinds(files: Path) -> None:
     found = shown("mine.toml", files, FULL)
     assert (found["training.steps"].value, found["training.steps"].kind) == ("8", "word")
-    assert (found["seeds"].value, found["matters"].value) == ("1", "0.01")
+    assert (found["seeds"].value, found["equivalence_margin"].value) == ("1", "0.01")
     assert (found["training.sampling"].kind, found["training.sampling"].options) == ("choice", ("random", "shuffled"))
     assert (found["model.tie_word_embeddings"].value, found["model.tie_word_embeddings"].options) == (
         "false",
@@ -34,7 +34,7 @@ def test_fields_have_the_files_values_and_the_schemas_kinds(files: Path) -> None
     )
     assert found["training.optimizer"].value == '{ kind = "adamw", lr = 0.001 }'
     assert '"rope"' in found["model.position"].options
-    assert "use" not in found and "model.module" not in found
+    assert "plugins" not in found and "model.module" not in found
 
 
 def test_every_recipe_has_a_form_and_sent_back_as_it_is_it_changes_nothing(files: Path) -> None:
@@ -128,7 +128,7 @@ def test_the_form_shows_the_values_of_the_setting_that_is_ticked(client: TestCli
 @pytest.mark.parametrize(
     ("settings", "data", "words"),
     [
-        (('use=["evil.py"]',), None, "use: names code to run"),
+        (('plugins=["evil.py"]',), None, "plugins: names code to run"),
         (('model.module="evil.py:Net"',), None, "model.module: names code to run"),
         (("model.options.x=1",), None, "names code to run"),
         ((), "/etc", "data.source: is outside the folder"),

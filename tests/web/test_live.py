@@ -290,7 +290,7 @@ def test_a_look_at_a_large_experiment_costs_little(tmp_path: Path) -> None:
     assert (used.user + used.system - began.user - began.system) / 5 < 0.1
 
 
-PAIR = {"measure": "rouge-1", "system": "taught", "against": "baseline", "outcome": "hurt", "effect": -0.1854}
+PAIR = {"metric": "rouge-1", "system": "distilled", "reference": "baseline", "outcome": "hurt", "effect": -0.1854}
 PAIR |= {"interval": [-0.2573, -0.1134], "seeds": 3, "examples": 199}
 PAIR |= {"min_detectable_effect": 0.1, "adjusted_confidence": 0.95}
 PAIR |= {"bootstrap": {"value": -0.1854, "interval": [-0.26, -0.11], "positive_share": 0.0, "num_documents": 199}}
@@ -304,7 +304,7 @@ def test_summaries_are_judged_by_rouge_before_perplexity(client: TestClient, run
     write_json(runs / "done" / "findings.json", {**found, "summarization": CONTEST})
     shown = unescape(client.get("/experiments/done").text)
     assert shown.index("ROUGE-1 0.1854 lower") < shown.index("By perplexity") < shown.index("alibi helped: perplexity")
-    assert "taught against baseline: hurt" in client.get("/").text
+    assert "distilled against baseline: hurt" in client.get("/").text
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ KNOWN = {
     "recipe": st.just("mine.toml"),
     "name": st.sampled_from(["new", "done", "a/b"]),
     "settings": st.dictionaries(
-        st.sampled_from(["training.steps", "seeds", "model.position", "use", "data.source", "a.b", "="]),
+        st.sampled_from(["training.steps", "seeds", "model.position", "plugins", "data.source", "a.b", "="]),
         st.sampled_from(["5", '"x"', "[[[", "1e999", "/etc/passwd", "nan", ""]),
         min_size=1,
     ),

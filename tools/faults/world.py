@@ -60,9 +60,9 @@ training = {{ steps = {steps}, batch_size = 8, eval_every = {evaluate}, checkpoi
 model = {{ width = 16, layers = 2, heads = 2, context = 8 }}
 training = {{ steps = 200, batch_size = 8, eval_every = 200 }}
 documents = 60
-begin = 3
+prompt_tokens = 3
 [variants.both]
-training.distillation = {{ by = "both", weight = 1.0, top = 5 }}
+training.distillation = {{ targets = "both", weight = 1.0, top_k = 5 }}
 """
 KINDS = {"plain": PLAIN, "searched": SEARCHED, "taught": TAUGHT}
 

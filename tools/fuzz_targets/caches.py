@@ -60,7 +60,7 @@ TEACHER = ("texts.jsonl", "logits.jsonl", "teacher.json", "logits.bin")
 def _whose() -> Any:
     from headtohead.distillation.teacher_cache import CacheKey
 
-    return CacheKey("teacher", "abc", {"top": 2})
+    return CacheKey("teacher", "abc", {"top_k": 2})
 
 
 def _teachers(scratch: Path) -> list[bytes]:

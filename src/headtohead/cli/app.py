@@ -28,8 +28,8 @@ app = typer.Typer(
 )
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-PartFilesOption = Annotated[
-    list[str] | None, typer.Option("--part-file", metavar="FILE", help="Python file with custom parts; repeatable.")
+PluginsOption = Annotated[
+    list[str] | None, typer.Option("--plugin", metavar="FILE", help="Python file with custom parts; repeatable.")
 ]
 ModelFolderArgument = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Run folder: runs/EXPERIMENT/VARIANT/seed-0.")

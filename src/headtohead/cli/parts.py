@@ -7,22 +7,22 @@ from typing import Annotated
 
 import typer
 
-from headtohead.cli.app import JsonOption, PartFilesOption, app, print_json
+from headtohead.cli.app import JsonOption, PluginsOption, app, print_json
 
 parts_app = typer.Typer(help="List the parts that models are built from, or check your own.", rich_markup_mode=None)
 app.add_typer(parts_app, name="parts")
 
 
 @parts_app.callback(invoke_without_command=True)
-def list_parts(context: typer.Context, as_json: JsonOption = False, part_files: PartFilesOption = None) -> None:
+def list_parts(context: typer.Context, as_json: JsonOption = False, plugins: PluginsOption = None) -> None:
     """List the parts that models are built from, by slot, with their options."""
     if context.invoked_subcommand is not None:
         return
     from headtohead.nn.parts import registry
     from headtohead.report import terminal
 
-    for file in part_files or ():
-        registry.load_part_file(file)
+    for file in plugins or ():
+        registry.load_plugin(file)
     rows = [
         {
             "slot": part_class.slot,

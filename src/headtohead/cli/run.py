@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headtohead.cli.app import JsonOption, PartFilesOption, app, echo, print_json
+from headtohead.cli.app import JsonOption, PluginsOption, app, echo, print_json
 
 if TYPE_CHECKING:
     from headtohead.config.experiment import Experiment
@@ -52,7 +52,7 @@ def run(
         bool, typer.Option("--show-batch", help="Print the tensors of the first batch; do not train.")
     ] = False,
     as_json: JsonOption = False,
-    part_files: PartFilesOption = None,
+    plugins: PluginsOption = None,
 ) -> None:
     """Train every variant beside the baseline and report whether it helped."""
     from headtohead.distillation import terminal as distillation_terminal
@@ -72,7 +72,7 @@ def run(
     if seeds is not None:
         changes.append(f"seeds={seeds}")
     experiment = loading.load_experiment(
-        recipe, changes, part_files=part_files or (), data_source=data, use_full_setting=full, use_quick_setting=quick
+        recipe, changes, plugins=plugins or (), data_source=data, use_full_setting=full, use_quick_setting=quick
     )
     if show_batch:
         from headtohead.report import terminal

@@ -108,9 +108,9 @@ def _check_references(experiment: Experiment) -> list[ValidationIssue]:
         (comparison.baseline, name) for comparison in experiment.comparisons for name in comparison.variants
     }
     for claim in experiment.claims:
-        if claim.against != BASELINE and (claim.against, claim.variant) not in compared_pairs:
-            message = f"no comparison of the file sets {claim.variant!r} against {claim.against!r}"
-            issues.append(ValidationIssue("claims.against", message))
+        if claim.baseline != BASELINE and (claim.baseline, claim.variant) not in compared_pairs:
+            message = f"no comparison of the file sets {claim.variant!r} against {claim.baseline!r}"
+            issues.append(ValidationIssue("claims.baseline", message))
         if claim.context is not None and str(claim.context) not in contexts:
             message = f"{claim.source} is about inputs of {claim.context}, which probe.contexts does not test"
             issues.append(ValidationIssue("claims.context", message, contexts))

@@ -22,8 +22,8 @@ class PublishedScores(BaseConfig):
     """Scores that a report published for one of the compared models."""
 
     source: str
-    who: str
-    """teacher, before (the untrained student), baseline (trained on the reference summaries), or a variant"""
+    model: str
+    """teacher, untrained (the student before training), baseline (trained on the reference summaries), or a variant"""
     scores: dict[str, float]
     """metric = score, as in rouge-1 = 0.27"""
 
@@ -32,13 +32,13 @@ class DistillationClaim(BaseConfig):
     """A conclusion that a report drew from two of the compared models."""
 
     source: str
-    says: str
-    who: str
-    against: str
-    expects: Literal["helped", "hurt", "no practical difference"]
-    """helped: `who` scores higher than `against`"""
-    measure: str = "rouge-1"
-    why: str = ""
+    statement: str
+    model: str
+    reference: str
+    expected_verdict: Literal["helped", "hurt", "no practical difference"]
+    """helped: `model` scores higher than `reference`"""
+    metric: str = "rouge-1"
+    explanation: str = ""
 
 
 class TeacherConfig(BaseConfig):
@@ -54,17 +54,17 @@ class TeacherConfig(BaseConfig):
     """seed of the teacher's training and sampling, independent of the students' seeds"""
     documents: Count | None = None
     """number of training texts, spread evenly and the same for every variant; None: all"""
-    begin: SequenceLength = 8
+    prompt_tokens: SequenceLength = 8
     """plain text: number of tokens of the reference text that the teacher continues"""
     prompt: str | None = None
     """summarization: the prompt, with {document} as a placeholder for the document; None: plain text"""
-    chat: bool = True
+    use_chat_template: bool = True
     """apply the model's chat template to the prompt, if it has one"""
     strategy: ComponentConfig | None = None
     """decoding strategy of the teacher; None: greedy for summaries, sample for plain text"""
     max_new_tokens: SequenceLength = 60
     """maximum length of a summary"""
-    reported: tuple[PublishedScores, ...] = ()
+    published: tuple[PublishedScores, ...] = ()
     claims: tuple[DistillationClaim, ...] = ()
 
     @model_validator(mode="after")

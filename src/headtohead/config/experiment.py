@@ -24,8 +24,8 @@ EXPERIMENT_NAME_PATTERN = re.compile(r"[^/\\\x00-\x1f\x7f]{1,100}")
 SeedCount = Annotated[int, Field(ge=1, le=10_000)] | Annotated[str, Field(pattern=r"^auto( up to \d{1,4})?$")]
 NON_FINGERPRINT_FIELDS = {
     "question",
-    "about",
-    "taught",
+    "description",
+    "conclusions",
     "published",
     "claims",
     "comparisons",
@@ -60,20 +60,20 @@ class Claim(BaseConfig):
 
     source: str
     """author or title of the report"""
-    says: str
+    statement: str
     """the conclusion, in one sentence"""
     variant: str
-    expects: VerdictLabel
+    expected_verdict: VerdictLabel
     """the verdict that confirms the claim"""
     split: str | None = None
     """test split that the claim is about; None: the primary split"""
     step: StepOrEpoch | None = None
     """training step that the claim is about, or "1 epoch"; None: the end of training"""
-    against: str = BASELINE
+    baseline: str = BASELINE
     """variant to compare with: the baseline, or that of one of the comparisons"""
     context: Annotated[int, Field(ge=1)] | None = None
     """input length (one of probe.contexts) to compare with the training length"""
-    why: str = ""
+    explanation: str = ""
     """explanation of the outcome"""
 
 
@@ -84,7 +84,7 @@ class Comparison(BaseConfig):
     """
 
     title: str
-    says: str = ""
+    description: str = ""
     """purpose of the comparison"""
     baseline: str = BASELINE
     """variant that the others are compared with"""
@@ -141,7 +141,7 @@ def remove_unused_distillation_fields(settings: dict[str, Any]) -> dict[str, Any
         settings.pop("teacher", None)
     else:
         settings["teacher"] = {
-            key: value for key, value in settings["teacher"].items() if key not in ("reported", "claims")
+            key: value for key, value in settings["teacher"].items() if key not in ("published", "claims")
         }
     for table, key in (("training", "distillation"), ("training", "masking"), ("model", "init_from")):
         if settings[table].get(key) is None:
@@ -160,9 +160,9 @@ class Trial(BaseConfig):
     training: TrainingConfig
     teacher: TeacherConfig | None = None
     probe: ProbeConfig = ProbeConfig()
-    use: tuple[str, ...] = ()
+    plugins: tuple[str, ...] = ()
     """Python files with custom parts"""
-    choosing: bool = False
+    is_search: bool = False
     """True for trials of a search, which evaluate validation data only and keep no model"""
 
     @property
@@ -173,7 +173,7 @@ class Trial(BaseConfig):
     def settings(self) -> dict[str, Any]:
         """Return the settings that trials with the same variant share, as JSON data."""
         return remove_unused_distillation_fields(
-            self.model_dump(mode="json", exclude={"variant", "seed", "probe", "choosing"})
+            self.model_dump(mode="json", exclude={"variant", "seed", "probe", "is_search"})
         )
 
 
@@ -185,15 +185,15 @@ class Experiment(BaseConfig):
     task: TaskName
     seeds: SeedCount = 5
     """seeds per variant; "auto" adds seeds until the verdict is conclusive, up to 12; "auto up to 20" sets the limit"""
-    matters: Annotated[float, Field(gt=0, lt=1)] = 0.01
-    """equivalence margin: smaller relative changes of perplexity, or changes of accuracy (0.01 is one point), count as
+    equivalence_margin: Annotated[float, Field(gt=0, lt=1)] = 0.01
+    """smaller relative changes of perplexity, or changes of accuracy (0.01 is one point), count as
     no practical difference"""
     primary: PrimaryMetric
-    about: str = ""
+    description: str = ""
     """origin of the experiment, and what to look for"""
-    taught: str = ""
+    conclusions: str = ""
     """lessons learned; for a recipe, on the original data"""
-    use: tuple[str, ...] = ()
+    plugins: tuple[str, ...] = ()
     """Python files with custom parts"""
     data: DataConfig = DataConfig()
     model: ModelConfig = TransformerConfig()

@@ -47,8 +47,8 @@ VARIANT_INDEPENDENT_KEYS = (
     "original",
     "search",
     "axis",
-    "about",
-    "taught",
+    "description",
+    "conclusions",
 )
 """keys that no variant can change, so they are not validated again for each variant"""
 
@@ -192,7 +192,7 @@ def build_trial(experiment: Experiment, variant: str, seed: int) -> Trial:
             "task": experiment.task,
             "variant": variant,
             "seed": seed,
-            "use": experiment.use,
+            "plugins": experiment.plugins,
             "probe": experiment.probe.model_dump(mode="json"),
             "teacher": teacher,
         }

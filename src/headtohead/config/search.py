@@ -111,7 +111,7 @@ class PruningConfig(BaseConfig):
 
     risk: Annotated[float, Field(gt=0, le=0.5)] = 0.05
     """maximum probability of pruning the best point"""
-    after: SmallCount = 1
+    min_seeds: SmallCount = 1
     """seeds that every point gets before it can be pruned"""
 
 
@@ -127,7 +127,7 @@ class SearchConfig(BaseConfig):
     budget: SearchBudget | None = None
     """{ trials = 40 } or { minutes = 30 }; optional for a grid"""
     prune: PruningConfig | None = None
-    """true, or { risk = 0.05, after = 1 }: stop points that are clearly worse than the best"""
+    """true, or { risk = 0.05, min_seeds = 1 }: stop points that are clearly worse than the best"""
     seed: int = 0
     """seed of random and tpe sampling, and of the order of grid points"""
 

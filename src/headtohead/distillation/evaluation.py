@@ -48,7 +48,7 @@ from headtohead.verdict.rule import VerdictOutcome
 from headtohead.verdict.scores import Scores
 
 REFERENCE_FOLDER = "contestants"
-TEACHER, UNTRAINED_STUDENT = "teacher", "before"
+TEACHER, UNTRAINED_STUDENT = "teacher", "untrained"
 ROUGE_MEASURES = ("rouge-1", "rouge-2", "rouge-l", "rouge-lsum")
 MIN_RELEVANT_EFFECT = 0.01
 COPY_MEASURES = ("copied-2", "copied-4")
@@ -110,7 +110,7 @@ def evaluate_distillation(runs: ExperimentRuns, finished_runs: FinishedRuns) -> 
         costs=collect_costs(description, finished_runs),
         pairs=pairs,
         examples=select_example_summaries(description, systems),
-        published=list(teacher.reported),
+        published=list(teacher.published),
         claims=[evaluate_claim(claim, pairs) for claim in teacher.claims],
         num_truncated=description.num_truncated,
     )
@@ -167,9 +167,9 @@ def compare_systems(systems: Sequence[SystemOutputs], measure: str) -> list[Syst
         scores_by_document = [outputs.get_rouge(measure).mean(axis=0).tolist() for outputs in (reference, system)]
         verdicts.append(
             SystemPairVerdict(
-                measure=measure,
+                metric=measure,
                 system=system.name,
-                against=reference.name,
+                reference=reference.name,
                 outcome=verdict.outcome,
                 effect=verdict.effect,
                 interval=verdict.interval,
@@ -216,13 +216,13 @@ def evaluate_claim(
 ) -> DistillationClaimResult:
     """Return a published claim about two systems with the verdict that answers it."""
     for pair in pairs:
-        if pair.measure == claim.measure and {pair.system, pair.against} == {claim.who, claim.against}:
-            is_reversed = pair.system != claim.who
+        if pair.metric == claim.metric and {pair.system, pair.reference} == {claim.model, claim.reference}:
+            is_reversed = pair.system != claim.model
             outcome = OPPOSITE_VERDICTS.get(pair.outcome, pair.outcome) if is_reversed else pair.outcome
             is_open = outcome == "cannot tell"
             return DistillationClaimResult(
                 **dict(claim),
-                answer="holds" if outcome == claim.expects else "cannot tell" if is_open else "does not hold",
+                answer="holds" if outcome == claim.expected_verdict else "cannot tell" if is_open else "does not hold",
                 outcome=outcome,
                 effect=-pair.effect if is_reversed else pair.effect,
             )
@@ -231,7 +231,7 @@ def evaluate_claim(
 
 def collect_costs(description: SummarizationTeacherFile, finished_runs: FinishedRuns) -> dict[str, SystemCost]:
     """Return size and speed of each system. For trained students, the first seed is used."""
-    references = {TEACHER: description.teacher, UNTRAINED_STUDENT: description.before}
+    references = {TEACHER: description.teacher, UNTRAINED_STUDENT: description.untrained}
     costs = {
         name: SystemCost(
             parameters=model.parameters,

@@ -102,5 +102,5 @@ def evaluate_references(
         num_excluded=dict(dataset.documents.left_out),
         strategy=str(strategy),
         teacher=references[TEACHER],
-        before=references[UNTRAINED_STUDENT],
+        untrained=references[UNTRAINED_STUDENT],
     )

@@ -43,11 +43,11 @@ SPLIT_ROLES = {"train": "train", "validation": "validation", "test": "test"}
 class SummaryPrompt:
     """Prompt template for a summary.
 
-    `limit` is the maximum prompt length in tokens; `chat` applies the chat template of tokenizers that have one.
+    `limit` is the maximum prompt length in tokens. `use_chat_template` has no effect on tokenizers without a template.
     """
 
     prompt: str
-    chat: bool
+    use_chat_template: bool
     limit: int
 
     def ids(self, tokenizer: Any, text: str) -> tuple[list[int], bool]:
@@ -67,7 +67,9 @@ class SummaryPrompt:
     def _encode_untruncated(self, tokenizer: Any, text: str) -> list[int]:
         """Encode the prompt with the whole document."""
         use_chat_template = (
-            self.chat and isinstance(tokenizer, PretrainedTokenizer) and bool(tokenizer.backend.chat_template)
+            self.use_chat_template
+            and isinstance(tokenizer, PretrainedTokenizer)
+            and bool(tokenizer.backend.chat_template)
         )
         return encode_prompt(
             tokenizer, self.prompt.replace(DOCUMENT_PLACEHOLDER, text), use_chat_template=use_chat_template
@@ -78,7 +80,7 @@ def build_summary_prompt(tokenizer_choice: base.ComponentConfig) -> SummaryPromp
     """Build the prompt from the tokenizer options, where the experiment file stores its settings."""
     options = tokenizer_choice.options
     limit = int(options["max_length"]) - int(options["max_new_tokens"])
-    return SummaryPrompt(str(options["prompt"]), bool(options["chat"]), limit)
+    return SummaryPrompt(str(options["prompt"]), bool(options["use_chat_template"]), limit)
 
 
 def prepare_documents(

@@ -15,7 +15,11 @@ from headtohead.presentation import number_format, style
 from headtohead.presentation.section import VerdictCard
 from headtohead.presentation.table import Cell, Table, make_numeric_columns, make_table, make_text_columns
 
-SYSTEM_TITLES = {"teacher": "teacher", "before": "student before training", "baseline": "student on people’s summaries"}
+SYSTEM_TITLES = {
+    "teacher": "teacher",
+    "untrained": "student before training",
+    "baseline": "student on people’s summaries",
+}
 ROUGE_TITLES = {"rouge-1": "R-1", "rouge-2": "R-2", "rouge-l": "R-L", "rouge-lsum": "R-Lsum"}
 VERDICT_PHRASES = {
     "helped": "is ahead of",
@@ -40,7 +44,7 @@ def describe_evaluation_set(findings: Findings) -> str:
     """Describe the held-out documents and the smallest difference that counts."""
     if findings.summarization is None:
         return ""
-    seeds = max((pair.seeds for pair in findings.summarization.pairs if pair.against == "baseline"), default=0)
+    seeds = max((pair.seeds for pair in findings.summarization.pairs if pair.reference == "baseline"), default=0)
     sample_size = f"{findings.summarization.num_documents:,} held-out documents, {seeds} seeds"
     return f"ROUGE-1 of what each writes about {sample_size}. A difference within {MIN_RELEVANT_EFFECT}"
 
@@ -51,12 +55,12 @@ def build_headline_verdicts(findings: Findings) -> list[VerdictCard]:
     These are each distilled student against the one trained on reference summaries, then each trained student against
     the teacher.
     """
-    pairs = [pair for pair in _list_pairs(findings) if pair.measure == "rouge-1"]
-    headline_pairs = [pair for pair in pairs if pair.against == "baseline"]
-    headline_pairs += [pair for pair in pairs if pair.against == "teacher" and pair.system != "before"]
+    pairs = [pair for pair in _list_pairs(findings) if pair.metric == "rouge-1"]
+    headline_pairs = [pair for pair in pairs if pair.reference == "baseline"]
+    headline_pairs += [pair for pair in pairs if pair.reference == "teacher" and pair.system != "untrained"]
     return [
         VerdictCard(
-            f"{pair.system} against {pair.against}",
+            f"{pair.system} against {pair.reference}",
             pair.outcome,
             _format_verdict_sentence(pair),
             style.VERDICT_SYMBOLS[pair.outcome],
@@ -72,7 +76,9 @@ def _list_pairs(findings: Findings) -> list[SystemPairVerdict]:
 
 def _format_verdict_sentence(pair: SystemPairVerdict) -> str:
     """Return a verdict on ROUGE-1 as a sentence with effect, interval and sample size."""
-    sentence = f"{format_system_title(pair.system)} {VERDICT_PHRASES[pair.outcome]} {format_system_title(pair.against)}"
+    sentence = (
+        f"{format_system_title(pair.system)} {VERDICT_PHRASES[pair.outcome]} {format_system_title(pair.reference)}"
+    )
     sentence, sample_size = sentence[0].upper() + sentence[1:], f"{pair.seeds} seeds, {pair.examples:,} documents"
     sentence += ": cannot tell." if pair.outcome == "cannot tell" else ":"
     if not math.isfinite(pair.effect):
@@ -146,9 +152,9 @@ def build_pairwise_verdict_table(findings: Findings) -> Table:
     )
     rows = [
         [
-            Cell(ROUGE_TITLES[pair.measure], pair.measure),
+            Cell(ROUGE_TITLES[pair.metric], pair.metric),
             _make_system_cell(pair.system),
-            _make_system_cell(pair.against),
+            _make_system_cell(pair.reference),
             pair.outcome,
             _make_effect_cell(pair.effect),
             _make_interval_cell(pair.interval),
@@ -184,11 +190,11 @@ def build_published_scores_table(findings: Findings) -> Table:
     columns += make_numeric_columns("published", "ours")
     rows = []
     for result in summarization.published if summarization else ():
-        our_scores = summarization.scores.get(result.who) if summarization else None
+        our_scores = summarization.scores.get(result.model) if summarization else None
         for measure, value in result.scores.items():
             values = value, our_scores.rouge[measure].value if our_scores else None
             cells = [Cell(number_format.format_fixed(score, ROUGE_DECIMALS), score) for score in values]
-            rows.append([result.source, _make_system_cell(result.who), ROUGE_TITLES.get(measure, measure), *cells])
+            rows.append([result.source, _make_system_cell(result.model), ROUGE_TITLES.get(measure, measure), *cells])
     caption = "Other models and other documents: the order can be compared, the figures cannot."
     return make_table("distilled_reported", "Published figures beside ours", caption, columns, rows)
 
@@ -198,7 +204,14 @@ def build_claims_table(findings: Findings) -> Table:
     columns = make_text_columns(source="report", says="says that", answer="answer", outcome="verdict")
     columns += make_numeric_columns(effect="difference") + make_text_columns(why="note")
     rows = [
-        [claim.source, claim.says, claim.answer, claim.outcome or "–", _make_effect_cell(claim.effect), claim.why]
+        [
+            claim.source,
+            claim.statement,
+            claim.answer,
+            claim.outcome or "–",
+            _make_effect_cell(claim.effect),
+            claim.explanation,
+        ]
         for claim in (findings.summarization.claims if findings.summarization else ())
     ]
     return make_table("distilled_claims", "Claims, answered", "", columns, rows)

@@ -80,7 +80,7 @@ def build_teacher_trial(trial: experiment.Trial) -> experiment.Trial:
     training = teacher.training or trial.training.model_copy(update={"distillation": None})
     return experiment.Trial.model_validate(
         {
-            **trial.model_dump(mode="json", include={"data", "use"}),
+            **trial.model_dump(mode="json", include={"data", "plugins"}),
             "task": "language-model",
             "variant": "teacher",
             "seed": teacher.seed,
@@ -138,7 +138,7 @@ def check_same_vocabulary(teacher: FingerprintedModel, tokenizer: TokenizerProto
     raise ModelError(
         f"{teacher.name}: its vocabulary ({len(teacher_tokens):,} tokens) is not the student's "
         f"({len(student_tokens):,} tokens; {difference}), so the student cannot learn from its logits; "
-        'training.distillation.by = "texts" works with any vocabulary'
+        'training.distillation.targets = "texts" works with any vocabulary'
     )
 
 

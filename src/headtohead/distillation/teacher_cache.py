@@ -184,7 +184,7 @@ class TeacherCache:
     @property
     def top_k(self) -> int:
         """Number of token ids stored per position."""
-        return int(self.cache_key.settings["top"])
+        return int(self.cache_key.settings["top_k"])
 
     @property
     def _bytes_per_position(self) -> int:

@@ -24,8 +24,8 @@ def compute_cached_targets(
     on_progress: ProgressCallback = ignore_progress,
 ) -> tuple[TeacherCache, list[str]]:
     """Return a cache that holds the targets of every row, and the cache key of each row."""
-    top_k = min(settings.top, int(teacher.tokenizer.vocab_size))
-    cache_settings = {"kind": "logits", "top": top_k, "temperature": settings.temperature}
+    top_k = min(settings.top_k, int(teacher.tokenizer.vocab_size))
+    cache_settings = {"kind": "logits", "top_k": top_k, "temperature": settings.temperature}
     cache_key = CacheKey(teacher.name, teacher.digest, cache_settings)
     token_rows = rows.to_lists()
     target_starts = [1] * len(rows) if rows.prompt_lengths is None else rows.prompt_lengths.tolist()
@@ -69,6 +69,6 @@ def _compute_targets(
     mask = torch.arange(width) < lengths[:, None]
     logits = model(input_ids, None if bool(mask.all()) else mask).logits
     return [
-        compute_teacher_targets(logits[index, start - 1 : len(row) - 1], settings.top, settings.temperature)
+        compute_teacher_targets(logits[index, start - 1 : len(row) - 1], settings.top_k, settings.temperature)
         for index, (row, start) in enumerate(zip(rows, target_starts, strict=True))
     ]

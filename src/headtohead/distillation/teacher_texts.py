@@ -127,18 +127,20 @@ def build_teacher_rows(
 ) -> PromptedRows:
     """Build training rows from teacher texts.
 
-    Each row starts with the prompt, or with the first `teacher.begin` tokens, of a reference row and continues with the
-    text of the teacher.
+    Each row starts with the prompt of a reference row, or with its first `teacher.prompt_tokens` tokens, and continues
+    with the text of the teacher.
     """
     teacher_config, tokenizer, context = trial.teacher, dataset.tokenizer, trial.model.context
     assert teacher_config is not None
     has_prompts = reference_rows.prompt_lengths is not None
-    max_new_tokens = teacher_config.max_new_tokens if has_prompts else context + 1 - teacher_config.begin
+    max_new_tokens = teacher_config.max_new_tokens if has_prompts else context + 1 - teacher_config.prompt_tokens
     if max_new_tokens < 1:
-        raise RequestError(f"teacher.begin: must be at most {context} (the context length), got {teacher_config.begin}")
+        raise RequestError(
+            f"teacher.prompt_tokens: must be at most {context} (the context length), got {teacher_config.prompt_tokens}"
+        )
     rows = reference_rows.to_lists()
     start_lengths = (
-        [teacher_config.begin] * len(rows)
+        [teacher_config.prompt_tokens] * len(rows)
         if reference_rows.prompt_lengths is None
         else reference_rows.prompt_lengths.tolist()
     )

@@ -29,7 +29,7 @@ def print_distillation(findings: Findings) -> None:
     console = get_stdout_console()
     console.print("[bold]each pair, by ROUGE-1[/]")
     for pair in findings.summarization.pairs:
-        if pair.measure == "rouge-1":
+        if pair.metric == "rouge-1":
             _print_pairwise_verdict(pair)
     print_claims(findings.summarization.claims)
     for item in tables.list_sample_summaries(findings):
@@ -39,7 +39,7 @@ def print_distillation(findings: Findings) -> None:
 def _print_pairwise_verdict(verdict: SystemPairVerdict) -> None:
     """Print one verdict with its effect."""
     color = VERDICT_TERMINAL_COLORS.get(verdict.outcome, "cyan")
-    pair = f"{tables.format_system_title(verdict.system)} against {tables.format_system_title(verdict.against)}"
+    pair = f"{tables.format_system_title(verdict.system)} against {tables.format_system_title(verdict.reference)}"
     effect = "" if not math.isfinite(verdict.effect) else f" ({verdict.effect:+.4f})"
     print_indented(f"{escape(pair)}: [bold {color}]{verdict.outcome}[/]{effect}")
 

@@ -26,7 +26,7 @@ class SearchProgressDisplay(TrialProgressDisplay):
 
     def table(self, jobs: Sequence[Any]) -> Table:
         """Return the running trials of the search, or the table of the final comparison."""
-        if not any(job.trial.choosing for job in jobs):
+        if not any(job.trial.is_search for job in jobs):
             new_names = [
                 name
                 for name in dict.fromkeys(job.trial.variant for job in jobs)
@@ -43,7 +43,7 @@ class SearchProgressDisplay(TrialProgressDisplay):
 
     def progress(self, jobs: Sequence[Any]) -> list[str]:
         """Return a line with completed trials and time left, then a line with the best point."""
-        if self.full_experiment.search is None or not any(job.trial.choosing for job in jobs):
+        if self.full_experiment.search is None or not any(job.trial.is_search for job in jobs):
             return super().progress(jobs)
         finished_jobs = [job for job in jobs if job.state == "finished"]
         planned_trials = self.full_experiment.search.compute_planned_counts()[1]

@@ -71,7 +71,7 @@ def get_metric(findings: Findings) -> str:
 def get_equivalence_margin(findings: Findings) -> float:
     if findings.verdicts and math.isfinite(findings.verdicts[0].equivalence_margin):
         return findings.verdicts[0].equivalence_margin
-    return findings.experiment.matters if findings.experiment else DEFAULT_EQUIVALENCE_MARGIN
+    return findings.experiment.equivalence_margin if findings.experiment else DEFAULT_EQUIVALENCE_MARGIN
 
 
 def get_question(findings: Findings) -> str:

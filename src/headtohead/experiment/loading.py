@@ -27,7 +27,7 @@ def load_experiment(
     recipe_or_file: str | Path,
     settings: Sequence[str] = (),
     *,
-    part_files: Sequence[str | Path] = (),
+    plugins: Sequence[str | Path] = (),
     data_source: str | Path | None = None,
     use_full_setting: bool = False,
     use_quick_setting: bool = False,
@@ -37,7 +37,7 @@ def load_experiment(
     Args:
         recipe_or_file: Name of a recipe, or path of an experiment file.
         settings: Overrides of the form "name=value".
-        part_files: Python files that define additional parts.
+        plugins: Python files that define additional parts.
         data_source: Replaces the source of the corpus. The settings that the file declares for its original data
             are applied.
         use_full_setting: Use the full setting of the recipe.
@@ -45,9 +45,9 @@ def load_experiment(
     """
 
     def prepare(raw: RawConfig, folder: Path) -> None:
-        files = [*_list_use_files(raw, folder), *(str(Path(file).resolve()) for file in part_files)]
+        files = [*_list_plugin_files(raw, folder), *(str(Path(file).resolve()) for file in plugins)]
         if files:
-            raw["use"] = [str(registry.load_part_file(file)) for file in files]
+            raw["plugins"] = [str(registry.load_plugin(file)) for file in files]
         _resolve_paths(raw, folder)
         if data_source is not None:
             raw.setdefault("data", {})["source"] = resolve_source_path(str(data_source), Path("."))
@@ -68,17 +68,17 @@ def load_experiment(
 
 def build_experiment(raw: dict[str, Any], name: str = "experiment") -> experiment.Experiment:
     """Build an experiment from a dict of raw settings, with the same checks as for a file."""
-    if files := _list_use_files(raw, Path(".")):
-        raw["use"] = [str(registry.load_part_file(file)) for file in files]
+    if files := _list_plugin_files(raw, Path(".")):
+        raw["plugins"] = [str(registry.load_plugin(file)) for file in files]
     _resolve_paths(raw, Path("."))
     built = loading.build_experiment(raw, name, check=check_names_and_options)
     trust.trust_files(trust.list_code_files(built))
     return built
 
 
-def _list_use_files(raw: RawConfig, folder: Path) -> list[str]:
+def _list_plugin_files(raw: RawConfig, folder: Path) -> list[str]:
     """Return the files of user code. They are loaded before other settings, which may name what they define."""
-    files = raw.get("use")
+    files = raw.get("plugins")
     return (
         [str((folder / file).resolve()) for file in files if isinstance(file, str)] if isinstance(files, list) else []
     )

@@ -91,7 +91,7 @@ def save(
 def _copy_custom_code(folder: Path, trial: experiment.Trial) -> dict[str, Any]:
     """Copy the user's code files next to the weights. Return the settings that refer to the copies."""
     changed_settings: dict[str, Any] = {}
-    files = [Path(file) for file in trial.use]
+    files = [Path(file) for file in trial.plugins]
     if isinstance(trial.model, model.CustomModelConfig):
         file, _, name = trial.model.module.rpartition(":")
         files.append(Path(file))
@@ -102,7 +102,7 @@ def _copy_custom_code(folder: Path, trial: experiment.Trial) -> dict[str, Any]:
         for path in files:
             if path.resolve() != (folder / "own" / path.name).resolve():
                 write_bytes(folder / "own" / path.name, path.read_bytes())
-    return {"use": [f"own/{Path(file).name}" for file in trial.use], **changed_settings}
+    return {"plugins": [f"own/{Path(file).name}" for file in trial.plugins], **changed_settings}
 
 
 def load(folder: str | Path, *, use_initial_weights: bool = False) -> SavedModel:
@@ -175,12 +175,12 @@ def _import_custom_code(trial: experiment.Trial, folder: Path) -> experiment.Tri
     module, _, name = (
         trial.model.module.rpartition(":") if isinstance(trial.model, model.CustomModelConfig) else ("", "", "")
     )
-    files = trust.resolve_custom_code(folder, [*trial.use, *([module] if is_custom_model else [])])
+    files = trust.resolve_custom_code(folder, [*trial.plugins, *([module] if is_custom_model else [])])
     trust.check_trusted(folder, files)
-    part_files = files[: len(trial.use)]
-    for file in part_files:
-        registry.load_part_file(file)
-    changes: dict[str, Any] = {"use": tuple(map(str, part_files))}
+    plugins = files[: len(trial.plugins)]
+    for file in plugins:
+        registry.load_plugin(file)
+    changes: dict[str, Any] = {"plugins": tuple(map(str, plugins))}
     if is_custom_model:
         changes["model"] = trial.model.model_copy(update={"module": f"{files[-1]}:{name}"})
     return trial.model_copy(update=changes) if files else trial

@@ -283,7 +283,7 @@ def compute_run_identity(trial: config_experiment.Trial, corpus_digest: str) -> 
     """Return a hash of everything that the results of a run depend on. Files count by content, not by path."""
     settings = trial.settings()
     settings["data"].pop("source")
-    settings["use"] = sorted(compute_sha256(Path(file)) for file in trial.use)
+    settings["plugins"] = sorted(compute_sha256(Path(file)) for file in trial.plugins)
     if isinstance(trial.model, model.CustomModelConfig):
         file, _, name = trial.model.module.rpartition(":")
         settings["model"]["module"] = f"{compute_sha256(Path(file))}:{name}"

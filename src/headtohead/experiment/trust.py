@@ -1,7 +1,7 @@
 """Trust in the Python code of run folders.
 
 The parts and networks of users are stored in own/ of a run folder, and opening the model executes them. Only code that
-the user asked for is executed: files that an experiment on this machine named (`use`, `model.module`), and files
+the user asked for is executed: files that an experiment on this machine named (`plugins`, `model.module`), and files
 allowed with `h2h trust RUN`. Trusted files are recorded by SHA-256 in $XDG_CACHE_HOME/headtohead/allowed, so a changed
 file is no longer trusted.
 """
@@ -62,7 +62,7 @@ def resolve_custom_code(run_folder: Path, names: Iterable[str]) -> list[Path]:
 
 def list_code_files(settings: experiment.Trial | experiment.Experiment) -> list[Path]:
     """Return the code files that the settings refer to."""
-    files = [Path(file) for file in settings.use]
+    files = [Path(file) for file in settings.plugins]
     if isinstance(settings.model, model.CustomModelConfig):
         files.append(Path(settings.model.module.rpartition(":")[0]))
     if isinstance(settings, experiment.Experiment):

@@ -91,7 +91,7 @@ class Judge:
             baseline,
             scores,
             metric=metric,
-            equivalence_margin=self.experiment.matters,
+            equivalence_margin=self.experiment.equivalence_margin,
             withheld=withheld,
             interim_analyses=self.interim_analyses,
         )

@@ -74,8 +74,8 @@ def evaluate_claims(
     results = []
     for claim in experiment.claims:
         is_final = claim.step is None and claim.context is None
-        pair = (claim.against, claim.variant)
-        if claim.against != BASELINE or (is_final and claim.split is None and pair in (pairwise_verdicts or {})):
+        pair = (claim.baseline, claim.variant)
+        if claim.baseline != BASELINE or (is_final and claim.split is None and pair in (pairwise_verdicts or {})):
             verdict = (pairwise_verdicts or {}).get(pair)
         elif is_final:
             split_verdicts = next(
@@ -126,7 +126,7 @@ def _compare_totals(
     if reference is None or candidate is None or not np.array_equal(reference.weights, candidate.weights):
         return None
     withheld = {name: reasons for name, reasons in withheld_reasons.items() if name == claim.variant}
-    metric, equivalence_margin = experiment.primary.metric, experiment.matters
+    metric, equivalence_margin = experiment.primary.metric, experiment.equivalence_margin
     (verdict,) = compare_scores(
         reference,
         {claim.variant: candidate},
@@ -165,7 +165,9 @@ def _evaluate_claim(claim: experiment.Claim, verdict: Verdict | None) -> ClaimRe
         reason = "the baseline cannot be tested there" if is_length_claim else "there is nothing to answer it by"
         return ClaimResult(**dict(claim), summary=reason)
     is_open = verdict.outcome == "cannot tell"
-    answer: ClaimAnswer = "holds" if verdict.outcome == claim.expects else "cannot tell" if is_open else "does not hold"
+    answer: ClaimAnswer = (
+        "holds" if verdict.outcome == claim.expected_verdict else "cannot tell" if is_open else "does not hold"
+    )
     return ClaimResult(
         **dict(claim),
         answer=answer,

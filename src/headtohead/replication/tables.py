@@ -24,7 +24,7 @@ def build_claims_table(findings: Findings) -> Table:
         rows.append(
             [
                 claim.source,
-                claim.says,
+                claim.statement,
                 Cell(f"{ANSWER_SYMBOLS[claim.answer]} {claim.answer}", claim.answer),
                 Cell(number_format.format_effect(metric, claim.effect, decimals), claim.effect),
                 Cell(number_format.format_effect_interval(metric, claim.interval, decimals), claim.interval),
@@ -51,7 +51,7 @@ def _format_claim_reason(claim: ClaimResult, metric: str) -> str:
     conditions.append(f"at {'step ' if isinstance(claim.step, int) else ''}{claim.step}" if claim.step else "")
     conditions.append(f"inputs of {claim.context} against those of training" if claim.context else "")
     condition_text = " ".join(condition for condition in conditions if condition)
-    note = f" {claim.why}" if claim.why and claim.answer != "cannot tell" else ""
+    note = f" {claim.explanation}" if claim.explanation and claim.answer != "cannot tell" else ""
     return f"{reason[:1].upper()}{reason[1:]}{f' ({condition_text})' if condition_text else ''}.{note}"
 
 

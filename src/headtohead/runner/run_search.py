@@ -180,7 +180,7 @@ def _build_search_trial(
     changes = build_variant_changes(_dump_raw_settings(experiment), settings)
     trial = trial_of(experiment.model_copy(update={"variants": {variant: changes}}), variant, seed)
     data = trial.data.model_copy(update={"monitor": ()})
-    return trial.model_copy(update={"data": data, "probe": config_experiment.ProbeConfig(), "choosing": True})
+    return trial.model_copy(update={"data": data, "probe": config_experiment.ProbeConfig(), "is_search": True})
 
 
 @dataclass

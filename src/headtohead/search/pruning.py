@@ -44,8 +44,8 @@ def decide_pruning(
     scores: SeedScores, other_scores: Sequence[SeedScores], rule: PruningConfig, num_seeds: int
 ) -> PruningDecision | None:
     """Return the reason to prune a point, given the scores of finished points, or None to continue it."""
-    num_interim_analyses = num_seeds - rule.after
-    if not scores or len(scores) < rule.after or len(scores) >= num_seeds or not other_scores:
+    num_interim_analyses = num_seeds - rule.min_seeds
+    if not scores or len(scores) < rule.min_seeds or len(scores) >= num_seeds or not other_scores:
         return None
     std, degrees_of_freedom = compute_pooled_std([*other_scores, scores])
     if degrees_of_freedom < MIN_DEGREES_OF_FREEDOM:

@@ -50,7 +50,7 @@ class DistillationTask(LanguageModelTask):
 
     def write_outputs(self, trial: Trial, dataset: Dataset, model: TrialModel, folder: Path) -> dict[str, float]:
         """Write scored summaries of all test documents. Seed 0 also measures the latency of a summary."""
-        if dataset.documents is None or trial.teacher is None or trial.choosing:
+        if dataset.documents is None or trial.teacher is None or trial.is_search:
             return {}
         model.eval().cpu()
         strategy, max_new_tokens = build_teacher_strategy(trial.teacher), trial.teacher.max_new_tokens

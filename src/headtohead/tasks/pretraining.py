@@ -36,7 +36,7 @@ def build_pretraining_trial(trial: Trial) -> Trial:
         data=trial.data.model_copy(update={"rows": "labelled"}),
         model=trial.model.model_copy(update={"init_from": None}),
         training=training,
-        use=trial.use,
+        plugins=trial.plugins,
     )
 
 

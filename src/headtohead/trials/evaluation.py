@@ -44,7 +44,7 @@ def evaluate_splits(
             model, objective, task.build_split_examples(trial, dataset, name).batches(EVALUATION_BATCH_SIZE), device
         )
         for name, split in dataset.corpus.splits.items()
-        if split.role == "validation" or not trial.choosing
+        if split.role == "validation" or not trial.is_search
     }
 
 

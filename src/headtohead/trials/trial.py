@@ -44,8 +44,8 @@ def run_trial(
     Returns the content of result.json. If several processes train together, only the main process writes files; the
     others return None.
     """
-    for file in trial.use:
-        registry.load_part_file(file)
+    for file in trial.plugins:
+        registry.load_plugin(file)
     task, dataset = get_task(trial.task), prepare_dataset(trial.data, trial.task)
     selected_device = ranks.select_device(devices.select_device(device))
     started = time.perf_counter()
@@ -56,10 +56,10 @@ def run_trial(
     evaluations = evaluate_splits(trial, dataset, model, selected_device, trainer.evaluations, ranks)
     if not ranks.is_main_process:
         return None
-    scoring_audits = [] if trial.choosing else audit_scores(trial, dataset, model, selected_device, evaluations)
+    scoring_audits = [] if trial.is_search else audit_scores(trial, dataset, model, selected_device, evaluations)
     outputs.write_scores(folder, evaluations)
     task_result = task.write_outputs(trial, dataset, model, folder)
-    if not trial.choosing:
+    if not trial.is_search:
         get_initial_model = cache(partial(build_initial_model, trial, dataset))
         outputs.write_analyses(task, trial, dataset, model, get_initial_model, folder, scoring_audits)
         model_io.save(folder, model, dataset.tokenizer, trial, dataset.label_names)

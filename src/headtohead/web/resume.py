@@ -17,8 +17,8 @@ def main(experiment_folder: Path, num_seeds: int | None) -> None:
 
     runs = open_runs(experiment_folder)
     experiment, command = runs.experiment, list(runs.metadata.command)
-    for file in experiment.use:
-        registry.load_part_file(file)
+    for file in experiment.plugins:
+        registry.load_plugin(file)
     if num_seeds is not None:
         experiment = experiment.model_copy(update={"seeds": num_seeds})
         command += ["--seeds", str(num_seeds)]

@@ -20,10 +20,10 @@ from headtohead.errors import ConfigError, RequestError, ValidationIssue
 
 FieldKind = Literal["number", "text", "word", "choice", "toml"]
 JsonDict = dict[str, Any]
-FORBIDDEN_SETTINGS = ("use", "model.module", "model.options")
+FORBIDDEN_SETTINGS = ("plugins", "model.module", "model.options")
 MAX_SETTING_LENGTH = 2000
 FIELD_GROUPS = (("Experiment", ""), ("Training", "training"), ("Data", "data"), ("Model", "model"))
-TOP_LEVEL_SETTINGS = ("seeds", "matters")
+TOP_LEVEL_SETTINGS = ("seeds", "equivalence_margin")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str
     """Write a file of parts; what it enters is forgotten after the test."""
     parts_registry.list_part_classes()
     monkeypatch.setattr(registry, "_registry", dict(registry._registry))
-    monkeypatch.setattr(registry, "_user_part_files", dict(registry._user_part_files))
+    monkeypatch.setattr(registry, "_plugin_files", dict(registry._plugin_files))
 
     def written(name: str, text: str) -> Path:
         (tmp_path / name).write_text(
@@ -47,33 +47,33 @@ class Mine(Norm):
 
 def test_a_file_of_parts_is_used_and_known_by_its_content(write: Any) -> None:
     path = write("mine.py", NORM.format(name="mine", what="nothing"))
-    assert parts_registry.load_part_file(path.name, path.parent) == path
-    assert parts_registry.load_part_file(path) == path  # a second time does nothing
+    assert parts_registry.load_plugin(path.name, path.parent) == path
+    assert parts_registry.load_plugin(path) == path  # a second time does nothing
     made = parts_registry.get_part_class("norm", "mine")
     assert parts_registry.get_summary(made) == "Does nothing."
     assert made.__module__ == parts_registry.compute_module_name(path)
-    assert path in parts_registry.get_user_part_files()
+    assert path in parts_registry.get_plugin_files()
     assert made in parts_registry.list_part_classes()
 
 
 def test_an_edited_file_replaces_its_own_parts(write: Any) -> None:
-    parts_registry.load_part_file(write("mine.py", NORM.format(name="mine", what="nothing")))
-    parts_registry.load_part_file(write("mine.py", NORM.format(name="mine", what="more")))
+    parts_registry.load_plugin(write("mine.py", NORM.format(name="mine", what="nothing")))
+    parts_registry.load_plugin(write("mine.py", NORM.format(name="mine", what="more")))
     assert parts_registry.get_summary(parts_registry.get_part_class("norm", "mine")) == "Does more."
 
 
 def test_a_name_that_is_taken_is_an_error_that_names_both_files(write: Any) -> None:
     one, two = (write(f"{n}.py", NORM.format(name="mine", what=n)) for n in ("one", "two"))
-    parts_registry.load_part_file(one)
+    parts_registry.load_plugin(one)
     with pytest.raises(PartError, match=rf"norm 'mine' is defined twice: in {one} and in {two}"):
-        parts_registry.load_part_file(two)
+        parts_registry.load_plugin(two)
     assert parts_registry.get_summary(parts_registry.get_part_class("norm", "mine")) == "Does one."
 
 
 def test_a_built_in_name_is_taken(write: Any) -> None:
     path = write("mine.py", NORM.format(name="layer", what="nothing"))
     with pytest.raises(PartError, match=r"norm 'layer' is defined twice: in .*norm\.py and in .*mine\.py"):
-        parts_registry.load_part_file(path)
+        parts_registry.load_plugin(path)
 
 
 def test_a_slot_that_does_not_exist_is_an_error() -> None:
@@ -107,14 +107,14 @@ def test_a_file_that_fails_is_an_error_and_leaves_nothing_behind(text: str, word
     before = parts_registry.list_part_classes()
     path = write("mine.py", NORM.format(name="mine", what="nothing") + "\n" + text if "class" not in text else text)
     with pytest.raises(PartError, match=words):
-        parts_registry.load_part_file(path)
+        parts_registry.load_plugin(path)
     assert parts_registry.list_part_classes() == before
-    assert path not in parts_registry.get_user_part_files()
+    assert path not in parts_registry.get_plugin_files()
 
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PartError, match=r"nothing\.py: file of parts not found"):
-        parts_registry.load_part_file("nothing.py", tmp_path)
+        parts_registry.load_plugin("nothing.py", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -202,6 +202,6 @@ def test_a_part_whose_types_cannot_be_resolved_is_still_a_part(write: Any) -> No
     path.write_text(
         text.replace("annotations\n", "annotations\nfrom headtohead.nn.parts import Norm, register_part\n", 1)
     )
-    parts_registry.load_part_file(path)
+    parts_registry.load_plugin(path)
     assert parts_registry.validate_part_config("norm", {"kind": "mine", "power": 3}, "here") == []
     assert len(parts_registry.validate_part_config("norm", {"kind": "mine", "powr": 3}, "here")) == 1

@@ -2,7 +2,7 @@
 
 class TestPoems(SourceConformanceSuite):
     source = "poems:tests/poems.json"
-    use = "poems.py"
+    plugin = "poems.py"
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from headtohead.data.sources.loading import load_corpus, resolve_source
 from headtohead.data.sources.readers import has_lone_surrogate
 from headtohead.data.splits import RawCorpus, check_raw_corpus
 from headtohead.errors import HeadToHeadError
-from headtohead.nn.parts.registry import load_part_file
+from headtohead.nn.parts.registry import load_plugin
 
 
 def find_source_violations(
-    source: str, *, has_labels: bool = False, use: str | Path | None = None, data: DataConfig | None = None
+    source: str, *, has_labels: bool = False, plugin: str | Path | None = None, data: DataConfig | None = None
 ) -> list[str]:
     """Read a source and return what is wrong with it, one sentence each; an empty list if it conforms.
 
-    `source` is written as in `data.source`, `use` is the file that defines it, `data` holds other settings it needs.
+    `source` is written as in `data.source`, `plugin` is the file that defines it, `data` holds other settings it needs.
     """
-    if use is not None:
-        load_part_file(use)
+    if plugin is not None:
+        load_plugin(plugin)
     settings = (data or DataConfig()).model_copy(update={"source": source})
     try:
         reader, request = resolve_source(settings, Path(), has_labels=has_labels)
@@ -84,13 +84,13 @@ class SourceConformanceSuite:
     """as in `data.source`"""
     has_labels: ClassVar[bool] = False
     """whether the source is read for classification"""
-    use: ClassVar[str | Path | None] = None
+    plugin: ClassVar[str | Path | None] = None
     """the file that defines the source, unless the test file does"""
     data: ClassVar[DataConfig | None] = None
     """other settings of `[data]` that the source needs"""
 
     def test_source_conforms(self) -> None:
-        violations = find_source_violations(self.source, has_labels=self.has_labels, use=self.use, data=self.data)
+        violations = find_source_violations(self.source, has_labels=self.has_labels, plugin=self.plugin, data=self.data)
         if violations:
             raise AssertionError("\n".join(violations))
 

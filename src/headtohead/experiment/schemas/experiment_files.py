@@ -141,7 +141,7 @@ class SummarizationTeacherFile(VersionedRecord):
     """decoding strategy"""
     teacher: ReferenceModel
     """the teacher"""
-    before: ReferenceModel
+    untrained: ReferenceModel
     """the student before training"""
 
 

@@ -251,18 +251,18 @@ class SystemCost(Record):
 
 
 class SystemPairVerdict(Record):
-    """The verdict on two systems by one measure"""
+    """The verdict on two systems by one metric"""
 
-    measure: str
-    """ROUGE measure"""
+    metric: str
+    """ROUGE metric"""
     system: str
     """name of the system"""
-    against: str
+    reference: str
     """name of the system it is compared with"""
     outcome: VerdictOutcome
     """the verdict"""
     effect: NullableFloat
-    """difference of the measure"""
+    """difference of the metric"""
     interval: NullableInterval
     """interval over seeds and documents, simultaneous over all pairs"""
     seeds: NonNegativeInt

@@ -20,7 +20,7 @@ SLOTS = ("position", "pattern", "projection", "merge", "attention", "feedforward
 ENTRY_POINT_GROUP = "headtohead.nn.parts"
 
 _registry: dict[tuple[str, str], type[Part]] = {}
-_user_part_files: dict[str, Path] = {}
+_plugin_files: dict[str, Path] = {}
 _loaded_sources: set[str] = set()
 
 PartClass = TypeVar("PartClass", bound=type[Part])
@@ -92,7 +92,7 @@ def compute_module_name(file: Path) -> str:
     return f"headtohead_own_{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
 
 
-def load_part_file(path: str | Path, base_folder: Path = Path(".")) -> Path:
+def load_plugin(path: str | Path, base_folder: Path = Path(".")) -> Path:
     """Import a user's file of parts; return its path. If the import fails, nothing stays registered."""
     load_builtin_parts()
     file = (base_folder / path).resolve()
@@ -119,12 +119,12 @@ def load_part_file(path: str | Path, base_folder: Path = Path(".")) -> Path:
         if isinstance(error, PartError):
             raise
         raise PartError(f"{path}: {type(error).__name__}: {error}") from error
-    _user_part_files[name] = file
+    _plugin_files[name] = file
     return file
 
 
-def get_user_part_files() -> tuple[Path, ...]:
-    return tuple(_user_part_files.values())
+def get_plugin_files() -> tuple[Path, ...]:
+    return tuple(_plugin_files.values())
 
 
 def get_options(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:

@@ -27,8 +27,8 @@ def build_comparisons_section(context: ReportContext) -> Section | None:
     blocks: list[Block] = []
     for comparison, chart in zip(comparisons, build_comparison_charts(findings), strict=True):
         blocks.append(Subheading(comparison.title))
-        if comparison.says:
-            blocks.append(Paragraph(comparison.says))
+        if comparison.description:
+            blocks.append(Paragraph(comparison.description))
         caption = f"Change relative to {comparison.baseline}, with its 95 % interval. Shaded: within {context.margin}."
         blocks += [Figure(chart, caption), BulletList([verdict.summary for verdict in comparison.verdicts])]
     blocks.append(TableBlock(build_comparison_table(findings), summary="All numbers of these comparisons"))
@@ -58,5 +58,5 @@ def build_comparison_table(findings: Findings) -> Table:
         for verdict in comparison.verdicts:
             names = comparison.title, verdict.variant, comparison.baseline, verdict.outcome
             rows.append([*names, *make_effect_cells(verdict, metric, with_means=False)])
-    notes = [f"{comparison.title}: {comparison.says}" for comparison in comparisons if comparison.says]
+    notes = [f"{comparison.title}: {comparison.description}" for comparison in comparisons if comparison.description]
     return make_table("comparisons", "Comparisons between variants", "; ".join(notes), columns, rows)

@@ -52,7 +52,8 @@ def build_verdicts_section(context: ReportContext) -> Section:
     if (table := build_secondary_results_table(findings)).rows:
         blocks.append(TableBlock(table, summary=table.title, is_open=len(table.rows) <= MAX_UNFOLDED_ROWS))
     blocks += [
-        Paragraph(text, "about") for text in split_paragraphs(context.experiment.about if context.experiment else "")
+        Paragraph(text, "about")
+        for text in split_paragraphs(context.experiment.description if context.experiment else "")
     ]
     title = "By perplexity" if is_secondary else "Verdict" if len(rows) == 1 else "Verdicts"
     count = summarize_verdicts(findings) if len(rows) > 1 else ""
