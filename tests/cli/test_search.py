@@ -16,11 +16,11 @@ training.optimizer.lr = [0.1, 0.01]
 def test_a_plan_says_how_many_points_and_how_long(h2h, world):  # noqa: F811
     file = world()
     file.write_text(file.read_text() + SEARCH)
-    code, out, err = h2h("run", file, "--dry-run")
+    code, out, err = h2h("plan", file)
     assert code == 0, err
     assert "grid search, 6 points x 2 seeds = 12 trials: about" in " ".join(out.split())
     assert "compared with the baseline on fresh seeds" in " ".join(out.split())
-    code, out, _ = h2h("run", file, "--dry-run", "--json", "--set", "search.budget.trials=8")
+    code, out, _ = h2h("plan", file, "--json", "--set", "search.budget.trials=8")
     plan = json.loads(out)["search"]
     assert (plan["points"], plan["trials"], plan["grid_size"]) == (4, 8, 6)
     assert plan["seconds"] > 0

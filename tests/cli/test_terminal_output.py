@@ -39,7 +39,7 @@ def test_a_plan_is_escaped(h2h, world) -> None:  # noqa: F811
     file = world()
     content = file.read_text().replace("alibi]", f"{json.dumps('x' + ESCAPE)}]")
     file.write_text(content.replace('question = "', f'question = "{json.dumps(ESCAPE)[1:-1]}'))
-    _, out, err = h2h("run", file, "--dry-run")
+    _, out, err = h2h("plan", file)
     assert_safe(out + err)
 
 

@@ -79,15 +79,15 @@ def test_a_classifier_from_end_to_end(h2h, world):  # noqa: F811
     assert 0.5 <= answer["confidence"] <= 1
 
 
-def test_a_dry_run_gives_sizes_and_time_and_writes_nothing(h2h, world, tmp_path):  # noqa: F811
-    code, out, _ = h2h("run", world(), "--dry-run", "--json")
+def test_a_plan_gives_sizes_and_time_and_writes_nothing(h2h, world, tmp_path):  # noqa: F811
+    code, out, _ = h2h("plan", world(), "--json")
     assert code == 0
     baseline, alibi = json.loads(out)["plan"]
     assert baseline["parameters"] - alibi["parameters"] == 8 * 16  # the learned positions
     assert alibi["settings"] == {"model.position": "alibi"}
     assert baseline["seconds"] > 0
     assert not (tmp_path / "runs").exists()
-    code, out, _ = h2h("run", world(), "--dry-run")
+    code, out, _ = h2h("plan", world())
     assert "estimated from a few" in out
 
 
@@ -99,7 +99,9 @@ def test_schema_and_parts_and_doctor_print_json(h2h):  # noqa: F811
     assert "bfloat16" in h2h("doctor")[1]
 
 
-@pytest.mark.parametrize("verb", [[], ["run"], ["parts"], ["recipes"], ["score"], ["predict"], ["doctor"], ["schema"]])
+@pytest.mark.parametrize(
+    "verb", [[], ["run"], ["plan"], ["parts"], ["recipes"], ["score"], ["predict"], ["doctor"], ["schema"]]
+)
 def test_every_verb_has_help(h2h, verb):  # noqa: F811
     code, out, _ = h2h(*verb, "--help")
     assert code == 0

@@ -6,7 +6,7 @@ from headtohead.cli.app import app, main
 
 # The order of `h2h --help`.
 COMMANDS = (
-    *("run", "report", "judge", "verify", "recipes", "schema"),
+    *("run", "plan", "report", "judge", "verify", "recipes", "schema"),
     *("audit", "trust", "predict", "score", "doctor"),
     *("attention", "design", "generate", "decode", "parts", "serve"),
 )

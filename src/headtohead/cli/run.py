@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from headtohead.cli.app import JsonOption, PluginsOption, app, echo, print_json
-
-if TYPE_CHECKING:
-    from headtohead.config.experiment import Experiment
 
 
 @app.command()
@@ -47,7 +43,6 @@ def run(
     reshard: Annotated[
         bool, typer.Option("--reshard", help="Like --resume, with a different number of torchrun processes.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print sizes and a time estimate; do not train.")] = False,
     show_batch: Annotated[
         bool, typer.Option("--show-batch", help="Print the tensors of the first batch; do not train.")
     ] = False,
@@ -65,7 +60,7 @@ def run(
 
     rank, processes, _ = torchrun.read_ranks(os.environ)
     if rank:  # under torchrun, rank 0 runs the experiment and the other ranks follow it
-        if not (dry_run or show_batch):
+        if not show_batch:
             torchrun.run_follower(os.environ)
         return
     changes = list(settings or [])
@@ -80,10 +75,6 @@ def run(
 
         batch = summarize_first_batch(experiment)
         print_json(batch.to_dict()) if as_json else terminal.print_batch(batch)
-        return
-    if dry_run:
-        _rerun_in_safe_environment(experiment)
-        _show_plan(experiment, workers or run_experiment.default_num_workers(), as_json)
         return
     folder = out or run_experiment.DEFAULT_RUNS_FOLDER / experiment.name
     if reshard:
@@ -127,34 +118,3 @@ def run(
         terminal.print_outcome(outcome, page)
     if outcome.failed_jobs:
         raise typer.Exit(2 if all(job.is_request_error for job in outcome.failed_jobs) else 1)
-
-
-def _rerun_in_safe_environment(experiment: Experiment) -> None:
-    """Rerun this command in a subprocess if the experiment needs environment variables that must be set at start.
-
-    `build_environment` returns them; Muon, for example, crashes without them on some CPUs.
-    """
-    from headtohead.config.loading import build_trial
-    from headtohead.execution.worker_pool import build_environment
-
-    environment = build_environment([build_trial(experiment, variant, 0) for variant in experiment.names])
-    if environment:
-        process = subprocess.run(sys.orig_argv, env={**os.environ, **environment}, check=False)
-        raise typer.Exit(process.returncode)
-
-
-def _show_plan(experiment: Experiment, workers: int, as_json: bool) -> None:
-    """Print the sizes and the estimated time of the experiment and its search."""
-    from headtohead.report import terminal
-    from headtohead.runner import run_experiment, run_search
-    from headtohead.search import terminal as search_terminal
-
-    search = run_search.plan_search(experiment) if experiment.search else None
-    plans = run_experiment.plan_experiment(experiment)
-    if as_json:
-        plan = {"experiment": experiment.name, "plan": [variant_plan.to_dict() for variant_plan in plans]}
-        print_json({**plan, "search": search.to_dict()} if search else plan)
-        return
-    terminal.print_plan(experiment, plans, experiment.max_seeds, workers)
-    if search:
-        search_terminal.print_search_plan(experiment, search, workers)

@@ -50,7 +50,7 @@ class CostEstimator:
         if self._lock.locked():
             raise ConflictError("another estimate is in progress; try again in a moment")
         async with self._lock:
-            exit_code, out, err = await _run_h2h_command(["run", *arguments, "--dry-run", "--json"])
+            exit_code, out, err = await _run_h2h_command(["plan", *arguments, "--json"])
         if exit_code != 0:
             issues = parse_error_output(err)
             raise ConfigError("form", issues) if issues else RequestError(err.strip() or "the estimate failed")

@@ -57,7 +57,7 @@ class TrainingRequest:
     full: bool = False
 
     def build_cli_arguments(self, experiment_files_folder: Path) -> list[str]:
-        """Return the arguments of `h2h run`."""
+        """Return the arguments of `h2h run` and `h2h plan`."""
         arguments = [resolve_recipe(self.recipe, experiment_files_folder)]
         arguments += ["--data", self.data] if self.data else []
         arguments += ["--full"] if self.full else []
