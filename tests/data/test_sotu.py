@@ -59,8 +59,26 @@ def test_classifier_has_the_sizes_of_the_course() -> None:
 def test_language_model_has_a_held_out_text_of_each_president() -> None:
     found = corpus("language-model")
     assert [split.name for split in found.get_test_splits()] == ["hbush", "obama", "wbush"]
-    assert all(4500 < len(" ".join(split.rows).split()) < 7500 for split in found.get_test_splits())
+    assert {split.name: len(split.documents) for split in found.get_test_splits()} == {
+        "hbush": 1,
+        "obama": 3,
+        "wbush": 3,
+    }
+    assert all(len(" ".join(split.rows).split()) > 4500 * len(split.documents) for split in found.get_test_splits())
     assert len(" ".join(found.train.rows).split()) > 27_880  # words of the course's train_LM.txt
+
+
+@pytest.mark.parametrize("task", ["language-model", "classify"])
+def test_every_row_knows_its_address(task: str) -> None:
+    cut = MAX_CLASSIFIER_WORDS if task == "classify" else None
+    addresses = {
+        address.name: {" ".join(sentence.split()[:cut]) for sentence in address.sentences}
+        for president in PRESIDENTS
+        for address in _read_speeches(_find_data_folder(), president)
+    }
+    for split in corpus(task).splits.values():
+        ids = split.document_ids or [0] * len(split.rows)
+        assert all(row in addresses[split.documents[i]] for row, i in zip(split.rows, ids, strict=True))
 
 
 @pytest.mark.parametrize("task", ["language-model", "classify"])
@@ -75,7 +93,8 @@ def test_validation_is_whole_addresses_or_none() -> None:
     for president in PRESIDENTS:
         addresses = _read_speeches(_find_data_folder(), president)
         roles = Counter(role for _, role in _assign_roles(addresses, 0.1))
-        assert (roles["test"], roles["validation"]) == (1, 1)
+        assert roles["validation"] == 1
+        assert 1 <= roles["test"] == (len(addresses) - 1) // 2
         assert Counter(role for _, role in _assign_roles(addresses, 0.99))["train"] == 1
 
 

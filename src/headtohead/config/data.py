@@ -16,6 +16,9 @@ class ColumnsConfig(BaseConfig):
 
     text: str | int = "text"
     label: str | int = "label"
+    document: str | int | None = None
+    """the document that a row is part of, such as an article or a dialogue; None: the column `document` if there is
+    one, otherwise each row is a document of its own"""
 
 
 class SplitFilesConfig(BaseConfig):
@@ -56,6 +59,8 @@ class DataConfig(BaseConfig):
     rows: Literal["stream", "sentences", "labelled"] = "stream"
     """language modelling: blocks of one token stream, or one sentence per row with start and end tokens;
     masked language modelling: also the texts of a labelled corpus"""
+    documents: Literal["rows", "files"] | None = None
+    """plain text: each row is a document, or each file; None: files for a stream of lines, otherwise rows"""
     word_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """fraction of training words replaced by the unknown token, sampled anew at every step"""
     rare_words: RareWordsConfig = RareWordsConfig()

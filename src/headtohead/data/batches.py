@@ -42,11 +42,20 @@ class Batch:
     """false on padding; None without padding"""
     at: Int64[Tensor, "batch"] | None = None
     """index of each example; None in training"""
+    segments: Int64[Tensor, "batch length"] | None = None
+    """first label of the segment that each label is scored in, if blocks are scored in segments"""
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch on a device."""
-        mask = None if self.attention_mask is None else self.attention_mask.to(device)
-        return Batch(self.input_ids.to(device), self.labels.to(device), mask, self.at)
+        mask, segments = (
+            None if tensor is None else tensor.to(device) for tensor in (self.attention_mask, self.segments)
+        )
+        return Batch(self.input_ids.to(device), self.labels.to(device), mask, self.at, segments)
+
+    @property
+    def score_indices(self) -> Int64[Tensor, "scores"] | None:
+        """The index of each score of this batch: those of its examples, or of their segments."""
+        return self.at if self.segments is None else self.segments[self.labels != IGNORE_INDEX].unique()
 
     def rows(self, start: int, end: int) -> Batch:
         """Return the rows from `start` up to, but not including, `end`, without changing their width."""
@@ -69,9 +78,20 @@ class TokenStream:
     tokens: Integer[Tensor, "tokens"]
     counts: Int64[Tensor, "vocab"] | None = None
     """number of occurrences of each token, if already known"""
+    offsets: Int64[Tensor, "rows_and_one"] | None = None
+    """where each row starts and the last one ends, if known"""
+    documents: Int64[Tensor, "rows"] | None = None
+    """the document of each row; None if each row is a document of its own"""
 
     def __len__(self) -> int:
         return self.tokens.numel()
+
+    def find_documents(self, positions: Int64[Tensor, "positions"]) -> Int64[Tensor, "positions"]:
+        """Return the documents that the tokens at these positions belong to; 0 if the rows are not known."""
+        if self.offsets is None:
+            return torch.zeros_like(positions)
+        rows = torch.searchsorted(self.offsets, positions, right=True) - 1
+        return rows if self.documents is None else self.documents[rows]
 
 
 @dataclass(frozen=True)
@@ -88,6 +108,8 @@ class TokenRows:
     """rows already truncated by a tokenizer that keeps its special tokens around the rest"""
     counts: Int64[Tensor, "vocab"] | None = None
     """number of occurrences of each token, if already known"""
+    documents: Int64[Tensor, "rows"] | None = None
+    """the document of each row; None if each row is a document of its own"""
 
     def __len__(self) -> int:
         return self.offsets.numel() - 1
@@ -130,7 +152,9 @@ def encode_split(split: Split, tokenizer: TokenizerProtocol, data: DataConfig, *
     """Encode a split as a stream or as rows, according to `data.rows` and the task."""
     ids = encode_row_range(split, split.rows, 0, tokenizer, data, has_labels=has_labels)
     if is_stream(data, has_labels=has_labels):
-        return TokenStream(split.name, _flatten_token_ids(ids))
+        return TokenStream(
+            split.name, _flatten_token_ids(ids), offsets=_compute_offsets(ids), documents=number_documents(split)
+        )
     return build_token_rows(split, ids, has_labels=has_labels)
 
 
@@ -181,9 +205,29 @@ def build_token_rows(
 
     `num_pretruncated` is the number of rows that the tokenizer has already truncated.
     """
-    offsets = torch.tensor([0, *(len(row) for row in token_ids)]).cumsum(0)
     labels = torch.tensor(split.labels) if has_labels and split.labels is not None else None
-    return TokenRows(split.name, _flatten_token_ids(token_ids), offsets, labels, pad_to_longest, num_pretruncated)
+    return TokenRows(
+        split.name,
+        _flatten_token_ids(token_ids),
+        _compute_offsets(token_ids),
+        labels,
+        pad_to_longest,
+        num_pretruncated,
+        documents=number_documents(split),
+    )
+
+
+def number_documents(split: Split) -> Int64[Tensor, "rows"] | None:
+    """Return the index of each row's document; None if each row is a document of its own."""
+    if not split.documents:
+        return None
+    if len(split.document_ids):
+        return torch.as_tensor(split.document_ids, dtype=torch.int64)
+    return torch.zeros(len(split.rows), dtype=torch.int64)
+
+
+def _compute_offsets(rows: Sequence[Sequence[int]]) -> Int64[Tensor, "rows_and_one"]:
+    return torch.tensor([0, *map(len, rows)]).cumsum(0)
 
 
 def _flatten_token_ids(rows: Sequence[Sequence[int]]) -> Int64[Tensor, "tokens"]:

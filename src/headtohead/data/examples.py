@@ -1,12 +1,17 @@
 """Fixed evaluation examples of held-out text, equal for every variant and scored one by one.
 
-A stream is split into consecutive blocks of the context, so every token but the first is predicted exactly once.
+A stream is split into consecutive blocks of the context, so every token but the first is predicted exactly once. A
+block may contain the end of one document and the start of the next. It is one input of the model, so that documents
+need not be long, but it is scored in segments: the labels of one document in one block. The total loss is that of whole
+blocks, and every score belongs to one document. The first row of a stream is a segment of its own, because its first
+token is not predicted: the text after it is what every tokenizer predicts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Int64
@@ -30,10 +35,42 @@ class EvaluationExamples:
     """predictions per example: tokens for a language model, 1 for a classifier"""
     stride: int = 1
     """yield one batch in this many; 1 yields all"""
+    has_segments: bool = True
+    """whether the blocks of a stream are scored in segments"""
 
     def sample(self, max_examples: int) -> EvaluationExamples:
-        """Return about `max_examples` of the examples, as evenly spaced whole batches."""
-        return replace(self, stride=max(1, self.count // max_examples))
+        """Return about `max_examples` of the examples, as evenly spaced whole batches, each block with one score."""
+        return replace(self, stride=max(1, self.count // max_examples), has_segments=False)
+
+    @cached_property
+    def segment_starts(self) -> Int64[Tensor, "segments"] | None:
+        """The first label of each segment of a stream; None if examples are scored as a whole.
+
+        Label i is token i + 1.
+        """
+        stream = self.encoded
+        if not isinstance(stream, TokenStream) or stream.offsets is None or not self.has_segments:
+            return None
+        row_starts = stream.offsets[1:-1]
+        if stream.documents is not None:
+            row_starts = row_starts[stream.documents.diff() != 0]
+        starts = torch.cat((torch.arange(0, len(stream) - 1, self.context), row_starts - 1, stream.offsets[1:2] - 1))
+        starts = starts[(starts >= 0) & (starts < len(stream) - 1)]
+        unique: Int64[Tensor, "segments"] = torch.unique(starts)
+        return unique
+
+    def find_documents(self) -> Int64[Tensor, "scores"]:
+        """Return the document of each score."""
+        if isinstance(self.encoded, TokenRows):
+            return torch.arange(self.count) if self.encoded.documents is None else self.encoded.documents
+        starts = self.segment_starts
+        return self.encoded.find_documents((torch.arange(self.count) * self.context if starts is None else starts) + 1)
+
+    def sum_by_example(self, values: Tensor) -> Tensor:
+        """Return the sum of the scores of each example, given one for each segment."""
+        if self.segment_starts is None:
+            return values
+        return values.new_zeros(self.count).index_add(0, self.segment_starts // self.context, values)
 
     @property
     def count(self) -> int:
@@ -66,14 +103,25 @@ class EvaluationExamples:
             for start in range(0, num_full, batch_size * self.stride):
                 blocks = windows[start : start + batch_size].long()
                 indices = torch.arange(start, start + len(blocks))
-                yield Batch(*split_inputs_and_labels(blocks, None), at=indices)
+                segments = self._find_segments(start, len(blocks))
+                yield Batch(*split_inputs_and_labels(blocks, None), at=indices, segments=segments)
         remainder = stream.tokens[num_full * self.context :].long()
         if remainder.numel() > 1 and -(-num_full // batch_size) % self.stride == 0:
             inputs = torch.full((1, self.context), self.pad_id)
             labels = torch.full((1, self.context), IGNORE_INDEX)
             inputs[0, : remainder.numel() - 1], labels[0, : remainder.numel() - 1] = remainder[:-1], remainder[1:]
             attention_mask = torch.arange(self.context)[None] < remainder.numel() - 1
-            yield Batch(inputs, labels, attention_mask, torch.tensor([num_full]))
+            yield Batch(
+                inputs, labels, attention_mask, torch.tensor([num_full]), self._find_segments(num_full, num_blocks=1)
+            )
+
+    def _find_segments(self, first_block: int, num_blocks: int) -> Int64[Tensor, "blocks context"] | None:
+        """Return the segment of each label of consecutive blocks."""
+        if self.segment_starts is None:
+            return None
+        labels = torch.arange(first_block * self.context, (first_block + num_blocks) * self.context)
+        indices = torch.searchsorted(self.segment_starts, labels, right=True) - 1
+        return self.segment_starts[indices].view(num_blocks, self.context)
 
     def _iter_row_indices(self, batch_size: int) -> Iterator[Int64[Tensor, "batch"]]:
         """Yield the row indices of each batch."""

@@ -111,8 +111,11 @@ def build_masked_examples(encoded: EncodedSplit, context: int, tokenizer: Corpus
 
 
 def _split_into_blocks(stream: TokenStream, context: int) -> TokenRows:
+    """Return consecutive blocks as rows. A block belongs to the document at its middle, which is the one with most of
+    its tokens."""
     offsets = torch.cat((torch.arange(0, len(stream), context), torch.tensor([len(stream)])))
-    return TokenRows(stream.name, stream.tokens, offsets)
+    documents = stream.find_documents((offsets[1:] + offsets[:-1]) // 2)
+    return TokenRows(stream.name, stream.tokens, offsets, documents=documents)
 
 
 def get_mask_id(tokenizer: CorpusTokenizer) -> int:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Literal
 
@@ -41,6 +41,10 @@ class Split:
     labels: tuple[int, ...] | None = None
     separator: str = "\n"
     """text between two rows when the split is read as one stream"""
+    documents: tuple[str, ...] = ()
+    """names of the documents; empty if each row is a document of its own"""
+    document_ids: Sequence[int] = ()
+    """the document of each row, as an index into `documents`; empty if there is only one or each row is its own"""
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,13 @@ class RawSplit:
     """where the rows come from, for error messages"""
     separator: str = "\n"
     """text between two rows when the split is read as one stream"""
+    documents: Sequence[str] = ()
+    """the name of each row's document, or one name for all rows; empty if each row is a document of its own"""
+
+    @property
+    def has_named_rows(self) -> bool:
+        """Whether each row has the name of its document."""
+        return len(self.documents) > 1
 
     def pick(self, row_mask: Iterable[bool]) -> RawSplit:
         """Return the rows whose mask is true."""
@@ -91,6 +102,7 @@ class RawSplit:
             tuple(self.lines[i] for i in indices) if self.lines else (),
             self.path,
             self.separator,
+            tuple(self.documents[i] for i in indices) if self.has_named_rows else self.documents,
         )
 
 
@@ -126,6 +138,11 @@ def check_raw_corpus(raw_corpus: object, source: str, *, has_labels: bool) -> No
         if has_labels and (split.labels is None or len(split.labels) != len(split.rows)):
             found = "no labels" if split.labels is None else f"{len(split.labels)} labels"
             raise DataError(f"source {source!r}: split {name!r} has {len(split.rows)} rows and {found}")
+        if split.has_named_rows and len(split.documents) != len(split.rows):
+            raise DataError(
+                f"source {source!r}: split {name!r} has {len(split.rows)} rows and {len(split.documents)} documents; "
+                "name the document of each row, one document for all rows, or none"
+            )
     if not any(True for _ in raw_corpus.train.rows):
         raise DataError(f"source {source!r}: train has no rows")
 
@@ -175,28 +192,39 @@ def _select_folder_rows(raw_corpus: RawCorpus, validation: RawSplit | None) -> S
 
 
 def hold_out(raw_split: RawSplit, fraction: float, purpose: str) -> tuple[RawSplit, RawSplit]:
-    """Split off about `fraction` of the rows, at least one distinct text. Return (remaining, held out)."""
-    keys = [rng.derive_seed("split", purpose, row) for row in raw_split.rows]
+    """Split off about `fraction` of the rows, at least one distinct text. Return (remaining, held out).
+
+    If rows name their documents, whole documents are held out. Rows held out of a single document are a random sample
+    of it, so each of them counts as a document of its own.
+    """
+    units = raw_split.documents if raw_split.has_named_rows else raw_split.rows
+    keys = [rng.derive_seed("split", purpose, unit) for unit in units]
     threshold = max(int(fraction * 2**63), min(keys) + 1)
     remaining = raw_split.pick(key >= threshold for key in keys)
     if not remaining.rows:
         count = len(raw_split.rows)
         raise DataError(
-            f"{raw_split.path}: {count} row{'s' if count != 1 else ''} (equal rows count once) cannot be split into "
+            f"{raw_split.path}: {count} row{'s' if count != 1 else ''} "
+            f"({'of one document' if raw_split.has_named_rows else 'equal rows count once'}) cannot be split into "
             f"train and {purpose}; add text, or give each split its own file with data.files"
         )
-    return remaining, raw_split.pick(key < threshold for key in keys)
+    held_out = raw_split.pick(key < threshold for key in keys)
+    return remaining, held_out if raw_split.has_named_rows else replace(held_out, documents=())
 
 
 def _build_split(name: str, role: SplitRole, raw_split: RawSplit, label_names: tuple[str, ...]) -> Split:
+    documents = tuple(dict.fromkeys(raw_split.documents))
+    index = {document: i for i, document in enumerate(documents)}
+    document_ids = tuple(index[document] for document in raw_split.documents) if raw_split.has_named_rows else ()
     if not label_names:
-        return Split(name, role, raw_split.rows, None, raw_split.separator)
+        return Split(name, role, raw_split.rows, None, raw_split.separator, documents, document_ids)
     assert raw_split.labels is not None
-    index = {label: i for i, label in enumerate(label_names)}
-    if unknown := [i for i, label in enumerate(raw_split.labels) if label not in index]:
+    label_index = {label: i for i, label in enumerate(label_names)}
+    if unknown := [i for i, label in enumerate(raw_split.labels) if label not in label_index]:
         shown = [_build_unknown_label_error(raw_split, i, label_names) for i in unknown[:MAX_ITEMS_SHOWN]]
         raise build_file_error(raw_split.path, shown, num_errors=len(unknown))
-    return Split(name, role, raw_split.rows, tuple(index[label] for label in raw_split.labels), raw_split.separator)
+    labels = tuple(label_index[label] for label in raw_split.labels)
+    return Split(name, role, raw_split.rows, labels, raw_split.separator, documents, document_ids)
 
 
 def _build_unknown_label_error(raw_split: RawSplit, row_index: int, label_names: tuple[str, ...]) -> ValidationIssue:
@@ -238,7 +266,9 @@ def _iter_json_chunks(
     for i, split in enumerate(splits.values()):
         yield f"{', ' if i else ''}[{_dump_json(split.name)}, {_dump_json(split.role)}, "
         yield from _iter_rows_as_json(split.rows)
-        yield f", {_dump_json(split.labels)}, {_dump_json(split.separator)}]"
+        # Documents are part of the digest where rows name them. A file as a whole is not renamed by its content.
+        names = f", {_dump_json([split.documents, *split.document_ids])}" if len(split.document_ids) else ""
+        yield f", {_dump_json(split.labels)}, {_dump_json(split.separator)}{names}]"
     yield "], "
     yield from _iter_rows_as_json(vocabulary_rows)
     yield "]"

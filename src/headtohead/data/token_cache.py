@@ -4,7 +4,8 @@ FOLDER, named by a hash of everything the tokens depend on (files, settings, the
   manifest.json       content and checksums; written last, so a folder that has it is complete
   tokenizer.json      the tokenizer
   splitN.tokens       the tokens of a split, concatenated, as uint16 or uint32
-  splitN.offsets      where each row starts and the last one ends (int64), if examples are rows
+  splitN.offsets      where each row starts and the last one ends (int64)
+  splitN.documents    the document of each row (int64), if rows name their documents
   splitN.counts       the frequency of each token of the vocabulary (int64)
   splitN.labels       the class of each row (int64), for classification
   splitN.text, .ends  the rows as text (`text_store`); vocabulary.* hold the vocabulary rows if they are not train's
@@ -53,7 +54,7 @@ from headtohead.atomic_io import (
     write_json,
 )
 from headtohead.config.data import DataConfig
-from headtohead.data.batches import EncodedSplit, TokenRows, TokenStream, encode_split, is_stream
+from headtohead.data.batches import EncodedSplit, TokenRows, TokenStream, encode_split, is_stream, number_documents
 from headtohead.data.sources import loading
 from headtohead.data.sources.registry import compute_code_digest
 from headtohead.data.splits import Corpus, Split
@@ -63,7 +64,7 @@ from headtohead.data.tokenizers import TOKENIZER_FILE, CorpusTokenizer, train_to
 from headtohead.errors import DiskFullError, RunFolderError, escape_control_characters
 from headtohead.progress import ProgressCallback, StderrProgress
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 MANIFEST_FILE, TEXTS_FILE = "manifest.json", "texts.json"
 MAX_UNUSED_DAYS = 60
 LARGE_FILE_BYTES = 2**20
@@ -83,6 +84,7 @@ CACHE_KEY_SETTINGS = (
     "tokenizer",
     "vocabulary",
     "rows",
+    "documents",
     "validation_fraction",
     "max_test_rows",
 )
@@ -228,12 +230,13 @@ def _open_cache(folder: Path, data: DataConfig, has_labels: bool) -> TokenizedCo
     for i, split in enumerate(corpus.splits.values()):
         tokens = torch.from_numpy(memory_map(folder / f"split{i}.tokens", get_token_dtype(tokenizer)))
         counts = torch.from_numpy(np.fromfile(folder / f"split{i}.counts", np.int64))
-        if is_stream(data, has_labels=has_labels):
-            encoded[split.name] = TokenStream(split.name, tokens, counts)
-            continue
         offsets = torch.from_numpy(memory_map(folder / f"split{i}.offsets", np.int64))
+        documents = number_documents(split)
+        if is_stream(data, has_labels=has_labels):
+            encoded[split.name] = TokenStream(split.name, tokens, counts, offsets, documents)
+            continue
         labels = torch.tensor(split.labels) if has_labels and split.labels is not None else None
-        encoded[split.name] = TokenRows(split.name, tokens, offsets, labels, counts=counts)
+        encoded[split.name] = TokenRows(split.name, tokens, offsets, labels, counts=counts, documents=documents)
     return TokenizedCorpus(corpus, tokenizer, encoded)
 
 
@@ -243,7 +246,16 @@ def _open_corpus(folder: Path, texts: Mapping[str, Any], has_labels: bool) -> Co
     for i, split in enumerate(texts["splits"]):
         labels = tuple(np.fromfile(folder / f"split{i}.labels", np.int64).tolist()) if split["has_labels"] else None
         rows = DiskTextRows(folder, f"split{i}")
-        splits[split["name"]] = Split(split["name"], split["role"], rows, labels, split["separator"])
+        path = folder / f"split{i}.documents"
+        splits[split["name"]] = Split(
+            split["name"],
+            split["role"],
+            rows,
+            labels,
+            split["separator"],
+            tuple(split["documents"]),
+            tuple(np.fromfile(path, np.int64).tolist()) if path.is_file() else (),
+        )
     name = texts["vocabulary"]
     vocabulary_rows = splits["train"].rows if name == "train" else DiskTextRows(folder, name)
     return Corpus(has_labels, splits, tuple(texts["label_names"]), vocabulary_rows, texts["origin"], texts["digest"])
@@ -306,16 +318,23 @@ def _write_corpus_texts(
     for i, split in enumerate(corpus.splits.values()):
         rows = split.rows if isinstance(split.rows, DiskTextRows) else write_text_rows(folder, f"split{i}", split.rows)
         checksums |= rows.checksums
-        if split.labels is not None:
-            labels = np.array(split.labels, np.int64).tobytes()
-            write_bytes(folder / f"split{i}.labels", labels)
-            checksums[f"split{i}.labels"] = hashlib.sha256(labels).hexdigest()
+        for suffix, values in (("labels", split.labels), ("documents", split.document_ids)):
+            if values is not None and len(values):
+                content = np.array(values, np.int64).tobytes()
+                write_bytes(folder / f"split{i}.{suffix}", content)
+                checksums[f"split{i}.{suffix}"] = hashlib.sha256(content).hexdigest()
     has_vocabulary_rows = corpus.vocabulary_rows is not corpus.train.rows
     if has_vocabulary_rows:
         checksums |= write_text_rows(folder, "vocabulary", corpus.vocabulary_rows).checksums
     texts = {
         "splits": [
-            {"name": s.name, "role": s.role, "separator": s.separator, "has_labels": s.labels is not None}
+            {
+                "name": s.name,
+                "role": s.role,
+                "separator": s.separator,
+                "has_labels": s.labels is not None,
+                "documents": s.documents,
+            }
             for s in corpus.splits.values()
         ],
         "label_names": list(corpus.label_names),

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from headtohead.atomic_io import append_jsonl, repair_jsonl, truncate_file, write_bytes
 from headtohead.config.data import DataConfig
-from headtohead.data.batches import encode_row_range, is_stream
+from headtohead.data.batches import encode_row_range
 from headtohead.data.splits import Split
 from headtohead.data.text_store import DiskTextRows
 from headtohead.data.tokenizers import CorpusTokenizer
@@ -72,7 +72,7 @@ class SplitTokenization:
 
 
 def write_tokens(job: SplitTokenization, on_progress: ProgressCallback) -> dict[str, str]:
-    """Write the tokens and counts of a split and, unless it is a stream, its row offsets.
+    """Write the tokens, row offsets and counts of a split.
 
     Returns the SHA-256 of each file by name, computed from what was written and not from the file.
     """
@@ -109,9 +109,7 @@ def _resume(job: SplitTokenization) -> tuple[int, int, dict[str, Checksum]]:
     A shard is intact if the files are long enough and have the recorded checksums up to its end.
     """
     records = repair_jsonl(job.path("jsonl"))
-    item_bytes = {"tokens": np.dtype(get_token_dtype(job.tokenizer)).itemsize}
-    if not is_stream(job.data, has_labels=job.has_labels):
-        item_bytes["offsets"] = 8
+    item_bytes = {"tokens": np.dtype(get_token_dtype(job.tokenizer)).itemsize, "offsets": 8}
     sizes = [
         {"tokens": record["tokens"] * item_bytes["tokens"], "offsets": 8 * (record["rows"] + 1)} for record in records
     ]

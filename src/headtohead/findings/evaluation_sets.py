@@ -71,12 +71,30 @@ def stack_scores(
     runs = list(runs_by_seed.values())
     totals = np.stack([concatenate(run, column) for run in runs])
     weights = concatenate(runs[0], "counts")
+    documents = _name_documents(runs[0], corpus, evaluation_set)
     if not any(name in corpus.groups for name in names):
-        return Scores(tuple(runs_by_seed), totals, weights)
+        return Scores(tuple(runs_by_seed), totals, weights, documents=documents)
     # Repeated rows count as one example: their totals and weights are added.
     examples = _number_examples(corpus, names, evaluation_set)
     merged_totals = np.stack([np.bincount(examples, row) for row in totals])
-    return Scores(tuple(runs_by_seed), merged_totals, np.bincount(examples, weights))
+    first_rows = np.unique(examples, return_index=True)[1]
+    return Scores(
+        tuple(runs_by_seed),
+        merged_totals,
+        np.bincount(examples, weights),
+        documents=tuple(documents[row] for row in first_rows),
+    )
+
+
+def _name_documents(run: Run, corpus: CorpusFile, evaluation_set: EvaluationSet) -> tuple[str, ...]:
+    """Return the name of each example's document: its split, and its name or the number of its row."""
+    documents: list[str] = []
+    for name in resolve_split(corpus, evaluation_set.split):
+        ids, names = run.scores[f"{name}.documents"], corpus.splits[name].documents
+        unseen = corpus.unseen.get(name) if evaluation_set.rows == "unseen" else None
+        ids = ids if unseen is None else ids[np.asarray(unseen, dtype=int)]
+        documents += [f"{name}: {names[i] if names else i + 1}" for i in ids.tolist()]
+    return tuple(documents)
 
 
 def _number_examples(

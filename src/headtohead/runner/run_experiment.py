@@ -210,6 +210,7 @@ def describe_corpus(experiment: experiment.Experiment) -> schemas.CorpusFile:
             tokens=num_tokens,
             bytes=sum(len(row.encode()) + 1 for row in split.rows),
             unknown=unknown_rate,
+            documents=list(split.documents) if split.role != "train" else [],
         )
     audits, unseen, groups = _audit_data(experiment, trial, dataset)
     variant_audits = {}

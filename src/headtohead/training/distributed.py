@@ -128,9 +128,11 @@ class DataParallelProcess(SingleProcess):
         for batch_index, batch in enumerate(batches):
             num_rows = len(batch.labels)
             if batch_index % self.world_size == self.rank:
-                indices = torch.arange(num_examples, num_examples + num_rows) if batch.at is None else batch.at
-                example_indices.append(indices)
-                yield replace(batch, at=indices)
+                if batch.at is None:
+                    batch = replace(batch, at=torch.arange(num_examples, num_examples + num_rows))
+                assert batch.score_indices is not None
+                example_indices.append(batch.score_indices)
+                yield batch
             num_examples += num_rows
 
     def _gather_columns(self, columns: Tensor) -> Tensor:

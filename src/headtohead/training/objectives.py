@@ -66,7 +66,7 @@ class Objective(Protocol):
         """Return the mean loss of a batch."""
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Return the columns of an `Evaluation`, one value per row of the batch."""
+        """Return the columns of an `Evaluation`, one value for each of `batch.score_indices`."""
 
 
 class LanguageModelObjective:
@@ -83,8 +83,13 @@ class LanguageModelObjective:
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         losses, is_correct = self.score_tokens(model, batch)
-        counts = (batch.labels != IGNORE_INDEX).sum(1)
-        return {"losses": losses.sum(1), "counts": counts, "correct": is_correct.sum(1)}
+        is_predicted = batch.labels != IGNORE_INDEX
+        columns = {"losses": losses, "counts": is_predicted, "correct": is_correct}
+        if batch.segments is None:
+            return {name: values.sum(1) for name, values in columns.items()}
+        segments, indices = batch.segments[is_predicted].unique(return_inverse=True)
+        zeros = torch.zeros(len(segments), dtype=torch.float64, device=losses.device)
+        return {name: zeros.index_add(0, indices, values[is_predicted].double()) for name, values in columns.items()}
 
     def score_tokens(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the loss of each prediction and whether it is correct, both (batch, length); 0 outside the loss."""
@@ -178,7 +183,7 @@ def evaluate(model: nn.Module, objective: Objective, batches: Iterable[Batch], d
     batch_scores, example_indices = [], []
     for batch in batches:
         batch_scores.append(objective.score(model, batch.to(device)))
-        example_indices.append(batch.at)
+        example_indices.append(batch.score_indices)
     model.train(was_training)
     columns = {name: torch.cat([scores[name].double().cpu() for scores in batch_scores]) for name in batch_scores[0]}
     if all(indices is not None for indices in example_indices):

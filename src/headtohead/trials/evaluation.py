@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 
 import numpy as np
@@ -13,11 +14,14 @@ from headtohead.audit.data_checks import leakage
 from headtohead.audit.result import CheckResult
 from headtohead.audit.scoring_audit import run_scoring_checks
 from headtohead.audit.scoring_probe import NUM_SAMPLED_ROWS, ScoringProbe
+from headtohead.config.data import DataConfig
 from headtohead.config.experiment import Trial
+from headtohead.config.tasks import TaskName
 from headtohead.data.batches import TokenRows
+from headtohead.data.scored_text import ScoredText, describe_scored_text
 from headtohead.tasks.base import TrialModel
 from headtohead.tasks.dataset import Dataset
-from headtohead.tasks.registry import get_task
+from headtohead.tasks.registry import get_task, prepare_dataset
 from headtohead.training.loop import EVALUATION_BATCH_SIZE
 from headtohead.training.objectives import Evaluation
 from headtohead.training.processes import SINGLE_PROCESS, SingleProcess
@@ -48,6 +52,23 @@ def evaluate_splits(
     }
 
 
+def describe_scored_texts(trial: Trial, dataset: Dataset, splits: Iterable[str]) -> dict[str, ScoredText]:
+    """Return the text that the scores of each held-out split are about."""
+    held_out = [name for name in splits if dataset.corpus.splits[name].role != "train"]
+    return {
+        name: _describe_scored_text(trial.data.model_dump_json(), trial.task, trial.model.context, name)
+        for name in held_out
+    }
+
+
+@lru_cache(maxsize=16)
+def _describe_scored_text(data_json: str, task_name: TaskName, context: int, split: str) -> ScoredText:
+    """Return the text of one split. All seeds of a variant share it."""
+    task, dataset = get_task(task_name), prepare_dataset(DataConfig.model_validate_json(data_json), task_name)
+    examples = task.build_examples(dataset, dataset.encoded[split], context)
+    return describe_scored_text(examples, dataset.corpus.splits[split], dataset.tokenizer, EVALUATION_BATCH_SIZE)
+
+
 def audit_scores(
     trial: Trial, dataset: Dataset, model: TrialModel, device: torch.device, evaluations: Mapping[str, Evaluation]
 ) -> list[CheckResult]:
@@ -56,6 +77,8 @@ def audit_scores(
     names = [split.name for split in dataset.corpus.get_test_splits() if split.name in evaluations]
     name = (names or list(evaluations))[0]
     examples, losses = task.build_split_examples(trial, dataset, name), torch.as_tensor(evaluations[name].losses)
+    if len(losses) == len(examples.find_documents()):
+        losses = examples.sum_by_example(losses)
     batches = list(examples.sample(NUM_SAMPLED_ROWS).batches(EVALUATION_BATCH_SIZE))
     batches = [batch for batch in batches if batch.attention_mask is None] or batches
     indices = torch.cat([batch.at for batch in batches if batch.at is not None])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from headtohead.audit import model_audit
 from headtohead.audit.model_checks import initialization
 from headtohead.audit.result import CheckResult
 from headtohead.config.experiment import Trial
+from headtohead.data.scored_text import ScoredText
 from headtohead.experiment import schemas
 from headtohead.experiment.model_io import SavedModel
 from headtohead.generation.generate import sample_continuation_ids
@@ -35,11 +36,12 @@ SAMPLE_MAX_NEW_TOKENS = 30
 GetModel = Callable[[], TrialModel]
 
 
-def write_scores(folder: Path, evaluations: dict[str, Evaluation]) -> None:
-    """Write the scores of every example of every split to scores.safetensors."""
+def write_scores(folder: Path, evaluations: Mapping[str, Evaluation], texts: Mapping[str, ScoredText]) -> None:
+    """Write the scores of every split, and the text that they are scores of, to scores.safetensors."""
     arrays: dict[str, np.ndarray[Any, np.dtype[Any]]] = {}
     for name, evaluation in evaluations.items():
-        arrays |= {f"{name}.{column}": values for column, values in evaluation.columns.items()}
+        columns = {**evaluation.columns, **(texts[name].to_columns() if name in texts else {})}
+        arrays |= {f"{name}.{column}": values for column, values in columns.items()}
     write_bytes(folder / "scores.safetensors", pack(arrays))
 
 

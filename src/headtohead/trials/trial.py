@@ -27,7 +27,7 @@ from headtohead.training import devices
 from headtohead.training.loop import Trainer, TrainingProgress
 from headtohead.training.processes import SINGLE_PROCESS, SingleProcess, check_batch_can_be_split
 from headtohead.trials import outputs
-from headtohead.trials.evaluation import audit_scores, evaluate_splits, find_unseen_rows
+from headtohead.trials.evaluation import audit_scores, describe_scored_texts, evaluate_splits, find_unseen_rows
 
 
 def run_trial(
@@ -57,7 +57,7 @@ def run_trial(
     if not ranks.is_main_process:
         return None
     scoring_audits = [] if trial.is_search else audit_scores(trial, dataset, model, selected_device, evaluations)
-    outputs.write_scores(folder, evaluations)
+    outputs.write_scores(folder, evaluations, describe_scored_texts(trial, dataset, evaluations))
     task_result = task.write_outputs(trial, dataset, model, folder)
     if not trial.is_search:
         get_initial_model = cache(partial(build_initial_model, trial, dataset))

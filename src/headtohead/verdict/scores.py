@@ -23,17 +23,21 @@ class Scores:
     `values` (seeds, examples) holds totals: summed negative log-likelihood, or correct answers. `weights` (examples)
     holds the tokens, bytes or ones that they are totals of. A single column means that only one score per seed is
     known. `examples` optionally names the columns, so that scores of different examples are not paired by accident.
+    `documents` optionally names the document that each example is part of; without it, examples are independent.
     """
 
     seeds: tuple[int, ...]
     values: np.ndarray  # (seeds, examples); validated below, since users pass these
     weights: np.ndarray  # (examples,)
     examples: tuple[str, ...] = ()
+    documents: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         values = _to_float_array("values", self.values)
         weights = _to_float_array("weights", self.weights)
         errors = _find_errors(self.seeds, values, weights, self.examples)
+        if self.documents and len(self.documents) != weights.size:
+            errors.append(f"{len(self.documents)} documents for {weights.size} weights")
         if errors:
             raise ScoresError("invalid scores: " + "; ".join(errors))
         for name, array in (("values", values), ("weights", weights)):
@@ -53,7 +57,8 @@ class Scores:
     def select_seeds(self, seeds: Sequence[int]) -> Scores:
         """Return the scores of these seeds, in this order."""
         row_index = {seed: index for index, seed in enumerate(self.seeds)}
-        return Scores(tuple(seeds), self.values[[row_index[seed] for seed in seeds]], self.weights, self.examples)
+        values = self.values[[row_index[seed] for seed in seeds]]
+        return Scores(tuple(seeds), values, self.weights, self.examples, self.documents)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from headtohead.config.data import ColumnsConfig, DataConfig, SplitFilesConfig
@@ -105,7 +106,12 @@ def _read_speeches_folder(folder: Path, data: DataConfig, has_labels: bool, orig
             folder, ["train_LM.txt", "test_LM_NAME.txt"], [plain, *(test_paths or [folder / "test_LM_NAME.txt"])]
         )
         train = read_plain_text(plain, has_paragraphs=False)
-        tests = {path.stem.removeprefix("test_LM_"): read_plain_text(path, has_paragraphs=False) for path in test_paths}
+        tests = {
+            path.stem.removeprefix("test_LM_"): _name_plain_text(
+                read_plain_text(path, has_paragraphs=False), path, data
+            )
+            for path in test_paths
+        }
     vocabulary_paths = [path for path in (labelled, plain) if path.is_file()] if data.vocabulary == "folder" else []
     course_rows = tuple(line for path in vocabulary_paths for line in read_text(path).split("\n") if line.strip())
     return RawCorpus(train, origin, None, tests, course_rows)
@@ -185,7 +191,12 @@ def _read_split(paths: Sequence[Path], data: DataConfig, has_labels: bool, separ
     lines = tuple(line for part in parts for line in part.lines)
     rows: Sequence[str] = StreamedRows(*(part.rows for part in parts))
     rows = rows if any(isinstance(part.rows, StreamedRows) for part in parts) else tuple(rows)
-    return RawSplit(rows, labels or None, lines, str(paths[0].parent), parts[0].separator)
+    documents = [
+        name
+        for part in parts
+        for name in (part.documents if part.has_named_rows else [*part.documents] * len(part.rows))
+    ]
+    return RawSplit(rows, labels or None, lines, str(paths[0].parent), parts[0].separator, tuple(documents))
 
 
 def _read_split_file(path: Path, data: DataConfig, has_labels: bool, separator: str | None) -> RawSplit:
@@ -194,4 +205,12 @@ def _read_split_file(path: Path, data: DataConfig, has_labels: bool, separator: 
     if has_labels:
         read_plain_text(path)  # reports a missing or empty file first
         raise DataError(f"{path}: classification needs labelled rows ({', '.join(TABLE_SUFFIXES)}), got plain text")
-    return read_plain_text(path, has_paragraphs=None if separator is None else separator == "\n\n")
+    split = read_plain_text(path, has_paragraphs=None if separator is None else separator == "\n\n")
+    return _name_plain_text(split, path, data)
+
+
+def _name_plain_text(split: RawSplit, path: Path, data: DataConfig) -> RawSplit:
+    """Return plain text with its file as the document of all rows, or with each row as a document of its own."""
+    # Lines of a stream are running text. Paragraphs and rows that are read one by one may be independent texts.
+    documents = data.documents or ("files" if data.rows == "stream" and split.separator == "\n" else "rows")
+    return replace(split, documents=(path.name,)) if documents == "files" else split

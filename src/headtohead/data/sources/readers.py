@@ -10,7 +10,7 @@ import importlib
 import io
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ MAX_COUNTED_ERRORS = 1000
 PARQUET_BATCH_ROWS = 256
 MAX_PARQUET_EXPANSION = 100
 """maximum ratio of decompressed to compressed size of a Parquet file"""
+DOCUMENT_COLUMN = "document"
 TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
 
 CellValues = Sequence[Any]
@@ -108,36 +109,55 @@ def _group_paragraphs(numbered: Sequence[tuple[int, str]]) -> list[list[tuple[in
 
 
 def read_table(path: Path, columns: ColumnsConfig, *, has_labels: bool) -> RawSplit:
-    """Return the text column and, with `has_labels`, the label column of a TSV, CSV, JSONL or Parquet file."""
+    """Return the rows of a TSV, CSV, JSONL or Parquet file: texts, documents and, with `has_labels`, labels.
+
+    Without `columns.document`, documents are read from the column `document` if the file has one.
+    """
     columns_by_role = {"text": columns.text, "label": columns.label} if has_labels else {"text": columns.text}
+    if columns.document is not None:
+        columns_by_role["document"] = columns.document
     readers = {".jsonl": _read_json_rows, ".json": _read_json_rows, ".parquet": _read_parquet_rows}
     read_rows = readers.get(path.suffix.lower(), _read_delimited_rows)
-    return _build_raw_split(path, read_rows(path, columns_by_role), has_labels)
+    return _build_raw_split(path, read_rows(path, columns_by_role), [*columns_by_role, "document"])
 
 
-def _build_raw_split(path: Path, numbered_rows: Sequence[NumberedRow], has_labels: bool) -> RawSplit:
+def _add_document_column(columns_by_role: dict[str, str | int], available: Iterable[str]) -> dict[str, str | int]:
+    """Return the columns to read, with the column `document` if the file has one that is not read already."""
+    if DOCUMENT_COLUMN in available and DOCUMENT_COLUMN not in columns_by_role.values():
+        return {**columns_by_role, "document": columns_by_role.get("document", DOCUMENT_COLUMN)}
+    return columns_by_role
+
+
+def _build_raw_split(path: Path, numbered_rows: Sequence[NumberedRow], roles: Sequence[str]) -> RawSplit:
+    """Return a split from the cells of each row, in the order of `roles`. The last role may be absent."""
     if not numbered_rows:
         raise build_file_error(path, [ValidationIssue("file", "has a header but no rows")])
-    issues = [issue for number, cells in numbered_rows for issue in _find_cell_errors(number, cells)]
+    issues = [issue for number, cells in numbered_rows for issue in _find_cell_errors(number, cells, roles)]
     if issues:
         raise build_file_error(path, issues)
-    rows = tuple(str(cells[0]).strip() for _, cells in numbered_rows)
-    labels = tuple(str(cells[1]).strip() for _, cells in numbered_rows) if has_labels else None
-    return RawSplit(rows, labels, tuple(number for number, _ in numbered_rows), str(path))
+    values = zip(*((str(cell).strip() for cell in cells) for _, cells in numbered_rows), strict=True)
+    columns = dict(zip(roles, values, strict=False))
+    return RawSplit(
+        columns["text"],
+        columns.get("label"),
+        tuple(number for number, _ in numbered_rows),
+        str(path),
+        documents=columns.get("document", ()),
+    )
 
 
-def _find_cell_errors(line_number: int, cells: CellValues) -> Iterator[ValidationIssue]:
+def _find_cell_errors(line_number: int, cells: CellValues, roles: Sequence[str]) -> Iterator[ValidationIssue]:
     location = f"line {line_number}"
-    text, *labels = cells
+    text = cells[0]
     if not isinstance(text, str):
         yield ValidationIssue(location, f"the text is {_format_short_repr(text)}; expected a string")
     elif not text.strip():
         yield ValidationIssue(location, "the text is empty")
     elif has_lone_surrogate(text):
         yield ValidationIssue(location, "the text contains a lone surrogate")
-    for label in labels:
-        if not isinstance(label, str | int) or not str(label).strip() or has_lone_surrogate(str(label)):
-            yield ValidationIssue(location, f"the label is {_format_short_repr(label)}; expected a string or integer")
+    for role, value in zip(roles[1:], cells[1:], strict=False):
+        if not isinstance(value, str | int) or not str(value).strip() or has_lone_surrogate(str(value)):
+            yield ValidationIssue(location, f"the {role} is {_format_short_repr(value)}; expected a string or integer")
 
 
 def has_lone_surrogate(text: str) -> bool:
@@ -155,6 +175,8 @@ def _read_delimited_rows(path: Path, columns_by_role: dict[str, str | int]) -> l
             f"{path}: data.columns mixes names and numbers ({_format_columns(columns_by_role)}); names are for files "
             "with a header, numbers for files without"
         )
+    if not numbers:
+        columns_by_role = _add_document_column(columns_by_role, [str(cell).strip() for cell in lines[0][1]])
     indices = numbers or _find_column_indices(path, *lines[0], {k: str(v) for k, v in columns_by_role.items()})
     issues = _find_width_errors(lines, indices, f"line {lines[0][0]}" if numbers else "the header")
     if issues:
@@ -224,10 +246,13 @@ def _read_csv_rows(path: Path) -> list[NumberedRow]:
 
 def _read_json_rows(path: Path, columns_by_role: dict[str, str | int]) -> list[NumberedRow]:
     """Read JSON lines or one JSON list, whose entries are numbered instead of lines."""
+    entries = list(_iter_json_entries(read_text(path)))
+    if entries and isinstance(entries[0][1], dict):
+        columns_by_role = _add_document_column(columns_by_role, entries[0][1])
     names = _require_column_names(path, columns_by_role)
     rows: list[NumberedRow] = []
     issues: list[ValidationIssue] = []
-    for number, entry in _iter_json_entries(read_text(path)):
+    for number, entry in entries:
         suggestion = None
         if isinstance(entry, InvalidJson):
             message = str(entry)
@@ -281,13 +306,14 @@ def _read_parquet_rows(path: Path, columns_by_role: dict[str, str | int]) -> lis
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError:
         raise DataError(f"{path}: Parquet files require pyarrow; install it with: pip install pyarrow") from None
-    names = _require_column_names(path, columns_by_role)
+    _require_column_names(path, columns_by_role)
     if not path.is_file():
         raise build_missing_path_error(path)
     remaining_characters = MAX_PARQUET_EXPANSION * path.stat().st_size + 2**24
     try:
         file = parquet.ParquetFile(path)
         known = tuple(file.schema_arrow.names)
+        names = _require_column_names(path, _add_document_column(columns_by_role, known))
         if missing := [name for name in names if name not in known]:
             issues = [
                 ValidationIssue("columns", f"no column {name!r}", known, suggest(name, known)) for name in missing

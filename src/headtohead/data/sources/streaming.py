@@ -182,8 +182,10 @@ def build_corpus_on_disk(
                 writers[name].add(row.encode())
     splits = {}
     for name, role in roles.items():
-        separator = raw_splits.get(name, raw_corpus.train).separator
-        splits[name] = Split(name, role, writers[name].close(), None, separator)
+        raw_split = raw_splits.get(name, raw_corpus.train)
+        # Rows held out of train are documents of their own, as in `splits.hold_out`.
+        documents = tuple(raw_split.documents) if name in raw_splits else ()
+        splits[name] = Split(name, role, writers[name].close(), None, raw_split.separator, documents)
     rows = splits["train"].rows
     digest = compute_digest(False, splits, (), rows)
     return Corpus(False, splits, (), rows, describe_origin(raw_corpus, validation_fraction), digest)

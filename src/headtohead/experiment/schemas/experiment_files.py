@@ -38,6 +38,8 @@ class SplitRecord(Record):
     """size of the text in UTF-8"""
     unknown: float
     """share of tokens that the vocabulary does not contain"""
+    documents: list[str] = []
+    """names of the documents of a held-out split; empty if each row is a document of its own"""
 
 
 class CorpusDescription(VersionedRecord):

@@ -1,0 +1,183 @@
+"""The text that an evaluation predicts: what two runs must have in common to be compared.
+
+Every score has the number of bytes and a digest of the text that was predicted, after truncation and with unknown words
+replaced, so equal digests mean equal predictions. Documents have both as well, because tokenizers cut a stream into
+different blocks but every document starts with a new token.
+
+Whitespace is not part of a digest, since word tokenizers do not predict it, and Penn Treebank quotes count as plain
+quotes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headtohead.config.tasks import Target
+from headtohead.data.batches import IGNORE_INDEX, TokenRows, TokenStream
+from headtohead.data.examples import EvaluationExamples
+from headtohead.data.sft import PromptedRows
+from headtohead.data.splits import Split
+from headtohead.data.tokenizers import CorpusTokenizer, TokenizerProtocol
+
+UNKNOWN_MARK, STOP_MARK = b"\0unknown\0", b"\0stop\0"
+"""what unknown tokens and stop tokens contribute to a digest"""
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ScoredText:
+    """The text of an evaluation. Digests are the first 8 bytes of a SHA-256."""
+
+    bytes: IntArray
+    """bytes of the predicted tokens, by score; those of the text for a classifier"""
+    digests: IntArray
+    """digest of the predicted text, by score; of text and class for a classifier"""
+    unknown: IntArray
+    """unknown tokens among the predictions, by score; in the text for a classifier"""
+    documents: IntArray
+    """document of each score: an index into the documents of the split, or into its rows if each is a document"""
+    first_row: IntArray
+    """1 for scores of the first row of a stream, whose first token is not predicted, otherwise 0"""
+    document_bytes: IntArray
+    """bytes of the text of each document, without the first row of a stream"""
+    document_digests: IntArray
+    """digest of the predicted text of each document, without the first row of a stream"""
+
+    def to_columns(self) -> dict[str, IntArray]:
+        """Return the arrays by name."""
+        return dict(vars(self))
+
+
+def describe_scored_text(
+    examples: EvaluationExamples, split: Split, tokenizer: TokenizerProtocol, batch_size: int
+) -> ScoredText:
+    """Return the text that is predicted when these examples are scored in batches of this size."""
+    if examples.target.is_class:
+        return _describe_classified_text(examples, split, tokenizer)
+    ids, owners = _collect_predictions(examples, batch_size)
+    scores, positions, lengths = np.unique(owners, return_inverse=True, return_counts=True)
+    table = _build_byte_table(tokenizer)
+    token_bytes = np.array([0 if token in (UNKNOWN_MARK, STOP_MARK) else len(token) for token in table])[ids]
+    is_unknown = ids == (-1 if tokenizer.unk_id is None else tokenizer.unk_id)
+    texts = [b"".join([table[i] for i in part]) for part in np.split(ids, np.cumsum(lengths)[:-1])]
+    documents = examples.find_documents().numpy()
+    documents = documents if examples.segment_starts is not None else documents[scores]
+    first_row = (scores < _find_first_row_end(examples)).astype(np.int64)
+    texts_by_document: dict[int, list[bytes]] = {int(document): [] for document in np.unique(documents)}
+    for document, is_first, text in zip(documents.tolist(), first_row, texts, strict=True):
+        texts_by_document[document] += [] if is_first else [text]
+    joined = [b"".join(parts) for parts in texts_by_document.values()]
+    return ScoredText(
+        bytes=np.bincount(positions, token_bytes).astype(np.int64),
+        digests=_compute_digests(texts),
+        unknown=np.bincount(positions, is_unknown).astype(np.int64),
+        documents=documents,
+        first_row=first_row,
+        document_bytes=_count_document_bytes(examples, split, joined),
+        document_digests=_compute_digests(joined),
+    )
+
+
+def _describe_classified_text(examples: EvaluationExamples, split: Split, tokenizer: TokenizerProtocol) -> ScoredText:
+    rows, labels = examples.encoded, split.labels or ()
+    assert isinstance(rows, TokenRows)
+    texts = [f"{row}\0{label}".encode() for row, label in zip(split.rows, labels, strict=True)]
+    sizes = np.array([len(row.encode()) for row in split.rows])
+    is_unknown = rows.tokens.long() == (-1 if tokenizer.unk_id is None else tokenizer.unk_id)
+    row_indices = torch.repeat_interleave(torch.arange(len(rows)), rows.lengths)
+    documents = examples.find_documents().numpy()
+    names, positions = np.unique(documents, return_inverse=True)
+    texts_by_document: list[list[bytes]] = [[] for _ in names]
+    for position, text in zip(positions, texts, strict=True):
+        texts_by_document[position].append(text)
+    return ScoredText(
+        bytes=sizes,
+        digests=_compute_digests(texts),
+        unknown=torch.bincount(row_indices[is_unknown], minlength=len(rows)).numpy(),
+        documents=documents,
+        first_row=np.zeros(len(texts), np.int64),
+        document_bytes=np.bincount(positions, sizes).astype(np.int64),
+        document_digests=_compute_digests(b"".join(parts) for parts in texts_by_document),
+    )
+
+
+def _collect_predictions(examples: EvaluationExamples, batch_size: int) -> tuple[IntArray, IntArray]:
+    """Return all predicted tokens and the score that each contributes to, ordered by score."""
+    ids, owners = [], []
+    for batch in examples.batches(batch_size):
+        is_predicted = batch.labels != IGNORE_INDEX
+        assert batch.at is not None
+        owner = batch.at[:, None].expand_as(batch.labels) if batch.segments is None else batch.segments
+        ids.append(batch.labels[is_predicted])
+        owners.append(owner[is_predicted])
+    order = torch.cat(owners).argsort(stable=True)
+    return torch.cat(ids)[order].numpy(), torch.cat(owners)[order].numpy()
+
+
+def _find_first_row_end(examples: EvaluationExamples) -> int:
+    """Return the first label after the first row of a stream; 0 if nothing is left out."""
+    if not isinstance(examples.encoded, TokenStream) or examples.encoded.offsets is None:
+        return 0
+    end = int(examples.encoded.offsets[1]) - 1
+    return end if 0 < end < len(examples.encoded) - 1 else 0
+
+
+def _count_document_bytes(examples: EvaluationExamples, split: Split, texts: list[bytes]) -> IntArray:
+    """Return the size of each document. Prompts and tokens that are not predicted do not count."""
+    if isinstance(examples.encoded, PromptedRows) or examples.target is Target.MASKED_TOKEN:
+        return np.array([len(text) for text in texts])
+    is_stream = isinstance(examples.encoded, TokenStream)
+    separator_bytes = len(split.separator.encode()) if is_stream else 0
+    sizes = np.array([len(row.encode()) + separator_bytes for row in split.rows])
+    sizes[: int(_find_first_row_end(examples) > 0)] = 0
+    documents = examples.encoded.documents
+    return sizes if documents is None else np.bincount(documents.numpy(), sizes).astype(np.int64)
+
+
+def _build_byte_table(tokenizer: TokenizerProtocol) -> list[bytes]:
+    """Return the text of each token of the vocabulary."""
+    tokens = [tokenizer.id_to_token(i) for i in range(tokenizer.vocab_size)]
+    decoder = json.loads(tokenizer.backend.to_str())["decoder"] if isinstance(tokenizer, CorpusTokenizer) else None
+    if decoder and decoder["type"] == "ByteLevel":
+        byte_of = {character: byte for byte, character in _list_byte_characters().items()}
+        table = [bytes(byte_of[c] for c in token if c in byte_of) for token in tokens]
+    else:
+        table = [token.encode() for token in tokens]
+    marks = {
+        tokenizer.pad_id: b"",
+        tokenizer.bos_id: b"",
+        tokenizer.eos_id: STOP_MARK,
+        tokenizer.unk_id: UNKNOWN_MARK,
+    }
+    for token_id, mark in marks.items():
+        if token_id is not None:
+            table[token_id] = mark
+    return table
+
+
+def _list_byte_characters() -> dict[int, str]:
+    """Return the character that stands for each byte in byte-level vocabularies.
+
+    Printable bytes stand for themselves, the others are numbered from 256. Radford et al. 2019, GPT-2.
+    """
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = (byte for byte in range(256) if byte not in printable)
+    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+
+
+def _compute_digests(texts: Iterable[bytes]) -> IntArray:
+    return np.array([_compute_digest(text) for text in texts], np.int64)
+
+
+def _compute_digest(text: bytes) -> int:
+    characters = "".join(text.decode("utf-8", "surrogateescape").split()).replace("``", '"').replace("''", '"')
+    digest = hashlib.sha256(characters.encode("utf-8", "surrogateescape")).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
