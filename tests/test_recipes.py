@@ -151,12 +151,16 @@ def test_the_digests_name_the_texts_that_the_reports_used(shared):
 def test_a_quick_look_is_small_and_says_so(name):
     experiment = loading.load_experiment(name, use_quick_setting=True)
     assert experiment.quick and experiment.name == f"{name}-quick" and experiment.seeds == 2
-    full = loading.load_experiment(name).training.steps
+    assert experiment.left_out and not experiment.published and not experiment.claims
+    assert experiment.data.test_rows is not None
+    full = loading.load_experiment(name)
     steps = experiment.training.steps
-    if isinstance(full, str):
-        assert float(steps.split()[0]) == pytest.approx(float(full.split()[0]) / 10)
+    if isinstance(steps, str):
+        assert float(steps.split()[0]) == pytest.approx(float(str(full.training.steps).split()[0]) / 10)
     else:
-        assert steps <= max(20, full // 10)
+        assert steps <= 100
+    omitted = [name for name in full.variants if name not in experiment.variants]
+    assert all(any(name in reduction for reduction in experiment.left_out) for name in omitted)
 
 
 FULL = [name for name in NAMES if "full" in tomllib.loads(config_loading.find_recipe(name).read_text(encoding="utf-8"))]

@@ -54,7 +54,7 @@ HEAD = """# Recipes
 
 Every experiment of the five course reports that Head to Head grew out of, as a file that comes with the package, and
 a few of our own. Each is run with one command on the default corpus, or on the original data with `--data`; `--quick`
-shows in a minute or two what the report will look like. To start an experiment of your own from one of them:
+shows in two minutes what the report will look like. To start an experiment of your own from one of them:
 
     h2h recipes --show positions > mine.toml
     h2h run mine.toml

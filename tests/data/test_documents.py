@@ -66,12 +66,12 @@ def test_a_folder_has_its_splits_and_no_held_out_document_of_train(tmp_path):
     found = load_summarization_corpus(tmp_path)
     assert {name: len(split) for name, split in found.splits.items()} == {"train": 6, "validation": 2, "test": 2}
     assert found.left_out == {"validation": 0, "test": 1}
-    few = load_summarization_corpus(tmp_path, max_test_rows=1).splits
+    few = load_summarization_corpus(tmp_path, row_limits={"validation": 1, "test": 1}).splits
     assert (len(few["train"]), len(few["validation"]), len(few["test"])) == (6, 1, 1)
     assert (
         load_summarization_corpus(tmp_path).digest
         == found.digest
-        != load_summarization_corpus(tmp_path, max_test_rows=1).digest
+        != load_summarization_corpus(tmp_path, row_limits={"validation": 1, "test": 1}).digest
     )
 
 

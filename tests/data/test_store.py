@@ -88,7 +88,8 @@ CASES: dict[str, dict[str, Any]] = {
     "sentences": {"rows": "sentences"},
     "bpe": {"tokenizer": {"kind": "bpe", "vocab_size": 300}},
     "characters": {"tokenizer": "characters", "validation_fraction": 0.0},
-    "bytes": {"tokenizer": "bytes", "max_test_rows": 5},
+    "bytes": {"tokenizer": "bytes", "test_rows": 5},
+    "row limits": {"train_rows": 60, "validation_rows": 7, "test_rows": 12},
 }
 
 
@@ -120,9 +121,9 @@ def test_files_of_their_own_and_the_default_corpus(write: Callable[..., Path], m
     write("text/validation.txt", lines(20, 1))
     write("text/test_a.txt", lines(200, 2))
     path = write("text/train.txt", lines(300))
-    data = DataConfig(source=str(path.parent), max_test_rows=30)
+    data = DataConfig(source=str(path.parent), test_rows=30, validation_rows=9)
     made = load_tokenized_corpus(data, has_labels=False)
-    assert len(made.corpus.splits["a"].rows) == 30
+    assert [len(made.corpus.splits[name].rows) for name in ("validation", "a")] == [9, 30]
     monkeypatch.undo()
     same(made, token_cache.tokenize_in_memory(data, has_labels=False))
 

@@ -35,8 +35,11 @@ def run(
         bool, typer.Option("--full", help="Apply the file's [full] table: larger models for a larger machine.")
     ] = False,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Smoke test: fewer seeds and steps, not a conclusive result.")
+        bool, typer.Option("--quick", help="Quick look in two minutes: fewer seeds, steps and rows; no verdict.")
     ] = False,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="VARIANT", help="Train only this variant; repeatable.")
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an interrupted experiment in the same folder.")
     ] = False,
@@ -67,7 +70,13 @@ def run(
     if seeds is not None:
         changes.append(f"seeds={seeds}")
     experiment = loading.load_experiment(
-        recipe, changes, plugins=plugins or (), data_source=data, use_full_setting=full, use_quick_setting=quick
+        recipe,
+        changes,
+        plugins=plugins or (),
+        data_source=data,
+        use_full_setting=full,
+        use_quick_setting=quick,
+        only=only or (),
     )
     if show_batch:
         from headtohead.report import terminal

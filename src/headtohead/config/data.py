@@ -9,6 +9,7 @@ from pydantic import Field
 from headtohead.config.base import BaseConfig, ComponentConfig
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
+SplitRole = Literal["train", "validation", "test"]
 
 
 class ColumnsConfig(BaseConfig):
@@ -67,9 +68,23 @@ class DataConfig(BaseConfig):
     """treatment of words that occur once in the training split"""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """fraction of the training split held out for model selection if the corpus has no validation split"""
-    max_test_rows: Annotated[int, Field(ge=1)] | None = None
-    """use only the first rows of each test split; None: all"""
+    train_rows: Annotated[int, Field(ge=1)] | None = None
+    """train on an even sample of this many rows, with the classes in proportion; None: all"""
+    validation_rows: Annotated[int, Field(ge=1)] | None = None
+    """the same for the validation split"""
+    test_rows: Annotated[int, Field(ge=1)] | None = None
+    """the same for each test split"""
     allow_overlap: bool = False
     """judge variants even if test text occurs in train or repeats itself, as in generated corpora"""
     monitor: tuple[str, ...] = ()
     """test splits evaluated during training for the learning curves, never for model selection"""
+
+    @property
+    def row_limits(self) -> dict[SplitRole, int]:
+        """The maximum number of rows by role of the split, without roles that have none."""
+        limits: dict[SplitRole, int | None] = {
+            "train": self.train_rows,
+            "validation": self.validation_rows,
+            "test": self.test_rows,
+        }
+        return {role: limit for role, limit in limits.items() if limit is not None}

@@ -28,7 +28,6 @@ RENAMED_KEYS = {
     "claims.why": "claims.explanation",
     "comparisons.says": "comparisons.description",
     "data.once": "data.rare_words",
-    "data.test_rows": "data.max_test_rows",
     "data.tokens": "data.tokenizer",
     "data.unknown": "data.word_dropout",
     "data.validation": "data.validation_fraction",

@@ -32,6 +32,7 @@ NON_FINGERPRINT_FIELDS = {
     "axis",
     "original",
     "quick",
+    "left_out",
     "search",
     "probe",
     "seeds",
@@ -212,7 +213,9 @@ class Experiment(BaseConfig):
     search: SearchConfig | None = None
     """settings to search; the best point is compared with the baseline as the variant `winner`"""
     quick: bool = False
-    """smoke test with fewer seeds and steps, whose verdicts are not conclusive"""
+    """quick look with fewer seeds, steps and rows, which is not judged"""
+    left_out: tuple[str, ...] = ()
+    """what a quick look reduced, such as "2 of 5 seeds" """
 
     @field_validator("name")
     @classmethod

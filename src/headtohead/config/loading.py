@@ -28,10 +28,10 @@ from headtohead.config.overlays import (
     apply_full_table,
     apply_original_setup,
     apply_overrides,
-    apply_quick_mode,
     apply_variant,
-    drop_full_table,
+    drop_overlay_tables,
 )
+from headtohead.config.reduction import apply_quick_mode, select_variants
 from headtohead.config.search import check_search
 from headtohead.config.tasks import TASK_SPECS
 from headtohead.config.toml import MAX_FILE_BYTES, check_values, parse_toml
@@ -49,6 +49,7 @@ VARIANT_INDEPENDENT_KEYS = (
     "axis",
     "description",
     "conclusions",
+    "left_out",
 )
 """keys that no variant can change, so they are not validated again for each variant"""
 
@@ -124,19 +125,23 @@ def parse_experiment(
     use_original_data: bool = False,
     full: bool = False,
     quick: bool = False,
+    only: Sequence[str] = (),
     check: ConfigCheck | None = None,
     prepare: Callable[[RawConfig, Path], None] | None = None,
 ) -> Experiment:
     """Read and validate an experiment file; raise `ConfigError` with every issue.
 
-    Overlays are applied in this order: `[original]` if `use_original_data`, `[full]` if `full`, the smoke test if
-    `quick`, then `overrides`, a list of `key=value`. `prepare` is called with the dict and the file's folder before
-    validation, to import custom parts. `check` returns additional issues, such as unknown parts.
+    Overlays are applied in this order: `[original]` if `use_original_data`, `[full]` if `full`, the variants named in
+    `only`, the quick look if `quick`, then `overrides`, a list of `key=value`. `prepare` is called with the dict and
+    the file's folder before validation, to import custom parts. `check` returns additional issues, such as unknown
+    parts.
     """
     raw_experiment = read_raw_experiment(recipe_or_file)
     raw_experiment = apply_original_setup(raw_experiment) if use_original_data else raw_experiment
-    raw_experiment = drop_full_table(apply_full_table(raw_experiment) if full else raw_experiment)
-    raw_experiment = apply_overrides(apply_quick_mode(raw_experiment) if quick else raw_experiment, overrides)
+    raw_experiment = apply_full_table(raw_experiment) if full else raw_experiment
+    raw_experiment = select_variants(raw_experiment, only) if only else raw_experiment
+    raw_experiment = apply_quick_mode(raw_experiment) if quick else raw_experiment
+    raw_experiment = apply_overrides(drop_overlay_tables(raw_experiment), overrides)
     if prepare:
         prepare(raw_experiment.raw, Path(raw_experiment.source).parent)
     experiment, issues = _build_and_check(raw_experiment.raw, raw_experiment.name, check)
@@ -346,6 +351,11 @@ def build_json_schema() -> dict[str, Any]:
         "type": "object",
         "description": "what --full replaces: the setting of a larger machine",
     }
+    schema["properties"]["quick"] = {
+        "type": "object",
+        "description": "what --quick replaces; its key `only` lists the variants to keep",
+    }
+    del schema["properties"]["left_out"]
     search = schema["$defs"]["SearchConfig"]["properties"]
     search["space"] = {"type": "object", "description": search["space"]["description"]}
     search["prune"]["anyOf"].append({"type": "boolean"})

@@ -16,6 +16,7 @@ from torch import Tensor
 from headtohead.config.tasks import Target
 from headtohead.data.batches import IGNORE_INDEX, Batch, BatchSchedule, EncodedSplit, TokenRows, TokenStream
 from headtohead.data.examples import EvaluationExamples
+from headtohead.data.splits import select_evenly_spaced
 
 
 @dataclass(frozen=True)
@@ -82,13 +83,6 @@ def split_into_fixed_rows(encoded: EncodedSplit, context: int, max_rows: int | N
             for i in select_evenly_spaced(len(encoded), max_rows)
         ]
     return rows
-
-
-def select_evenly_spaced(count: int, limit: int | None) -> list[int]:
-    """Return `limit` evenly spaced indices below `count`, or all of them if `limit` is None or not smaller."""
-    if limit is None or limit >= count:
-        return list(range(count))
-    return [i * count // limit for i in range(limit)]
 
 
 class PromptedBatchSchedule(BatchSchedule):

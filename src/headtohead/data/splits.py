@@ -12,13 +12,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from types import MappingProxyType
 from typing import Literal
 
 from headtohead import rng
+from headtohead.config.data import SplitRole
 from headtohead.data.file_errors import MAX_ITEMS_SHOWN, build_file_error
 from headtohead.errors import DataError, ValidationIssue, suggest
-
-SplitRole = Literal["train", "validation", "test"]
 
 TEST_FRACTION = 0.1
 HELD_OUT_TEST = f"no test split: {TEST_FRACTION:.0%} of the rows by hash of the text"
@@ -28,6 +28,8 @@ DIGEST_LABELS = {True: "classify", False: "language-model"}
 """first entry of the digest; published results identify corpora by their digest, so it must not change"""
 MAX_LABELS = 10_000
 DIGEST_CHUNK_ROWS = 1024
+MAX_RUN_ROWS, MIN_SAMPLED_RUNS = 10, 10
+"""a sample of running text keeps up to ten consecutive rows together, but has ten runs at least"""
 
 
 @dataclass(frozen=True)
@@ -153,9 +155,9 @@ def build_corpus(
     has_labels: bool,
     validation_fraction: float,
     vocabulary_source: Literal["train", "folder"],
-    max_test_rows: int | None = None,
+    row_limits: Mapping[SplitRole, int] = MappingProxyType({}),
 ) -> Corpus:
-    """Hold out missing splits from train, convert labels to indices, and return the corpus."""
+    """Hold out missing splits from train, sample rows, convert labels to indices, and return the corpus."""
     label_names = _collect_label_names(raw_corpus.train) if has_labels else ()
     train, tests = raw_corpus.train, dict(raw_corpus.tests)
     if not tests:
@@ -163,16 +165,50 @@ def build_corpus(
     validation = raw_corpus.validation
     if validation is None and validation_fraction > 0:
         train, validation = hold_out(train, validation_fraction, "validation")
+    train = sample_rows(train, row_limits.get("train"))
     splits = {"train": _build_split("train", "train", train, label_names)}
     if validation is not None:
-        splits["validation"] = _build_split("validation", "validation", validation, label_names)
+        sampled = sample_rows(validation, row_limits.get("validation"))
+        splits["validation"] = _build_split("validation", "validation", sampled, label_names)
     for name, test in tests.items():
-        if max_test_rows is not None:
-            test = test.pick(i < max_test_rows for i in range(len(test.rows)))
-        splits[name] = _build_split(name, "test", test, label_names)
+        splits[name] = _build_split(name, "test", sample_rows(test, row_limits.get("test")), label_names)
     rows = _select_folder_rows(raw_corpus, validation) if vocabulary_source == "folder" else train.rows
     origin = describe_origin(raw_corpus, validation_fraction)
     return Corpus(has_labels, splits, label_names, rows, origin, compute_digest(has_labels, splits, label_names, rows))
+
+
+def select_evenly_spaced(count: int, limit: int | None) -> list[int]:
+    """Return `limit` evenly spaced indices below `count`, or all of them if `limit` is None or not smaller."""
+    if limit is None or limit >= count:
+        return list(range(count))
+    return [i * count // limit for i in range(limit)]
+
+
+def sample_rows(raw_split: RawSplit, limit: int | None) -> RawSplit:
+    """Return an even sample of at most `limit` rows in their original order.
+
+    Labelled rows are sampled class by class, in proportion. Unlabelled rows are sampled in runs of consecutive rows,
+    which keeps most of the context of running text.
+    """
+    if limit is None or limit >= (count := len(raw_split.rows)):
+        return raw_split
+    if raw_split.labels is None:
+        return raw_split.pick(iter_sampled_runs(count, limit))
+    labels = raw_split.labels
+    by_label = sorted(range(count), key=lambda i: labels[i])
+    sampled = {by_label[i] for i in select_evenly_spaced(count, limit)}
+    return raw_split.pick(i in sampled for i in range(count))
+
+
+def iter_sampled_runs(count: int, limit: int) -> Iterator[bool]:
+    """Yield for each of `count` rows whether it is in an even sample of `limit` rows, taken in runs."""
+    num_runs = max(min(limit, MIN_SAMPLED_RUNS), -(-limit // MAX_RUN_ROWS))
+    num_sampled = 0
+    for i in range(count):
+        run = (i * num_runs + num_runs - 1) // count  # the run k begins at row k * count // num_runs
+        is_sampled = num_sampled < (run + 1) * limit // num_runs
+        num_sampled += is_sampled
+        yield is_sampled
 
 
 def describe_origin(raw_corpus: RawCorpus, validation_fraction: float) -> str:

@@ -86,7 +86,9 @@ CACHE_KEY_SETTINGS = (
     "rows",
     "documents",
     "validation_fraction",
-    "max_test_rows",
+    "train_rows",
+    "validation_rows",
+    "test_rows",
 )
 """the settings of `data` that rows and tokens depend on"""
 

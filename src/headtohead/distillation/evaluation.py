@@ -42,7 +42,7 @@ from headtohead.experiment.schemas import (
 )
 from headtohead.experiment.seed_average import compute_average_interval
 from headtohead.verdict.bootstrap import bootstrap_mean, bootstrap_paired_difference
-from headtohead.verdict.compare import compare_scores
+from headtohead.verdict.compare import compare_scores, remove_judgements
 from headtohead.verdict.record import Verdict
 from headtohead.verdict.rule import VerdictOutcome
 from headtohead.verdict.scores import Scores
@@ -100,7 +100,11 @@ def evaluate_distillation(runs: ExperimentRuns, finished_runs: FinishedRuns) -> 
     if not isinstance(description, SummarizationTeacherFile):
         return None
     systems = load_system_outputs(runs, finished_runs)
-    pairs = [pair_verdict for measure in ROUGE_MEASURES for pair_verdict in compare_systems(systems, measure)]
+    pairs = [
+        pair_verdict
+        for measure in ROUGE_MEASURES
+        for pair_verdict in compare_systems(systems, measure, is_judged=not runs.experiment.quick)
+    ]
     teacher = runs.experiment.teacher
     assert teacher is not None
     return SummarizationFindings(
@@ -153,8 +157,10 @@ def _summarize_measure(system: SystemOutputs, values: np.ndarray[Any, np.dtype[n
     )
 
 
-def compare_systems(systems: Sequence[SystemOutputs], measure: str) -> list[SystemPairVerdict]:
-    """Return a verdict for each pair of systems on one ROUGE measure.
+def compare_systems(
+    systems: Sequence[SystemOutputs], measure: str, *, is_judged: bool = True
+) -> list[SystemPairVerdict]:
+    """Return a verdict for each pair of systems on one ROUGE measure, or unless `is_judged` only the difference.
 
     In each pair, the system that comes later in `systems` is judged against the earlier one. The confidence level is
     Bonferroni-corrected for the number of pairs.
@@ -164,6 +170,7 @@ def compare_systems(systems: Sequence[SystemOutputs], measure: str) -> list[Syst
     verdicts = []
     for reference, system in pairs:
         verdict = _compare_pair(reference, system, measure, level)
+        verdict = verdict if is_judged else remove_judgements([verdict])[0]
         scores_by_document = [outputs.get_rouge(measure).mean(axis=0).tolist() for outputs in (reference, system)]
         verdicts.append(
             SystemPairVerdict(

@@ -15,9 +15,9 @@ from typing import Any
 
 from headtohead.config import base, data
 from headtohead.config.distillation import DOCUMENT_PLACEHOLDER
-from headtohead.data.sft import PromptedRows, build_prompted_rows, select_evenly_spaced
+from headtohead.data.sft import PromptedRows, build_prompted_rows
 from headtohead.data.sources.documents import Document, SummarizationCorpus, load_summarization_corpus
-from headtohead.data.splits import Corpus, Split
+from headtohead.data.splits import Corpus, Split, select_evenly_spaced
 from headtohead.errors import DataError, RequestError
 from headtohead.experiment.schemas import SummaryLine
 from headtohead.generation.detokenizer import encode_prompt
@@ -97,7 +97,7 @@ def prepare_documents(
             "(or summaries), in one file or as train, dev and test in a folder"
         )
     documents = _limit_train_documents(
-        load_summarization_corpus(data.source, max_test_rows=data.max_test_rows), data.tokenizer.options["documents"]
+        load_summarization_corpus(data.source, row_limits=data.row_limits), data.tokenizer.options["documents"]
     )
     tokenizer = load_tokenizer(data.tokenizer.options["model"])
     summary_prompt = build_summary_prompt(data.tokenizer)

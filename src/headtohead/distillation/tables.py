@@ -27,6 +27,7 @@ VERDICT_PHRASES = {
     "no practical difference": "is as good as",
     "cannot tell": "against",
     "not comparable": "cannot be compared with",
+    "quick look": "against",
 }
 ROUGE_DECIMALS = 4
 ROUGE_CAPTION = (

@@ -31,6 +31,7 @@ def load_experiment(
     data_source: str | Path | None = None,
     use_full_setting: bool = False,
     use_quick_setting: bool = False,
+    only: Sequence[str] = (),
 ) -> experiment.Experiment:
     """Load the experiment of a recipe or file.
 
@@ -41,7 +42,8 @@ def load_experiment(
         data_source: Replaces the source of the corpus. The settings that the file declares for its original data
             are applied.
         use_full_setting: Use the full setting of the recipe.
-        use_quick_setting: Use the quick setting of the recipe.
+        use_quick_setting: Reduce the experiment to a quick look.
+        only: Variants to keep; all if empty.
     """
 
     def prepare(raw: RawConfig, folder: Path) -> None:
@@ -59,6 +61,7 @@ def load_experiment(
         use_original_data=use_original_data,
         full=use_full_setting,
         quick=use_quick_setting,
+        only=only,
         check=check_names_and_options,
         prepare=prepare,
     )

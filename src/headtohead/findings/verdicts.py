@@ -12,7 +12,7 @@ from headtohead.config.experiment import BASELINE, Experiment
 from headtohead.experiment.run_folder import FinishedRuns
 from headtohead.experiment.schemas import ComparisonFindings, CorpusFile
 from headtohead.findings.evaluation_sets import EvaluationSet, resolve_split, select_evaluation_sets, stack_scores
-from headtohead.verdict.compare import compare_scores
+from headtohead.verdict.compare import compare_scores, remove_judgements
 from headtohead.verdict.record import Verdict
 from headtohead.verdict.scores import Scores
 
@@ -95,6 +95,7 @@ class Judge:
             withheld=withheld,
             interim_analyses=self.interim_analyses,
         )
+        verdicts = remove_judgements(verdicts) if self.experiment.quick else verdicts
         if is_per_byte:
             return [
                 replace(verdict, summary=re.sub("(?i)(perplexity)", r"\1 per byte", verdict.summary))

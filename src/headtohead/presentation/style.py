@@ -35,6 +35,7 @@ VERDICT_COLORS = {
     "no practical difference": "#4a6380",
     "cannot tell": "#8a6a00",
     "not comparable": "#7a4988",
+    "quick look": "#4d5866",
 }
 VERDICT_SHAPES = {
     "helped": "triangle-up",
@@ -42,6 +43,7 @@ VERDICT_SHAPES = {
     "no practical difference": "square",
     "cannot tell": "circle",
     "not comparable": "cross",
+    "quick look": "diamond",
 }
 VERDICT_SYMBOLS = {
     "helped": "▲",
@@ -49,6 +51,7 @@ VERDICT_SYMBOLS = {
     "no practical difference": "■",
     "cannot tell": "?",
     "not comparable": "✕",
+    "quick look": "◇",
 }
 
 DARK_MODE_COLORS = {
@@ -67,6 +70,7 @@ DARK_MODE_COLORS = {
     "#4a6380": "#a7c0de",
     "#8a6a00": "#e8c55a",
     "#7a4988": "#d4a3e2",
+    "#4d5866": "#aab4c1",
 }
 
 FONT_FAMILY = "Liberation Sans, Arial, Helvetica, sans-serif"

@@ -38,6 +38,11 @@ class ReportContext:
         return self.findings.experiment
 
     @property
+    def is_quick(self) -> bool:
+        """Whether the experiment is a quick look, which is not judged."""
+        return self.experiment is not None and self.experiment.quick
+
+    @property
     def variant_names(self) -> list[str]:
         return findings_view.list_variant_names(self.findings)
 

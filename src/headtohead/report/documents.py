@@ -17,15 +17,20 @@ def render_markdown_document(context: ReportContext, *, headlines_only: bool = F
     if headlines_only:
         sections = [section for section in sections if section.is_headline]
     question = findings_view.get_question(context.findings)
-    return f"# {escape_markdown(question)}\n\n{render_markdown_sections(sections)}"
+    paragraphs = [escape_markdown(paragraph) for paragraph in _write_introduction(context)]
+    return "\n\n".join([f"# {escape_markdown(question)}", *paragraphs, render_markdown_sections(sections)])
 
 
 def render_pdf_document(context: ReportContext) -> bytes:
     """Return the report as a typeset PDF, with all charts and attention maps."""
-    introduction = [f"{warning['lead']} {warning['text']}" for warning in list_warnings(context)]
-    introduction.append(describe_basis(context))
     question = findings_view.get_question(context.findings)
-    return typst.render_pdf(question, introduction, _build_document_sections(context))
+    return typst.render_pdf(question, _write_introduction(context), _build_document_sections(context))
+
+
+def _write_introduction(context: ReportContext) -> list[str]:
+    """Return the warnings and what the verdicts are based on, one paragraph each."""
+    warnings = [f"{warning['lead']} {warning['text']}" for warning in list_warnings(context)]
+    return [*warnings, describe_basis(context)]
 
 
 def _build_document_sections(context: ReportContext) -> list[Section]:

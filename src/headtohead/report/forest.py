@@ -23,7 +23,7 @@ def build_forest_plot(verdicts: Sequence[Verdict], metric: str, equivalence_marg
     title = f"Change in {metric} relative to the baseline"
     better = "lower" if metric in number_format.LOWER_IS_BETTER_METRICS else "higher"
     margin = number_format.format_margin(metric, equivalence_margin)
-    alt_text = f"Forest plot. {title}, {better} is better. {labels}. Shaded: within {margin}, no practical difference."
+    alt_text = f"Forest plot. {title}, {better} is better. {labels}. Shaded: within {margin}."
 
     def build(layout: Layout, datasets: ChartDatasets) -> AltairChart:
         return _draw_forest_plot(rows, metric, equivalence_margin, limits, layout, datasets)

@@ -53,6 +53,8 @@ def _build_template_variables(context: ReportContext) -> dict[str, Any]:
 def describe_basis(context: ReportContext) -> str:
     """Return one paragraph on what the verdicts are based on."""
     findings = context.findings
+    if context.is_quick:
+        return f"Based on {context.describe_primary_metric()}. A quick look is not judged."
     analysis_seeds = ", ".join(map(str, findings.interim_analyses))
     if distillation_tables.build_headline_verdicts(findings):
         stopping_note = (
@@ -73,11 +75,10 @@ def describe_basis(context: ReportContext) -> str:
 def list_warnings(context: ReportContext) -> list[dict[str, str]]:
     """Return lead-in, text and linked section of each warning, most general first."""
     findings, warnings = context.findings, []
-    if context.experiment is not None and context.experiment.quick:
-        text = (
-            "this run used fewer seeds and steps than the experiment specifies, so it answers nothing. Omit `--quick`."
-        )
-        warnings.append({"lead": "Quick preview:", "text": text})
+    if context.experiment is not None and context.is_quick:
+        reductions = "; ".join(context.experiment.left_out) or "fewer seeds and steps than the experiment specifies"
+        text = f"not judged. It used {reductions}. Run the experiment without `--quick` for verdicts."
+        warnings.append({"lead": "Quick look:", "text": text})
     if findings.rows == "unseen":
         text = "some test rows also occur in the training data."
         warnings.append({"lead": "The verdict uses unseen rows only:", "text": text, "link": "data"})

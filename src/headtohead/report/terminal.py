@@ -52,7 +52,7 @@ def print_recipes(recipes: Sequence[dict[str, Any]]) -> None:
     full_recipes = ", ".join(recipe["name"] for recipe in recipes if recipe["full"])
     console = get_stdout_console()
     console.print("h2h run NAME trains a recipe; h2h recipes --show NAME > mine.toml copies it to start your own.")
-    console.print(f"--quick previews the report in a minute or two; --full is for a larger machine ({full_recipes}).")
+    console.print(f"--quick takes a look in two minutes, without verdicts; --full is for a larger machine ({full_recipes}).")
 
 
 def print_parts(parts: Sequence[dict[str, str]]) -> None:
@@ -171,7 +171,7 @@ def _print_findings(findings: Findings, experiment: Experiment) -> None:
     print_claims(findings.claims)
     print_audit_summary(findings)
     if experiment.quick:
-        console.print("[yellow]Quick preview: fewer seeds and steps than the experiment specifies, so no answer.[/]")
+        console.print(f"[yellow]Quick look, not judged:[/] {escape('; '.join(experiment.left_out))}.")
 
 
 def print_verdicts(verdicts: Sequence[Verdict]) -> None:
@@ -211,6 +211,7 @@ def outcome_to_json(outcome: Any, report_path: str | None) -> dict[str, Any]:
         "question": outcome.runs.experiment.question,
         "variants": [_make_variant_row(verdict, findings) for verdict in findings.verdicts] if findings else [],
         "quick": outcome.runs.experiment.quick,
+        "left_out": list(outcome.runs.experiment.left_out),
         "data_audits": [audit.to_dict() for audit in findings.data_audits] if findings else [],
         "variant_data_audits": {
             name: [audit.to_dict() for audit in checks] for name, checks in findings.variant_data_audits.items()

@@ -18,7 +18,15 @@ from headtohead.verdict import phrasing
 from headtohead.verdict.interim import compute_analysis_confidence
 from headtohead.verdict.phrasing import AdditionalData
 from headtohead.verdict.record import Interval, NoiseSource, Verdict
-from headtohead.verdict.rule import CANNOT_TELL, NOT_COMPARABLE, Metric, MetricName, decide_outcomes, get_metric
+from headtohead.verdict.rule import (
+    CANNOT_TELL,
+    NOT_COMPARABLE,
+    QUICK_LOOK,
+    Metric,
+    MetricName,
+    decide_outcomes,
+    get_metric,
+)
 from headtohead.verdict.scores import PairedScores, Scores, pair_scores
 from headtohead.verdict.statistics import (
     TARGET_POWER,
@@ -104,6 +112,23 @@ def compare_scores(
     )
     names = [*variants, *(name for name in withheld if name not in variants)]
     return [_build_verdict(name, pairs.get(name), settings, withheld.get(name, ())) for name in names]
+
+
+def remove_judgements(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Return the verdicts of a quick look: differences without a judgement. Reasons for withholding are kept."""
+    return [
+        verdict
+        if verdict.outcome == NOT_COMPARABLE
+        else replace(
+            verdict,
+            outcome=QUICK_LOOK,
+            summary=phrasing.format_quick_look(verdict),
+            reason="",
+            additional_seeds=None,
+            additional_examples=None,
+        )
+        for verdict in verdicts
+    ]
 
 
 def _find_planned_analysis(num_seeds: int, interim_analyses: Sequence[int]) -> int:

@@ -43,6 +43,16 @@ def format_summary(verdict: Verdict, additional_data: AdditionalData, unpaired_s
     return " ".join(filter(None, [sentence, needed, _format_caveats(verdict.examples, unpaired_seeds)]))
 
 
+def format_quick_look(verdict: Verdict) -> str:
+    """Return the effect and the amount of data of a difference that is not judged."""
+    change = "no score in common with the baseline"
+    if math.isfinite(verdict.effect):
+        metric = METRICS[verdict.metric]
+        change = f"{metric.name} {_format_change(metric, verdict.effect, 1 if _is_shown_as_percentage(metric) else 3)}"
+    seeds = f"{verdict.seeds} seed{'' if verdict.seeds == 1 else 's'}"
+    return f"{verdict.variant}: {change} in a quick look ({seeds}, {verdict.examples:,} examples), which is not judged."
+
+
 def explain_too_few_seeds(num_seeds: int) -> str:
     """Return why there is no interval."""
     shared = "no seed is" if num_seeds == 0 else "only one seed is"

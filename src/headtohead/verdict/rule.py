@@ -17,13 +17,15 @@ from headtohead.errors import ScoresError, suggest
 
 PerExperiment = Float[np.ndarray, " experiments"]
 MetricName = Literal["perplexity", "accuracy", "loss", "score"]
-VerdictOutcome = Literal["helped", "hurt", "no practical difference", "cannot tell", "not comparable"]
+VerdictOutcome = Literal["helped", "hurt", "no practical difference", "cannot tell", "not comparable", "quick look"]
 
 HELPED: VerdictOutcome = "helped"
 HURT: VerdictOutcome = "hurt"
 NO_PRACTICAL_DIFFERENCE: VerdictOutcome = "no practical difference"
 CANNOT_TELL: VerdictOutcome = "cannot tell"
 NOT_COMPARABLE: VerdictOutcome = "not comparable"
+QUICK_LOOK: VerdictOutcome = "quick look"
+"""a difference that is not judged, because the run had fewer seeds, steps and rows than its experiment"""
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, get_args
 
 from headtohead import rng
+from headtohead.config.data import SplitRole
 from headtohead.data.file_errors import (
     build_file_error,
     build_missing_path_error,
@@ -22,6 +24,7 @@ from headtohead.data.file_errors import (
 )
 from headtohead.data.sources.files import SPLIT_FILE_STEMS
 from headtohead.data.sources.readers import InvalidJson, has_lone_surrogate, parse_json, read_text
+from headtohead.data.splits import select_evenly_spaced
 from headtohead.errors import DataError, ValidationIssue, suggest
 
 DOCUMENT_SUFFIXES = (".jsonl", ".json")
@@ -101,8 +104,10 @@ def _get_summaries(entry: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(summaries) if isinstance(summaries, list) else (summaries,)
 
 
-def load_summarization_corpus(source: str | Path, *, max_test_rows: int | None = None) -> SummarizationCorpus:
-    """Return the splits of a folder or file, with at most `max_test_rows` documents in each held-out split."""
+def load_summarization_corpus(
+    source: str | Path, *, row_limits: Mapping[SplitRole, int] = MappingProxyType({})
+) -> SummarizationCorpus:
+    """Return the splits of a folder or file, with an even sample of the documents where `row_limits` has a limit."""
     path = Path(source).expanduser()
     if path.is_dir():
         splits, origin = _read_folder(path), f"folder {source}"
@@ -119,10 +124,13 @@ def load_summarization_corpus(source: str | Path, *, max_test_rows: int | None =
     for name in ("validation", "test"):
         unseen = [document for document in splits[name] if document.text not in train_texts]
         left_out[name] = len(splits[name]) - len(unseen)
-        splits[name] = unseen[:max_test_rows]
+        splits[name] = unseen
         if not unseen:
             raise DataError(f"{path}: every document of {name} also occurs in train, so none is left to evaluate on")
-    ordered = {name: tuple(splits[name]) for name in ("train", "validation", "test")}
+    ordered = {
+        role: tuple(splits[role][i] for i in select_evenly_spaced(len(splits[role]), row_limits.get(role)))
+        for role in get_args(SplitRole)
+    }
     return SummarizationCorpus(ordered, origin, _compute_digest(ordered), left_out)
 
 

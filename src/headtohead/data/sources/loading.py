@@ -42,7 +42,7 @@ def load_corpus(
             corpus = build_corpus_on_disk(
                 raw_corpus,
                 validation_fraction=data.validation_fraction,
-                max_test_rows=data.max_test_rows,
+                row_limits=data.row_limits,
                 folder=rows_folder,
                 on_progress=on_progress,
             )
@@ -54,7 +54,7 @@ def load_corpus(
         has_labels=has_labels,
         validation_fraction=data.validation_fraction,
         vocabulary_source=data.vocabulary,
-        max_test_rows=data.max_test_rows,
+        row_limits=data.row_limits,
     )
 
 

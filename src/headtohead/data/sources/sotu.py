@@ -22,8 +22,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from headtohead.config.data import SplitRole
 from headtohead.data.sources.registry import CorpusSource, SourceRequest, source
-from headtohead.data.splits import RawCorpus, RawSplit, SplitRole
+from headtohead.data.splits import RawCorpus, RawSplit
 from headtohead.data.treebank import ABBREVIATIONS
 from headtohead.errors import DataError
 

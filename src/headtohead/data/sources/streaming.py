@@ -8,12 +8,14 @@ and texts so short that a held-out fraction may be empty.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 from typing import Any, overload
 
+from headtohead.config.data import SplitRole
 from headtohead.data.file_errors import MAX_ITEMS_SHOWN, build_file_error
 from headtohead.data.splits import (
     TEST_FRACTION,
@@ -21,9 +23,9 @@ from headtohead.data.splits import (
     RawCorpus,
     RawSplit,
     Split,
-    SplitRole,
     compute_digest,
     describe_origin,
+    iter_sampled_runs,
 )
 from headtohead.data.text_store import DiskTextWriter
 from headtohead.errors import DataError, ValidationIssue
@@ -153,7 +155,7 @@ def build_corpus_on_disk(
     raw_corpus: RawCorpus,
     *,
     validation_fraction: float,
-    max_test_rows: int | None,
+    row_limits: Mapping[SplitRole, int],
     folder: Path,
     on_progress: ProgressCallback,
 ) -> Corpus | None:
@@ -170,7 +172,8 @@ def build_corpus_on_disk(
     if not raw_corpus.tests:
         hold_outs = {"test": _HashHoldOut("test", TEST_FRACTION), **hold_outs}
     writers = {name: DiskTextWriter(folder, f"split{i}") for i, name in enumerate(roles)}
-    row_counts = _distribute_train_rows(raw_corpus.train, hold_outs, writers, max_test_rows, on_progress)
+    limits = {name: row_limits[role] for name, role in roles.items() if role in row_limits}
+    row_counts = _distribute_train_rows(raw_corpus.train, hold_outs, writers, limits, on_progress)
     if not all(row_counts.values()):
         for writer in writers.values():
             writer.close()
@@ -178,7 +181,7 @@ def build_corpus_on_disk(
     raw_splits = raw_corpus.list_splits()
     for name, split in raw_splits.items():
         if name != "train":
-            for row in islice(split.rows, max_test_rows if name in raw_corpus.tests else None):
+            for row in _sample(split.rows, limits.get(name)):
                 writers[name].add(row.encode())
     splits = {}
     for name, role in roles.items():
@@ -195,25 +198,39 @@ def _distribute_train_rows(
     train: RawSplit,
     hold_outs: dict[str, _HashHoldOut],
     writers: dict[str, DiskTextWriter],
-    max_test_rows: int | None,
+    limits: Mapping[str, int],
     on_progress: ProgressCallback,
 ) -> dict[str, int]:
-    """Write each training row to the first split that selects it. Return the number of rows per split."""
+    """Write each training row to the first split that selects it, if it is in the sample of that split.
+
+    Return the number of rows that each split was given before sampling. Limits take a pass over the rows to count them.
+    """
+
+    def find_split(row: bytes) -> str:
+        return next((name for name, hold_out in hold_outs.items() if hold_out.selects(row)), "train")
+
+    totals = Counter(find_split(row.encode()) for row in train.rows) if limits else {}
+    samples = {name: iter_sampled_runs(totals[name], limits[name]) for name in totals if name in limits}
     row_counts = dict.fromkeys((*hold_outs, "train"), 0)
     size = sum(part.path.stat().st_size for part in _list_text_files(train.rows))
     progress = ProgressReporter(f"reading {train.path}, in MB", size // 2**20, on_progress)
     num_bytes = num_reported = 0
     for row in train.rows:
         encoded = row.encode()
-        name = next((name for name, hold_out in hold_outs.items() if hold_out.selects(encoded)), "train")
+        name = find_split(encoded)
         row_counts[name] += 1
-        if name != "test" or max_test_rows is None or row_counts[name] <= max_test_rows:
+        if name not in samples or next(samples[name]):
             writers[name].add(encoded)
         num_bytes += len(encoded) + 1
         if num_bytes // 2**20 > num_reported:
             progress.step(num_bytes // 2**20 - num_reported)
             num_reported = num_bytes // 2**20
     return row_counts
+
+
+def _sample(rows: Sequence[str], limit: int | None) -> Iterable[str]:
+    """Return the rows that `splits.sample_rows` selects."""
+    return rows if limit is None else compress(rows, iter_sampled_runs(len(rows), limit))
 
 
 def _list_text_files(rows: Any) -> list[StreamedTextFile]:

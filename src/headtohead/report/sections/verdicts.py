@@ -36,16 +36,19 @@ def build_verdicts_section(context: ReportContext) -> Section:
         margin = findings_view.get_equivalence_margin(findings)
         forest = Figure(
             build_forest_plot(findings.verdicts, metric, margin),
-            "Marks: change relative to the baseline. Thin lines: the simultaneous 95 % interval that decides the "
-            "verdict, for new seeds and new text of this kind. Thick lines: the interval over seeds alone, on this "
-            f"test set. Shaded: within {context.margin}, no practical difference.",
+            f"Marks: change relative to the baseline. Thin lines: the simultaneous 95 % interval"
+            f"{'' if context.is_quick else ' that decides the verdict'}, for new seeds and new text of this kind. "
+            "Thick lines: the interval over seeds alone, on this test set. "
+            f"Shaded: within {context.margin}{'' if context.is_quick else ', no practical difference'}.",
         )
         blocks.insert(0 if len(rows) > MAX_PROMINENT_VERDICTS else 1, forest)
     if is_secondary:
         introduction = (
             "Perplexity of the human-written summaries. Only the baseline was trained on them; the distilled students "
-            f"were not. Differences within {context.margin} count as no practical difference."
+            "were not."
         )
+        if not context.is_quick:
+            introduction += f" Differences within {context.margin} count as no practical difference."
         blocks.insert(0, Paragraph(introduction))
     if (table := build_verdicts_table(context)).rows:
         blocks.append(TableBlock(table, summary="All numbers behind the verdicts"))
@@ -56,6 +59,8 @@ def build_verdicts_section(context: ReportContext) -> Section:
         for text in split_paragraphs(context.experiment.description if context.experiment else "")
     ]
     title = "By perplexity" if is_secondary else "Verdict" if len(rows) == 1 else "Verdicts"
+    if context.is_quick:
+        title = "Differences in a quick look"
     count = summarize_verdicts(findings) if len(rows) > 1 else ""
     return Section("verdicts", title, blocks, count=count, is_headline=True)
 

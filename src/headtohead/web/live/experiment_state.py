@@ -61,6 +61,10 @@ class ExperimentState:
     message: str = ""
     finished_search_runs: int = 0
     """finished runs of a hyperparameter search"""
+    quick: bool = False
+    """whether it is a quick look, which is not judged"""
+    left_out: list[str] = field(default_factory=list)
+    """what the quick look reduced"""
 
     @property
     def finished(self) -> int:
@@ -151,6 +155,9 @@ class ExperimentReader:
         state = ExperimentState(
             self.name, _get_string(experiment, "question"), "running", metric, trials, curves, process is not None
         )
+        state.quick = experiment.get("quick") is True
+        left_out = experiment.get("left_out")
+        state.left_out = [text for text in left_out if isinstance(text, str)] if isinstance(left_out, list) else []
         state.finished_search_runs = len(list(self._iterate_search_results()))
         state.state = self._derive_status(
             state, is_training, has_adaptive_seeds=not isinstance(experiment.get("seeds"), int)

@@ -62,6 +62,7 @@ def list_experiment_summaries(context: AppContext) -> list[dict[str, Any]]:
                 "state": live.state,
                 "finished": live.finished,
                 "trials": len(live.trials),
+                "quick": live.quick,
                 "verdicts": [_summarize_verdict(row) for row in verdicts if isinstance(row, dict)],
             }
         )
