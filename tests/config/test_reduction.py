@@ -31,9 +31,9 @@ variants = ["b", "c"]
 
 [[claims]]
 source = "paper"
-says = "b helps"
+statement = "b helps"
 variant = "b"
-expects = "helped"
+expected_verdict = "helped"
 
 [probe]
 contexts = [16, 32, 64, 128]
@@ -108,7 +108,7 @@ def test_variants_of_the_command_line_replace_those_of_the_quick_table(file: Pat
 def test_a_mistake_in_the_quick_table_is_reported(file: Path) -> None:
     with pytest.raises(RequestError, match="has no variant 'd'"):
         look(file, '[quick]\nonly = ["d"]\n')
-    with pytest.raises(ConfigError, match="training.stepz"):
+    with pytest.raises(ConfigError, match=r"training\.stepz"):
         look(file, "[quick]\ntraining.stepz = 3\n")
 
 

@@ -47,9 +47,8 @@ def test_limits_do_not_move_rows_between_splits(tmp_path: Path) -> None:
 def test_running_text_is_sampled_in_runs_from_beginning_to_end(count: int, limit: int) -> None:
     sample = sample_rows(RawSplit(tuple(map(str, range(count)))), limit)
     numbers = [int(row) for row in sample.rows]
-    assert 0.7 * limit <= len(numbers) <= limit
-    tenths = {10 * number // count for number in numbers}
-    assert len(tenths) >= min(limit, 10) - 2
+    assert len(numbers) == limit
+    assert len({2 * number // count for number in numbers}) == min(limit, 2)
     if limit == 100:
         neighbours = sum(b == a + 1 for a, b in pairwise(numbers))
         assert neighbours == 90  # ten runs of ten rows

@@ -49,7 +49,7 @@ def select_variants(raw_experiment: RawExperiment, names: Sequence[str]) -> RawE
 
 def _is_about(row: RawConfig, variants: set[str]) -> bool:
     """Return whether all variants that a claim, published result or comparison names are among `variants`."""
-    names = [row.get(key, BASELINE) for key in ("variant", "against", "baseline")]
+    names = [row.get(key, BASELINE) for key in ("variant", "baseline")]
     return row.get("variants") != [] and all(not isinstance(name, str) or name in variants for name in names)
 
 
@@ -151,7 +151,7 @@ def _shrink_teacher(teacher: RawConfig) -> None:
         limit = QUICK_DOCUMENTS if "prompt" in teacher else QUICK_TEACHER_ROWS
         teacher["documents"] = _take_at_most(teacher["documents"], limit)
     _shrink_training(teacher.get("training"))
-    for key in ("reported", "claims"):
+    for key in ("published", "claims"):
         teacher.pop(key, None)
 
 

@@ -52,7 +52,9 @@ def print_recipes(recipes: Sequence[dict[str, Any]]) -> None:
     full_recipes = ", ".join(recipe["name"] for recipe in recipes if recipe["full"])
     console = get_stdout_console()
     console.print("h2h run NAME trains a recipe; h2h recipes --show NAME > mine.toml copies it to start your own.")
-    console.print(f"--quick takes a look in two minutes, without verdicts; --full is for a larger machine ({full_recipes}).")
+    console.print(
+        f"--quick takes a look in two minutes, without verdicts; --full is for a larger machine ({full_recipes})."
+    )
 
 
 def print_parts(parts: Sequence[dict[str, str]]) -> None:
