@@ -153,6 +153,12 @@ def suggest(word: str, candidates: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(word, short_candidates, n=1, cutoff=0.6)), None)
 
 
+def format_suggestion(word: str, candidates: Iterable[str]) -> str:
+    """Return the closest candidate as the end of a message, "; did you mean 'x'?", or "" if none is similar enough."""
+    suggestion = suggest(word, candidates)
+    return f"; did you mean {suggestion!r}?" if suggestion else ""
+
+
 def truncate_text(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:
     """Shorten text to about `max_chars` characters, keeping its beginning and end.
 

@@ -13,7 +13,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from headtohead.config import model as config_model
-from headtohead.config import pretrained
 from headtohead.config.base import ComponentConfig
 from headtohead.model_factory import BYTES_PER_PARAMETER, build_model
 from headtohead.nn.parts import registry
@@ -59,7 +58,7 @@ def compute_model_cost(
 
 def has_user_code(model: config_model.ModelConfig) -> bool:
     """Return whether the model is a custom network, or has a part that is not built in."""
-    if isinstance(model, pretrained.PretrainedModelConfig):
+    if isinstance(model, config_model.PretrainedModelConfig):
         return False
     if not isinstance(model, config_model.TransformerConfig):
         return True
@@ -92,7 +91,7 @@ def _count_flops_per_token(network: nn.Module, ids: torch.Tensor) -> int | None:
 def _build(
     model: config_model.ModelConfig, vocab_size: int, num_classes: int | None, is_causal: bool | None, base_folder: Path
 ) -> nn.Module:
-    if not isinstance(model, pretrained.PretrainedModelConfig):
+    if not isinstance(model, config_model.PretrainedModelConfig):
         return build_model(model, vocab_size, num_classes, is_causal=is_causal, base_folder=base_folder)
     if num_classes is None:
         return layer_dropping.build_student_on_meta_device(model)

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from headtohead.config import model as config_model
-from headtohead.config import pretrained
 from headtohead.errors import ModelError
 from headtohead.nn.custom_model import CustomModel
 from headtohead.nn.init import WriteRecorder, init_parameters
@@ -34,7 +33,7 @@ def build_model(
 
     Files of custom models are resolved against `base_folder`. `token_counts` of the training data initialise an output
     bias with `output_bias = "frequencies"`."""
-    if isinstance(model, pretrained.PretrainedModelConfig):
+    if isinstance(model, config_model.PretrainedModelConfig):
         if num_classes is None:
             return layer_dropping.build_student(model)
         return classifier.build_classifier(model, num_classes, seed=seed)

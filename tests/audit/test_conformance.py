@@ -461,7 +461,7 @@ def test_requests_that_make_no_sense_are_errors() -> None:
         check_part("merge", "concat", checks=("casual",))
     with pytest.raises(PartError, match="shift has no option 'bye'"):
         check_part("merge", "shift", {"bye": 1})
-    with pytest.raises(PartError, match="unknown merge 'concatenate', did you mean 'concat'"):
+    with pytest.raises(PartError, match="unknown merge 'concatenate'; did you mean 'concat'"):
         check_part("merge", "concatenate")
 
 

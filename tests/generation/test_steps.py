@@ -237,10 +237,10 @@ def test_names_of_other_libraries_are_understood() -> None:
         ("beam", {"early_stopping": "yes"}, r"early_stopping must be True, False or 'never', got 'yes'"),
         ("contrastive", {"alpha": 1.5}, r"alpha must be in \[0, 1\], got 1.5"),
         ("contrastive", {"k": 0}, r"k must be an integer of at least 1, got 0"),
-        ("top-p", {"temprature": 0.5}, r"no option 'temprature', did you mean 'temperature'\?"),
+        ("top-p", {"temprature": 0.5}, r"no option 'temprature'; did you mean 'temperature'\?"),
         ("top-p", {"p": 0.5, "top_p": 0.5}, r"option 'p' is given twice"),
-        ("top-q", {}, r"no strategy named 'top-q', did you mean 'top-p'\? \(available: greedy, sample"),
-        ("nuclear", {}, r"no strategy named 'nuclear', did you mean 'top-p'\?"),
+        ("top-q", {}, r"no strategy named 'top-q'; did you mean 'top-p'\? \(available: greedy, sample"),
+        ("nuclear", {}, r"no strategy named 'nuclear'; did you mean 'top-p'\?"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")  # also values of the wrong type, which a user may well give

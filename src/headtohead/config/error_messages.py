@@ -10,8 +10,7 @@ from pydantic import BaseModel
 
 from headtohead.config.base import ComponentConfig
 from headtohead.config.experiment import Experiment
-from headtohead.config.model import CustomModelConfig, TransformerConfig
-from headtohead.config.pretrained import PretrainedModelConfig
+from headtohead.config.model import CustomModelConfig, PretrainedModelConfig, TransformerConfig
 from headtohead.errors import ValidationIssue, suggest
 
 UNION_TAGS = {"values", "range", "parts", "own", "encoder", "named", "each layer", "all layers"}

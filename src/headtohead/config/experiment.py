@@ -22,22 +22,11 @@ EXPERIMENT_NAME_PATTERN = re.compile(r"[^/\\\x00-\x1f\x7f]{1,100}")
 
 
 SeedCount = Annotated[int, Field(ge=1, le=10_000)] | Annotated[str, Field(pattern=r"^auto( up to \d{1,4})?$")]
-NON_FINGERPRINT_FIELDS = {
-    "question",
-    "description",
-    "conclusions",
-    "published",
-    "claims",
-    "comparisons",
-    "axis",
-    "original",
-    "quick",
-    "left_out",
-    "search",
-    "probe",
-    "seeds",
-    "variants",
-}
+VARIANT_INDEPENDENT_KEYS = (
+    "description conclusions published claims comparisons axis original search variants left_out".split()
+)
+"""keys that no variant can change, so they are not validated again for each variant"""
+NON_FINGERPRINT_FIELDS = {*VARIANT_INDEPENDENT_KEYS, "question", "quick", "probe", "seeds"}
 """fields that do not affect the results of a run"""
 DEFAULT_MAX_SEEDS = 12
 """maximum number of seeds of "auto" without an explicit limit"""
@@ -247,16 +236,3 @@ class Experiment(BaseConfig):
         """
         settings = remove_unused_distillation_fields(self.model_dump(mode="json", exclude=NON_FINGERPRINT_FIELDS))
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
-
-
-__all__ = [
-    "BASELINE",
-    "Claim",
-    "Experiment",
-    "ModelConfig",
-    "OriginalSetup",
-    "PrimaryMetric",
-    "ProbeConfig",
-    "PublishedResult",
-    "Trial",
-]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,8 @@ from pydantic import ValidationError
 
 from headtohead.config.base import FOLDER_NAME_PATTERN, FOLDER_NAME_RULE
 from headtohead.config.consistency import check_experiment
-from headtohead.config.distillation_checks import build_tokenizer_config
 from headtohead.config.error_messages import convert_pydantic_error
-from headtohead.config.experiment import BASELINE, Experiment, Trial
+from headtohead.config.experiment import BASELINE, VARIANT_INDEPENDENT_KEYS, Experiment, Trial
 from headtohead.config.overlays import (
     VARIANT_TABLES,
     RawConfig,
@@ -35,23 +35,10 @@ from headtohead.config.reduction import apply_quick_mode, select_variants
 from headtohead.config.search import check_search
 from headtohead.config.tasks import TASK_SPECS
 from headtohead.config.toml import MAX_FILE_BYTES, check_values, parse_toml
-from headtohead.errors import ConfigError, RequestError, ValidationIssue, suggest
+from headtohead.errors import ConfigError, RequestError, ValidationIssue, format_suggestion, suggest
 
 ConfigCheck = Callable[[RawConfig], list[ValidationIssue]]
 MAX_VARIANTS = 1000
-VARIANT_INDEPENDENT_KEYS = (
-    "variants",
-    "published",
-    "claims",
-    "comparisons",
-    "original",
-    "search",
-    "axis",
-    "description",
-    "conclusions",
-    "left_out",
-)
-"""keys that no variant can change, so they are not validated again for each variant"""
 
 
 def list_recipes() -> list[str]:
@@ -64,14 +51,11 @@ def find_recipe(name: str) -> Path:
     """Return the path of a recipe; raise `RequestError` with a suggestion if there is none of that name."""
     path = Path(str(resources.files(__package__) / "recipes" / f"{name}.toml"))
     if not path.is_file():
-        raise RequestError(_format_unknown_recipe(name))
+        recipes = list_recipes()
+        raise RequestError(
+            f"no file and no recipe named {name!r}{format_suggestion(name, recipes)} (recipes: {', '.join(recipes)})"
+        )
     return path
-
-
-def _format_unknown_recipe(name: str) -> str:
-    suggestion = suggest(name, list_recipes())
-    hint = f"; did you mean {suggestion!r}?" if suggestion else ""
-    return f"no file and no recipe named {name!r}{hint} (recipes: {', '.join(list_recipes())})"
 
 
 def read_raw_experiment(recipe_or_file: str | Path) -> RawExperiment:
@@ -81,27 +65,23 @@ def read_raw_experiment(recipe_or_file: str | Path) -> RawExperiment:
         if path.suffix == ".toml" or path.name != str(recipe_or_file):
             raise RequestError(f"{path}: no such file")
         path = find_recipe(str(recipe_or_file))
-    source = str(path)
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise ConfigError(
-            source, [ValidationIssue("file", f"is too long for an experiment (more than {MAX_FILE_BYTES:,} bytes)")]
-        )
+    raw: RawConfig = {}
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8") if path.stat().st_size <= MAX_FILE_BYTES else ""
         raw = parse_toml(text)
+        message = "is empty; `h2h recipes --show NAME` prints one to start from"
+        if path.stat().st_size > MAX_FILE_BYTES:
+            message = f"is too long for an experiment (more than {MAX_FILE_BYTES:,} bytes)"
+        issues = check_values(raw) if raw else [ValidationIssue("file", message)]
     except UnicodeDecodeError as error:
-        raise ConfigError(source, [ValidationIssue(f"byte {error.start}", "is not UTF-8 text")]) from None
+        issues = [ValidationIssue(f"byte {error.start}", "is not UTF-8 text")]
     except ValueError as error:
-        raise ConfigError(source, [ValidationIssue("TOML", str(error))]) from None
+        issues = [ValidationIssue("TOML", str(error))]
     except OSError as error:
         raise RequestError(f"{path}: cannot be read ({error.strerror})") from None
-    if not raw:
-        raise ConfigError(
-            source, [ValidationIssue("file", "is empty; `h2h recipes --show NAME` prints one to start from")]
-        )
-    if issues := check_values(raw):
-        raise ConfigError(source, issues)
-    return RawExperiment(path.stem, source, raw, _find_line_numbers(text))
+    if issues:
+        raise ConfigError(str(path), issues)
+    return RawExperiment(path.stem, str(path), raw, _find_line_numbers(text))
 
 
 def _find_line_numbers(text: str) -> dict[str, int]:
@@ -147,9 +127,8 @@ def parse_experiment(
     experiment, issues = _build_and_check(raw_experiment.raw, raw_experiment.name, check)
     if issues or experiment is None:
         overridden_keys = {override.partition("=")[0].strip() for override in overrides}
-        raise ConfigError(
-            raw_experiment.source, [_add_line_number(issue, raw_experiment.lines, overridden_keys) for issue in issues]
-        )
+        issues = [_add_line_number(issue, raw_experiment.lines, overridden_keys) for issue in issues]
+        raise ConfigError(raw_experiment.source, issues)
     return experiment
 
 
@@ -166,21 +145,15 @@ def diff_from_baseline(experiment: Experiment, variant: str) -> dict[str, Any]:
 
     Settings that the variant lists with the baseline's value, as the winner of a search may, are omitted.
     """
-    changes = _flatten_changes(experiment.variants.get(variant, {}))
+    changes = experiment.variants.get(variant)
     if not changes:
         return {}
-    variant_tables, baseline_tables = (
-        build_trial(experiment, name, 0).model_dump(mode="json") for name in (variant, BASELINE)
-    )
-
-    def get_value(tables: RawConfig, setting: str) -> Any:
-        table, _, key = setting.partition(".")
-        return tables[table].get(key)
-
+    trial, baseline = (build_trial(experiment, name, 0).model_dump(mode="json") for name in (variant, BASELINE))
     return {
-        name: value
-        for name, value in changes.items()
-        if get_value(variant_tables, name) != get_value(baseline_tables, name)
+        f"{table}.{key}": value
+        for table, settings in changes.items()
+        for key, value in settings.items()
+        if trial[table].get(key) != baseline[table].get(key)
     }
 
 
@@ -189,8 +162,11 @@ def build_trial(experiment: Experiment, variant: str, seed: int) -> Trial:
     raw = experiment.model_dump(mode="json", include={*VARIANT_TABLES})
     merged = apply_variant(raw, experiment.variants[variant]) if variant != BASELINE else raw
     teacher = None if experiment.teacher is None else experiment.teacher.model_dump(mode="json")
-    if "pretrained" in merged["model"]:  # pretrained models bring their own tokenizer
-        merged["data"]["tokenizer"] = build_tokenizer_config(merged["model"], teacher)
+    if "pretrained" in merged["model"]:  # the tokenizer settings include all that changes the rows of token ids
+        model = merged["model"]
+        tokenizer = {"kind": "pretrained", "model": model["pretrained"], "max_length": model["max_length"]}
+        prompt_keys = ("prompt", "use_chat_template", "documents", "max_new_tokens")
+        merged["data"]["tokenizer"] = tokenizer | ({key: teacher[key] for key in prompt_keys} if teacher else {})
     return Trial.model_validate(
         {
             **merged,
@@ -215,27 +191,22 @@ def _build_and_check(
     if check:
         issues += check(raw)
     seen = {(issue.place, issue.message) for issue in issues}
+
+    def check_changes(changes: RawConfig) -> list[ValidationIssue]:
+        """Return the issues of the file with these changes that the file itself does not have."""
+        issues = _check_changes(raw, changes, check)
+        return [issue for issue in issues if (issue.place, issue.message) not in seen]
+
     variants = raw.get("variants", {})
     if isinstance(variants, dict) and len(variants) > MAX_VARIANTS:
-        issues.append(
-            ValidationIssue("variants", f"are {len(variants):,}; an experiment compares {MAX_VARIANTS:,} at most")
-        )
+        message = f"are {len(variants):,}; an experiment compares {MAX_VARIANTS:,} at most"
+        issues.append(ValidationIssue("variants", message))
     elif isinstance(variants, dict):
         for variant, changes in variants.items():
-            variant_issues = _check_variant(raw, str(variant), changes, check)
-            issues += [
-                issue
-                for issue in variant_issues
-                if (issue.place.removeprefix(f"variants.{variant}."), issue.message) not in seen
-            ]
+            issues += _check_variant(str(variant), changes, check_changes)
     if raw.get("search") is not None:
-        issues += check_search(raw, lambda changes: _exclude_seen(_check_changes(raw, changes, check), seen))
+        issues += check_search(raw, check_changes)
     return experiment, issues
-
-
-def _exclude_seen(issues: list[ValidationIssue], seen: set[tuple[str, str]]) -> list[ValidationIssue]:
-    """Return the issues whose (place, message) is not in `seen`."""
-    return [issue for issue in issues if (issue.place, issue.message) not in seen]
 
 
 def _fill_defaults(raw: RawConfig, name: str) -> RawConfig:
@@ -247,36 +218,30 @@ def _fill_defaults(raw: RawConfig, name: str) -> RawConfig:
     return raw
 
 
-def _check_variant(raw: RawConfig, variant: str, changes: Any, check: ConfigCheck | None) -> list[ValidationIssue]:
+def _check_variant(variant: str, changes: Any, check_changes: ConfigCheck) -> list[ValidationIssue]:
     """Return the issues of one variant, with places that begin with `variants.NAME`."""
     place = f"variants.{variant}"
     if variant == BASELINE:
-        return [ValidationIssue(place, "is the name of the original; give the change another one")]
+        return [ValidationIssue(place, "is reserved for the unchanged settings; choose another name")]
     if not FOLDER_NAME_PATTERN.fullmatch(variant):
         return [ValidationIssue(place, FOLDER_NAME_RULE)]
     if not isinstance(changes, dict) or not changes:
-        return [ValidationIssue(place, 'changes nothing; write what it replaces, as in model.position = "alibi"')]
+        return [ValidationIssue(place, 'has no settings; write what it replaces, as in model.position = "alibi"')]
     issues = []
     for table in changes:
         if table not in VARIANT_TABLES:
-            message = "a variant changes settings of data, model or training"
-            issues.append(
-                ValidationIssue(f"{place}.{table}", message, VARIANT_TABLES, suggest(str(table), VARIANT_TABLES))
-            )
+            message, closest = "a variant changes settings of data, model or training", suggest(table, VARIANT_TABLES)
+            issues.append(ValidationIssue(f"{place}.{table}", message, VARIANT_TABLES, closest))
         elif not isinstance(changes[table], dict):
             issues.append(ValidationIssue(f"{place}.{table}", f"is a table, as in {table}.name = value"))
     if issues:
         return issues
-    change_issues = _check_changes(raw, changes, check)
-    return [
-        ValidationIssue(f"{place}.{issue.place}", issue.message, issue.allowed, issue.suggestion)
-        for issue in change_issues
-    ]
+    return [replace(issue, place=f"{place}.{issue.place}") for issue in check_changes(changes)]
 
 
 def _check_changes(raw: RawConfig, changes: RawConfig, check: ConfigCheck | None) -> list[ValidationIssue]:
     """Return the issues of the file with `changes` applied, restricted to those that the changes cause."""
-    changed_keys = tuple(_flatten_changes(changes))
+    changed_keys = [f"{table}.{key}" for table, settings in changes.items() for key in settings]
     merged = apply_variant({key: value for key, value in raw.items() if key not in VARIANT_INDEPENDENT_KEYS}, changes)
     issues = _validate_config(merged)[1] + (check(merged) if check else [])
     return [
@@ -287,32 +252,20 @@ def _check_changes(raw: RawConfig, changes: RawConfig, check: ConfigCheck | None
     ]
 
 
-def _flatten_changes(changes: RawConfig) -> dict[str, Any]:
-    """Return the changes by dotted name: {"model.position": "alibi"}."""
-    return {f"{table}.{key}": value for table, inner in changes.items() for key, value in inner.items()}
-
-
 def _validate_config(raw: RawConfig) -> tuple[Experiment | None, list[ValidationIssue]]:
-    """Return the experiment, or None if it is invalid, and its issues."""
+    """Return the experiment, or None if it is invalid, and its issues, one per place."""
     try:
         experiment = Experiment.model_validate(raw)
     except ValidationError as error:
-        return None, _deduplicate_errors(error)
+        issues: dict[str, ValidationIssue] = {}
+        for details in error.errors():
+            issue = convert_pydantic_error(details)
+            # A value of a union type yields one error per member. The last is the most specific, unless it only states
+            # that the value is not a string: then another member was intended.
+            if issue.place not in issues or details["type"] != "string_type":
+                issues[issue.place] = issue
+        return None, list(issues.values())
     return experiment, check_experiment(experiment)
-
-
-def _deduplicate_errors(error: ValidationError) -> list[ValidationIssue]:
-    """Convert pydantic errors to issues, one per place.
-
-    A value of a union type yields one error per member. The last is the most specific, unless it only states that the
-    value is not a string: then another member was intended.
-    """
-    issues: dict[str, ValidationIssue] = {}
-    for details in error.errors():
-        issue = convert_pydantic_error(details)
-        if issue.place not in issues or details["type"] != "string_type":
-            issues[issue.place] = issue
-    return list(issues.values())
 
 
 def _add_line_number(
@@ -323,11 +276,9 @@ def _add_line_number(
     for end in range(len(keys), 0, -1):
         key = ".".join(keys[:end])
         if key in overridden_keys:
-            return ValidationIssue(f"--set {issue.place}", issue.message, issue.allowed, issue.suggestion)
+            return replace(issue, place=f"--set {issue.place}")
         if key in line_numbers:
-            return ValidationIssue(
-                f"{issue.place} (line {line_numbers[key]})", issue.message, issue.allowed, issue.suggestion
-            )
+            return replace(issue, place=f"{issue.place} (line {line_numbers[key]})")
     return issue
 
 
@@ -339,22 +290,18 @@ def build_json_schema() -> dict[str, Any]:
     schema["title"] = "Head to Head experiment"
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     tables = {table: schema["properties"][table] for table in VARIANT_TABLES}
-    tables["model"] = {
-        "anyOf": [_make_keys_optional(schema["$defs"], option["$ref"]) for option in tables["model"]["oneOf"]]
-    }
+    model_tables = [schema["$defs"][option["$ref"].rpartition("/")[2]] for option in tables["model"]["oneOf"]]
+    # A variant sets only some keys, so none is required.
+    tables["model"] = {"anyOf": [{name: table[name] for name in table if name != "required"} for table in model_tables]}
     schema["properties"]["variants"] = {
         "type": "object",
         "description": "name = the settings that it replaces",
         "additionalProperties": {"type": "object", "properties": tables, "additionalProperties": False},
     }
-    schema["properties"]["full"] = {
-        "type": "object",
-        "description": "what --full replaces: the setting of a larger machine",
-    }
-    schema["properties"]["quick"] = {
-        "type": "object",
-        "description": "what --quick replaces; its key `only` lists the variants to keep",
-    }
+    description = "what --full replaces: the setting of a larger machine"
+    schema["properties"]["full"] = {"type": "object", "description": description}
+    description = "what --quick replaces; its key `only` lists the variants to keep"
+    schema["properties"]["quick"] = {"type": "object", "description": description}
     del schema["properties"]["left_out"]
     search = schema["$defs"]["SearchConfig"]["properties"]
     search["space"] = {"type": "object", "description": search["space"]["description"]}
@@ -367,9 +314,3 @@ def build_json_schema() -> dict[str, Any]:
         ],
     }
     return schema
-
-
-def _make_keys_optional(definitions: dict[str, Any], reference: str) -> dict[str, Any]:
-    """Return the definition of a table without required keys, because a variant sets only some of them."""
-    table = definitions[reference.rpartition("/")[2]]
-    return {name: value for name, value in table.items() if name != "required"}

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from headtohead.config.base import BaseConfig, ComponentConfig, SequenceLength, SmallCount, VectorSize
-from headtohead.config.pretrained import PretrainedModelConfig
-from headtohead.config.pretraining import PretrainingConfig
+from headtohead.config.training import MaskingConfig, TrainingConfig
 
 
 def _convert_to_tuple(value: object) -> object:
@@ -41,6 +40,16 @@ PatternConfig = Annotated[
     Annotated[tuple[ComponentConfig, ...], Tag("all layers")] | Annotated[PerLayerPattern, Tag("each layer")],
     Discriminator(_get_pattern_tag),
 ]
+
+
+class PretrainingConfig(BaseConfig):
+    """Masked language modelling on the classifier's training texts, once before the trials."""
+
+    masking: MaskingConfig = MaskingConfig()
+    training: TrainingConfig | None = None
+    """None: as in [training]"""
+    seed: Annotated[int, Field(ge=0)] = 2000
+    """seed of the encoder; all trials start from the same one"""
 
 
 def _get_init_tag(value: Any) -> str:
@@ -150,6 +159,62 @@ class CustomModelConfig(BaseConfig):
     context: SequenceLength = 32
     options: dict[str, Any] = Field(default_factory=dict)
     """keyword arguments of the constructor; vocab_size, context and classes are added if it accepts them"""
+
+
+class LoraConfig(BaseConfig):
+    """Low-rank adapters on frozen weights, after Hu et al. 2021, arXiv:2106.09685."""
+
+    rank: VectorSize = 8
+    alpha: Annotated[float, Field(gt=0)] = 16.0
+    """the adapter output is scaled by alpha / rank"""
+    target_modules: tuple[str, ...] = Field(default=("query", "value"), min_length=1)
+    """linear layers to adapt, by the last component of their name"""
+
+
+class LayerSubsetConfig(BaseConfig):
+    """A student initialized from a subset of the layers of a larger model."""
+
+    layers: SmallCount
+    selection: Literal["evenly", "first"] = "evenly"
+    """layers spread evenly from first to last, or the first ones"""
+
+
+class PretrainedModelConfig(BaseConfig):
+    """A pretrained encoder with a classification head or, for task distil, a pretrained decoder."""
+
+    pretrained: Annotated[str, Field(min_length=1)]
+    """hub:owner/name, a folder, or an installed package with weights inside"""
+    max_length: Annotated[int, Field(ge=4, le=2**24)] = 128
+    """maximum tokens per text, special tokens included; longer texts are truncated"""
+    pool: Literal["own", "first", "mean"] = "own"
+    """input of the head: as in the library's own head, the first token's vector, or the mean over the text"""
+    head: Literal["new", "kept"] = "new"
+    """new: initialize a head for the classes of the data; kept: use the head of the pretrained weights"""
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """dropout of the head; None: as in the model's configuration"""
+    freeze: Literal["none", "encoder"] | Annotated[int, Field(ge=1)] = "none"
+    """frozen weights: none, the whole encoder, or the embeddings and this number of lowest layers"""
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """layer-wise learning-rate decay: the factor from each layer to the one below it"""
+    lora: LoraConfig | None = None
+    """train low-rank adapters and freeze the encoder"""
+    layer_subset: LayerSubsetConfig | None = None
+    """task distil: initialize the student from a subset of the layers"""
+
+    @property
+    def context(self) -> int:
+        """The maximum input length, under the name that every model config has."""
+        return self.max_length
+
+    @model_validator(mode="after")
+    def _check_consistency(self) -> PretrainedModelConfig:
+        if self.lora is not None and self.freeze != "none":
+            raise ValueError("lora freezes the encoder by itself; leave out freeze")
+        if self.lora is not None and self.layer_decay != 1:
+            raise ValueError("layer_decay is for the encoder's own weights, which lora does not train")
+        if self.head == "kept" and self.pool != "own":
+            raise ValueError('head = "kept" is the library\'s own head; leave out pool')
+        return self
 
 
 def _get_model_tag(value: Any) -> str:

@@ -80,7 +80,7 @@ def apply_full_table(raw_experiment: RawExperiment) -> RawExperiment:
     """Apply the `[full]` table, which holds the settings for a larger machine."""
     full = raw_experiment.raw.get("full")
     if not isinstance(full, dict):
-        raise RequestError(f"{raw_experiment.name} has no [full] table, so it has no other setting than its own")
+        raise RequestError(f"{raw_experiment.name} has no [full] table, which --full needs")
     raw = merge_tables(raw_experiment.raw, full) | {"name": f"{raw_experiment.name}-full"}
     return replace(raw_experiment, name=raw["name"], raw=raw)
 

@@ -258,10 +258,10 @@ def check_search(raw_config: RawConfig, check_changes: ChangeCheck) -> list[Vali
 def _check_structure(raw: RawConfig, search: SearchConfig) -> Iterator[ValidationIssue]:
     """Yield issues of the budget, the number of points, the validation data and reserved names."""
     if search.method != "grid" and search.budget is None:
-        message = f"{search.method} goes on until it is told to end: budget = {{ trials = 40 }} or {{ minutes = 30 }}"
+        message = f"{search.method} search needs a budget, as in budget = {{ trials = 40 }} or {{ minutes = 30 }}"
         yield ValidationIssue("search.budget", message)
     if search.budget and search.budget.trials and search.budget.trials < search.seeds:
-        message = f"{search.budget.trials} trials are not even one point of {search.seeds} seeds"
+        message = f"{search.budget.trials} trials are fewer than one point of {search.seeds} seeds"
         yield ValidationIssue("search.budget.trials", message)
     if search.method == "grid" and (search.count_points() or 0) > MAX_SEARCH_POINTS:
         yield ValidationIssue(
@@ -273,7 +273,7 @@ def _check_structure(raw: RawConfig, search: SearchConfig) -> Iterator[Validatio
         yield ValidationIssue("search", "needs validation data to select the winner, and data.validation_fraction is 0")
     for name in (WINNER_VARIANT, SEARCH_FOLDER):
         if isinstance(variants, dict) and name in variants:
-            yield ValidationIssue(f"variants.{name}", "is a name that the search needs; give the change another one")
+            yield ValidationIssue(f"variants.{name}", "is reserved for the search; choose another name")
     if isinstance(seeds, int) and seeds > FIRST_SEARCH_SEED:
         yield ValidationIssue("seeds", f"beside a search there can be {FIRST_SEARCH_SEED:,}, not {seeds:,}")
 
@@ -296,10 +296,10 @@ def _check_settings(search: SearchConfig) -> Iterator[ValidationIssue]:
                 place, "a search changes settings of data, model or training, as training.batch_size", VARIANT_TABLES
             )
         elif table == "data" and not setting.startswith(SEARCHABLE_DATA_SETTINGS):
-            message = "on other data the validation figures of points could not be compared; use variants for that"
+            message = "scores on other validation data cannot be compared; use variants instead"
             yield ValidationIssue(place, message, SEARCHABLE_DATA_SETTINGS)
         elif setting == "model.module":
-            yield ValidationIssue(place, "networks of your own are compared as variants, and not searched")
+            yield ValidationIssue(place, "custom networks cannot be searched; compare them as variants")
         if isinstance(dimension, NumericRange) and dimension.step is None and search.method == "grid":
             yield ValidationIssue(place, "a grid needs a list of values, or a range with a step", ("list", "step"))
         elif isinstance(dimension, NumericRange) and dimension.step is not None and not dimension.steps():
@@ -311,7 +311,7 @@ def _check_settings(search: SearchConfig) -> Iterator[ValidationIssue]:
                 "a range has any number",
             )
         elif not isinstance(dimension, NumericRange) and len({repr(value) for value in dimension}) < len(dimension):
-            yield ValidationIssue(place, "names the same value twice")
+            yield ValidationIssue(place, "lists the same value twice")
 
 
 def _check_values(raw: RawConfig, search: SearchConfig, check_changes: ChangeCheck) -> list[ValidationIssue]:

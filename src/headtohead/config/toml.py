@@ -33,7 +33,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     """Parse a TOML document; raise `ValueError` if it is invalid or exceeds a limit."""
     text_without_strings = _STRING_OR_COMMENT.sub("s", text)
     if _LONG_KEY.search(text_without_strings):
-        raise ValueError(f"a name of more than {MAX_KEY_PARTS} parts")
+        raise ValueError(f"a dotted key has more than {MAX_KEY_PARTS} parts")
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -60,6 +60,6 @@ def _find_unusable_values(value: Any, location: str, depth: int) -> Iterator[Val
     elif isinstance(value, float) and not math.isfinite(value):
         yield ValidationIssue(location, f"must be a finite number, not {value}")
     elif isinstance(value, int) and abs(value) > MAX_INTEGER:
-        yield ValidationIssue(location, f"is too large a number; whole numbers end at {MAX_INTEGER:,}")
+        yield ValidationIssue(location, f"is too large; integers end at {MAX_INTEGER:,}")
     elif isinstance(value, date | time):
         yield ValidationIssue(location, f"is a date or a time ({value}); no setting is one")

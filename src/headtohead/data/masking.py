@@ -11,9 +11,8 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from headtohead.config.data import DataConfig
-from headtohead.config.masking import MaskingConfig
 from headtohead.config.tasks import Target
-from headtohead.config.training import TrainingConfig
+from headtohead.config.training import MaskingConfig, TrainingConfig
 from headtohead.data.batches import IGNORE_INDEX, Batch, BatchSchedule, EncodedSplit, TokenRows, TokenStream
 from headtohead.data.examples import EvaluationExamples
 from headtohead.data.tokenizers import CorpusTokenizer

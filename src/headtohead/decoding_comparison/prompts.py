@@ -16,7 +16,7 @@ from typing import Any
 from headtohead.data.file_errors import build_file_error, build_missing_path_error
 from headtohead.data.sources.readers import InvalidJson, has_lone_surrogate, parse_json, read_text
 from headtohead.decoding_comparison.compare import Prompt
-from headtohead.errors import DataError, ValidationIssue, suggest
+from headtohead.errors import DataError, ValidationIssue, format_suggestion, suggest
 
 SUPPORTED_EXTENSIONS = (".txt", ".tsv", ".csv", ".jsonl", ".json")
 PROMPT_COLUMNS = ("prompt", "premise", "text")
@@ -68,8 +68,7 @@ def _read_prompt_file(path: Path) -> list[Prompt]:
         raise build_missing_path_error(path)
     extension = path.suffix.lower()
     if extension not in SUPPORTED_EXTENSIONS:
-        suggestion = suggest(extension, SUPPORTED_EXTENSIONS)
-        hint = f", did you mean {suggestion!r}?" if suggestion else ""
+        hint = format_suggestion(extension, SUPPORTED_EXTENSIONS)
         raise DataError(
             f"{path}: unsupported file extension {extension!r} for prompts{hint} "
             f"(allowed: {', '.join(SUPPORTED_EXTENSIONS)})"

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from headtohead.atomic_io import lock_cache_folder
-from headtohead.config import distillation_targets
+from headtohead.config.training import DistillationConfig
 from headtohead.data.sft import PromptedRows
 from headtohead.distillation.teacher import choose_batch_size
 from headtohead.distillation.teacher_cache import CacheKey, TeacherCache, compute_hash, find_missing
@@ -20,7 +20,7 @@ from headtohead.training.distillation_loss import TeacherTargets, compute_teache
 def compute_cached_targets(
     teacher: FingerprintedModel,
     rows: PromptedRows,
-    settings: distillation_targets.DistillationConfig,
+    settings: DistillationConfig,
     on_progress: ProgressCallback = ignore_progress,
 ) -> tuple[TeacherCache, list[str]]:
     """Return a cache that holds the targets of every row, and the cache key of each row."""
@@ -60,7 +60,7 @@ def compute_cached_targets(
 
 @torch.inference_mode()
 def _compute_targets(
-    model: Any, rows: list[list[int]], target_starts: list[int], settings: distillation_targets.DistillationConfig
+    model: Any, rows: list[list[int]], target_starts: list[int], settings: DistillationConfig
 ) -> list[TeacherTargets]:
     """Return the targets of each row from one forward pass over the batch, padded on the right."""
     width = max(map(len, rows)) - 1

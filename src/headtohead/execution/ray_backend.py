@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from headtohead.config import experiment, model, pretrained
+from headtohead.config import experiment, model
 from headtohead.distillation.teacher_cache import get_cache_root
 from headtohead.errors import MissingExtraError, RequestError
 from headtohead.execution.artifacts import Artifact, compute_digest, pack_path, pack_run_folder, unpack_run_folder
@@ -147,7 +147,7 @@ def list_required_paths(trial: experiment.Trial) -> list[Path]:
     names += [str(value) for key, value in trial.data.tokenizer.options.items() if key in ("path", "model")]
     if isinstance(trial.model, model.CustomModelConfig):
         names.append(trial.model.module.rpartition(":")[0])
-    if isinstance(trial.model, pretrained.PretrainedModelConfig):
+    if isinstance(trial.model, model.PretrainedModelConfig):
         names.append(trial.model.pretrained)
     if trial.teacher is not None and isinstance(trial.teacher.model, str):
         names.append(trial.teacher.model)

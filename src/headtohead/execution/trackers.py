@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from headtohead.errors import MissingExtraError, RequestError, suggest
+from headtohead.errors import MissingExtraError, RequestError, format_suggestion
 from headtohead.json_channel import ChildProcess
 
 OnJobsUpdate = Callable[[Sequence[Any]], None]
@@ -32,8 +32,7 @@ def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
     """Return the names without duplicates; raise an error for unknown trackers and missing packages."""
     for name in names:
         if name not in TRACKER_NAMES:
-            closest = suggest(name, TRACKER_NAMES)
-            hint = f"; did you mean {closest!r}?" if closest else ""
+            hint = format_suggestion(name, TRACKER_NAMES)
             raise RequestError(f"--log: unknown tracker {name!r}{hint} (allowed: {', '.join(TRACKER_NAMES)})")
         if importlib.util.find_spec(name) is None:
             raise MissingExtraError(name, name, f"--log {name}")

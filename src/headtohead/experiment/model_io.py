@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from headtohead.atomic_io import compute_sha256, read_json_object, write_bytes, write_json, write_text
-from headtohead.config import experiment, model, pretrained
+from headtohead.config import experiment
+from headtohead.config import model as config_model
 from headtohead.config.tasks import Target
 from headtohead.data import tokenizers
 from headtohead.data.tokenizers import CorpusTokenizer
@@ -92,7 +93,7 @@ def _copy_custom_code(folder: Path, trial: experiment.Trial) -> dict[str, Any]:
     """Copy the user's code files next to the weights. Return the settings that refer to the copies."""
     changed_settings: dict[str, Any] = {}
     files = [Path(file) for file in trial.plugins]
-    if isinstance(trial.model, model.CustomModelConfig):
+    if isinstance(trial.model, config_model.CustomModelConfig):
         file, _, name = trial.model.module.rpartition(":")
         files.append(Path(file))
         changed_settings["model"] = {**trial.model.model_dump(mode="json"), "module": f"own/{Path(file).name}:{name}"}
@@ -121,7 +122,7 @@ def load(folder: str | Path, *, use_initial_weights: bool = False) -> SavedModel
     if config.get("model_type") != "headtohead":
         raise ModelError(f"{folder_path}: a model of type {config.get('model_type')!r}, not one of Head to Head's")
     trial = schemas.validate_record(config, schemas.ModelConfigFile, folder_path / "config.json").trial
-    if isinstance(trial.model, pretrained.PretrainedModelConfig):
+    if isinstance(trial.model, config_model.PretrainedModelConfig):
         raise ModelError(f"{folder_path}: its config.json is not that of a model with weights of its own")
     if use_initial_weights and _has_pretrained_encoder(trial):
         raise ModelError(
@@ -146,7 +147,7 @@ def load(folder: str | Path, *, use_initial_weights: bool = False) -> SavedModel
 
 def _has_pretrained_encoder(trial: experiment.Trial) -> bool:
     """Return whether training started from a pretrained encoder (`model.init_from`)."""
-    return isinstance(trial.model, model.TransformerConfig) and trial.model.init_from is not None
+    return isinstance(trial.model, config_model.TransformerConfig) and trial.model.init_from is not None
 
 
 def _verify_weights_checksum(folder: Path) -> None:
@@ -171,9 +172,9 @@ def _import_custom_code(trial: experiment.Trial, folder: Path) -> experiment.Tri
 
     Raise ModelError if the files are not trusted (see `trust`).
     """
-    is_custom_model = isinstance(trial.model, model.CustomModelConfig)
+    is_custom_model = isinstance(trial.model, config_model.CustomModelConfig)
     module, _, name = (
-        trial.model.module.rpartition(":") if isinstance(trial.model, model.CustomModelConfig) else ("", "", "")
+        trial.model.module.rpartition(":") if isinstance(trial.model, config_model.CustomModelConfig) else ("", "", "")
     )
     files = trust.resolve_custom_code(folder, [*trial.plugins, *([module] if is_custom_model else [])])
     trust.check_trusted(folder, files)
@@ -204,7 +205,7 @@ def _check_model_size(trial: experiment.Trial, vocab_size: int, num_classes: int
     Building such a model could exhaust the memory before the mismatch with the weights is detected.
     """
     path = folder / "model.safetensors"
-    if isinstance(trial.model, model.CustomModelConfig) or not path.is_file():
+    if isinstance(trial.model, config_model.CustomModelConfig) or not path.is_file():
         return
     with torch.device("meta"):
         meta_model = build_model(trial.model, vocab_size, num_classes)
@@ -221,7 +222,7 @@ def _load_finetuned(folder: Path, config: dict[str, Any], *, use_initial_weights
     entry = config[CONFIG_KEY]
     raw_trial = entry.get("trial") if isinstance(entry, dict) else None
     trial = schemas.validate_record(raw_trial, experiment.Trial, folder / "config.json")
-    if not isinstance(trial.model, pretrained.PretrainedModelConfig):
+    if not isinstance(trial.model, config_model.PretrainedModelConfig):
         raise ModelError(f"{folder}: its config.json is not that of a pretrained model that was trained on")
     if trial.spec.target.is_causal:
         student = (

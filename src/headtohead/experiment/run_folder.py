@@ -35,7 +35,7 @@ from headtohead.atomic_io import (
 )
 from headtohead.audit.result import CheckResult
 from headtohead.config import experiment as config_experiment
-from headtohead.config import model, pretrained
+from headtohead.config import model
 from headtohead.config.base import FOLDER_NAME_PATTERN, FOLDER_NAME_RULE
 from headtohead.config.loading import build_trial as trial_of
 from headtohead.errors import RunFolderError
@@ -287,7 +287,7 @@ def compute_run_identity(trial: config_experiment.Trial, corpus_digest: str) -> 
     if isinstance(trial.model, model.CustomModelConfig):
         file, _, name = trial.model.module.rpartition(":")
         settings["model"]["module"] = f"{compute_sha256(Path(file))}:{name}"
-    if isinstance(trial.model, pretrained.PretrainedModelConfig):
+    if isinstance(trial.model, model.PretrainedModelConfig):
         from headtohead.pretrained.weights import compute_digest, locate_weights
 
         settings["model"]["pretrained"] = compute_digest(locate_weights(trial.model.pretrained))

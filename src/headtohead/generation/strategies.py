@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from headtohead.errors import StrategyError, suggest
+from headtohead.errors import StrategyError, format_suggestion, suggest
 from headtohead.generation import logits_processors
 from headtohead.generation.logits_processors import LogitsProcessor, is_finite_number, is_integer_at_least
 
@@ -163,7 +163,7 @@ def _resolve_strategy_name(name: str) -> str:
     if name in STRATEGY_OPTIONS:
         return name
     suggestion = suggest(name, [*STRATEGY_OPTIONS, *STRATEGY_ALIASES])
-    hint = f", did you mean {STRATEGY_ALIASES.get(suggestion, suggestion)!r}?" if suggestion else ""
+    hint = f"; did you mean {STRATEGY_ALIASES.get(suggestion, suggestion)!r}?" if suggestion else ""
     raise StrategyError(f"no strategy named {name!r}{hint} (available: {', '.join(STRATEGY_OPTIONS)})")
 
 
@@ -175,8 +175,7 @@ def _resolve_option_names(name: str, options: Mapping[str, Any]) -> tuple[dict[s
     for option, value in options.items():
         key = option if option in known else OPTION_ALIASES.get(option, option)
         if key not in known:
-            suggestion = suggest(option, known)
-            hint = f", did you mean {suggestion!r}?" if suggestion else ""
+            hint = format_suggestion(option, known)
             errors.append(f"no option {option!r}{hint} (available: {', '.join(known)})")
         elif key in resolved:
             errors.append(f"option {key!r} is given twice")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from headtohead.errors import RequestError, suggest
+from headtohead.errors import RequestError, format_suggestion
 from headtohead.key_design.solvers import KeyMatrix, PerKeyVector, Vector
 
 SUPPORTED_SUFFIXES = (".csv", ".tsv", ".txt", ".json")
@@ -164,7 +164,8 @@ def read_matrix(source: str | Path, name: str = "keys") -> KeyMatrix:
     path = Path(source)
     if isinstance(source, str) and not _is_file(path):
         if path.suffix.lower() in SUPPORTED_SUFFIXES:
-            raise RequestError(f"{name}: {source}: no such file{_suggest_file_name(path)}")
+            siblings = [sibling.name for sibling in path.parent.iterdir()] if path.parent.is_dir() else []
+            raise RequestError(f"{name}: {source}: no such file{format_suggestion(path.name, siblings)}")
         return validate_matrix(parse_rows(source, name), name)
     try:
         if path.exists() and not path.is_file():
@@ -175,12 +176,6 @@ def read_matrix(source: str | Path, name: str = "keys") -> KeyMatrix:
     except UnicodeDecodeError:
         raise RequestError(f"{name}: {path}: is not UTF-8 text") from None
     return validate_matrix(parse_rows(text, f"{name}: {path}"), f"{name}: {path}")
-
-
-def _suggest_file_name(path: Path) -> str:
-    siblings = [sibling.name for sibling in path.parent.iterdir()] if path.parent.is_dir() else []
-    suggestion = suggest(path.name, siblings)
-    return f"; did you mean {suggestion!r}?" if suggestion else ""
 
 
 def _is_file(path: Path) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from headtohead.config import model
-from headtohead.errors import ModelError, suggest
+from headtohead.errors import ModelError, format_suggestion
 from headtohead.nn.kv_cache import KVCache
 from headtohead.nn.protocol import ModelOutput
 
@@ -44,12 +44,9 @@ def load_module_class(class_path: str, base_folder: Path) -> type[nn.Module]:
         n: value for n, value in vars(module).items() if isinstance(value, type) and issubclass(value, nn.Module)
     }
     if name not in classes:
-        hint = suggest(name, classes)
-        raise ModelError(
-            f"{class_path}: {path} defines no nn.Module {name!r}"
-            + (f", did you mean {hint!r}?" if hint else "")
-            + f" (available: {', '.join(classes) or 'none'})"
-        )
+        hint = format_suggestion(name, classes)
+        available = ", ".join(classes) or "none"
+        raise ModelError(f"{class_path}: {path} defines no nn.Module {name!r}{hint} (available: {available})")
     return classes[name]
 
 

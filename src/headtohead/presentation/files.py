@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from headtohead.atomic_io import translate_disk_full_error, write_bytes, write_text
-from headtohead.errors import RequestError, suggest
+from headtohead.errors import RequestError, format_suggestion
 from headtohead.presentation.chart import Chart
 from headtohead.presentation.exports import render_csv, render_latex_table
 from headtohead.presentation.table import Table
@@ -23,8 +23,7 @@ def check_formats(formats: Sequence[str]) -> None:
     unknown = [name for name in formats if name not in REPORT_FORMATS]
     if unknown or not formats:
         given = ", ".join(map(repr, unknown)) or "none"
-        closest = suggest(unknown[0], REPORT_FORMATS) if unknown else None
-        hint = f"; did you mean {closest!r}?" if closest else ""
+        hint = format_suggestion(unknown[0], REPORT_FORMATS) if unknown else ""
         raise RequestError(f"format: {given} given{hint}; allowed: {', '.join(REPORT_FORMATS)}")
 
 

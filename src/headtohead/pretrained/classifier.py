@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from headtohead.config import pretrained
+from headtohead.config.model import PretrainedModelConfig
 from headtohead.errors import ModelError
 from headtohead.nn.protocol import ModelOutput
 from headtohead.nn.torch_rng import fork_seeded_rng
@@ -55,9 +55,7 @@ class ClassificationHead(nn.Module):
 class EncoderClassifier(nn.Module):
     """A pretrained encoder that maps token ids to class logits."""
 
-    def __init__(
-        self, inner: nn.Module, model_config: pretrained.PretrainedModelConfig, num_classes: int, name: str
-    ) -> None:
+    def __init__(self, inner: nn.Module, model_config: PretrainedModelConfig, num_classes: int, name: str) -> None:
         super().__init__()
         self.inner: Any = inner
         self.model_config, self.classes, self.name, self.context = (
@@ -189,9 +187,7 @@ def _pool_hidden_states(
 # ---- building
 
 
-def build_classifier(
-    model_config: pretrained.PretrainedModelConfig, num_classes: int, *, seed: int
-) -> EncoderClassifier:
+def build_classifier(model_config: PretrainedModelConfig, num_classes: int, *, seed: int) -> EncoderClassifier:
     """Return the classifier with pretrained weights and a head initialised from this seed."""
     weights = locate_weights(model_config.pretrained)
     check_memory(weights)
@@ -206,9 +202,7 @@ def build_classifier(
     return built
 
 
-def build_classifier_on_meta_device(
-    model_config: pretrained.PretrainedModelConfig, num_classes: int
-) -> EncoderClassifier:
+def build_classifier_on_meta_device(model_config: PretrainedModelConfig, num_classes: int) -> EncoderClassifier:
     """Return the classifier on the meta device, without loading weights."""
     weights = locate_weights(model_config.pretrained)
     transformers = import_transformers(weights)
@@ -222,9 +216,7 @@ def build_classifier_on_meta_device(
     return built
 
 
-def load_classifier(
-    model_config: pretrained.PretrainedModelConfig, folder: Path, num_classes: int
-) -> EncoderClassifier:
+def load_classifier(model_config: PretrainedModelConfig, folder: Path, num_classes: int) -> EncoderClassifier:
     """Load a classifier that `save_classifier` wrote, with LoRA merged."""
     config = model_config.model_copy(update={"lora": None})
     built = _build_from_weights(
@@ -261,7 +253,7 @@ def save_classifier(
         save_file(plain.head.state_dict(), folder / HEAD_FILE)
 
 
-def _select_model_class(transformers: Any, model: pretrained.PretrainedModelConfig, weights: PretrainedWeights) -> Any:
+def _select_model_class(transformers: Any, model: PretrainedModelConfig, weights: PretrainedWeights) -> Any:
     """Return the transformers class for these weights. Raises ModelError for anything but encoders."""
     config = weights.config
     if weights.gguf_file:
@@ -288,7 +280,7 @@ def _select_model_class(transformers: Any, model: pretrained.PretrainedModelConf
 
 
 def _build_from_weights(
-    model: pretrained.PretrainedModelConfig, weights: PretrainedWeights, num_classes: int, *, seed: int, keep_head: bool
+    model: PretrainedModelConfig, weights: PretrainedWeights, num_classes: int, *, seed: int, keep_head: bool
 ) -> EncoderClassifier:
     transformers = import_transformers(weights)
     model_class = _select_model_class(transformers, model, weights)
@@ -322,9 +314,7 @@ def _list_encoder_parameters(inner: Any) -> set[str]:
     return {name for name, parameter in inner.named_parameters() if id(parameter) in encoder_ids}
 
 
-def _build_pooler_kwargs(
-    transformers: Any, model: pretrained.PretrainedModelConfig, weights: PretrainedWeights
-) -> dict[str, Any]:
+def _build_pooler_kwargs(transformers: Any, model: PretrainedModelConfig, weights: PretrainedWeights) -> dict[str, Any]:
     """Return the arguments that omit the encoder's pooler, which our own head does not use."""
     model_class = transformers.MODEL_MAPPING[transformers.CONFIG_MAPPING[weights.config["model_type"]]]
     has_option = "add_pooling_layer" in inspect.signature(model_class.__init__).parameters

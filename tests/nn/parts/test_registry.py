@@ -77,7 +77,7 @@ def test_a_built_in_name_is_taken(write: Any) -> None:
 
 
 def test_a_slot_that_does_not_exist_is_an_error() -> None:
-    with pytest.raises(PartError, match=r"Mine: unknown slot 'patern', did you mean 'pattern'\? \(slots: position"):
+    with pytest.raises(PartError, match=r"Mine: unknown slot 'patern'; did you mean 'pattern'\? \(slots: position"):
 
         @register_part("patern", "mine")
         class Mine(Pattern):
@@ -85,7 +85,7 @@ def test_a_slot_that_does_not_exist_is_an_error() -> None:
 
 
 def test_an_unknown_part_is_an_error_with_the_nearest_match() -> None:
-    with pytest.raises(PartError, match=r"unknown position 'alibbi', did you mean 'alibi'\? \(available: alibi, l"):
+    with pytest.raises(PartError, match=r"unknown position 'alibbi'; did you mean 'alibi'\? \(available: alibi, l"):
         parts_registry.get_part_class("position", "alibbi")
 
 

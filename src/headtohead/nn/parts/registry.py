@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headtohead.config.base import ComponentConfig
-from headtohead.errors import PartError, ValidationIssue, suggest
+from headtohead.errors import PartError, ValidationIssue, format_suggestion, suggest
 from headtohead.nn.parts.base import ModelSizes, Part
 
 SLOTS = ("position", "pattern", "projection", "merge", "attention", "feedforward", "norm", "block", "pool")
@@ -31,12 +31,8 @@ def register_part(slot: str, name: str) -> Callable[[PartClass], PartClass]:
 
     def register(part_class: PartClass) -> PartClass:
         if slot not in SLOTS:
-            hint = suggest(slot, SLOTS)
-            raise PartError(
-                f"{part_class.__name__}: unknown slot {slot!r}"
-                + (f", did you mean {hint!r}?" if hint else "")
-                + f" (slots: {', '.join(SLOTS)})"
-            )
+            hint = format_suggestion(slot, SLOTS)
+            raise PartError(f"{part_class.__name__}: unknown slot {slot!r}{hint} (slots: {', '.join(SLOTS)})")
         taken = _registry.get((slot, name))
         if taken is not None and (old := _get_source_file(taken)) != (new := _get_source_file(part_class)):
             raise PartError(f"{slot} {name!r} is defined twice: in {old} and in {new}")
@@ -55,12 +51,8 @@ def _get_source_file(part_class: type) -> str:
 def get_part_class(slot: str, name: str) -> type[Part]:
     load_builtin_parts()
     if (slot, name) not in _registry:
-        hint = suggest(name, list_part_names(slot))
-        raise PartError(
-            f"unknown {slot} {name!r}"
-            + (f", did you mean {hint!r}?" if hint else "")
-            + f" (available: {', '.join(list_part_names(slot))})"
-        )
+        names = list_part_names(slot)
+        raise PartError(f"unknown {slot} {name!r}{format_suggestion(name, names)} (available: {', '.join(names)})")
     return _registry[slot, name]
 
 
