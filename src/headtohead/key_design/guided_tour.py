@@ -8,7 +8,9 @@ is accurate to two digits, and each step states the resulting error.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -53,38 +55,12 @@ class WalkthroughStep:
     """limits of our answer"""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Walkthrough(DesignResult):
     """All questions in the report's order."""
 
     kind = "tour"
-
-    question: str
-    keys: KeyMatrix
-    exact: bool
-    reason: str
-    precision: float
     steps: tuple[WalkthroughStep, ...]
-
-    def to_dict(self) -> dict[str, object]:
-        row = super().to_dict()
-        row["steps"] = [
-            {
-                "question": step.question,
-                "solution": step.solution.to_dict(),
-                "published": None
-                if step.published is None
-                else {
-                    "description": step.published.description,
-                    "query": step.published.query.tolist(),
-                    "weights": step.published.weights.tolist(),
-                    "precision": step.published.precision,
-                },
-                "limits": list(step.limits),
-            }
-            for step in self.steps
-        ]
-        return row
 
 
 def build_walkthrough(*, precision: float | None = None) -> Walkthrough:
@@ -93,7 +69,7 @@ def build_walkthrough(*, precision: float | None = None) -> Walkthrough:
     steps = (
         _solve_single_selection(keys, precision),
         _solve_identity(keys, precision),
-        _solve_full_average(keys),
+        WalkthroughStep("A query that averages all values", find_averaging_query(keys), None, ()),
         *_solve_pair_average_and_replacements(keys, precision),
     )
     inexact = [step.solution.question for step in steps if not step.solution.exact]
@@ -102,8 +78,14 @@ def build_walkthrough(*, precision: float | None = None) -> Walkthrough:
         "all keys is reached by a finite query, because softmax weights are positive. "
         f"Not exact: {'; '.join(inexact)}. The keys are known to two digits only."
     )
-    required_precision = DEFAULT_PRECISION if precision is None else precision
-    return Walkthrough("the questions of report C, part 1", keys, not inexact, reason, required_precision, steps)
+    return Walkthrough(
+        question="the questions of report C, part 1",
+        keys=keys,
+        exact=not inexact,
+        reason=reason,
+        precision=DEFAULT_PRECISION if precision is None else precision,
+        steps=steps,
+    )
 
 
 def _solve_single_selection(keys: KeyMatrix, precision: float | None) -> WalkthroughStep:
@@ -125,10 +107,6 @@ def _solve_identity(keys: KeyMatrix, precision: float | None) -> WalkthroughStep
         f"Rounding of the keys to two digits may lower a diagonal weight to {phrasing.format_precision(min_weight)}.",
     )
     return WalkthroughStep("A query matrix that is an identity mapping", design, None, limits)
-
-
-def _solve_full_average(keys: KeyMatrix) -> WalkthroughStep:
-    return WalkthroughStep("A query that averages all values", find_averaging_query(keys), None, ())
 
 
 def _solve_pair_average_and_replacements(keys: KeyMatrix, precision: float | None) -> list[WalkthroughStep]:
@@ -156,49 +134,42 @@ def _solve_pair_average_and_replacements(keys: KeyMatrix, precision: float | Non
             f"Rounding of the keys to two digits may make the two weights differ by a factor of up to {factor:.3g}.",
         ),
     )
+
+    def replace_third_key(
+        question: str, published_description: str, describe_limits: Callable[[KeyReplacement], list[str]], **goal: Any
+    ) -> WalkthroughStep:
+        ours, theirs = (replace_key(keys, fixed, 2, precision=precision, **goal) for fixed in (design.query, query))
+        published = PublishedAnswer(published_description, theirs.query, theirs.weights, theirs.precision)
+        return WalkthroughStep(question, ours, published, tuple(describe_limits(ours)))
+
+    def describe_average_limits(ours: KeyReplacement) -> list[str]:
+        return [f"Not exact: the fourth key keeps weight {ours.weights[3]:.2g}, which only a longer query reduces."]
+
+    def describe_selection_limits(ours: KeyReplacement) -> list[str]:
+        max_score = f"{np.linalg.norm(design.query):.4g}"
+        reached = f"which gives precision {phrasing.format_precision(ours.precision)}."
+        limits = [f"Not exact: a key of norm 1 has a score of at most {max_score}, the norm of the query, {reached}"]
+        if ours.scale is not None and ours.scale != 1.0:
+            required = phrasing.format_precision(DEFAULT_PRECISION if precision is None else precision)
+            limits.append(f"Reaching {required} requires scaling the query by {ours.scale:.3g}.")
+        return limits
+
     return [
         average_step,
-        _replace_third_key_to_average(keys, design.query, query, precision),
-        _replace_third_key_to_select(keys, design.query, query, precision),
-    ]
-
-
-def _replace_third_key_to_average(
-    keys: KeyMatrix, query: Vector, published_query: Vector, precision: float | None
-) -> WalkthroughStep:
-    replacement = replace_key(keys, query, 2, average=[0, 1, 2], precision=precision)
-    published = replace_key(keys, published_query, 2, average=[0, 1, 2], precision=precision)
-    return WalkthroughStep(
-        "A new third key for which the same query averages three values",
-        replacement,
-        _build_published_answer(
-            published, "The best third key for the report's query; the report does not print its key."
+        replace_third_key(
+            "A new third key for which the same query averages three values",
+            "The best third key for the report's query; the report does not print its key.",
+            describe_average_limits,
+            average=[0, 1, 2],
         ),
-        (f"Not exact: the fourth key keeps weight {replacement.weights[3]:.2g}, which only a longer query reduces.",),
-    )
-
-
-def _replace_third_key_to_select(
-    keys: KeyMatrix, query: Vector, published_query: Vector, precision: float | None
-) -> WalkthroughStep:
-    replacement = replace_key(keys, query, 2, select=True, required_norm=1.0, precision=precision)
-    published = replace_key(keys, published_query, 2, select=True, required_norm=1.0, precision=precision)
-    max_score = f"{np.linalg.norm(query):.4g}"
-    reached = f"which gives precision {phrasing.format_precision(replacement.precision)}."
-    limits = [f"Not exact: a key of norm 1 has a score of at most {max_score}, the norm of the query, {reached}"]
-    if replacement.scale is not None and replacement.scale != 1.0:
-        required = phrasing.format_precision(DEFAULT_PRECISION if precision is None else precision)
-        limits.append(f"Reaching {required} requires scaling the query by {replacement.scale:.3g}.")
-    return WalkthroughStep(
-        "A new third key of norm 1 that the same query selects",
-        replacement,
-        _build_published_answer(published, "The best third key of norm 1 for the report's query."),
-        tuple(limits),
-    )
-
-
-def _build_published_answer(replacement: KeyReplacement, description: str) -> PublishedAnswer:
-    return PublishedAnswer(description, replacement.query, replacement.weights, replacement.precision)
+        replace_third_key(
+            "A new third key of norm 1 that the same query selects",
+            "The best third key of norm 1 for the report's query.",
+            describe_selection_limits,
+            select=True,
+            required_norm=1.0,
+        ),
+    ]
 
 
 def _describe_leftover_weight(result: QueryDesign) -> str:

@@ -64,33 +64,25 @@ def validate_matrix(value: Any, name: str = "keys", expected_rows: int | None = 
 
 def _convert_to_rows(value: Any, name: str) -> list[list[Any]]:
     """Convert lists, numpy arrays or tensors to a list of lists."""
+    rows = _convert_to_list(value, f"{name}: expected rows of numbers such as [[1, 0], [0, 1]]")
+    return [
+        _convert_to_list(row, f"{name}: each row must be a list of numbers, as in [[1, 0], [0, 1]]") for row in rows
+    ]
+
+
+def _convert_to_list(value: Any, expectation: str) -> list[Any]:
+    """Convert a list, numpy array or tensor to a list; `expectation` begins the error for other values."""
     plain = value.tolist() if callable(getattr(value, "tolist", None)) else value
     if not isinstance(plain, Iterable) or isinstance(plain, str | bytes | dict):
-        raise RequestError(f"{name}: expected rows of numbers such as [[1, 0], [0, 1]], got {_format_value(value)}")
-    rows = []
-    for row in plain:
-        row = row.tolist() if callable(getattr(row, "tolist", None)) else row
-        if not isinstance(row, Iterable) or isinstance(row, str | bytes | dict):
-            raise RequestError(
-                f"{name}: each row must be a list of numbers, as in [[1, 0], [0, 1]], got {_format_value(row)}"
-            )
-        rows.append(list(row))
-    return rows
+        raise RequestError(f"{expectation}, got {_format_value(value)}")
+    return list(plain)
 
 
 def validate_vector(value: Any, expected_length: int, name: str, unit: str) -> Vector:
     """Return a vector of the expected length."""
-    items = value.tolist() if callable(getattr(value, "tolist", None)) else value
-    if (
-        isinstance(items, Sequence)
-        and len(items) == 1
-        and isinstance(items[0], Sequence)
-        and not isinstance(items[0], str)
-    ):
-        items = items[0]  # a matrix with one row
-    if not isinstance(items, Iterable) or isinstance(items, str | bytes | dict):
-        raise RequestError(f"{name}: expected a list of numbers, got {_format_value(value)}")
-    items = list(items)
+    items = _convert_to_list(value, f"{name}: expected a list of numbers")
+    if len(items) == 1 and isinstance(items[0], list | tuple):
+        items = list(items[0])  # a matrix with one row
     errors = [
         f"number {index}: {_format_value(number)} is not a finite number"
         for index, number in enumerate(items)
@@ -106,12 +98,8 @@ def validate_vector(value: Any, expected_length: int, name: str, unit: str) -> V
 def validate_distribution(value: Any, num_keys: int) -> PerKeyVector:
     """Return target weights: one per key, nonnegative, summing to 1."""
     weights = validate_vector(value, num_keys, "target", "keys")
-    errors = [
-        f"weight {index} is {weight:g}; weights must be nonnegative"
-        for index, weight in enumerate(weights)
-        if weight < 0
-    ]
-    if errors:
+    negative = [(index, weight) for index, weight in enumerate(weights) if weight < 0]
+    if errors := [f"weight {index} is {weight:g}; weights must be nonnegative" for index, weight in negative]:
         raise build_request_error("target", errors)
     if abs(weights.sum() - 1) > SUM_TOLERANCE:
         raise RequestError(f"target: the weights sum to {weights.sum():g}; they must sum to 1")
@@ -127,7 +115,8 @@ def validate_index(value: Any, num_keys: int, name: str = "key") -> int:
             f"{name}: expected an integer from 0 to {num_keys - 1}, got {_format_value(value)}"
         ) from None
     if not 0 <= index < num_keys:
-        raise RequestError(f"{name}: there is no key {index}; {_format_key_count(num_keys)}, counted from 0")
+        count = "there is 1 key" if num_keys == 1 else f"there are {num_keys} keys"
+        raise RequestError(f"{name}: there is no key {index}; {count}, counted from 0")
     return index
 
 
@@ -247,7 +236,3 @@ def _format_value(value: Any) -> str:
 
 def _format_number_count(count: int) -> str:
     return "1 number" if count == 1 else f"{count} numbers"
-
-
-def _format_key_count(count: int) -> str:
-    return "there is 1 key" if count == 1 else f"there are {count} keys"

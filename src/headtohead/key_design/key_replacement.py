@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,16 +50,14 @@ def replace_key(
     index = inputs.validate_index(key_index, len(rows))
     query_vector = inputs.validate_vector(query, rows.shape[1], "query", "numbers of a key")
     target, question = _build_target(len(rows), index, average, select, weights)
-    requirement = "must be at least 0"
-    norm = (
-        None
-        if required_norm is None
-        else inputs.validate_number(required_norm, "required_norm", requirement, lambda given: given >= 0)
-    )
+    if required_norm is not None:
+        required_norm = inputs.validate_number(
+            required_norm, "required_norm", "must be at least 0", lambda norm: norm >= 0
+        )
     required_precision = DEFAULT_PRECISION if precision is None else inputs.validate_precision(precision)
     outputs = None if values is None else inputs.validate_matrix(values, "values", len(rows))
     problem = _ReplacementProblem(
-        rows, index, query_vector, target, norm, required_precision, inputs.validate_tolerance(tolerance)
+        rows, index, query_vector, target, required_norm, required_precision, inputs.validate_tolerance(tolerance)
     )
     return _build_replacement(problem, question, outputs)
 
@@ -90,11 +88,6 @@ class _ReplacementProblem:
             return [(-math.inf, math.inf)]
         most = norm * self.length
         return [(-most, -most), (most, most)] if len(self.query) == 1 else [(-most, most)]
-
-    def scale_query(self, factor: float) -> _ReplacementProblem:
-        return _ReplacementProblem(
-            self.keys, self.at, factor * self.query, self.target, self.length, self.precision, self.tolerance
-        )
 
     def compute_precision_at_score(self, score: float) -> float:
         """Return the precision for a score of the new key, which may be infinite."""
@@ -193,7 +186,7 @@ def _build_replacement(problem: _ReplacementProblem, question: str, outputs: Key
     changed = problem.keys.copy()
     changed[problem.at] = key
     scores = changed @ problem.query
-    yielded, reached = softmax(scores), compute_precision(problem.target, scores)
+    reached = compute_precision(problem.target, scores)
     exact = _is_exact(problem, score)
     scale = 1.0 if reached >= problem.precision else _find_query_scale(problem)
     if problem.length is not None:
@@ -206,7 +199,7 @@ def _build_replacement(problem: _ReplacementProblem, question: str, outputs: Key
         target=problem.target,
         query=problem.query,
         key=key,
-        weights=yielded,
+        weights=softmax(scores),
         exact=exact,
         reason=_explain_replacement(problem, score, exact, best, reached, scale),
         precision=reached,
@@ -218,8 +211,6 @@ def _build_replacement(problem: _ReplacementProblem, question: str, outputs: Key
         scale=scale,
         tolerance=problem.tolerance,
         values=outputs,
-        output=None if outputs is None else yielded @ outputs,
-        wanted=None if outputs is None else problem.target @ outputs,
     )
 
 
@@ -247,7 +238,7 @@ def _find_query_scales(problem: _ReplacementProblem, sign: int) -> list[float]:
 
     def short(log_factor: float) -> float:
         """Return the log ratio of required and reached precision."""
-        scaled = problem.scale_query(math.exp(log_factor))
+        scaled = replace(problem, query=math.exp(log_factor) * problem.query)
         ranges = scaled.compute_score_ranges()
         low, high = ranges[0] if sign < 0 else ranges[-1]
         reached = scaled.compute_precision_at_score(min(max(_compute_ideal_score(scaled), low), high))
@@ -280,9 +271,7 @@ def _explain_replacement(
     if is_exact and math.isfinite(score):
         return f"With score {score:.4g}, key {at} has its target weight {own:.4g}; the other keys already have theirs."
     if is_exact:
-        direction, effect = "along", "to 1"
-        if score < 0:
-            direction, effect = "against", "to 0"
+        direction, effect = ("along", "to 1") if score > 0 else ("against", "to 0")
         reached = phrasing.format_precision(precision)
         return f"As key {at} moves {direction} the query, its weight tends {effect}. This key reaches {reached}."
     return " ".join(

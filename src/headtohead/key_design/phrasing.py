@@ -69,15 +69,12 @@ def explain_not_a_face(target_indices: tuple[int, ...], face: HullFace, scale: f
             f"{format_combination(inside)} equals {format_combination(outside)}, so a query that raises the scores of "
             "the first raises some of the others too."
         )
-    return text + _explain_tolerance(face.residual, scale, tolerance)
-
-
-def _explain_tolerance(residual: float, scale: float, tolerance: float) -> str:
-    if residual <= ROUNDING_THRESHOLD:
-        return ""
+    if face.residual <= ROUNDING_THRESHOLD:
+        return text
+    residual = face.residual * scale
     return (
-        f" (Equal to within {residual * scale:.2g}, below the tolerance {tolerance * scale:.2g}. "
-        f"A query would need a norm of about {1 / (residual * scale):.1g} or more to use the difference.)"
+        f"{text} (Equal to within {residual:.2g}, below the tolerance {tolerance * scale:.2g}. "
+        f"A query would need a norm of about {1 / residual:.1g} or more to use the difference.)"
     )
 
 
@@ -120,8 +117,3 @@ def describe_best_approximation(
         f"{prefix} query reaches a {quantity} of {format_precision(best_precision)}; queries of growing norm approach "
         f"it, and this one has {format_precision(precision)}."
     )
-
-
-def describe_shortest_query(precision: float, norm: float) -> str:
-    """Describe a query that approaches its target."""
-    return f" This is the shortest query that reaches {format_precision(precision)}, with norm {norm:.4g}."

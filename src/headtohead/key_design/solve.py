@@ -129,14 +129,12 @@ def find_identity_queries(
             "Every key is a vertex of the convex hull, so each row can select its key to any precision. "
             f"These rows reach {phrasing.format_precision(min(design.precision for design in designs))} or more."
         )
-    outputs = None if values is None else inputs.validate_matrix(values, "values", len(rows))
-    weights = np.stack([design.weights for design in designs])
     return QueryMatrixDesign(
         question="identity: row i selects key i",
         keys=rows,
         target=np.eye(len(rows)),
         query=np.stack([design.query for design in designs]),
-        weights=weights,
+        weights=np.stack([design.weights for design in designs]),
         exact=not inexact,
         reason=reason,
         precision=min(design.precision for design in designs),
@@ -145,9 +143,7 @@ def find_identity_queries(
         norm=max(design.norm for design in designs),
         rows=designs,
         tolerance=max(design.tolerance for design in designs),
-        values=outputs,
-        output=None if outputs is None else weights @ outputs,
-        wanted=outputs,
+        values=designs[0].values,
     )
 
 
@@ -188,7 +184,6 @@ def _solve_query(
     if face.direction is not None:
         query = _lengthen_query(keys, query, face, frame.size, requested_precision)
     scores = keys @ query
-    weights = softmax(scores)
     exact = on_face.affine_dependence is None and face.affine_dependence is None
     reached_precision = compute_precision(target, scores)
     norm = float(np.linalg.norm(query))
@@ -197,7 +192,7 @@ def _solve_query(
         keys=keys,
         target=target,
         query=query,
-        weights=weights,
+        weights=softmax(scores),
         exact=exact,
         reason=_explain_solution(frame, face, on_face, target, reached_precision, norm),
         precision=reached_precision,
@@ -211,8 +206,6 @@ def _solve_query(
         certificate=face.affine_dependence if face.affine_dependence is not None else on_face.affine_dependence,
         tolerance=frame.tolerance * frame.size,
         values=outputs,
-        output=None if outputs is None else weights @ outputs,
-        wanted=None if outputs is None else target @ outputs,
     )
 
 
@@ -328,15 +321,14 @@ def _explain_solution(
         return explanation + phrasing.describe_best_approximation(
             face_solution.best, face.has_all_keys, precision, False
         )
+    reached = phrasing.format_precision(precision)
     if face.margin is not None:
-        return phrasing.explain_face(target_indices, face.margin * frame.size) + phrasing.describe_shortest_query(
-            precision, norm
-        )
+        explanation = phrasing.explain_face(target_indices, face.margin * frame.size)
+        return f"{explanation} This is the shortest query that reaches {reached}, with norm {norm:.4g}."
     if len(target) == 1:
         return "There is only one key: every query gives it the whole weight."
     if norm == 0:
         return "The zero query gives every key the same score and so the same weight."
     if precision < 1 - 1e-9:
-        reached = phrasing.format_precision(precision)
         return f"A finite query produces the target exactly; this is the shortest query that reaches {reached}."
     return "The log-weights of the target are an affine function of the keys: this query produces them up to rounding."

@@ -15,9 +15,9 @@ import numpy as np
 from jaxtyping import Float
 from scipy.spatial import ConvexHull, QhullError
 
-KeyMatrix = Float[np.ndarray, "key head_dim"]
+from headtohead.key_design.solvers import KeyMatrix, Vector
+
 PlanePoints = Float[np.ndarray, "key two"]
-Vector = Float[np.ndarray, " head_dim"]
 LineSegment = tuple[tuple[float, float], tuple[float, float]]
 
 CAMERA_ELEVATION = math.radians(18)
@@ -69,26 +69,17 @@ def project_keys(keys: KeyMatrix, queries: KeyMatrix, extra_points: KeyMatrix | 
     reach = ARROW_LENGTH_RATIO * max_distance
     plane_keys = np.asarray(keys @ projection)
     start = origin @ projection
-    edges = tuple(_build_segment(plane_keys, pair) for pair in find_hull_edges(keys))
+    edges = tuple((to_pair(plane_keys[a]), to_pair(plane_keys[b])) for a, b in find_hull_edges(keys))
     axes = tuple(
-        (AXIS_NAMES[axis], (_convert_to_pair(start), _convert_to_pair(start + max_distance * projection[axis])))
+        (AXIS_NAMES[axis], (to_pair(start), to_pair(start + max_distance * projection[axis])))
         for axis in range(dims)
         if dims == 3
     )
     norms = np.maximum(np.linalg.norm(queries, axis=1, keepdims=True), 1e-300)
     arrow_tips = start + reach * (queries / norms) @ projection
-    points = np.vstack(
-        [
-            plane_keys,
-            start,
-            arrow_tips,
-            *([] if extra_points is None else [extra_points @ projection]),
-            *(np.array(e) for _, e in axes),
-        ]
-    )
-    return KeyProjection(
-        projection, plane_keys, _convert_to_pair(start), reach, edges, axes, _compute_axis_limits(points)
-    )
+    extra = [] if extra_points is None else [extra_points @ projection]
+    points = np.vstack([plane_keys, start, arrow_tips, *extra, *(np.array(segment) for _, segment in axes)])
+    return KeyProjection(projection, plane_keys, to_pair(start), reach, edges, axes, _compute_axis_limits(points))
 
 
 def _compute_axis_limits(points: PlanePoints) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -105,9 +96,8 @@ def _choose_projection_matrix(keys: KeyMatrix) -> Float[np.ndarray, "head_dim tw
     for step in range(NUM_AZIMUTHS):
         projection = _build_projection_matrix(2 * math.pi * (step + 0.5) / NUM_AZIMUTHS)
         plane_keys = keys @ projection
-        distances = np.linalg.norm(plane_keys[:, None] - plane_keys[None], axis=-1) + np.diag(
-            np.full(len(keys), np.inf)
-        )
+        distances = np.linalg.norm(plane_keys[:, None] - plane_keys[None], axis=-1)
+        np.fill_diagonal(distances, np.inf)
         if (nearest := float(distances.min())) > best_distance + 1e-9:
             best, best_distance = projection, nearest
     assert best is not None
@@ -154,9 +144,6 @@ def project_by_score(keys: KeyMatrix, query: Vector) -> PlanePoints:
     return np.column_stack([horizontal, keys @ query])
 
 
-def _build_segment(points: PlanePoints, pair: tuple[int, int]) -> LineSegment:
-    return _convert_to_pair(points[pair[0]]), _convert_to_pair(points[pair[1]])
-
-
-def _convert_to_pair(point: Any) -> tuple[float, float]:
+def to_pair(point: Any) -> tuple[float, float]:
+    """Return the two coordinates of a point as floats."""
     return float(point[0]), float(point[1])
