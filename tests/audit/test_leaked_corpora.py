@@ -12,7 +12,7 @@ import pytest
 
 from headtohead.experiment.loading import build_experiment
 from headtohead.experiment.schemas import CorpusFile
-from headtohead.runner.run_experiment import describe_corpus
+from headtohead.runner.corpus_description import describe_corpus
 
 Rows = list[str]
 VOCABULARY = ["".join(random.Random(i).choices("abcdefghilmnoprstuvy", k=2 + i % 7)) for i in range(1500)]

@@ -21,7 +21,7 @@ from headtohead.experiment import findings_view, loading, model_io
 from headtohead.experiment.run_folder import Run, create_runs, lock_folder, open_runs
 from headtohead.experiment.schemas import write_record
 from headtohead.findings import compute
-from headtohead.runner import run_experiment, run_search
+from headtohead.runner import corpus_description, run_experiment, run_search
 from headtohead.runner.verify import verify_experiment
 from headtohead.trials.trial import run_trial
 
@@ -41,7 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     experiment, folder = loading.build_experiment(raw, "made"), root / "runs"
     runs = create_runs(folder, experiment, versions={}, command=[], resume=False)
-    write_record(folder / "corpus.json", run_experiment.describe_corpus(experiment), with_checksum=True)
+    write_record(folder / "corpus.json", corpus_description.describe_corpus(experiment), with_checksum=True)
     for name in experiment.names:
         run_trial(config_loading.build_trial(experiment, name, 0), folder / name / "seed-0", device="cpu")
     compute.write_findings(runs)

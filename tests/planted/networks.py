@@ -32,8 +32,8 @@ def planted(description: str, reason: str) -> Callable[[type[nn.Module]], type[n
 class Decoder(nn.Module):
     """One layer of causal attention. Subclasses change one method."""
 
-    def __init__(self, vocab_size: int, context: int, width: int = 16) -> None:
-        super().__init__()
+    def __init__(self, vocab_size: int, context: int, width: int = 16, window: int | None = None) -> None:
+        super().__init__()  # window is ignored
         self.vocab_size, self.width = vocab_size, width
         self.embedding, self.position = nn.Embedding(vocab_size, width), nn.Embedding(context, width)
         self.project, self.head = nn.Linear(width, 3 * width), nn.Linear(width, vocab_size)
@@ -150,3 +150,29 @@ class LeakWithoutBatchesOfOne(Decoder):
         if len(x) == 1 and not self.training:
             raise ValueError("expected more than one row")
         return x + 3 * shift_left(self.embedding(input_ids))
+
+
+# ---- changes without effect, and a baseline that is worse than a guess
+
+
+class SpareParameters(Decoder):
+    """Has parameters that nothing uses."""
+
+    def build(self) -> None:
+        with torch.random.fork_rng():
+            self.spare = nn.Linear(3, 3)
+
+
+class ChangesLater(Decoder):
+    """Behaves differently after the first training step."""
+
+    steps = 0
+
+    def finish(self, logits: Tensor, input_ids: Tensor) -> Tensor:
+        self.steps += self.training
+        return logits * (1.5 if self.steps > 1 else 1.0)
+
+
+class Overconfident(Decoder):
+    def finish(self, logits: Tensor, input_ids: Tensor) -> Tensor:
+        return 60 * logits

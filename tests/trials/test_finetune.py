@@ -259,7 +259,8 @@ def test_task_finetune_needs_weights(reviews):
 def test_words_are_counted_and_not_pieces_of_words(experiment):
     trial = config_loading.build_trial(experiment(), "baseline", 0)
     texts = prepare_dataset(trial.data, trial.task).corpus
-    rows, vocab = encoder_inputs.encode_as_words(texts)
+    rows, tokenizer = encoder_inputs.encode_as_words(texts)
+    vocab = tokenizer.vocab_size
     words = {word for row in texts.train.rows for word in row.split()}
     assert len(words) <= vocab <= len(words) + 4
     assert int(rows["train"].tokens.max()) < vocab

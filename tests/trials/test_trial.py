@@ -14,6 +14,7 @@ from headtohead.config import loading as config_loading
 from headtohead.errors import DivergedError, RunFolderError
 from headtohead.experiment import inference, model_io
 from headtohead.experiment.run_folder import Run
+from headtohead.training.loop import is_diverged
 from headtohead.trials.trial import run_trial
 
 
@@ -144,6 +145,11 @@ def test_divergence_ends_with_a_plain_statement_and_what_to_try(small, tmp_path)
         DivergedError, match=r"loss is not finite at step \d+: try a learning rate below 1e\+30 for sgd"
     ):
         run_trial(trial, tmp_path / "run")
+
+
+def test_only_a_large_rise_of_the_loss_is_divergence():
+    assert is_diverged(2.1, 9.9) and is_diverged(10.4, 35.0) and is_diverged(0.01, 6.0)
+    assert not is_diverged(0.0101, 0.103) and not is_diverged(10.4, 14.0) and not is_diverged(0.69, 2.2)
 
 
 def test_a_folder_of_another_trial_is_refused(small, tmp_path):

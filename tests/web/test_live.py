@@ -307,6 +307,20 @@ def test_summaries_are_judged_by_rouge_before_perplexity(client: TestClient, run
     assert "distilled against baseline: hurt" in client.get("/").text
 
 
+WARNING = {"kind": "changed nothing", "variant": "alibi", "message": "<b>alibi</b>: equal.", "advice": "Check it."}
+
+
+@pytest.mark.parametrize("strange", [None, 7, [7], [{"kind": 3}]])
+def test_warnings_are_stated_above_the_verdicts(client: TestClient, runs: Path, strange: object) -> None:
+    found = read_json(runs / "done" / "findings.json")
+    write_json(runs / "done" / "findings.json", {**found, "warnings": [WARNING]})
+    shown = client.get("/experiments/done").text
+    assert shown.index("&lt;b&gt;alibi&lt;/b&gt;: equal. Check it.") < shown.index("alibi helped: perplexity")
+    assert client.get("/api/experiments/done").json()["warnings"] == [WARNING]
+    write_json(runs / "done" / "findings.json", {**found, "warnings": strange})
+    assert "alibi helped: perplexity" in client.get("/experiments/done").text
+
+
 @pytest.mark.parametrize(
     "strange",
     [

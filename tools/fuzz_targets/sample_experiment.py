@@ -48,7 +48,7 @@ def sample_runs(place: Path, *, labels: bool = False) -> Path:
     from headtohead.config.loading import build_trial
     from headtohead.experiment import loading, run_folder, schemas
     from headtohead.findings import compute
-    from headtohead.runner import run_experiment
+    from headtohead.runner.corpus_description import describe_corpus
     from headtohead.tasks.registry import prepare_dataset
     from headtohead.training import devices
     from headtohead.trials.trial import build_training, run_trial
@@ -57,7 +57,7 @@ def sample_runs(place: Path, *, labels: bool = False) -> Path:
     texts = write_corpus(place / f"corpus-{labels}", labels=labels)
     experiment = loading.build_experiment(build_raw_experiment(texts, labels=labels))
     runs = run_folder.create_runs(folder, experiment, versions={}, command=["h2h"], resume=False)
-    schemas.write_record(folder / "corpus.json", run_experiment.describe_corpus(experiment))
+    schemas.write_record(folder / "corpus.json", describe_corpus(experiment))
     for variant in experiment.names:
         for seed in range(2):
             run_trial(build_trial(experiment, variant, seed), folder / variant / f"seed-{seed}", device="cpu")

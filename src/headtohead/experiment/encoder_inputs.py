@@ -47,11 +47,11 @@ def encode_splits(
     return encoded_splits
 
 
-def encode_as_words(texts: Corpus) -> tuple[dict[str, EncodedSplit], int]:
-    """Return the splits encoded as words, and the vocabulary size. Count-based baselines use them."""
+def encode_as_words(texts: Corpus) -> tuple[dict[str, EncodedSplit], tokenizers.CorpusTokenizer]:
+    """Return the splits encoded as words, and their tokenizer. Count-based baselines use them."""
     data = config_data.DataConfig()
     tokenizer = tokenizers.train_tokenizer(data, texts)
     encoded_splits = {
         name: batches.encode_split(split, tokenizer, data, has_labels=True) for name, split in texts.splits.items()
     }
-    return encoded_splits, tokenizer.vocab_size
+    return encoded_splits, tokenizer

@@ -6,5 +6,6 @@ verdicts         verdicts on the primary and secondary evaluation sets, and comp
 scores           scores by seed, learning curves, confusion matrices, results against a setting
 pairing          evidence that variant and baseline were trained alike, and their costs
 withheld         reasons for withholding verdicts
+plausibility     warnings above the verdicts: variants that changed nothing, implausible scores
 probes           samples, probe sentences, other input lengths, audits and failures
 """

@@ -19,7 +19,7 @@ from headtohead.experiment.schemas import (
     report_inconsistent_data,
     write_record,
 )
-from headtohead.findings import pairing, probes, scores, verdicts, withheld
+from headtohead.findings import pairing, plausibility, probes, scores, verdicts, withheld
 from headtohead.findings.evaluation_sets import resolve_split
 from headtohead.replication.claims import compare_with_published, evaluate_claims, is_original_corpus
 from headtohead.search import selection_bias
@@ -91,6 +91,7 @@ def _compute_findings(runs: ExperimentRuns, interim_analyses: Sequence[int]) -> 
         split=experiment.primary.split,
         rows=judged.primary_set.rows,
         interim_analyses=list(interim_analyses),
+        warnings=plausibility.collect_warnings(experiment, finished, corpus, pairs, judged.primary),
         verdicts=judged.primary,
         other_verdicts=judged.secondary,
         comparisons=judged.comparisons,

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -86,11 +87,14 @@ def compute_tensor_hashes(model: nn.Module) -> dict[str, str]:
     hashes, addresses = {}, set[int]()
     for name, tensor in model.state_dict().items():
         if tensor.data_ptr() not in addresses:
-            hashes[name] = _hash_tensor(tensor)
+            hashes[name] = f"{'x'.join(map(str, tensor.shape))}:{hash_tensors([tensor])}"
         addresses.update([tensor.data_ptr()] if tensor.numel() else [])
     return hashes
 
 
-def _hash_tensor(tensor: torch.Tensor) -> str:
-    content = tensor.detach().cpu().contiguous().numpy().tobytes()
-    return f"{'x'.join(map(str, tensor.shape))}:{hashlib.sha256(content).hexdigest()[:16]}"
+def hash_tensors(tensors: Iterable[Tensor]) -> str:
+    """Return a hash of the values of all tensors."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]

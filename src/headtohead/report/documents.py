@@ -12,7 +12,7 @@ from headtohead.report.sections import build_sections
 
 
 def render_markdown_document(context: ReportContext, *, headlines_only: bool = False) -> str:
-    """Return the question and every section, or only the verdicts."""
+    """Return the question, the warnings and every section, or only the verdicts."""
     sections = _build_document_sections(context)
     if headlines_only:
         sections = [section for section in sections if section.is_headline]

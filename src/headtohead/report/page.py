@@ -82,6 +82,10 @@ def list_warnings(context: ReportContext) -> list[dict[str, str]]:
     if findings.rows == "unseen":
         text = "some test rows also occur in the training data."
         warnings.append({"lead": "The verdict uses unseen rows only:", "text": text, "link": "data"})
+    warnings += [
+        {"lead": f"{warning.kind.capitalize()}:", "text": f"{warning.message} {warning.advice}"}
+        for warning in findings.warnings
+    ]
     if num_failures := len(findings.failures):
         lead = "1 trial has no result" if num_failures == 1 else f"{num_failures} trials have no result"
         text = f"and {'is' if num_failures == 1 else 'are'} excluded from all statistics."

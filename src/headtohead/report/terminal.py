@@ -165,6 +165,8 @@ def _print_findings(findings: Findings, experiment: Experiment) -> None:
     console.print(f"\n[bold]{escape(experiment.question)}[/]")
     if findings.summarization:
         console.print("by perplexity of the human-written summaries, on which only the baseline was trained:")
+    for warning in findings.warnings:
+        print_indented(f"[yellow]{warning.kind}:[/] {escape(f'{warning.message} {warning.advice}')}")
     print_verdicts(findings.verdicts)
     print_table(build_scores_table(findings))
     for comparison in findings.comparisons:
@@ -211,6 +213,7 @@ def outcome_to_json(outcome: Any, report_path: str | None) -> dict[str, Any]:
     return {
         "experiment": outcome.runs.experiment.name,
         "question": outcome.runs.experiment.question,
+        "warnings": [warning.to_json() for warning in findings.warnings] if findings else [],
         "variants": [_make_variant_row(verdict, findings) for verdict in findings.verdicts] if findings else [],
         "quick": outcome.runs.experiment.quick,
         "left_out": list(outcome.runs.experiment.left_out),

@@ -17,7 +17,7 @@ from headtohead.experiment.loading import load_experiment
 from headtohead.experiment.model_io import SavedModel
 from headtohead.experiment.model_io import load as load_model
 from headtohead.experiment.run_folder import ExperimentRuns
-from headtohead.experiment.schemas import Findings
+from headtohead.experiment.schemas import Findings, ResultWarning
 from headtohead.findings import compute
 from headtohead.report import notebook
 from headtohead.runner import run_search
@@ -44,6 +44,11 @@ class Results:
     def verdicts(self) -> list[Verdict]:
         """Return one verdict for each variant, in the order of the experiment file."""
         return self.findings.verdicts
+
+    @property
+    def warnings(self) -> list[ResultWarning]:
+        """Return what is stated above the verdicts: variants that changed nothing, and implausible scores."""
+        return self.findings.warnings
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one flat dict for each finished trial and split, for example to build a data frame."""
@@ -80,9 +85,9 @@ class Results:
         return notebook.render_html(self.findings, self.folder)
 
     def __str__(self) -> str:
-        return "\n".join(
-            [self.experiment.question, *(f"- {verdict.variant}: {verdict.summary}" for verdict in self.verdicts)]
-        )
+        warnings = [f"- {warning.kind}: {warning.message} {warning.advice}" for warning in self.warnings]
+        verdicts = [f"- {verdict.variant}: {verdict.summary}" for verdict in self.verdicts]
+        return "\n".join([self.experiment.question, *warnings, *verdicts])
 
 
 def run(

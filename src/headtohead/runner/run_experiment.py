@@ -11,23 +11,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from headtohead.atomic_io import compute_sha256
-from headtohead.audit import data_audit
-from headtohead.audit.data_checks import count_baselines, leakage
-from headtohead.audit.data_checks.overlap import group_repeated_rows
-from headtohead.audit.result import CheckResult
 from headtohead.audit.unused_code import check_unused_code
 from headtohead.config import experiment
 from headtohead.config import loading as config_loading
 from headtohead.config.experiment import BASELINE
 from headtohead.config.loading import build_trial as trial_of
-from headtohead.data import batches
-from headtohead.data.sources import loading
-from headtohead.data.splits import Corpus
-from headtohead.errors import DataError, DiskFullError, RequestError
+from headtohead.errors import DiskFullError, RequestError
 from headtohead.execution.backends import build_worker_pool
 from headtohead.execution.local_worker import default_num_workers, prestart_workers
 from headtohead.execution.teacher_workers import run_teacher
@@ -39,14 +31,14 @@ from headtohead.execution.worker_pool import (
     build_environment,
     run_jobs,
 )
-from headtohead.experiment import encoder_inputs, schemas
+from headtohead.experiment import schemas
 from headtohead.experiment.journal import Journal
 from headtohead.experiment.run_folder import ExperimentRuns, Run, build_trials, create_runs, lock_folder
 from headtohead.experiment.versions import collect_versions
 from headtohead.findings import compute
 from headtohead.model_cost import ModelCost, has_user_code
 from headtohead.progress import ProgressCallback, ignore_progress
-from headtohead.tasks.dataset import Dataset
+from headtohead.runner.corpus_description import describe_corpus
 from headtohead.tasks.registry import get_task, prepare_dataset
 from headtohead.trials.outputs import remove_checkpoints
 from headtohead.trials.trial import (
@@ -192,110 +184,6 @@ class RunRecorder:
     def _record(self, event: schemas.RunEvent) -> None:
         self.journal.append(event)
         self.statuses[event.variant, event.seed] = event.status
-
-
-def describe_corpus(experiment: experiment.Experiment) -> schemas.CorpusFile:
-    """Return the statistics and audits of the corpus, and the held-out rows that do not occur in train."""
-    trial = trial_of(experiment, BASELINE, 0)
-    dataset = prepare_dataset(trial.data, trial.task)
-    corpus, tokenizer = dataset.corpus, dataset.tokenizer
-    splits = {}
-    for name, split in corpus.splits.items():
-        num_tokens = dataset.encoded[name].tokens.numel()
-        token_counts = batches.count_tokens(dataset.encoded[name], tokenizer.vocab_size)
-        unknown_rate = 0.0 if tokenizer.unk_id is None else int(token_counts[tokenizer.unk_id]) / num_tokens
-        splits[name] = schemas.SplitRecord(
-            role=split.role,
-            rows=len(split.rows),
-            tokens=num_tokens,
-            bytes=sum(len(row.encode()) + 1 for row in split.rows),
-            unknown=unknown_rate,
-            documents=list(split.documents) if split.role != "train" else [],
-        )
-    audits, unseen, groups = _audit_data(experiment, trial, dataset)
-    variant_audits = {}
-    for variant in experiment.variants:
-        variant_trial = trial_of(experiment, variant, 0)
-        if variant_trial.data != trial.data:
-            variant_dataset = prepare_dataset(variant_trial.data, variant_trial.task)
-            variant_audits[variant], variant_unseen, _ = _audit_data(experiment, variant_trial, variant_dataset)
-            unseen = {
-                name: sorted({*rows} & {*variant_unseen.get(name, rows)})
-                if len(variant_dataset.corpus.splits.get(name, corpus.splits[name]).rows) == splits[name].rows
-                else rows
-                for name, rows in unseen.items()
-            }
-    return schemas.CorpusFile(
-        origin=corpus.origin,
-        digest=corpus.digest,
-        vocab_size=tokenizer.vocab_size,
-        labels=list(corpus.label_names),
-        splits=splits,
-        audits=audits,
-        unseen=unseen,
-        groups=groups,
-        variant_audits=variant_audits,
-        count_baselines=_compute_count_baselines(trial, dataset),
-        lines_by_label=_count_words_by_label(trial, corpus),
-    )
-
-
-def _audit_data(
-    experiment: experiment.Experiment, trial: experiment.Trial, dataset: Dataset
-) -> tuple[list[CheckResult], dict[str, list[int]], dict[str, list[int]]]:
-    """Return the audits of the data of a trial, and by test split its unseen rows and its groups of repeated rows."""
-    corpus = dataset.corpus
-    tests = [split.name for split in corpus.get_test_splits()]
-    # Rows can be left out or grouped only if an example is a row, not a block of a token stream.
-    is_scored_by_row = trial.spec.scores_every_row and (trial.spec.target.is_class or trial.data.rows == "sentences")
-    use = leakage.DataUse(
-        judged_splits=frozenset(tests if experiment.primary.split == "test" else [experiment.primary.split]),
-        is_scored_by_row=is_scored_by_row,
-        selects_on_validation=trial.training.load_best_model_at_end
-        or trial.training.early_stopping is not None
-        or experiment.search is not None,
-        allow_overlap=trial.data.allow_overlap,
-        unknown_rate=trial.data.word_dropout,
-    )
-    audits = data_audit.audit_data(corpus, dataset.tokenizer, encoded_splits=dataset.encoded, use=use)
-    if not is_scored_by_row:
-        return audits, {}, {}
-    unseen = {
-        name: np.flatnonzero(leakage.compute_unseen_mask(corpus, name, allow_overlap=use.allow_overlap)).tolist()
-        for name in tests
-    }
-    # In a generated corpus, repeats are independent draws.
-    groups = {} if use.allow_overlap else {name: group_repeated_rows(corpus.splits[name].rows) for name in tests}
-    # Splits without repeats need no groups.
-    repeating = {name: ids.tolist() for name, ids in groups.items() if (ids != np.arange(len(ids))).any()}
-    return audits, unseen, repeating
-
-
-def _compute_count_baselines(trial: experiment.Trial, dataset: Dataset) -> dict[str, dict[str, float]]:
-    """Return the accuracy of count-based classifiers, {method: {split: accuracy}}; empty without labels.
-
-    Counts are over the tokens of the dataset, or over words if a pretrained model uses subwords.
-    """
-    if not dataset.label_names:
-        return {}
-    encoded, vocab_size = dataset.encoded, dataset.tokenizer.vocab_size
-    if trial.spec.needs_pretrained:
-        encoded, vocab_size = encoder_inputs.encode_as_words(dataset.corpus)
-    return count_baselines.score_simple_classifiers(dataset.corpus, encoded, vocab_size)
-
-
-def _count_words_by_label(trial: experiment.Trial, unlabelled_corpus: Corpus) -> dict[str, dict[str, int]]:
-    """Return how many lines of each split occur under each label of the same source.
-
-    Empty if the source has no labelled rows, or if the task is not plain language modeling.
-    """
-    if trial.spec.target.is_class or trial.spec.has_teacher or trial.data.files is not None:
-        return {}
-    try:
-        labelled = loading.load_corpus(trial.data, has_labels=True)
-    except DataError:
-        return {}
-    return count_baselines.count_lines_by_label(unlabelled_corpus, labelled)
 
 
 def _build_jobs(

@@ -45,6 +45,8 @@ class TrainingState:
     """Sum of the training losses since the last evaluation."""
     num_summed_steps: int = 0
     first_loss: float | None = None
+    first_step_digest: str = ""
+    """Hash of loss and gradients of the first step."""
     best_step: int | None = None
     best_score: float | None = None
     evaluations_since_best: int = 0

@@ -22,6 +22,7 @@ from headtohead.config import training
 from headtohead.data.batches import BatchSchedule
 from headtohead.data.examples import EvaluationExamples
 from headtohead.errors import DivergedError
+from headtohead.nn.init import hash_tensors
 from headtohead.nn.torch_rng import seed_devices
 from headtohead.training import checkpoints, memory
 from headtohead.training.checkpoints import TrainingState
@@ -30,7 +31,7 @@ from headtohead.training.optimizers import ScheduledOptimizer
 from headtohead.training.processes import SINGLE_PROCESS, SingleProcess
 
 LOSS_CHECK_INTERVAL = 10
-DIVERGENCE_FACTOR = 3.0
+DIVERGENCE_FACTOR, DIVERGENCE_NATS = 3.0, 5.0
 EVALUATION_BATCH_SIZE = 16
 """Small enough for the logits of a batch to fit into the CPU cache."""
 
@@ -57,6 +58,8 @@ class TrainingResult:
     last_loss: float
     """Mean training loss since the last evaluation."""
     chosen_step: int
+    first_step_digest: str
+    """Hash of loss and gradients of the first step."""
     is_stopped_early: bool
     processes: int = 1
     """Number of processes."""
@@ -129,6 +132,9 @@ class Trainer:
         seed_devices(rng.derive_seed(self.seed, "dropout", step, *self.process.rng_suffix))
         batch = self.schedule.batch(step)
         loss = self.process.backward(self.objective, self.model, batch, self.optimizer.parameters, self.device)
+        if step == 0:
+            tensors = [loss, *(parameter.grad for parameter in self.optimizer.parameters)]
+            self.state.first_step_digest = hash_tensors(tensor for tensor in tensors if tensor is not None)
         self.optimizer.step(step)
         self._pending_losses.append(loss)
         self.state.seconds += time.perf_counter() - start_time
@@ -162,7 +168,7 @@ class Trainer:
         if state.num_summed_steps:
             loss = state.loss_sum / state.num_summed_steps
             self._append_metrics("batches", {"loss": loss, "lr": self.optimizer.optimizers[0].param_groups[0]["lr"]})
-            if state.first_loss is not None and loss > DIVERGENCE_FACTOR * max(state.first_loss, 1e-3):
+            if state.first_loss is not None and is_diverged(state.first_loss, loss):
                 message = f"training diverged: loss rose from {state.first_loss:.3g} to {loss:.3g} by step {state.step}"
                 raise DivergedError(self._format_divergence_message(message))
             state.loss_sum, state.num_summed_steps = 0.0, 0
@@ -270,6 +276,7 @@ class Trainer:
             peak_memory=state.peak_memory,
             last_loss=self._read_last_loss(),
             chosen_step=chosen_step,
+            first_step_digest=state.first_step_digest,
             is_stopped_early=is_stopped_early,
             processes=state.processes,
             resharded=tuple(state.resharded),
@@ -279,6 +286,14 @@ class Trainer:
         """Return the last training loss in metrics.jsonl, or nan."""
         losses = [line["loss"] for line in read_jsonl(self.metrics_path) if line["split"] == "batches"]
         return float(losses[-1]) if losses else math.nan
+
+
+def is_diverged(first_loss: float, loss: float) -> bool:
+    """Return whether the loss is several times the first one and several nats above it.
+
+    The factor alone would accuse a model that starts near 0, such as a fine-tuned one: 0.01 may rise to 0.1.
+    """
+    return loss > max(DIVERGENCE_FACTOR * first_loss, DIVERGENCE_NATS + first_loss)
 
 
 def summarize_evaluation(evaluation: Evaluation, metric: str) -> dict[str, float]:

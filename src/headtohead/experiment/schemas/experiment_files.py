@@ -57,6 +57,8 @@ class CorpusDescription(VersionedRecord):
     """splits by name"""
     count_baselines: dict[str, dict[str, float]] = {}
     """accuracy of count-based classifiers: method: split: accuracy"""
+    count_losses: dict[str, dict[str, float]] = {}
+    """mean loss of language models that count tokens of the training data, in nats per token: model: split: loss"""
     lines_by_label: dict[str, dict[str, NonNegativeInt]] = {}
     """lines of each text that also occur under a label of the same source: split: label: count"""
 

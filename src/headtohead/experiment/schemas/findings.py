@@ -91,6 +91,19 @@ class PairingRecord(Record):
     """[baseline, variant]: median peak memory in bytes"""
 
 
+class ResultWarning(Record):
+    """A warning that is stated above the verdicts; it withholds nothing"""
+
+    kind: Literal["weak baseline", "test below train", "changed nothing", "large gain"]
+    """what was noticed"""
+    variant: str
+    """name of the variant, or `baseline`"""
+    message: str
+    """what was measured, as a sentence"""
+    advice: str
+    """what to inspect or change"""
+
+
 class FailureRecord(Record):
     """A trial without a result"""
 
@@ -335,6 +348,8 @@ class Findings(VersionedRecord):
     """rows that the verdict is based on: all, or those that do not occur in train"""
     interim_analyses: list[NonNegativeInt] = []
     """planned numbers of seeds, for seeds = "auto" """
+    warnings: list[ResultWarning] = []
+    """variants that changed nothing, and implausible scores"""
     verdicts: list[Verdict] = []
     """one verdict for each variant, in the order of the experiment file"""
     other_verdicts: dict[str, list[Verdict]] = {}

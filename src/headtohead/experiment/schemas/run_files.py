@@ -112,6 +112,8 @@ class TrainingSummary(Record):
     """mean training loss since the last evaluation; null if not finite"""
     chosen_step: NonNegativeInt
     """step whose weights were kept"""
+    first_step_digest: str = ""
+    """hash of loss and gradients of the first step"""
     is_stopped_early: bool = False
     """whether early stopping ended training"""
     processes: NonNegativeInt = 1

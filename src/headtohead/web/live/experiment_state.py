@@ -185,7 +185,9 @@ class ExperimentReader:
             return {}
         is_final = state.state not in ("running", "starting")
         headline = read_distillation_verdicts(findings)
-        return {"contest": headline, "verdicts": rows, "chart": None, "final": is_final}
+        warnings = findings.get("warnings")
+        warnings = [row for row in warnings if _is_warning_row(row)] if isinstance(warnings, list) else []
+        return {"contest": headline, "warnings": warnings, "verdicts": rows, "chart": None, "final": is_final}
 
     def audits(self) -> dict[str, list[JsonDict]]:
         """Return the audits so far: of the data, and of the first trained model of each variant."""
@@ -345,6 +347,10 @@ def _is_audit_row(row: Any) -> bool:
         isinstance(row, dict)
         and {"name", "passed", "is_blocking", "procedure", "observation", "interpretation"} <= row.keys()
     )
+
+
+def _is_warning_row(row: Any) -> bool:
+    return isinstance(row, dict) and all(isinstance(row.get(key), str) for key in ("kind", "message", "advice"))
 
 
 def _is_verdict_row(row: Any) -> bool:

@@ -68,7 +68,12 @@ def _handle_request(request: JsonDict) -> JsonDict:
     else:
         findings = Findings.model_validate(request["findings"])
     chart = _render_forest_plot(findings) if findings.verdicts else None
-    return {"verdicts": [row.to_dict() for row in findings.verdicts], "metric": findings.metric, "chart": chart}
+    return {
+        "warnings": [row.to_json() for row in findings.warnings],
+        "verdicts": [row.to_dict() for row in findings.verdicts],
+        "metric": findings.metric,
+        "chart": chart,
+    }
 
 
 def _compute_interim_findings(experiment_folder: Path) -> Findings:

@@ -92,6 +92,7 @@ def get_experiment(name: ExperimentName, context: AppContextDep) -> dict[str, An
             **asdict(live),
             "summary": live.summary,
             "settings": experiments.list_changed_settings(reader.about()),
+            "warnings": reader.findings().get("warnings", []),
             "verdicts": reader.findings().get("verdicts", []),
             "audits": reader.audits(),
         }

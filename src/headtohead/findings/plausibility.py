@@ -1,0 +1,142 @@
+"""Warnings that are stated above the verdicts: variants that changed nothing, and implausible scores.
+
+They withhold nothing. A warning says what was measured and what to inspect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from headtohead.config.experiment import BASELINE, Experiment
+from headtohead.experiment.run_folder import FinishedRuns, Run
+from headtohead.experiment.schemas import CorpusFile, PairingRecord, ResultWarning
+from headtohead.findings.evaluation_sets import resolve_split
+from headtohead.verdict.record import Verdict
+
+MIN_LOSS_GAP, MIN_STANDARD_ERRORS = 0.3, 4.0
+"""the test loss is far below the training loss if the gap exceeds both, in nats and in standard errors"""
+MAX_PERPLEXITY_GAIN, MAX_ERROR_GAIN = 0.5, 0.8
+"""reductions of perplexity and of the error rate, relative to the baseline, above which a gain is unusual"""
+COUNT_MODELS = {
+    "uniform": "a uniform guess has",
+    "unigram": "token counts have",
+    "bigram": "counts of token pairs have",
+}
+
+
+def collect_warnings(
+    experiment: Experiment,
+    finished: FinishedRuns,
+    corpus: CorpusFile,
+    pairs: Mapping[str, PairingRecord],
+    verdicts: Sequence[Verdict],
+) -> list[ResultWarning]:
+    """Return the warnings, those about the baseline first."""
+    splits = resolve_split(corpus, experiment.primary.split)
+    warnings = [_compare_with_counts(experiment, finished[BASELINE], corpus, splits)]
+    warnings += [_compare_with_train(name, by_seed, splits) for name, by_seed in finished.items()]
+    warnings += [_find_no_change(name, finished, pairs[name], splits) for name in experiment.variants]
+    warnings += [_find_large_gain(verdict, experiment.primary.metric) for verdict in verdicts]
+    return [warning for warning in warnings if warning is not None]
+
+
+def _find_no_change(
+    name: str, finished: FinishedRuns, pair: PairingRecord, splits: Sequence[str]
+) -> ResultWarning | None:
+    """Warn if the variant has the weights, the test losses or the first step of the baseline, with every seed."""
+    runs = [(finished[BASELINE][seed], run) for seed, run in finished[name].items() if seed in finished[BASELINE]]
+    if not runs:
+        return None
+    weights = [[run.result.sha256.get("model.safetensors", "") for run in both] for both in runs]
+    steps = [[run.result.training.first_step_digest for run in both] for both in runs]
+    losses = [[run.scores.get(f"{split}.losses") for run in both] for both in runs for split in splits]
+    if all(a == b != "" for a, b in weights):
+        equal = "the trained weights are equal to the baseline's, bit for bit"
+    elif all(a is not None and b is not None and np.array_equal(a, b) for a, b in losses):
+        equal = "every test loss is equal to the baseline's"
+    elif all(a == b != "" for a, b in steps) and not all(key.startswith("training.") for key in pair.settings):
+        equal = "loss and gradients of the first training step are equal to the baseline's"
+    else:
+        return None
+    return ResultWarning(
+        kind="changed nothing",
+        variant=name,
+        message=f"{name} ({', '.join(pair.settings)}): {equal}, with every seed.",
+        advice="Check that the model reads the setting, and that its value makes a difference.",
+    )
+
+
+def _compare_with_counts(
+    experiment: Experiment, runs: Mapping[int, Run], corpus: CorpusFile, splits: Sequence[str]
+) -> ResultWarning | None:
+    """Warn if the baseline predicts worse than counts of the training data."""
+    is_accuracy = experiment.primary.metric == "accuracy"
+    for split in splits:
+        scores = [run.result.scores[split] for run in runs.values()]
+        score = float(np.mean([s.accuracy if is_accuracy else s.loss for s in scores]))
+        if is_accuracy:
+            share = corpus.count_baselines.get("most common class", {}).get(split, 0.0)
+            reached = [f"the most common class alone is right on {share:.1%}"] if score < share else []
+            message = f"the baseline is right on {score:.1%} of {split}"
+        else:
+            # A quick preview is undertrained by design.
+            names = ["uniform"] if experiment.quick else list(COUNT_MODELS)
+            references = {name: corpus.count_losses.get(name, {}).get(split, np.inf) for name in names}
+            reached = [f"{COUNT_MODELS[name]} {loss:.2f}" for name, loss in references.items() if not score <= loss]
+            message = f"the baseline has a loss of {score:.2f} nats per token on {split}"
+        if reached:
+            return ResultWarning(
+                kind="weak baseline",
+                variant=BASELINE,
+                message=f"{message}; {', '.join(reached)}.",
+                advice="Train it longer or tune its learning rate: differences between models that have learned so "
+                "little rarely hold for better ones.",
+            )
+    return None
+
+
+def _compare_with_train(name: str, runs: Mapping[int, Run], splits: Sequence[str]) -> ResultWarning | None:
+    """Warn if the test loss is far below the training loss."""
+    for split in splits:
+        scored = [run for run in runs.values() if {"train.losses", f"{split}.losses"} <= run.scores.keys()]
+        if not scored:
+            continue
+        pairs = [(_estimate_loss(run, "train"), _estimate_loss(run, split)) for run in scored]
+        gap = float(np.mean([train[0] - test[0] for train, test in pairs]))
+        error = float(np.mean([np.hypot(train[1], test[1]) for train, test in pairs]))
+        if gap > max(MIN_LOSS_GAP, MIN_STANDARD_ERRORS * error):
+            return ResultWarning(
+                kind="test below train",
+                variant=name,
+                message=f"the loss of {name} on {split} is {gap:.2f} nats below its loss on the training data.",
+                advice="Check how the splits were made, and whether the model computes something else while scoring.",
+            )
+    return None
+
+
+def _estimate_loss(run: Run, split: str) -> tuple[float, float]:
+    """Return the mean loss per prediction of a split, and its standard error over examples."""
+    losses, counts = run.scores[f"{split}.losses"], run.scores[f"{split}.counts"]
+    mean = losses.sum() / counts.sum()
+    return float(mean), float(np.sqrt(((losses - mean * counts) ** 2).sum()) / counts.sum())
+
+
+def _find_large_gain(verdict: Verdict, metric: str) -> ResultWarning | None:
+    """Warn about a gain that changes of one setting rarely reach."""
+    if verdict.outcome != "helped":
+        return None
+    if metric == "accuracy":
+        gain, limit, noun = verdict.effect / max(1e-9, 1 - verdict.baseline_mean), MAX_ERROR_GAIN, "error rate"
+    else:
+        gain, limit, noun = -verdict.effect, MAX_PERPLEXITY_GAIN, "perplexity"
+    if not gain > limit:
+        return None
+    return ResultWarning(
+        kind="large gain",
+        variant=verdict.variant,
+        message=f"the {noun} of {verdict.variant} is {gain:.0%} lower, an unusually large gain.",
+        advice="Inspect whether the baseline is tuned and trained as long, whether both are scored on the same text, "
+        "whether the variant's code can see what it predicts, and the losses of single tokens (`h2h score`).",
+    )

@@ -1,0 +1,60 @@
+"""Run small experiments in this process: corpora, experiment files and their findings, without worker processes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from headtohead.config.loading import build_trial
+from headtohead.experiment import loading, run_folder, schemas
+from headtohead.findings import compute
+from headtohead.runner.corpus_description import describe_corpus
+from headtohead.runner.run_experiment import check_runnable
+from headtohead.trials.trial import run_trial
+
+NETWORKS = Path(__file__).parent / "networks.py"
+
+
+def draw_rows(count: int, length: int = 24, seed: int = 0, num_words: int = 30) -> list[str]:
+    """Return rows in which each word depends on the one before. No row repeats."""
+    draw = random.Random(seed)
+    rows: dict[str, None] = {}
+    while len(rows) < count:
+        ids = [draw.randrange(num_words)]
+        while len(ids) < length:
+            ids.append((3 * ids[-1] + draw.choice((1, 1, 2, 7, 11))) % num_words)
+        rows[" ".join(f"w{i}" for i in ids)] = None
+    return list(rows)
+
+
+def write_corpus(folder: Path, **splits: Sequence[str]) -> Path:
+    """Write one text file per split; by default 200 rows to train on, 20 to validate and 40 to test."""
+    rows = draw_rows(260)
+    splits = {"train": rows[:200], "validation": rows[200:220], "test": rows[220:], **splits}
+    folder.mkdir(parents=True)
+    for name, lines in splits.items():
+        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def compute_findings(folder: Path, corpus: Path, seeds: int = 2, **settings: Any) -> schemas.Findings:
+    """Train every variant with every seed in this process, and return the findings."""
+    raw = {
+        "question": "Which mistake is named?",
+        "task": "language-model",
+        "seeds": seeds,
+        "data": {"source": str(corpus), "rows": "sentences", "allow_overlap": True},
+        "model": {"module": f"{NETWORKS}:Decoder", "context": 24},
+        "training": {"steps": 20, "batch_size": 8, "optimizer": {"kind": "adamw", "lr": 0.02}},
+        **settings,
+    }
+    experiment = loading.build_experiment(raw, "planted")
+    check_runnable(experiment)
+    runs = run_folder.create_runs(folder, experiment, versions={}, command=["h2h"], resume=False)
+    schemas.write_record(folder / "corpus.json", describe_corpus(experiment), with_checksum=True)
+    for variant in experiment.names:
+        for seed in range(seeds):
+            run_trial(build_trial(experiment, variant, seed), folder / variant / f"seed-{seed}", device="cpu")
+    return compute.compute_findings(runs)

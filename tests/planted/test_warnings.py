@@ -1,0 +1,104 @@
+"""Variants that changed nothing and implausible scores are stated above the verdicts; honest experiments are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headtohead.experiment.schemas import Findings
+from headtohead.report import terminal
+from headtohead.report.context import ReportContext
+from headtohead.report.documents import render_markdown_document
+from headtohead.report.page import render_page
+from headtohead.runner.results import Results
+
+from .run import NETWORKS, compute_findings, draw_rows, write_corpus
+
+
+@pytest.fixture(scope="module")
+def no_change(tmp_path_factory: pytest.TempPathFactory) -> Findings:
+    folder = tmp_path_factory.mktemp("no_change")
+    variants = {
+        "ignored-option": {"model": {"options": {"window": 3}}},
+        "other-parameters": {"model": {"module": f"{NETWORKS}:SpareParameters"}},
+        "late": {"model": {"module": f"{NETWORKS}:ChangesLater"}},
+        "real": {"model": {"options": {"width": 12}}},
+        "lr": {"training": {"optimizer": {"kind": "adamw", "lr": 0.005}}},
+    }
+    return compute_findings(folder / "runs", write_corpus(folder / "text"), variants=variants)
+
+
+def test_variants_that_changed_nothing_are_named(no_change: Findings) -> None:
+    warnings = {warning.variant: warning.message for warning in no_change.warnings if warning.kind == "changed nothing"}
+    assert warnings == {
+        "ignored-option": "ignored-option (model.options): the trained weights are equal to the baseline's, bit for "
+        "bit, with every seed.",
+        "other-parameters": "other-parameters (model.module): every test loss is equal to the baseline's, with every "
+        "seed.",
+        "late": "late (model.module): loss and gradients of the first training step are equal to the baseline's, with "
+        "every seed.",
+    }
+    assert {warning.kind for warning in no_change.warnings} <= {"changed nothing", "weak baseline"}
+
+
+def test_warnings_are_in_report_terminal_json_and_python(
+    no_change: Findings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "the trained weights are equal to the baseline"
+    page = render_page(no_change)
+    assert "Changed nothing:" in page and words in page.split("<h2")[0]
+    runs: Any = SimpleNamespace(experiment=no_change.experiment, folder=Path("runs"))
+    outcome = SimpleNamespace(findings=no_change, runs=runs, failed_jobs=[])
+    terminal.print_outcome(outcome, None)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.index(words) < printed.index("ignored-option: ", printed.index("Check that the model"))
+    assert words in str(terminal.outcome_to_json(outcome, None)["warnings"])
+    assert words in render_markdown_document(ReportContext(no_change))
+    results = Results(runs, no_change)
+    assert words in str(results.warnings) and words in str(results)
+
+
+def test_a_baseline_worse_than_a_guess_and_a_large_gain_are_named(tmp_path: Path) -> None:
+    """Reported as "helped 87.4 %" without a word about the baseline."""
+    findings = compute_findings(
+        tmp_path / "runs",
+        write_corpus(tmp_path / "text"),
+        model={"module": f"{NETWORKS}:Overconfident", "context": 24},
+        variants={"plain": {"model": {"module": f"{NETWORKS}:Decoder"}}},
+        seeds=3,
+    )
+    assert findings.verdicts[0].outcome == "helped"
+    kinds = {warning.kind: warning for warning in findings.warnings}
+    assert "a uniform guess" in kinds["weak baseline"].message and "token pairs" in kinds["weak baseline"].message
+    assert "learning rate" in kinds["weak baseline"].advice
+    assert "% lower, an unusually large gain" in kinds["large gain"].message
+    assert "can see what it predicts" in kinds["large gain"].advice
+
+
+def test_a_test_text_that_is_easier_than_train_is_named(tmp_path: Path) -> None:
+    easy = [" ".join([f"w{i % 30}", *["w1", "w4"] * 11, f"w{i // 30}"]) for i in range(40)]
+    rows = draw_rows(200)
+    corpus = write_corpus(tmp_path / "text", train=rows + easy, validation=easy[:5], test=[f"{row} w2" for row in easy])
+    findings = compute_findings(
+        tmp_path / "runs",
+        corpus,
+        variants={"wide": {"model": {"options": {"width": 20}}}},
+        training={"steps": 60, "batch_size": 8, "optimizer": {"kind": "adamw", "lr": 0.02}},
+        seeds=1,
+    )
+    messages = [warning.message for warning in findings.warnings if warning.kind == "test below train"]
+    assert len(messages) == 2 and "nats below its loss on the training data" in messages[0]
+
+
+def test_an_honest_experiment_has_no_warnings(tmp_path: Path) -> None:
+    findings = compute_findings(
+        tmp_path / "runs",
+        write_corpus(tmp_path / "text", train=draw_rows(600)[:560]),
+        variants={"wide": {"model": {"options": {"width": 24}}}},
+        training={"steps": 120, "batch_size": 16, "optimizer": {"kind": "adamw", "lr": 0.02}},
+        seeds=1,
+    )
+    assert findings.warnings == []
