@@ -21,10 +21,11 @@ VERDICT: dict[str, Any] = {
     "adjusted_confidence": 0.95,
     "seeds": 0,
     "examples": 0,
+    "documents": 0,
     "dominant_noise_source": "unknown",
     "min_detectable_effect": None,
     "additional_seeds": None,
-    "additional_examples": None,
+    "additional_documents": None,
     "summary": "",
     "reason": "",
 }

@@ -124,11 +124,11 @@ def test_the_truth_of_measured_worlds_is_exactly_0() -> None:
 def test_a_measured_table_without_example_effects_gives_a_world_without_them() -> None:
     rng = np.random.default_rng(4)
     table = rng.standard_normal((6, 1)) + rng.standard_normal((6, 400))
-    assert ResampledSimulation("m", [table], [np.ones(400)]).compute_true_components(5, 400).example_variance[0] == 0
+    assert ResampledSimulation("m", [table], [np.ones(400)]).compute_true_components(5, 400).document_variance[0] == 0
     shared = ResampledSimulation("m", [table + rng.standard_normal(400)], [np.ones(400)]).compute_true_components(
         5, 400
     )
-    assert shared.example_variance[0] == pytest.approx(1 / 400, rel=0.2)
+    assert shared.document_variance[0] == pytest.approx(1 / 400, rel=0.2)
 
 
 @pytest.mark.parametrize("world", [WORLDS[2], WORLDS[5], measured()], ids=lambda world: world.name)
@@ -136,7 +136,7 @@ def test_worlds_have_the_variance_that_they_claim(world: SyntheticSimulation | R
     draw = world.sample(np.random.default_rng(2), 4000, 5, 60)
     truth = world.compute_true_components(5, 60)
     d = draw.differences.sum(axis=(1, 2)) / draw.weights.sum(axis=1) / 5
-    assert d.var() == pytest.approx(float((truth.seed_variance + truth.example_variance).mean()), rel=0.15)
+    assert d.var() == pytest.approx(float((truth.seed_variance + truth.document_variance).mean()), rel=0.15)
     assert d.mean() == pytest.approx(0, abs=4 * d.std() / np.sqrt(4000))
 
 

@@ -106,7 +106,7 @@ def test_swapping_the_two_flips_sign_and_word(random_seed: int, mu: float, metri
     assert back.outcome == flip.get(there.outcome, there.outcome)
     assert back.effect == pytest.approx(-there.effect)
     assert back.interval == pytest.approx((-there.interval[1], -there.interval[0]))
-    assert (back.additional_seeds, back.additional_examples) == (there.additional_seeds, there.additional_examples)
+    assert (back.additional_seeds, back.additional_documents) == (there.additional_seeds, there.additional_documents)
 
 
 def test_swapping_perplexities_inverts_the_ratio() -> None:
@@ -219,13 +219,13 @@ def test_the_larger_noise_is_named_and_what_would_help() -> None:
     by_examples = one(
         base, scores(0.1 + np.tile(rng.normal(0, 1, 100), (4, 1)) + rng.normal(0, 0.01, (4, 1))), "loss", 0.01
     )
-    assert by_examples.dominant_noise_source == "examples"
+    assert by_examples.dominant_noise_source == "documents"
     assert by_examples.additional_seeds is None
-    assert by_examples.additional_examples is not None
+    assert by_examples.additional_documents is not None
     assert "more seeds would not help" in by_examples.summary
     by_seeds = one(base, scores(0.1 + rng.normal(0, 0.2, (4, 1)) + rng.normal(0, 0.01, (4, 100))), "loss", 0.01)
     assert by_seeds.dominant_noise_source == "seeds"
-    assert by_seeds.additional_examples is None
+    assert by_seeds.additional_documents is None
     assert f"About {by_seeds.additional_seeds} more seeds would settle it." in by_seeds.summary
     assert by_seeds.reason == f"run {by_seeds.additional_seeds} more seeds"
 
@@ -248,7 +248,7 @@ def test_where_neither_alone_settles_it_both_are_asked_for() -> None:
     rng = np.random.default_rng(2)
     table = 0.02 + rng.normal(0, 0.1, (5, 1)) + rng.normal(0, 1.5, 300) + rng.normal(0, 0.5, (5, 300))
     verdict = one(scores(np.zeros((5, 300))), scores(table), "loss", 0.001)
-    assert (verdict.additional_seeds, verdict.additional_examples) == (None, None)
+    assert (verdict.additional_seeds, verdict.additional_documents) == (None, None)
     assert "together with about" in verdict.summary
     assert " and score " in verdict.reason
 

@@ -101,10 +101,11 @@ def write_verdict(folder: Path, sentence: str = "alibi helped: perplexity 5 % lo
         adjusted_confidence=0.95,
         seeds=2,
         examples=100,
+        documents=100,
         dominant_noise_source="seeds",
         min_detectable_effect=0.02,
         additional_seeds=None,
-        additional_examples=None,
+        additional_documents=None,
         summary=sentence,
     )
     write_record(folder / "findings.json", Findings(metric="perplexity", verdicts=[verdict]))

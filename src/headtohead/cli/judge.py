@@ -12,7 +12,9 @@ from headtohead.cli.app import JsonOption, app, print_json
 
 @app.command()
 def judge(
-    scores: Annotated[Path, typer.Argument(help="CSV file: variant, seed, score; optionally example, weight.")],
+    scores: Annotated[
+        Path, typer.Argument(help="CSV file: variant, seed, score; optional: example, document, weight.")
+    ],
     baseline: Annotated[str | None, typer.Option(help="Baseline variant. [default: the first]")] = None,
     metric: Annotated[str | None, typer.Option(help="perplexity, accuracy, loss or score.")] = None,
     equivalence_margin: Annotated[

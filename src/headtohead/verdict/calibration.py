@@ -116,7 +116,7 @@ def _calibrate_seed_count(
     true_components = _list_true_components(simulation, num_seeds, num_examples)
     effect = _compute_median_detectable_effect(true_components, confidence)
     margin = WIDE_BAND_STANDARD_ERRORS * max(
-        float(np.sqrt(true_component.seed_variance[0] + true_component.example_variance[0]))
+        float(np.sqrt(true_component.seed_variance[0] + true_component.document_variance[0]))
         for true_component in true_components
     )
     counts = np.zeros(6)
@@ -244,7 +244,10 @@ def _run_interim_analyses(
 def _list_true_components(simulation: Simulation, num_seeds: int, num_examples: int) -> list[VarianceComponents]:
     """Return the true components of each kind of experiment that a simulation mixes."""
     components = simulation.compute_true_components(num_seeds, num_examples)
-    return [components.select_experiment(index) for index in range(len(components.difference))]
+    return [
+        components.map_arrays(lambda array, index=index: array[[index]])  # type: ignore[misc]
+        for index in range(len(components.difference))
+    ]
 
 
 def _compute_median_detectable_effect(true_components: Sequence[VarianceComponents], confidence: float) -> float:

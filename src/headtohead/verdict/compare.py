@@ -44,7 +44,7 @@ from headtohead.verdict.statistics import (
 NOT_WITHHELD: Mapping[str, Sequence[str]] = MappingProxyType({})
 UNKNOWN_INTERVAL: Interval = (math.nan, math.nan)
 MAX_SEEDS = 1_000
-MAX_EXAMPLES = 10_000_000
+MAX_DOCUMENTS = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -151,12 +151,7 @@ def _build_verdict(
     """Return the verdict on one variant. `paired_scores` is None if variant and baseline share no seed."""
     if withheld or paired_scores is None or len(paired_scores.seeds) < 2:
         return _build_verdict_without_interval(variant_name, paired_scores, settings, withheld)
-    differences, weights = paired_scores.differences[None], paired_scores.weights[None]
-    is_binary = settings.metric.name == "accuracy" and bool(np.isin(differences, (-1.0, 0.0, 1.0)).all())
-    has_rare_differences = is_binary and paired_scores.num_examples > 1
-    components = estimate_variance_components(
-        differences, weights, compute_rare_difference_variance(differences) if has_rare_differences else None
-    )
+    components = _estimate_components(paired_scores, settings.metric)
     interval = compute_interval(components, settings.adjusted_confidence)
     equivalence_interval = compute_interval(components, settings.equivalence_confidence)
     metric, difference = settings.metric, float(components.difference[0])
@@ -188,16 +183,31 @@ def _build_verdict(
         adjusted_confidence=settings.adjusted_confidence,
         seeds=num_seeds,
         examples=paired_scores.num_examples,
+        documents=components.num_documents,
         dominant_noise_source=_find_dominant_noise_source(components),
         min_detectable_effect=metric.to_display_effect(
             compute_min_detectable_effect(components, settings.adjusted_confidence)
         ),
         additional_seeds=additional_data.seeds if additional_data.is_either_sufficient else None,
-        additional_examples=additional_data.examples if additional_data.is_either_sufficient else None,
+        additional_documents=additional_data.documents if additional_data.is_either_sufficient else None,
         summary="",
-        reason=phrasing.format_remedy(additional_data),
     )
-    return replace(verdict, summary=phrasing.format_summary(verdict, additional_data, paired_scores.unpaired_seeds))
+    return replace(
+        verdict,
+        summary=phrasing.format_summary(verdict, additional_data, paired_scores.unpaired_seeds),
+        reason=phrasing.format_remedy(verdict, additional_data),
+    )
+
+
+def _estimate_components(paired_scores: PairedScores, metric: Metric) -> VarianceComponents:
+    differences, weights = paired_scores.differences, paired_scores.weights
+    is_binary = metric.name == "accuracy" and bool(np.isin(differences, (-1.0, 0.0, 1.0)).all())
+    has_rare_differences = is_binary and paired_scores.num_examples > 1
+    return estimate_variance_components(
+        paired_scores.sum_by_document(differences)[None],
+        paired_scores.sum_by_document(weights)[None],
+        compute_rare_difference_variance(differences[None]) if has_rare_differences else None,
+    )
 
 
 def _build_verdict_without_interval(
@@ -230,10 +240,11 @@ def _build_verdict_without_interval(
         adjusted_confidence=settings.adjusted_confidence,
         seeds=num_seeds,
         examples=0 if paired_scores is None else paired_scores.num_examples,
+        documents=0 if paired_scores is None else paired_scores.num_documents,
         dominant_noise_source="unknown",
         min_detectable_effect=math.nan,
         additional_seeds=None if withheld else 2 - num_seeds,
-        additional_examples=None,
+        additional_documents=None,
         summary=format_outcome(variant_name, reason),
         reason=reason,
         withheld=tuple(withheld),
@@ -242,33 +253,33 @@ def _build_verdict_without_interval(
 
 def _find_dominant_noise_source(components: VarianceComponents) -> NoiseSource:
     """Return the larger source of variance."""
-    seeds, examples = float(components.seed_variance[0]), float(components.example_variance[0])
-    if components.num_examples == 1 or seeds + examples == 0:
+    seeds, documents = float(components.seed_variance[0]), float(components.document_variance[0])
+    if components.num_documents == 1 or seeds + documents == 0:
         return "unknown"
-    return "seeds" if seeds >= examples else "examples"
+    return "seeds" if seeds >= documents else "documents"
 
 
 def _estimate_additional_data(components: VarianceComponents, settings: _ComparisonSettings) -> AdditionalData:
-    """Return how many more seeds or examples settle the verdict with a probability of 80 % if the effect is as
+    """Return how many more seeds or documents settle the verdict with a probability of 80 % if the effect is as
     estimated.
 
     If neither alone is sufficient, both are increased by the same factor.
     """
-    seeds, examples = components.num_seeds, components.num_examples
+    seeds, documents = components.num_seeds, components.num_documents
 
-    def settles(seeds: int, examples: int) -> bool:
-        return _has_target_power(components.extrapolate(seeds, examples), settings)
+    def settles(seeds: int, documents: int) -> bool:
+        return _has_target_power(components.extrapolate(seeds, documents), settings)
 
-    more_seeds = _find_smallest_increase(lambda n: settles(n, examples), seeds, MAX_SEEDS)
-    if examples == 1:
+    more_seeds = _find_smallest_increase(lambda n: settles(n, documents), seeds, MAX_SEEDS)
+    if documents == 1:
         return AdditionalData(more_seeds, None)
-    more_examples = _find_smallest_increase(lambda n: settles(seeds, n), examples, MAX_EXAMPLES)
-    if more_seeds is not None or more_examples is not None:
-        return AdditionalData(more_seeds, more_examples)
-    together = _find_smallest_increase(lambda n: settles(n, math.ceil(examples * n / seeds)), seeds, MAX_SEEDS)
+    more_documents = _find_smallest_increase(lambda n: settles(seeds, n), documents, MAX_DOCUMENTS)
+    if more_seeds is not None or more_documents is not None:
+        return AdditionalData(more_seeds, more_documents)
+    together = _find_smallest_increase(lambda n: settles(n, math.ceil(documents * n / seeds)), seeds, MAX_SEEDS)
     if together is None:
         return AdditionalData()
-    return AdditionalData(together, math.ceil(examples * together / seeds), is_either_sufficient=False)
+    return AdditionalData(together, math.ceil(documents * together / seeds), is_either_sufficient=False)
 
 
 def _has_target_power(components: VarianceComponents, settings: _ComparisonSettings) -> bool:

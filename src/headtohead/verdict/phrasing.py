@@ -9,38 +9,69 @@ from dataclasses import dataclass
 from headtohead.verdict.record import Interval, Verdict
 from headtohead.verdict.rule import CANNOT_TELL, HELPED, HURT, METRICS, NO_PRACTICAL_DIFFERENCE, Metric
 
+FEW_DOCUMENTS = 5
+"""number of documents below which a verdict speaks of these documents first"""
 MAX_SHOWN_CHANGE = 10.0
 """relative change above which only "more than 1,000 %" is displayed"""
 
 
 @dataclass(frozen=True)
 class AdditionalData:
-    """The additional seeds or examples that would settle an open verdict, each alone or both together."""
+    """The additional seeds or documents that would settle an open verdict, each alone or both together."""
 
     seeds: int | None = None
-    examples: int | None = None
+    documents: int | None = None
     is_either_sufficient: bool = True
 
 
 def format_summary(verdict: Verdict, additional_data: AdditionalData, unpaired_seeds: Sequence[int] = ()) -> str:
     """Return the outcome, effect, deciding interval and amount of data, and what would settle an open verdict."""
+    sentence = (_format_few_documents if 1 < verdict.documents < FEW_DOCUMENTS else _format_verdict)(verdict)
+    needed = _format_additional_data(verdict, additional_data)
+    return " ".join(filter(None, [sentence, needed, _format_caveats(verdict, unpaired_seeds)]))
+
+
+def _format_verdict(verdict: Verdict) -> str:
+    """Return the sentence about new text, or about this test set if its documents are not known."""
     metric, name = METRICS[verdict.metric], verdict.variant
     decimals = _choose_decimals(metric, verdict.interval)
     change = f"{metric.name} {_format_change(metric, verdict.effect, decimals)}"
-    data = f"{verdict.seeds} seeds" + (f", {verdict.examples:,} examples" if verdict.examples > 1 else "")
+    data = f"{verdict.seeds} seeds" + (f", {_format_documents(verdict)}" if verdict.documents > 1 else "")
     bounds = _format_interval(metric, verdict.interval, decimals)
     interval = f"{_format_percentage(verdict.confidence)} interval {bounds}"
     if verdict.outcome in (HELPED, HURT):
-        sentence = f"{name} {verdict.outcome}: {change} ({interval}; {data})."
-    elif verdict.outcome == NO_PRACTICAL_DIFFERENCE:
+        return f"{name} {verdict.outcome}: {change} ({interval}; {data})."
+    if verdict.outcome == NO_PRACTICAL_DIFFERENCE:
         bounds = _format_interval(metric, verdict.equivalence_interval, decimals)
         interval = f"{_format_percentage(2 * verdict.confidence - 1)} interval {bounds}"
         margin = f"inside ±{_format_with_unit(metric, verdict.equivalence_margin)}"
-        sentence = f"{name} makes no practical difference: {change} ({interval}, {margin}; {data})."
-    else:
-        sentence = f"{name}: cannot tell. {_capitalize_first(change)}, but the {interval} ({data})."
-    needed = _format_additional_data(verdict, additional_data)
-    return " ".join(filter(None, [sentence, needed, _format_caveats(verdict.examples, unpaired_seeds)]))
+        return f"{name} makes no practical difference: {change} ({interval}, {margin}; {data})."
+    return f"{name}: cannot tell. {_capitalize_first(change)}, but the {interval} ({data})."
+
+
+def _format_few_documents(verdict: Verdict) -> str:
+    """Return the sentence about these documents, with the interval for new text beside it."""
+    metric = METRICS[verdict.metric]
+    decimals = _choose_decimals(metric, verdict.seed_interval)
+    here = _format_interval(metric, verdict.seed_interval, decimals)
+    new_text = _format_interval(metric, verdict.interval, _choose_decimals(metric, verdict.interval))
+    outcome = "" if verdict.outcome == CANNOT_TELL else f" {verdict.outcome}"
+    if verdict.outcome == NO_PRACTICAL_DIFFERENCE:
+        outcome = " makes no practical difference"
+    return (
+        f"{verdict.variant}{outcome}: on these {_format_documents(verdict)}, {metric.name} "
+        f"{_format_change(metric, verdict.effect, decimals)} ({_format_percentage(verdict.confidence)} interval "
+        f"{here}; {verdict.seeds} seeds). For new text the interval "
+        + (f"{new_text}: cannot tell." if verdict.outcome == CANNOT_TELL else f"is {new_text.removeprefix('runs ')}.")
+    )
+
+
+def _format_documents(verdict: Verdict) -> str:
+    return f"{verdict.documents:,} {_get_document_noun(verdict)}s"
+
+
+def _get_document_noun(verdict: Verdict) -> str:
+    return "example" if verdict.documents == verdict.examples else "document"
 
 
 def format_quick_look(verdict: Verdict) -> str:
@@ -59,11 +90,12 @@ def explain_too_few_seeds(num_seeds: int) -> str:
     return f"{shared} shared with the baseline, and at least two are needed to estimate the noise"
 
 
-def format_remedy(additional_data: AdditionalData) -> str:
+def format_remedy(verdict: Verdict, additional_data: AdditionalData) -> str:
     """Return how to settle an open verdict."""
     seeds = f"run {_format_more(additional_data.seeds, 'seed')}" if additional_data.seeds else ""
-    examples = f"score {_format_more(additional_data.examples, 'example')}" if additional_data.examples else ""
-    return (" or " if additional_data.is_either_sufficient else " and ").join(filter(None, [seeds, examples]))
+    noun = _get_document_noun(verdict)
+    documents = f"score {_format_more(additional_data.documents, noun)}" if additional_data.documents else ""
+    return (" or " if additional_data.is_either_sufficient else " and ").join(filter(None, [seeds, documents]))
 
 
 def format_not_comparable(variant_name: str, reason: str) -> str:
@@ -79,17 +111,18 @@ def _format_additional_data(verdict: Verdict, additional_data: AdditionalData) -
     if verdict.outcome != CANNOT_TELL:
         return ""
     seeds = f"about {_format_more(additional_data.seeds, 'seed')}" if additional_data.seeds else ""
-    examples = f"about {_format_more(additional_data.examples, 'example')}" if additional_data.examples else ""
-    if seeds and examples:
+    noun = _get_document_noun(verdict)
+    documents = f"about {_format_more(additional_data.documents, noun)}" if additional_data.documents else ""
+    if seeds and documents:
         is_either = additional_data.is_either_sufficient
-        seeds_and_examples = f"{seeds}, or {examples}," if is_either else f"{seeds} together with {examples}"
-        return f"{_capitalize_first(seeds_and_examples)} would settle it."
+        both = f"{seeds}, or {documents}," if is_either else f"{seeds} together with {documents}"
+        return f"{_capitalize_first(both)} would settle it."
     if seeds:
         return f"{_capitalize_first(seeds)} would settle it."
-    if examples and verdict.dominant_noise_source == "examples":
-        return f"Most noise is from the examples, so more seeds would not help; {examples} would settle it."
-    if examples:
-        return f"More seeds alone would not help; {examples} would settle it."
+    if documents and verdict.dominant_noise_source == "documents":
+        return f"Most noise is from the {noun}s, so more seeds would not help; {documents} would settle it."
+    if documents:
+        return f"More seeds alone would not help; {documents} would settle it."
     return "No practical number of seeds would settle it at this effect."
 
 
@@ -101,11 +134,13 @@ def _capitalize_first(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _format_caveats(num_examples: int, unpaired_seeds: Sequence[int]) -> str:
-    """Return sentences on missing examples and on seeds that were not used; empty if there are none."""
+def _format_caveats(verdict: Verdict, unpaired_seeds: Sequence[int]) -> str:
+    """Return sentences on missing documents and on seeds that were not used; empty if there are none."""
     caveats = []
-    if num_examples == 1:
+    if verdict.examples == 1:
         caveats.append("Only one score per seed is known, so this holds for this test set, not for new text like it.")
+    elif verdict.documents == 1:
+        caveats.append("All examples are from one document, so this holds for this document, not for new text.")
     if unpaired_seeds:
         seeds = f"Seed{'s' if len(unpaired_seeds) > 1 else ''} {', '.join(map(str, unpaired_seeds))}"
         caveats.append(f"{seeds} {'are' if len(unpaired_seeds) > 1 else 'is'} not scored for both and not used.")

@@ -30,7 +30,7 @@ NullableFloat = Annotated[
 """NaN in memory where a number is unknown or unbounded, null in JSON"""
 NullableInterval = Annotated[tuple[NullableFloat, NullableFloat], Field(strict=False)]
 Interval = tuple[float, float]
-NoiseSource = Literal["seeds", "examples", "unknown"]
+NoiseSource = Literal["seeds", "documents", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,12 @@ class Verdict:
 
     `effect`, the intervals and `min_detectable_effect` are variant minus baseline in the displayed unit of the metric:
     a relative change for perplexity (-0.031 is 3.1 % lower), a share for accuracy (0.01 is one point), the score itself
-    otherwise. `interval` decides, for new seeds and new examples. `seed_interval` holds for this test set only.
+    otherwise. `interval` decides, for new seeds and new documents. `seed_interval` holds for these documents only.
     `equivalence_interval` must lie within +-`equivalence_margin` for "no practical difference". All three hold
     simultaneously over variants and interim analyses, for which each of them has the confidence `adjusted_confidence`.
+    `documents` equals `examples` if every example is its own document.
     `min_detectable_effect` is the smallest effect that would have been detected with a probability of 80 %.
-    `additional_seeds` and `additional_examples` would each settle an open verdict alone; None if not needed or not
+    `additional_seeds` and `additional_documents` would each settle an open verdict alone; None if not needed or not
     sufficient. `reason` says why there is no verdict, or how to settle an open one. `withheld` lists why a verdict is
     withheld; it is empty unless the outcome is "not comparable".
     """
@@ -64,10 +65,11 @@ class Verdict:
     adjusted_confidence: float
     seeds: int
     examples: int
+    documents: int
     dominant_noise_source: NoiseSource
     min_detectable_effect: NullableFloat
     additional_seeds: int | None
-    additional_examples: int | None
+    additional_documents: int | None
     summary: str
     reason: str = ""
     withheld: tuple[str, ...] = ()

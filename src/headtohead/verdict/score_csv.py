@@ -1,4 +1,4 @@
-"""Verdicts on scores from a CSV file with the columns variant, seed, score, and optionally example and weight.
+"""Verdicts on scores from a CSV file with the columns variant, seed, score; optionally example, document and weight.
 
 The score column is called `score`, or by its content: `accuracy`, `loss`, `perplexity`, or `total` for the summed
 negative log-likelihood of an example, whose weight is its number of tokens (or bytes). All but `total` are means over
@@ -48,6 +48,7 @@ class _ScoreRow:
     variant: str
     seed: int
     example_id: str
+    document: str
     score: float
     weight: float
 
@@ -127,7 +128,12 @@ def read_csv(path: str | Path, *, metric: str | None = None) -> ScoreTable:
         _parse_row(parser, line_number, cells, columns, column)
     if not parser.rows and not parser.errors:
         parser.errors.append("the file has no scores")
-    if inferred is None and parser.rows and "example" in columns and {row.score for row in parser.rows} <= {0.0, 1.0}:
+    if (
+        inferred is None
+        and parser.rows
+        and parser.rows[0].example_id
+        and {row.score for row in parser.rows} <= {0.0, 1.0}
+    ):
         inferred = "accuracy"
     _check_score_range(parser, inferred, column)
     _check_completeness(parser, has_seed_weights=column == "total")
@@ -206,10 +212,13 @@ def _parse_row(
     if len(cells) < len(columns):
         parser.add_error(line_number, f"{len(cells)} cells, but {len(columns)} columns")
         partial = {name: cells[index] for name, index in columns.items() if index < len(cells)}
-        parser.invalid_row_keys.add((partial.get("variant", ""), partial.get("seed", ""), partial.get("example", "")))
+        example = partial.get("example", partial.get("document", ""))
+        parser.invalid_row_keys.add((partial.get("variant", ""), partial.get("seed", ""), example))
         return
     num_errors = len(parser.errors)
     cell = {name: cells[index] for name, index in columns.items()}
+    document = cell.get("document", "")
+    example = cell.get("example", document)
     if not cell["variant"]:
         parser.add_error(line_number, "the variant is empty")
     seed = _parse_finite_float(cell["seed"])
@@ -221,12 +230,13 @@ def _parse_row(
     weight = _parse_finite_float(cell["weight"]) if "weight" in cell else 1.0
     if weight is None or weight <= 0:
         parser.add_error(line_number, f"weight {cell['weight']!r} is not a positive number")
-    if "example" in cell and not cell["example"]:
-        parser.add_error(line_number, "the example is empty")
+    for name in ("example", "document"):
+        if name in cell and not cell[name]:
+            parser.add_error(line_number, f"the {name} is empty")
     if len(parser.errors) > num_errors or seed is None or value is None or weight is None:
-        parser.invalid_row_keys.add((cell["variant"], cell["seed"], cell.get("example", "")))
+        parser.invalid_row_keys.add((cell["variant"], cell["seed"], example))
         return
-    parser.rows.append(_ScoreRow(line_number, cell["variant"], int(seed), cell.get("example", ""), value, weight))
+    parser.rows.append(_ScoreRow(line_number, cell["variant"], int(seed), example, document, value, weight))
 
 
 def _parse_finite_float(text: str) -> float | None:
@@ -248,7 +258,7 @@ def _check_score_range(parser: _ScoreFileParser, metric: MetricName | None, scor
 
 
 def _check_completeness(parser: _ScoreFileParser, *, has_seed_weights: bool) -> None:
-    """Record an error unless every variant and seed has each example once, with the same weight everywhere."""
+    """Record an error unless every variant and seed has each example once, with the same document and weight."""
     line_numbers: dict[tuple[str, int, str], int] = {}
     first_rows: dict[str, _ScoreRow] = {}
     for row in parser.rows:
@@ -260,6 +270,12 @@ def _check_completeness(parser: _ScoreFileParser, *, has_seed_weights: bool) -> 
             )
         line_numbers.setdefault(key, row.line_number)
         first_row = first_rows.setdefault(row.example_id, row)
+        if first_row.document != row.document:
+            parser.add_error(
+                row.line_number,
+                f"example {row.example_id} is from document {row.document}, but {first_row.document} at line "
+                f"{first_row.line_number}",
+            )
         if first_row.weight != row.weight and (row.example_id or has_seed_weights):
             parser.add_error(
                 row.line_number,
@@ -293,4 +309,6 @@ def _build_scores(rows: list[_ScoreRow], metric: MetricName | None, score_column
         mean = math.log(row.score) if metric == "perplexity" and score_column != "total" else row.score
         values[seed_index[row.seed], example_index[row.example_id]] = mean if score_column == "total" else mean * weight
         weights[example_index[row.example_id]] = weight
-    return Scores(seeds, values, weights, examples)
+    document_by_example = {row.example_id: row.document for row in rows if row.document}
+    documents = tuple(document_by_example[example] for example in examples) if document_by_example else ()
+    return Scores(seeds, values, weights, examples, documents)

@@ -8,10 +8,10 @@ compared on the seeds that both have, and on the same examples.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from headtohead.errors import ScoresError
 
@@ -23,7 +23,7 @@ class Scores:
     `values` (seeds, examples) holds totals: summed negative log-likelihood, or correct answers. `weights` (examples)
     holds the tokens, bytes or ones that they are totals of. A single column means that only one score per seed is
     known. `examples` optionally names the columns, so that scores of different examples are not paired by accident.
-    `documents` optionally names the document that each example is part of; without it, examples are independent.
+    `documents` names the document that each example belongs to; empty if every example is its own document.
     """
 
     seeds: tuple[int, ...]
@@ -37,7 +37,7 @@ class Scores:
         weights = _to_float_array("weights", self.weights)
         errors = _find_errors(self.seeds, values, weights, self.examples)
         if self.documents and len(self.documents) != weights.size:
-            errors.append(f"{len(self.documents)} documents for {weights.size} weights")
+            errors.append(f"{len(self.documents)} document names for {weights.size} weights")
         if errors:
             raise ScoresError("invalid scores: " + "; ".join(errors))
         for name, array in (("values", values), ("weights", weights)):
@@ -45,6 +45,7 @@ class Scores:
             object.__setattr__(self, name, array)
         object.__setattr__(self, "seeds", tuple(int(seed) for seed in self.seeds))
         object.__setattr__(self, "examples", tuple(str(example) for example in self.examples))
+        object.__setattr__(self, "documents", tuple(str(document) for document in self.documents))
 
     def compute_seed_means(self) -> Float[np.ndarray, " seeds"]:
         """Return total value / total weight for each seed."""
@@ -57,8 +58,7 @@ class Scores:
     def select_seeds(self, seeds: Sequence[int]) -> Scores:
         """Return the scores of these seeds, in this order."""
         row_index = {seed: index for index, seed in enumerate(self.seeds)}
-        values = self.values[[row_index[seed] for seed in seeds]]
-        return Scores(tuple(seeds), values, self.weights, self.examples, self.documents)
+        return replace(self, seeds=tuple(seeds), values=self.values[[row_index[seed] for seed in seeds]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +70,8 @@ class PairedScores:
     baseline_totals: Float[np.ndarray, "seeds examples"]
     variant_totals: Float[np.ndarray, "seeds examples"]
     weights: Float[np.ndarray, " examples"]
+    documents: Int[np.ndarray, " examples"]
+    """number of the document of each example, from 0"""
 
     @property
     def differences(self) -> Float[np.ndarray, "seeds examples"]:
@@ -78,6 +80,16 @@ class PairedScores:
     @property
     def num_examples(self) -> int:
         return len(self.weights)
+
+    @property
+    def num_documents(self) -> int:
+        return int(self.documents.max()) + 1
+
+    def sum_by_document(self, values: Float[np.ndarray, "*rows examples"]) -> Float[np.ndarray, "*rows documents"]:
+        """Return the total of each document."""
+        order = np.argsort(self.documents, kind="stable")
+        starts = np.flatnonzero(np.diff(self.documents[order], prepend=-1))
+        return np.asarray(np.add.reduceat(values[..., order], starts, axis=-1))
 
 
 def pair_scores(variant_name: str, baseline: Scores, variant: Scores) -> PairedScores:
@@ -90,11 +102,13 @@ def pair_scores(variant_name: str, baseline: Scores, variant: Scores) -> PairedS
     _check_same_examples(variant_name, baseline, variant)
     common = tuple(sorted(set(baseline.seeds) & set(variant.seeds)))
     unpaired = tuple(sorted(set(baseline.seeds) ^ set(variant.seeds)))
+    names = baseline.documents or variant.documents or range(len(baseline.weights))
+    documents = np.unique(names, return_inverse=True)[1]
     if not common:
         empty = np.empty((0, len(baseline.weights)))
-        return PairedScores(common, unpaired, empty, empty, baseline.weights)
+        return PairedScores(common, unpaired, empty, empty, baseline.weights, documents)
     baseline_totals, variant_totals = (scores.select_seeds(common).values for scores in (baseline, variant))
-    return PairedScores(common, unpaired, baseline_totals, variant_totals, baseline.weights)
+    return PairedScores(common, unpaired, baseline_totals, variant_totals, baseline.weights, documents)
 
 
 def _check_same_examples(variant_name: str, baseline: Scores, variant: Scores) -> None:
@@ -114,6 +128,8 @@ def _check_same_examples(variant_name: str, baseline: Scores, variant: Scores) -
             f"{variant_name}: example {index} is {variant.examples[index]!r}, but {baseline.examples[index]!r} for the "
             "baseline; both must be scored on the same examples in the same order"
         )
+    if baseline.documents and variant.documents and baseline.documents != variant.documents:
+        raise ScoresError(f"{variant_name}: its examples belong to other documents than those of the baseline")
     if not np.array_equal(baseline.weights, variant.weights):
         index = int(np.flatnonzero(baseline.weights != variant.weights)[0])
         raise ScoresError(

@@ -93,8 +93,9 @@ class SyntheticSimulation:
         example_variance = np.array([self.example_std**2 * inflation])
         seed_variance, mean_square = self.seed_std**2 + residual, example_variance + residual
         zeros = np.zeros(1)
+        freedom, equivalent = np.full_like(zeros, num_examples - 1), np.full_like(zeros, num_examples)
         return VarianceComponents(
-            zeros, seed_variance, example_variance, mean_square, residual, zeros, num_seeds, num_examples
+            zeros, seed_variance, mean_square, residual, freedom, equivalent, zeros, num_seeds, num_examples
         )
 
 
@@ -114,8 +115,8 @@ class _ResidualPool:
         num_seeds = len(differences)
         seed_mean = differences.mean(axis=0)
         components = estimate_variance_components(differences[None], weights[None])
-        mean_square = components.example_mean_square[0]
-        example_share = float(components.example_variance[0] / mean_square) if mean_square > 0 else 0.0
+        mean_square = components.document_mean_square[0]
+        example_share = float(components.document_variance[0] / mean_square) if mean_square > 0 else 0.0
         return cls(
             np.sqrt(example_share) * (seed_mean - weights * (seed_mean.sum() / weights.sum())),
             (differences - seed_mean)
@@ -193,8 +194,9 @@ class ResampledSimulation:
         variances = np.array([pool.compute_true_variances(num_seeds, num_examples) for pool in self._pools])
         seed_variance, example_variance, residual = variances.T
         zeros, mean_square = np.zeros_like(seed_variance), example_variance + residual
+        freedom, equivalent = np.full_like(zeros, num_examples - 1), np.full_like(zeros, num_examples)
         return VarianceComponents(
-            zeros, seed_variance, example_variance, mean_square, residual, zeros, num_seeds, num_examples
+            zeros, seed_variance, mean_square, residual, freedom, equivalent, zeros, num_seeds, num_examples
         )
 
 

@@ -68,7 +68,7 @@ def build_verdicts_section(context: ReportContext) -> Section:
 def prepare_verdict(verdict: Verdict, metric: str) -> VerdictCard:
     """Return a verdict with its symbol and a note on noise and sensitivity."""
     notes = []
-    if verdict.dominant_noise_source in ("seeds", "examples"):
+    if verdict.dominant_noise_source in ("seeds", "documents"):
         notes.append(f"dominant noise source: {verdict.dominant_noise_source}")
     if number_format.is_finite_number(verdict.min_detectable_effect):
         notes.append(f"minimum detectable effect: about {_format_detectable(verdict, metric).removeprefix('±')}")
@@ -100,7 +100,7 @@ def build_verdicts_table(context: ReportContext) -> Table:
         *make_numeric_columns(**EFFECT_TITLES),
         Column("seed_interval", "interval over seeds", True, is_optional=True),
         Column("seeds", "seeds", True, is_optional=True),
-        Column("examples", "examples", True, is_optional=True),
+        Column("documents", "documents", True, is_optional=True),
         Column("dominant_noise_source", "dominant noise source", is_optional=True),
         Column("min_detectable_effect", "minimum detectable effect", True, is_optional=True),
         Column("to_settle", "seeds needed", is_optional=True),
@@ -117,7 +117,7 @@ def build_verdicts_table(context: ReportContext) -> Table:
 def _make_verdict_row(verdict: Verdict, metric: str) -> list[Cell | str]:
     seed_interval = verdict.seed_interval
     decimals = number_format.choose_decimals(metric, verdict.interval)
-    additional_data = [(verdict.additional_seeds, "seeds"), (verdict.additional_examples, "examples")]
+    additional_data = [(verdict.additional_seeds, "seeds"), (verdict.additional_documents, "documents")]
     data_needed = " or ".join(f"{number:,} more {kind}" for number, kind in additional_data if number)
     noise = verdict.dominant_noise_source
     return [
@@ -126,7 +126,7 @@ def _make_verdict_row(verdict: Verdict, metric: str) -> list[Cell | str]:
         *make_effect_cells(verdict, metric),
         Cell(number_format.format_effect_interval(metric, seed_interval, decimals), seed_interval),
         Cell(number_format.format_count(verdict.seeds), verdict.seeds),
-        Cell(number_format.format_count(verdict.examples), verdict.examples),
+        Cell(number_format.format_count(verdict.documents), verdict.documents),
         Cell(number_format.MISSING_VALUE if noise == "unknown" else noise, noise),
         Cell(_format_detectable(verdict, metric), verdict.min_detectable_effect),
         Cell(data_needed or number_format.MISSING_VALUE, data_needed),
