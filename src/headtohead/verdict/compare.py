@@ -125,7 +125,7 @@ def remove_judgements(verdicts: Sequence[Verdict]) -> list[Verdict]:
             summary=phrasing.format_quick_look(verdict),
             reason="",
             additional_seeds=None,
-            additional_examples=None,
+            additional_documents=None,
         )
         for verdict in verdicts
     ]

@@ -81,7 +81,7 @@ def format_quick_look(verdict: Verdict) -> str:
         metric = METRICS[verdict.metric]
         change = f"{metric.name} {_format_change(metric, verdict.effect, 1 if _is_shown_as_percentage(metric) else 3)}"
     seeds = f"{verdict.seeds} seed{'' if verdict.seeds == 1 else 's'}"
-    return f"{verdict.variant}: {change} in a quick look ({seeds}, {verdict.examples:,} examples), which is not judged."
+    return f"{verdict.variant}: {change} in a quick look ({seeds}, {_format_documents(verdict)}), which is not judged."
 
 
 def explain_too_few_seeds(num_seeds: int) -> str:
