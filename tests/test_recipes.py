@@ -1,6 +1,5 @@
 """Every shipped recipe can be run, says where its published figures come from, and shows exactly those."""
 
-import importlib.util
 import random
 import re
 import tomllib
@@ -200,14 +199,3 @@ def test_original_data_change_what_the_file_says_and_nothing_else(folders):
     assert plain.data.files is None
     assert original.data.files is not None and original.data.files.train == "1b_benchmark.test.tokens"
     assert original.training == plain.training and original.model == plain.model
-
-
-def test_the_page_of_recipes_is_what_the_files_say():
-    root = Path(__file__).parents[1]
-    module = importlib.util.spec_from_file_location("tools_recipes", root / "tools" / "recipes.py")
-    assert module is not None and module.loader is not None
-    tool = importlib.util.module_from_spec(module)
-    module.loader.exec_module(tool)
-    made = (root / "docs" / "recipes.md").read_text(encoding="utf-8")
-    assert made == tool.page(), "run tools/recipes.py"
-    assert all(f"\n## {name}\n" in made for name in NAMES)

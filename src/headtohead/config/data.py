@@ -16,7 +16,9 @@ class ColumnsConfig(BaseConfig):
     """Columns of a TSV, CSV or JSONL file, by name, or by index from 0 for files without a header."""
 
     text: str | int = "text"
+    """column of the text"""
     label: str | int = "label"
+    """column of the label"""
     document: str | int | None = None
     """the document that a row is part of, such as an article or a dialogue; None: the column `document` if there is
     one, otherwise each row is a document of its own"""
@@ -26,7 +28,9 @@ class SplitFilesConfig(BaseConfig):
     """Files of the splits, relative to the folder given as `source`."""
 
     train: str
+    """training file"""
     validation: str | None = None
+    """validation file; None: a part of train, see `validation_fraction`"""
     test: dict[str, str] = Field(default_factory=dict)
     """test split name = file"""
 
@@ -53,6 +57,7 @@ class DataConfig(BaseConfig):
     files: SplitFilesConfig | None = None
     """split files of a folder whose layout is not recognized"""
     columns: ColumnsConfig = ColumnsConfig()
+    """columns of text, label and document, as in { text = "review", label = 0 }"""
     tokenizer: ComponentConfig = ComponentConfig(kind="words")
     """words, characters, bytes, { kind = "bpe", vocab_size = 2000 }, or { kind = "file", path = "tokenizer.json" }"""
     vocabulary: Literal["train", "folder"] = "train"

@@ -21,6 +21,7 @@ class PublishedScores(BaseConfig):
     """Scores that a report published for one of the compared models."""
 
     source: str
+    """author or title of the report"""
     model: str
     """teacher, untrained (the student before training), baseline (trained on the reference summaries), or a variant"""
     scores: dict[str, float]
@@ -31,13 +32,19 @@ class DistillationClaim(BaseConfig):
     """A conclusion that a report drew from two of the compared models."""
 
     source: str
+    """author or title of the report"""
     statement: str
+    """the conclusion, in one sentence"""
     model: str
+    """teacher, untrained, baseline or a variant"""
     reference: str
+    """the model that it is compared with"""
     expected_verdict: Literal["helped", "hurt", "no practical difference"]
     """helped: `model` scores higher than `reference`"""
     metric: str = "rouge-1"
+    """metric of the comparison"""
     explanation: str = ""
+    """explanation of the outcome"""
 
 
 class TeacherConfig(BaseConfig):
@@ -64,7 +71,9 @@ class TeacherConfig(BaseConfig):
     max_new_tokens: SequenceLength = 60
     """maximum length of a summary"""
     published: tuple[PublishedScores, ...] = ()
+    """published scores of the teacher and the students, shown beside the measured ones"""
     claims: tuple[DistillationClaim, ...] = ()
+    """published conclusions about the teacher and the students"""
 
     @model_validator(mode="after")
     def _check_consistency(self) -> TeacherConfig:

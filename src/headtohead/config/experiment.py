@@ -23,7 +23,7 @@ EXPERIMENT_NAME_PATTERN = re.compile(r"[^/\\\x00-\x1f\x7f]{1,100}")
 
 SeedCount = Annotated[int, Field(ge=1, le=10_000)] | Annotated[str, Field(pattern=r"^auto( up to \d{1,4})?$")]
 VARIANT_INDEPENDENT_KEYS = (
-    "description conclusions published claims comparisons axis original search variants left_out".split()
+    "description conclusions topic varies published claims comparisons axis original search variants left_out".split()
 )
 """keys that no variant can change, so they are not validated again for each variant"""
 NON_FINGERPRINT_FIELDS = {*VARIANT_INDEPENDENT_KEYS, "question", "quick", "probe", "seeds"}
@@ -36,6 +36,7 @@ class PrimaryMetric(BaseConfig):
     """The metric and split that decide the verdict. They are fixed in the file before the experiment is run."""
 
     metric: MetricName
+    """by default the metric of the task"""
     split: str = "test"
     """test (all test splits together), validation, or the name of one test split"""
 
@@ -53,6 +54,7 @@ class Claim(BaseConfig):
     statement: str
     """the conclusion, in one sentence"""
     variant: str
+    """variant that the claim is about"""
     expected_verdict: VerdictLabel
     """the verdict that confirms the claim"""
     split: str | None = None
@@ -74,11 +76,13 @@ class Comparison(BaseConfig):
     """
 
     title: str
+    """heading in the report"""
     description: str = ""
     """purpose of the comparison"""
     baseline: str = BASELINE
     """variant that the others are compared with"""
     variants: tuple[str, ...] = Field(min_length=1)
+    """variants to compare"""
 
 
 class OriginalSetup(BaseConfig):
@@ -87,9 +91,13 @@ class OriginalSetup(BaseConfig):
     corpus: str = ""
     """digest of the corpus; published results are compared only if the texts are the same"""
     note: str = ""
+    """differences from the original data, shown in the report"""
     data: dict[str, Any] = Field(default_factory=dict)
+    """settings of [data] to replace"""
     model: dict[str, Any] = Field(default_factory=dict)
+    """settings of [model] to replace"""
     training: dict[str, Any] = Field(default_factory=dict)
+    """settings of [training] to replace"""
 
 
 class PublishedResult(BaseConfig):
@@ -98,11 +106,17 @@ class PublishedResult(BaseConfig):
     source: str
     """author or title of the report"""
     variant: str = BASELINE
+    """variant that the result belongs to"""
     split: str
+    """split that was scored"""
     metric: MetricName
+    """perplexity or accuracy"""
     value: float
+    """the score; accuracy from 0 to 1"""
     step: StepOrEpoch | None = None
+    """training step of the result, or "5 epochs"; None: the end of training"""
     note: str = ""
+    """remark"""
     other_data: bool = False
     """the token stream differs: mark the result and do not compare it"""
 
@@ -111,6 +125,7 @@ class ProbeConfig(BaseConfig):
     """Texts, input lengths and cost measurements that are evaluated for every trained model."""
 
     prompts: tuple[str, ...] = ()
+    """prompts to continue"""
     sentences: dict[str, str] = Field(default_factory=dict)
     """name = sentence to score or classify"""
     samples: SmallCount = 1
@@ -172,22 +187,32 @@ class Experiment(BaseConfig):
 
     name: str
     question: str
+    """the question that the experiment answers"""
     task: TaskName
+    """language-model, masked-lm, classify, finetune or distil"""
     seeds: SeedCount = 5
     """seeds per variant; "auto" adds seeds until the verdict is conclusive, up to 12; "auto up to 20" sets the limit"""
     equivalence_margin: Annotated[float, Field(gt=0, lt=1)] = 0.01
     """smaller relative changes of perplexity, or changes of accuracy (0.01 is one point), count as
     no practical difference"""
     primary: PrimaryMetric
+    """metric and split that decide the verdict"""
     description: str = ""
     """origin of the experiment, and what to look for"""
     conclusions: str = ""
     """lessons learned; for a recipe, on the original data"""
+    topic: str = ""
+    """recipe: question under which recipes are grouped"""
+    varies: str = ""
+    """recipe: what the variants change, in words"""
     plugins: tuple[str, ...] = ()
     """Python files with custom parts"""
     data: DataConfig = DataConfig()
+    """the corpus"""
     model: ModelConfig = TransformerConfig()
+    """the model of the baseline"""
     training: TrainingConfig = TrainingConfig()
+    """the training budget of the baseline"""
     teacher: TeacherConfig | None = None
     """task distil: the teacher"""
     variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -195,10 +220,15 @@ class Experiment(BaseConfig):
     axis: str | None = None
     """numeric setting to plot results against, such as model.projection.depth"""
     original: OriginalSetup | None = None
+    """the data of a published report, given with --data"""
     published: tuple[PublishedResult, ...] = ()
+    """published scores, shown beside the measured ones"""
     claims: tuple[Claim, ...] = ()
+    """published conclusions that the verdicts confirm or refute"""
     comparisons: tuple[Comparison, ...] = ()
+    """separate comparisons with their own chart and verdicts"""
     probe: ProbeConfig = ProbeConfig()
+    """texts and input lengths to evaluate on every trained model"""
     search: SearchConfig | None = None
     """settings to search; the best point is compared with the baseline as the variant `winner`"""
     quick: bool = False

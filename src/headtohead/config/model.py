@@ -27,6 +27,7 @@ class PerLayerPattern(BaseConfig):
     """One attention pattern per layer, starting with the first; a list shorter than the model is repeated."""
 
     layers: tuple[tuple[ComponentConfig, ...], ...] = Field(min_length=1)
+    """one pattern, or one list of patterns, per layer"""
 
     @model_validator(mode="before")
     @classmethod
@@ -46,6 +47,7 @@ class PretrainingConfig(BaseConfig):
     """Masked language modelling on the classifier's training texts, once before the trials."""
 
     masking: MaskingConfig = MaskingConfig()
+    """which tokens are predicted"""
     training: TrainingConfig | None = None
     """None: as in [training]"""
     seed: Annotated[int, Field(ge=0)] = 2000
@@ -66,43 +68,56 @@ class TransformerConfig(BaseConfig):
     """A transformer composed of parts in named slots."""
 
     width: VectorSize = 64
+    """hidden size"""
     layers: SmallCount = 4
+    """number of layers"""
     heads: SmallCount = 2
+    """number of attention heads"""
     head_dim: VectorSize | None = None
-    """None: width / heads"""
+    """size of a head; None: width / heads"""
     context: SequenceLength = 32
+    """maximum input length in tokens"""
     position: tuple[ComponentConfig, ...] = (ComponentConfig(kind="learned"),)
     """one part, or a list of parts that are combined"""
     pattern: PatternConfig | None = None
     """keys that a query may attend to; None: causal for a language model, full for a classifier. Patterns in a list are
     intersected; { layers = [...] } sets a pattern per layer"""
     attention: ComponentConfig = ComponentConfig(kind="composed")
+    """attention layer"""
     projection: ComponentConfig = ComponentConfig(kind="linear")
+    """queries, keys and values"""
     merge: ComponentConfig = ComponentConfig(kind="concat")
+    """combination of the heads"""
     feedforward: ComponentConfig = ComponentConfig(kind="mlp")
+    """feed-forward layer"""
     norm: ComponentConfig = ComponentConfig(kind="layer")
+    """norm of every sublayer"""
     block: ComponentConfig = ComponentConfig(kind="pre")
+    """order of norms, sublayers and residual additions"""
     pool: ComponentConfig = ComponentConfig(kind="mean")
     """classifier: pooling of the positions to one vector"""
     classifier_hidden: VectorSize | None = 100
     """classifier: width of the hidden layer after pooling"""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """dropout probability"""
     tie_word_embeddings: bool = False
     """share the embedding weights with the output layer of a language model"""
     output_bias: bool | Literal["frequencies"] = True
     """frequencies: initialize with the log frequencies of the tokens in the training split"""
     output_init: Literal["random", "zero"] = "random"
-    """initial weights of the output layer"""
+    """initial weights of the output layer; zero with output_bias = "frequencies" starts as a unigram model"""
     embedding_init_std: Annotated[float, Field(gt=0)] | None = None
     """standard deviation of the initial token embeddings; None: 1, as in torch, or 0.02 if they are tied to the output
     layer, as in GPT-2"""
     final_norm: bool = True
+    """norm after the last layer"""
     embedding_norm: bool = False
+    """norm after the embedding"""
     init_from: InitFrom = None
     """classifier: copy the encoder's weights from a run folder of task masked-lm, or pre-train it first, as in
     { masking = { rate = 0.15 } }"""
     mask_padding: bool = True
-    """false: attend to padding and pool it like text, as some reports did"""
+    """false: attend to padding and pool it like text"""
 
     @model_validator(mode="before")
     @classmethod
@@ -155,8 +170,9 @@ class CustomModelConfig(BaseConfig):
     """A custom network: any `nn.Module` that maps input_ids to logits."""
 
     module: Annotated[str, Field(pattern=r"^.+\.py:[A-Za-z_]\w*$")]
-    """file.py:Name"""
+    """file.py:Name, relative to the experiment file"""
     context: SequenceLength = 32
+    """maximum input length in tokens"""
     options: dict[str, Any] = Field(default_factory=dict)
     """keyword arguments of the constructor; vocab_size, context and classes are added if it accepts them"""
 
@@ -165,6 +181,7 @@ class LoraConfig(BaseConfig):
     """Low-rank adapters on frozen weights, after Hu et al. 2021, arXiv:2106.09685."""
 
     rank: VectorSize = 8
+    """rank of the adapters"""
     alpha: Annotated[float, Field(gt=0)] = 16.0
     """the adapter output is scaled by alpha / rank"""
     target_modules: tuple[str, ...] = Field(default=("query", "value"), min_length=1)
@@ -175,6 +192,7 @@ class LayerSubsetConfig(BaseConfig):
     """A student initialized from a subset of the layers of a larger model."""
 
     layers: SmallCount
+    """number of layers to keep"""
     selection: Literal["evenly", "first"] = "evenly"
     """layers spread evenly from first to last, or the first ones"""
 

@@ -43,7 +43,9 @@ class NumericRange(BaseConfig):
     """A range of numbers, ends included. If both ends and the step are integers, so are the values."""
 
     low: int | float
+    """smallest value"""
     high: int | float
+    """largest value"""
     log: bool = False
     """sample uniformly on a logarithmic scale, as is usual for learning rates"""
     step: int | float | None = None
@@ -91,6 +93,7 @@ class SearchBudget(BaseConfig):
     """The limits of a search. It ends when the first of them is reached."""
 
     trials: Count | None = None
+    """maximum number of trials"""
     minutes: Annotated[float, Field(gt=0)] | None = None
     """time limit of the search, without the comparison of its winner"""
 

@@ -15,6 +15,7 @@ class EarlyStoppingConfig(BaseConfig):
     """Stop training when the validation metric has not improved for `patience` evaluations."""
 
     patience: Count
+    """evaluations without improvement"""
 
 
 class MaskingConfig(BaseConfig):
@@ -57,11 +58,13 @@ class TrainingConfig(BaseConfig):
     steps: StepsOrEpochs = 500
     """a number of steps, or "15 epochs" """
     batch_size: Annotated[int, Field(ge=1, le=2**20)] = 16
+    """rows per batch"""
     sampling: Literal["random", "shuffled"] = "random"
     """language model on a stream: random blocks, or every block once per epoch in random order"""
     group_by_length: bool = False
     """batch rows of similar length together, which saves padding; otherwise rows are shuffled"""
     optimizer: ComponentConfig = ComponentConfig.model_validate({"kind": "adamw", "lr": 1e-3})
+    """adamw, adam, sgd, adagrad or muon, as in { kind = "adamw", lr = 1e-3 }"""
     schedule: ComponentConfig = ComponentConfig(kind="constant")
     """constant, { kind = "cosine", warmup = 50, final = 0.1 }, { kind = "linear", ... }"""
     max_grad_norm: Annotated[float, Field(gt=0)] | None = None
@@ -75,6 +78,7 @@ class TrainingConfig(BaseConfig):
     metric_for_best_model: Literal["loss", "accuracy"] = "loss"
     """validation metric for `load_best_model_at_end` and `early_stopping`"""
     early_stopping: EarlyStoppingConfig | None = None
+    """{ patience = 3 }: stop after this many evaluations without improvement"""
     masking: MaskingConfig | None = None
     """task masked-lm; None: 15 % of the tokens with BERT's replacements"""
     distillation: DistillationConfig | None = None

@@ -1,4 +1,4 @@
-"""Answer the attention-design questions of a published course report (report C, part 1) for four keys in three
+"""Answer the attention-design questions of a published course report for four keys in three
 dimensions.
 
 The report prints queries but not keys. The keys were recovered from its printed queries to two digits, so every figure
@@ -79,7 +79,7 @@ def build_walkthrough(*, precision: float | None = None) -> Walkthrough:
         f"Not exact: {'; '.join(inexact)}. The keys are known to two digits only."
     )
     return Walkthrough(
-        question="the questions of report C, part 1",
+        question="design questions of a course report",
         keys=keys,
         exact=not inexact,
         reason=reason,

@@ -56,7 +56,7 @@ def render_page(result: ResultDict) -> str:
     )
     return render_document(
         "design.html",
-        title="The questions of report C, part 1" if result["kind"] == "tour" else format_heading(result),
+        title="Design questions of a course report" if result["kind"] == "tour" else format_heading(result),
         lead=result["reason"],
         steps=[_build_section(step) for step in steps],
         data=Markup(encode_script_json(result)),

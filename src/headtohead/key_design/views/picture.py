@@ -79,7 +79,7 @@ def _build_walkthrough_chart(walkthrough: ResultDict) -> Chart:
         return alt.vconcat(*steps, spacing=44)
 
     alt_text = " ".join(f"{step['question']}: {format_alt_text(step['solution'])}" for step in walkthrough["steps"])
-    return Chart("tour", "The questions of report C, part 1", alt_text, build)
+    return Chart("tour", "Design questions of a course report", alt_text, build)
 
 
 def _build_panels(

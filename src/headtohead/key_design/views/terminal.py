@@ -46,7 +46,7 @@ def _print_design(console: Console, result: ResultDict, title: str, published: d
 
 
 def _print_walkthrough(console: Console, walkthrough: ResultDict) -> None:
-    console.print("[bold]The questions of report C, part 1[/]")
+    console.print("[bold]Design questions of a course report[/]")
     console.print(Padding(escape(walkthrough["reason"]), (0, 0, 1, 2)))
     for index, step in enumerate(walkthrough["steps"]):
         title = f"{index + 1}. {step['question']}: {format_outcome(step['solution'])}"

@@ -38,7 +38,7 @@ class ConcatHeads(Merge):
 
 @register_part("merge", "shift")
 class ShiftHeads(Merge):
-    """Rotate the order of the heads (report C). A null change: the output projection absorbs it."""
+    """Rotate the order of the heads. A null change: the output projection absorbs it."""
 
     def __init__(self, sizes: ModelSizes, *, by: int = 1) -> None:
         super().__init__(sizes)
@@ -52,7 +52,7 @@ class ShiftHeads(Merge):
 
 @register_part("merge", "shuffle")
 class ShuffleHeads(Merge):
-    """Shuffle the heads (report C): once per layer, or again at every forward pass."""
+    """Shuffle the heads: once per layer, or again at every forward pass."""
 
     def __init__(self, sizes: ModelSizes, *, draw: Literal["once", "every-pass"] = "once") -> None:
         """Create a merge whose head order is drawn once per layer, or again at every forward pass."""
@@ -99,7 +99,7 @@ def compute_head_weights(head_norms: Tensor, normalise: bool) -> Tensor:
 
 @register_part("merge", "reweight")
 class ReweightHeads(Merge):
-    """Multiply each head by the norm of its whole output (reconstructed from report C). Not causal."""
+    """Multiply each head by the norm of its whole output (recipe `merges`). Not causal."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class ReweightHeads(Merge):
 
 @register_part("merge", "causal-reweight")
 class CausalReweightHeads(Merge):
-    """Multiply each head by the norm of its output so far: a causal version of `reweight` (report C)."""
+    """Multiply each head by the norm of its output so far: a causal version of `reweight`."""
 
     def __init__(self, sizes: ModelSizes, *, normalise: bool = True) -> None:
         super().__init__(sizes)

@@ -49,7 +49,7 @@ class LinearProjection(Projection):
 
 @register_part("projection", "mlp")
 class MLPProjection(Projection):
-    """ReLU networks with `depth` hidden layers for queries, keys and values (report D)."""
+    """ReLU networks with `depth` hidden layers for queries, keys and values."""
 
     def __init__(self, sizes: ModelSizes, *, depth: int = 1, hidden: int | None = None, bias: bool = True) -> None:
         super().__init__(sizes)

@@ -210,16 +210,16 @@ def _format_type_hint(hint: Any) -> str:
     return names.get(hint, str(hint))
 
 
-def get_summary(part_class: type[Part]) -> str:
-    """Return the first line of a part's docstring."""
-    return (inspect.getdoc(part_class) or "").partition("\n")[0]
+def get_summary(factory: Callable[..., Any]) -> str:
+    """Return the first line of the docstring of a part or other factory."""
+    return (inspect.getdoc(factory) or "").partition("\n")[0]
 
 
-def format_options(part_class: type[Part]) -> str:
-    """Return the options with their defaults, in TOML syntax."""
+def format_options(factory: Callable[..., Any]) -> str:
+    """Return the options of a part or other factory with their defaults, in TOML syntax."""
     return ", ".join(
         f"{name} = {_format_toml_value(p.default)}" if p.default is not p.empty else f"{name} (required)"
-        for name, p in get_options(part_class).items()
+        for name, p in get_options(factory).items()
     )
 
 
