@@ -57,8 +57,8 @@ format: $(VENV)/.everything ## apply ruff fixes and formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-calibration: $(VENV)/.core ## train thousands of tiny models and write docs/calibration.md (half an hour)
-	$(BIN)/python tools/calibration.py
+calibration: $(VENV)/.core ## train tiny models, simulate experiments and write docs/calibration.md (hours; resumable)
+	$(BIN)/python -m tools.calibration $(ARGS)
 
 bench: $(VENV)/.everything ## benchmark against other libraries
 	$(BIN)/python -m tools.bench $(ARGS)

@@ -1,0 +1,60 @@
+"""Results of the studies, cached as JSON lines so that an interrupted calibration continues.
+
+A row is kept with a digest of the code of the verdict rule. Rows of another rule are computed again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from headtohead import verdict
+
+Row = TypeVar("Row")
+RULE_MODULES = ("statistics", "rule", "interim", "compare", "scores")
+
+
+@cache
+def compute_rule_digest() -> str:
+    """Return a digest of the modules that decide verdicts."""
+    folder = Path(verdict.__file__).parent
+    sources = [(folder / f"{name}.py").read_bytes() for name in RULE_MODULES]
+    return hashlib.sha256(b"".join(sources)).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class ResultStore:
+    """Cached rows of all studies, in one file for each study."""
+
+    folder: Path
+
+    def load(self, study: str) -> dict[str, dict[str, Any]]:
+        """Return the rows of a study that were computed with the current rule, by key."""
+        path = self.folder / f"{study}.jsonl"
+        lines = path.read_text().splitlines() if path.is_file() else []
+        rows = [json.loads(line) for line in lines]
+        return {row["key"]: row["row"] for row in rows if row["rule"] == compute_rule_digest()}
+
+    def get(self, study: str, key: str, row_type: type[Row], compute: Callable[[], Row]) -> Row:
+        """Return a cached row, or compute and store it."""
+        known = self._known(study)
+        if key not in known:
+            row = compute()
+            known[key] = asdict(row)  # type: ignore[call-overload]
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with (self.folder / f"{study}.jsonl").open("a") as file:
+                file.write(json.dumps({"key": key, "rule": compute_rule_digest(), "row": known[key]}) + "\n")
+        return row_type(**known[key])
+
+    def _known(self, study: str) -> dict[str, dict[str, Any]]:
+        return _load_once(self, study)
+
+
+@cache
+def _load_once(store: ResultStore, study: str) -> dict[str, dict[str, Any]]:
+    return store.load(study)
