@@ -23,6 +23,7 @@ from tools.reference import format_toml
 from headtohead.atomic_io import read_json_object
 from headtohead.config import loading as config_loading
 from headtohead.config.experiment import Experiment
+from headtohead.decoding_comparison.results import read_results
 from headtohead.distillation import tables as distillation_tables
 from headtohead.experiment import findings_view, loading, run_folder
 from headtohead.experiment.schemas import Findings, SummarizationTeacherFile
@@ -57,6 +58,9 @@ KEPT_SECTIONS = {
     "corpus",
 }
 """sections of findings.json that the pages show, without those of a distillation and of a search"""
+DECODING_SECTIONS = {
+    *("model", "scoring_model", "settings", "signatures", "metrics", "estimates", "human", "limit_checks", "pairs"),
+}
 TOPICS = (
     "Which position encoding is better?",
     "Does a change to attention help?",
@@ -143,13 +147,14 @@ def _remove_local_details(findings: Findings) -> Findings:
 
 
 def take_decoding(folder: Path) -> None:
-    """The figures of a comparison of decoding strategies."""
-    found = json.loads((folder / "decoding.json").read_text(encoding="utf-8"))
-    kept = {key: found[key] for key in ("model", "settings", "signatures", "measures", "figures", "people", "laws")}
-    kept["second"] = {**found["second"], "name": "a small decoder of ours"} if found["second"] else None
-    kept["pairs"] = [row for row in found["pairs"] if row["against"] == found["baseline"]]
+    """Write the results of a comparison of decoding strategies to docs/figures."""
+    results = read_results(folder)
+    pairs = [pair for pair in results.pairs if pair.reference == results.baseline]
+    scoring_model = results.scoring_model and results.scoring_model.model_copy(update={"name": "our own small decoder"})
+    results = results.model_copy(update={"pairs": pairs, "scoring_model": scoring_model})
+    record = results.model_dump(mode="json", include=DECODING_SECTIONS)
     FIGURES.mkdir(exist_ok=True)
-    (FIGURES / "decode.json").write_text(json.dumps(_rounded(kept), indent=1, ensure_ascii=False) + "\n")
+    (FIGURES / "decode.json").write_text(json.dumps(_rounded(record), indent=1, ensure_ascii=False) + "\n")
 
 
 def _rounded(value: Any) -> Any:
@@ -204,30 +209,29 @@ def _format_minutes(seconds: float) -> str:
 
 def _build_decoding_page() -> str:
     """Return the comparison of decoding strategies on a pretrained model."""
-    found = read_json_object(FIGURES / "decode.json")
-    strategies = [*found["figures"], "people"]
-    figures_of = {**found["figures"], "people": found["people"]}
-    settings = found["settings"]
+    results = read_json_object(FIGURES / "decode.json")
+    estimates, settings = {**results["estimates"], "human": results["human"]}, results["settings"]
     lines = [
         "# Decoding strategies",
         "",
-        f"`h2h decode` with {found['model']['name']} on {settings['prompts']} prompts, {settings['samples']} samples",
+        f"`h2h decode` with {results['model']['name']} on {settings['prompts']} prompts, {settings['samples']} samples",
         f"of {settings['max_new_tokens']} tokens each. The first prompt is that of the course report on deep",
         "projections, which shows samples and no figures. Figures have 95 % intervals over prompts. The column",
-        "`people` evaluates the human continuation, cut to the same length. A higher likelihood does not mean",
+        "`human` evaluates the human continuation, truncated to the same length. A higher likelihood does not mean",
         "better text: human text is far less likely than greedy text. See [](../how-to/decoding-comparison.md).",
         "",
-        "| | " + " | ".join(strategies) + " |",
-        "|---|" + "---:|" * len(strategies),
+        "| | " + " | ".join(estimates) + " |",
+        "|---|" + "---:|" * len(estimates),
     ]
-    for measure in found["measures"]:
-        cells = [_figure(figures_of[name].get(measure["name"])) for name in strategies]
-        lines.append(f"| {measure['title']} | {' | '.join(cells)} |")
+    for metric in results["metrics"]:
+        cells = [_figure(by_metric.get(metric["name"])) for by_metric in estimates.values()]
+        lines.append(f"| {metric['title']} | {' | '.join(cells)} |")
     lines += ["", "## Identities", "", "Checked on this model and these prompts:", ""]
     lines += [
-        f"- {row['law']}: {'holds' if row['passed'] else '**does not hold**'} ({row['found']})" for row in found["laws"]
+        f"- {check['invariant']}: {'holds' if check['passed'] else '**does not hold**'} ({check['observation']})"
+        for check in results["limit_checks"]
     ]
-    lines += ["", "## Signatures", "", *(f"- {name}: `{text}`" for name, text in found["signatures"].items()), ""]
+    lines += ["", "## Signatures", "", *(f"- {name}: `{text}`" for name, text in results["signatures"].items()), ""]
     return "\n".join(lines)
 
 

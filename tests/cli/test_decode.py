@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from headtohead.decoding_comparison import run_comparison, sampling_job
-from headtohead.decoding_comparison.compare import Prompt
 from headtohead.decoding_comparison.prompts import read_prompts
+from headtohead.decoding_comparison.results import DecodingResults, Prompt, read_results
 from headtohead.errors import DataError
 
 from .test_bad_input import h2h  # noqa: F401
@@ -56,7 +56,7 @@ def prompts(tmp_path: Path) -> Path:
     return file
 
 
-def compare(model: Path, prompts: Path, out: Path, **options: Any) -> dict[str, Any]:
+def compare(model: Path, prompts: Path, out: Path, **options: Any) -> DecodingResults:
     asked = {"strategies": "greedy,sample,top-k=5", "num_samples": 2, "max_new_tokens": 5, "sweep": False, **options}
     return run_comparison.run_decoding_comparison(str(model), str(prompts), out, **asked)
 
@@ -83,28 +83,28 @@ def test_the_whole_path_on_a_tiny_model(h2h: Call, model: Path, prompts: Path, t
         *("--strategies", "greedy,sample,top-p=0.7", "--json", "--format", "html", "--format", "csv"),
     )
     assert code == 0, err
-    found = json.loads(out)
-    assert list(found["figures"]) == ["greedy", "sample", "top-p=0.7"]
-    assert found["baseline"] == "sample"
-    for figures in found["figures"].values():
-        assert figures["perplexity"]["value"] > 1
-        low, high = figures["second"]["interval"]
-        assert 0 < low < figures["second"]["value"] < high
-    greedy, plain = (found["figures"][name] for name in ("greedy", "sample"))
-    assert greedy["self-bleu"]["value"] == 100 > plain["self-bleu"]["value"]
-    assert greedy["perplexity"]["value"] < plain["perplexity"]["value"]
-    assert found["people"]["length"]["value"] == 6, "people's text is cut to the length of a sample"
-    assert all(law["passed"] for law in found["laws"]), found["laws"]
-    assert {(pair["strategy"], pair["against"]) for pair in found["pairs"]} == {
+    results = DecodingResults.model_validate(json.loads(out))
+    assert list(results.estimates) == ["greedy", "sample", "top-p=0.7"]
+    assert results.baseline == "sample"
+    for estimates in results.estimates.values():
+        assert estimates["perplexity"].value > 1
+        low, high = estimates["scoring-bits"].interval or (0, 0)
+        assert 0 < low < estimates["scoring-bits"].value < high
+    greedy, sample = (results.estimates[name] for name in ("greedy", "sample"))
+    assert greedy["self-bleu"].value == 100 > sample["self-bleu"].value
+    assert greedy["perplexity"].value < sample["perplexity"].value
+    assert results.human["length"].value == 6, "human text is truncated to the length of a sample"
+    assert all(check.passed for check in results.limit_checks), results.limit_checks
+    assert {(pair.strategy, pair.reference) for pair in results.pairs} == {
         *(("greedy", "sample"), ("top-p=0.7", "sample"), ("top-p=0.7", "greedy")),
     }
-    families = {point["family"] for point in found["sweep"]["points"]}
+    families = {point.family for point in results.sweep.points}
     assert families == {"temperature", "top-k", "top-p"}
     lines = [json.loads(line) for line in Path("here/samples.jsonl").read_text().splitlines()]
     assert len({line["key"] for line in lines}) == len(lines)
     assert sum(line["strategy"] == "sample" for line in lines) == 9
     assert Path("here/report.html").read_text().count("Three ways to decode") >= 1
-    assert json.loads(Path("here/decoding.json").read_text())["figures"] == found["figures"]
+    assert read_results(Path("here")) == results
 
 
 def test_the_terminal_shows_figures_and_where_the_report_is(
@@ -119,26 +119,26 @@ def test_the_terminal_shows_figures_and_where_the_report_is(
     assert code == 0, err
     assert "Two ways to decode" in out
     assert "2 prompts, 2 samples each, up to 4 new tokens" in out
-    assert "No second model was given, so its column is left out" in " ".join(out.split())
-    assert "limits as laws: 7 of 7 hold" in out
+    assert "No scoring model was given." in " ".join(out.split())
+    assert "limit checks: 7 of 7 passed" in out
     assert f"report: decodings/{model.name}/report.md" in out
     assert max(map(len, out.splitlines())) <= 80
 
 
 def test_one_text_is_a_prompt_without_intervals(model: Path, tmp_path: Path) -> None:
-    found = run_comparison.run_decoding_comparison(
+    results = run_comparison.run_decoding_comparison(
         str(model), "Ryan ran.", tmp_path / "out", num_samples=2, max_new_tokens=3, sweep=False
     )
-    assert [prompt["text"] for prompt in found["prompts"]] == ["Ryan ran."]
-    assert all(figure["interval"] is None for of in found["figures"].values() for figure in of.values())
-    assert {pair["outcome"] for pair in found["pairs"]} == {"cannot tell"}
-    assert found["people"] == {}
+    assert [prompt.text for prompt in results.prompts] == ["Ryan ran."]
+    assert all(estimate.interval is None for row in results.estimates.values() for estimate in row.values())
+    assert {pair.outcome for pair in results.pairs} == {"cannot tell"}
+    assert results.human == {}
 
 
 def test_a_prompt_gives_the_same_whatever_else_is_compared(model: Path, prompts: Path, tmp_path: Path) -> None:
     many = compare(model, prompts, tmp_path / "many")
     few = compare(model, prompts, tmp_path / "few", strategies="top-k=5", max_prompts=1)
-    texts = [[one["token"] for one in found["traces"][at]["steps"]] for found, at in ((many, 2), (few, 0))]
+    texts = [[step.token for step in trace.steps] for trace in (many.traces[2], few.traces[0])]
     assert texts[0] == texts[1]
 
 
@@ -160,7 +160,7 @@ def test_the_document_shows_what_is_there(model: Path, tmp_path: Path, monkeypat
     )
     quick = quick.replace('"html", ', "")  # drawing is tested elsewhere
     exec(quick, names)
-    assert set(names["results"]["figures"]["top-p=0.7"]["distinct-2"]) == {"value", "interval"}
+    assert names["results"].estimates["top-p=0.7"]["distinct-2"].value > 0
     assert Path("out/report.md").is_file()
 
 
@@ -177,7 +177,7 @@ def test_stopped_in_the_middle_nothing_is_lost_and_the_rest_is_the_same(
 
     def stop(what: str, done: int, of: int) -> None:
         nonlocal calls
-        calls += what.startswith("writing:")
+        calls += what.startswith("generating:")
         if calls == 5:
             raise KeyboardInterrupt("at the fifth chunk")
 
@@ -191,8 +191,8 @@ def test_stopped_in_the_middle_nothing_is_lost_and_the_rest_is_the_same(
     assert samples.read_bytes().startswith(before)
     lines = [json.loads(line) for line in samples.read_text().splitlines()]
     assert len(lines) == 18
-    for name in ("figures", "pairs", "people", "traces", "laws"):
-        assert again[name] == whole[name], name
+    for name in ("estimates", "pairs", "human", "traces", "limit_checks"):
+        assert repr(getattr(again, name)) == repr(getattr(whole, name)), name
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -212,9 +212,9 @@ def test_resume_does_only_what_is_missing(
     asked.clear()
     compare(model, prompts, tmp_path / "out", resume=True, scoring_model=str(model), max_prompts=2)
     assert asked == [], "a second model reads what is there"
-    found = compare(model, prompts, tmp_path / "out", resume=True, strategies="greedy,top-k=5,top-k=6")
+    results = compare(model, prompts, tmp_path / "out", resume=True, strategies="greedy,top-k=5,top-k=6")
     assert asked == [("greedy", 1), ("top-k(k=5)", 1), ("top-k(k=6)", 3)]
-    assert found["second"] is None
+    assert results.scoring_model is None
     asked.clear()
     compare(model, prompts, tmp_path / "out", resume=True, strategies="greedy", seed=1)
     assert asked == [("greedy", 3)], "another seed is another text"
@@ -224,7 +224,7 @@ def test_a_folder_in_use_is_left_alone(h2h: Call, model: Path, prompts: Path, tm
     out = tmp_path / "out"
     compare(model, prompts, out, max_prompts=1, strategies="greedy")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    refused(h2h("decode", model, prompts, "--out", out), "--resume goes on, or give another --out")
+    refused(h2h("decode", model, prompts, "--out", out), "use --resume to continue it")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("Dear")
     refused(h2h("decode", model, prompts, "--out", tmp_path / "mine"), "is not empty and holds no comparison")
@@ -303,7 +303,10 @@ def test_a_file_that_is_not_there_is_not_taken_for_a_text(tmp_path: Path) -> Non
 
 
 def test_prompts_are_read_from_every_kind_of_file(tmp_path: Path) -> None:
-    wanted = [Prompt("He ran.", "Then he sat."), Prompt("She sat.", "Then she ran.")]
+    wanted = [
+        Prompt(text="He ran.", continuation="Then he sat."),
+        Prompt(text="She sat.", continuation="Then she ran."),
+    ]
     files = {
         "a.tsv": "prompt\tcontinuation\nHe ran.\tThen he sat.\nShe sat.\tThen she ran.\n",
         "a.csv": 'continuation,prompt\n"Then he sat.",He ran.\n"Then she ran.",She sat.\nagain,He ran.\n',
@@ -313,14 +316,15 @@ def test_prompts_are_read_from_every_kind_of_file(tmp_path: Path) -> None:
         (tmp_path / name).write_text(content)
         assert read_prompts(str(tmp_path / name)) == wanted, name
     (tmp_path / "a.txt").write_text("He ran.\n\nShe sat.\n")
-    assert read_prompts(str(tmp_path / "a.txt")) == [Prompt("He ran."), Prompt("She sat.")]
-    assert read_prompts("He ran. Is a text.") == [Prompt("He ran. Is a text.")]
+    assert read_prompts(str(tmp_path / "a.txt")) == [Prompt(text="He ran."), Prompt(text="She sat.")]
+    assert read_prompts("He ran. Is a text.") == [Prompt(text="He ran. Is a text.")]
     assert read_prompts(str(tmp_path / "a.tsv"), max_prompts=1) == wanted[:1]
 
 
 def test_the_first_sentence_of_a_story_is_the_prompt(prompts: Path, shared: Callable[[str], Path]) -> None:
     assert read_prompts(str(prompts))[0] == Prompt(
-        "Ryan was called by his friend.", "He missed his train. They went to the park. Ryan got fired."
+        text="Ryan was called by his friend.",
+        continuation="He missed his train. They went to the park. Ryan got fired.",
     )
     found = read_prompts(str(shared("rocstories")), 51)
     assert len(found) == len({one.text for one in found}) == 51

@@ -43,7 +43,7 @@ def column(shift: float, jitter: float = 0.02, seed: int = 0) -> list[Ratio]:
 
 def test_a_figure_of_equal_weights_is_the_mean_with_its_t_interval() -> None:
     values = [one.total / one.denominator for one in column(0)]
-    found = estimate_metric("bits", column(0))
+    found = estimate_metric("bits-per-byte", column(0))
     assert found is not None and found.interval is not None
     low, high = stats.t.interval(0.95, PROMPTS - 1, np.mean(values), stats.sem(values))
     assert found.value == pytest.approx(np.mean(values))
@@ -99,19 +99,22 @@ def test_tallies_by_hand_with_what_does_not_apply_left_out() -> None:
     ]
     found = compute_prompt_ratios(samples, 2, ["a b a b", None])
     assert found["perplexity"] == [Ratio(6.0, 8), Ratio(2.0, 2)]
-    assert (found["bits"][0].total, found["bits"][0].denominator) == (pytest.approx(6 / math.log(2)), 14)
+    assert (found["bits-per-byte"][0].total, found["bits-per-byte"][0].denominator) == (
+        pytest.approx(6 / math.log(2)),
+        14,
+    )
     assert found["distinct-1"] == [Ratio(4, 8), Ratio(1, 2)]
     assert found["length"] == [Ratio(8, 2), Ratio(2, 2)]
-    assert (found["nearest"][0].total, found["nearest"][0].denominator) == (pytest.approx(100), 1)
-    assert found["nearness"][1] == Ratio(0, 0)
-    assert "second" not in found
+    assert (found["best-chrf"][0].total, found["best-chrf"][0].denominator) == (pytest.approx(100), 1)
+    assert found["chrf"][1] == Ratio(0, 0)
+    assert "scoring-bits" not in found
     alone = compute_prompt_ratios([sample(0, 0, "a b")], 1, [None])
-    assert {"self-bleu", "nearness", "nearest"}.isdisjoint(alone)
+    assert {"self-bleu", "chrf", "best-chrf"}.isdisjoint(alone)
 
 
 def test_a_second_model_is_counted_per_byte() -> None:
     samples = [sample(0, i, "ab", second=Likelihood(3 * math.log(2), 5, 2)) for i in range(2)]
-    (found,) = compute_prompt_ratios(samples, 1, [None])["second"]
+    (found,) = compute_prompt_ratios(samples, 1, [None])["scoring-bits"]
     assert (found.total, found.denominator) == (pytest.approx(6), 4)
 
 
@@ -124,7 +127,7 @@ def test_pairing_by_prompt_sees_what_the_noise_of_prompts_would_hide() -> None:
     assert own[0] is not None and own[1] is not None and own[0].interval and own[1].interval
     assert own[1].interval[1] > own[0].interval[0], "side by side the intervals overlap"
     (pair,) = judge_strategy_pairs("perplexity", columns)
-    assert (pair.strategy, pair.against, pair.outcome) == ("likelier", "sample", "helped")
+    assert (pair.strategy, pair.reference, pair.outcome) == ("likelier", "sample", "helped")
     assert pair.interval[0] < pair.effect < pair.interval[1] < 0
     assert pair.effect == pytest.approx(math.expm1(-0.1), abs=0.02)
 
@@ -145,17 +148,17 @@ def test_a_pair_is_judged_as_verdict_judges_it() -> None:
 
 def test_intervals_hold_for_all_pairs_at_once() -> None:
     columns = {name: column(0.01 * i, seed=i) for i, name in enumerate("abcd")}
-    found = judge_strategy_pairs("bits", columns)
+    found = judge_strategy_pairs("bits-per-byte", columns)
     assert len(found) == 6
     assert {round(one.adjusted_confidence, 6) for one in found} == {round(1 - 0.05 / 6, 6)}
-    (alone,) = judge_strategy_pairs("bits", {name: columns[name] for name in "ab"})
-    (same,) = [one for one in found if (one.strategy, one.against) == ("b", "a")]
+    (alone,) = judge_strategy_pairs("bits-per-byte", {name: columns[name] for name in "ab"})
+    (same,) = [one for one in found if (one.strategy, one.reference) == ("b", "a")]
     assert same.interval[1] - same.interval[0] > alone.interval[1] - alone.interval[0]
 
 
 def test_which_side_is_better_depends_on_the_measure() -> None:
-    for name, word in (("distinct-2", "helped"), ("self-bleu", "hurt"), ("nearness", "helped"), ("bits", "hurt")):
-        size = {"self-bleu": 10, "nearness": 10}.get(name, 0.3)
+    for name, word in (("distinct-2", "helped"), ("self-bleu", "hurt"), ("chrf", "helped"), ("bits-per-byte", "hurt")):
+        size = {"self-bleu": 10, "chrf": 10}.get(name, 0.3)
         (pair,) = judge_strategy_pairs(name, {"a": column(0, seed=1), "b": column(size, seed=2)})
         assert pair.outcome == word, name
     assert judge_strategy_pairs("length", {"a": column(0), "b": column(1)}) == [], "no length is better than another"
@@ -169,14 +172,14 @@ def test_the_same_texts_make_no_practical_difference() -> None:
 def test_one_prompt_cannot_tell() -> None:
     (pair,) = judge_strategy_pairs("perplexity", {"a": column(0)[:1], "b": column(1)[:1]})
     assert pair.outcome == "cannot tell"
-    assert pair.to_dict()["interval"] == [None, None]
+    assert pair.to_json()["interval"] == [None, None]
 
 
 def test_others_are_held_against_the_baseline_wherever_it_stands() -> None:
     columns = {name: {"perplexity": column(shift, seed=3)} for name, shift in (("a", 0.0), ("b", -1.0), ("c", 1.0))}
-    found = compare.compare_strategies(columns, "b")["pairs"]
-    assert [(one["strategy"], one["against"]) for one in found] == [("a", "b"), ("c", "b"), ("c", "a")]
-    assert [one["outcome"] for one in found] == ["hurt", "hurt", "hurt"]
+    found = compare.compare_strategies(columns, "b")
+    assert [(pair.strategy, pair.reference) for pair in found] == [("a", "b"), ("c", "b"), ("c", "a")]
+    assert [pair.outcome for pair in found] == ["hurt", "hurt", "hurt"]
 
 
 # ---- names
@@ -292,13 +295,13 @@ def test_the_laws_hold_and_a_broken_one_is_found_out(model: PretrainedModel) -> 
 
     rows = limit_checks.check_limit_invariants(model, prompts, write)
     assert len(rows) == 7
-    assert all(row["passed"] for row in rows), rows
-    assert rows[0]["found"].startswith("3 of 3 the same, token for token")
+    assert all(row.passed for row in rows), rows
+    assert rows[0].observation.startswith("3 of 3 the same, token for token")
 
     def wrong(one: Strategy, numbers: Sequence[int]) -> list[list[int]]:
         made = write(one, numbers)
         return [[*made[0][:-1], 25 - made[0][-1]], *made[1:]] if one == build_strategy("top-k", k=1) else made
 
-    (broken,) = [row for row in limit_checks.check_limit_invariants(model, prompts, wrong) if not row["passed"]]
-    assert broken["law"] == "k = 1 is greedy"
-    assert broken["found"].startswith("2 of 3")
+    (broken,) = [row for row in limit_checks.check_limit_invariants(model, prompts, wrong) if not row.passed]
+    assert broken.invariant == "k = 1 is greedy"
+    assert broken.observation.startswith("2 of 3")

@@ -20,16 +20,18 @@ from headtohead.decoding_comparison.compare import (
     ScoredContinuation,
     compare_strategies,
     compute_prompt_ratios,
-    describe_metrics,
     estimate_metric,
+    estimate_metrics,
+    list_metrics,
 )
+from headtohead.decoding_comparison.results import DecodingResults, read_results
 from headtohead.errors import RunFolderError
 from headtohead.generation.likelihood import Likelihood
 from headtohead.presentation import chart as presentation_chart
 
-Found = dict[str, Any]
+JsonDict = dict[str, Any]
 HOSTILE = "</script><b>bold</b>&\"'"
-PEOPLE = "They saw a bird."
+HUMAN_TEXT = "They saw a bird."
 TEXTS = {
     "greedy": ["He went to the park."] * 3,
     "sample": ["She saw a red bird.", f"Two {HOSTILE} dogs.", "No birds were in there."],
@@ -39,19 +41,18 @@ LOSSES = {"greedy": 0.5, "sample": 3.0, "top-k=3": 1.5}
 PROMPTS = 5
 
 
-def samples(name: str, *, second: bool) -> list[ScoredContinuation]:
-    made = []
+def make_samples(strategy: str, *, scored: bool) -> list[ScoredContinuation]:
+    continuations = []
     for prompt in range(PROMPTS):
-        for number, text in enumerate(TEXTS[name]):
-            loss = 8 * (LOSSES[name] + 0.1 * math.sin(prompt + number))
-            judged = Likelihood(loss + 5, 6, len(text)) if second else None
-            made.append(
-                ScoredContinuation(prompt, number, tuple(range(8)), f" {text}", Likelihood(loss, 8, len(text)), judged)
-            )
-    return made
+        for number, text in enumerate(TEXTS[strategy]):
+            loss = 8 * (LOSSES[strategy] + 0.1 * math.sin(prompt + number))
+            likelihood, score = Likelihood(loss, 8, len(text)), Likelihood(loss + 5, 6, len(text)) if scored else None
+            ids = tuple(range(8))
+            continuations.append(ScoredContinuation(prompt, number, ids, f" {text}", likelihood, score))
+    return continuations
 
 
-def step(at: int, token: str, *, kept: int | None = 2) -> Found:
+def make_step(number: int, token: str, *, kept: int | None = 2) -> JsonDict:
     shares = (0.5, 0.3, 0.15)
     top = [
         {
@@ -67,49 +68,48 @@ def step(at: int, token: str, *, kept: int | None = 2) -> Found:
     top.append({"token": None, "count": 97, "probability": 0.05, "drawn": False, "kept": False, "after": 0.0})
     mass = None if kept is None else sum(shares[:kept])
     after = None if mass is None else 0.5 / mass
-    said = {"token": token, "rank": 1, "probability": 0.5, "kept": kept, "mass": mass, "after": after}
-    return {"step": at, "id": 7, **said, "top": top}
+    numbers = {"rank": 1, "probability": 0.5, "kept": kept, "mass": mass, "after": after}
+    return {"step": number, "id": 7, "token": token, **numbers, "top": top}
 
 
-def build(*, second: bool = True, people: bool = True, prompts: int = PROMPTS) -> Found:
-    by_strategy = {
-        name: compute_prompt_ratios(
-            [one for one in samples(name, second=second) if one.prompt < prompts], prompts, [PEOPLE] * prompts
-        )
-        for name in TEXTS
-    }
-    point = {
-        name: found.to_dict()
-        for name, column in by_strategy["sample"].items()
-        if (found := estimate_metric(name, column))
-    }
-    own = Likelihood(20.0, 8, 16)
-    of_people = compute_prompt_ratios(
-        [ScoredContinuation(i, 0, (1, 2), PEOPLE, own) for i in range(prompts)], prompts, [None] * prompts
+def build_results(
+    *, scoring_model: bool = True, human: bool = True, prompts: int = PROMPTS, **changes: Any
+) -> DecodingResults:
+    ratios_by_strategy = {}
+    for name in TEXTS:
+        continuations = [item for item in make_samples(name, scored=scoring_model) if item.prompt < prompts]
+        ratios_by_strategy[name] = compute_prompt_ratios(continuations, prompts, [HUMAN_TEXT] * prompts)
+    human_likelihood = Likelihood(20.0, 8, 16)
+    human_ratios = compute_prompt_ratios(
+        [ScoredContinuation(i, 0, (1, 2), HUMAN_TEXT, human_likelihood) for i in range(prompts)],
+        prompts,
+        [None] * prompts,
     )
     families = (("temperature", "0.5"), ("top-k", "3"), ("top-p", "0.9"))
-    row = {"strategy": "x", "figures": point}
-    return {
-        "schema": 1,
+    point = {"strategy": "x", "estimates": estimate_metrics(ratios_by_strategy["sample"])}
+    settings = {"samples": 3, "max_new_tokens": 8, "seed": 0, "digest": "ff", "strategies": {}, "sweep": True}
+    limit_check = {"procedure": "8 continuations", "observation": "8 of 8 the same", "passed": True}
+    results = {
         "model": {"name": "tiny", "digest": "abc"},
-        "second": {"name": "stories", "digest": "def"} if second else None,
-        "settings": {"samples": 3, "max_new_tokens": 8, "seed": 0, "digest": "ff", "strategies": {}},
+        "scoring_model": {"name": "stories", "digest": "def"} if scoring_model else None,
+        "settings": {**settings, "prompts": prompts},
         "command": ["/somewhere/bin/h2h", "decode", "tiny", "a file"],
         "versions": {"headtohead": "0.1.0"},
         "signatures": {"chrF": "nc:6"},
         "prompts": [
-            {"text": f"Ryan {i} {HOSTILE}", "continuation": PEOPLE if people else None} for i in range(prompts)
+            {"text": f"Ryan {i} {HOSTILE}", "continuation": HUMAN_TEXT if human else None} for i in range(prompts)
         ],
         "baseline": "sample",
-        "measures": describe_metrics(by_strategy),
-        **compare_strategies(by_strategy, "sample"),
-        "people": {"perplexity": estimate_metric("perplexity", of_people["perplexity"]).to_dict()} if people else {},
+        "metrics": list_metrics(ratios_by_strategy),
+        "estimates": {name: estimate_metrics(ratios) for name, ratios in ratios_by_strategy.items()},
+        "pairs": compare_strategies(ratios_by_strategy, "sample"),
+        "human": {"perplexity": estimate_metric("perplexity", human_ratios["perplexity"])} if human else {},
         "sweep": {
             "samples": 3,
             "points": [
-                *({**row, "family": name, "label": "greedy", "endpoint": "greedy", "order": 0} for name, _ in families),
-                *({**row, "family": name, "label": label, "endpoint": "", "order": 1} for name, label in families),
-                *({**row, "family": name, "label": "all", "endpoint": "sample", "order": 2} for name, _ in families),
+                {**point, "family": name, "label": label, "endpoint": endpoint, "order": order}
+                for name, middle in families
+                for order, (label, endpoint) in enumerate((("greedy", "greedy"), (middle, ""), ("all", "sample")))
             ],
         },
         "traces": [
@@ -118,32 +118,40 @@ def build(*, second: bool = True, people: bool = True, prompts: int = PROMPTS) -
                 "prompt": 0,
                 "text": " He",
                 "note": "",
-                "steps": [step(1, " He"), step(2, HOSTILE)],
+                "steps": [make_step(1, " He"), make_step(2, HOSTILE)],
             },
-            {"strategy": "beam=2", "prompt": 0, "text": "x", "note": "Beams.", "steps": [step(1, "\n", kept=None)]},
+            {
+                "strategy": "beam=2",
+                "prompt": 0,
+                "text": "x",
+                "note": "Beams.",
+                "steps": [make_step(1, "\n", kept=None)],
+            },
         ],
-        "laws": [
-            {"law": "k = 1 is greedy", "tried": "8 continuations", "found": "8 of 8 the same", "passed": True},
-            {"law": "one beam is greedy", "tried": "8 continuations", "found": "7 of 8 the same", "passed": False},
+        "limit_checks": [
+            {**limit_check, "invariant": "k = 1 is greedy"},
+            {**limit_check, "invariant": "one beam is greedy", "passed": False},
         ],
         "notes": [],
     }
+    return DecodingResults.model_validate({**results, **changes})
 
 
-def line(name: str, one: ScoredContinuation, **changes: Any) -> Found:
-    said = {"model": "abc", "seed": 0, "max_new_tokens": 8, "strategy": name, "sample": one.sample, "text": one.text}
-    return {**said, "prompt": f"Ryan {one.prompt} {HOSTILE}", **changes}
+def make_sample_record(strategy: str, continuation: ScoredContinuation, **changes: Any) -> JsonDict:
+    settings = {"model": "abc", "seed": 0, "max_new_tokens": 8, "strategy": strategy}
+    sample = {"prompt": f"Ryan {continuation.prompt} {HOSTILE}", "sample": continuation.sample}
+    return {**settings, **sample, "text": continuation.text, **changes}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("decoding")
-    write_json(made / "decoding.json", build())
-    lines = [line(name, one) for name in TEXTS for one in samples(name, second=False)]
-    stale = [line("sample", samples("sample", second=False)[0], text=" OF ANOTHER SEED", seed=1)]
-    (made / "samples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in [*lines, *stale]))
-    decoding_comparison_page.write_report(made)
-    return made
+    path = tmp_path_factory.mktemp("decoding")
+    write_json(path / "decoding.json", build_results().to_json())
+    lines = [make_sample_record(name, sample) for name in TEXTS for sample in make_samples(name, scored=False)]
+    stale = make_sample_record("sample", make_samples("sample", scored=False)[0], text=" OF ANOTHER SEED", seed=1)
+    (path / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [*lines, stale]))
+    decoding_comparison_page.write_report(path)
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -159,16 +167,16 @@ def test_the_page_needs_nothing_else_and_text_stays_text(page: str) -> None:
     assert "&lt;b&gt;bold&lt;/b&gt;" in page
     assert not re.search(r"""(?:src|href)=["'](?!#|data:)""", page)
     assert page.count("<script") == page.count("</script>") == 2
-    found = json.loads(re.search(r'id="decoding">(.*?)</script>', page, re.DOTALL)[1])
-    assert found["figures"] == build()["figures"]
+    data = json.loads(re.search(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)[1])
+    assert DecodingResults.model_validate(data) == build_results()
 
 
 def test_every_section_is_there(page: str) -> None:
-    for name in ("verdicts", "figures", "pairs", "sweep", "tokens", "laws", "samples", "reproduce"):
+    for name in ("verdicts", "metrics", "pairs", "sweep", "trace-top-k=3", "limits", "samples", "reproduce"):
         assert f'<section id="{name}">' in page
     assert "Three ways to decode tiny" in page
-    assert "Second model: stories." in page
-    assert "A law does not hold here: one beam is greedy." in page
+    assert "Scoring model: stories." in page
+    assert "A limit check failed: one beam is greedy." in page
     assert "h2h decode tiny &#39;a file&#39;" in page
 
 
@@ -176,52 +184,53 @@ def test_samples_are_shown_once_each_and_none_of_other_settings(page: str) -> No
     assert page.count("He went to the park.</") + page.count("He went to the park. <small>3 times") >= PROMPTS
     assert page.count("<small>3 times</small>") == PROMPTS
     assert "OF ANOTHER SEED" not in page
-    assert page.count("<h4>people</h4>") == PROMPTS
+    assert page.count("<h4>human</h4>") == PROMPTS
 
 
-def test_without_second_model_people_sweep_or_pairs_the_page_is_whole() -> None:
-    found = {**build(second=False, people=False, prompts=1), "samples": [], "traces": [], "laws": []}
-    found["sweep"] = {"samples": 3, "points": []}
-    page = decoding_comparison_page.render_html(found)
-    assert "No second model was given, so its column is left out." in page
-    assert "bits per byte, second model" not in page
+def test_without_scoring_model_human_text_or_sweep_the_page_is_complete() -> None:
+    sweep: JsonDict = {"samples": 3, "points": []}
+    empty: JsonDict = {"traces": [], "limit_checks": [], "sweep": sweep}
+    results = build_results(scoring_model=False, human=False, prompts=1, **empty)
+    page = decoding_comparison_page.render_report(results, [], "html")
+    assert "No scoring model was given." in page
+    assert "bits per byte, scoring model" not in page
     assert "an interval needs more prompts" in page
     assert "one prompt: no interval" in page
-    for name in ("sweep", "tokens", "laws"):
+    for name in ("sweep", "trace-top-k=3", "limits"):
         assert f'<section id="{name}">' not in page
 
 
 def test_a_folder_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"decoding\.json: no such file"):
-        decoding_comparison_page.read_results(tmp_path)
-    write_json(tmp_path / "decoding.json", {"schema": 99})
-    with pytest.raises(RunFolderError, match="written with schema 99, this reads 1"):
-        decoding_comparison_page.read_results(tmp_path)
+        read_results(tmp_path)
+    write_json(tmp_path / "decoding.json", {"schema_version": 99})
+    with pytest.raises(RunFolderError, match="has schema version 99, and this version of Head to Head reads 2"):
+        read_results(tmp_path)
 
 
-def test_cards_hold_the_others_against_the_baseline() -> None:
-    cards = decoding_comparison_page.build_strategy_cards(build())
-    assert [card["strategy"] for card in cards] == ["greedy", "top-k=3"]
-    first = cards[0]["lines"][0]
-    assert first["outcome"] == "helped"
-    assert first["summary"].startswith("perplexity 9")
-    assert "lower (95\u00a0% interval" in first["summary"]
-    by_measure = {line["summary"].split()[0]: line["outcome"] for line in cards[0]["lines"]}
-    assert by_measure["distinct-2"] == "hurt"
+def test_verdicts_compare_the_other_strategies_with_the_baseline() -> None:
+    verdicts = decoding_comparison_page.build_verdicts(build_results())
+    assert list(verdicts) == ["greedy", "top-k=3"]
+    first = verdicts["greedy"][0]
+    assert first.outcome == "helped"
+    assert first.summary.startswith("perplexity 9")
+    assert "lower (95\u00a0% interval" in first.summary
+    outcomes = {card.summary.split()[0]: card.outcome for card in verdicts["greedy"]}
+    assert outcomes["distinct-2"] == "hurt"
 
 
 # ---- tables and other formats
 
 
 def test_the_tables_say_what_the_figures_are() -> None:
-    found = build()
-    (measured, matrix, tests, *_) = tables.build_tables(found)
-    assert [column.title for column in measured.columns] == ["measure", "greedy", "sample", "top-k=3", "people"]
-    row = next(row for row in measured.rows if row[0].text == "perplexity")
-    assert row[1].value[0] == found["figures"]["greedy"]["perplexity"]["value"]
+    results = build_results()
+    (metrics, matrix, tests, *_) = tables.build_tables(results)
+    assert [column.title for column in metrics.columns] == ["metric", "greedy", "sample", "top-k=3", "human"]
+    row = next(row for row in metrics.rows if row[0].text == "perplexity")
+    assert row[1].value[0] == results.estimates["greedy"]["perplexity"].value
     assert row[-1].text.startswith("12.18")  # exp(20 / 8)
     assert len(matrix.rows) == 3
-    assert len(tests.rows) == len(found["pairs"])
+    assert len(tests.rows) == len(results.pairs)
     greedy = next(row for row in matrix.rows if row[0].text == "greedy / sample")
     assert greedy[1].text.startswith("▲\u00a0−")
 
@@ -242,36 +251,33 @@ def test_other_formats_hold_the_same(folder: Path) -> None:
 
 
 def test_every_chart_is_sound_vega_lite() -> None:
-    made = charts.build_charts(build())
-    assert [chart.name for chart in made] == ["measures", "tradeoff", "trace-top-k=3", "trace-beam=2"]
+    made = charts.build_charts(build_results())
+    assert [chart.name for chart in made] == ["metrics", "tradeoff", "trace-top-k=3", "trace-beam=2"]
     for chart in made:
         for layout in ("wide", "narrow"):
             chart.build(layout, presentation_chart.ChartDatasets()).to_dict(validate=True)
 
 
 def test_a_trace_is_drawn_to_scale_with_what_became_of_each_token() -> None:
-    chart = charts.build_trace_chart(build()["traces"][0])
+    chart = charts.build_trace_chart(build_results().traces[0])
     rows = chart.to_vega_lite()["datasets"]["dataset-0"]
     first = [row for row in rows if row["step"].startswith("1 ")]
     assert [row["from"] for row in first] == pytest.approx([0, 0.5, 0.8, 0.95])
     assert [row["to"] for row in first] == pytest.approx([0.5, 0.8, 0.95, 1])
-    assert [row["fate"] for row in first] == ["drawn", "kept", "dropped", "dropped"]
+    assert [row["status"] for row in first] == ["sampled", "kept", "dropped", "dropped"]
     assert "97 others" in first[-1]["tip"]
     assert "kept 2 tokens with 80.0\u00a0%" in chart.alt_text
 
 
 def test_marks_stand_where_their_figures_are() -> None:
-    found = build()
-    drawn = charts.build_interval_chart(found).to_vega_lite()
+    results = build_results()
+    drawn = charts.build_interval_chart(results).to_vega_lite()
     rows = [
         row for sheet in drawn["datasets"].values() for row in sheet if row.get("tip", "").startswith("greedy: perp")
     ]
-    wanted = found["figures"]["greedy"]["perplexity"]
-    assert [rows[0]["low"], rows[0]["value"], rows[0]["high"]] == [
-        wanted["interval"][0],
-        wanted["value"],
-        wanted["interval"][1],
-    ]
+    estimate = results.estimates["greedy"]["perplexity"]
+    low, high = estimate.interval or (None, None)
+    assert [rows[0]["low"], rows[0]["value"], rows[0]["high"]] == [low, estimate.value, high]
 
 
 @pytest.mark.parametrize(
@@ -297,11 +303,11 @@ def test_intervals_in_words(kind: str, interval: list[Any], words: str) -> None:
 
 def test_the_terminal_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    terminal.print_comparison({**build(), "notes": ["A note."]}, "here", "here/report.html")
+    terminal.print_comparison(build_results(notes=["A note."]), "here", "here/report.html")
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
     assert "perplexity" in shown and "self-BLEU" in shown
-    assert "limits as laws: 1 of 2 hold" in shown
+    assert "limit checks: 1 of 2 passed" in shown
     assert "A note." in shown
 
 

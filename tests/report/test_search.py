@@ -58,7 +58,7 @@ def build(metric: str = "accuracy", **luck: Any) -> Findings:
             "space": {"training.optimizer.lr": [1.0, 0.01, 0.001, 0.0001], "model.position": ["alibi", HOSTILE]},
             "seeds": 2,
             "budget": None,
-            "prune": {"risk": 0.05, "after": 1},
+            "prune": {"risk": 0.05, "min_seeds": 1},
             "grid_size": 8,
             "trials": 5,
             "winner": 1,

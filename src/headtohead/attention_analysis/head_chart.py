@@ -13,8 +13,15 @@ from headtohead.attention_analysis.head_tables import (
     select_measures,
 )
 from headtohead.experiment.schemas import Findings, HeadSummary
-from headtohead.presentation import style
-from headtohead.presentation.chart import AltairChart, Chart, ChartDatasets, Layout, PanelGrid
+from headtohead.presentation.chart import (
+    AltairChart,
+    Chart,
+    ChartDatasets,
+    Layout,
+    PanelGrid,
+    arrange_panels,
+    build_variant_encodings,
+)
 
 MAX_HEADS = 32
 """models with more heads get no chart; the table lists all"""
@@ -51,10 +58,7 @@ def _get_mean(row: HeadSummary, measure: str) -> float:
 def _build_panels(
     heads_by_variant: dict[str, list[HeadSummary]], measures: Sequence[str], sheets: ChartDatasets
 ) -> AltairChart:
-    hues, shapes, _ = style.assign_variant_styles(list(heads_by_variant))
-    legend = alt.Legend(symbolOpacity=1, symbolStrokeWidth=0)
-    hue = alt.Color("variant:N", scale=alt.Scale(domain=list(heads_by_variant), range=hues), legend=legend)
-    shape = alt.Shape("variant:N", scale=alt.Scale(domain=list(heads_by_variant), range=shapes), legend=legend)
+    color, shape, _ = build_variant_encodings("variant", list(heads_by_variant))
     order = list(dict.fromkeys(f"{row.layer}.{row.head}" for heads in heads_by_variant.values() for row in heads))
     panels = []
     for name in measures:
@@ -66,27 +70,21 @@ def _build_panels(
                 if estimate is None or estimate.mean is None:
                     continue
                 low, high = estimate.interval or (estimate.mean, estimate.mean)
-                rows.append(
-                    {
-                        "head": f"{row.layer}.{row.head}",
-                        "variant": variant,
-                        "mean": scale * estimate.mean,
-                        "low": scale * low,
-                        "high": scale * high,
-                        "tip": f"{variant}, head {row.layer}.{row.head}: {title} "
-                        + build_measure_cell(name, estimate).text,
-                    }
-                )
+                head, text = f"{row.layer}.{row.head}", build_measure_cell(name, estimate).text
+                values = {"mean": scale * estimate.mean, "low": scale * low, "high": scale * high}
+                tip = f"{variant}, head {head}: {title} {text}"
+                rows.append({"head": head, "variant": variant, **values, "tip": tip})
         data = sheets.chart(rows)
         y = alt.Y("head:N", sort=order, title=None, axis=alt.Axis(grid=False))
         offset = alt.YOffset("variant:N", sort=list(heads_by_variant))
         axis = alt.Axis(title=None, tickCount=4)
         spread = alt.Scale(zero=name in ("first", "itself", "previous", "induction", "rise"), nice=True)
-        lines = data.mark_rule(aria=False, strokeWidth=2).encode(
-            x=alt.X("low:Q", scale=spread, axis=axis), x2="high:Q", y=y, yOffset=offset, color=hue
-        )
-        points = data.mark_point(size=36, filled=True, opacity=1).encode(
-            x=alt.X("mean:Q", scale=spread, axis=axis), y=y, yOffset=offset, color=hue, shape=shape, description="tip:N"
-        )
-        panels.append(alt.layer(lines, points).properties(title=title))
-    return alt.concat(*panels, bounds="flush", spacing=alt.RowColnumber(row=64, column=52))
+        x_low, x_mean = (alt.X(f"{field}:Q", scale=spread, axis=axis) for field in ("low", "mean"))
+        lines = data.mark_rule(aria=False, strokeWidth=2)
+        points = data.mark_point(size=36, filled=True, opacity=1)
+        layers = [
+            lines.encode(x=x_low, x2="high:Q", y=y, yOffset=offset, color=color),
+            points.encode(x=x_mean, y=y, yOffset=offset, color=color, shape=shape, description="tip:N"),
+        ]
+        panels.append(alt.layer(*layers).properties(title=title))
+    return arrange_panels(panels, row_spacing=64, column_spacing=52)

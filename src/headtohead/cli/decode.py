@@ -80,8 +80,8 @@ def decode(
         bar.watch("rendering the report", 0, 0)
         written = pages.write_report(folder, formats or ["html"])
     if as_json:
-        print_json({**comparison, "folder": str(folder), "written": [str(path) for path in written]})
+        print_json({**comparison.to_json(), "folder": str(folder), "written": [str(path) for path in written]})
     else:
         terminal.print_comparison(comparison, str(folder), str(written[0]))
-    if not all(row["passed"] for row in comparison["laws"]):
+    if not all(check.passed for check in comparison.limit_checks):
         raise typer.Exit(1)

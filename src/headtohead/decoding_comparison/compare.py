@@ -17,32 +17,42 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
 from scipy import special
 
+from headtohead.decoding_comparison.results import Estimates, GenerationMetric, MetricEstimate, StrategyPairVerdict
 from headtohead.generation.likelihood import Likelihood
 from headtohead.text_metrics import diversity
 from headtohead.text_metrics.diversity import EMPTY_RATIO, Ratio
-from headtohead.verdict import scores
 from headtohead.verdict.compare import compare_scores
-from headtohead.verdict.rule import MetricName
+from headtohead.verdict.scores import Scores
 
-MetricKind = Literal["perplexity", "bits", "share", "points", "count"]
 PromptRatios = Sequence[Ratio]
 PromptValues = Float[np.ndarray, " prompts"]
 CONFIDENCE_LEVEL = 0.95
 NATS_PER_BIT = math.log(2)
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A prompt and its human continuation, if known."""
-
-    text: str
-    continuation: str | None = None
+MAX_VALUES = {"share": 1.0, "points": 100.0}
+"""upper end of the range of a metric, by kind"""
+METRICS_BY_NAME = {
+    str(row[0]): GenerationMetric.model_validate(dict(zip(GenerationMetric.model_fields, row, strict=True)))
+    for row in (
+        ("perplexity", "perplexity", "perplexity", "lower", 0.01, "exp of the generating model's loss per token"),
+        ("bits-per-byte", "bits per byte", "bits", "lower", 0.01, "the same loss per byte, for any tokenizer"),
+        ("scoring-bits", "bits per byte, scoring model", "bits", "lower", 0.01, "bits per byte of a second model"),
+        ("distinct-1", "distinct-1", "share", "higher", 0.01, "distinct words over all words in samples of a prompt"),
+        ("distinct-2", "distinct-2", "share", "higher", 0.01, "distinct pairs of words over all pairs"),
+        ("distinct-3", "distinct-3", "share", "higher", 0.01, "distinct triples of words over all triples"),
+        ("self-bleu", "self-BLEU", "points", "lower", 1.0, "BLEU of a sample against the others of its prompt"),
+        ("repetition", "repetition", "share", "lower", 0.01, "4-grams that already occurred in the same sample"),
+        ("chrf", "chrF to human text", "points", "higher", 1.0, "chrF of a sample against the human continuation"),
+        ("best-chrf", "chrF, best sample", "points", "higher", 1.0, "the same for the best sample of each prompt"),
+        ("length", "length", "count", None, 0.0, "tokens per sample, without the stop token"),
+    )
+}
+HUMAN_METRICS = ("perplexity", "bits-per-byte", "scoring-bits", "repetition", "length")
+"""metrics of human continuations, of which there is one per prompt; they are truncated to the length of a sample"""
 
 
 @dataclass(frozen=True)
@@ -56,118 +66,6 @@ class ScoredContinuation:
     text: str
     model_likelihood: Likelihood
     scoring_model_likelihood: Likelihood | None = None
-
-
-@dataclass(frozen=True)
-class GenerationMetric:
-    """A metric that is computed for every strategy."""
-
-    name: str
-    title: str
-    kind: MetricKind
-    better: Literal["lower", "higher"] | None
-    equivalence_margin: float
-    """the smallest relevant change: relative for perplexity, otherwise in the unit of the metric"""
-    description: str
-
-    @property
-    def verdict_metric(self) -> MetricName:
-        """The scale on which verdicts compare it."""
-        if self.kind == "perplexity":
-            return "perplexity"
-        return "loss" if self.better == "lower" else "score"
-
-    def to_display_value(self, mean: float) -> float:
-        """Convert the mean of ratios to the displayed value."""
-        return math.exp(mean) if self.kind == "perplexity" else mean
-
-    def clip_to_range(self, value: float) -> float:
-        """Clip the end of an interval to the range of the metric."""
-        maximum = {"share": 1.0, "points": 100.0}.get(self.kind, math.inf)
-        return min(max(value, 0.0), maximum)
-
-
-METRICS = (
-    GenerationMetric(
-        "perplexity",
-        "perplexity",
-        "perplexity",
-        "lower",
-        0.01,
-        "exp of the loss per token of the generating model on its own text",
-    ),
-    GenerationMetric(
-        "bits", "bits per byte", "bits", "lower", 0.01, "the same loss per byte of text, independent of the tokenizer"
-    ),
-    GenerationMetric(
-        "second",
-        "bits per byte, second model",
-        "bits",
-        "lower",
-        0.01,
-        "the loss per byte of a second model with its own tokenizer on the same text",
-    ),
-    GenerationMetric(
-        "distinct-1",
-        "distinct-1",
-        "share",
-        "higher",
-        0.01,
-        "distinct words over all words in the samples of a prompt",
-    ),
-    GenerationMetric("distinct-2", "distinct-2", "share", "higher", 0.01, "distinct pairs of words over all pairs"),
-    GenerationMetric("distinct-3", "distinct-3", "share", "higher", 0.01, "distinct triples of words over all triples"),
-    GenerationMetric(
-        "self-bleu", "self-BLEU", "points", "lower", 1.0, "BLEU of each sample against the other samples of its prompt"
-    ),
-    GenerationMetric(
-        "repetition", "repetition", "share", "lower", 0.01, "4-grams that already occurred in the same sample"
-    ),
-    GenerationMetric(
-        "nearness",
-        "chrF to human text",
-        "points",
-        "higher",
-        1.0,
-        "chrF of each sample against the human continuation, truncated to the maximum length of a sample",
-    ),
-    GenerationMetric(
-        "nearest", "chrF, best sample", "points", "higher", 1.0, "the same for the best sample of each prompt"
-    ),
-    GenerationMetric("length", "length", "count", None, 0.0, "tokens per sample, without the stop token"),
-)
-METRICS_BY_NAME = {metric.name: metric for metric in METRICS}
-HUMAN_METRICS = ("perplexity", "bits", "second", "repetition", "length")
-"""metrics of human continuations, of which there is one per prompt"""
-
-
-@dataclass(frozen=True)
-class MetricEstimate:
-    """An estimate and its 95 % interval over prompts; no interval for fewer than two prompts."""
-
-    value: float
-    interval: tuple[float, float] | None
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"value": self.value, "interval": list(self.interval) if self.interval else None}
-
-
-@dataclass(frozen=True)
-class StrategyPairVerdict:
-    """The verdict on one strategy compared with another by one metric."""
-
-    measure: str
-    strategy: str
-    against: str
-    outcome: str
-    effect: float
-    interval: tuple[float, float]
-    adjusted_confidence: float
-    min_detectable_effect: float
-    prompts: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return {name: _to_json_value(value) for name, value in vars(self).items()}
 
 
 def compute_prompt_ratios(
@@ -197,35 +95,22 @@ def _compute_ratios_of_prompt(continuations: Sequence[ScoredContinuation], refer
     }
     if reference and texts:
         chrf = diversity.compute_chrf(texts, reference)
-        ratios["nearness"] = Ratio(sum(chrf), len(chrf))
+        ratios["chrf"] = Ratio(sum(chrf), len(chrf))
         if len(chrf) > 1:
-            ratios["nearest"] = Ratio(max(chrf), 1)
+            ratios["best-chrf"] = Ratio(max(chrf), 1)
     return ratios
 
 
 def _compute_loss_ratios(continuations: Sequence[ScoredContinuation]) -> dict[str, Ratio]:
     likelihoods = [continuation.model_likelihood for continuation in continuations]
-    ratios = {
-        "perplexity": Ratio(
-            sum(likelihood.loss for likelihood in likelihoods), sum(likelihood.tokens for likelihood in likelihoods)
-        ),
-        "bits": _compute_bits_per_byte(likelihoods),
-    }
-    scoring_model_likelihoods = [
-        continuation.scoring_model_likelihood
-        for continuation in continuations
-        if continuation.scoring_model_likelihood is not None
-    ]
-    if scoring_model_likelihoods:
-        ratios["second"] = _compute_bits_per_byte(scoring_model_likelihoods)
-    return ratios
+    loss, tokens = sum(item.loss for item in likelihoods), sum(item.tokens for item in likelihoods)
+    ratios = {"perplexity": Ratio(loss, tokens), "bits-per-byte": _compute_bits_per_byte(likelihoods)}
+    scored = [item for continuation in continuations if (item := continuation.scoring_model_likelihood) is not None]
+    return ratios | ({"scoring-bits": _compute_bits_per_byte(scored)} if scored else {})
 
 
 def _compute_bits_per_byte(likelihoods: Sequence[Likelihood]) -> Ratio:
-    return Ratio(
-        sum(likelihood.loss for likelihood in likelihoods) / NATS_PER_BIT,
-        sum(likelihood.bytes for likelihood in likelihoods),
-    )
+    return Ratio(sum(item.loss for item in likelihoods) / NATS_PER_BIT, sum(item.bytes for item in likelihoods))
 
 
 def estimate_metric(metric_name: str, prompt_ratios: PromptRatios) -> MetricEstimate | None:
@@ -233,19 +118,24 @@ def estimate_metric(metric_name: str, prompt_ratios: PromptRatios) -> MetricEsti
     values = linearize_ratios(prompt_ratios)
     if values is None:
         return None
-    metric, mean = METRICS_BY_NAME[metric_name], float(values.mean())
+    kind, mean = METRICS_BY_NAME[metric_name].kind, float(values.mean())
+
+    def convert(number: float) -> float:
+        return math.exp(number) if kind == "perplexity" else number
+
     if len(values) < 2:
-        return MetricEstimate(metric.to_display_value(mean), None)
+        return MetricEstimate(value=convert(mean), interval=None)
     standard_error = float(values.std(ddof=1)) / math.sqrt(len(values))
     half_width = float(special.stdtrit(len(values) - 1, 0.5 + CONFIDENCE_LEVEL / 2)) * standard_error
-    low, high = (metric.clip_to_range(metric.to_display_value(mean + sign * half_width)) for sign in (-1, 1))
-    return MetricEstimate(metric.to_display_value(mean), (low, high))
+    maximum = MAX_VALUES.get(kind, math.inf)
+    low, high = (min(max(convert(mean + sign * half_width), 0.0), maximum) for sign in (-1, 1))
+    return MetricEstimate(value=convert(mean), interval=(low, high))
 
 
-def estimate_metrics(ratios_by_metric: Mapping[str, PromptRatios]) -> dict[str, dict[str, Any]]:
-    """Return the estimate of every metric that has one, as JSON values."""
+def estimate_metrics(ratios_by_metric: Mapping[str, PromptRatios]) -> Estimates:
+    """Return the estimate of every metric that has one."""
     estimates = {name: estimate_metric(name, ratios) for name, ratios in ratios_by_metric.items()}
-    return {name: estimate.to_dict() for name, estimate in estimates.items() if estimate is not None}
+    return {name: estimate for name, estimate in estimates.items() if estimate is not None}
 
 
 def linearize_ratios(prompt_ratios: PromptRatios) -> PromptValues | None:
@@ -278,49 +168,43 @@ def judge_strategy_pairs(metric_name: str, ratios_by_strategy: Mapping[str, Prom
     )
     return [
         StrategyPairVerdict(
-            metric_name,
-            *pairs[verdict.variant],
-            verdict.outcome,
-            verdict.effect,
-            verdict.interval,
-            verdict.adjusted_confidence,
-            verdict.min_detectable_effect,
-            verdict.seeds,
+            metric=metric_name,
+            strategy=pairs[verdict.variant][0],
+            reference=pairs[verdict.variant][1],
+            outcome=verdict.outcome,
+            effect=verdict.effect,
+            interval=verdict.interval,
+            adjusted_confidence=verdict.adjusted_confidence,
+            min_detectable_effect=verdict.min_detectable_effect,
+            prompts=verdict.seeds,
         )
         for verdict in verdicts
     ]
 
 
-def _to_verdict_scores(values: PromptValues) -> scores.Scores:
-    return scores.Scores(tuple(range(len(values))), values[:, None], np.ones(1))
+def _to_verdict_scores(values: PromptValues) -> Scores:
+    return Scores(tuple(range(len(values))), values[:, None], np.ones(1))
 
 
-def compare_strategies(ratios_by_strategy: Mapping[str, Mapping[str, PromptRatios]], baseline: str) -> dict[str, Any]:
-    """Return the estimates of every strategy and the verdict on every pair by every metric, as JSON values.
+def compare_strategies(
+    ratios_by_strategy: Mapping[str, Mapping[str, PromptRatios]], baseline: str
+) -> list[StrategyPairVerdict]:
+    """Return the verdict on every pair of strategies by every metric.
 
     Strategies are compared with the baseline, not the baseline with them.
     """
-    estimates = {strategy: estimate_metrics(columns) for strategy, columns in ratios_by_strategy.items()}
     verdicts = []
     ordered = sorted(ratios_by_strategy, key=lambda strategy: strategy != baseline)
     for name in METRICS_BY_NAME:
-        columns = {
-            strategy: ratios_by_strategy[strategy][name] for strategy in ordered if name in ratios_by_strategy[strategy]
-        }
-        verdicts += [verdict.to_dict() for verdict in judge_strategy_pairs(name, columns)]
-    return {"figures": estimates, "pairs": verdicts}
+        columns = {key: ratios_by_strategy[key][name] for key in ordered if name in ratios_by_strategy[key]}
+        verdicts += judge_strategy_pairs(name, columns)
+    return verdicts
 
 
-def describe_metrics(ratios_by_strategy: Mapping[str, Mapping[str, PromptRatios]]) -> list[dict[str, Any]]:
-    """Return the metrics that at least one strategy has, as JSON values."""
+def list_metrics(ratios_by_strategy: Mapping[str, Mapping[str, PromptRatios]]) -> list[GenerationMetric]:
+    """Return the metrics that at least one strategy has."""
     return [
-        dict(vars(metric))
-        for metric in METRICS
-        if any(metric.name in columns for columns in ratios_by_strategy.values())
+        metric
+        for name, metric in METRICS_BY_NAME.items()
+        if any(name in columns for columns in ratios_by_strategy.values())
     ]
-
-
-def _to_json_value(value: object) -> object:
-    if isinstance(value, tuple):
-        return [_to_json_value(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

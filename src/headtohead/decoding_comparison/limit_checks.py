@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from headtohead.decoding_comparison.results import LimitCheck
 from headtohead.generation.logits_processors import logits_to_probs
 from headtohead.generation.strategies import Strategy, build_strategy
 from headtohead.generation.strategy_parsing import format_strategy
@@ -56,8 +57,8 @@ def build_limit_invariants(vocab_size: int) -> list[LimitInvariant]:
 @torch.inference_mode()
 def check_limit_invariants(
     model: Any, prompt_ids: Sequence[Sequence[int]], continue_prompts: ContinuePrompts
-) -> list[dict[str, Any]]:
-    """Check every invariant on a model; return one row of JSON values per invariant.
+) -> list[LimitCheck]:
+    """Check every invariant on a model.
 
     `prompt_ids` are the encoded prompts; `continue_prompts(strategy, indices)` generates one continuation of each.
     """
@@ -66,7 +67,7 @@ def check_limit_invariants(
     ]
     prompt_indices = list(range(min(MAX_CONTINUED_PROMPTS, len(prompt_ids))))
     continuations: dict[Strategy, list[list[int]]] = {}
-    rows = []
+    checks = []
     for invariant in build_limit_invariants(len(logits[0])):
         for strategy in (invariant.strategy, invariant.expected):
             if strategy not in continuations:
@@ -76,15 +77,17 @@ def check_limit_invariants(
         )
         num_tokens = sum(map(len, continuations[invariant.expected]))
         num_continued = _format_count(len(prompt_indices), "continuation")
-        tried = f"{format_strategy(invariant.strategy)}, {num_continued} of {num_tokens:,} tokens"
-        found = f"{num_equal} of {len(prompt_indices)} the same, token for token"
+        procedure = f"{format_strategy(invariant.strategy)}, {num_continued} of {num_tokens:,} tokens"
+        observation = f"{num_equal} of {len(prompt_indices)} the same, token for token"
         distance = _compute_max_total_variation(logits, invariant)
         if distance is not None:
-            tried += f", {_format_count(len(prompt_ids), 'distribution')}"
-            found += "; distributions equal" if distance == 0 else f"; distributions at most {distance:.1g} apart"
+            procedure += f", {_format_count(len(prompt_ids), 'distribution')}"
+            observation += "; distributions equal" if distance == 0 else f"; distributions at most {distance:.1g} apart"
         passed = num_equal == len(prompt_indices) and (distance is None or distance <= MAX_TOTAL_VARIATION)
-        rows.append({"law": invariant.description, "tried": tried, "found": found, "passed": passed})
-    return rows
+        checks.append(
+            LimitCheck(invariant=invariant.description, procedure=procedure, observation=observation, passed=passed)
+        )
+    return checks
 
 
 def _compute_max_total_variation(logits: Sequence[Float[Tensor, " vocab"]], invariant: LimitInvariant) -> float | None:
@@ -92,25 +95,18 @@ def _compute_max_total_variation(logits: Sequence[Float[Tensor, " vocab"]], inva
 
     `logits` has one row per prompt. Returns None if one of the strategies is a search, which has no distribution.
     """
-    max_distance = 0.0
-    for row_logits in logits:
-        probs, expected_probs = (
-            _compute_sampling_distribution(row_logits[None], strategy)
-            for strategy in (invariant.strategy, invariant.expected)
-        )
-        if probs is None or expected_probs is None:
-            return None
-        max_distance = max(max_distance, float((probs - expected_probs).abs().sum()) / 2)
-    return max_distance
+    strategies = (invariant.strategy, invariant.expected)
+    if any(strategy.mode not in ("greedy", "sample") for strategy in strategies):
+        return None
+    pairs = ([_compute_sampling_distribution(row[None], strategy) for strategy in strategies] for row in logits)
+    return max((float((probs - expected).abs().sum()) / 2 for probs, expected in pairs), default=0.0)
 
 
-def _compute_sampling_distribution(
-    logits: Float[Tensor, "1 vocab"], strategy: Strategy
-) -> Float[Tensor, "1 vocab"] | None:
-    """Return the distribution that a strategy samples from, or None for a search."""
+def _compute_sampling_distribution(logits: Float[Tensor, "1 vocab"], strategy: Strategy) -> Float[Tensor, "1 vocab"]:
+    """Return the distribution that a strategy samples from; one-hot if it is greedy."""
     if strategy.mode == "greedy":
         return torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
-    return logits_to_probs(logits, strategy.logits_processors) if strategy.mode == "sample" else None
+    return logits_to_probs(logits, strategy.logits_processors)
 
 
 def _format_count(number: int, noun: str) -> str:

@@ -7,9 +7,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
+from headtohead.decoding_comparison.results import GenerationMetric, MetricEstimate, StrategyPairVerdict
 from headtohead.presentation import number_format
-
-DecodingResults = dict[str, Any]
 
 DECIMALS = {"bits": 3, "points": 1, "count": 1}
 VISIBLE_CHARACTERS = {" ": "␣", "\n": "↵", "\t": "⇥"}
@@ -34,12 +33,12 @@ def format_interval(kind: str, interval: Sequence[Any] | None) -> str:
     return f"{low.removesuffix(f'{number_format.NO_BREAK_SPACE}%')} to {high}"
 
 
-def format_estimate(kind: str, estimate: DecodingResults | None) -> str:
+def format_estimate(metric: GenerationMetric, estimate: MetricEstimate | None) -> str:
     """Return a value followed by its interval in parentheses."""
     if estimate is None:
         return number_format.MISSING_VALUE
-    interval = format_interval(kind, estimate["interval"]).replace(" ", number_format.NO_BREAK_SPACE)
-    return format_value(kind, estimate["value"]) + (f" ({interval})" if interval else "")
+    interval = format_interval(metric.kind, estimate.interval).replace(" ", number_format.NO_BREAK_SPACE)
+    return format_value(metric.kind, estimate.value) + (f" ({interval})" if interval else "")
 
 
 def format_change(kind: str, effect: Any, interval: Sequence[Any] | None = None) -> str:
@@ -65,8 +64,9 @@ def describe_change_interval(kind: str, interval: Sequence[Any]) -> str:
         return "no width"
     if (low < 0) == (high < 0):
         smallest, largest = sorted((abs(low), abs(high)))
+        smallest_text = number_format.format_signed_effect(metric, smallest, decimals).lstrip("+")
         largest_text = number_format.format_effect(metric, largest, decimals).lstrip("+")
-        return f"{number_format.format_signed_effect(metric, smallest, decimals).lstrip('+')} to {largest_text} {'lower' if high < 0 else 'higher'}"  # noqa: E501
+        return f"{smallest_text} to {largest_text} {'lower' if high < 0 else 'higher'}"
     return f"{describe_change(kind, low, decimals)} to {describe_change(kind, high, decimals)}"
 
 
@@ -78,19 +78,19 @@ def describe_change(kind: str, effect: float, decimals: int | None = None) -> st
     return f"{size} {'lower' if effect < 0 else 'higher'}"
 
 
-def describe_pair(pair: DecodingResults, metric: DecodingResults) -> str:
+def describe_pair(pair: StrategyPairVerdict, metric: GenerationMetric) -> str:
     """Describe the effect of one strategy on a metric, relative to another strategy.
 
     For example "perplexity 61 % lower (95 % interval 55 to 66 % lower)".
     """
-    kind = metric["kind"]
-    if pair["effect"] == 0:
-        return f"{metric['title']} the same"
-    decimals = number_format.choose_decimals(_get_number_format(kind), pair["interval"])
-    if not all(number_format.is_finite_number(end) for end in pair["interval"]):
-        return f"{metric['title']} {describe_change(kind, pair['effect'])} (one prompt: no interval)"
-    interval = f"95{number_format.NO_BREAK_SPACE}% interval {describe_change_interval(kind, pair['interval'])}"
-    return f"{metric['title']} {describe_change(kind, pair['effect'], decimals)} ({interval})"
+    kind = metric.kind
+    if pair.effect == 0:
+        return f"{metric.title} the same"
+    decimals = number_format.choose_decimals(_get_number_format(kind), pair.interval)
+    if not all(number_format.is_finite_number(end) for end in pair.interval):
+        return f"{metric.title} {describe_change(kind, pair.effect)} (one prompt: no interval)"
+    interval = f"95{number_format.NO_BREAK_SPACE}% interval {describe_change_interval(kind, pair.interval)}"
+    return f"{metric.title} {describe_change(kind, pair.effect, decimals)} ({interval})"
 
 
 def format_token(text: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from headtohead.data.file_errors import build_file_error, build_missing_path_error
 from headtohead.data.sources.readers import InvalidJson, has_lone_surrogate, parse_json, read_text
-from headtohead.decoding_comparison.compare import Prompt
+from headtohead.decoding_comparison.results import Prompt
 from headtohead.errors import DataError, ValidationIssue, format_suggestion, suggest
 
 SUPPORTED_EXTENSIONS = (".txt", ".tsv", ".csv", ".jsonl", ".json")
@@ -37,7 +37,7 @@ def read_prompts(source: str, max_prompts: int | None = None) -> list[Prompt]:
     if _is_prompt_path(source, path):
         prompts = _read_prompt_file(_find_prompt_file(path) if path.is_dir() else path)
     else:
-        prompts = [Prompt(source if source.strip() else "")]  # models without a start token reject an empty prompt
+        prompts = [Prompt(text=source if source.strip() else "")]  # models without a start token reject an empty prompt
     unique: dict[str, Prompt] = {}
     for prompt in prompts:
         unique.setdefault(prompt.text, prompt)
@@ -75,7 +75,7 @@ def _read_prompt_file(path: Path) -> list[Prompt]:
         )
     text = read_text(path)
     if extension == ".txt":
-        return [Prompt(line.strip()) for line in text.split("\n") if line.strip()]
+        return [Prompt(text=line.strip()) for line in text.split("\n") if line.strip()]
     is_json = extension in (".jsonl", ".json")
     rows = list(_parse_json_rows(path, text) if is_json else _parse_delimited_rows(path, text, extension))
     if not rows:
@@ -134,9 +134,10 @@ def _build_prompts(path: Path, rows: Sequence[tuple[int, dict[str, Any]]]) -> li
     issues = [issue for number, row in rows for issue in _check_cells(number, row, (prompt_column, *columns))]
     if issues:
         raise build_file_error(path, issues)
+    continuations = [" ".join(row[name].strip() for name in columns).strip() or None for _, row in rows]
     return [
-        Prompt(row[prompt_column].strip(), " ".join(row[name].strip() for name in columns).strip() or None)
-        for _, row in rows
+        Prompt(text=row[prompt_column].strip(), continuation=continuation)
+        for (_, row), continuation in zip(rows, continuations, strict=True)
     ]
 
 

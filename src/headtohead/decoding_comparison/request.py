@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from headtohead.decoding_comparison.compare import Prompt
+from headtohead.decoding_comparison.results import DecodingSettings, Prompt
 from headtohead.generation.strategies import Strategy, build_strategy
 from headtohead.generation.strategy_parsing import SWEEP_SAMPLES_PER_PROMPT
 
@@ -30,29 +29,23 @@ class DecodingRequest:
         Plain sampling if it is requested, because it samples from the unmodified model distribution; otherwise the
         first strategy.
         """
-        return next(
-            (name for name, strategy in self.strategies.items() if strategy == build_strategy("sample")), self.first
-        )
-
-    @property
-    def first(self) -> str:
-        """The name of the first strategy."""
-        return next(iter(self.strategies))
+        names = [name for name, strategy in self.strategies.items() if strategy == build_strategy("sample")]
+        return (names or list(self.strategies))[0]
 
     @property
     def num_sweep_samples(self) -> int:
         """Samples per prompt at each point of the sweep."""
         return min(self.samples, SWEEP_SAMPLES_PER_PROMPT)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the settings as JSON values. Prompts are represented by their number and digest."""
-        prompts_json = json.dumps([asdict(prompt) for prompt in self.prompts])
-        return {
-            "strategies": {name: strategy.to_dict() for name, strategy in self.strategies.items()},
-            "samples": self.samples,
-            "max_new_tokens": self.max_new_tokens,
-            "seed": self.seed,
-            "sweep": self.sweep,
-            "prompts": len(self.prompts),
-            "digest": hashlib.sha256(prompts_json.encode()).hexdigest()[:16],
-        }
+    def describe_settings(self) -> DecodingSettings:
+        """Return the settings to record. Prompts are represented by their number and digest."""
+        prompts_json = json.dumps([prompt.to_json() for prompt in self.prompts])
+        return DecodingSettings(
+            strategies={name: strategy.to_dict() for name, strategy in self.strategies.items()},
+            samples=self.samples,
+            max_new_tokens=self.max_new_tokens,
+            seed=self.seed,
+            sweep=self.sweep,
+            prompts=len(self.prompts),
+            digest=hashlib.sha256(prompts_json.encode()).hexdigest()[:16],
+        )

@@ -15,22 +15,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from headtohead.atomic_io import write_json
 from headtohead.decoding_comparison.prompts import read_prompts
 from headtohead.decoding_comparison.request import DecodingRequest
+from headtohead.decoding_comparison.results import RESULTS_FILE, DecodingResults
 from headtohead.decoding_comparison.sample_store import SAMPLES_FILE
 from headtohead.decoding_comparison.sampling_job import DecodingComparison, PhaseProgressCallback
 from headtohead.errors import RequestError, RunFolderError
 from headtohead.experiment.open_model import load_fingerprinted_model
 from headtohead.experiment.run_folder import lock_folder
+from headtohead.experiment.schemas import write_record
 from headtohead.experiment.versions import collect_versions
 from headtohead.generation.detokenizer import encode_prompt
 from headtohead.generation.strategy_parsing import DEFAULT_STRATEGIES, parse_strategies
 from headtohead.text_metrics import diversity
-
-RESULTS_FILE = "decoding.json"
 
 
 def run_decoding_comparison(
@@ -48,7 +46,7 @@ def run_decoding_comparison(
     resume: bool = False,
     on_progress: PhaseProgressCallback = lambda phase, done, total: None,
     command: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> DecodingResults:
     """Compare decoding strategies and return the results, which are also written to `folder`/decoding.json.
 
     Args:
@@ -69,25 +67,21 @@ def run_decoding_comparison(
     )
     for name, value in (("samples", num_samples), ("max_new_tokens", max_new_tokens)):
         if value < 1:
-            raise RequestError(f"{name} is a whole number, at least 1, not {value!r}")
+            raise RequestError(f"{name} must be at least 1, not {value!r}")
     folder_existed = folder.exists()
     _check_output_folder(folder, resume=resume)
     on_progress("opening the model", 0, 0)
     generator = load_fingerprinted_model(model)
     scorer = None if scoring_model is None else load_fingerprinted_model(scoring_model)
-    for prompt in request.prompts:
-        encode_prompt(
-            generator.tokenizer, prompt.text
-        )  # fail early: models without a start token reject an empty prompt
+    for prompt in request.prompts:  # fail early: models without a start token reject an empty prompt
+        encode_prompt(generator.tokenizer, prompt.text)
     with lock_folder(folder):
         try:
+            program, *arguments = command or sys.argv
+            recorded_command = [Path(program).name, *arguments]  # without the local installation path
             comparison = DecodingComparison(generator, scorer, request, folder, on_progress)
-            recorded_command = list(command or sys.argv)
-            recorded_command[:1] = [
-                Path(program).name for program in recorded_command[:1]
-            ]  # omit the local installation path
-            results = {"command": recorded_command, "versions": collect_versions(), **comparison.run()}
-            write_json(folder / RESULTS_FILE, results)
+            results = comparison.run(command=recorded_command, versions=collect_versions())
+            write_record(folder / RESULTS_FILE, results)
         except BaseException:
             if not folder_existed and not any(folder.iterdir()):
                 folder.rmdir()
@@ -99,9 +93,7 @@ def _check_output_folder(folder: Path, *, resume: bool) -> None:
     """Raise `RunFolderError` if the folder cannot receive a comparison."""
     if (folder / SAMPLES_FILE).is_file():
         if not resume:
-            raise RunFolderError(
-                f"{folder}: strategies have been compared here; --resume goes on, or give another --out"
-            )
+            raise RunFolderError(f"{folder}: already holds a comparison; use --resume to continue it, or another --out")
     elif folder.is_dir() and any(folder.iterdir()):
         raise RunFolderError(f"{folder}: is not empty and holds no comparison; give another --out")
     elif folder.is_file():

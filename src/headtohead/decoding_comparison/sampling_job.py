@@ -7,16 +7,24 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from headtohead.decoding_comparison import compare
 from headtohead.decoding_comparison.compare import PromptRatios, ScoredContinuation
 from headtohead.decoding_comparison.limit_checks import check_limit_invariants
 from headtohead.decoding_comparison.request import DecodingRequest
-from headtohead.decoding_comparison.sample_store import SAMPLES_FILE, JsonRecord, SampleStore
+from headtohead.decoding_comparison.results import (
+    DecodingResults,
+    LimitCheck,
+    ModelIdentity,
+    StrategyTrace,
+    SweepPointResult,
+    SweepResults,
+    TraceStep,
+)
+from headtohead.decoding_comparison.sample_store import SAMPLES_FILE, SampleStore
 from headtohead.errors import RunFolderError
 from headtohead.experiment.open_model import FingerprintedModel
 from headtohead.generation import likelihood, strategy_parsing
@@ -28,7 +36,6 @@ from headtohead.generation.strategy_parsing import SweepPoint
 from headtohead.generation.trace import build_trace, explain_missing_distribution
 from headtohead.text_metrics import diversity
 
-SCHEMA_VERSION = 1
 CHUNK_SIZE = 64
 """continuations generated between two writes to disk"""
 
@@ -55,8 +62,8 @@ class DecodingComparison:
         scorer_digest = self.scorer.digest if self.scorer else None
         self.store = SampleStore(self.folder, self.request, self.generator.digest, scorer_digest)
 
-    def run(self) -> dict[str, Any]:
-        """Generate and score what is missing, and return everything that the report shows as JSON values."""
+    def run(self, *, command: list[str], versions: dict[str, str]) -> DecodingResults:
+        """Generate and score what is missing, and return everything that the report shows."""
         request = self.request
         points = strategy_parsing.build_sweep_points(int(self.generator.tokenizer.vocab_size)) if request.sweep else []
         sample_counts = {**dict.fromkeys(request.strategies, request.samples), **self._count_sweep_only_samples(points)}
@@ -69,24 +76,26 @@ class DecodingComparison:
             for name, strategy in request.strategies.items()
         }
         human_ratios = self._compute_prompt_ratios(self._score_human_continuations())
-        return {
-            "schema": SCHEMA_VERSION,
-            "model": self.generator.to_dict(),
-            "second": None if self.scorer is None else self.scorer.to_dict(),
-            "settings": request.to_dict(),
-            "signatures": diversity.get_sacrebleu_signatures(),
-            "prompts": [asdict(prompt) for prompt in request.prompts],
-            "baseline": request.baseline,
-            "measures": compare.describe_metrics(ratios_by_strategy),
-            **compare.compare_strategies(ratios_by_strategy, request.baseline),
-            "people": compare.estimate_metrics(
+        return DecodingResults(
+            command=command,
+            versions=versions,
+            model=_identify(self.generator),
+            scoring_model=_identify(self.scorer) if self.scorer else None,
+            settings=request.describe_settings(),
+            signatures=diversity.get_sacrebleu_signatures(),
+            prompts=request.prompts,
+            baseline=request.baseline,
+            metrics=compare.list_metrics(ratios_by_strategy),
+            estimates={name: compare.estimate_metrics(ratios) for name, ratios in ratios_by_strategy.items()},
+            human=compare.estimate_metrics(
                 {name: human_ratios[name] for name in compare.HUMAN_METRICS if name in human_ratios}
             ),
-            "sweep": {"samples": request.num_sweep_samples, "points": self._build_sweep_rows(points)},
-            "traces": self._build_traces(),
-            "laws": self._check_limit_invariants(),
-            "notes": self._build_notes(strategies, sample_counts),
-        }
+            pairs=compare.compare_strategies(ratios_by_strategy, request.baseline),
+            sweep=SweepResults(samples=request.num_sweep_samples, points=self._estimate_sweep(points)),
+            traces=self._build_traces(),
+            limit_checks=self._check_limit_invariants(),
+            notes=self._build_notes(strategies, sample_counts),
+        )
 
     # -- generation
 
@@ -106,10 +115,10 @@ class DecodingComparison:
             prompts_per_chunk = max(1, CHUNK_SIZE // count) if strategy.mode == "sample" else CHUNK_SIZE // 2
             for start in range(0, len(prompts), prompts_per_chunk):
                 chunk = prompts[start : start + prompts_per_chunk]
-                self.on_progress(f"writing: {name}", num_done, total)
+                self.on_progress(f"generating: {name}", num_done, total)
                 self._generate_samples(name, strategy, chunk, count)
                 num_done += count * len(chunk)
-        self.on_progress("writing", num_done, total)
+        self.on_progress("generating", num_done, total)
 
     def _continue_prompts(
         self, strategy: Strategy, prompt_indices: Sequence[int], num_samples: int = 1
@@ -117,7 +126,8 @@ class DecodingComparison:
         """Return `num_samples` continuations of each prompt."""
         request = self.request
         texts = [request.prompts[index].text for index in prompt_indices]
-        with _ignore_context_overflow():
+        # The report mentions texts that exceed the context once, instead of a warning per chunk.
+        with warnings.catch_warnings(action="ignore", category=ContextOverflowWarning):
             return generate(
                 self.generator.opened,
                 texts,
@@ -179,7 +189,7 @@ class DecodingComparison:
         store = self.store
         missing = [pair for pair in dict.fromkeys(texts) if store.compute_score_key(*pair) not in store.scores]
         for start in range(0, len(missing), CHUNK_SIZE):
-            self.on_progress("the second model reads", start, len(missing))
+            self.on_progress("scoring with the second model", start, len(missing))
             chunk = missing[start : start + CHUNK_SIZE]
             prompts = [self.request.prompts[prompt_index].text for prompt_index, _ in chunk]
             texts_of_chunk = [text for _, text in chunk]
@@ -188,7 +198,7 @@ class DecodingComparison:
             )
             for pair, score in zip(chunk, scores, strict=True):
                 store.add_score(*pair, score)
-        self.on_progress("the second model reads", len(missing), len(missing))
+        self.on_progress("scoring with the second model", len(missing), len(missing))
 
     # -- metrics
 
@@ -235,28 +245,18 @@ class DecodingComparison:
     def _score_human_continuations(self) -> list[ScoredContinuation]:
         """Return the human continuations in the form of generated ones, one per prompt."""
         references = [
-            (prompt_index, ids, text)
-            for prompt_index, (ids, text) in enumerate(self._truncated_references)
-            if text is not None
-        ]
-        encoded_prompts = [
-            encode_prompt(self.generator.tokenizer, self.request.prompts[prompt_index].text)
-            for prompt_index, _, _ in references
+            (index, ids, text) for index, (ids, text) in enumerate(self._truncated_references) if text is not None
         ]
         losses = likelihood.compute_continuation_losses(
-            self.generator.model, encoded_prompts, [ids for _, ids, _ in references]
+            self.generator.model,
+            [encode_prompt(self.generator.tokenizer, self.request.prompts[index].text) for index, _, _ in references],
+            [ids for _, ids, _ in references],
         )
-        return [
-            ScoredContinuation(
-                prompt_index,
-                0,
-                tuple(ids),
-                text,
-                Likelihood(loss, len(ids), len(text.encode())),
-                self.store.get_score(prompt_index, text),
-            )
-            for (prompt_index, ids, text), loss in zip(references, losses, strict=True)
-        ]
+        continuations = []
+        for (index, ids, text), loss in zip(references, losses, strict=True):
+            scores = Likelihood(loss, len(ids), len(text.encode())), self.store.get_score(index, text)
+            continuations.append(ScoredContinuation(index, 0, tuple(ids), text, *scores))
+        return continuations
 
     # -- sweep
 
@@ -265,25 +265,33 @@ class DecodingComparison:
         compared = {str(strategy) for strategy in self.request.strategies.values()}
         return {point.name: self.request.num_sweep_samples for point in points if str(point.strategy) not in compared}
 
-    def _build_sweep_rows(self, points: Sequence[SweepPoint]) -> list[dict[str, Any]]:
+    def _estimate_sweep(self, points: Sequence[SweepPoint]) -> list[SweepPointResult]:
         """Return the estimates at every point of the sweep. Points that share a strategy are computed once."""
-        rows, estimates_by_strategy = [], {}
-        for order, point in enumerate(points):
-            if point.name not in estimates_by_strategy:
+        estimates = {}
+        for point in points:
+            if point.name not in estimates:
                 columns = self._compute_strategy_ratios(point.name, point.strategy, self.request.num_sweep_samples)
-                estimates_by_strategy[point.name] = compare.estimate_metrics(columns)
-            row = {"family": point.family, "label": point.label, "endpoint": point.endpoint, "strategy": point.name}
-            rows.append({**row, "order": order, "figures": estimates_by_strategy[point.name]})
-        return rows
+                estimates[point.name] = compare.estimate_metrics(columns)
+        return [
+            SweepPointResult(
+                family=point.family,
+                label=point.label,
+                endpoint=point.endpoint,
+                strategy=point.name,
+                order=order,
+                estimates=estimates[point.name],
+            )
+            for order, point in enumerate(points)
+        ]
 
     # -- traces, checks and notes
 
-    def _build_traces(self) -> list[dict[str, Any]]:
+    def _build_traces(self) -> list[StrategyTrace]:
         """Return the token-by-token trace of the first sample of the first prompt, for each strategy."""
         request, traces = self.request, []
         for index, (name, strategy) in enumerate(request.strategies.items()):
             self.on_progress(f"token by token: {name}", index, len(request.strategies))
-            with _ignore_context_overflow():
+            with warnings.catch_warnings(action="ignore", category=ContextOverflowWarning):
                 steps = build_trace(
                     self.generator.opened,
                     self.generator.tokenizer,
@@ -292,35 +300,21 @@ class DecodingComparison:
                     max_new_tokens=request.max_new_tokens,
                     seed=request.seed,
                 )
-            record = self.store.get_sample(strategy, 0, 0)
-            self._check_trace_matches_sample(record, steps)
-            traces.append(
-                {
-                    "strategy": name,
-                    "prompt": 0,
-                    "text": record["text"],
-                    "note": explain_missing_distribution(strategy),
-                    "steps": steps,
-                }
-            )
+            sample = self.store.get_sample(strategy, 0, 0)
+            if [step["id"] for step in steps][: len(sample["ids"])] != sample["ids"]:
+                # The sample comes from a version that samples differently; new samples must not be mixed with it.
+                raise RunFolderError(
+                    f"{self.folder / SAMPLES_FILE}: {name} now generates another text than when the file was written "
+                    "(another version of the package?); give another --out"
+                )
+            note = explain_missing_distribution(strategy)
+            trace_steps = [TraceStep.model_validate(step) for step in steps]
+            traces.append(StrategyTrace(strategy=name, prompt=0, text=sample["text"], note=note, steps=trace_steps))
         return traces
 
-    def _check_trace_matches_sample(self, record: JsonRecord, steps: Sequence[dict[str, Any]]) -> None:
-        """Raise `RunFolderError` if a trace differs from the sample on disk.
-
-        The sample then comes from a version of the package that samples differently, and must not be mixed with new
-        samples.
-        """
-        traced_ids = [step["id"] for step in steps][: len(record["ids"])]
-        if traced_ids != record["ids"]:
-            raise RunFolderError(
-                f"{self.folder / SAMPLES_FILE}: {record['strategy']} writes another text now than it did then (another "
-                "version of the package?); give another --out"
-            )
-
-    def _check_limit_invariants(self) -> list[dict[str, Any]]:
+    def _check_limit_invariants(self) -> list[LimitCheck]:
         """Check the limits of the strategies on this model and these prompts."""
-        self.on_progress("limits as laws", 0, 0)
+        self.on_progress("checking limits", 0, 0)
         encoded_prompts = [encode_prompt(self.generator.tokenizer, prompt.text) for prompt in self.request.prompts]
         return check_limit_invariants(
             self.generator.model,
@@ -338,29 +332,20 @@ class DecodingComparison:
         )
         if max_prompt_tokens + self.request.max_new_tokens > self.generator.model.context:
             notes.append(
-                f"Some texts are longer than the model’s context of {self.generator.model.context} tokens: by the end "
-                "it has forgotten how they began."
+                f"Some texts exceed the model’s context of {self.generator.model.context} tokens: their last tokens "
+                "were generated without the beginning of the text."
             )
         if self.scorer is not None:
             keys = {self.store.compute_score_key(*pair) for pair in self._iter_texts(strategies, sample_counts)}
-            num_unknown, num_tokens = (
-                sum(self.store.scores[key][field_name] for key in keys) for field_name in ("unknown", "tokens")
-            )
+            scores = [self.store.scores[key] for key in keys]
+            num_unknown, num_tokens = (sum(score[name] for score in scores) for name in ("unknown", "tokens"))
             if num_unknown:
                 notes.append(
-                    f"The second model does not know {100 * num_unknown / num_tokens:.1f} % of its tokens in these "
-                    "texts. It guesses “unknown” too easily, so its bits per byte flatter texts with rare words."
+                    f"{100 * num_unknown / num_tokens:.1f} % of the tokens in these texts are unknown to the second "
+                    "model. Unknown tokens are easy to predict, so its bits per byte are too low for rare words."
                 )
         return notes
 
 
-class _ignore_context_overflow(warnings.catch_warnings):  # noqa: N801  used as a statement
-    """Suppress `ContextOverflowWarning`.
-
-    The report mentions texts that exceed the context once, instead of a warning per chunk.
-    """
-
-    def __enter__(self) -> Any:
-        recorded_warnings = super().__enter__()
-        warnings.simplefilter("ignore", ContextOverflowWarning)
-        return recorded_warnings
+def _identify(model: FingerprintedModel) -> ModelIdentity:
+    return ModelIdentity(name=model.name, digest=model.digest)

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any
 
 from rich.markup import escape
-from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from headtohead.decoding_comparison.page import build_lead_paragraph, build_title, build_verdicts
+from headtohead.decoding_comparison.results import DecodingResults
 from headtohead.decoding_comparison.tables import build_metrics_table
 from headtohead.presentation.terminal import (
     VERDICT_TERMINAL_COLORS,
     get_stderr_console,
     get_stdout_console,
+    print_indented,
     print_table,
 )
 from headtohead.progress import ProgressUpdate, StderrProgress
-
-DecodingResults = dict[str, Any]
 
 
 class DecodingProgressBar:
@@ -65,22 +64,20 @@ class DecodingProgressBar:
 def print_comparison(results: DecodingResults, folder: str, report_path: str) -> None:
     """Print estimates, verdicts against the baseline, limit checks, notes and output paths."""
     console = get_stdout_console()
-    from headtohead.decoding_comparison.page import build_lead_paragraph, build_strategy_cards, build_title
-
     console.print(f"\n[bold]{escape(build_title(results))}[/]")
     console.print(escape(build_lead_paragraph(results)))
     print_table(build_metrics_table(results))
-    for card in build_strategy_cards(results):
-        console.print(f"  [bold]{escape(card['strategy'])}[/] against {escape(results['baseline'])}")
-        for line in card["lines"]:
-            color = VERDICT_TERMINAL_COLORS.get(line["outcome"], "cyan")
-            console.print(Padding(f"[{color}]{line['outcome']}:[/] {escape(line['summary'])}", (0, 0, 0, 4)))
-    num_passed = sum(check["passed"] for check in results["laws"])
-    console.print(f"limits as laws: {num_passed} of {len(results['laws'])} hold")
-    for check in results["laws"]:
-        if not check["passed"]:
-            console.print(Padding(f"[red]{escape(check['law'])}:[/] {escape(check['found'])}", (0, 0, 0, 4)))
-    for note in results["notes"]:
+    for strategy, cards in build_verdicts(results).items():
+        console.print(f"  [bold]{escape(strategy)}[/] compared with {escape(results.baseline)}")
+        for card in cards:
+            color = VERDICT_TERMINAL_COLORS.get(card.outcome, "cyan")
+            print_indented(f"[{color}]{card.outcome}:[/] {escape(card.summary)}", 4)
+    failed = [check for check in results.limit_checks if not check.passed]
+    num_checks = len(results.limit_checks)
+    console.print(f"limit checks: {num_checks - len(failed)} of {num_checks} passed")
+    for check in failed:
+        print_indented(f"[red]{escape(check.invariant)}:[/] {escape(check.observation)}", 4)
+    for note in results.notes:
         console.print(f"[yellow]{escape(note)}[/]")
     console.print(f"folder: {escape(folder)}", soft_wrap=True)
     console.print(f"report: {escape(report_path)}", soft_wrap=True)

@@ -153,8 +153,7 @@ def generate_summaries(
     model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], decoding_strategy: Strategy, max_new_tokens: int
 ) -> list[Any]:
     """Generate one summary per prompt, in batches; return them in the order of the prompts."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ContextOverflowWarning)
+    with warnings.catch_warnings(action="ignore", category=ContextOverflowWarning):
         return generate(
             model,
             [list(ids) for ids in prompts],

@@ -100,8 +100,7 @@ def _generate_lines(
     """Generate one batch at a time and yield a cache line for each of its prompts."""
     for prompts in prompt_batches:
         start = time.perf_counter()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ContextOverflowWarning)
+        with warnings.catch_warnings(action="ignore", category=ContextOverflowWarning):
             continuations = generate(
                 teacher.opened, prompts, strategy, max_new_tokens=max_new_tokens, seed=seed, batch_size=len(prompts)
             )

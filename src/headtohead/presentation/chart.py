@@ -16,6 +16,8 @@ from headtohead.presentation import number_format, style
 
 Layout = Literal["wide", "narrow"]
 AltairChart = alt.TopLevelMixin
+Panel = alt.LayerChart | alt.FacetChart
+FILLED_LEGEND = alt.Legend(symbolOpacity=1, symbolStrokeWidth=0)
 MAX_TICKS = 6
 LOG_TICK_DIGITS = (
     (1, 1.2, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9),
@@ -156,6 +158,20 @@ def draw_curve(
     ]
 
 
-def arrange_panels(panels: Iterable[alt.LayerChart | alt.FacetChart]) -> AltairChart:
+def build_variant_encodings(
+    field: str, names: Sequence[str], *, legend: alt.Legend | None = FILLED_LEGEND, has_baseline: bool = True
+) -> tuple[alt.Color, alt.Shape, alt.StrokeDash]:
+    """Return color, shape and dash that distinguish the values of a field; the first is a baseline or a variant."""
+    first = 0 if has_baseline else 1
+    styles = style.assign_variant_styles([*[""] * first, *names])
+    color, shape, dash = (alt.Scale(domain=list(names), range=values[first:]) for values in styles)
+    return (
+        alt.Color(f"{field}:N", scale=color, legend=legend),
+        alt.Shape(f"{field}:N", scale=shape, legend=legend),
+        alt.StrokeDash(f"{field}:N", scale=dash, legend=None),
+    )
+
+
+def arrange_panels(panels: Iterable[Panel], *, row_spacing: int = 80, column_spacing: int = 58) -> AltairChart:
     """Return small multiples whose plots are aligned regardless of the labels around them."""
-    return alt.concat(*panels, bounds="flush", spacing=alt.RowColnumber(row=80, column=58))
+    return alt.concat(*panels, bounds="flush", spacing=alt.RowColnumber(row=row_spacing, column=column_spacing))

@@ -82,21 +82,11 @@ def assign_variant_styles(variant_names: list[str]) -> tuple[list[str], list[str
     Up to 56 variants get distinct combinations.
     """
     variant_indices = range(len(variant_names) - 1)
+    shapes = VARIANT_SHAPES[1:] if len(variant_names) < len(VARIANT_SHAPES) else VARIANT_SHAPES
     return (
         [BASELINE_COLOR, *(VARIANT_COLORS[index % len(VARIANT_COLORS)] for index in variant_indices)],
-        [
-            VARIANT_SHAPES[0],
-            *(
-                VARIANT_SHAPES[1 + index % (len(VARIANT_SHAPES) - 1)]
-                if len(variant_names) < 8
-                else VARIANT_SHAPES[index % 8]
-                for index in variant_indices
-            ),
-        ],
-        [
-            list(VARIANT_DASHES[0]),
-            *(list(VARIANT_DASHES[(1 + index) % len(VARIANT_DASHES)]) for index in variant_indices),
-        ],
+        [VARIANT_SHAPES[0], *(shapes[index % len(shapes)] for index in variant_indices)],
+        [list(VARIANT_DASHES[index % len(VARIANT_DASHES)]) for index in range(len(variant_names))],
     )
 
 

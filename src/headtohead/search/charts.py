@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 
@@ -13,24 +13,25 @@ from headtohead.experiment import findings_view
 from headtohead.experiment.schemas import Findings, SearchFindings, SearchHistoryEntry, SearchPointResult, SettingEffect
 from headtohead.presentation import number_format, style
 from headtohead.presentation.chart import (
+    FILLED_LEGEND,
     AltairChart,
     Chart,
     ChartDatasets,
     Layout,
     PanelGrid,
+    arrange_panels,
     build_score_axis_labels,
 )
 from headtohead.search import phrasing
 
-STATUS_STYLES: dict[str, tuple[str, str, str]] = {
-    "winner": ("winner", "diamond", "#0072b2"),
-    "finished": ("all seeds", "circle", style.BASELINE_COLOR),
-    "pruned": ("pruned", "triangle-down", "#e69f00"),
-    "unfinished": ("unfinished", "square", "#cc79a7"),
-    "failed": ("failed", "cross", "#b4451f"),
+STATUS_STYLES: dict[str, tuple[str, str, str, list[int]]] = {
+    "winner": ("winner", "diamond", "#0072b2", [1, 0]),
+    "finished": ("all seeds", "circle", style.BASELINE_COLOR, [1, 0]),
+    "pruned": ("pruned", "triangle-down", "#e69f00", [5, 3]),
+    "unfinished": ("unfinished", "square", "#cc79a7", [2, 2]),
+    "failed": ("failed", "cross", "#b4451f", [1, 3]),
 }
-"""outcome of a point: label, shape and color"""
-STATUS_DASHES = {"winner": [1, 0], "finished": [1, 0], "pruned": [5, 3], "unfinished": [2, 2], "failed": [1, 3]}
+"""status of a point: label, shape, color and dash"""
 ChartRow = dict[str, Any]
 AXIS_JITTER = 0.09
 """points with the same value are spread over this fraction of an axis"""
@@ -55,14 +56,15 @@ def _get_point_status(search: SearchFindings, point: SearchPointResult) -> str:
     return "winner" if point.point == search.winner else str(point.status)
 
 
-def _build_status_encodings(statuses: Sequence[str]) -> tuple[alt.Color, alt.Shape]:
-    """Return color and shape encodings for the outcomes that occur."""
-    present = [status for status in STATUS_STYLES if status in statuses]
-    labels, shapes, colors = zip(*(STATUS_STYLES[status] for status in present), strict=True)
-    legend = alt.Legend(symbolOpacity=1, symbolStrokeWidth=0)
+def _build_status_encodings(rows: Sequence[ChartRow]) -> tuple[alt.Color, alt.Shape, alt.StrokeDash]:
+    """Return color, shape and dash encodings for the statuses that occur in `rows`."""
+    present = [status for status in STATUS_STYLES if any(row["kind"] == status for row in rows)]
+    labels, *styles = zip(*(STATUS_STYLES[status] for status in present), strict=True)
+    shape, color, dash = (alt.Scale(domain=list(labels), range=list(values)) for values in styles)
     return (
-        alt.Color("outcome:N", scale=alt.Scale(domain=labels, range=colors), legend=legend),
-        alt.Shape("outcome:N", scale=alt.Scale(domain=labels, range=shapes), legend=legend),
+        alt.Color("outcome:N", scale=color, legend=FILLED_LEGEND),
+        alt.Shape("outcome:N", scale=shape, legend=FILLED_LEGEND),
+        alt.StrokeDash("outcome:N", scale=dash, legend=None),
     )
 
 
@@ -71,11 +73,8 @@ def _format_tooltip(point: SearchPointResult, metric: str) -> str:
     description = f"{point.name} ({phrasing.format_settings(point.settings)}): "
     if point.mean is None:
         return description + str(point.message or point.status)
-    seeds = len(point.scores)
-    return (
-        description
-        + f"{number_format.format_score(metric, point.mean)}, {seeds} seed{'s' if seeds != 1 else ''}, {point.status}"
-    )
+    score, seeds = number_format.format_score(metric, point.mean), phrasing.format_seed_count(len(point.scores))
+    return f"{description}{score}, {seeds}, {point.status}"
 
 
 def build_history_chart(findings: Findings, search: SearchFindings) -> Chart:
@@ -83,54 +82,43 @@ def build_history_chart(findings: Findings, search: SearchFindings) -> Chart:
     metric, (low, high) = findings_view.get_metric(findings), phrasing.compute_axis_limits(findings)
     rows = [_make_history_row(search, entry, metric, (low, high)) for entry in search.history]
     reference_levels = _make_reference_levels(search, merge_distance=0.07 * (high - low))
-    first, last = search.history[0], search.history[-1]
+    first, last = (number_format.format_score(metric, search.history[index].best) for index in (0, -1))
+    level_texts = [
+        f" {level['name']}, fresh seeds: {number_format.format_score(metric, level['value'])}."
+        for level in reference_levels
+    ]
     description = (
-        f"{metric.capitalize()} on validation data, point by point over {last.trials} trials. Best so far: from "
-        f"{number_format.format_score(metric, first.best)} to {number_format.format_score(metric, last.best)}. "
-        + " ".join(
-            f"{level['name']}, fresh seeds: {number_format.format_score(metric, level['value'])}."
-            for level in reference_levels
-        )
+        f"{metric.capitalize()} on validation data, point by point over {search.history[-1].trials} trials. Best so "
+        f"far: from {first} to {last}.{''.join(level_texts)}"
     )
 
     def build(layout: Layout, datasets: ChartDatasets) -> AltairChart:
         is_wide = layout == "wide"
         width = 590 if is_wide else 270
-        data = datasets.chart(rows)
-        max_trials = max(row["trials"] for row in rows)
-        x = alt.X("trials:Q", scale=alt.Scale(domain=[0, max_trials * 1.02], nice=False), axis=_build_trials_axis())
+        data, levels = datasets.chart(rows), datasets.chart(reference_levels)
+        trials_axis = alt.Axis(title="trials so far", grid=False, format=",~r", tickMinStep=1)
+        x_scale = alt.Scale(domain=[0, 1.02 * max(row["trials"] for row in rows)], nice=False)
+        x = alt.X("trials:Q", scale=x_scale, axis=trials_axis)
         axis = alt.Axis(title=f"{metric} on validation data", tickCount=5, labelExpr=build_score_axis_labels(metric))
         scale = alt.Scale(domain=[low, high], nice=False, zero=False)
-        color, shape = _build_status_encodings([row["kind"] for row in rows])
-        levels = datasets.chart(reference_levels)
+        value, best, position = (alt.Y(f"{field}:Q", scale=scale, axis=axis) for field in ("value", "best", "position"))
+        color, shape, _ = _build_status_encodings(rows)
+        muted = style.MUTED_TEXT_COLOR
+        rules = levels.mark_rule(aria=False, strokeDash=[4, 4], color=muted)
+        labels = levels.mark_text(
+            aria=False, align="left", baseline="middle", dy=0 if is_wide else -6, fontSize=11, color=muted
+        )
+        line = data.mark_line(aria=False, interpolate="step-after", strokeWidth=2, color="#0072b2", clip=True)
+        points = data.mark_point(size=70, filled=True, opacity=0.95)
         layers = [
-            levels.mark_rule(aria=False, strokeDash=[4, 4], color=style.MUTED_TEXT_COLOR).encode(
-                y=alt.Y("value:Q", scale=scale, axis=axis)
-            ),
-            levels.mark_text(
-                aria=False,
-                align="left",
-                dy=0 if is_wide else -6,
-                fontSize=11,
-                color=style.MUTED_TEXT_COLOR,
-                baseline="middle",
-            ).encode(
-                x=alt.value(width + 6 if is_wide else 2), y=alt.Y("value:Q", scale=scale, axis=axis), text="label:N"
-            ),
-            data.mark_line(aria=False, interpolate="step-after", strokeWidth=2, color="#0072b2", clip=True).encode(
-                x=x, y=alt.Y("best:Q", scale=scale, axis=axis)
-            ),
-            data.mark_point(size=70, filled=True, opacity=0.95).encode(
-                x=x, y=alt.Y("position:Q", scale=scale, axis=axis), color=color, shape=shape, description="tip:N"
-            ),
+            rules.encode(y=value),
+            labels.encode(x=alt.value(width + 6 if is_wide else 2), y=value, text="label:N"),
+            line.encode(x=x, y=best),
+            points.encode(x=x, y=position, color=color, shape=shape, description="tip:N"),
         ]
         return alt.layer(*layers).properties(width=width, height=250 if is_wide else 220)
 
     return Chart("search-history", "Search history", description, build)
-
-
-def _build_trials_axis() -> alt.Axis:
-    return alt.Axis(title="trials so far", grid=False, format=",~r", tickMinStep=1)
 
 
 def _make_history_row(
@@ -141,14 +129,9 @@ def _make_history_row(
     status = _get_point_status(search, point)
     clipped = min(max(history_entry.mean, limits[0]), limits[1])
     note = " (outside the axis limits)" if clipped != history_entry.mean else ""
-    row = {
-        "trials": history_entry.trials,
-        "position": clipped,
-        "best": history_entry.best,
-        "kind": status,
-        "outcome": STATUS_STYLES[status][0],
-    }
-    return {**row, "tip": _format_tooltip(point, metric) + note}
+    values = {"trials": history_entry.trials, "position": clipped, "best": history_entry.best}
+    tip = _format_tooltip(point, metric) + note
+    return {**values, "kind": status, "outcome": STATUS_STYLES[status][0], "tip": tip}
 
 
 def _make_reference_levels(search: SearchFindings, merge_distance: float) -> list[ChartRow]:
@@ -173,31 +156,27 @@ def build_effects_chart(findings: Findings, search: SearchFindings) -> Chart:
     }
     all_rows = [row for rows in panels.values() for row in rows]
     low, high = _compute_effect_limits(all_rows)
-    description = "; ".join(f"{name}: " + ", ".join(row["words"] for row in rows) for name, rows in panels.items())
+    description = "; ".join(
+        f"{name}: " + ", ".join(row["description"] for row in rows) for name, rows in panels.items()
+    )
 
     def build(layout: Layout, datasets: ChartDatasets) -> AltairChart:
         panel_charts = []
         for name, rows in panels.items():
-            data = datasets.chart(
-                [{**row, "low": max(row["low"], low), "high": min(row["high"], high)} for row in rows]
-            )
+            clipped = [{**row, "low": max(row["low"], low), "high": min(row["high"], high)} for row in rows]
+            data = datasets.chart(clipped)
             # Break the label of a bin into two lines.
             lines = "split(replace(datum.label, ' to ', ' to|'), '|')"
             label = alt.Axis(title=None, grid=False, labelAngle=0, labelOverlap=False, labelExpr=lines)
             x = alt.X("value:N", sort=[row["value"] for row in rows], axis=label)
             axis = alt.Axis(title=None, tickCount=5, labelExpr=build_score_axis_labels(metric))
             scale = alt.Scale(domain=[low, high], nice=False, zero=False)
-            y = alt.Y("mean:Q", scale=scale, axis=axis)
-            layers = [
-                data.mark_rule(aria=False, strokeWidth=2, color=style.VARIANT_COLORS[0]).encode(
-                    x=x, y=alt.Y("low:Q", scale=scale, axis=axis), y2="high:Q"
-                ),
-                data.mark_point(size=70, filled=True, opacity=1, color=style.VARIANT_COLORS[0]).encode(
-                    x=x, y=y, description="tip:N"
-                ),
-            ]
+            y_low, y_mean = (alt.Y(f"{field}:Q", scale=scale, axis=axis) for field in ("low", "mean"))
+            rules = data.mark_rule(aria=False, strokeWidth=2, color=style.VARIANT_COLORS[0])
+            points = data.mark_point(size=70, filled=True, opacity=1, color=style.VARIANT_COLORS[0])
+            layers = [rules.encode(x=x, y=y_low, y2="high:Q"), points.encode(x=x, y=y_mean, description="tip:N")]
             panel_charts.append(alt.layer(*layers).properties(title=name))
-        return alt.concat(*panel_charts, bounds="flush", spacing=alt.RowColnumber(row=70, column=58))
+        return arrange_panels(panel_charts, row_spacing=70)
 
     columns = {1: 1, 2: 2}.get(len(panels), 3)
     layouts: dict[Layout, PanelGrid] = {
@@ -212,20 +191,12 @@ def _make_effect_row(setting_name: str, effect: SettingEffect, metric: str) -> C
     """Return the chart row of one value of a setting."""
     low, high = effect.interval or (effect.mean, effect.mean)
     text = f"{effect.value} gives {number_format.format_score(metric, effect.mean)}"
-    interval_text = (
-        f" (95{number_format.NO_BREAK_SPACE}% interval {number_format.format_score_interval(metric, effect.interval)})"
-        if effect.interval
-        else ""
-    )
-    points = f"{effect.points} point{'s' if effect.points != 1 else ''}"
-    return {
-        "value": str(effect.value),
-        "mean": effect.mean,
-        "low": low,
-        "high": high,
-        "words": text + interval_text,
-        "tip": f"{setting_name} {text}{interval_text}, {points}",
-    }
+    if effect.interval:
+        interval = number_format.format_score_interval(metric, effect.interval)
+        text += f" (95{number_format.NO_BREAK_SPACE}% interval {interval})"
+    tip = f"{setting_name} {text}, {effect.points} point{'s' if effect.points != 1 else ''}"
+    values = {"value": str(effect.value), "mean": effect.mean, "low": low, "high": high}
+    return {**values, "description": text, "tip": tip}
 
 
 def _compute_effect_limits(rows: Sequence[ChartRow]) -> tuple[float, float]:
@@ -253,48 +224,34 @@ def build_parallel_coordinates_chart(findings: Findings, search: SearchFindings)
     def build(layout: Layout, datasets: ChartDatasets) -> AltairChart:
         is_wide = layout == "wide"
         width = 640 if is_wide else 270
-        x = alt.X(
-            "axis:N",
-            sort=axes,
-            scale=alt.Scale(type="point", padding=0.35),
-            axis=alt.Axis(
-                title=None, orient="top", labelAngle=0, ticks=False, domain=False, grid=False, labelPadding=8
-            ),
-        )
-        y = alt.Y("position:Q", scale=alt.Scale(domain=[-0.06, 1.06], nice=False), axis=None)
-        statuses = [row["kind"] for row in marks]
-        color, _ = _build_status_encodings(statuses)
-        present = [status for status in STATUS_STYLES if status in statuses]
-        status_labels = [STATUS_STYLES[status][0] for status in present]
-        dash = alt.StrokeDash(
-            "outcome:N",
-            scale=alt.Scale(domain=status_labels, range=[STATUS_DASHES[status] for status in present]),
-            legend=None,
-        )
+        header = alt.Axis(title=None, orient="top", labelAngle=0, ticks=False, domain=False, grid=False, labelPadding=8)
+        x = alt.X("axis:N", sort=axes, scale=alt.Scale(type="point", padding=0.35), axis=header)
+        y_scale = alt.Scale(domain=[-0.06, 1.06], nice=False)
+        y, y_from = (alt.Y(f"{field}:Q", scale=y_scale, axis=None) for field in ("position", "from"))
+        color, _, dash = _build_status_encodings(marks)
         axis_lines = datasets.chart([{"axis": axis, "from": -0.04, "to": 1.04} for axis in axes])
+        axis_lines = axis_lines.mark_rule(aria=False, color=style.GRID_COLOR, strokeWidth=2)
         others = datasets.chart([row for row in marks if row["kind"] != "winner"])
+        other_lines, other_points = (
+            others.mark_line(aria=False, strokeWidth=1.5),
+            others.mark_point(size=18, filled=True),
+        )
         winner = datasets.chart([row for row in marks if row["kind"] == "winner"])
-        label_charts = [
-            datasets.chart([row for row in labels if (row["axis"] == metric) == is_last]) for is_last in (False, True)
-        ]
+        winner_line = winner.mark_line(aria=False, strokeWidth=3.2)
+        winner_points = winner.mark_point(size=60, filled=True, opacity=1)
         opacity = alt.Opacity("strong:Q", scale=None, legend=None)
         layers = [
-            axis_lines.mark_rule(aria=False, color=style.GRID_COLOR, strokeWidth=2).encode(
-                x=x, y=alt.Y("from:Q", scale=alt.Scale(domain=[-0.06, 1.06], nice=False), axis=None), y2="to:Q"
-            ),
-            others.mark_line(aria=False, strokeWidth=1.5).encode(
-                x=x, y=y, detail="point:N", color=color, strokeDash=dash, opacity=opacity
-            ),
-            others.mark_point(size=18, filled=True).encode(x=x, y=y, color=color, description="tip:N", opacity=opacity),
-            winner.mark_line(aria=False, strokeWidth=3.2).encode(x=x, y=y, detail="point:N", color=color),
-            winner.mark_point(size=60, filled=True, opacity=1).encode(x=x, y=y, color=color, description="tip:N"),
-            label_charts[0]
-            .mark_text(aria=False, align="right", dx=-9, fontSize=11, color=style.TEXT_COLOR)
-            .encode(x=x, y=y, text="label:N"),
-            label_charts[1]
-            .mark_text(aria=False, align="left", dx=9, fontSize=11, color=style.TEXT_COLOR)
-            .encode(x=x, y=y, text="label:N"),
+            axis_lines.encode(x=x, y=y_from, y2="to:Q"),
+            other_lines.encode(x=x, y=y, detail="point:N", color=color, strokeDash=dash, opacity=opacity),
+            other_points.encode(x=x, y=y, color=color, description="tip:N", opacity=opacity),
+            winner_line.encode(x=x, y=y, detail="point:N", color=color),
+            winner_points.encode(x=x, y=y, color=color, description="tip:N"),
         ]
+        alignments: list[tuple[bool, Literal["left", "right"], int]] = [(False, "right", -9), (True, "left", 9)]
+        for is_last, align, dx in alignments:  # scores are labelled on the right
+            texts = datasets.chart([row for row in labels if (row["axis"] == metric) == is_last])
+            texts = texts.mark_text(aria=False, align=align, dx=dx, fontSize=11, color=style.TEXT_COLOR)
+            layers.append(texts.encode(x=x, y=y, text="label:N"))
         return alt.layer(*layers).properties(width=width, height=300 if is_wide else 260)
 
     return Chart("search-parallel", "All points across the settings", description, build)
@@ -329,12 +286,8 @@ def _make_parallel_coordinates(
         point = ranked_points[rank]
         status = _get_point_status(search, point)
         mark["strong"] = round(MIN_LINE_OPACITY + (1 - MIN_LINE_OPACITY) * (1 - rank / len(ranked_points)), 3)
-        mark |= {
-            "point": point.name,
-            "kind": status,
-            "outcome": STATUS_STYLES[status][0],
-            "tip": _format_tooltip(point, metric),
-        }
+        mark |= {"point": point.name, "kind": status, "outcome": STATUS_STYLES[status][0]}
+        mark["tip"] = _format_tooltip(point, metric)
     return marks, labels
 
 
@@ -344,15 +297,12 @@ def _map_values_to_axis(search: SearchFindings, setting: str) -> tuple[Any, dict
     if isinstance(axis, NumericRange):
         scale = math.log if axis.log else float
         low, high = scale(axis.low), scale(axis.high)
-        label_values = [
-            axis.low,
-            math.sqrt(axis.low * axis.high) if axis.log else (axis.low + axis.high) / 2,
-        ]
-        label_values = [*label_values, axis.high]
-        return (
-            lambda value: (scale(value) - low) / (high - low),
-            {f"{label_value:.3g}": (scale(label_value) - low) / (high - low) for label_value in label_values},
-        )
+        middle = math.sqrt(axis.low * axis.high) if axis.log else (axis.low + axis.high) / 2
+
+        def to_position(value: Any) -> float:
+            return (scale(value) - low) / (high - low)
+
+        return to_position, {f"{value:.3g}": to_position(value) for value in (axis.low, middle, axis.high)}
     values = sorted(axis) if all(number_format.is_finite_number(value) for value in axis) else list(axis)
     max_index = max(1, len(values) - 1)
     offset = 0.5 if len(values) == 1 else 0.0

@@ -50,14 +50,15 @@ def _describe_search_size(search: SearchFindings) -> str:
     methods = {"grid": "Grid search", "random": "Random search", "tpe": "TPE search"}
     total = f" (of {search.grid_size:,} in the grid)" if search.grid_size and search.grid_size > count else ""
     limit = "up to " if {"pruned", "unfinished"} & set(statuses) else ""
-    sentence = f"{methods[search.method]} tried {count:,} points{total} with {limit}{_format_seed_count(search.seeds)}"
+    sentence = f"{methods[search.method]} tried {count:,} points{total} with {limit}{format_seed_count(search.seeds)}"
     endings = [
         f"{statuses.count(status)} {status}" for status in ("pruned", "failed", "unfinished") if status in statuses
     ]
     return f"{sentence} each, {search.trials:,} trials in total" + (f"; {', '.join(endings)}" if endings else "") + "."
 
 
-def _format_seed_count(count: int) -> str:
+def format_seed_count(count: int) -> str:
+    """Format a number of seeds: 1 seed, 3 seeds."""
     return f"{count} seed{'' if count == 1 else 's'}"
 
 
@@ -69,10 +70,11 @@ def describe_selection_bias(metric: str, bias: SelectionBias) -> str:
     if bias.interval:
         bounds = _format_interval(metric, bias.interval, decimals)
         interval = f" (95{number_format.NO_BREAK_SPACE}% interval {bounds})"
-    lead = _format_magnitude_with_unit(metric, bias.lead, decimals)
+    lead = _format_magnitude(metric, bias.lead, decimals) + number_format.get_effect_unit(metric)
+    direction = "below" if (metric in number_format.LOWER_IS_BETTER_METRICS) == (bias.lead > 0) else "above"
     text = f"In the search it reached {metric} {search_score} on validation data, {lead} "
-    text += f"{_choose_direction_word(metric, bias.lead)} the baseline with fresh seeds; "
-    text += f"with {_format_seed_count(int(bias.seeds[1]))} that the search did not use, it reached {fresh_score}. "
+    text += f"{direction} the baseline with fresh seeds; "
+    text += f"with {format_seed_count(int(bias.seeds[1]))} that the search did not use, it reached {fresh_score}. "
     if bias.lead <= 0:
         return text + "It did not lead even in the search, so there is no selection bias to estimate."
     if bias.bias <= 0:
@@ -81,18 +83,8 @@ def describe_selection_bias(metric: str, bias: SelectionBias) -> str:
     return text + f"Of the lead of {lead}, {bias_size} were selection bias{interval}."
 
 
-def _choose_direction_word(metric: str, lead: float) -> str:
-    """Return whether a lead lies above or below the baseline on the scale of the metric."""
-    is_low = metric in number_format.LOWER_IS_BETTER_METRICS
-    return "below" if is_low == (lead > 0) else "above"
-
-
 def _format_magnitude(metric: str, size: float, decimals: int) -> str:
     return f"{abs(size) * (100 if number_format.is_shown_in_percent(metric) else 1):,.{decimals}f}"
-
-
-def _format_magnitude_with_unit(metric: str, size: float, decimals: int) -> str:
-    return _format_magnitude(metric, size, decimals) + number_format.get_effect_unit(metric)
 
 
 def _format_interval(metric: str, bounds: Sequence[float], decimals: int) -> str:

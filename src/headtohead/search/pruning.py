@@ -19,6 +19,7 @@ from scipy import special
 
 from headtohead.config.search import PruningConfig
 from headtohead.experiment.schemas import PruningDecision
+from headtohead.search.points import compute_mean
 
 MIN_DEGREES_OF_FREEDOM = 4
 """below this the pooled standard deviation is too uncertain, and no point is pruned"""
@@ -30,14 +31,10 @@ def compute_pooled_std(scores_by_point: Sequence[SeedScores]) -> tuple[float, in
     """Return the standard deviation between seeds, pooled over points, and its degrees of freedom; (nan, 0) if none."""
     degrees_of_freedom, sum_of_squares = 0, 0.0
     for scores in scores_by_point:
-        mean = _compute_mean(scores) if scores else 0.0
+        mean = compute_mean(scores) if scores else 0.0
         sum_of_squares += sum((score - mean) ** 2 for score in scores)
         degrees_of_freedom += max(0, len(scores) - 1)
     return (math.sqrt(sum_of_squares / degrees_of_freedom), degrees_of_freedom) if degrees_of_freedom else (math.nan, 0)
-
-
-def _compute_mean(scores: SeedScores) -> float:
-    return sum(scores) / len(scores)
 
 
 def decide_pruning(
@@ -51,9 +48,9 @@ def decide_pruning(
     if degrees_of_freedom < MIN_DEGREES_OF_FREEDOM:
         return None
     quantile = float(special.stdtrit(degrees_of_freedom, 1 - rule.risk / (len(other_scores) * num_interim_analyses)))
-    mean = _compute_mean(scores)
+    mean = compute_mean(scores)
     for finished_scores in other_scores:
-        deficit = _compute_mean(finished_scores) - mean
+        deficit = compute_mean(finished_scores) - mean
         threshold = quantile * std * math.sqrt(1 / len(scores) + 1 / len(finished_scores))
         if deficit > threshold:
             return PruningDecision(deficit=deficit, threshold=threshold, seeds=len(scores))

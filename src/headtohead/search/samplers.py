@@ -97,8 +97,7 @@ def _suggest_with_tpe(search: SearchConfig, seed: int, scored_points: ScoredPoin
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
         sampler = optuna.samplers.TPESampler(seed=seed % 2**32, n_startup_trials=0, multivariate=True)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     space = {setting: _build_distribution(search, setting) for setting in search.space}
