@@ -1,14 +1,19 @@
 """What a person sees while long work goes on: a table in a terminal, a line now and then in a log."""
 
+import functools
 import os
 import pty
 import re
 import subprocess
 import sys
 import termios
+import time
+
+import pytest
 
 from headtohead.execution.progress_display import estimate_time_left
 from headtohead.execution.worker_pool import Job
+from headtohead.model_cost import ModelCost
 from headtohead.progress import ProgressUpdate, StderrProgress
 
 from .test_bad_input import h2h, world  # noqa: F401
@@ -50,7 +55,7 @@ def test_a_terminal_shows_a_table_that_grows(world, tmp_path):  # noqa: F811
     asked = ("--out", "here", "--workers", "1", "--set", "training.steps=600", "--set", "training.eval_every=300")
     said = in_a_terminal("run", world(), *asked, cwd=tmp_path)
     assert re.search(r"baseline +\d+ % \d+\.\d\d", CONTROL.sub("", said)), "how far a trial is, and its loss"
-    assert re.search(r"1 of 2 trials done · \d+\.\d steps/s", said)
+    assert re.search(r"1 of 2 trials done · \d+(\.\d)? steps/s", said)
     lines = [CONTROL.sub("", line) for line in re.split(r"[\r\n]+", said)]
     assert max(map(len, lines)) <= COLUMNS
     kept = said[said.rindex("\x1b[2K") :]  # what stays when the table has gone
@@ -62,15 +67,14 @@ def test_a_log_has_a_line_now_and_then(h2h, world, monkeypatch):  # noqa: F811
     file = world()
     code, _, err = h2h("run", file, "--out", "here", "--workers", "1")
     assert code == 0
-    assert re.search(
-        r"^1 of 2 trials done · \d+\.\d steps/s · (about .* left|time left: measuring)$", err, re.MULTILINE
-    )
+    assert re.search(r"^1 of 2 trials done · (starting|\d+(\.\d)? steps/s) · about .* left$", err, re.MULTILINE)
+    assert "0.0 steps/s" not in err and "measuring" not in err
     assert "\x1b" not in err
     file.write_text(file.read_text() + SEARCH)
     code, _, err = h2h("run", file, "--quick", "--out", "there", "--workers", "1", "--set", "probe.prompts=[]")
     assert code == 0
     assert re.search(
-        r"^search: 2 of 8 trials done in this run · at most .* left · best so far: point-", err, re.MULTILINE
+        r"^search: 2 of 4 trials done in this run · at most .* left · best so far: point-", err, re.MULTILINE
     )
     assert re.search(r"^\d of \d trials done", err, re.MULTILINE), "and then the comparison"
 
@@ -89,12 +93,27 @@ def test_work_of_unknown_size_is_named_without_figures(monkeypatch, capsys):
     assert capsys.readouterr().err == "measuring\nwriting: 90 of 100, about 10 min 05 s left\n"
 
 
-def test_a_worker_that_is_between_trials_does_not_double_the_time_left(tmp_path):
-    def job(state: str, step: int = 0, steps: int = 0, rate: float = 0.0) -> Job:
-        return Job(None, tmp_path, state, step, steps, rate=rate)
+def make_job(tmp_path, state: str, seconds_left: float | None = None, elapsed: float = 0.0, flops: int = 1) -> Job:
+    """A job that started `elapsed` seconds ago and has just reported."""
+    now = time.monotonic()
+    cost = ModelCost(parameters=1, flops_per_token=flops, weights_bytes=4, training_bytes=4)
+    job = Job(None, tmp_path, state, model_cost=cost, seconds_left=seconds_left)
+    job.start_time, job.report_time, job.end_time = now - elapsed, now, now
+    return job
 
-    assert estimate_time_left([job("running"), job("waiting")]) is None
-    two = [job("running", 50, 100, 10.0), job("running", 50, 100, 10.0), job("waiting"), job("finished")]
-    assert estimate_time_left(two) == 200 / 20
-    one_starts = [job("running", 50, 100, 10.0), job("running"), job("waiting")]
-    assert estimate_time_left(one_starts) == (50 + 100 + 100) / 20
+
+def test_the_time_left_adds_what_runs_and_what_waits(tmp_path):
+    job = functools.partial(make_job, tmp_path)
+    assert estimate_time_left([job("running"), job("waiting")]) is None, "no worker has reported"
+    two = [job("running", 5.0, 5.0), job("running", 5.0, 5.0), job("waiting"), job("waiting")]
+    assert estimate_time_left(two) == pytest.approx((5 + 5 + 10 + 10) / 2, abs=0.1)
+    one_starts = [job("running", 5.0, 5.0), job("running"), job("waiting")]
+    assert estimate_time_left(one_starts) == pytest.approx((5 + 10 + 10) / 2, abs=0.1)
+    last = [job("finished", elapsed=10.0), job("running", 30.0, 1.0)]
+    assert estimate_time_left(last) == pytest.approx(30, abs=0.1)
+
+
+def test_larger_models_that_wait_count_for_more(tmp_path):
+    job = functools.partial(make_job, tmp_path)
+    jobs = [job("finished", elapsed=10.0, flops=100), job("running", 5.0, 5.0, flops=100), job("waiting", flops=400)]
+    assert estimate_time_left(jobs) == pytest.approx(5 + 40, abs=0.1)

@@ -26,31 +26,37 @@ def plan(
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Parallel trials. [default: one per core]")] = None,
     full: Annotated[bool, typer.Option("--full", help="Apply the file's [full] table.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Apply the file's [quick] table.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Plan the quick look.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="VARIANT", help="Plan only this variant; repeatable.")
+    ] = None,
     as_json: JsonOption = False,
     plugins: PluginsOption = None,
 ) -> None:
     """Print sizes, memory, trials and estimated time of an experiment. A few real steps are run, nothing is saved."""
     from headtohead.experiment import loading
     from headtohead.report import terminal
-    from headtohead.runner import run_experiment, run_search
+    from headtohead.runner.plan import plan_experiment
     from headtohead.search import terminal as search_terminal
 
     changes = [*(settings or []), *([f"seeds={seeds}"] if seeds is not None else [])]
     experiment = loading.load_experiment(
-        recipe, changes, plugins=plugins or (), data_source=data, use_full_setting=full, use_quick_setting=quick
+        recipe,
+        changes,
+        plugins=plugins or (),
+        data_source=data,
+        use_full_setting=full,
+        use_quick_setting=quick,
+        only=only or (),
     )
     _rerun_in_safe_environment(experiment)
-    num_workers = workers or run_experiment.default_num_workers()
-    search = run_search.plan_search(experiment) if experiment.search else None
-    plans = run_experiment.plan_experiment(experiment)
+    result = plan_experiment(experiment, workers)
     if as_json:
-        result = {"experiment": experiment.name, "plan": [variant_plan.to_dict() for variant_plan in plans]}
-        print_json({**result, "search": search.to_dict()} if search else result)
+        print_json(result.to_dict())
         return
-    terminal.print_plan(experiment, plans, experiment.max_seeds, num_workers)
-    if search:
-        search_terminal.print_search_plan(experiment, search, num_workers)
+    terminal.print_plan(experiment, result)
+    if result.search:
+        search_terminal.print_search_plan(experiment, result.search, result.workers)
 
 
 def _rerun_in_safe_environment(experiment: Experiment) -> None:

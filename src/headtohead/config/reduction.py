@@ -17,7 +17,7 @@ DEFAULT_SEEDS = Experiment.model_fields["seeds"].default
 QUICK_SEEDS, QUICK_DIVISOR, QUICK_MIN_STEPS, QUICK_MAX_STEPS, QUICK_EVALUATIONS = 2, 10, 20, 100, 5
 QUICK_ROWS = {"train_rows": 10_000, "validation_rows": 100, "test_rows": 100}
 QUICK_PRETRAINED_STEPS = 8
-QUICK_PRETRAINED_ROWS = {"train_rows": 500, "validation_rows": 50, "test_rows": 50}
+QUICK_PRETRAINED_ROWS = {"train_rows": 200, "validation_rows": 50, "test_rows": 50}
 """a step or a row of a pretrained model takes about ten times as long"""
 QUICK_SEARCH_POINTS, QUICK_DOCUMENTS, QUICK_TEACHER_ROWS, QUICK_MAX_LENGTH = 4, 8, 800, 512
 

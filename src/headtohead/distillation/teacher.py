@@ -62,10 +62,8 @@ def train_teacher(
 
     def report(progress: TrainingProgress) -> None:
         """Forward training progress as a `ProgressUpdate`."""
-        seconds_left = (
-            (progress.total_steps - progress.step) / progress.steps_per_second if progress.steps_per_second else None
-        )
-        on_progress(ProgressUpdate("training the teacher", progress.step, progress.total_steps, seconds_left))
+        update = ("training the teacher", progress.step, progress.total_steps, progress.seconds_left)
+        on_progress(ProgressUpdate(*update))
 
     with lock_cache_folder(folder):
         if not (folder / "result.json").is_file():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -54,7 +53,10 @@ class TrialProgressDisplay:
         """Redraw the table; without a terminal, print a progress line from time to time."""
         if self.is_interactive:
             self.rich_live.update(self.shown(jobs))
-        elif time.monotonic() - self.last_line_time >= StderrProgress.ELSEWHERE:
+        elif time.monotonic() - self.last_line_time >= StderrProgress.ELSEWHERE or (
+            # The first estimate of longer work is printed at once.
+            self.last_line_time == self.began and (estimate_time_left(jobs) or 0.0) > StderrProgress.ELSEWHERE
+        ):
             self.last_line_time = time.monotonic()
             self.say(" · ".join(self.progress(jobs)))
 
@@ -88,10 +90,8 @@ class TrialProgressDisplay:
         phrases = [f"{num_over} of {len(jobs)} trials done"]
         if num_over < len(jobs):
             seconds_left = estimate_time_left(jobs)
-            phrases.append(f"{rate:.1f} steps/s")
-            phrases.append(
-                f"about {format_duration(seconds_left)} left" if seconds_left is not None else "time left: measuring"
-            )
+            phrases.append(f"{rate:.{1 if rate < 10 else 0}f} steps/s" if rate else "starting")
+            phrases += [f"about {format_duration(seconds_left)} left"] if seconds_left is not None else []
         messages = [(job, job.message) for job in jobs if job.state in ("failed", "lost")]
         limit = format_duration(MAX_SILENT_SECONDS)
         messages += [
@@ -102,19 +102,38 @@ class TrialProgressDisplay:
         return [" · ".join(phrases), *(f"{job.trial.variant}/{job.trial.seed}: {text}" for job, text in messages)]
 
 
-def estimate_time_left(jobs: Sequence[Any]) -> float | None:
-    """Return the estimated seconds until all jobs are over, or None before any speed is known.
+def estimate_durations(jobs: Sequence[Any]) -> dict[int, float]:
+    """Return the seconds of finished jobs, and of running ones that have reported an estimate, by id()."""
+    durations = {id(job): job.end_time - job.start_time for job in jobs if job.state == "finished"}
+    return durations | {
+        id(job): job.report_time - job.start_time + job.seconds_left
+        for job in jobs
+        if job.state == "running" and job.seconds_left is not None
+    }
 
-    Jobs that are starting or being evaluated count with the mean speed of the running ones.
+
+def estimate_time_left(jobs: Sequence[Any]) -> float | None:
+    """Return the estimated seconds until all jobs are over, or None before the first worker has reported.
+
+    Running jobs count with the estimate of their worker. Waiting jobs take as long as the others, in proportion to
+    their FLOPs.
     """
-    running = [job for job in jobs if job.state == "running"]
-    rates = [job.rate for job in running if job.rate > 0]
-    if not rates:
+    durations = estimate_durations(jobs)
+    if not durations:
         return None
-    steps_per_trial = max(job.steps for job in running)
-    steps_left = sum((job.steps or steps_per_trial) - job.step for job in running)
-    steps_left += steps_per_trial * sum(job.state == "waiting" for job in jobs)
-    return float(steps_left / (statistics.fmean(rates) * len(running)))
+    flops = {id(job): job.model_cost.flops_per_token if job.model_cost is not None else None for job in jobs}
+    weights = {key: value or 1 for key, value in flops.items()} if all(flops.values()) else dict.fromkeys(flops, 1)
+    seconds_per_weight = sum(durations.values()) / sum(weights[key] for key in durations)
+    now = time.monotonic()
+    running: list[float] = []
+    waiting: list[float] = []
+    for job in jobs:
+        seconds = durations.get(id(job), seconds_per_weight * weights[id(job)])
+        if job.state == "running":
+            running.append(max(0.0, job.start_time + seconds - now))
+        elif job.state == "waiting":
+            waiting.append(seconds)
+    return max(0.0, *running, (sum(running) + sum(waiting)) / max(1, len(running)))
 
 
 def format_job_cell(job: Any) -> str:

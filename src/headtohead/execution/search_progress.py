@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from headtohead.config import experiment
-from headtohead.execution.progress_display import TrialProgressDisplay, format_job_cell
+from headtohead.execution.progress_display import TrialProgressDisplay, estimate_durations, format_job_cell
 from headtohead.experiment.seed_average import average_over_seeds
 from headtohead.presentation import number_format
 from headtohead.presentation.terminal import make_rich_table
@@ -50,8 +50,9 @@ class SearchProgressDisplay(TrialProgressDisplay):
         phrases = [
             f"search: {len(finished_jobs)}{f' of {planned_trials}' if planned_trials else ''} trials done in this run"
         ]
-        if planned_trials and finished_jobs:
-            seconds_per_trial = statistics.fmean(job.end_time - job.start_time for job in finished_jobs)
+        durations = list(estimate_durations(jobs).values())
+        if planned_trials and durations:
+            seconds_per_trial = statistics.fmean(durations)
             num_running = max(1, sum(job.state == "running" for job in jobs))
             seconds_left = seconds_per_trial * max(0, planned_trials - len(finished_jobs)) / num_running
             phrases.append(f"at most {format_duration(seconds_left)} left")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +84,7 @@ def throttle_progress(send: SendEvent) -> Callable[[Any], None]:
         nonlocal last_sent
         if time.monotonic() - last_sent > PROGRESS_INTERVAL_SECONDS or progress.step == progress.total_steps:
             last_sent = time.monotonic()
-            keys = ("step", "total_steps", "loss", "steps_per_second")
-            send({"event": "progress", **{key: getattr(progress, key) for key in keys}})
+            send({"event": "progress", **asdict(progress)})
 
     return report
 

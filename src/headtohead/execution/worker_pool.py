@@ -39,6 +39,8 @@ class Job:
     loss: float | None = None
     rate: float = 0.0
     """training steps per second"""
+    seconds_left: float | None = None
+    """estimate of its worker at `report_time`"""
     message: str = ""
     is_request_error: bool = False
     num_reassignments: int = 0
@@ -225,8 +227,8 @@ def _update_job(worker: WorkerHandle, message: dict[str, Any]) -> bool:
         return False
     job.report_time = time.monotonic()
     if message["event"] == "progress":
-        keys = ("step", "total_steps", "loss", "steps_per_second")
-        job.step, job.steps, job.loss, job.rate = (message[key] for key in keys)
+        keys = ("step", "total_steps", "loss", "steps_per_second", "seconds_left")
+        job.step, job.steps, job.loss, job.rate, job.seconds_left = (message[key] for key in keys)
         return False
     if message["event"] == "text":
         job.generated_lines.append(message["line"])

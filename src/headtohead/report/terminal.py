@@ -21,27 +21,27 @@ from headtohead.verdict.record import Verdict
 AUDIT_MARKS = {True: "[green]passed[/]", False: "[red]failed[/]", None: "[dim]does not apply[/]"}
 
 
-def print_plan(experiment: Experiment, variant_plans: Sequence[Any], num_seeds: int, num_workers: int) -> None:
+def print_plan(experiment: Experiment, plan: Any) -> None:
     """Print size and estimated cost of each variant and of the whole experiment."""
     columns = make_text_columns("variant")
     columns += make_numeric_columns("parameters", "FLOPs/token", "memory", "steps", "one trial")
     rows = [
         [
-            plan.variant,
-            number_format.format_count(plan.parameters),
-            "not counted" if plan.flops_per_token is None else number_format.format_si_number(plan.flops_per_token),
-            number_format.format_bytes(plan.training_bytes),
-            number_format.format_count(plan.steps),
-            format_duration(plan.seconds),
+            variant.variant,
+            number_format.format_count(variant.parameters),
+            number_format.format_si_number(variant.flops_per_token),
+            number_format.format_bytes(variant.training_bytes),
+            number_format.format_count(variant.steps),
+            format_duration(variant.seconds),
         ]
-        for plan in variant_plans
+        for variant in plan.plan
     ]
     print_table(make_table("plan", experiment.question, "", columns, rows))
-    num_trials = len(variant_plans) * num_seeds
-    seconds = num_seeds * sum(plan.seconds for plan in variant_plans) / min(num_workers, num_trials)
+    before = plan.preparation_seconds
+    preparation = f", of which {format_duration(before)} precede the trials" if before else ""
     get_stdout_console().print(
-        f"{len(variant_plans)} variants x {num_seeds} seeds = {num_trials} trials on {num_workers} workers: about "
-        f"{format_duration(seconds)}, estimated from a few real steps."
+        f"{len(rows)} variants x {experiment.max_seeds} seeds = {plan.trials} trials on {plan.workers} workers: about "
+        f"{format_duration(plan.seconds)}{preparation}, estimated from a few real steps."
     )
 
 

@@ -7,16 +7,14 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from headtohead.atomic_io import compute_sha256
 from headtohead.audit.unused_code import check_unused_code
 from headtohead.config import experiment
-from headtohead.config import loading as config_loading
 from headtohead.config.experiment import BASELINE
 from headtohead.config.loading import build_trial as trial_of
 from headtohead.errors import DiskFullError, RequestError
@@ -33,7 +31,7 @@ from headtohead.execution.worker_pool import (
 )
 from headtohead.experiment import schemas
 from headtohead.experiment.journal import Journal
-from headtohead.experiment.run_folder import ExperimentRuns, Run, build_trials, create_runs, lock_folder
+from headtohead.experiment.run_folder import ExperimentRuns, build_trials, create_runs, lock_folder
 from headtohead.experiment.versions import collect_versions
 from headtohead.findings import compute
 from headtohead.model_cost import ModelCost, has_user_code
@@ -44,7 +42,6 @@ from headtohead.trials.outputs import remove_checkpoints
 from headtohead.trials.trial import (
     build_training,
     compute_model_size,
-    estimate_seconds,
     run_trial,
 )
 
@@ -252,52 +249,9 @@ def check_disk_space(experiment: experiment.Experiment, folder: Path, num_worker
         raise DiskFullError(f"{folder}: {explanation}")
 
 
-@dataclass(frozen=True)
-class VariantPlan:
-    """Size and estimated cost of one variant, known before training."""
-
-    variant: str
-    settings: dict[str, Any]
-    parameters: int
-    flops_per_token: int | None
-    training_bytes: int
-    steps: int
-    seconds: float
-    """estimated time of one trial on one worker"""
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def plan_experiment(experiment: experiment.Experiment) -> list[VariantPlan]:
-    """Return size and estimated time of each variant, measured on the real model with a few steps."""
-    plans = []
-    for variant in experiment.names:
-        trial = trial_of(experiment, variant, 0)
-        with tempfile.TemporaryDirectory() as scratch:
-            folder = Path(scratch)
-            seconds = estimate_seconds(trial, folder)
-            start = Run(folder).start
-        settings = config_loading.diff_from_baseline(experiment, variant)
-        plans.append(
-            VariantPlan(
-                variant,
-                settings,
-                start.parameters,
-                start.flops_per_token,
-                start.training_bytes,
-                start.steps,
-                seconds,
-            )
-        )
-    return plans
-
-
 __all__ = [
     "DEFAULT_RUNS_FOLDER",
     "ExperimentOutcome",
-    "VariantPlan",
     "default_num_workers",
-    "plan_experiment",
     "run_experiment",
 ]

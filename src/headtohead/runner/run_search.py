@@ -51,7 +51,8 @@ from headtohead.search import points as known
 from headtohead.search import pruning, samplers
 from headtohead.search.points import SearchPoint
 from headtohead.tasks.registry import prepare_dataset
-from headtohead.trials.trial import build_training, estimate_seconds
+from headtohead.trials.time_estimate import estimate_seconds
+from headtohead.trials.trial import build_training
 
 CPU = torch.device("cpu")
 DECISION_LAG = 4

@@ -49,14 +49,8 @@ def train_encoder(
         if not (folder / "result.json").is_file():
 
             def report(progress: TrainingProgress) -> None:
-                seconds_left = (
-                    (progress.total_steps - progress.step) / progress.steps_per_second
-                    if progress.steps_per_second
-                    else None
-                )
-                on_progress(
-                    ProgressUpdate("pre-training the encoder", progress.step, progress.total_steps, seconds_left)
-                )
+                update = ("pre-training the encoder", progress.step, progress.total_steps, progress.seconds_left)
+                on_progress(ProgressUpdate(*update))
 
             run_trial(encoder_trial, folder, on_progress=report)
     return folder

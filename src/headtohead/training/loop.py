@@ -7,7 +7,7 @@ weights.
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from torch import nn
 from headtohead import rng
 from headtohead.atomic_io import append_jsonl, compute_sha256, read_jsonl
 from headtohead.config import training
-from headtohead.data.batches import BatchSchedule
+from headtohead.data.batches import Batch, BatchSchedule
 from headtohead.data.examples import EvaluationExamples
 from headtohead.errors import DivergedError
 from headtohead.nn.init import hash_tensors
@@ -31,6 +31,8 @@ from headtohead.training.optimizers import ScheduledOptimizer
 from headtohead.training.processes import SINGLE_PROCESS, SingleProcess
 
 LOSS_CHECK_INTERVAL = 10
+MAX_REPORT_INTERVAL = 1.0
+"""Seconds after which progress is reported between two loss checks and during evaluations."""
 DIVERGENCE_FACTOR, DIVERGENCE_NATS = 3.0, 5.0
 EVALUATION_BATCH_SIZE = 16
 """Small enough for the logits of a batch to fit into the CPU cache."""
@@ -42,9 +44,12 @@ class TrainingProgress:
 
     step: int
     total_steps: int
-    loss: float
+    loss: float | None
+    """Mean since the last evaluation; None before the first loss is known."""
     steps_per_second: float
-    """Since this process started."""
+    """Since this process started, without evaluations."""
+    seconds_left: float
+    """Estimate for the rest of the trial: steps, evaluations and the scoring after training."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,8 @@ class Trainer:
     process: SingleProcess = SINGLE_PROCESS
     tracked_subsets: Mapping[str, tuple[str, NDArray[np.intp]]] = field(default_factory=dict)
     """Subsets of tracked examples with their own metrics, by name: (tracked name, row indices)."""
+    num_rows_after_training: int = 0
+    """Rows that are scored after training, for the estimate of the remaining time."""
 
     def __post_init__(self) -> None:
         steps_per_epoch = self.schedule.steps_per_epoch
@@ -98,13 +105,16 @@ class Trainer:
         self._pending_losses: list[torch.Tensor] = []
         self._best_weights_checksum: str | None = None
         """Checksum of the best weights so far, if they are kept."""
+        self.num_tracked_rows = sum(examples.count // examples.stride for examples in self.tracked_examples.values())
+        self._num_timed_steps = self._num_timed_rows = 0
+        self._step_seconds = self._row_seconds = self._report_time = 0.0
+        """Total times of the steps and evaluated rows of this process."""
 
     def run(self) -> TrainingResult:
         """Train to the end, resuming from the newest checkpoint if there is one."""
         is_new = not self._resume_from_checkpoint()
         self.model.train()
         memory.reset_peak()
-        start_time, first_step = time.perf_counter(), self.state.step
         if is_new:
             self._evaluate_tracked_examples()
             self._save_checkpoint()
@@ -114,9 +124,9 @@ class Trainer:
             self.state.step += 1
             if self.state.step % LOSS_CHECK_INTERVAL == 0 or self.state.step == self.total_steps:
                 self._accumulate_losses()
-                num_steps, elapsed = self.state.step - first_step, time.perf_counter() - start_time
-                loss = self.state.loss_sum / max(1, self.state.num_summed_steps)
-                self.on_progress(TrainingProgress(self.state.step, self.total_steps, loss, num_steps / elapsed))
+                self._report_progress()
+            elif time.perf_counter() - self._report_time > MAX_REPORT_INTERVAL:
+                self._report_progress()
             is_last = self.state.step == self.total_steps
             if is_last or self.state.step % self.evaluate_every == 0:
                 self._evaluate_tracked_examples()
@@ -137,7 +147,35 @@ class Trainer:
             self.state.first_step_digest = hash_tensors(tensor for tensor in tensors if tensor is not None)
         self.optimizer.step(step)
         self._pending_losses.append(loss)
-        self.state.seconds += time.perf_counter() - start_time
+        seconds = time.perf_counter() - start_time
+        self.state.seconds += seconds
+        self._step_seconds += seconds
+        self._num_timed_steps += 1
+
+    def _report_progress(self) -> None:
+        """Report the progress with an estimate of the remaining time."""
+        self._report_time, state = time.perf_counter(), self.state
+        row_seconds = self._row_seconds / max(1, self._num_timed_rows)
+        # A backward pass takes about twice as long as a forward pass.
+        step_seconds = 3 * self.settings.batch_size * row_seconds
+        if self._num_timed_steps:
+            step_seconds = self._step_seconds / self._num_timed_steps
+        num_evaluations = math.ceil(self.total_steps / self.evaluate_every) - state.step // self.evaluate_every
+        num_rows = num_evaluations * self.num_tracked_rows + self.num_rows_after_training
+        loss = state.loss_sum / state.num_summed_steps if state.num_summed_steps else None
+        rate = self._num_timed_steps / self._step_seconds if self._num_timed_steps else 0.0
+        seconds_left = (self.total_steps - state.step) * step_seconds + num_rows * row_seconds
+        self.on_progress(TrainingProgress(state.step, self.total_steps, loss, rate, seconds_left))
+
+    def _time_batches(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Yield batches, measure how long the caller works on each, and report progress from time to time."""
+        for batch in batches:
+            start_time = time.perf_counter()
+            yield batch
+            self._row_seconds += time.perf_counter() - start_time
+            self._num_timed_rows += len(batch.input_ids)
+            if time.perf_counter() - self._report_time > MAX_REPORT_INTERVAL:
+                self._report_progress()
 
     def _accumulate_losses(self) -> None:
         """Add pending losses to the running sum; raise DivergedError if one is not finite. One device synchronization
@@ -173,9 +211,8 @@ class Trainer:
                 raise DivergedError(self._format_divergence_message(message))
             state.loss_sum, state.num_summed_steps = 0.0, 0
         for name, examples in self.tracked_examples.items():
-            evaluation = self.process.evaluate(
-                self.model, self.objective, examples.batches(EVALUATION_BATCH_SIZE), self.device
-            )
+            batches = self._time_batches(examples.batches(EVALUATION_BATCH_SIZE))
+            evaluation = self.process.evaluate(self.model, self.objective, batches, self.device)
             self.evaluations[name] = evaluation
             self._append_metrics(name, summarize_evaluation(evaluation, self.objective.metric))
             if name == "validation":

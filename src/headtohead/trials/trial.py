@@ -28,6 +28,7 @@ from headtohead.training.loop import Trainer, TrainingProgress
 from headtohead.training.processes import SINGLE_PROCESS, SingleProcess, check_batch_can_be_split
 from headtohead.trials import outputs
 from headtohead.trials.evaluation import audit_scores, describe_scored_texts, evaluate_splits, find_unseen_rows
+from headtohead.trials.row_counts import count_rows_after_training
 
 
 def run_trial(
@@ -111,6 +112,7 @@ def build_training(
         on_progress,
         ranks,
         find_unseen_rows(trial, dataset),
+        count_rows_after_training(trial, dataset),
     )
     if ranks.world_size > 1:
         check_batch_can_be_split(model)
@@ -163,22 +165,3 @@ def _claim_run_folder(trial: Trial, dataset: Dataset, folder: Path) -> None:
         record = schemas.TrialFile(identity=identity, corpus_digest=dataset.corpus.digest, trial=trial)
         schemas.write_record(path, record, with_checksum=True)
     (folder / "failure.json").unlink(missing_ok=True)
-
-
-def estimate_seconds(trial: Trial, folder: Path, *, num_steps: int = 3) -> float:
-    """Estimate the duration of a trial from a few training steps."""
-    dataset = prepare_dataset(trial.data, trial.task)
-    model, trainer = build_training(trial, dataset, folder, devices.select_device("auto"), with_dependencies=False)
-    model.train()
-    num_threads = devices.set_num_threads(1)  # as in a worker
-    trainer._train_step(0)
-    started = time.perf_counter()
-    for step in range(num_steps):
-        trainer._train_step(step)
-    seconds_per_step = (time.perf_counter() - started) / num_steps
-    devices.set_num_threads(num_threads)
-    num_examples = sum(examples.count / examples.stride for examples in trainer.tracked_examples.values())
-    num_evaluations = 2 + trainer.total_steps // trainer.evaluate_every
-    # An evaluation is a forward pass: about a third of the cost of a training step per row.
-    evaluation_steps = num_evaluations * num_examples / trial.training.batch_size / 3
-    return (trainer.total_steps + evaluation_steps) * seconds_per_step

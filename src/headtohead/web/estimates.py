@@ -90,16 +90,3 @@ async def _run_h2h_command(arguments: Sequence[str]) -> tuple[int, str, str]:
             child.kill()
             await child.wait()
     return child.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace")
-
-
-def compute_total_cost(estimate: JsonDict, num_seeds: int, num_workers: int) -> JsonDict:
-    """Return trials, seconds and bytes of the whole experiment."""
-    rows = estimate["plan"]
-    trials = num_seeds * len(rows)
-    concurrency = max(1, min(num_workers, trials))
-    return {
-        "trials": trials,
-        "workers": concurrency,
-        "seconds": num_seeds * sum(row["seconds"] for row in rows) / concurrency,
-        "bytes": max(row["training_bytes"] for row in rows) * concurrency,
-    }

@@ -6,16 +6,14 @@ import os
 from pathlib import Path
 from typing import Annotated, Any
 
-import psutil
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from headtohead.config import loading
 from headtohead.errors import ConfigError, RequestError, ValidationIssue
 from headtohead.web import settings_form as forms
 from headtohead.web import training_process
-from headtohead.web.estimates import CostEstimator, compute_total_cost
+from headtohead.web.estimates import CostEstimator
 from headtohead.web.pages.experiments import parse_form, redirect_to_experiment
 from headtohead.web.settings_form import TrainingRequest
 from headtohead.web.site import AppContext, get_app_context, render_page
@@ -44,16 +42,7 @@ def start_experiment(context: AppContext, request: TrainingRequest) -> str:
 async def estimate_cost(context: AppContext, estimator: CostEstimator, request: TrainingRequest) -> dict[str, Any]:
     """Return the estimated cost of each variant and of the whole experiment on this machine."""
     checked = await run_in_threadpool(forms.validate_training_request, request, context.files)
-    plan = await estimator.estimate_cost(checked.build_cli_arguments(context.files))
-    recipe = forms.resolve_recipe(checked.recipe, context.files)
-    experiment = loading.parse_experiment(recipe, checked.settings, full=checked.full, quick=checked.quick)
-    return {**plan, "total": compute_total_cost(plan, experiment.max_seeds, _count_workers())}
-
-
-def _count_workers() -> int:
-    """Return the number of workers that `h2h run` would use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, int(psutil.virtual_memory().available >> 30)))
+    return await estimator.estimate_cost(checked.build_cli_arguments(context.files))
 
 
 @router.get("/start")
