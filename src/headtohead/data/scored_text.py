@@ -36,12 +36,16 @@ IntArray = NDArray[np.int64]
 class ScoredText:
     """The text of an evaluation. Digests are the first 8 bytes of a SHA-256."""
 
+    counts: IntArray
+    """predictions, by score"""
     bytes: IntArray
-    """bytes of the predicted tokens, by score; those of the text for a classifier"""
+    """bytes of the predicted text, by score: of the row if all of it is predicted, otherwise of its predicted tokens"""
     digests: IntArray
     """digest of the predicted text, by score; of text and class for a classifier"""
     unknown: IntArray
     """unknown tokens among the predictions, by score; in the text for a classifier"""
+    truncated: IntArray
+    """1 for rows that the context truncates, otherwise 0, by score"""
     documents: IntArray
     """document of each score: an index into the documents of the split, or into its rows if each is a document"""
     first_row: IntArray
@@ -50,6 +54,10 @@ class ScoredText:
     """bytes of the text of each document, without the first row of a stream"""
     document_digests: IntArray
     """digest of the predicted text of each document, without the first row of a stream"""
+    text_digest: IntArray
+    """digest of the text of the split, before truncation and tokenization, (1,)"""
+    text_rows: IntArray
+    """rows of the split, (1,)"""
 
     def to_columns(self) -> dict[str, IntArray]:
         """Return the arrays by name."""
@@ -76,13 +84,16 @@ def describe_scored_text(
         texts_by_document[document] += [] if is_first else [text]
     joined = [b"".join(parts) for parts in texts_by_document.values()]
     return ScoredText(
-        bytes=np.bincount(positions, token_bytes).astype(np.int64),
+        counts=lengths,
+        bytes=_count_bytes(examples, split, np.bincount(positions, token_bytes).astype(np.int64)),
         digests=_compute_digests(texts),
         unknown=np.bincount(positions, is_unknown).astype(np.int64),
+        truncated=_find_truncated_rows(examples, scores),
         documents=documents,
         first_row=first_row,
         document_bytes=_count_document_bytes(examples, split, joined),
         document_digests=_compute_digests(joined),
+        **_describe_split(split),
     )
 
 
@@ -99,14 +110,49 @@ def _describe_classified_text(examples: EvaluationExamples, split: Split, tokeni
     for position, text in zip(positions, texts, strict=True):
         texts_by_document[position].append(text)
     return ScoredText(
+        counts=np.ones(len(texts), np.int64),
         bytes=sizes,
         digests=_compute_digests(texts),
         unknown=torch.bincount(row_indices[is_unknown], minlength=len(rows)).numpy(),
+        truncated=_find_truncated_rows(examples, np.arange(len(rows))),
         documents=documents,
         first_row=np.zeros(len(texts), np.int64),
         document_bytes=np.bincount(positions, sizes).astype(np.int64),
         document_digests=_compute_digests(b"".join(parts) for parts in texts_by_document),
+        **_describe_split(split),
     )
+
+
+def _describe_split(split: Split) -> dict[str, IntArray]:
+    digest = hashlib.sha256()
+    for row in split.rows:
+        digest.update(row.encode() + b"\0")
+    value = int.from_bytes(digest.digest()[:8], "big", signed=True)
+    return {"text_digest": np.array([value]), "text_rows": np.array([len(split.rows)])}
+
+
+def _count_bytes(examples: EvaluationExamples, split: Split, predicted: IntArray) -> IntArray:
+    """Return the bytes of each row that is predicted as a whole, otherwise the bytes of its predicted tokens.
+
+    Word tokenizers do not predict whitespace, but the bytes of a text do not depend on its tokenizer.
+    """
+    rows = examples.encoded
+    if not isinstance(rows, TokenRows) or not _has_text_rows(examples):
+        return predicted
+    sizes = np.array([len(row.encode()) for row in split.rows])
+    return np.where(_find_truncated_rows(examples, np.arange(len(rows))), predicted, sizes)
+
+
+def _find_truncated_rows(examples: EvaluationExamples, scores: IntArray) -> IntArray:
+    if not isinstance(examples.encoded, TokenRows):
+        return np.zeros(len(scores), np.int64)
+    limit = examples.context + examples.target.is_causal
+    return (examples.encoded.lengths.numpy()[scores] > limit).astype(np.int64)
+
+
+def _has_text_rows(examples: EvaluationExamples) -> bool:
+    """Return whether the rows of the split are predicted, without prompts, masks or sampling."""
+    return examples.target is Target.NEXT_TOKEN and not isinstance(examples.encoded, PromptedRows)
 
 
 def _collect_predictions(examples: EvaluationExamples, batch_size: int) -> tuple[IntArray, IntArray]:
@@ -132,7 +178,7 @@ def _find_first_row_end(examples: EvaluationExamples) -> int:
 
 def _count_document_bytes(examples: EvaluationExamples, split: Split, texts: list[bytes]) -> IntArray:
     """Return the size of each document. Prompts and tokens that are not predicted do not count."""
-    if isinstance(examples.encoded, PromptedRows) or examples.target is Target.MASKED_TOKEN:
+    if not _has_text_rows(examples):
         return np.array([len(text) for text in texts])
     is_stream = isinstance(examples.encoded, TokenStream)
     separator_bytes = len(split.separator.encode()) if is_stream else 0

@@ -81,6 +81,7 @@ def _compute_findings(runs: ExperimentRuns, interim_analyses: Sequence[int]) -> 
     withheld_reasons = withheld.collect_withheld_reasons(audits, pairs, corpus)
     judge = verdicts.Judge(experiment, finished, corpus, withheld_reasons, interim_analyses)
     judged = judge.judge_all()
+    same_text = judge.select_same_text(judged.primary_set)
     is_original = is_original_corpus(experiment, corpus.digest)
     is_distillation = experiment.spec.has_teacher
     return Findings(
@@ -95,8 +96,8 @@ def _compute_findings(runs: ExperimentRuns, interim_analyses: Sequence[int]) -> 
         verdicts=judged.primary,
         other_verdicts=judged.secondary,
         comparisons=judged.comparisons,
-        scores=scores.collect_scores(finished, corpus),
-        primary_scores=scores.compute_primary_scores(finished, corpus, judged.primary_set, experiment.primary.metric),
+        scores=scores.collect_scores(finished, corpus, same_text),
+        primary_scores=scores.compute_primary_scores(same_text, corpus, judged.primary_set, experiment.primary.metric),
         curves=scores.collect_curves(finished),
         loss_curves=scores.collect_curves(finished, "loss") if experiment.primary.metric == "accuracy" else {},
         seconds_curves=scores.collect_seconds_curves(finished),
@@ -129,7 +130,7 @@ def _compute_findings(runs: ExperimentRuns, interim_analyses: Sequence[int]) -> 
             name: probes.summarize_length_generalization(by_seed) for name, by_seed in finished.items()
         },
         axis=scores.collect_axis_values(experiment, finished),
-        confusion=scores.compute_confusion_matrices(finished, corpus),
+        confusion=scores.compute_confusion_matrices(same_text, corpus),
         attention=trial_metrics.summarize_over_seeds(finished),
         teacher=read_teacher(runs.folder) if is_distillation else None,
         summarization=evaluate_distillation(runs, finished) if is_distillation else None,

@@ -15,6 +15,16 @@ from headtohead.verdict.scores import Scores
 
 
 @dataclass(frozen=True)
+class ScoreUnit:
+    """What is paired when two variants are compared (`findings.comparability`)."""
+
+    by_document: bool = False
+    """pair the totals of documents instead of examples; the first row of a stream is left out"""
+    per_byte: bool = False
+    """weight by bytes instead of predictions"""
+
+
+@dataclass(frozen=True)
 class EvaluationSet:
     """A split, or "test" for all held-out splits; all rows, or those that do not occur in train."""
 
@@ -54,11 +64,17 @@ def has_leaked_rows(corpus: CorpusFile, split: str) -> bool:
 
 
 def stack_scores(
-    runs_by_seed: Mapping[int, Run], corpus: CorpusFile, evaluation_set: EvaluationSet, metric: str
+    runs_by_seed: Mapping[int, Run],
+    corpus: CorpusFile,
+    evaluation_set: EvaluationSet,
+    metric: str,
+    unit: ScoreUnit = ScoreUnit(),  # noqa: B008  # immutable
 ) -> Scores:
-    """Return the per-example scores of each seed: losses for perplexity, correct predictions for accuracy."""
+    """Return the scores of each seed by example or document: losses for perplexity, correct ones for accuracy."""
     column = "correct" if metric == "accuracy" else "losses"
     names = resolve_split(corpus, evaluation_set.split)
+    if unit.by_document:
+        return _stack_documents(runs_by_seed, corpus, names, unit)
 
     def concatenate(run: Run, column: str) -> np.ndarray[Any, np.dtype[np.float64]]:
         pieces = []
@@ -70,7 +86,7 @@ def stack_scores(
 
     runs = list(runs_by_seed.values())
     totals = np.stack([concatenate(run, column) for run in runs])
-    weights = concatenate(runs[0], "counts")
+    weights = concatenate(runs[0], "bytes" if unit.per_byte else "counts")
     documents = _name_documents(runs[0], corpus, evaluation_set)
     if not any(name in corpus.groups for name in names):
         return Scores(tuple(runs_by_seed), totals, weights, documents=documents)
@@ -86,15 +102,45 @@ def stack_scores(
     )
 
 
+def _stack_documents(
+    runs_by_seed: Mapping[int, Run], corpus: CorpusFile, names: Sequence[str], unit: ScoreUnit
+) -> Scores:
+    """Return the total loss of each document, weighted by its bytes or predictions."""
+    runs = list(runs_by_seed.values())
+    totals = np.stack([np.concatenate([sum_by_document(run.scores, name, "losses") for name in names]) for run in runs])
+    first = runs[0].scores
+    weights = np.concatenate(
+        [first[f"{name}.document_bytes"] if unit.per_byte else sum_by_document(first, name, "counts") for name in names]
+    )
+    documents = np.array(
+        [label for name in names for label in _label_documents(corpus, name, np.unique(first[f"{name}.documents"]))]
+    )
+    is_scored = weights > 0  # a document may consist of the first row of a stream
+    return Scores(tuple(runs_by_seed), totals[:, is_scored], weights[is_scored], documents=tuple(documents[is_scored]))
+
+
+def sum_by_document(
+    columns: Mapping[str, np.ndarray[Any, np.dtype[Any]]], split: str, column: str
+) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the sum of a column of scores over each document, without the first row of a stream."""
+    documents = np.unique(columns[f"{split}.documents"], return_inverse=True)[1]
+    values = columns[f"{split}.{column}"] * (1 - columns[f"{split}.first_row"])
+    return np.bincount(documents, values).astype(np.float64)
+
+
 def _name_documents(run: Run, corpus: CorpusFile, evaluation_set: EvaluationSet) -> tuple[str, ...]:
     """Return the name of each example's document: its split, and its name or the number of its row."""
     documents: list[str] = []
     for name in resolve_split(corpus, evaluation_set.split):
-        ids, names = run.scores[f"{name}.documents"], corpus.splits[name].documents
+        ids = run.scores[f"{name}.documents"]
         unseen = corpus.unseen.get(name) if evaluation_set.rows == "unseen" else None
-        ids = ids if unseen is None else ids[np.asarray(unseen, dtype=int)]
-        documents += [f"{name}: {names[i] if names else i + 1}" for i in ids.tolist()]
+        documents += _label_documents(corpus, name, ids if unseen is None else ids[np.asarray(unseen, dtype=int)])
     return tuple(documents)
+
+
+def _label_documents(corpus: CorpusFile, split: str, ids: np.ndarray[Any, np.dtype[Any]]) -> list[str]:
+    names = corpus.splits[split].documents
+    return [f"{split}: {names[i] if names else i + 1}" for i in ids.tolist()]
 
 
 def _number_examples(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Container
 
 import numpy as np
 from pydantic import JsonValue
@@ -26,10 +27,10 @@ MAX_CONFUSION_LABELS = 1000
 """larger confusion matrices are omitted: they are unreadable and use too much memory"""
 
 
-def collect_scores(finished: FinishedRuns, corpus: CorpusFile) -> dict[str, ScoresBySeed]:
+def collect_scores(finished: FinishedRuns, corpus: CorpusFile, same_text: Container[str]) -> dict[str, ScoresBySeed]:
     """Return {variant: {split: [(seed, score), ...]}}.
 
-    A split with leaked rows has a second entry for its unseen rows.
+    A split with leaked rows has a second entry for its unseen rows, for variants that predict the baseline's text.
     """
     scores: dict[str, ScoresBySeed] = {}
     for name, by_seed in finished.items():
@@ -41,7 +42,7 @@ def collect_scores(finished: FinishedRuns, corpus: CorpusFile) -> dict[str, Scor
                 if value is None:
                     raise ValueError(f"{run.folder}: no {metric} on {split}")
                 by_split.setdefault(split, []).append((seed, value))
-                if has_leaked_rows(corpus, split):
+                if name in same_text and has_leaked_rows(corpus, split):
                     unseen_set = EvaluationSet(split, "unseen")
                     unseen_scores = stack_scores({seed: run}, corpus, unseen_set, metric)
                     mean = float(unseen_scores.values.sum() / unseen_scores.weights.sum())

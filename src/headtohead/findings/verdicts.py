@@ -6,12 +6,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from headtohead.config.experiment import BASELINE, Experiment
-from headtohead.experiment.run_folder import FinishedRuns
+from headtohead.config.loading import diff_from_baseline
+from headtohead.experiment.run_folder import FinishedRuns, Run
 from headtohead.experiment.schemas import ComparisonFindings, CorpusFile
-from headtohead.findings.evaluation_sets import EvaluationSet, resolve_split, select_evaluation_sets, stack_scores
+from headtohead.findings.comparability import add_settings, compare_runs
+from headtohead.findings.evaluation_sets import (
+    EvaluationSet,
+    ScoreUnit,
+    resolve_split,
+    select_evaluation_sets,
+    stack_scores,
+)
 from headtohead.verdict.compare import compare_scores, remove_judgements
 from headtohead.verdict.record import Verdict
 from headtohead.verdict.scores import Scores
@@ -65,30 +71,35 @@ class Judge:
         Empty if the reference has no finished run.
         """
         metric = self.experiment.primary.metric
-        scores = {
-            name: stack_scores(by_seed, self.corpus, evaluation_set, metric)
-            for name, by_seed in finished.items()
-            if by_seed  # a variant without a finished run is listed among the failures
-        }
-        if reference not in scores:
+        if not finished[reference]:
             return []
-        baseline, is_per_byte = scores.pop(reference), False
-        if metric == "perplexity" and any(
-            not np.array_equal(variant_scores.weights, baseline.weights) for variant_scores in scores.values()
-        ):
-            # With different tokenizers, only totals per byte of the same text are comparable.
-            is_per_byte = True
-            num_bytes = self._count_bytes(evaluation_set.split)
-            baseline = _sum_scores(baseline, num_bytes)
-            scores = {name: _sum_scores(variant_scores, num_bytes) for name, variant_scores in scores.items()}
-        withheld = {name: list(reasons) for name, reasons in self.withheld_reasons.items() if name != reference}
+        withheld = {
+            name: list(reasons)
+            for name, reasons in self.withheld_reasons.items()
+            if name in finished and name != reference
+        }
+        units: dict[str, ScoreUnit] = {}
+        for name, by_seed in finished.items():
+            if name == reference or not by_seed:  # a variant without a finished run is listed among the failures
+                continue
+            unit = self.compare_texts(name, evaluation_set, finished[reference])
+            if isinstance(unit, ScoreUnit):
+                units[name] = unit
+            elif unit not in withheld.setdefault(name, []):
+                withheld[name].append(unit)
+
+        def stack(name: str, unit: ScoreUnit) -> Scores:
+            return stack_scores(finished[name], self.corpus, evaluation_set, metric, unit)
+
+        references = {unit: stack(reference, unit) for unit in units.values()}
+        scores = {name: stack(name, unit) for name, unit in units.items()}
         title = "the baseline" if reference == BASELINE else reference
         for reason in self.withheld_reasons.get(reference, ()):
             for name in scores:
                 if reason not in withheld.setdefault(name, []):  # a leak of data that both use is stated once
                     withheld[name].append(f"{title} {reason}")
         verdicts = compare_scores(
-            baseline,
+            {name: references[unit] for name, unit in units.items()},
             scores,
             metric=metric,
             equivalence_margin=self.experiment.equivalence_margin,
@@ -96,17 +107,28 @@ class Judge:
             interim_analyses=self.interim_analyses,
         )
         verdicts = remove_judgements(verdicts) if self.experiment.quick else verdicts
-        if is_per_byte:
-            return [
-                replace(verdict, summary=re.sub("(?i)(perplexity)", r"\1 per byte", verdict.summary))
-                for verdict in verdicts
-            ]
-        return verdicts
+        verdicts.sort(key=lambda verdict: [*finished].index(verdict.variant))
+        return [
+            replace(verdict, summary=re.sub("(?i)(perplexity)", r"\1 per byte", verdict.summary))
+            if verdict.variant in units and units[verdict.variant].per_byte
+            else verdict
+            for verdict in verdicts
+        ]
 
-    def _count_bytes(self, split: str) -> float:
-        return float(sum(self.corpus.splits[name].bytes for name in resolve_split(self.corpus, split)))
+    def compare_texts(
+        self, variant: str, evaluation_set: EvaluationSet, reference: Mapping[int, Run]
+    ) -> ScoreUnit | str:
+        """Return the unit in which a variant can be compared with the runs of another, or why it cannot."""
+        by_example = evaluation_set.rows == "unseen" or self.experiment.primary.metric == "accuracy"
+        splits = resolve_split(self.corpus, evaluation_set.split)
+        unit = compare_runs(reference, self.finished[variant], splits, by_example=by_example)
+        return add_settings(unit, diff_from_baseline(self.experiment, variant)) if isinstance(unit, str) else unit
 
-
-def _sum_scores(scores: Scores, num_bytes: float) -> Scores:
-    """Return the total score of each seed, with the number of bytes as its weight."""
-    return Scores(scores.seeds, scores.values.sum(1, keepdims=True), np.array([num_bytes]))
+    def select_same_text(self, evaluation_set: EvaluationSet) -> FinishedRuns:
+        """Return the runs of the variants whose predictions on this set are the baseline's, token by token."""
+        return {
+            name: by_seed
+            for name, by_seed in self.finished.items()
+            if by_seed
+            and self.compare_texts(name, evaluation_set, self.finished[BASELINE]) in (ScoreUnit(), ScoreUnit(True))
+        }

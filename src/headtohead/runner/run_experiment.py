@@ -37,6 +37,7 @@ from headtohead.findings import compute
 from headtohead.model_cost import ModelCost, has_user_code
 from headtohead.progress import ProgressCallback, ignore_progress
 from headtohead.runner.corpus_description import describe_corpus
+from headtohead.runner.text_check import check_scored_texts
 from headtohead.tasks.registry import get_task, prepare_dataset
 from headtohead.trials.outputs import remove_checkpoints
 from headtohead.trials.trial import (
@@ -230,6 +231,7 @@ def check_runnable(experiment: experiment.Experiment) -> dict[str, ModelCost]:
             )
         if has_user_code(trial.model):
             check_unused_code(model, get_task(trial.task).build_audit_batch(trial, dataset), trainer.optimizer)
+    check_scored_texts(experiment)
     return sizes
 
 

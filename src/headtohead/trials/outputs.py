@@ -40,7 +40,7 @@ def write_scores(folder: Path, evaluations: Mapping[str, Evaluation], texts: Map
     """Write the scores of every split, and the text that they are scores of, to scores.safetensors."""
     arrays: dict[str, np.ndarray[Any, np.dtype[Any]]] = {}
     for name, evaluation in evaluations.items():
-        columns = {**evaluation.columns, **(texts[name].to_columns() if name in texts else {})}
+        columns = {**(texts[name].to_columns() if name in texts else {}), **evaluation.columns}
         arrays |= {f"{name}.{column}": values for column, values in columns.items()}
     write_bytes(folder / "scores.safetensors", pack(arrays))
 

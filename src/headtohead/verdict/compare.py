@@ -69,7 +69,7 @@ class _ComparisonSettings:
 
 
 def compare_scores(
-    baseline: Scores,
+    baseline: Scores | Mapping[str, Scores],
     variants: Mapping[str, Scores],
     *,
     metric: MetricName,
@@ -81,6 +81,7 @@ def compare_scores(
 ) -> list[Verdict]:
     """Return a verdict for each variant and for each name in `withheld`, whose verdict is withheld for these reasons.
 
+    `baseline` may hold other scores of the baseline for each variant, such as scores per byte for another tokenizer.
     `equivalence_margin` is relative for perplexity (0.01 is 1 %), a share for accuracy (0.01 is one point), and in the
     unit of the score otherwise. With `interim_analyses` (see `plan_interim_analyses`), intervals are widened so that
     they stay valid if seeds are added until the verdict is settled. `current_analysis` is the planned number of seeds
@@ -90,9 +91,10 @@ def compare_scores(
     if not 0.5 <= confidence < 1:
         raise ScoresError(f"confidence must be at least 0.5 and below 1, got {confidence:g}")
     band = scale.compute_equivalence_band(equivalence_margin)
-    for name, scores in {"baseline": baseline, **variants}.items():
+    baselines = dict.fromkeys(variants, baseline) if isinstance(baseline, Scores) else baseline
+    for name, scores in [*(("baseline", scores) for scores in baselines.values()), *variants.items()]:
         _check_score_range(name, scores, scale)
-    pairs = {name: pair_scores(name, baseline, scores) for name, scores in variants.items()}
+    pairs = {name: pair_scores(name, baselines[name], scores) for name, scores in variants.items()}
     judged = [name for name in variants if name not in withheld]
     current_confidence = final_confidence = confidence
     if interim_analyses:
