@@ -317,7 +317,7 @@ def _build_summary_table(experiment: Experiment, found: Findings | None, seconds
     rows = {
         "varied": experiment.varies,
         "task": f"[{experiment.task}](../how-to/tasks.md)",
-        "corpus": CORPORA.get(experiment.data.source, experiment.data.source),
+        "corpus": CORPORA.get(Path(experiment.data.source).name, experiment.data.source),
         "seeds": str(experiment.seeds),
         "CPU time": _format_minutes(seconds),
     }

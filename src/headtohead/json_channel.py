@@ -296,13 +296,3 @@ class RequestChannel:
     def _close_if_idle(self) -> None:
         if not self._answers and self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
-
-
-__all__ = [
-    "SINGLE_THREAD_ENVIRONMENT",
-    "ChildExitedError",
-    "ChildProcess",
-    "ParentChannel",
-    "RequestChannel",
-    "RequestFailedError",
-]

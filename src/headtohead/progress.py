@@ -93,13 +93,3 @@ class StderrProgress:
 
     def _get_interval(self, is_terminal: bool) -> float:
         return self.TERMINAL if is_terminal else self.ELSEWHERE
-
-
-__all__ = [
-    "ProgressCallback",
-    "ProgressReporter",
-    "ProgressUpdate",
-    "StderrProgress",
-    "format_duration",
-    "ignore_progress",
-]

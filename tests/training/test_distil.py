@@ -149,9 +149,9 @@ def test_a_frozen_output_layer_gets_no_gradient():
     assert output.weight.grad is None
 
 
-def test_targets_split_and_move_together():
+def test_targets_are_sliced_and_moved_together():
     targets = compute_teacher_targets(_logits(10, 2), 4)
-    pieces = list(targets.split(4))
-    assert [len(piece) for piece in pieces] == [4, 4, 2]
-    assert torch.equal(torch.cat([piece.ids for piece in pieces]), targets.to("cpu").ids)
-    assert isinstance(pieces[0], TeacherTargets)
+    chunks = [targets[start : start + 4] for start in (0, 4, 8)]
+    assert [len(chunk) for chunk in chunks] == [4, 4, 2]
+    assert torch.equal(torch.cat([chunk.ids for chunk in chunks]), targets.to("cpu").ids)
+    assert isinstance(chunks[0], TeacherTargets)

@@ -276,6 +276,3 @@ def select_example_summaries(
         )
         for index in document_indices
     ]
-
-
-__all__ = ["BASELINE", "REFERENCE_FOLDER", "TEACHER", "UNTRAINED_STUDENT", "evaluate_distillation"]

@@ -148,16 +148,3 @@ def list_vocabulary(tokenizer: Any) -> list[str]:
 def choose_batch_size(teacher: FingerprintedModel) -> int:
     """Return the number of rows per batch for this teacher."""
     return BATCH_SIZE if isinstance(teacher.model, Transformer) else 1
-
-
-__all__ = [
-    "RunTrial",
-    "build_teacher_strategy",
-    "check_same_vocabulary",
-    "choose_batch_size",
-    "describe_teacher",
-    "list_teacher_cache_folders",
-    "list_vocabulary",
-    "open_teacher",
-    "train_teacher",
-]

@@ -36,7 +36,6 @@ from headtohead.atomic_io import (
     compute_checksum,
     get_cache_folder,
     has_valid_checksum,
-    lock_cache_folder,
     read_jsonl,
     repair_jsonl,
     translate_disk_full_error,
@@ -45,7 +44,6 @@ from headtohead.atomic_io import (
 )
 from headtohead.errors import RunFolderError
 from headtohead.experiment import schemas
-from headtohead.progress import ProgressCallback, ProgressReporter, ProgressUpdate
 from headtohead.training.distillation_loss import TeacherTargets
 
 LineT = TypeVar("LineT", bound=schemas.Record)
@@ -262,15 +260,3 @@ def _validate_lines(lines: Sequence[dict[str, Any]], schema: type[LineT], path: 
                 "done anew"
             )
     return records
-
-
-__all__ = [
-    "CacheKey",
-    "ProgressCallback",
-    "ProgressReporter",
-    "ProgressUpdate",
-    "TeacherCache",
-    "compute_hash",
-    "get_cache_root",
-    "lock_cache_folder",
-]

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -24,19 +24,16 @@ from headtohead.generation.logits_processors import GenerationState, LogitsProce
 from headtohead.generation.request import (
     FinishReason,
     GenerationJob,
+    GenerationOptions,
     Prompts,
     SequenceState,
     build_job,
-    resolve_decoder,
 )
 from headtohead.generation.sampling import sample_tokens, select_greedy_tokens
 from headtohead.generation.session import WINDOW_SHIFT_DIVISOR, DecodingSession
 from headtohead.generation.strategies import Strategy, resolve_strategy
 from headtohead.nn.protocol import Decoder
 from headtohead.nn.transformer import Transformer
-
-DEFAULT_BATCH_SIZE = 32
-"""sequences generated in parallel"""
 
 
 class ContextOverflowWarning(UserWarning):
@@ -73,14 +70,7 @@ def generate(
     model: Any,
     prompts: Prompts,
     strategy: str | Strategy | Sequence[LogitsProcessor] = "sample",
-    *,
-    num_samples: int = 1,
-    max_new_tokens: int = 50,
-    seed: int = 0,
-    stop: str | int | Sequence[str | int] = (),
-    tokenizer: Any = None,
-    use_chat_template: bool = False,
-    batch_size: int = DEFAULT_BATCH_SIZE,
+    **options: Unpack[GenerationOptions],
 ) -> list[Continuation]:
     """Return `num_samples` continuations of each prompt, ordered by prompt and sample.
 
@@ -90,27 +80,15 @@ def generate(
         model: The result of `load_model`, a transformers model, or a bare decoder.
         prompts: One text, several texts, or several lists of token ids.
         strategy: Name or text form of a strategy, a `Strategy`, or a list of logits processors.
-        num_samples: Continuations of each prompt.
-        max_new_tokens: Maximum length of a continuation.
-        seed: Seed of the random numbers.
+        num_samples: Continuations of each prompt; 1 by default.
+        max_new_tokens: Maximum length of a continuation; 50 by default.
+        seed: Seed of the random numbers; 0 by default.
         stop: Strings or token ids that end a continuation, in addition to the model's stop tokens.
         tokenizer: Required for text prompts if `model` is a bare model.
         use_chat_template: Apply the chat template of a pretrained model to text prompts.
-        batch_size: Sequences generated in parallel.
+        batch_size: Sequences generated in parallel; 32 by default.
     """
-    job = build_job(
-        model,
-        prompts,
-        strategy,
-        num_samples,
-        max_new_tokens,
-        seed,
-        stop,
-        tokenizer,
-        use_chat_template,
-        batch_size,
-        is_streaming=False,
-    )
+    job = build_job(model, prompts, strategy, **options)
     for _ in _run_job(job):
         pass
     return [_build_continuation(sequence, job.tokenizer) for sequence in job.sequences]
@@ -120,32 +98,13 @@ def stream_generate(
     model: Any,
     prompts: Prompts,
     strategy: str | Strategy | Sequence[LogitsProcessor] = "sample",
-    *,
-    num_samples: int = 1,
-    max_new_tokens: int = 50,
-    seed: int = 0,
-    stop: str | int | Sequence[str | int] = (),
-    tokenizer: Any = None,
-    use_chat_template: bool = False,
-    batch_size: int = DEFAULT_BATCH_SIZE,
+    **options: Unpack[GenerationOptions],
 ) -> Iterator[ContinuationChunk]:
     """Yield pieces of the continuations that `generate` returns, as they are generated.
 
     Takes the arguments of `generate`. The pieces of one continuation join to its text.
     """
-    job = build_job(
-        model,
-        prompts,
-        strategy,
-        num_samples,
-        max_new_tokens,
-        seed,
-        stop,
-        tokenizer,
-        use_chat_template,
-        batch_size,
-        is_streaming=True,
-    )
+    job = build_job(model, prompts, strategy, **options, is_streaming=True)
     for updates in _run_job(job):
         for sequence, new_ids in updates:
             if sequence.pending_text or sequence.finish_reason or job.tokenizer is None:
@@ -336,14 +295,3 @@ def sample_continuation_ids(
     for _ in _generate_token_by_token(job, [sequence]):
         pass
     return sequence.new_ids
-
-
-__all__ = [
-    "ContextOverflowWarning",
-    "Continuation",
-    "ContinuationChunk",
-    "generate",
-    "resolve_decoder",
-    "sample_continuation_ids",
-    "stream_generate",
-]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
 
 import torch
 
@@ -22,6 +22,8 @@ from headtohead.pretrained.loading import PretrainedModel
 
 FinishReason = Literal["token", "string", "length"]
 Prompts = str | Sequence[str] | Sequence[Sequence[int]]
+DEFAULT_BATCH_SIZE = 32
+"""sequences generated in parallel"""
 
 
 @runtime_checkable
@@ -88,19 +90,31 @@ class GenerationJob:
     batch_size: int
 
 
+class GenerationOptions(TypedDict, total=False):
+    """The keyword arguments of `generate`."""
+
+    num_samples: int
+    max_new_tokens: int
+    seed: int
+    stop: str | int | Sequence[str | int]
+    tokenizer: Any
+    use_chat_template: bool
+    batch_size: int
+
+
 def build_job(
     model: Any,
     prompts: Prompts,
     strategy: str | Strategy | Sequence[LogitsProcessor],
-    num_samples: int,
-    max_new_tokens: int,
-    seed: int,
-    stop: str | int | Sequence[str | int],
-    tokenizer: Any,
-    use_chat_template: bool,
-    batch_size: int,
     *,
-    is_streaming: bool,
+    num_samples: int = 1,
+    max_new_tokens: int = 50,
+    seed: int = 0,
+    stop: str | int | Sequence[str | int] = (),
+    tokenizer: Any = None,
+    use_chat_template: bool = False,
+    batch_size: int = DEFAULT_BATCH_SIZE,
+    is_streaming: bool = False,
 ) -> GenerationJob:
     """Validate the arguments of `generate` and encode its prompts.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from headtohead.generation.logits_processors import LogitsProcessor, is_finite_n
 
 GenerationMode = Literal["greedy", "sample", "beam", "contrastive"]
 StrategyOptions = tuple[tuple[str, Any], ...]
+ProcessorSpec = tuple[Callable[..., LogitsProcessor], tuple[Any, ...], bool]
 
 
 @dataclass(frozen=True)
@@ -112,12 +113,13 @@ def build_strategy(name: str, **options: Any) -> Strategy:
     resolved, errors = _resolve_option_names(name, options)
     values = {**_get_default_options(name), **resolved}
     processors: list[LogitsProcessor] = []
-    for factory in (*_list_history_processor_factories(values), *_list_sampling_processor_factories(name, values)):
+    for processor_class, arguments, is_no_op in _list_processor_specs(name, values):
         try:
-            if (processor := factory()) is not None:
-                processors.append(processor)
+            processor = processor_class(*arguments)  # also validates values that change nothing
         except StrategyError as error:
             errors.append(str(error))
+        else:
+            processors += [] if is_no_op else [processor]
     errors += _check_search_options(name, values)
     if errors:
         raise StrategyError("; ".join(f"{name}: {error}" for error in errors))
@@ -184,49 +186,24 @@ def _resolve_option_names(name: str, options: Mapping[str, Any]) -> tuple[dict[s
     return resolved, errors
 
 
-def _list_history_processor_factories(values: Mapping[str, Any]) -> list[Callable[[], LogitsProcessor | None]]:
-    """Return factories of processors that depend on previous tokens, in the order of transformers."""
-    return [
-        lambda: _omit_if_no_op(
-            logits_processors.RepetitionPenaltyLogitsProcessor(values["repetition_penalty"]),
-            values["repetition_penalty"] == 1,
-        ),
-        lambda: _omit_if_no_op(
-            logits_processors.FrequencyPenaltyLogitsProcessor(values["frequency_penalty"], values["presence_penalty"]),
-            values["frequency_penalty"] == 0 == values["presence_penalty"],
-        ),
-        lambda: (
-            None
-            if values["no_repeat_ngram"] is None
-            else logits_processors.NoRepeatNGramLogitsProcessor(values["no_repeat_ngram"])
-        ),
-        lambda: _build_bad_words_processor(values["ban"]),
-        lambda: _omit_if_no_op(
-            logits_processors.MinNewTokensLogitsProcessor(values["min_new_tokens"]), values["min_new_tokens"] == 0
-        ),
-        lambda: (
-            None
-            if values["force_stop"] is None
-            else logits_processors.ForcedEOSTokenLogitsProcessor(values["force_stop"])
-        ),
-    ]
-
-
-def _list_sampling_processor_factories(
-    name: str, values: Mapping[str, Any]
-) -> list[Callable[[], LogitsProcessor | None]]:
-    """Return factories of the temperature and truncation processors."""
-    factories: list[Callable[[], LogitsProcessor | None]] = []
+def _list_processor_specs(name: str, values: Mapping[str, Any]) -> Iterator[ProcessorSpec]:
+    """Yield constructor, arguments and whether they change nothing, of each processor, in the order of transformers."""
+    repetition, frequency, presence, ngram_size, bad_words, min_new_tokens, force_stop = (
+        values[option] for option in COMMON_OPTIONS
+    )
+    yield logits_processors.RepetitionPenaltyLogitsProcessor, (repetition,), repetition == 1
+    yield logits_processors.FrequencyPenaltyLogitsProcessor, (frequency, presence), frequency == 0 == presence
+    if ngram_size is not None:
+        yield logits_processors.NoRepeatNGramLogitsProcessor, (ngram_size,), False
+    yield _build_bad_words_processor, (bad_words,), bad_words in ((), [])
+    yield logits_processors.MinNewTokensLogitsProcessor, (min_new_tokens,), min_new_tokens == 0
+    if force_stop is not None:
+        yield logits_processors.ForcedEOSTokenLogitsProcessor, (force_stop,), False
     if "temperature" in STRATEGY_OPTIONS[name]:
-        factories.append(
-            lambda: _omit_if_no_op(
-                logits_processors.TemperatureLogitsProcessor(values["temperature"]), values["temperature"] in (0, 1)
-            )
-        )
+        yield logits_processors.TemperatureLogitsProcessor, (values["temperature"],), values["temperature"] in (0, 1)
     if name in TRUNCATION_STRATEGIES:
         option, processor_class, _ = TRUNCATION_STRATEGIES[name]
-        factories.append(lambda: processor_class(values[option]))
-    return factories
+        yield processor_class, (values[option],), False
 
 
 def _select_generation_mode(name: str, values: Mapping[str, Any]) -> GenerationMode:
@@ -256,19 +233,14 @@ def _check_search_options(name: str, values: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _omit_if_no_op(processor: LogitsProcessor, is_no_op: bool) -> LogitsProcessor | None:
-    """Return the processor, whose constructor has validated its value, unless it changes nothing."""
-    return None if is_no_op else processor
-
-
-def _build_bad_words_processor(bad_words: Any) -> LogitsProcessor | None:
-    """Return the processor that bans these texts, token ids and sequences, or None for an empty list."""
+def _build_bad_words_processor(bad_words: Any) -> LogitsProcessor:
+    """Return the processor that bans these texts, token ids and sequences."""
     entries = [bad_words] if isinstance(bad_words, str | int) else list(bad_words)
     texts = tuple(entry for entry in entries if isinstance(entry, str))
     sequences = tuple(
         tuple(entry) if isinstance(entry, list | tuple) else (entry,) for entry in entries if not isinstance(entry, str)
     )
-    return logits_processors.NoBadWordsLogitsProcessor(sequences, texts=texts) if entries else None
+    return logits_processors.NoBadWordsLogitsProcessor(sequences, texts=texts)
 
 
 def _lists_to_tuples(value: Any) -> Any:

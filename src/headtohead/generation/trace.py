@@ -61,29 +61,21 @@ def trace_generation(
     strategy: str | Strategy | Sequence[LogitsProcessor] = "sample",
     *,
     sample_index: int = 0,
-    max_new_tokens: int = 50,
-    seed: int = 0,
-    tokenizer: Any = None,
-    use_chat_template: bool = False,
+    **options: Any,
 ) -> Iterator[TracedStep]:
     """Yield the steps of the continuation that `generate` returns for this sample, including the stop token.
 
-    Steps are yielded as they are computed, except for beam search, which runs first.
+    Takes `max_new_tokens`, `seed`, `tokenizer` and `use_chat_template` as `generate` does. Steps are yielded as they
+    are computed, except for beam search, which runs first.
     """
-    prompts = [prompt] if isinstance(prompt, str) else [list(prompt)]
-    num_samples = sample_index + 1
     job = build_job(
         model,
-        prompts,
+        [prompt] if isinstance(prompt, str) else [list(prompt)],
         strategy,
-        num_samples,
-        max_new_tokens,
-        seed,
-        (),
-        tokenizer,
-        use_chat_template,
-        num_samples,
+        num_samples=sample_index + 1,
+        batch_size=sample_index + 1,
         is_streaming=True,
+        **options,
     )
     sequence = job.sequences[sample_index]
     with evaluation_mode(job.model):
@@ -95,14 +87,8 @@ def trace_generation(
             if session.has_overflowed and not has_warned:
                 has_warned = True
                 warn_context_overflow(job.model)
-            yield TracedStep(
-                token,
-                logits.softmax(-1)[0],
-                strategy_probs[0],
-                sequence.pop_text(),
-                sequence.finish_reason,
-                session.has_overflowed,
-            )
+            text, probs = sequence.pop_text(), logits.softmax(-1)[0]
+            yield TracedStep(token, probs, strategy_probs[0], text, sequence.finish_reason, session.has_overflowed)
             if sequence.finish_reason is not None:
                 return
             session.append_tokens([token])
@@ -191,16 +177,9 @@ def _build_top_tokens(
     for is_kept in (True, False):
         group = rest & ((strategy_probs > 0) == is_kept) if strategy_probs is not None else rest & is_kept
         if bool(group.any()):
-            records.append(
-                {
-                    "token": None,
-                    "count": int(group.sum()),
-                    "probability": float(model_probs[group].double().sum()),
-                    "kept": is_kept,
-                    "after": None if strategy_probs is None else float(strategy_probs[group].double().sum()),
-                    "drawn": False,
-                }
-            )
+            after = None if strategy_probs is None else float(strategy_probs[group].double().sum())
+            probabilities = {"probability": float(model_probs[group].double().sum()), "after": after}
+            records.append({"token": None, "count": int(group.sum()), **probabilities, "kept": is_kept, "drawn": False})
     return records
 
 

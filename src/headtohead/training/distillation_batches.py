@@ -44,10 +44,7 @@ class DistillationBatch(Batch):
         batch, targets = super().rows(start, end), self.targets
         if targets is not None:
             first_prediction = super().rows(0, start).num_predictions
-            selected = slice(first_prediction, first_prediction + batch.num_predictions)
-            targets = TeacherTargets(
-                targets.ids[selected], targets.log_probs[selected], targets.other_log_prob[selected]
-            )
+            targets = targets[first_prediction : first_prediction + batch.num_predictions]
         return DistillationBatch(batch.input_ids, batch.labels, batch.attention_mask, targets=targets)
 
 
@@ -107,6 +104,3 @@ def _select_predicted_hidden_states(model: Any, batch: Batch) -> tuple[nn.Linear
     hidden_states = output[0] if isinstance(output, tuple) else output
     is_predicted = batch.labels != IGNORE_INDEX
     return model.output, hidden_states[is_predicted], batch.labels[is_predicted]
-
-
-__all__ = ["DistillationBatch", "DistillationBatchSchedule", "DistillationObjective", "TeacherTargetLookup"]

@@ -23,7 +23,7 @@ Only predicted positions count. As in `cross_entropy`, logits are computed in ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -55,12 +55,9 @@ class TeacherTargets:
     def __len__(self) -> int:
         return len(self.other_log_prob)
 
-    def split(self, chunk_size: int) -> Iterator[TeacherTargets]:
-        """Yield targets of consecutive chunks of predictions."""
-        for ids, log_probs, other_log_prob in zip(
-            *(tensor.split(chunk_size) for tensor in (self.ids, self.log_probs, self.other_log_prob)), strict=True
-        ):
-            yield TeacherTargets(ids, log_probs, other_log_prob)
+    def __getitem__(self, rows: slice) -> TeacherTargets:
+        """Return the targets of consecutive predictions."""
+        return TeacherTargets(self.ids[rows], self.log_probs[rows], self.other_log_prob[rows])
 
 
 @dataclass(frozen=True)
@@ -128,8 +125,7 @@ def compute_chunked_distillation_loss(
     """
 
     def compute_chunk_losses(logits: Tensor, rows: slice) -> Tensor:
-        chunk_targets = TeacherTargets(targets.ids[rows], targets.log_probs[rows], targets.other_log_prob[rows])
-        return compute_distillation_losses(logits, labels[rows], chunk_targets, config)
+        return compute_distillation_losses(logits, labels[rows], targets[rows], config)
 
     loss: Tensor = _ChunkedMeanLoss.apply(hidden_states, output_layer.weight, output_layer.bias, compute_chunk_losses)  # type: ignore[no-untyped-call]
     return loss

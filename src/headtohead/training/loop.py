@@ -216,13 +216,11 @@ class Trainer:
             self.evaluations[name] = evaluation
             self._append_metrics(name, summarize_evaluation(evaluation, self.objective.metric))
             if name == "validation":
-                self._update_best(
-                    evaluation.loss if self.settings.metric_for_best_model == "loss" else 1 - evaluation.accuracy
-                )
+                use_loss = self.settings.metric_for_best_model == "loss"
+                self._update_best(evaluation.loss if use_loss else 1 - evaluation.accuracy)
         for name, (tracked_name, row_indices) in self.tracked_subsets.items():
-            self._append_metrics(
-                name, summarize_evaluation(self.evaluations[tracked_name].pick(row_indices), self.objective.metric)
-            )
+            evaluation = self.evaluations[tracked_name].pick(row_indices)
+            self._append_metrics(name, summarize_evaluation(evaluation, self.objective.metric))
 
     def _append_metrics(self, name: str, scores: dict[str, float]) -> None:
         """Append a line to metrics.jsonl."""
@@ -237,9 +235,8 @@ class Trainer:
         if state.best_score is None or score < state.best_score:
             state.best_score, state.best_step, state.evaluations_since_best = score, state.step, 0
             if self.settings.load_best_model_at_end and self.process.is_main_process:
-                self._best_weights_checksum = checkpoints.save_weights(
-                    self._build_best_weights_path(state.step), self.model
-                )
+                path = self._build_best_weights_path(state.step)
+                self._best_weights_checksum = checkpoints.save_weights(path, self.model)
         else:
             state.evaluations_since_best += 1
 
@@ -248,10 +245,8 @@ class Trainer:
 
     def _is_patience_exhausted(self) -> bool:
         """Return whether early stopping applies."""
-        return (
-            self.settings.early_stopping is not None
-            and self.state.evaluations_since_best >= self.settings.early_stopping.patience
-        )
+        rule = self.settings.early_stopping
+        return rule is not None and self.state.evaluations_since_best >= rule.patience
 
     def _save_checkpoint(self) -> None:
         """Write a checkpoint and remove weights that are no longer the best."""

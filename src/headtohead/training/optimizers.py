@@ -46,11 +46,6 @@ def _build_param_groups(
     return [group for group in groups if group["params"]]
 
 
-def _can_use_fused_kernel(named_parameters: NamedParameters) -> bool:
-    """Return whether all parameters are on devices with a fused kernel."""
-    return all(parameter.device.type in ("cpu", "cuda") for _, parameter in named_parameters)
-
-
 def adamw(
     named_parameters: NamedParameters,
     lr_multipliers: LrMultipliers = NO_LR_MULTIPLIERS,
@@ -91,8 +86,9 @@ def sgd(
 ) -> list[AnyOptimizer]:
     """Stochastic gradient descent, optionally with momentum."""
     named_parameters = list(named_parameters)
+    has_fused_kernel = all(parameter.device.type in ("cpu", "cuda") for _, parameter in named_parameters)
     groups = _build_param_groups(named_parameters, lr_multipliers, lr, weight_decay)
-    return [torch.optim.SGD(groups, lr=lr, momentum=momentum, fused=_can_use_fused_kernel(named_parameters))]
+    return [torch.optim.SGD(groups, lr=lr, momentum=momentum, fused=has_fused_kernel)]
 
 
 def adagrad(
@@ -104,9 +100,8 @@ def adagrad(
     weight_decay: float = 0.0,
 ) -> list[AnyOptimizer]:
     """Adagrad. After Duchi et al. 2011."""
-    return [
-        torch.optim.Adagrad(_build_param_groups(named_parameters, lr_multipliers, lr, weight_decay), lr=lr, eps=eps)
-    ]
+    groups = _build_param_groups(named_parameters, lr_multipliers, lr, weight_decay)
+    return [torch.optim.Adagrad(groups, lr=lr, eps=eps)]
 
 
 def muon(
@@ -122,17 +117,12 @@ def muon(
     named_parameters = [(name, parameter) for name, parameter in named_parameters if parameter.requires_grad]
     if not hasattr(torch.optim, "Muon"):
         raise DeviceError(f"muon needs torch 2.9 or newer, found {torch.__version__}")
-    # Embedding and output layers are matrices too, but Muon is not meant for them.
-    layer_matrices = [
-        (name, parameter)
-        for name, parameter in named_parameters
-        if parameter.dim() == 2 and LAYER_PARAMETER_PATTERN.search(name)
-    ]
-    other_parameters = [
-        (name, parameter)
-        for name, parameter in named_parameters
-        if not (parameter.dim() == 2 and LAYER_PARAMETER_PATTERN.search(name))
-    ]
+    layer_matrices: list[tuple[str, nn.Parameter]] = []
+    other_parameters: list[tuple[str, nn.Parameter]] = []
+    for name, parameter in named_parameters:
+        # Embedding and output layers are matrices too, but Muon is not meant for them.
+        is_layer_matrix = parameter.dim() == 2 and LAYER_PARAMETER_PATTERN.search(name)
+        (layer_matrices if is_layer_matrix else other_parameters).append((name, parameter))
     adamw_optimizers = adamw(other_parameters, lr_multipliers, lr=adamw_lr) if other_parameters else []
     if not layer_matrices:  # the layers are frozen
         return adamw_optimizers
