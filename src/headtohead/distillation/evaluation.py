@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from headtohead.config import distillation
-from headtohead.config.experiment import BASELINE
 from headtohead.experiment.run_folder import ExperimentRuns, FinishedRuns
 from headtohead.experiment.schemas import (
     DistillationClaimResult,

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -32,20 +33,38 @@ from headtohead.nn.fast_parts import (
     register_fast_form,
 )
 from headtohead.nn.kv_cache import KVCache
+from headtohead.nn.layer import TransformerLayer
 from headtohead.nn.parts import block, merge, pattern
 from headtohead.nn.parts.attention import LayerKVCache, MultiHeadAttention
+from headtohead.nn.parts.base import ModelSizes
 from headtohead.nn.parts.position import Position
-
-if TYPE_CHECKING:
-    from headtohead.nn.transformer import Transformer, TransformerLayer
 
 HiddenRows = Float[Tensor, "rows width"]
 
 
+@runtime_checkable
+class TransformerModules(Protocol):
+    """The part of `Transformer` that fast decoding reads."""
+
+    training: bool
+    sizes: ModelSizes
+    embedding: nn.Embedding
+    embedding_norm: nn.Module
+    layers: nn.ModuleList
+    final_norm: nn.Module
+    output: nn.Linear
+
+    @property
+    def position_parts(self) -> list[Position]: ...
+    @property
+    def max_positions(self) -> int | None: ...
+    def check_length(self, num_positions: int) -> None: ...
+
+
 @torch.no_grad()
-def build_fast_decoder(model: Transformer, cache: KVCache) -> Callable[[Tensor], Tensor] | None:
+def build_fast_decoder(model: TransformerModules, cache: KVCache) -> Callable[[Tensor], Tensor] | None:
     """Return a function from (rows, 1) token ids to next-token logits, or None if a part has no fast form."""
-    if model.training or not model.is_causal:
+    if model.training or not model.sizes.is_causal:
         return None
     positions = FastPositions(model)
     layers = [
@@ -61,7 +80,7 @@ class FastPositions:
 
     Parts are applied in the model's order, so a fast form is used only where all parts that add or rotate have one."""
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: TransformerModules) -> None:
         parts = model.position_parts
         adding = [part for part in parts if type(part).add_positions is not Position.add_positions]
         rotating = [part for part in parts if type(part).rotate is not Position.rotate]
@@ -98,7 +117,7 @@ class FastDecoder:
     """Decoding steps of one text or batch of texts."""
 
     def __init__(
-        self, model: Transformer, cache: KVCache, positions: FastPositions, layers: Sequence[_FastBlock]
+        self, model: TransformerModules, cache: KVCache, positions: FastPositions, layers: Sequence[_FastBlock]
     ) -> None:
         self.model, self.cache, self.positions, self.layers = model, cache, positions, layers
         self.token_embeddings = model.embedding.weight
@@ -202,7 +221,7 @@ class _FastBlock:
 
 
 def _build_layer(
-    model: Transformer, layer: TransformerLayer, positions: FastPositions, layer_cache: LayerKVCache
+    model: TransformerModules, layer: TransformerLayer, positions: FastPositions, layer_cache: LayerKVCache
 ) -> _FastBlock | None:
     """Return the fast form of a layer; None if its block or attention has none."""
     build_block = find_fast_form(layer.block)
@@ -214,26 +233,12 @@ def _build_layer(
     return fast_block
 
 
-@register_fast_form(block.PreNormBlock)
-def _build_pre_norm_block(
-    part: block.PreNormBlock, attention: _FastAttention, feed_forward: ResidualFunction | None
-) -> _FastBlock:
-    return _FastPreNormBlock(attention, feed_forward, build_norm(part.attention_norm), build_norm(part.feed_norm))
-
-
 class _FastPreNormBlock(_FastBlock):
     def __call__(self, x: HiddenRows, step: StepContext) -> HiddenRows:
         x = self.attention(x if self.first_norm is None else self.first_norm(x), step, x)
         if self.feed_forward is None:
             return x
         return self.feed_forward(x if self.second_norm is None else self.second_norm(x), x)
-
-
-@register_fast_form(block.PostNormBlock)
-def _build_post_norm_block(
-    part: block.PostNormBlock, attention: _FastAttention, feed_forward: ResidualFunction | None
-) -> _FastBlock:
-    return _FastPostNormBlock(attention, feed_forward, build_norm(part.attention_norm), build_norm(part.feed_norm))
 
 
 class _FastPostNormBlock(_FastBlock):
@@ -246,18 +251,26 @@ class _FastPostNormBlock(_FastBlock):
         return x if self.second_norm is None else self.second_norm(x)
 
 
-@register_fast_form(block.ParallelBlock)
-def _build_parallel_block(
-    part: block.ParallelBlock, attention: _FastAttention, feed_forward: ResidualFunction | None
-) -> _FastBlock:
-    return _FastParallelBlock(attention, feed_forward, build_norm(part.norm))
-
-
 class _FastParallelBlock(_FastBlock):
     def __call__(self, x: HiddenRows, step: StepContext) -> HiddenRows:
         normed = x if self.first_norm is None else self.first_norm(x)
         x = self.attention(normed, step, x)
         return x if self.feed_forward is None else self.feed_forward(normed, x)
+
+
+def _build_block(
+    fast_class: type[_FastBlock],
+    norm_names: Sequence[str],
+    part: block.Block,
+    attention: _FastAttention,
+    feed_forward: ResidualFunction | None,
+) -> _FastBlock:
+    return fast_class(attention, feed_forward, *(build_norm(part.get_submodule(name)) for name in norm_names))
+
+
+register_fast_form(block.PreNormBlock)(partial(_build_block, _FastPreNormBlock, ("attention_norm", "feed_norm")))
+register_fast_form(block.PostNormBlock)(partial(_build_block, _FastPostNormBlock, ("attention_norm", "feed_norm")))
+register_fast_form(block.ParallelBlock)(partial(_build_block, _FastParallelBlock, ("norm",)))
 
 
 # ---- attention
@@ -284,7 +297,7 @@ class _FastAttention:
     """Multi-head attention for one query per row."""
 
     def __init__(
-        self, model: Transformer, part: MultiHeadAttention, positions: FastPositions, layer_cache: LayerKVCache
+        self, model: TransformerModules, part: MultiHeadAttention, positions: FastPositions, layer_cache: LayerKVCache
     ) -> None:
         self.layer_cache, self.pattern = layer_cache, part.pattern
         self.heads, self.head_dim = model.sizes.heads, model.sizes.head_dim
