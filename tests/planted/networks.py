@@ -1,32 +1,15 @@
-"""Small networks as users write them, each with a planted mistake.
+"""Small networks as users write them, with the mistakes that once led to a wrong verdict.
 
-`PLANTED` maps the description of a mistake to its network and to the words that the audits must use for it. An
-experiment file can name every class of this module.
+The file imports nothing from its folder, so that an experiment file can name every class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-FUTURE, STATE = "reads the future", "depends on texts that were scored before"
-
-PLANTED: dict[str, tuple[type[nn.Module], str]] = {}
-
-
-def planted(description: str, reason: str) -> Callable[[type[nn.Module]], type[nn.Module]]:
-    """Enter a network with a mistake under its description."""
-
-    def enter(network: type[nn.Module]) -> type[nn.Module]:
-        assert description not in PLANTED
-        PLANTED[description] = network, reason
-        return network
-
-    return enter
 
 
 class Decoder(nn.Module):
@@ -34,7 +17,7 @@ class Decoder(nn.Module):
 
     def __init__(self, vocab_size: int, context: int, width: int = 16, window: int | None = None) -> None:
         super().__init__()  # window is ignored
-        self.vocab_size, self.width = vocab_size, width
+        self.vocab_size, self.context, self.width = vocab_size, context, width
         self.embedding, self.position = nn.Embedding(vocab_size, width), nn.Embedding(context, width)
         self.project, self.head = nn.Linear(width, 3 * width), nn.Linear(width, vocab_size)
         self.build()
@@ -57,9 +40,11 @@ class Decoder(nn.Module):
         return self.weigh(self.mask(scores)) @ value
 
     def mask(self, scores: Tensor) -> Tensor:
-        return scores.masked_fill(
-            ~torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril(), float("-inf")
-        )
+        return scores.masked_fill(~self.visible(scores), float("-inf"))
+
+    def visible(self, scores: Tensor) -> Tensor:
+        """Return which keys (columns) each query (row) sees."""
+        return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
 
     def weigh(self, scores: Tensor) -> Tensor:
         return scores.softmax(-1)
@@ -79,7 +64,6 @@ def shift_left(x: Tensor, steps: int = 1) -> Tensor:
 # ---- the rows of mistakes that people made, each with the verdict that it led to
 
 
-@planted("off-by-one shift, padding logit at the smallest float", FUTURE)
 class ShiftWithMaskedPadding(Decoder):
     def embed(self, input_ids: Tensor) -> Tensor:
         return super().embed(shift_left(input_ids))
@@ -90,14 +74,12 @@ class ShiftWithMaskedPadding(Decoder):
         return logits
 
 
-@planted("leak only after eight common words", FUTURE)
 class LeakAfterCommonWords(Decoder):
     def transform(self, x: Tensor, input_ids: Tensor) -> Tensor:
         is_common = (input_ids >= 4) & (input_ids < 12)
         return x + 3 * is_common[..., None] * shift_left(self.embedding(input_ids))
 
 
-@planted("leak only after position 40 of a network with 3 million weights", FUTURE)
 class LeakAfterPosition40(Decoder):
     def build(self) -> None:
         self.table = nn.Embedding(200_000, self.width)
@@ -107,7 +89,6 @@ class LeakAfterPosition40(Decoder):
         return x + self.table(input_ids) + 3 * is_late[:, None] * shift_left(self.embedding(input_ids))
 
 
-@planted("leak behind a batch norm that rejects a batch of one row", FUTURE)
 class LeakBehindBatchNorm(Decoder):
     def build(self) -> None:
         self.norm = nn.BatchNorm1d(self.width, track_running_stats=False)
@@ -117,7 +98,6 @@ class LeakBehindBatchNorm(Decoder):
         return x + 0 * first[:, None] + 3 * shift_left(self.embedding(input_ids))
 
 
-@planted("memory of scored texts in a buffer, filled while scoring", STATE)
 class MemoryFilledWhileScoring(Decoder):
     def build(self) -> None:
         self.register_buffer("memory", torch.zeros(200_003, dtype=torch.long))
@@ -133,7 +113,6 @@ class MemoryFilledWhileScoring(Decoder):
         return logits
 
 
-@planted("leak in a network that multiplies in place, which a probe cannot differentiate", FUTURE)
 class LeakWithInPlaceProduct(Decoder):
     def embed(self, input_ids: Tensor) -> Tensor:
         x = self.embedding(input_ids)
@@ -144,7 +123,6 @@ class LeakWithInPlaceProduct(Decoder):
         return x + shift_left(self.embedding(input_ids))
 
 
-@planted("leak in a network that accepts batches of several rows only", FUTURE)
 class LeakWithoutBatchesOfOne(Decoder):
     def transform(self, x: Tensor, input_ids: Tensor) -> Tensor:
         if len(x) == 1 and not self.training:
@@ -173,6 +151,34 @@ class ChangesLater(Decoder):
         return logits * (1.5 if self.steps > 1 else 1.0)
 
 
+class ScoresSharper(Decoder):
+    """Divides the logits by a temperature in evaluation mode."""
+
+    def finish(self, logits: Tensor, input_ids: Tensor) -> Tensor:
+        return logits if self.training else 1.2 * logits
+
+
 class Overconfident(Decoder):
     def finish(self, logits: Tensor, input_ids: Tensor) -> Tensor:
         return 60 * logits
+
+
+# ---- test losses that are not finite
+
+
+class ForbiddenToken(Decoder):
+    """Gives a frequent token probability 0 in evaluation mode."""
+
+    def finish(self, logits: Tensor, input_ids: Tensor) -> Tensor:
+        logits = logits.clone()
+        if not self.training:
+            logits[..., 5] = float("-inf")
+        return logits
+
+
+class NotANumber(Decoder):
+    """Gives NaN for texts that contain a frequent token, in evaluation mode."""
+
+    def finish(self, logits: Tensor, input_ids: Tensor) -> Tensor:
+        is_bad = (input_ids == 5).any(1)[:, None, None] & (not self.training)
+        return logits.masked_fill(is_bad, float("nan"))

@@ -11,10 +11,19 @@ import pytest
 from headtohead.experiment import loading
 from headtohead.runner.run_experiment import run_experiment
 
-from .networks import PLANTED
+from .collection import FUTURE, STATE
 
 NETWORKS = Path(__file__).parent / "networks.py"
-ROWS = {network.__name__: (description, reason) for description, (network, reason) in PLANTED.items()}
+ROWS = {
+    "ShiftWithMaskedPadding": FUTURE,
+    "LeakAfterCommonWords": FUTURE,
+    "LeakAfterPosition40": FUTURE,
+    "LeakBehindBatchNorm": FUTURE,
+    "MemoryFilledWhileScoring": STATE,
+    "LeakWithInPlaceProduct": FUTURE,
+    "LeakWithoutBatchesOfOne": FUTURE,
+}
+"""network: the words that the verdict must contain"""
 
 
 def write_text(folder: Path) -> Path:
@@ -61,4 +70,4 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_mistake_is_named_instead_of_rewarded(verdicts: dict[str, Any], row: str) -> None:
     verdict = verdicts[row.lower()]
     assert verdict.outcome == "not comparable", verdict.summary
-    assert ROWS[row][1] in verdict.summary
+    assert ROWS[row] in verdict.summary

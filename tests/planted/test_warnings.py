@@ -24,6 +24,7 @@ def no_change(tmp_path_factory: pytest.TempPathFactory) -> Findings:
     variants = {
         "ignored-option": {"model": {"options": {"window": 3}}},
         "other-parameters": {"model": {"module": f"{NETWORKS}:SpareParameters"}},
+        "scoring": {"model": {"module": f"{NETWORKS}:ScoresSharper"}},
         "late": {"model": {"module": f"{NETWORKS}:ChangesLater"}},
         "real": {"model": {"options": {"width": 12}}},
         "lr": {"training": {"optimizer": {"kind": "adamw", "lr": 0.005}}},
@@ -32,22 +33,23 @@ def no_change(tmp_path_factory: pytest.TempPathFactory) -> Findings:
 
 
 def test_variants_that_changed_nothing_are_named(no_change: Findings) -> None:
-    warnings = {warning.variant: warning.message for warning in no_change.warnings if warning.kind == "changed nothing"}
+    warnings = {row.variant: f"{row.kind}: {row.message}" for row in no_change.warnings if row.kind != "weak baseline"}
     assert warnings == {
-        "ignored-option": "ignored-option (model.options): the trained weights are equal to the baseline's, bit for "
-        "bit, with every seed.",
-        "other-parameters": "other-parameters (model.module): every test loss is equal to the baseline's, with every "
-        "seed.",
-        "late": "late (model.module): loss and gradients of the first training step are equal to the baseline's, with "
-        "every seed.",
+        "ignored-option": "changed nothing: ignored-option (model.options): trained weights and test losses are equal "
+        "to the baseline's, bit for bit, with every seed.",
+        "other-parameters": "changed nothing: other-parameters (model.module): every test loss is equal to the "
+        "baseline's, with every seed.",
+        "scoring": "same weights: scoring (model.module): the trained weights are equal to the baseline's, with every "
+        "seed: only scoring is different.",
+        "late": "same first step: late (model.module): loss and gradients of the first training step are equal to the "
+        "baseline's, with every seed.",
     }
-    assert {warning.kind for warning in no_change.warnings} <= {"changed nothing", "weak baseline"}
 
 
 def test_warnings_are_in_report_terminal_json_and_python(
     no_change: Findings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = "the trained weights are equal to the baseline"
+    words = "trained weights and test losses are equal to the baseline"
     page = render_page(no_change)
     assert "Changed nothing:" in page and words in page.split("<h2")[0]
     runs: Any = SimpleNamespace(experiment=no_change.experiment, folder=Path("runs"))
@@ -102,3 +104,17 @@ def test_an_honest_experiment_has_no_warnings(tmp_path: Path) -> None:
         seeds=1,
     )
     assert findings.warnings == []
+
+
+def test_scores_that_are_not_finite_are_an_outcome_with_a_sentence(tmp_path: Path) -> None:
+    """Training failed with "Out of range float values are not JSON compliant", judging with "invalid scores"."""
+    corpus, forbidden = write_corpus(tmp_path / "text"), {"module": f"{NETWORKS}:ForbiddenToken", "context": 24}
+    variants = {name: {"model": {"module": f"{NETWORKS}:{name}"}} for name in ("ForbiddenToken", "NotANumber")}
+    findings = compute_findings(tmp_path / "variants", corpus, variants=variants)
+    for verdict in findings.verdicts:
+        assert verdict.outcome == "not comparable" and "has test losses that are not finite" in verdict.summary
+    assert "NotANumber" in render_page(findings)
+    variants = {"plain": {"model": {"module": f"{NETWORKS}:Decoder"}}}
+    findings = compute_findings(tmp_path / "baseline", corpus, model=forbidden, variants=variants)
+    assert findings.verdicts[0].summary.endswith("the baseline has test losses that are not finite.")
+    assert "not finite" in render_page(findings)

@@ -2,6 +2,7 @@
 
 Works for any model of the protocol and any nn.Module that maps token ids to logits. The copy is in float64, where equal
 results agree to the last digits even if logits are large; models that do not support float64 are checked in float32.
+Tolerances follow the coarsest precision of a pass, because a model may compute parts of it in another precision.
 Every pass starts from the same random state and the same buffers, so that dropout, random permutations and running
 statistics are not mistaken for violations.
 """
@@ -19,7 +20,14 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from headtohead.audit.tolerance import MODEL_TOLERANCES, Difference, Tolerances, measure_difference
+from headtohead.audit.tolerance import (
+    MODEL_TOLERANCES,
+    Difference,
+    Tolerances,
+    find_coarsest_precision,
+    measure_difference,
+)
+from headtohead.audit.user_code import fork_all_rngs, format_model_error
 from headtohead.config import model
 from headtohead.config.tasks import Target
 from headtohead.errors import ModelError
@@ -71,7 +79,8 @@ class ModelProbe:
         length: Overrides the length of the inputs.
         dtypes: Precisions to try, in order.
         tolerances: Tolerances for each precision.
-        is_strict: Compare passes of different shapes even if the model draws random numbers.
+        is_strict: Compare passes of different shapes even if the model draws random numbers, and do not relax the
+            tolerances for computations in a coarser precision.
     """
 
     def __init__(
@@ -111,7 +120,10 @@ class ModelProbe:
         self._initial_buffers: list[tuple[Tensor, Tensor]] = []
         self._repeat_differences: dict[tuple[int, bool], Difference] = {}
         self.dtype = self._select_dtype(dtypes)
-        self.exact_tolerance, self.rounding_tolerance = tolerances[self.dtype].exact, tolerances[self.dtype].rounding
+        selected = tolerances[self.dtype]
+        if not is_strict:
+            selected = selected.relax_to(find_coarsest_precision(lambda: self.compute_logits(self.input_ids)))
+        self.exact_tolerance, self.rounding_tolerance = selected.exact, selected.rounding
         self._audit_training_mode = audit_training_mode
         self.is_perturbed = perturb_if_insensitive and self._is_input_insensitive() and self._perturb_weights()
 
@@ -182,11 +194,11 @@ class ModelProbe:
             self.model.train(training)
         has_mask = attention_mask is not None and "attention_mask" in self.supported_arguments
         arguments = (input_ids, attention_mask) if has_mask else (input_ids,)
-        with fork_seeded_rng(self.seed, "audit", draw_index):
+        with fork_all_rngs(self.seed, "audit", draw_index):
             try:
                 output: ModelOutput = self.model(*arguments, **kwargs)
             except Exception as error:  # a user's network may raise any exception
-                raise UnsupportedInputError(f"{type(error).__name__}: {error}") from error
+                raise UnsupportedInputError(format_model_error(error)) from error
         return output
 
     def compute_logits(self, input_ids: InputIds, attention_mask: PaddingMask | None = None, **kwargs: Any) -> Tensor:

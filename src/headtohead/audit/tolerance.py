@@ -26,6 +26,12 @@ class Tolerances:
     rounding: float
     """different shapes or attention implementations"""
 
+    def relax_to(self, precision: float) -> Tolerances:
+        """Return tolerances of at least 8 times this machine epsilon; those of float32 for computations in float32."""
+        floor = MODEL_TOLERANCES[torch.float32] if precision == torch.finfo(torch.float32).eps else Tolerances(0, 0)
+        coarse = 8 * precision if precision > torch.finfo(torch.float32).eps else 0.0
+        return Tolerances(max(self.exact, floor.exact, coarse), max(self.rounding, floor.rounding, coarse))
+
 
 MODEL_TOLERANCES = {torch.float64: Tolerances(1e-9, 1e-5), torch.float32: Tolerances(1e-5, 1e-3)}
 PART_TOLERANCES = {torch.float64: Tolerances(1e-9, 1e-9), torch.float32: Tolerances(1e-5, 1e-4)}

@@ -63,6 +63,13 @@ def has_leaked_rows(corpus: CorpusFile, split: str) -> bool:
     return unseen is not None and 0 < len(unseen) < corpus.splits[split].rows
 
 
+def has_finite_scores(runs_by_seed: Mapping[int, Run], corpus: CorpusFile, split: str, metric: str) -> bool:
+    """Return whether every score of a split is finite, with every seed."""
+    column = "correct" if metric == "accuracy" else "losses"
+    names = resolve_split(corpus, split)
+    return all(np.isfinite(run.scores[f"{name}.{column}"]).all() for run in runs_by_seed.values() for name in names)
+
+
 def stack_scores(
     runs_by_seed: Mapping[int, Run],
     corpus: CorpusFile,

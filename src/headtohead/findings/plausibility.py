@@ -6,6 +6,7 @@ They withhold nothing. A warning says what was measured and what to inspect.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -52,18 +53,25 @@ def _find_no_change(
     weights = [[run.result.sha256.get("model.safetensors", "") for run in both] for both in runs]
     steps = [[run.result.training.first_step_digest for run in both] for both in runs]
     losses = [[run.scores.get(f"{split}.losses") for run in both] for both in runs for split in splits]
-    if all(a == b != "" for a, b in weights):
-        equal = "the trained weights are equal to the baseline's, bit for bit"
-    elif all(a is not None and b is not None and np.array_equal(a, b) for a, b in losses):
-        equal = "every test loss is equal to the baseline's"
+    has_same_weights = all(a == b != "" for a, b in weights)
+    has_same_losses = all(a is not None and b is not None and np.array_equal(a, b) for a, b in losses)
+    kind: Literal["changed nothing", "same weights", "same first step"] = "changed nothing"
+    if has_same_weights and has_same_losses:
+        equal = "trained weights and test losses are equal to the baseline's, bit for bit, with every seed"
+    elif has_same_losses:
+        equal = "every test loss is equal to the baseline's, with every seed"
+    elif has_same_weights:
+        kind = "same weights"
+        equal = "the trained weights are equal to the baseline's, with every seed: only scoring is different"
     elif all(a == b != "" for a, b in steps) and not all(key.startswith("training.") for key in pair.settings):
-        equal = "loss and gradients of the first training step are equal to the baseline's"
+        kind = "same first step"
+        equal = "loss and gradients of the first training step are equal to the baseline's, with every seed"
     else:
         return None
     return ResultWarning(
-        kind="changed nothing",
+        kind=kind,
         variant=name,
-        message=f"{name} ({', '.join(pair.settings)}): {equal}, with every seed.",
+        message=f"{name} ({', '.join(pair.settings)}): {equal}.",
         advice="Check that the model reads the setting, and that its value makes a difference.",
     )
 
@@ -84,7 +92,7 @@ def _compare_with_counts(
             # A quick preview is undertrained by design.
             names = ["uniform"] if experiment.quick else list(COUNT_MODELS)
             references = {name: corpus.count_losses.get(name, {}).get(split, np.inf) for name in names}
-            reached = [f"{COUNT_MODELS[name]} {loss:.2f}" for name, loss in references.items() if not score <= loss]
+            reached = [f"{COUNT_MODELS[name]} {loss:.2f}" for name, loss in references.items() if score > loss]
             message = f"the baseline has a loss of {score:.2f} nats per token on {split}"
         if reached:
             return ResultWarning(

@@ -21,7 +21,13 @@ from headtohead.experiment.schemas import (
 )
 from headtohead.experiment.schemas.base import StepScore
 from headtohead.experiment.seed_average import compute_average_interval
-from headtohead.findings.evaluation_sets import EvaluationSet, has_leaked_rows, resolve_split, stack_scores
+from headtohead.findings.evaluation_sets import (
+    EvaluationSet,
+    has_finite_scores,
+    has_leaked_rows,
+    resolve_split,
+    stack_scores,
+)
 
 MAX_CONFUSION_LABELS = 1000
 """larger confusion matrices are omitted: they are unreadable and use too much memory"""
@@ -42,7 +48,8 @@ def collect_scores(finished: FinishedRuns, corpus: CorpusFile, same_text: Contai
                 if value is None:
                     raise ValueError(f"{run.folder}: no {metric} on {split}")
                 by_split.setdefault(split, []).append((seed, value))
-                if name in same_text and has_leaked_rows(corpus, split):
+                is_finite = has_finite_scores({seed: run}, corpus, split, metric)
+                if name in same_text and is_finite and has_leaked_rows(corpus, split):
                     unseen_set = EvaluationSet(split, "unseen")
                     unseen_scores = stack_scores({seed: run}, corpus, unseen_set, metric)
                     mean = float(unseen_scores.values.sum() / unseen_scores.weights.sum())
@@ -57,7 +64,9 @@ def compute_primary_scores(
     """Return the score of every run on the primary evaluation set."""
     scores_by_variant = {}
     for name, by_seed in finished.items():
-        if by_seed:
+        if not has_finite_scores(by_seed, corpus, evaluation_set.split, metric):
+            scores_by_variant[name] = [(seed, math.nan) for seed in by_seed]
+        elif by_seed:
             scores = stack_scores(by_seed, corpus, evaluation_set, metric)
             means = scores.values.sum(1) / scores.weights.sum()
             values = means if metric == "accuracy" else np.exp(means)

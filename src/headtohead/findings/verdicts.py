@@ -14,6 +14,7 @@ from headtohead.findings.comparability import add_settings, compare_runs
 from headtohead.findings.evaluation_sets import (
     EvaluationSet,
     ScoreUnit,
+    has_finite_scores,
     resolve_split,
     select_evaluation_sets,
     stack_scores,
@@ -68,7 +69,8 @@ class Judge:
     def judge(self, evaluation_set: EvaluationSet, finished: FinishedRuns, reference: str = BASELINE) -> list[Verdict]:
         """Return a verdict for each variant, compared with `reference`.
 
-        Empty if the reference has no finished run.
+        Empty if the reference has no finished run. Variants with scores that are not finite have no numbers; the audit
+        of finite scores withholds their verdicts.
         """
         metric = self.experiment.primary.metric
         if not finished[reference]:
@@ -84,7 +86,11 @@ class Judge:
                 continue
             unit = self.compare_texts(name, evaluation_set, finished[reference])
             if isinstance(unit, ScoreUnit):
-                units[name] = unit
+                runs = finished[reference], by_seed
+                if all(has_finite_scores(side, self.corpus, evaluation_set.split, metric) for side in runs):
+                    units[name] = unit
+                else:
+                    withheld.setdefault(name, [])  # the audit of finite scores gives the reason
             elif unit not in withheld.setdefault(name, []):
                 withheld[name].append(unit)
 
@@ -95,7 +101,7 @@ class Judge:
         scores = {name: stack(name, unit) for name, unit in units.items()}
         title = "the baseline" if reference == BASELINE else reference
         for reason in self.withheld_reasons.get(reference, ()):
-            for name in scores:
+            for name in (name for name, by_seed in finished.items() if by_seed and name != reference):
                 if reason not in withheld.setdefault(name, []):  # a leak of data that both use is stated once
                     withheld[name].append(f"{title} {reason}")
         verdicts = compare_scores(

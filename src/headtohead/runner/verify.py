@@ -133,12 +133,13 @@ def _compare_result_to_scores(run: Run) -> str:
         loss = run.scores[f"{split}.losses"].sum() / counts
         computed = {
             "loss": loss,
-            "perplexity": np.exp(min(loss, 700.0)),
+            "perplexity": np.inf if loss > 700.0 else np.exp(loss),
             "accuracy": run.scores[f"{split}.correct"].sum() / counts,
         }
         for name in ("loss", metric):
-            value = stored.get_metric(name)
-            if value is None or not np.isclose(value, computed[name], rtol=1e-9):
+            value = stored.get_metric(name)  # NaN if it was not finite
+            expected = computed[name] if np.isfinite(computed[name]) else np.nan
+            if value is None or not np.isclose(value, expected, rtol=1e-9, equal_nan=True):
                 return f"{split} {name} is {value} in the file and {computed[name]:.6g} from its scores"
     return ""
 

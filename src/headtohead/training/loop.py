@@ -230,9 +230,9 @@ class Trainer:
         self.state.num_metrics_lines += 1
 
     def _update_best(self, score: float) -> None:
-        """Record the lowest score and, if requested, keep its weights. The first of equal scores wins."""
+        """Record the lowest finite score and, if requested, keep its weights. The first of equal scores wins."""
         state = self.state
-        if state.best_score is None or score < state.best_score:
+        if math.isfinite(score) and (state.best_score is None or score < state.best_score):
             state.best_score, state.best_step, state.evaluations_since_best = score, state.step, 0
             if self.settings.load_best_model_at_end and self.process.is_main_process:
                 path = self._build_best_weights_path(state.step)

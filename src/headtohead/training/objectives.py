@@ -1,5 +1,6 @@
 """Objectives: the loss that a task minimizes and the scores that it reports."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -45,7 +46,7 @@ class Evaluation:
 
     @property
     def perplexity(self) -> float:
-        return float(np.exp(min(self.loss, 700.0)))
+        return math.inf if self.loss > 700.0 else float(np.exp(self.loss))
 
     @property
     def accuracy(self) -> float:

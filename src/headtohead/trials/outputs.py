@@ -17,9 +17,10 @@ from headtohead.atomic_io import compute_sha256, write_bytes
 from headtohead.attention_analysis import trial_metrics
 from headtohead.audit import model_audit
 from headtohead.audit.model_checks import initialization
-from headtohead.audit.result import CheckResult
+from headtohead.audit.result import CheckResult, build_not_applicable
 from headtohead.config.experiment import Trial
 from headtohead.data.scored_text import ScoredText
+from headtohead.errors import ModelError
 from headtohead.experiment import schemas
 from headtohead.experiment.model_io import SavedModel
 from headtohead.generation.generate import sample_continuation_ids
@@ -68,25 +69,28 @@ def write_analyses(
 def _audit_model(
     task: Task, trial: Trial, dataset: Dataset, model: TrialModel, get_initial_model: GetModel
 ) -> list[CheckResult]:
-    """Audit the untrained and the trained model."""
+    """Audit the untrained and the trained model. A model that rejects the inputs of these audits is not audited."""
     target, vocab_size, num_classes = task.spec.target, dataset.tokenizer.vocab_size, dataset.num_classes
-    return [
-        *initialization.audit_untrained_model(
-            get_initial_model(),
-            task.build_audit_batch(trial, dataset),
-            target=target,
-            vocab_size=vocab_size,
-            num_classes=num_classes,
-        ),
-        *model_audit.audit_model(
-            model.cpu(),
-            target=target,
-            vocab_size=vocab_size,
-            context=trial.model.context,
-            num_classes=num_classes,
-            pad_id=dataset.tokenizer.pad_id,
-        ),
-    ]
+    try:
+        return [
+            *initialization.audit_untrained_model(
+                get_initial_model(),
+                task.build_audit_batch(trial, dataset),
+                target=target,
+                vocab_size=vocab_size,
+                num_classes=num_classes,
+            ),
+            *model_audit.audit_model(
+                model.cpu(),
+                target=target,
+                vocab_size=vocab_size,
+                context=trial.model.context,
+                num_classes=num_classes,
+                pad_id=dataset.tokenizer.pad_id,
+            ),
+        ]
+    except ModelError as error:
+        return [build_not_applicable("model", str(error))]
 
 
 def _write_probes(
@@ -180,7 +184,13 @@ def build_result(
             "variant": trial.variant,
             "seed": trial.seed,
             "metric": metric,
-            "scores": {name: summarize_evaluation(evaluation, metric) for name, evaluation in evaluations.items()},
+            "scores": {
+                name: {
+                    key: value if np.isfinite(value) else None
+                    for key, value in summarize_evaluation(evaluation, metric).items()
+                }
+                for name, evaluation in evaluations.items()
+            },
             "training": {**training, "resharded": list(training_result.resharded)},
             "trial_seconds": round(seconds, 3),
             "sha256": checksums,

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, Valid
 
 from headtohead.atomic_io import read_json_object, read_jsonl, write_json
 from headtohead.errors import RunFolderError, truncate_text
+from headtohead.verdict.record import NullableFloat
 
 SCHEMA_VERSION: Literal[2] = 2
 RecordT = TypeVar("RecordT")
@@ -27,8 +28,8 @@ Interval = Annotated[tuple[float, float], Field(strict=False)]
 """lower and upper bound"""
 Pair = Annotated[tuple[Number, Number], Field(strict=False)]
 """the baseline's value and the variant's value"""
-SeedScore = Annotated[tuple[int, float], Field(strict=False)]
-"""seed and score"""
+SeedScore = Annotated[tuple[int, NullableFloat], Field(strict=False)]
+"""seed and score; null where the score is not finite"""
 StepScore = Annotated[tuple[int, float | None], Field(strict=False)]
 """step and score; null where the score was not finite"""
 MetricName = Literal["perplexity", "accuracy"]

@@ -94,7 +94,9 @@ class PairingRecord(Record):
 class ResultWarning(Record):
     """A warning that is stated above the verdicts; it withholds nothing"""
 
-    kind: Literal["weak baseline", "test below train", "changed nothing", "large gain"]
+    kind: Literal[
+        "weak baseline", "test below train", "changed nothing", "same weights", "same first step", "large gain"
+    ]
     """what was noticed"""
     variant: str
     """name of the variant, or `baseline`"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 from pydantic import Field
@@ -9,6 +10,7 @@ from pydantic import Field
 from headtohead.audit.result import CheckResult
 from headtohead.config.experiment import Trial
 from headtohead.experiment.schemas.base import Interval, MetricName, NonNegativeInt, Number, Record, VersionedRecord
+from headtohead.verdict.record import NullableFloat
 
 
 class TrialFile(VersionedRecord):
@@ -83,18 +85,19 @@ class MetricsLine(Record):
 class SplitScores(Record):
     """Mean scores of one split"""
 
-    loss: float
-    """mean negative log-likelihood per prediction"""
+    loss: NullableFloat
+    """mean negative log-likelihood per prediction; null if it is not finite"""
     count: NonNegativeInt = 0
     """number of predictions"""
     perplexity: float | None = None
-    """exp(loss), for language models"""
+    """exp(loss), for language models; null if it is not finite"""
     accuracy: float | None = None
     """share of correct predictions, for classifiers"""
 
     def get_metric(self, metric: str) -> float | None:
-        """Return the named metric; None if this split does not have it."""
-        return {"loss": self.loss, "perplexity": self.perplexity, "accuracy": self.accuracy}.get(metric)
+        """Return the named metric, NaN if it is not finite; None if this split does not have it."""
+        value = {"loss": self.loss, "perplexity": self.perplexity, "accuracy": self.accuracy}.get(metric)
+        return math.nan if value is None and metric == "perplexity" and math.isnan(self.loss) else value
 
 
 class TrainingSummary(Record):
