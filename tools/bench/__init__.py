@@ -1,11 +1,11 @@
-"""Benchmarks as ratios in one run: contestants take turns several times, and the best of each counts.
+"""Benchmarks: ratios between our code and other libraries, measured alternately in one run; the best round counts.
 
-    make bench                          every family, as tables, JSON and a picture in runs/bench: about 80 minutes
-    make bench ARGS="training step"     some of them
-    make bench ARGS="--short"           few steps and seeds: does it all work? The figures mean nothing
-    make bench ARGS="--rounds 9"        more turns: steadier on a busy machine
-    make bench ARGS="--docs"            also docs/performance.md with its figures and its picture
+    make bench                          all benchmarks; tables, JSON and a chart in runs/bench; about 80 minutes
+    make bench ARGS="training step"     some benchmarks
+    make bench ARGS="--short"           few steps and seeds, to check that everything runs; the numbers are meaningless
+    make bench ARGS="--rounds 9"        more rounds: less noise on a busy machine
+    make bench ARGS="--docs"            also write docs/performance.md with its numbers and its chart
 
-A family is a file of this folder with a function that yields findings and tables; `families.py` names them all. What is
-done in a process of its own is in `peers.py` (trainings of other libraries) and `alone.py` (memory, start-up).
+A benchmark is a module of this package with a function that yields measurements and tables; `benchmarks.py` lists all.
+`peer_training.py` (training with other libraries) and `isolated.py` (memory, start-up) run in child processes.
 """

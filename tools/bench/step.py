@@ -1,8 +1,8 @@
-"""Step: what share of the machine's own limit a training step reaches, and where its time goes.
+"""Step: the fraction of the machine's peak that a training step reaches, and where its time is spent.
 
-The limit is a product of two square matrices of 2,048 in float32 on one thread, measured in turn with the steps. A
-step's work is counted as 6 x tokens x parameters without the embedding table, which is only looked up: two operations
-for each weight and token on the way forward, four on the way back.
+The peak is that of a product of two 2,048 x 2,048 matrices in float32 on one thread, measured alternately with the
+steps. A step counts as 6 x tokens x parameters FLOPs without the embedding table, which is only looked up: two per
+weight and token in the forward pass, four in the backward pass.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,111 +17,107 @@ from torch.profiler import ProfilerActivity, profile
 
 from headtohead.training import memory
 
-from . import lessons, peer_models, peers
-from .findings import Bar, Finding, Found, How, Table
-from .machine import SQUARE, square_product
-from .turns import take_turns
+from . import peer_models, peer_training
+from .machine import MATRIX_SIZE, build_matrix_product
+from .measurements import BenchmarkSettings, Measurement, Measurements, Table, Target
+from .timing import run_alternating
+from .workload import WorkloadShape, build_decoder_experiment, build_trainer, get_shape
 
 ROUNDS = 15
-STEPS = 10
-"""in one turn"""
+STEPS_PER_ROUND = 10
 
 
 @dataclass(frozen=True)
-class Size:
-    """A model whose step is measured, and the share that is promised."""
+class ModelSize:
+    """A model whose step is measured, and the minimum fraction of the peak."""
 
     title: str
     model: dict[str, Any]
-    wanted: float
+    min_fraction: float
 
 
-SIZES = (
-    Size("width 64, context 32", {}, 0.45),
-    Size("width 256, context 64", {"width": 256, "context": 64, "feedforward": {"kind": "mlp", "hidden": 1024}}, 0.75),
+MODEL_SIZES = (
+    ModelSize("width 64, context 32", {}, 0.45),
+    ModelSize(
+        "width 256, context 64", {"width": 256, "context": 64, "feedforward": {"kind": "mlp", "hidden": 1024}}, 0.75
+    ),
 )
 
 
-def step(how: How) -> Found:
-    """Ours and GPT-2's step against the peak; then ours under the profiler. Memory is kept as in a worker, for both."""
+def step(settings: BenchmarkSettings) -> Measurements:
+    """Compare our step and GPT-2's with the peak, then profile ours. Freed memory is retained, as in a worker."""
     memory.retain_freed_memory()
-    for size in SIZES:
-        yield from _measured(size, how)
+    for size in MODEL_SIZES:
+        yield from _measure_size(size, settings)
 
 
-def _measured(size: Size, how: How) -> Found:
-    steps = 2 if how.short else STEPS
-    raw = lessons.decoder(how.data, seeds=1, steps=500, evaluate=100, model=size.model)
-    model, training = lessons.begun(raw, 0, Path(how.scratch) / size.title.replace(" ", "-").replace(",", ""))
+def _measure_size(size: ModelSize, settings: BenchmarkSettings) -> Measurements:
+    steps = 2 if settings.is_short else STEPS_PER_ROUND
+    raw = build_decoder_experiment(settings.data, steps=500, eval_every=100, model=size.model)
+    model, trainer = build_trainer(raw, 0, settings.scratch / size.title.replace(" ", "-").replace(",", ""))
     model.train()
-    shape = lessons.shape_of(raw, model, training)
-    start = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
-    product, operations = square_product()
-    sides: dict[str, Callable[[], object]] = {
+    shape = get_shape(raw, model, trainer)
+    weights = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+    product, product_flops = build_matrix_product()
+    contestants: dict[str, Callable[[], object]] = {
         "peak": product,
-        "ours": lambda: [training._train_step(at) for at in range(steps)],
-        "gpt2": _theirs(peer_models.gpt2(shape, start), shape, training, steps),
+        "ours": lambda: [trainer._train_step(index) for index in range(steps)],
+        "gpt2": _build_peer_steps(peer_models.build_gpt2(shape, weights), shape, trainer, steps),
     }
-    best = take_turns(sides, how.rounds(ROUNDS))
-    peak = operations / best["peak"].wall
+    best = run_alternating(contestants, settings.get_rounds(ROUNDS))
+    peak = product_flops / best["peak"].wall_seconds
     tokens = raw["training"]["batch_size"] * shape.context
-    counted = sum(p.numel() for p in model.parameters()) - model.embedding.weight.numel()
-    shares = {who: 6 * tokens * counted * steps / best[who].wall / peak for who in ("ours", "gpt2")}
-    seconds = {who: best[who].wall / steps for who in ("ours", "gpt2")}
-    what = f"{size.title}: share of the peak of {peak / 1e9:.0f} GFLOP/s ({SQUARE:,} square, one thread)"
-    yield Finding(
-        what,
+    num_parameters = sum(p.numel() for p in model.parameters()) - model.embedding.weight.numel()
+    seconds = {name: best[name].wall_seconds / steps for name in ("ours", "gpt2")}
+    fractions = {name: 6 * tokens * num_parameters / seconds[name] / peak for name in seconds}
+    yield Measurement(
+        f"{size.title}: fraction of the peak of {peak / 1e9:.0f} GFLOP/s ({MATRIX_SIZE:,} square, one thread)",
         1e3 * seconds["ours"],
-        "ms a step",
+        "ms per step",
         1e3 * seconds["gpt2"],
         "transformers GPT-2, plain step",
-        shares["ours"],
+        fractions["ours"],
         "share",
-        Bar(size.wanted),
+        Target(size.min_fraction),
     )
-    yield Finding(
-        f"{size.title}: the same of transformers GPT-2, for comparison",
-        1e3 * seconds["gpt2"],
-        "ms a step",
-        figure=shares["gpt2"],
-        kind="share",
-    )
-    yield _profile(size.title, training, shape, tokens, steps, seconds["ours"])
+    name = f"{size.title}: fraction of the peak, transformers GPT-2"
+    yield Measurement(name, 1e3 * seconds["gpt2"], "ms per step", result=fractions["gpt2"], kind="share")
+    yield _profile_steps(size.title, trainer, shape, tokens, steps, seconds["ours"])
 
 
-def _theirs(model: torch.nn.Module, shape: lessons.Shape, training: Any, steps: int) -> Callable[[], object]:
-    """The step of a plain loop."""
-    optimizer = peers.adam(model, shape.rate)
-    batches = [training.schedule.batch(at) for at in range(steps)]
+def _build_peer_steps(model: torch.nn.Module, shape: WorkloadShape, trainer: Any, steps: int) -> Callable[[], object]:
+    """Return the steps of a plain training loop."""
+    optimizer = peer_training.create_adam(model, shape.lr)
+    batches = [trainer.schedule.batch(index) for index in range(steps)]
     mask = torch.ones_like(batches[0].input_ids, dtype=torch.bool)
 
-    def side() -> None:
+    def run() -> None:
         for batch in batches:
-            peers.loss_of(model, (batch.input_ids, batch.labels, mask)).backward()
+            peer_training.compute_loss(model, (batch.input_ids, batch.labels, mask)).backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
-    return side
+    return run
 
 
-# ---- where the time goes
+# ---- where the time is spent
 
-PURPOSES = (
+CATEGORIES = (
     "vocabulary: products",
     "vocabulary: softmax and loss",
-    "vocabulary: tables of its size zeroed, added, scaled",
+    "vocabulary: weight-sized tensors zeroed, added, scaled",
     "embedding and positions",
     "attention: projections",
     "attention: scores and values",
     "feed-forward",
     "norms",
     "optimizer",
-    "the rest, and Python between operations",
+    "other, and Python between operations",
 )
-REST = PURPOSES[-1]
-PRODUCTS = {"aten::mm": 0, "aten::addmm": 1, "aten::addmm_": 1}
-"""products of two matrices, and which of their inputs is the first"""
-BY_NAME = {
+OTHER = CATEGORIES[-1]
+FIRST_MATRIX_INDEX = {"aten::mm": 0, "aten::addmm": 1, "aten::addmm_": 1}
+"""matrix products, and the index of the first matrix among their inputs"""
+CATEGORIES_BY_NAME = {
     "layer_norm": "norms",
     "embedding": "embedding and positions",
     "scaled_dot_product": "attention: scores and values",
@@ -131,44 +126,50 @@ BY_NAME = {
 }
 
 
-def purpose_of(name: str, shapes: list[list[int]], shape: lessons.Shape, tokens: int) -> str:
-    """What an operation is for, from its name and the shapes of what it is given."""
-    for part, purpose in BY_NAME.items():
-        if part in name:
-            return purpose
-    if name in PRODUCTS:
-        return _purpose_of_product(*shapes[PRODUCTS[name] :][:2], shape=shape, tokens=tokens)
-    if any(shape.vocab in one for one in shapes):
-        logits = [one for one in shapes if len(one) == 2 and shape.vocab in one and one != [shape.vocab, shape.width]]
-        return PURPOSES[1] if logits else PURPOSES[2]
-    wide = [one for one in shapes if one and one[-1] == shape.hidden]
-    return "feed-forward" if any(one != [shape.hidden, shape.width] for one in wide) else REST
+def categorize_operation(name: str, input_shapes: list[list[int]], shape: WorkloadShape, tokens: int) -> str:
+    """Return the category of an operation from its name and the shapes of its inputs."""
+    for fragment, category in CATEGORIES_BY_NAME.items():
+        if fragment in name:
+            return category
+    if name in FIRST_MATRIX_INDEX:
+        first, second = input_shapes[FIRST_MATRIX_INDEX[name] :][:2]
+        return _categorize_product(first, second, shape, tokens)
+    vocab_size, weight_shape = shape.vocab_size, [shape.vocab_size, shape.width]
+    if any(vocab_size in dims for dims in input_shapes):
+        has_logits = any(len(dims) == 2 and vocab_size in dims and dims != weight_shape for dims in input_shapes)
+        return CATEGORIES[1] if has_logits else CATEGORIES[2]
+    hidden_shapes = [dims for dims in input_shapes if dims and dims[-1] == shape.hidden]
+    return "feed-forward" if any(dims != [shape.hidden, shape.width] for dims in hidden_shapes) else OTHER
 
 
-def _purpose_of_product(a: list[int], b: list[int], *, shape: lessons.Shape, tokens: int) -> str:
-    """A product has three sizes; one of them is the number of tokens, the others say which weights it is about."""
-    sizes = [*a, b[-1]]
-    if shape.vocab in sizes:
+def _categorize_product(first: list[int], second: list[int], shape: WorkloadShape, tokens: int) -> str:
+    """Of the three sizes of a product one is the number of tokens; the others tell which weights it uses."""
+    sizes = [*first, second[-1]]
+    if shape.vocab_size in sizes:
         return "vocabulary: products"
     if tokens in sizes:
         sizes.remove(tokens)
     return "feed-forward" if shape.hidden in sizes else "attention: projections"
 
 
-def _profile(title: str, training: Any, shape: lessons.Shape, tokens: int, steps: int, seconds: float) -> Table:
-    """Shares from the profiler, which slows small operations down; milliseconds from the step without it."""
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:
-        began = time.perf_counter()
-        for at in range(steps):
-            training._train_step(at)
-        whole = time.perf_counter() - began
-    spent = dict.fromkeys(PURPOSES, 0.0)
-    for event in seen.key_averages(group_by_input_shape=True):
-        spent[purpose_of(event.key, event.input_shapes or [], shape, tokens)] += event.self_cpu_time_total / 1e6
-    spent[REST] += max(0.0, whole - sum(spent.values()))
-    total = sum(spent.values())
-    rows = [[name, f"{100 * one / total:.1f} %", f"{1e3 * seconds * one / total:.2f}"] for name, one in spent.items()]
-    note = (
-        f"{steps} steps of ours under torch.profiler on one thread; milliseconds are shares of {1e3 * seconds:.1f} ms."
-    )
-    return Table(f"Where a step's time goes, {title}", ["what for", "share", "ms a step"], rows, note)
+def _profile_steps(
+    title: str, trainer: Any, shape: WorkloadShape, tokens: int, steps: int, seconds_per_step: float
+) -> Table:
+    """Return fractions from the profiler, which slows down small operations, as milliseconds of an unprofiled step."""
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        start = time.perf_counter()
+        for index in range(steps):
+            trainer._train_step(index)
+        total = time.perf_counter() - start
+    seconds = dict.fromkeys(CATEGORIES, 0.0)
+    for event in profiler.key_averages(group_by_input_shape=True):
+        category = categorize_operation(event.key, event.input_shapes or [], shape, tokens)
+        seconds[category] += event.self_cpu_time_total / 1e6
+    seconds[OTHER] += max(0.0, total - sum(seconds.values()))
+    fractions = {category: value / sum(seconds.values()) for category, value in seconds.items()}
+    rows = [
+        [category, f"{100 * fraction:.1f} %", f"{1e3 * seconds_per_step * fraction:.2f}"]
+        for category, fraction in fractions.items()
+    ]
+    note = f"{steps} of our steps under torch.profiler on one thread, as fractions of {1e3 * seconds_per_step:.1f} ms."
+    return Table(f"Where the time of a step is spent, {title}", ["category", "fraction", "ms per step"], rows, note)

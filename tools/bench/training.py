@@ -1,39 +1,39 @@
-"""Training: the base decoder, trials per hour over 8 seeds of 500 steps, scoring included, against every peer."""
+"""Training: trials per hour of the base decoder, 8 seeds of 500 steps with evaluation, against every peer."""
 
 from __future__ import annotations
 
-from . import lessons, trials
-from .findings import Found, How
+from .measurements import BenchmarkSettings, Measurements
+from .trial_rate import OUR_LAYOUT, USUAL_LAYOUT, Peer, compare_trial_rates
+from .workload import build_decoder_experiment
 
 ROUNDS = 2
-OURS_HAS = "feed-forward 100 with ReLU, untied, biases everywhere but in queries, keys and values; Adam, fused"
-
-RIVALS = [
-    trials.Rival(
+OUR_MODEL = "feed-forward 100 with ReLU, untied, biases everywhere but in queries, keys and values; Adam, fused"
+PEERS = [
+    Peer(
         "gpt2",
         "transformers GPT-2, plain loop",
-        {trials.PEOPLE: 1.6, trials.OURS: 1.45},
-        f"nothing in the mathematics: {OURS_HAS}",
+        {USUAL_LAYOUT: 1.6, OUR_LAYOUT: 1.45},
+        f"none in the mathematics: {OUR_MODEL}",
     ),
-    trials.Rival(
+    Peer(
         "x-transformers",
         "x-transformers, plain loop",
-        {trials.PEOPLE: 1.6, trials.OURS: 1.45},
-        "no biases in norms and after attention (832 parameters fewer); the rest is the same",
-        equal=False,
+        {USUAL_LAYOUT: 1.6, OUR_LAYOUT: 1.45},
+        "no biases in norms and after attention (832 parameters fewer); otherwise equal",
+        has_equal_losses=False,
     ),
-    trials.Rival(
+    Peer(
         "trainer",
         "transformers Trainer, GPT-2",
-        {trials.PEOPLE: 2.2},
-        "AdamW without decay, which is Adam; a text's loss is a mean of its batches' means; the rest is the same",
-        equal=False,
+        {USUAL_LAYOUT: 2.2},
+        "AdamW without weight decay, which is Adam; the loss of a text is a mean of batch means; otherwise equal",
+        has_equal_losses=False,
     ),
 ]
 
 
-def training(how: How) -> Found:
-    """Eight seeds of 500 steps; in short, two of twenty."""
-    size = {"seeds": 2, "steps": 20, "eval_every": 10} if how.short else {"seeds": 8, "steps": 500, "eval_every": 100}
-    raw = lessons.decoder(how.data, **size)
-    yield from trials.contest(raw, RIVALS, how, how.rounds(ROUNDS), how.scratch / "training")
+def training(settings: BenchmarkSettings) -> Measurements:
+    """Train 8 seeds for 500 steps; in a short run, 2 seeds for 20 steps."""
+    seeds, steps, eval_every = (2, 20, 10) if settings.is_short else (8, 500, 100)
+    raw = build_decoder_experiment(settings.data, seeds=seeds, steps=steps, eval_every=eval_every)
+    yield from compare_trial_rates(raw, PEERS, settings, settings.get_rounds(ROUNDS), settings.scratch / "training")

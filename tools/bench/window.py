@@ -1,100 +1,98 @@
-"""Window: what a window of 128 costs as the context grows, and against full attention on the fused road."""
+"""Window: time and memory of a window of 128 as the context grows, and compared with full attention."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
-from . import alone
-from .findings import Bar, Finding, Found, How, Table
-from .roads import attention_work
-from .turns import Best, take_turns
+from .attention_op import build_attention_pass
+from .isolated import run_isolated
+from .measurements import BenchmarkSettings, Measurement, Measurements, Table, Target
+from .timing import BestTiming, run_alternating
 
 ROUNDS = 7
 WINDOW = 128
 CONTEXTS = (2_048, 4_096, 8_192, 16_384)
-AGAINST_FULL = 8_192
-GROWS, FASTER = 9.0, 8.0
+FULL_ATTENTION_CONTEXT = 8_192
+MAX_GROWTH, MIN_SPEEDUP = 9.0, 8.0
 KINDS = {"decoder": False, "encoder": True}
-MEGA = 1e6
-Sides = dict[str, Callable[[], object]]
+MEGABYTE = 1e6
+PeakMemory = dict[tuple[str, int], float]
+"""megabytes by kind and context"""
 
 
-def window(how: How) -> Found:
-    """Time and memory from the shortest to the longest context; at one of them, against full attention."""
-    contexts = (1_024, 2_048) if how.short else CONTEXTS
-    against = contexts[-1] if how.short else AGAINST_FULL
-    rounds = how.rounds(ROUNDS)
-    sides: Sides = {}
-    for kind, encoder in KINDS.items():
-        sides |= {f"{kind} {length}": _windowed(length, encoder) for length in contexts}
-        sides[f"{kind} full"] = attention_work(against, None, encoder=encoder)
-    best = take_turns(sides, rounds)
-    peaks = _peaks(contexts, 1 if how.short else 3)
+def window(settings: BenchmarkSettings) -> Measurements:
+    """Measure time and memory from the shortest to the longest context; compare one context with full attention."""
+    contexts = (1_024, 2_048) if settings.is_short else CONTEXTS
+    full_context = contexts[-1] if settings.is_short else FULL_ATTENTION_CONTEXT
+    rounds = settings.get_rounds(ROUNDS)
+    contestants: dict[str, Callable[[], object]] = {}
+    for kind, is_encoder in KINDS.items():
+        for context in contexts:
+            contestants[f"{kind} {context}"] = build_attention_pass(context, WINDOW, is_encoder=is_encoder)
+        contestants[f"{kind} full"] = build_attention_pass(full_context, None, is_encoder=is_encoder)
+    best = run_alternating(contestants, rounds)
+    peaks = _measure_peak_memory(contexts, 1 if settings.is_short else 3)
     for kind in KINDS:
-        first, last = (best[f"{kind} {length}"].wall for length in (contexts[0], contexts[-1]))
-        yield _growth(f"{kind}, attention: time", first, last, "s", contexts)
-        yield _growth(f"{kind}, attention: memory", peaks[kind, contexts[0]], peaks[kind, contexts[-1]], "MB", contexts)
-        yield _against_full(kind, best[f"{kind} {against}"], best[f"{kind} full"], against)
-    yield from _steps(contexts, rounds)
-    yield _all(contexts, best, peaks)
+        first, last = (best[f"{kind} {context}"].wall_seconds for context in (contexts[0], contexts[-1]))
+        yield _compare_growth(f"{kind}, attention: time", first, last, "s", contexts)
+        first, last = peaks[kind, contexts[0]], peaks[kind, contexts[-1]]
+        yield _compare_growth(f"{kind}, attention: memory", first, last, "MB", contexts)
+        yield _compare_with_full(kind, best[f"{kind} {full_context}"], best[f"{kind} full"], full_context)
+    yield from _measure_model_growth(contexts, rounds)
+    yield _build_table(contexts, best, peaks)
 
 
-def _windowed(length: int, encoder: bool) -> Callable[[], object]:
-    return attention_work(length, WINDOW, encoder=encoder)
-
-
-def _peaks(contexts: tuple[int, ...], rounds: int) -> dict[tuple[str, int], float]:
-    """Megabytes, each in a process of its own."""
-    found: dict[tuple[str, int], float] = {}
+def _measure_peak_memory(contexts: tuple[int, ...], rounds: int) -> PeakMemory:
+    """Return the lowest peak over the rounds, each measured in its own process."""
+    peaks: PeakMemory = {}
     for _ in range(rounds):
-        for kind, encoder in KINDS.items():
-            for length in contexts:
-                peak = alone.ask("attention", encoder=encoder, window=WINDOW, context=length)["bytes"] / MEGA
-                found[kind, length] = min(peak, found.get((kind, length), float("inf")))
-    return found
+        for kind, is_encoder in KINDS.items():
+            for context in contexts:
+                result = run_isolated("attention", is_encoder=is_encoder, window=WINDOW, context=context)
+                peaks[kind, context] = min(result["bytes"] / MEGABYTE, peaks.get((kind, context), float("inf")))
+    return peaks
 
 
-def _growth(what: str, short: float, long: float, unit: str, contexts: tuple[int, ...]) -> Finding:
-    wide = contexts[-1] / contexts[0]
-    title = f"window {WINDOW}, {what} from {contexts[0]:,} to {contexts[-1]:,} ({wide:g} times as long)"
-    return Finding(title, long, unit, short, f"at {contexts[0]:,}", long / short, bar=Bar(GROWS, at_most=True))
+def _compare_growth(name: str, first: float, last: float, unit: str, contexts: tuple[int, ...]) -> Measurement:
+    growth = contexts[-1] / contexts[0]
+    title = f"window {WINDOW}, {name} from {contexts[0]:,} to {contexts[-1]:,} ({growth:g} times as long)"
+    target = Target(MAX_GROWTH, is_maximum=True)
+    return Measurement(title, last, unit, first, f"at {contexts[0]:,}", last / first, target=target)
 
 
-def _against_full(kind: str, banded: Best, full: Best, length: int) -> Finding:
-    return Finding(
-        f"window {WINDOW}, {kind}, attention at {length:,}, forward and backward",
-        1 / banded.wall,
+def _compare_with_full(kind: str, windowed: BestTiming, full: BestTiming, context: int) -> Measurement:
+    return Measurement(
+        f"window {WINDOW}, {kind}, attention at {context:,}, forward and backward",
+        1 / windowed.wall_seconds,
         "passes/s",
-        1 / full.wall,
+        1 / full.wall_seconds,
         "full attention, fused",
-        full.wall / banded.wall,
-        bar=Bar(FASTER),
-        on_processor=full.processor / max(banded.processor, 1e-9),
+        full.wall_seconds / windowed.wall_seconds,
+        target=Target(MIN_SPEEDUP),
+        cpu_time_ratio=full.cpu_seconds / max(windowed.cpu_seconds, 1e-9),
     )
 
 
-def _steps(contexts: tuple[int, ...], rounds: int) -> Found:
-    """The same growth for a whole training step of a decoder, layers and loss included."""
-    short, long = contexts[0], contexts[-1]
-    asked = {length: partial(alone.ask, "window-step", window=WINDOW, context=length) for length in (short, long)}
-    found: dict[int, dict[str, float]] = {}
+def _measure_model_growth(contexts: tuple[int, ...], rounds: int) -> Measurements:
+    """Measure the growth for forward and backward pass of a whole decoder, layers and loss included."""
+    best: dict[int, dict[str, float]] = {}
     for _ in range(max(1, rounds // 2)):
-        for length, ask in asked.items():
-            answer = ask()
-            known = found.setdefault(length, answer)
-            found[length] = {key: min(known[key], answer[key]) for key in answer}
-    for key, unit, scale in (("seconds", "s", 1.0), ("bytes", "MB", MEGA)):
-        what = f"decoder, forward and backward of the model: {'time' if key == 'seconds' else 'memory'}"
-        yield _growth(what, found[short][key] / scale, found[long][key] / scale, unit, contexts)
+        for context in (contexts[0], contexts[-1]):
+            result = run_isolated("window-step", window=WINDOW, context=context)
+            previous = best.setdefault(context, result)
+            best[context] = {key: min(previous[key], result[key]) for key in result}
+    for key, quantity, unit, scale in (("seconds", "time", "s", 1.0), ("bytes", "memory", "MB", MEGABYTE)):
+        first, last = (best[context][key] / scale for context in (contexts[0], contexts[-1]))
+        name = f"decoder, forward and backward pass of the model: {quantity}"
+        yield _compare_growth(name, first, last, unit, contexts)
 
 
-def _all(contexts: tuple[int, ...], best: dict[str, Best], peaks: dict[tuple[str, int], float]) -> Table:
-    rows = [
-        [kind, f"{length:,}", f"{1e3 * best[f'{kind} {length}'].wall:.1f}", f"{peaks[kind, length]:.1f}"]
-        for kind in KINDS
-        for length in contexts
-    ]
-    columns = ["", "context", "ms", "MB at the highest point"]
+def _build_table(contexts: tuple[int, ...], best: dict[str, BestTiming], peaks: PeakMemory) -> Table:
+    rows = []
+    for kind in KINDS:
+        for context in contexts:
+            milliseconds = 1e3 * best[f"{kind} {context}"].wall_seconds
+            rows.append([kind, f"{context:,}", f"{milliseconds:.1f}", f"{peaks[kind, context]:.1f}"])
     note = "The attention operation, forward and backward, one row, 2 heads of 32, one thread."
+    columns = ["model", "context", "ms", "peak memory, MB"]
     return Table(f"A window of {WINDOW} as the context grows", columns, rows, note)

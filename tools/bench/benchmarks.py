@@ -1,24 +1,24 @@
-"""The families by name, in the order in which they are run and shown."""
+"""All benchmarks by name, in the order in which they run and are shown."""
 
 from __future__ import annotations
 
 from .classifier import classifier
 from .decoding import decoding
-from .findings import Family
+from .measurements import Benchmark
 from .memory import memory
 from .startup import startup
 from .step import step
-from .tokenising import tokenising
+from .tokenization import tokenization
 from .training import training
 from .window import window
 
-FAMILIES: dict[str, Family] = {
+BENCHMARKS: dict[str, Benchmark] = {
     "training": training,
     "classifier": classifier,
     "step": step,
     "memory": memory,
     "window": window,
     "startup": startup,
-    "tokenising": tokenising,
+    "tokenization": tokenization,
     "decoding": decoding,
 }

@@ -1,0 +1,187 @@
+"""Train the peers: a plain loop for every model, and transformers' Trainer for GPT-2.
+
+python -m tools.bench.peer_training NAME FOLDER SEED ...      train NAME on the workload in FOLDER, one seed at a time
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .peer_models import PEERS
+from .workload import EVALUATION_BATCH_SIZE, TensorBatch, Workload
+
+IGNORE_INDEX = -100
+
+
+@dataclass
+class TrainingReport:
+    """Durations and losses of the trainings of a peer."""
+
+    training_seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+    losses: dict[int, dict[int, dict[str, float]]] = field(default_factory=dict)
+    """by seed, step and text"""
+
+
+def compute_loss(model: nn.Module, batch: TensorBatch, reduction: str = "mean") -> Tensor:
+    """Return the cross entropy of a batch, as a plain script computes it."""
+    inputs, labels, mask = batch
+    logits = model(inputs, mask)
+    return F.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORE_INDEX, reduction=reduction)
+
+
+def create_adam(model: nn.Module, lr: float) -> torch.optim.Optimizer:
+    """Return the optimizer of our baseline: Adam, fused."""
+    return torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=lr, fused=True)
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, texts: dict[str, list[TensorBatch]]) -> dict[str, float]:
+    """Return the mean loss of each text."""
+    model.eval()
+    losses = {}
+    for name, batches in texts.items():
+        num_predictions = sum(int((labels != IGNORE_INDEX).sum()) for _, labels, _ in batches)
+        losses[name] = sum(compute_loss(model, batch, "sum").item() for batch in batches) / num_predictions
+    model.train()
+    return losses
+
+
+def train_with_plain_loop(model: nn.Module, workload: Workload, seed: int, report: TrainingReport) -> None:
+    """Train as a plain script does."""
+    shape, texts = workload.shape, workload.read_texts()
+    optimizer = create_adam(model, shape.lr)
+    model.train()
+    losses = report.losses.setdefault(seed, {})
+    for step, batch in enumerate(workload.read_batches(seed)):
+        if step % shape.eval_every == 0:
+            losses[step] = _evaluate_and_time(model, texts, report)
+        start = time.perf_counter()
+        compute_loss(model, batch).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        report.training_seconds += time.perf_counter() - start
+    losses[shape.steps] = _evaluate_and_time(model, texts, report)
+
+
+def _evaluate_and_time(
+    model: nn.Module, texts: dict[str, list[TensorBatch]], report: TrainingReport
+) -> dict[str, float]:
+    start = time.perf_counter()
+    losses = evaluate(model, texts)
+    report.evaluation_seconds += time.perf_counter() - start
+    return losses
+
+
+class BatchRows(torch.utils.data.Dataset[dict[str, Tensor]]):
+    """The rows of batches, as Trainer reads them."""
+
+    def __init__(self, batches: Sequence[TensorBatch]) -> None:
+        self.inputs = torch.cat([inputs for inputs, _, _ in batches])
+        self.labels = torch.cat([labels for _, labels, _ in batches])
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {"input_ids": self.inputs[index], "labels": self.labels[index]}
+
+
+def train_with_trainer(model: nn.Module, workload: Workload, seed: int, report: TrainingReport) -> None:
+    """Train with transformers' Trainer, without its defaults that we do not use: clipping, learning-rate decay,
+    checkpoints and logs.
+    """
+    import transformers
+
+    class SequentialTrainer(transformers.Trainer):
+        """Reads the rows in their order, which gives the batches of the other contestants."""
+
+        def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
+            return torch.utils.data.SequentialSampler(self.train_dataset)
+
+    shape = workload.shape
+    arguments = transformers.TrainingArguments(
+        output_dir=str(workload.folder / "trainer"),
+        max_steps=shape.steps,
+        per_device_train_batch_size=16,
+        per_device_eval_batch_size=EVALUATION_BATCH_SIZE,
+        learning_rate=shape.lr,
+        lr_scheduler_type="constant",
+        max_grad_norm=0.0,
+        eval_strategy="steps",
+        eval_steps=shape.eval_every,
+        eval_on_start=True,
+        prediction_loss_only=True,
+        save_strategy="no",
+        logging_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+        dataloader_pin_memory=False,
+        seed=seed,
+    )
+
+    def cross_entropy(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+        return F.cross_entropy(outputs.logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE_INDEX)
+
+    inner: Any = model.inner
+    inner.config.use_cache = False
+    trainer = SequentialTrainer(
+        model=inner,
+        args=arguments,
+        train_dataset=BatchRows(workload.read_batches(seed)),
+        eval_dataset={name: BatchRows(batches) for name, batches in workload.read_texts().items()},
+        compute_loss_func=cross_entropy,
+    )
+    trainer.remove_callback(transformers.PrinterCallback)
+    start = time.perf_counter()
+    trainer.train()
+    report.training_seconds += time.perf_counter() - start
+    losses = report.losses.setdefault(seed, {})
+    for line in trainer.state.log_history:
+        for key, value in line.items():
+            text, _, quantity = key.removeprefix("eval_").rpartition("_")
+            if key.startswith("eval_") and quantity == "loss":
+                losses.setdefault(line["step"], {})[text] = value
+            elif key.startswith("eval_") and quantity == "runtime":
+                report.evaluation_seconds += value
+                report.training_seconds -= value
+
+
+def train(name: str, workload: Workload, seeds: Sequence[int]) -> TrainingReport:
+    """Train a peer with each seed."""
+    report = TrainingReport()
+    train_one = train_with_trainer if name == "trainer" else train_with_plain_loop
+    for seed in seeds:
+        train_one(PEERS[name](workload.shape, workload.read_weights(seed)), workload, seed, report)
+    losses = [loss for by_step in report.losses.values() for texts in by_step.values() for loss in texts.values()]
+    if not all(map(math.isfinite, losses)):
+        raise FloatingPointError(f"{name}: a loss is not finite")
+    return report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=list(PEERS))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("seeds", type=int, nargs="+")
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    report = train(arguments.name, Workload.read(arguments.folder), arguments.seeds)
+    print(json.dumps(asdict(report)))
+
+
+if __name__ == "__main__":
+    main()
