@@ -1,4 +1,4 @@
-"""make faults in its short form: a few kills and the cheap faults with the same code; and that it would see a loss."""
+"""`make faults` in its short form, and that it would notice a loss."""
 
 import itertools
 import json
@@ -7,100 +7,100 @@ from pathlib import Path
 
 import pytest
 from tools.faults import __main__ as command
-from tools.faults import flips, page
-from tools.faults.families import FAULTS, FULL_ONLY
-from tools.faults.ledger import Ledger, compare, rests
-from tools.faults.seen import How, Seen
+from tools.faults import corruption, page
+from tools.faults.fault_list import FAULTS, FULL_ONLY
+from tools.faults.outcome import FaultOutcome, FaultSettings
+from tools.faults.run_monitor import RunMonitor, compare_with_reference, find_leftovers
 
 from headtohead.atomic_io import write_json
 
 
 @pytest.fixture(scope="module")
-def how(tmp_path_factory: pytest.TempPathFactory) -> How:
-    """All faults share one undisturbed experiment."""
-    return How(tmp_path_factory.mktemp("faults"), command.FEW, 0, True, print)
+def settings(tmp_path_factory: pytest.TempPathFactory) -> FaultSettings:
+    """All faults share one reference run."""
+    return FaultSettings(tmp_path_factory.mktemp("faults"), command.SHORT_KILLS, 0, True, print)
 
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.timeout(900)  # a busy machine is many times slower
 @pytest.mark.parametrize("name", [name for name in FAULTS if name not in FULL_ONLY])
-def test_nothing_is_lost_and_nothing_is_wrong(name: str, how: How):
-    rows = list(FAULTS[name](how))
-    if all(seen.skipped for seen in rows):
-        pytest.skip(str(rows[0].skipped))
-    assert [(*seen.lost, *seen.wrong) for seen in rows] == [()] * len(rows)
-    assert all(seen.times for seen in rows)
+def test_nothing_is_lost_and_nothing_is_wrong(name: str, settings: FaultSettings):
+    outcomes = list(FAULTS[name](settings))
+    if all(outcome.skipped for outcome in outcomes):
+        pytest.skip(str(outcomes[0].skipped))
+    assert [(*outcome.lost, *outcome.errors) for outcome in outcomes] == [()] * len(outcomes)
+    assert all(outcome.times for outcome in outcomes)
     if name == "kills":
-        assert sum(seen.kills for seen in rows) == how.kills
+        assert sum(outcome.kills for outcome in outcomes) == settings.kills
 
 
-def result(folder: Path, value: int) -> Path:
+def write_result(folder: Path, value: int) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "result.json", {"value": value})
     return folder
 
 
-def test_the_ledger_sees_a_result_that_is_gone_or_was_written_again(tmp_path: Path):
+def test_a_result_that_is_gone_or_was_written_again_is_reported(tmp_path: Path):
     for name in ("same", "changed", "gone"):
-        result(tmp_path / name / "seed-0", 1)
-    ledger = Ledger(tmp_path)
-    ledger.look()
-    result(tmp_path / "changed" / "seed-0", 2)
+        write_result(tmp_path / name / "seed-0", 1)
+    monitor = RunMonitor(tmp_path)
+    monitor.update()
+    write_result(tmp_path / "changed" / "seed-0", 2)
     (tmp_path / "gone" / "seed-0" / "result.json").unlink()
-    ledger.look()
-    ledger.close()
-    assert ledger.lost == [
-        "changed/seed-0: was finished, and its result was written again",
-        "gone/seed-0: was finished, and its result is gone",
+    monitor.update()
+    monitor.verify_results()
+    assert monitor.lost == [
+        "changed/seed-0: its finished result was written again",
+        "gone/seed-0: its finished result is gone",
     ]
 
 
-def test_the_ledger_sees_a_training_that_went_back(tmp_path: Path):
-    ledger = Ledger(tmp_path)
+def test_a_training_that_went_back_is_reported(tmp_path: Path):
+    monitor = RunMonitor(tmp_path)
     for step in (100, 200):
         (tmp_path / "a" / "seed-0" / f"checkpoint-{step:06d}").mkdir(parents=True)
-        ledger.look()
+        monitor.update()
     (tmp_path / "a" / "seed-0" / "checkpoint-000200").rmdir()
-    ledger.look()
-    assert ledger.lost == ["a/seed-0: went back from step 200 to 100"]
+    monitor.update()
+    assert monitor.lost == ["a/seed-0: went back from step 200 to 100"]
 
 
-def test_a_ledger_lets_checkpoints_go_once_the_result_is_there(tmp_path: Path):
-    ledger = Ledger(tmp_path)
+def test_checkpoints_may_be_removed_after_the_result_is_written(tmp_path: Path):
+    monitor = RunMonitor(tmp_path)
     for step in (100, 200):
         (tmp_path / "a" / "seed-0" / f"checkpoint-{step:06d}").mkdir(parents=True)
-    ledger.look()
-    result(tmp_path / "a" / "seed-0", 1)
+    monitor.update()
+    write_result(tmp_path / "a" / "seed-0", 1)
     (tmp_path / "a" / "seed-0" / "checkpoint-000200").rmdir()
-    ledger.look()
-    ledger.close()
-    assert ledger.lost == []
+    monitor.update()
+    monitor.verify_results()
+    assert monitor.lost == []
 
 
-def test_halves_of_files_are_seen(tmp_path: Path):
+def test_incomplete_files_are_reported(tmp_path: Path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / ".result.json.12.part").write_text("{")
-    assert [path.name for path in rests(tmp_path)] == [".result.json.12.part"]
-    assert compare(tmp_path, {"b/seed-0": {}}) == [
+    assert [path.name for path in find_leftovers(tmp_path)] == [".result.json.12.part"]
+    assert compare_with_reference(tmp_path, {"b/seed-0": {}}) == [
         "b/seed-0: is missing",
         "a/.result.json.12.part: was left behind",
     ]
 
 
-@pytest.mark.parametrize("damage", list(flips.DAMAGES))
-def test_damage_is_done(tmp_path: Path, damage: str):
+@pytest.mark.parametrize("damage", list(corruption.DAMAGES))
+def test_damage_changes_the_file(tmp_path: Path, damage: str):
     content = bytes(range(256))
     for seed in range(20):
         path = tmp_path / "file"
         path.write_bytes(content)
-        flips.DAMAGES[damage](path, random.Random(seed))
-        there = path.read_bytes()
-        assert there != content
+        corruption.DAMAGES[damage](path, random.Random(seed))
+        damaged = path.read_bytes()
+        assert damaged != content
         if damage == "flipped":
-            assert len(there) == 256
-            assert sum((a ^ b).bit_count() for a, b in zip(there, content, strict=True)) == 1
+            assert len(damaged) == 256
+            assert sum((a ^ b).bit_count() for a, b in zip(damaged, content, strict=True)) == 1
         else:
-            assert content.startswith(there)
+            assert content.startswith(damaged)
 
 
 def test_files_that_differ_in_seed_or_step_are_of_one_kind(tmp_path: Path):
@@ -109,13 +109,13 @@ def test_files_that_differ_in_seed_or_step_are_of_one_kind(tmp_path: Path):
         (run / "checkpoint-000100").mkdir(parents=True)
         (run / "result.json").write_text("{}")
         (run / "checkpoint-000100" / "state.json").write_text("{}")
-    assert {kind: len(paths) for kind, paths in flips.kinds_in(tmp_path).items()} == {
+    assert {kind: len(paths) for kind, paths in corruption.group_files_by_kind(tmp_path).items()} == {
         "N/result.json": 4,
         "N/checkpoint-N/state.json": 4,
     }
 
 
-ABOUT = {
+ENVIRONMENT = {
     "processor": "a processor",
     "cores": 2,
     "system": "Linux",
@@ -125,29 +125,29 @@ ABOUT = {
     "short": False,
     "minutes": 12.5,
 }
-FOUND = {
-    "kills": [Seen("killed", "came through", 100, 100)],
-    "disk": [Seen("disk full", "", skipped="not root")],
-    "bytes": [Seen("bytes", "read", 3, lost=("a/seed-0",), wrong=("b | c",))],
+OUTCOMES = {
+    "kills": [FaultOutcome("killed", "came through", 100, 100)],
+    "disk": [FaultOutcome("disk full", "", skipped="not root")],
+    "bytes": [FaultOutcome("bytes", "read", 3, lost=("a/seed-0",), errors=("b | c",))],
 }
 
 
-def test_the_page_keeps_its_words_and_says_what_was_lost(tmp_path: Path):
-    place = tmp_path / "faults.md"
-    place.write_text(f"# Faults\nbefore\n{page.BEGIN}\nold\n{page.END}\nafter\n")
-    page.write(place, FOUND, ABOUT)
-    text = place.read_text()
+def test_the_page_keeps_its_text_and_lists_what_was_lost(tmp_path: Path):
+    path = tmp_path / "faults.md"
+    path.write_text(f"# Faults\nbefore\n{page.BEGIN}\nold\n{page.END}\nafter\n")
+    page.update_page(path, OUTCOMES, ENVIRONMENT)
+    text = path.read_text()
     assert text.startswith("# Faults\nbefore\n")
     assert text.endswith("\nafter\n")
     assert "old" not in text
     assert "**100 kills, 1 lost, 1 wrong.**" in text
-    assert "| disk full |  | not done: not root |" in text
+    assert "| disk full |  | skipped: not root |" in text
     assert "LOST a/seed-0; WRONG b \\| c" in text
 
 
-def test_results_can_be_read_again(tmp_path: Path):
-    command.write(FOUND, ABOUT, tmp_path / "results.json")
-    assert command.read(tmp_path / "results.json") == (FOUND, ABOUT)
+def test_outcomes_survive_a_round_trip_through_json(tmp_path: Path):
+    command.write_outcomes(OUTCOMES, ENVIRONMENT, tmp_path / "results.json")
+    assert command.read_outcomes(tmp_path / "results.json") == (OUTCOMES, ENVIRONMENT)
     assert json.loads((tmp_path / "results.json").read_text())["faults"]["kills"][0]["kills"] == 100
 
 

@@ -14,8 +14,8 @@ INTRODUCTION = """\
 
 Experiments consist of many small trainings, so the figure of merit is trials per hour at equal mathematics.
 `make bench` measures it and writes this page (`make bench ARGS=--docs`). All results are ratios within one run:
-contestants run alternately for several rounds and the best round of each counts, because machines are noisy. On a machine that runs
-other work the ratios mean little; the load before each benchmark is stated below.
+contestants run alternately for several rounds and the best round of each counts, because machines are noisy. On a
+machine that runs other work the ratios mean little; the load before each benchmark is stated below.
 
 A peer gets our initial weights, our batches, the same optimizer (Adam, fused), the same feed-forward layer, an untied
 output layer and the same biases as far as it has them. A table lists the remaining differences and the differences of
@@ -109,9 +109,9 @@ Gains depend on the machine: where products are half as fast, everything else is
 the machine with 201 GFLOP/s the three products over the vocabulary take 6.7 of the 8.8 ms of the loss at width 64 and
 run at 80 to 95 % of the peak; the products of the layers are so small that the time between operations matters. At
 width 256, products run at 165 to 200 of 201 GFLOP/s; attention, the optimizer, ReLU and norms take most of the rest. A
-worker starts by importing torch (about 1.2 s) and our own modules (0.8 s), while the command still validates its arguments.
-Counting the FLOPs of a model on the meta device imports torch's compiler (1.1 s); the command does it once and passes
-the result to the workers. [The log](log.md) lists earlier attempts for the loss, sampling and attention.
+worker starts by importing torch (about 1.2 s) and our own modules (0.8 s), while the command still validates its
+arguments. Counting the FLOPs of a model on the meta device imports torch's compiler (1.1 s); the command does it once
+and passes the result to the workers. [The log](log.md) lists earlier attempts for the loss, sampling and attention.
 """
 
 

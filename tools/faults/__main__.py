@@ -1,4 +1,4 @@
-"""The command line: faults in turn, what is seen as it is seen, and the files at the end."""
+"""Command line of fault injection: run faults, print outcomes as they occur, and write the files."""
 
 from __future__ import annotations
 
@@ -23,80 +23,83 @@ from tools.bench import machine
 
 from headtohead.training.devices import count_available_cores
 
-from . import __doc__ as about
+from . import __doc__ as package_doc
 from . import page
-from .families import FAULTS, FULL_ONLY
-from .seen import How, Seen, seen_of
-from .world import ROOT
+from .fault_list import FAULTS, FULL_ONLY
+from .outcome import FaultOutcome, FaultSettings
+from .workspace import ROOT
 
-KILLS, FEW = 100, 4
+DEFAULT_KILLS, SHORT_KILLS = 100, 4
 DOCS = ROOT / "docs"
+Outcomes = dict[str, list[FaultOutcome]]
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="make faults", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="make faults", description=package_doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--kills", type=int, help=f"processes to be killed (default {KILLS}, or {FEW} with --short)")
+    kills_help = f"number of kills (default {DEFAULT_KILLS}, or {SHORT_KILLS} with --short)"
+    parser.add_argument("--kills", type=int, help=kills_help)
     parser.add_argument("--only", action="append", metavar="NAME", choices=FAULTS, help=f"one of {', '.join(FAULTS)}")
-    parser.add_argument("--short", action="store_true", help="small experiments and few of them, as in the tests")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments and the victims")
-    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "faults", help="where results.json goes")
-    parser.add_argument("--docs", action="store_true", help="write the table of docs/faults.md and its figures")
+    parser.add_argument("--short", action="store_true", help="fewer and smaller experiments, as in the tests")
+    parser.add_argument("--seed", type=int, default=0, help="seed of moments and victims")
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "faults", help="folder of results.json")
+    parser.add_argument("--docs", action="store_true", help="write the table of docs/faults.md and its numbers")
     return parser.parse_args()
 
 
 def main() -> None:
-    asked = arguments()
+    arguments = parse_arguments()
     torch.set_num_threads(1)
-    began = time.monotonic()
-    found: dict[str, list[Seen]] = {}
-    say = partial(print, flush=True)
+    start_time = time.monotonic()
+    outcomes: Outcomes = {}
+    report = partial(print, flush=True)
+    default_kills = SHORT_KILLS if arguments.short else DEFAULT_KILLS
+    kills = default_kills if arguments.kills is None else arguments.kills
     with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as scratch:
-        kills = asked.kills if asked.kills is not None else FEW if asked.short else KILLS
-        how = How(Path(scratch), kills, asked.seed, asked.short, say)
-        for name in asked.only or [name for name in FAULTS if not (asked.short and name in FULL_ONLY)]:
-            say(f"\n{name}")
-            found[name] = []
-            for seen in FAULTS[name](how):
-                found[name].append(without(scratch, seen))
-                show(found[name][-1])
-    facts = machine.facts(count_available_cores()) | {
-        "short": asked.short,
-        "minutes": round((time.monotonic() - began) / 60, 1),
-    }
-    write(found, facts, asked.out / "results.json")
-    print(f"\n{page.total(found)}\nfigures: {asked.out / 'results.json'}")
-    if asked.docs:
-        write(found, facts, DOCS / "figures" / "faults.json")
-        page.write(DOCS / "faults.md", found, facts)
+        settings = FaultSettings(Path(scratch), kills, arguments.seed, arguments.short, report)
+        for name in arguments.only or [name for name in FAULTS if not (arguments.short and name in FULL_ONLY)]:
+            report(f"\n{name}")
+            outcomes[name] = []
+            for outcome in FAULTS[name](settings):
+                outcomes[name].append(remove_scratch_path(scratch, outcome))
+                print_outcome(outcomes[name][-1])
+    minutes = round((time.monotonic() - start_time) / 60, 1)
+    environment = machine.describe(count_available_cores()) | {"short": arguments.short, "minutes": minutes}
+    write_outcomes(outcomes, environment, arguments.out / "results.json")
+    print(f"\n{page.format_total(outcomes)}\nresults: {arguments.out / 'results.json'}")
+    if arguments.docs:
+        write_outcomes(outcomes, environment, DOCS / "figures" / "faults.json")
+        page.update_page(DOCS / "faults.md", outcomes, environment)
         print(f"page: {DOCS / 'faults.md'}")
-    sys.exit(0 if all(seen.is_fine for rows in found.values() for seen in rows) else 1)
+    sys.exit(0 if all(outcome.is_ok for rows in outcomes.values() for outcome in rows) else 1)
 
 
-def without(scratch: str, seen: Seen) -> Seen:
-    """Where it was done is nobody's concern."""
-    row = json.loads(json.dumps(seen.to_dict()).replace(json.dumps(f"{scratch}/")[1:-1], ""))
-    return seen_of(row)
+def remove_scratch_path(scratch: str, outcome: FaultOutcome) -> FaultOutcome:
+    """Return the outcome without the path of the temporary folder."""
+    text = json.dumps(outcome.to_dict()).replace(json.dumps(f"{scratch}/")[1:-1], "")
+    return FaultOutcome.from_dict(json.loads(text))
 
 
-def show(seen: Seen) -> None:
-    state = "skipped" if seen.skipped else "fine" if seen.is_fine else "WRONG"
-    print(f"  {state:8}{seen.what}, {seen.times} times: {seen.skipped or seen.seen}", flush=True)
-    for one in (*seen.lost, *seen.wrong):
-        print(f"          ! {one}", flush=True)
+def print_outcome(outcome: FaultOutcome) -> None:
+    state = "skipped" if outcome.skipped else "ok" if outcome.is_ok else "FAILED"
+    observation = outcome.skipped or outcome.observation
+    print(f"  {state:8}{outcome.fault}, {outcome.times} times: {observation}", flush=True)
+    for problem in (*outcome.lost, *outcome.errors):
+        print(f"          ! {problem}", flush=True)
 
 
-def write(found: dict[str, list[Seen]], facts: dict[str, Any], place: Path) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    rows = {name: [seen.to_dict() for seen in rows] for name, rows in found.items()}
-    place.write_text(json.dumps({"about": facts, "faults": rows}, indent=1) + "\n", encoding="utf-8")
+def write_outcomes(outcomes: Outcomes, environment: dict[str, Any], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = {name: [outcome.to_dict() for outcome in rows] for name, rows in outcomes.items()}
+    path.write_text(json.dumps({"environment": environment, "faults": rows}, indent=1) + "\n", encoding="utf-8")
 
 
-def read(place: Path) -> tuple[dict[str, list[Seen]], dict[str, Any]]:
-    """What an earlier run wrote."""
-    raw = json.loads(place.read_text(encoding="utf-8"))
-    return {name: [seen_of(row) for row in rows] for name, rows in raw["faults"].items()}, raw["about"]
+def read_outcomes(path: Path) -> tuple[Outcomes, dict[str, Any]]:
+    """Return the outcomes and the environment of an earlier run."""
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    outcomes = {name: [FaultOutcome.from_dict(row) for row in rows] for name, rows in raw["faults"].items()}
+    return outcomes, raw["environment"]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Disks that fill up, and folders that become read-only. Both need a disk of their own, which only root can mount."""
+"""Fill the disk, and make folders read-only. Both need a separate file system, which only root can mount."""
 
 from __future__ import annotations
 
@@ -10,105 +10,111 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from .disturb import Disturbance, disturb
-from .seen import How, Seen
-from .still import undisturbed
-from .world import last_words
+from .injection import FolderFault, inject_fault
+from .outcome import FaultOutcome, FaultSettings
+from .reference_run import get_reference_run
+from .workspace import StartedRun, get_last_line
 
-NO_MOUNT = "a disk of its own can only be mounted by root"
-ROOM = "24m"
-BLOCK = 2**16
+MOUNT_NEEDS_ROOT = "only root can mount a file system"
+DISK_SIZE = "24m"
+BLOCK_SIZE = 2**16
+FolderFunction = Callable[[Path], object]
 
 
 def mount(*arguments: str) -> bool:
-    """Did it work? Not everybody may, and not everywhere."""
+    """Mount a file system; return whether it succeeded."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
         return False
     return subprocess.run(["mount", *arguments], check=False, capture_output=True).returncode == 0
 
 
-def unmount(place: Path) -> None:
-    subprocess.run(["umount", "--lazy", str(place)], check=False, capture_output=True)
+def unmount(folder: Path) -> None:
+    subprocess.run(["umount", "--lazy", str(folder)], check=False, capture_output=True)
 
 
-def fill(place: Path) -> None:
-    """Until nothing more goes in."""
-    with contextlib.suppress(OSError), (place / "filler").open("ab", buffering=0) as file:
-        while True:
-            file.write(bytes(BLOCK))
-    with contextlib.suppress(OSError), (place / "filler").open("ab", buffering=0) as file:
-        while True:
-            file.write(b"0")
+def fill_folder(folder: Path) -> None:
+    """Write a file until the disk is full to the last byte."""
+    for content in (bytes(BLOCK_SIZE), b"0"):
+        with contextlib.suppress(OSError), (folder / "filler").open("ab", buffering=0) as file:
+            while True:
+                file.write(content)
 
 
 @contextlib.contextmanager
-def small_disk(place: Path) -> Iterator[bool]:
-    place.mkdir(parents=True, exist_ok=True)
-    mounted = mount("-t", "tmpfs", "-o", f"size={ROOM}", "tmpfs", str(place))
+def mount_small_disk(folder: Path) -> Iterator[bool]:
+    folder.mkdir(parents=True, exist_ok=True)
+    is_mounted = mount("-t", "tmpfs", "-o", f"size={DISK_SIZE}", "tmpfs", str(folder))
     try:
-        yield mounted
+        yield is_mounted
     finally:
-        if mounted:
-            unmount(place)
+        if is_mounted:
+            unmount(folder)
 
 
-def full(how: How) -> Iterator[Seen]:
-    """A disk without room, from the middle of a training on."""
-    still = undisturbed(how)
-    place = how.scratch / "small-disk"
-    with small_disk(place) as mounted:
-        if not mounted:
-            yield Seen("disk full", "", skipped=NO_MOUNT)
+def fill_disk(settings: FaultSettings) -> Iterator[FaultOutcome]:
+    """Fill the disk during a training, and start on a full disk."""
+    reference = get_reference_run(settings)
+    disk = settings.scratch / "small-disk"
+    with mount_small_disk(disk) as is_mounted:
+        if not is_mounted:
+            yield FaultOutcome("disk full", "", skipped=MOUNT_NEEDS_ROOT)
             return
-        one = Disturbance(
-            "disk filled while it trains",
-            lambda folder: fill(place),
+        fault = FolderFault(
+            "disk filled during training",
+            lambda folder: fill_folder(disk),
             ("no room left on the disk",),
-            lambda: (place / "filler").unlink(missing_ok=True),
+            lambda: (disk / "filler").unlink(missing_ok=True),
         )
-        yield disturb(how, one, still.world(how.scratch / "full"), place / "runs")
-        if not how.short:
-            yield _full_from_the_start(how, place)
+        yield inject_fault(settings, fault, reference.create_workspace(settings.scratch / "full"), disk / "runs")
+        if not settings.is_short:
+            yield _start_on_full_disk(settings, disk)
 
 
-def _full_from_the_start(how: How, place: Path) -> Seen:
-    """Nothing may be begun that cannot be written."""
-    fill(place)
-    world = undisturbed(how).world(how.scratch / "full-before")
-    done = world.finish(out=place / "other")
-    (place / "filler").unlink()
-    wrong = [] if done.code else ["nobody noticed"]
-    wrong += ["showed a traceback"] if "Traceback" in done.said else []
-    wrong += ["left something behind"] if (place / "other").exists() else []
-    return Seen("disk full from the start", f"ended with {done.code}: {last_words(done.said)}", wrong=tuple(wrong))
+def _start_on_full_disk(settings: FaultSettings, disk: Path) -> FaultOutcome:
+    """Check that nothing is started that cannot be written."""
+    fill_folder(disk)
+    workspace = get_reference_run(settings).create_workspace(settings.scratch / "full-before")
+    run = workspace.run_to_end(out=disk / "other")
+    (disk / "filler").unlink()
+    errors = _check_failure(run) + (["left files behind"] if (disk / "other").exists() else [])
+    return _build_outcome("disk full from the start", run, errors)
 
 
-def read_only(how: How) -> Iterator[Seen]:
-    """The folder of a run that cannot be written any more, and one that never could be."""
-    lock, unlock = _ways()
-    if not _works(how.scratch / "try", lock, unlock):
-        yield Seen("folder made read-only", "", skipped=NO_MOUNT)
+def _check_failure(run: StartedRun) -> list[str]:
+    """Return errors unless the command failed with a message."""
+    errors = [] if run.exit_code else ["not noticed"]
+    return errors + (["printed a traceback"] if "Traceback" in run.output else [])
+
+
+def _build_outcome(name: str, run: StartedRun, errors: list[str]) -> FaultOutcome:
+    return FaultOutcome(name, f"exit code {run.exit_code}: {get_last_line(run.output)}", errors=tuple(errors))
+
+
+def make_read_only(settings: FaultSettings) -> Iterator[FaultOutcome]:
+    """Make the folder of a run read-only during training and from the start."""
+    lock, unlock = _get_lock_functions()
+    if not _can_lock(settings.scratch / "try", lock, unlock):
+        yield FaultOutcome("folder made read-only", "", skipped=MOUNT_NEEDS_ROOT)
         return
-    still = undisturbed(how)
-    world = still.world(how.scratch / "read-only")
+    workspace = get_reference_run(settings).create_workspace(settings.scratch / "read-only")
     locked: list[Path] = []
 
     def apply(folder: Path) -> None:
         locked.append(folder)
         lock(folder)
 
-    def undo() -> None:
+    def remove() -> None:
         while locked:
             unlock(locked.pop())
 
-    one = Disturbance("run folder made read-only while it trains", apply, (os.strerror(_error()),), undo)
-    yield disturb(how, one, world, world.runs)
-    if not how.short:
-        yield _from_the_start(how, lock, unlock)
+    fault = FolderFault("run folder made read-only during training", apply, (_get_expected_message(),), remove)
+    yield inject_fault(settings, fault, workspace, workspace.runs)
+    if not settings.is_short:
+        yield _start_in_read_only_folder(settings, lock, unlock)
 
 
-def _ways() -> tuple[Callable[[Path], object], Callable[[Path], object]]:
-    """Permissions bind everybody but root; for root, the folder is mounted on itself to be read only."""
+def _get_lock_functions() -> tuple[FolderFunction, FolderFunction]:
+    """Return functions that lock and unlock a folder. Permissions do not bind root, so root mounts it read-only."""
     if os.geteuid() != 0:
         return (lambda folder: folder.chmod(0o555)), (lambda folder: folder.chmod(0o755))
 
@@ -119,11 +125,11 @@ def _ways() -> tuple[Callable[[Path], object], Callable[[Path], object]]:
     return lock, unmount
 
 
-def _error() -> int:
-    return errno.EACCES if os.geteuid() != 0 else errno.EROFS
+def _get_expected_message() -> str:
+    return os.strerror(errno.EACCES if os.geteuid() != 0 else errno.EROFS)
 
 
-def _works(folder: Path, lock: Callable[[Path], object], unlock: Callable[[Path], object]) -> bool:
+def _can_lock(folder: Path, lock: FolderFunction, unlock: FolderFunction) -> bool:
     folder.mkdir(parents=True, exist_ok=True)
     lock(folder)
     try:
@@ -135,15 +141,13 @@ def _works(folder: Path, lock: Callable[[Path], object], unlock: Callable[[Path]
         unlock(folder)
 
 
-def _from_the_start(how: How, lock: Callable[[Path], object], unlock: Callable[[Path], object]) -> Seen:
-    place = how.scratch / "never-writable"
-    place.mkdir()
-    lock(place)
-    world = undisturbed(how).world(how.scratch / "read-only-before")
-    done = world.finish(out=place / "runs")
-    unlock(place)
-    wrong = [] if done.code else ["nobody noticed"]
-    wrong += ["showed a traceback"] if "Traceback" in done.said else []
-    wrong += [] if os.strerror(_error()) in done.said else [f"said only: {last_words(done.said)}"]
-    said = f"ended with {done.code}: {last_words(done.said)}"
-    return Seen("folder read-only from the start", said, wrong=tuple(wrong))
+def _start_in_read_only_folder(settings: FaultSettings, lock: FolderFunction, unlock: FolderFunction) -> FaultOutcome:
+    folder = settings.scratch / "never-writable"
+    folder.mkdir()
+    lock(folder)
+    workspace = get_reference_run(settings).create_workspace(settings.scratch / "read-only-before")
+    run = workspace.run_to_end(out=folder / "runs")
+    unlock(folder)
+    errors = _check_failure(run)
+    errors += [] if _get_expected_message() in run.output else [f"message: {get_last_line(run.output)}"]
+    return _build_outcome("folder read-only from the start", run, errors)

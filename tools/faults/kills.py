@@ -1,4 +1,4 @@
-"""Kills at random moments: a worker, the parent, or all of them at once; then the same command goes on."""
+"""Kill processes at random moments (a worker, the parent, or all of them), then resume with the same command."""
 
 from __future__ import annotations
 
@@ -13,148 +13,150 @@ from typing import Any, ClassVar
 
 import psutil
 
-from .ledger import Ledger, compare
-from .seen import How, Seen
-from .still import undisturbed
-from .world import WITHIN, Running, World, is_alive, last_words
+from .outcome import FaultOutcome, FaultSettings
+from .reference_run import get_reference_run
+from .run_monitor import RunMonitor, compare_with_reference
+from .workspace import ORPHAN_TIMEOUT, StartedRun, Workspace, get_last_line, is_alive
 
-VICTIMS = {"a worker": 5, "the parent": 4, "parent and workers": 2}
+VICTIM_WEIGHTS = {"a worker": 5, "the parent": 4, "parent and workers": 2}
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM)
-ROUNDS = 12
-"""so often an experiment that nobody disturbs any more may have to be started again"""
+MAX_RESUMES = 12
+"""maximum number of starts of an experiment after the last kill"""
 
 
-def kills(how: How) -> Iterator[Seen]:
-    """Processes of this machine."""
-    kinds = ("plain",) if how.short else ("plain", "searched", "taught")
-    worlds = [Killing.of(how, kind) for kind in kinds]
-    draw = random.Random(how.seed)
-    for at, killing in enumerate(worlds):
-        share = how.kills // len(worlds) + (at < how.kills % len(worlds))
-        killing.run(share, draw)
-        yield killing.seen()
+def kill_processes(settings: FaultSettings) -> Iterator[FaultOutcome]:
+    """Kill processes of this machine."""
+    kinds = ("plain",) if settings.is_short else ("plain", "search", "distillation")
+    campaigns = [KillCampaign.create(settings, kind) for kind in kinds]
+    rng = random.Random(settings.seed)
+    for index, campaign in enumerate(campaigns):
+        kills = settings.kills // len(campaigns) + (index < settings.kills % len(campaigns))
+        campaign.run(kills, rng)
+        yield campaign.build_outcome()
 
 
 @dataclass
-class Killing:
-    """One kind of experiment that is killed again and again, and begun anew whenever it came through."""
+class KillCampaign:
+    """Kills processes of one kind of experiment repeatedly; a finished experiment is started again."""
 
-    what: ClassVar[str] = "processes killed at random moments"
-    world: World
-    wanted: dict[str, Any]
-    usual: float
-    """seconds that it takes undisturbed"""
-    how: How
-    more: tuple[str, ...] = ()
-    """arguments of h2h run"""
-    killed: Counter[str] = field(default_factory=Counter)
-    finished: int = 0
+    title: ClassVar[str] = "processes killed at random moments"
+    workspace: Workspace
+    expected: dict[str, Any]
+    usual_seconds: float
+    """duration without faults"""
+    settings: FaultSettings
+    arguments: tuple[str, ...] = ()
+    """of h2h run"""
+    kill_counts: Counter[str] = field(default_factory=Counter)
+    num_finished: int = 0
     lost: list[str] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
     orphans: list[tuple[psutil.Process, float]] = field(default_factory=list)
-    slowest: float = 0.0
-    """seconds that a worker lived on after its parent"""
+    max_orphan_seconds: float = 0.0
+    """longest time that a worker outlived its parent"""
 
     @classmethod
-    def of(cls, how: How, kind: str) -> Killing:
-        still = undisturbed(how, kind)
-        return cls(still.world(how.scratch / f"killed-{kind}"), still.numbers, still.seconds, how)
+    def create(cls, settings: FaultSettings, kind: str) -> KillCampaign:
+        reference = get_reference_run(settings, kind)
+        workspace = reference.create_workspace(settings.scratch / f"killed-{kind}")
+        return cls(workspace, reference.results, reference.seconds, settings)
 
     @property
-    def kills(self) -> int:
-        return sum(self.killed.values())
+    def num_kills(self) -> int:
+        return sum(self.kill_counts.values())
 
-    def run(self, kills: int, draw: random.Random) -> None:
-        """So many kills; what is under way then is brought to its end."""
-        while self.kills < kills and not self.wrong:
-            self._one_experiment(kills, draw)
+    def run(self, kills: int, rng: random.Random) -> None:
+        """Run experiments until this many kills; the last experiment runs to its end."""
+        while self.num_kills < kills and not self.errors:
+            self._run_experiment(kills, rng)
 
-    def _one_experiment(self, kills: int, draw: random.Random) -> None:
-        ledger = Ledger(self.world.runs)
-        rounds = 0
-        while not self.wrong:
-            running = self.world.start(*self.more)
-            hit = self._disturb(running, ledger, kills, draw)
-            self._note_orphans()
-            ledger.look()
-            if running.code == 0:
+    def _run_experiment(self, kills: int, rng: random.Random) -> None:
+        monitor = RunMonitor(self.workspace.runs)
+        num_resumes = 0
+        while not self.errors:
+            run = self.workspace.start(*self.arguments)
+            was_killed = self._follow_run(run, monitor, kills, rng)
+            self._check_orphans()
+            monitor.update()
+            if run.exit_code == 0:
                 break
-            if not hit:
-                self.wrong.append(f"ended with {running.code} though nobody was killed: {last_words(running.said)}")
-            rounds = 0 if self.kills < kills else rounds + 1
-            if rounds > ROUNDS:
-                self.wrong.append(f"does not come to an end: {last_words(running.said)}")
+            if not was_killed:
+                self.errors.append(f"exit code {run.exit_code} without a kill: {get_last_line(run.output)}")
+            num_resumes = 0 if self.num_kills < kills else num_resumes + 1
+            if num_resumes > MAX_RESUMES:
+                self.errors.append(f"does not finish: {get_last_line(run.output)}")
         self._wait_for_orphans()
-        ledger.close()
-        self.lost += ledger.lost
-        self.wrong += compare(self.world.runs, self.wanted)
-        self.finished += 1
-        self.how.say(f"  {self.world.kind}: {self.kills} kills, {self.finished} experiments, {len(self.lost)} lost")
-        self.world.anew()
+        monitor.verify_results()
+        self.lost += monitor.lost
+        self.errors += compare_with_reference(self.workspace.runs, self.expected)
+        self.num_finished += 1
+        counts = f"{self.num_kills} kills, {self.num_finished} experiments, {len(self.lost)} lost"
+        self.settings.report(f"  {self.workspace.kind}: {counts}")
+        self.workspace.reset()
 
-    def _disturb(self, running: Running, ledger: Ledger, kills: int, draw: random.Random) -> bool:
-        """Follow one start of the command to its end, with kills on the way; true if somebody was hit."""
-        hit = False
-        while not running.is_over:
-            moment = time.monotonic() + draw.uniform(0, 0.8 * self.usual)
-            is_enough = self.kills >= kills
-            while not running.is_over and (is_enough or time.monotonic() < moment):
-                ledger.look()
-                self._note_orphans()
+    def _follow_run(self, run: StartedRun, monitor: RunMonitor, kills: int, rng: random.Random) -> bool:
+        """Follow a command to its end and kill processes at random moments; return whether one was killed."""
+        was_killed = False
+        while not run.has_ended:
+            moment = time.monotonic() + rng.uniform(0, 0.8 * self.usual_seconds)
+            has_enough_kills = self.num_kills >= kills
+            while not run.has_ended and (has_enough_kills or time.monotonic() < moment):
+                monitor.update()
+                self._check_orphans()
                 time.sleep(0.02)
-            if not running.is_over and not is_enough:
-                # A search gives a point up whose worker dies twice: it may be the point that kills it.
-                victims = [v for v in VICTIMS if v != "a worker" or not (hit and self.world.kind == "searched")]
-                (victim,) = draw.choices(victims, [VICTIMS[v] for v in victims])
-                hit |= self._kill(running, victim, draw.choice(SIGNALS), draw)
-        return hit
+            if not run.has_ended and not has_enough_kills:
+                # A search gives up a point whose worker dies twice, because the point may be the cause.
+                can_kill_worker = not (was_killed and self.workspace.kind == "search")
+                victims = [victim for victim in VICTIM_WEIGHTS if victim != "a worker" or can_kill_worker]
+                (victim,) = rng.choices(victims, [VICTIM_WEIGHTS[name] for name in victims])
+                was_killed |= self._kill(run, victim, rng.choice(SIGNALS), rng)
+        return was_killed
 
-    def _kill(self, running: Running, victim: str, number: signal.Signals, draw: random.Random) -> bool:
-        workers = running.workers()
+    def _kill(self, run: StartedRun, victim: str, signal_number: signal.Signals, rng: random.Random) -> bool:
+        workers = run.list_workers()
         if victim == "a worker" and not workers:
-            victim = "the parent"  # it is still starting, or reads what came out
-        hit = [draw.choice(workers).pid] if victim == "a worker" else [running.process.pid]
+            victim = "the parent"  # no worker has started yet, or all have ended
+        pids = [rng.choice(workers).pid] if victim == "a worker" else [run.process.pid]
         if victim == "parent and workers":
-            hit += [worker.pid for worker in workers]
-        done = False
-        for pid in hit:
+            pids += [worker.pid for worker in workers]
+        was_killed = False
+        for pid in pids:
             try:
-                os.kill(pid, number)
-                done = True
+                os.kill(pid, signal_number)
+                was_killed = True
             except ProcessLookupError:
-                pass  # it had just ended by itself
+                pass  # it has just ended
         if victim != "a worker":
-            running.process.wait()
+            run.process.wait()
             self.orphans += [(worker, time.monotonic()) for worker in workers]
-        if done:
-            self.killed[victim] += 1
-        return done
+        if was_killed:
+            self.kill_counts[victim] += 1
+        return was_killed
 
-    def _note_orphans(self) -> None:
-        """Workers whose parent is gone: they end by themselves, and soon."""
-        left = []
+    def _check_orphans(self) -> None:
+        """Check that workers end soon after their parent."""
+        remaining = []
         for worker, since in self.orphans:
-            lived = time.monotonic() - since
+            seconds = time.monotonic() - since
             if not is_alive(worker):
-                self.slowest = max(self.slowest, lived)
-            elif lived > WITHIN:
-                self.wrong.append(f"a worker was still there {lived:.0f} s after its parent was killed")
+                self.max_orphan_seconds = max(self.max_orphan_seconds, seconds)
+            elif seconds > ORPHAN_TIMEOUT:
+                self.errors.append(f"a worker was alive {seconds:.0f} s after its parent was killed")
                 worker.kill()
             else:
-                left.append((worker, since))
-        self.orphans = left
+                remaining.append((worker, since))
+        self.orphans = remaining
 
     def _wait_for_orphans(self) -> None:
         while self.orphans:
-            self._note_orphans()
+            self._check_orphans()
             time.sleep(0.05)
 
-    def seen(self) -> Seen:
-        hit = ", ".join(f"{victim} {times}" for victim, times in sorted(self.killed.items()))
-        said = (
-            f"{self.finished} experiments of {len(self.wanted) - 1} runs came through with the numbers of the "
-            f"undisturbed; killed: {hit}; workers without a parent were gone within {self.slowest:.1f} s"
+    def build_outcome(self) -> FaultOutcome:
+        counts = ", ".join(f"{victim} {count}" for victim, count in sorted(self.kill_counts.items()))
+        observation = (
+            f"{self.num_finished} experiments of {len(self.expected) - 1} runs ended with the results of the reference "
+            f"run; killed: {counts}; workers ended within {self.max_orphan_seconds:.1f} s of their parent"
         )
-        return Seen(
-            f"{self.what} ({self.world.kind})", said, self.kills, self.kills, tuple(self.lost), tuple(self.wrong)
-        )
+        name, kills = f"{self.title} ({self.workspace.kind})", self.num_kills
+        return FaultOutcome(name, observation, kills, kills, tuple(self.lost), tuple(self.errors))

@@ -1,4 +1,4 @@
-"""The table of docs/faults.md, from what the last full run saw."""
+"""Render the table of docs/faults.md from the outcomes of the last full run."""
 
 from __future__ import annotations
 
@@ -6,48 +6,48 @@ import re
 from pathlib import Path
 from typing import Any
 
-from .seen import Seen
+from .outcome import FaultOutcome
 
 BEGIN, END = "<!-- written by make faults -->", "<!-- until here -->"
 
 
-def total(found: dict[str, list[Seen]]) -> str:
-    """The line that counts."""
-    rows = [seen for rows in found.values() for seen in rows]
-    kills, lost, wrong = (sum(r.kills for r in rows), sum(len(r.lost) for r in rows), sum(len(r.wrong) for r in rows))
-    return f"{kills} kills, {lost} lost, {wrong} wrong"
+def format_total(outcomes: dict[str, list[FaultOutcome]]) -> str:
+    """Return the number of kills, losses and errors."""
+    rows = [outcome for fault_outcomes in outcomes.values() for outcome in fault_outcomes]
+    kills, lost = sum(row.kills for row in rows), sum(len(row.lost) for row in rows)
+    return f"{kills} kills, {lost} lost, {sum(len(row.errors) for row in rows)} wrong"
 
 
-def table(found: dict[str, list[Seen]], about: dict[str, Any]) -> str:
-    """All that was seen, as Markdown."""
-    rows = [_row(seen) for rows in found.values() for seen in rows]
-    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-    machine = f"{about['processor']}, {about['cores']} cores, {about['system']}"
-    short = " A short run." if about["short"] else ""
-    python = f"Python {about['python']}, {versions}"
-    seen_on = f"Seen on {about['day']} in {about['minutes']} minutes: {machine}; {python}.{short}"
-    lines = [
-        f"**{total(found)}.**",
-        "",
-        "| what was done | times | what was seen |",
-        "|---|---|---|",
-        *rows,
-        "",
-        seen_on,
-    ]
-    return "\n".join(lines)
+def render_table(outcomes: dict[str, list[FaultOutcome]], environment: dict[str, Any]) -> str:
+    """Return all outcomes as Markdown."""
+    rows = [_render_row(outcome) for fault_outcomes in outcomes.values() for outcome in fault_outcomes]
+    versions = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
+    machine = f"{environment['processor']}, {environment['cores']} cores, {environment['system']}"
+    software = f"Python {environment['python']}, {versions}"
+    note = " This was a short run." if environment["short"] else ""
+    duration = f"{environment['minutes']} minutes"
+    return "\n".join(
+        [
+            f"**{format_total(outcomes)}.**",
+            "",
+            "| fault | times | observation |",
+            "|---|---|---|",
+            *rows,
+            "",
+            f"Run on {environment['day']} in {duration}: {machine}; {software}.{note}",
+        ]
+    )
 
 
-def _row(seen: Seen) -> str:
-    said = f"not done: {seen.skipped}" if seen.skipped else seen.seen
-    faults = [*(f"LOST {one}" for one in seen.lost), *(f"WRONG {one}" for one in seen.wrong)]
-    cells = (seen.what, "" if seen.skipped else str(seen.times), "; ".join([said, *faults]))
+def _render_row(outcome: FaultOutcome) -> str:
+    observation = f"skipped: {outcome.skipped}" if outcome.skipped else outcome.observation
+    problems = [*(f"LOST {problem}" for problem in outcome.lost), *(f"WRONG {problem}" for problem in outcome.errors)]
+    cells = (outcome.fault, "" if outcome.skipped else str(outcome.times), "; ".join([observation, *problems]))
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 
-def write(page: Path, found: dict[str, list[Seen]], about: dict[str, Any]) -> None:
-    """Put the table between its marks; the words around it stay."""
-    text = page.read_text(encoding="utf-8")
-    made = f"{BEGIN}\n{table(found, about)}\n{END}"
+def update_page(page: Path, outcomes: dict[str, list[FaultOutcome]], environment: dict[str, Any]) -> None:
+    """Replace the table between its marks and keep the text around it."""
+    table = f"{BEGIN}\n{render_table(outcomes, environment)}\n{END}"
     pattern = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
-    page.write_text(pattern.sub(lambda match: made, text), encoding="utf-8")
+    page.write_text(pattern.sub(lambda match: table, page.read_text(encoding="utf-8")), encoding="utf-8")
