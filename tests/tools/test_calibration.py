@@ -62,12 +62,36 @@ def test_measured_documents_have_a_true_difference_of_0() -> None:
         assert sample.differences.sum() / sample.weights.sum() == pytest.approx(0, abs=0.02)
 
 
+def test_blended_seeds_keep_the_variance_of_the_measured_ones() -> None:
+    rng = np.random.default_rng(0)
+    totals = rng.standard_normal((40, 1)) + rng.standard_normal((40, 8))
+    sample = MeasuredDocuments("m", totals, np.ones(8)).sample(rng, 40_000, 2, 3, "equal")
+    measured = (totals - totals.mean(axis=0)).var()
+    assert (sample.differences[:, 0] - sample.differences[:, 1]).var() / 2 == pytest.approx(measured, rel=0.05)
+
+
 def test_coverage_is_that_of_the_interval() -> None:
     cell = measure_coverage(SyntheticDocuments("both", 1.0, 1.0, 0.3), "unequal", 5, 10, 4_000)
     assert 0.93 <= cell.coverage <= 0.975
     assert cell.half_width == pytest.approx(2.3, abs=0.4)
     skewed = measure_coverage(SyntheticDocuments("skewed", 0.01, 1.0, 0.0, 0.0, "skewed"), "equal", 5, 3, 4_000)
     assert skewed.coverage < 0.93
+
+
+@pytest.mark.parametrize("confidence", [0.9, 0.99, 0.997])
+def test_other_confidences_hold_too(confidence: float) -> None:
+    for seeds in (3, 5):
+        simulation = SyntheticDocuments("mostly seeds", 1.0, 1.0, 0.3)
+        cell = measure_coverage(simulation, "equal", seeds, 60, 4_000, confidence)
+        error = np.sqrt(confidence * (1 - confidence) / 4_000)
+        assert cell.coverage >= confidence - 0.3 * (1 - confidence) - 2 * error
+
+
+@pytest.mark.parametrize("seeds", [5, 12])
+def test_two_documents_with_interaction_are_covered(seeds: int) -> None:
+    # X of at least B / 4 instead of B / 2 covers 92.8 % with 12 seeds.
+    simulation = SyntheticDocuments("interaction", 1.0, 3.0, 1.0, 1.0)
+    assert measure_coverage(simulation, "equal", seeds, 2, 40_000).coverage >= 0.934
 
 
 def test_a_cell_that_misses_its_target_is_listed() -> None:

@@ -126,6 +126,22 @@ def test_rows_that_did_not_differ_may_yet_differ() -> None:
     assert compute_rare_difference_variance(many)[0] == 0
 
 
+def test_answers_that_rarely_differ_are_covered() -> None:
+    # One row in a hundred differs, either way: most tables of 50 rows show no difference at all.
+    rows = np.random.default_rng(0).choice([-1.0, 0.0, 1.0], p=[0.005, 0.99, 0.005], size=(2000, 1, 50))
+    differences, weights = np.repeat(rows, 3, axis=1), np.ones((2000, 50))
+    true_difference = 0.005  # an interval without width never contains it
+    coverage = [
+        (np.abs(parts.difference - true_difference) <= compute_interval(parts, 0.95).half_width).mean()
+        for parts in (
+            estimate_variance_components(differences, weights),
+            estimate_variance_components(differences, weights, compute_rare_difference_variance(differences)),
+        )
+    ]
+    assert coverage[0] < 0.6
+    assert coverage[1] > 0.93
+
+
 def test_nothing_differs_at_all() -> None:
     parts = measured(np.zeros((3, 10)), np.ones(10))
     assert compute_interval(parts, 0.95).half_width[0] == 0

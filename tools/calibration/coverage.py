@@ -85,13 +85,15 @@ def _get_cell(
     )
 
 
-def measure_coverage(simulation: Simulation, lengths: Lengths, seeds: int, documents: int, draws: int) -> CoverageCell:
+def measure_coverage(
+    simulation: Simulation, lengths: Lengths, seeds: int, documents: int, draws: int, confidence: float = 0.95
+) -> CoverageCell:
     """Return the coverage in one cell."""
     rng = np.random.default_rng([draws, seeds, documents, lengths == "unequal", *simulation.name.encode()])
     covered, differences, half_widths = 0, [], []
     for sample in sample_in_batches(simulation, rng, draws, seeds, documents, lengths):
         components = estimate_variance_components(sample.differences, sample.weights)
-        half_width = compute_interval(components, 0.95).half_width
+        half_width = compute_interval(components, confidence).half_width
         covered += int((np.abs(components.difference) <= half_width).sum())
         differences.append(components.difference)
         half_widths.append(half_width)

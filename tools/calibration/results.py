@@ -1,13 +1,13 @@
 """Results of the studies, cached as JSON lines so that an interrupted calibration continues.
 
-A row is kept with a digest of the code of the verdict rule. Rows of another rule are computed again.
+A row is kept with a digest of the code that it depends on. Rows of other code are computed again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -16,29 +16,31 @@ from typing import Any, TypeVar
 from headtohead import verdict
 
 Row = TypeVar("Row")
-RULE_MODULES = ("statistics", "rule", "interim", "compare", "scores")
+RULE_MODULES = ("statistics", "rule", "interim", "compare", "scores", "advice")
+"""modules of the verdict package that decide verdicts"""
 
 
 @cache
-def compute_rule_digest() -> str:
-    """Return a digest of the modules that decide verdicts."""
+def compute_code_digest(modules: Sequence[str] = RULE_MODULES) -> str:
+    """Return a digest of these modules of the verdict package; modules that do not exist are ignored."""
     folder = Path(verdict.__file__).parent
-    sources = [(folder / f"{name}.py").read_bytes() for name in RULE_MODULES]
-    return hashlib.sha256(b"".join(sources)).hexdigest()[:12]
+    paths = [folder / f"{name}.py" for name in modules]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths if path.is_file())).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
 class ResultStore:
-    """Cached rows of all studies, in one file for each study."""
+    """Cached rows of all studies, in one file for each study. `modules` decide whether a row is up to date."""
 
     folder: Path
+    modules: tuple[str, ...] = RULE_MODULES
 
     def load(self, study: str) -> dict[str, dict[str, Any]]:
-        """Return the rows of a study that were computed with the current rule, by key."""
+        """Return the rows of a study that were computed with the current code, by key."""
         path = self.folder / f"{study}.jsonl"
         lines = path.read_text().splitlines() if path.is_file() else []
         rows = [json.loads(line) for line in lines]
-        return {row["key"]: row["row"] for row in rows if row["rule"] == compute_rule_digest()}
+        return {row["key"]: row["row"] for row in rows if row["rule"] == compute_code_digest(self.modules)}
 
     def get(self, study: str, key: str, row_type: type[Row], compute: Callable[[], Row]) -> Row:
         """Return a cached row, or compute and store it."""
@@ -48,7 +50,9 @@ class ResultStore:
             known[key] = asdict(row)  # type: ignore[call-overload]
             self.folder.mkdir(parents=True, exist_ok=True)
             with (self.folder / f"{study}.jsonl").open("a") as file:
-                file.write(json.dumps({"key": key, "rule": compute_rule_digest(), "row": known[key]}) + "\n")
+                file.write(
+                    json.dumps({"key": key, "rule": compute_code_digest(self.modules), "row": known[key]}) + "\n"
+                )
         return row_type(**known[key])
 
     def _known(self, study: str) -> dict[str, dict[str, Any]]:

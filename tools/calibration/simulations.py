@@ -6,7 +6,9 @@ token, so other true differences are obtained by a shift.
 `SyntheticDocuments` draws effects of seeds, documents, their interaction, and examples nested in documents from known
 distributions. `MeasuredDocuments` redraws whole documents and seeds, with replacement, from a table that was measured
 in real trainings and centred on its own mean: the measured seeds and documents are the population, so the truth is
-exactly 0.
+exactly 0. Two seeds of a real experiment are never equal, but two of 40 redrawn seeds often are, which alone lowers the
+coverage of a t interval of Gaussian seeds to 94.0 % with 3 seeds. Therefore a new seed is a blend of two different
+measured seeds whose squared weights sum to 1; this keeps mean and variance, and the interval covers 94.7 %.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ Lengths = Literal["equal", "unequal"]
 LENGTHS: tuple[Lengths, ...] = ("equal", "unequal")
 LENGTH_SPREAD = 0.7
 """standard deviation of the logarithm of unequal lengths; that of the addresses is 0.68"""
+BLEND_WEIGHT = 0.5
+"""weight of the second seed of a blend; that of the first is sqrt(1 - BLEND_WEIGHT^2)"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,13 +105,18 @@ class MeasuredDocuments:
     def sample(
         self, rng: np.random.Generator, experiments: int, seeds: int, documents: int, lengths: Lengths
     ) -> SimulatedExperiments:
-        rows = rng.integers(len(self.totals), size=(experiments, seeds))
+        first = rng.integers(len(self.totals), size=(experiments, seeds, 1))
+        second = (first + rng.integers(1, len(self.totals), size=first.shape)) % len(self.totals)
         columns = rng.integers(len(self.tokens), size=(experiments, documents))
         totals, tokens = self.totals, self.tokens
         if lengths == "equal":
             totals, tokens = totals / tokens, np.ones_like(tokens)
-        centred = totals - totals.sum() / (len(totals) * tokens.sum()) * tokens
-        return SimulatedExperiments(centred[rows[:, :, None], columns[:, None, :]], tokens[columns])
+        shared = totals.mean(axis=0)
+        of_documents = shared - shared.sum() / tokens.sum() * tokens
+        of_seeds = totals - shared
+        drawn = columns[:, None, :]
+        differences = np.sqrt(1 - BLEND_WEIGHT**2) * of_seeds[first, drawn] + BLEND_WEIGHT * of_seeds[second, drawn]
+        return SimulatedExperiments(of_documents[drawn] + differences, tokens[columns])
 
 
 def load_comparisons(cache: Path) -> list[MeasuredDocuments]:

@@ -21,7 +21,7 @@ A + B counts the residual twice, so Var(d) is A + X with X = B - R. The interval
 
 with t_S, t_D and t_f the t quantiles at S - 1, D* and Satterthwaite's f degrees of freedom. The choices that the design
 leaves open were settled by simulation (table in docs/judging.md):
- 1. X is at least B / 4 if the documents are equivalent to fewer than 5.5 of equal length (1 / P < 5.5), otherwise at
+ 1. X is at least B / 2 if the documents are equivalent to fewer than 5.5 of equal length (1 / P < 5.5), otherwise at
     least 0. B - R of so few documents is often negative by chance, and coverage would fall to 92 %.
  2. The interval is never narrower than the t interval of either source alone: Satterthwaite's formula covers 89 % with
     2 documents. The root of the sum of squares is an upper bound.
@@ -49,7 +49,7 @@ PerExperiment = Float[np.ndarray, " experiments"]
 TARGET_POWER = 0.8
 MIN_EQUIVALENT_DOCUMENTS = 5.5
 """number of documents of equal length below which X is at least MIN_DOCUMENT_SHARE of B"""
-MIN_DOCUMENT_SHARE = 0.25
+MIN_DOCUMENT_SHARE = 0.5
 MAX_DEGREES_OF_FREEDOM = 1e6
 """degrees of freedom beyond which t is indistinguishable from normal"""
 MAX_STANDARD_ERRORS = 1e4
