@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from headtohead.atomic_io import compute_sha256, has_valid_checksum, read_json
 from headtohead.errors import RequestError
-from headtohead.execution import artifacts
+from headtohead.execution.ray import artifacts
 from headtohead.execution.worker_pool import Job
 from headtohead.experiment.run_folder import Run
 from headtohead.runner import run_experiment, run_search

@@ -16,8 +16,7 @@ import headtohead as h2h
 from headtohead.atomic_io import read_json, read_jsonl
 from headtohead.cli.app import app
 from headtohead.errors import MissingExtraError, RequestError
-from headtohead.execution import trackers
-from headtohead.execution.trackers import TrackerGroup
+from headtohead.execution.trackers.group import TRACKER_NAMES, TrackerGroup
 from headtohead.experiment import loading
 
 NO_NETWORK = """
@@ -153,7 +152,7 @@ def interrupted(finished: Path, folder: Path) -> None:
     (middle / "metrics.jsonl").write_bytes(b"".join(lines[:4]) + lines[4][:9])
 
 
-@pytest.mark.parametrize("kind", trackers.TRACKER_NAMES)
+@pytest.mark.parametrize("kind", TRACKER_NAMES)
 def test_a_tracker_holds_what_the_run_folders_hold_and_nothing_twice(finished, tmp_path, offline, kind):
     pytest.importorskip(kind)
     told: list[str] = []

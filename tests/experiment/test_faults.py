@@ -15,7 +15,7 @@ from tests.conftest import write_text
 from headtohead.atomic_io import has_valid_checksum, lock_run_folder, read_json, verify_checksum, write_json
 from headtohead.config import loading as config_loading
 from headtohead.errors import RunFolderError, TrialError
-from headtohead.execution import artifacts
+from headtohead.execution.ray import artifacts
 from headtohead.execution.worker_pool import Job
 from headtohead.experiment import findings_view, loading, model_io
 from headtohead.experiment.run_folder import Run, create_runs, lock_folder, open_runs

@@ -12,7 +12,6 @@ import json
 import os
 import sys
 import traceback
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -31,8 +30,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 PluginsOption = Annotated[
     list[str] | None, typer.Option("--plugin", metavar="FILE", help="Python file with custom parts; repeatable.")
 ]
-ModelFolderArgument = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="Run folder: runs/EXPERIMENT/VARIANT/seed-0.")
+FormatsOption = Annotated[
+    list[str] | None,
+    typer.Option("--format", help="html, md, pdf, csv, latex, chart-svg, chart-pdf or chart-png; repeatable."),
 ]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headtohead.cli.app import JsonOption, app, echo, print_json
+from headtohead.cli.app import FormatsOption, JsonOption, app, echo, print_json
 
 DEFAULT_STRATEGIES = "greedy,sample,temperature=0.7,top-k=20,top-p=0.7"
 
@@ -43,10 +43,7 @@ def decode(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an interrupted comparison in the same folder.")
     ] = False,
-    formats: Annotated[
-        list[str] | None,
-        typer.Option("--format", help="html, md, pdf, csv, latex, chart-svg, chart-pdf or chart-png; repeatable."),
-    ] = None,
+    formats: FormatsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare decoding strategies: likelihood, diversity, repetition, similarity to human text."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,12 +51,9 @@ def select(
     as_json: JsonOption = False,
 ) -> None:
     """Find a query that selects one key, or prove that there is none and show the best."""
+    from headtohead.key_design import find_selecting_query
 
-    def solve(rows: Any, options: dict[str, Any]) -> DesignResult:
-        from headtohead import key_design
-
-        return key_design.find_selecting_query(rows, key, **options)
-
+    solve = partial(find_selecting_query, key_index=key)
     _solve_and_show(solve, keys, values, precision, tolerance, out, as_json)
 
 
@@ -70,12 +68,9 @@ def average(
     as_json: JsonOption = False,
 ) -> None:
     """Find a query with equal weights on some keys and none on the others."""
+    from headtohead.key_design import find_averaging_query
 
-    def solve(rows: Any, options: dict[str, Any]) -> DesignResult:
-        from headtohead import key_design
-
-        return key_design.find_averaging_query(rows, None if chosen == "all" else _parse_key_indices(chosen), **options)
-
+    solve = partial(find_averaging_query, indices=None if chosen == "all" else _parse_key_indices(chosen))
     _solve_and_show(solve, keys, values, precision, tolerance, out, as_json)
 
 
@@ -90,12 +85,9 @@ def weights(
     as_json: JsonOption = False,
 ) -> None:
     """Find a query that yields the given attention weights."""
+    from headtohead.key_design import find_query_for_weights
 
-    def solve(rows: Any, options: dict[str, Any]) -> DesignResult:
-        from headtohead import key_design
-
-        return key_design.find_query_for_weights(rows, _read_vector(target, "target"), **options)
-
+    solve = partial(find_query_for_weights, target=_read_vector(target, "target"))
     _solve_and_show(solve, keys, values, precision, tolerance, out, as_json)
 
 
@@ -109,13 +101,9 @@ def identity(
     as_json: JsonOption = False,
 ) -> None:
     """Find a query matrix whose row i selects key i."""
+    from headtohead.key_design import find_identity_queries
 
-    def solve(rows: Any, options: dict[str, Any]) -> DesignResult:
-        from headtohead import key_design
-
-        return key_design.find_identity_queries(rows, **options)
-
-    _solve_and_show(solve, keys, values, precision, tolerance, out, as_json)
+    _solve_and_show(find_identity_queries, keys, values, precision, tolerance, out, as_json)
 
 
 @design_app.command("replace-key", context_settings=ALLOW_NEGATIVE_NUMBERS)
@@ -136,29 +124,26 @@ def replace_key(
     as_json: JsonOption = False,
 ) -> None:
     """Find a replacement key so that a fixed query selects, averages or yields given weights."""
+    from headtohead import key_design
 
-    def solve(rows: Any, options: dict[str, Any]) -> DesignResult:
-        from headtohead import key_design
-
-        goals = {"--select": select, "--average": average, "--weights": weights}
-        given = [option for option, value in goals.items() if value]
-        if len(given) != 1:
-            message = f"replace-key: give exactly one of {', '.join(goals)}; got {' and '.join(given) or 'none'}"
-            raise RequestError(message)
-        chosen = None
-        if average is not None:
-            chosen = list(range(len(rows))) if average == "all" else _parse_key_indices(average)
-        return key_design.replace_key(
-            rows,
-            _read_vector(query, "query"),
-            key,
-            select=select,
-            average=chosen,
-            weights=None if weights is None else _read_vector(weights, "weights"),
-            required_norm=length,
-            **options,
-        )
-
+    goals = {"--select": select, "--average": average, "--weights": weights}
+    given = [option for option, value in goals.items() if value]
+    if len(given) != 1:
+        message = f"replace-key: give exactly one of {', '.join(goals)}; got {' and '.join(given) or 'none'}"
+        raise RequestError(message)
+    chosen = None
+    if average is not None:
+        num_keys = len(key_design.read_matrix(keys))
+        chosen = list(range(num_keys)) if average == "all" else _parse_key_indices(average)
+    solve = partial(
+        key_design.replace_key,
+        query=_read_vector(query, "query"),
+        key_index=key,
+        select=select,
+        average=chosen,
+        weights=None if weights is None else _read_vector(weights, "weights"),
+        required_norm=length,
+    )
     _solve_and_show(solve, keys, values, precision, tolerance, out, as_json)
 
 
@@ -172,7 +157,7 @@ def tour(precision: PrecisionOption = None, out: OutOption = None, as_json: Json
 
 
 def _solve_and_show(
-    solve: Callable[[Any, dict[str, Any]], DesignResult],
+    solve: Callable[..., DesignResult],
     keys: str,
     values: str | None,
     precision: float | None,
@@ -188,7 +173,7 @@ def _solve_and_show(
     options = {name: value for name, value in options.items() if value is not None}
     if values is not None:
         options["values"] = key_design.read_matrix(values, "values")
-    _show_solution(solve(key_design.read_matrix(keys), options), out, as_json)
+    _show_solution(solve(key_design.read_matrix(keys), **options), out, as_json)
 
 
 def _check_output_path(out: Path | None) -> None:

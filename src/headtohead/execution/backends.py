@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headtohead.execution.local_worker import build_local_pool
-from headtohead.execution.ray_backend import connect_to_cluster
+from headtohead.execution.ray.backend import connect_to_cluster
 from headtohead.execution.worker_pool import WorkerPool
 
 

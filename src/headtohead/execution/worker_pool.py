@@ -1,7 +1,7 @@
 """Run trials in parallel, one per worker.
 
 A worker that fails or is killed affects its own trial only: the trial is reported as lost, and a new worker takes the
-next one. `local_worker`, `ray_backend` and `torchrun` implement workers.
+next one. `local_worker`, `ray.backend` and `torchrun` implement workers.
 """
 
 from __future__ import annotations

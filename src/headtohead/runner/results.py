@@ -10,7 +10,7 @@ from typing import Any
 
 from headtohead.config import experiment as config_experiment
 from headtohead.errors import RequestError, TrialError, suggest
-from headtohead.execution.trackers import TrackerGroup
+from headtohead.execution.trackers.group import TrackerGroup
 from headtohead.execution.worker_pool import Job
 from headtohead.experiment import run_folder
 from headtohead.experiment.loading import load_experiment

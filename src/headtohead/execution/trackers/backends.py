@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from headtohead.execution.trackers import LOGS_FOLDER
+from headtohead.execution.trackers.group import LOGS_FOLDER
 
 WANDB_PROJECT = "headtohead"
 VERDICTS_RUN = "verdicts"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from headtohead.atomic_io import get_cache_folder
-from headtohead.execution.artifacts import (
+from headtohead.execution.ray.artifacts import (
     Artifact,
     list_checkpoints,
     pack_run_folder,

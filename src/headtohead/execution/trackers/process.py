@@ -1,4 +1,4 @@
-"""The process of a tracker: `python -m headtohead.execution.tracker_process NAME FOLDER`, started by `trackers`.
+"""The process of a tracker: `python -m headtohead.execution.trackers.process NAME FOLDER`, started by `group`.
 
 It polls the run folders once per second and logs new data: each trial as a run with settings, metrics and final scores,
 and the verdicts as a separate run. logs/NAME.json records the last logged step of each split, so that nothing is logged
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from headtohead.atomic_io import read_json, read_jsonl, write_json
-from headtohead.execution.tracker_backends import BACKENDS, Metrics, TrackerBackend
-from headtohead.execution.trackers import LOGS_FOLDER
+from headtohead.execution.trackers.backends import BACKENDS, Metrics, TrackerBackend
+from headtohead.execution.trackers.group import LOGS_FOLDER
 from headtohead.experiment.run_folder import ExperimentRuns, Run
 from headtohead.experiment.schemas import ResultFile
 from headtohead.json_channel import ParentChannel

@@ -1,6 +1,6 @@
 """Experiment trackers: `--log tensorboard`, `--log wandb`, `--log trackio`.
 
-Each tracker runs in its own process (`tracker_process`), which reads the run folders while trials write them, so it
+Each tracker runs in its own process (`process`), which reads the run folders while trials write them, so it
 cannot slow down or break training. The first problem of a tracker is reported as a warning.
 """
 
@@ -89,7 +89,7 @@ class TrackerProcess(ChildProcess):
         if name == "trackio" and not any(variable in os.environ for variable in TRACKIO_REMOTE_VARIABLES):
             environment["HF_HUB_OFFLINE"] = "1"
         super().__init__(
-            "headtohead.execution.tracker_process",
+            "headtohead.execution.trackers.process",
             name,
             str(folder.absolute()),
             environment=environment,

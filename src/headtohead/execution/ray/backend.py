@@ -20,8 +20,8 @@ from typing import Any
 from headtohead.config import experiment, model
 from headtohead.distillation.teacher_cache import get_cache_root
 from headtohead.errors import MissingExtraError, RequestError
-from headtohead.execution.artifacts import Artifact, compute_digest, pack_path, pack_run_folder, unpack_run_folder
-from headtohead.execution.ray_node import TrialActor
+from headtohead.execution.ray.actor import TrialActor
+from headtohead.execution.ray.artifacts import Artifact, compute_digest, pack_path, pack_run_folder, unpack_run_folder
 from headtohead.execution.worker import report_failure
 from headtohead.execution.worker_pool import Job, MessageQueue
 from headtohead.json_channel import SINGLE_THREAD_ENVIRONMENT
@@ -204,7 +204,7 @@ def _has_local_cluster() -> bool:
 @lru_cache(maxsize=1)
 def _build_code_folder() -> Path:
     """Return a folder with this package and its metadata, laid out like an installation, to send to the cluster."""
-    package, version = Path(__file__).parents[1], metadata.version("headtohead")
+    package, version = Path(__file__).parents[2], metadata.version("headtohead")
     folder = Path(tempfile.mkdtemp(prefix="h2h-code-"))
     shutil.copytree(package, folder / "headtohead", ignore=shutil.ignore_patterns("__pycache__"))
     dist_info = folder / f"headtohead-{version}.dist-info"

@@ -1,0 +1,77 @@
+"""`h2h report`, `h2h judge` and `h2h verify`: reports, verdicts on scores from other sources, and verification."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headtohead.cli.app import FormatsOption, JsonOption, app, echo, print_json
+
+ExperimentFolderArgument = Annotated[Path, typer.Argument(metavar="RUNS", help="Experiment folder: runs/NAME.")]
+
+
+@app.command()
+def report(
+    runs: ExperimentFolderArgument,
+    formats: FormatsOption = None,
+    out: Annotated[Path | None, typer.Option(help="Output folder. [default: RUNS]")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Write every section in full to md and pdf.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the report of an experiment from its run folders, in any format."""
+    from headtohead.experiment import run_folder
+    from headtohead.findings import compute
+    from headtohead.report import write
+
+    experiment_runs = run_folder.open_runs(runs)
+    compute.write_findings(experiment_runs, interim_analyses=compute.list_interim_analyses(experiment_runs))
+    written = write(runs, formats or ["html"], out, is_full=full)
+    print_json([str(path) for path in written]) if as_json else echo("\n".join(map(str, written)))
+
+
+@app.command()
+def judge(
+    scores: Annotated[
+        Path, typer.Argument(help="CSV file: variant, seed, score; optional: example, document, weight.")
+    ],
+    baseline: Annotated[str | None, typer.Option(help="Baseline variant. [default: the first]")] = None,
+    metric: Annotated[str | None, typer.Option(help="perplexity, accuracy, loss or score.")] = None,
+    equivalence_margin: Annotated[
+        float | None, typer.Option(help="Smallest difference that is of practical interest.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Also save a forest plot: .html, .svg, .pdf or .png.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Judge scores from any source: compare every variant with the baseline."""
+    from headtohead.report import terminal
+    from headtohead.verdict import score_csv
+
+    verdicts = score_csv.judge_csv(scores, baseline_name=baseline, metric=metric, equivalence_margin=equivalence_margin)
+    print_json([verdict.to_dict() for verdict in verdicts]) if as_json else terminal.print_verdicts(verdicts)
+    if out:
+        from headtohead.report.export import save_forest_plot
+
+        save_forest_plot(verdicts, out)
+
+
+@app.command()
+def verify(
+    runs: ExperimentFolderArgument,
+    rescore: Annotated[bool, typer.Option("--rescore", help="Also re-evaluate the saved weights.")] = False,
+    retrain: Annotated[int, typer.Option(min=0, metavar="N", help="Also retrain N trials and compare bit by bit.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Recompute every figure of a report and list the files that were edited."""
+    from headtohead.presentation.terminal import StatusLine
+    from headtohead.report import terminal, write
+    from headtohead.runner.verify import verify_experiment
+
+    with StatusLine() as status:
+        checks = verify_experiment(
+            runs, rescore=rescore, num_retrained=retrain, render_report=write, on_progress=status.update
+        )
+    print_json([check.to_dict() for check in checks]) if as_json else terminal.print_verification_checks(checks)
+    if not all(check.passed for check in checks):
+        raise typer.Exit(1)
