@@ -35,7 +35,7 @@ from headtohead.presentation.table import Table
 from headtohead.replication import published, tables
 from headtohead.report import forest
 from headtohead.report.sections import comparisons
-from headtohead.runner import run_experiment, run_search
+from headtohead.runner.plan import plan_experiment
 from headtohead.search import phrasing
 from headtohead.search import tables as search_tables
 
@@ -378,10 +378,10 @@ def measure_durations() -> None:
             experiment = loading.load_experiment(name)
             if experiment.data.source == "summaries":  # no default corpus
                 continue
-            seconds = experiment.max_seeds * sum(row.seconds for row in run_experiment.plan_experiment(experiment))
-            if experiment.search:
-                search = run_search.plan_search(experiment)
-                seconds += search.trials * search.seconds
+            plan = plan_experiment(experiment)
+            seconds = experiment.max_seeds * sum(variant.seconds for variant in plan.plan)
+            if plan.search:
+                seconds += plan.search.trials * plan.search.seconds
             durations[name] = round(seconds)
             print(name, durations[name])
     DURATIONS.write_text(json.dumps(durations, indent=1) + "\n")

@@ -13,7 +13,7 @@ from headtohead.errors import RequestError
 from headtohead.execution.ray import artifacts
 from headtohead.execution.worker_pool import Job
 from headtohead.experiment.run_folder import Run
-from headtohead.runner import run_experiment, run_search
+from headtohead.runner import run_experiment
 
 ray = pytest.importorskip("ray")
 
@@ -107,8 +107,8 @@ def test_the_code_that_runs_there_is_the_code_that_was_sent(small: Small, machin
 
 def test_a_search_runs_on_a_cluster_too(small: Small, machines: Machines, tmp_path: Path):
     asked = small(seeds=1, search={"space": {"training.optimizer.lr": [1e-3, 1e-2]}, "seeds": 1})
-    here = run_search.run_with_search(asked, tmp_path / "here", num_workers=2)
-    there = run_search.run_with_search(asked, tmp_path / "there", backend=machines.on)
+    here = run_experiment.run_experiment(asked, tmp_path / "here", num_workers=2)
+    there = run_experiment.run_experiment(asked, tmp_path / "there", backend=machines.on)
     assert not here.failed_jobs
     assert not there.failed_jobs
     assert numbers(tmp_path / "here") == numbers(tmp_path / "there")

@@ -11,7 +11,7 @@ from headtohead.config.loading import build_trial
 from headtohead.experiment import loading, run_folder, schemas
 from headtohead.findings import compute
 from headtohead.runner.corpus_description import describe_corpus
-from headtohead.runner.run_experiment import check_runnable
+from headtohead.runner.preflight import check_runnable
 from headtohead.trials.trial import run_trial
 
 NETWORKS = Path(__file__).parent / "networks.py"

@@ -24,8 +24,8 @@ from headtohead.experiment import loading
 from headtohead.experiment.run_folder import Run
 from headtohead.findings.verdicts import Judge
 from headtohead.runner.corpus_description import describe_corpus
+from headtohead.runner.preflight import check_scored_texts
 from headtohead.runner.run_experiment import run_experiment
-from headtohead.runner.text_check import check_scored_texts
 from headtohead.trials.trial import run_trial
 from headtohead.verdict.record import Verdict
 

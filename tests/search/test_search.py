@@ -20,6 +20,7 @@ from headtohead.experiment import loading
 from headtohead.experiment.run_folder import Run, open_runs
 from headtohead.findings import compute
 from headtohead.runner import run_search
+from headtohead.runner.run_experiment import run_experiment
 from headtohead.runner.verify import verify_experiment
 from headtohead.trials.trial import run_trial
 from headtohead.verdict.statistics import compute_mean_interval
@@ -75,7 +76,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
     process.wait()
     time.sleep(1)  # a worker whose parent is gone ends at its next word
     before = finished(folder)
-    outcome = run_search.run_with_search(loading.load_experiment(file), folder, num_workers=2, resume=True)
+    outcome = run_experiment(loading.load_experiment(file), folder, num_workers=2, resume=True)
     return Killed(file, folder, before, outcome)
 
 
@@ -89,7 +90,7 @@ def test_a_grid_of_12_points_goes_on_after_a_kill_and_repeats_nothing(killed):
     assert len(set(settings)) == 12
     events = [line["event"] for line in read_jsonl(killed.folder / "journal.jsonl")]
     assert events.count("point") == 12 and events.count("winner") == 1
-    again = run_search.run_with_search(loading.load_experiment(killed.file), killed.folder, num_workers=2, resume=True)
+    again = run_experiment(loading.load_experiment(killed.file), killed.folder, num_workers=2, resume=True)
     assert finished(killed.folder) == after
     assert all(job.state == "kept" for job in again.jobs)
     assert again.findings == killed.outcome.findings
@@ -102,20 +103,20 @@ def test_a_journal_that_lost_its_end_is_named_and_not_used(killed, tmp_path):
     with pytest.raises(RunFolderError, match=r"journal\.jsonl is truncated"):
         compute.compute_findings(open_runs(copied))
     assert any("journal.jsonl" in check.found for check in verify_experiment(copied) if not check.passed)
-    outcome = run_search.run_with_search(loading.load_experiment(killed.file), copied, num_workers=1, resume=True)
+    outcome = run_experiment(loading.load_experiment(killed.file), copied, num_workers=1, resume=True)
     assert outcome.findings.search.winner == killed.search.winner
     assert all(check.passed for check in verify_experiment(copied))
 
 
 def test_without_resume_the_folder_is_left_alone(killed):
     with pytest.raises(RunFolderError, match="--resume continues it"):
-        run_search.run_with_search(loading.load_experiment(killed.file), killed.folder, num_workers=1)
+        run_experiment(loading.load_experiment(killed.file), killed.folder, num_workers=1)
     other = loading.load_experiment(killed.file, ["search.space.training.batch_size=[4, 8, 16]"])
     with pytest.raises(RunFolderError, match="contains another search"):
-        run_search.run_with_search(other, killed.folder, num_workers=1, resume=True)
+        run_experiment(other, killed.folder, num_workers=1, resume=True)
     longer = loading.load_experiment(killed.file, ["search.budget.trials=12"])
     with pytest.raises(RunFolderError, match="this search ended with the budget none"):
-        run_search.run_with_search(longer, killed.folder, num_workers=1, resume=True)
+        run_experiment(longer, killed.folder, num_workers=1, resume=True)
 
 
 def test_the_winner_is_the_best_on_validation_data_and_is_judged_by_fresh_seeds(killed):
@@ -186,7 +187,7 @@ def test_a_trial_of_a_search_scores_validation_data_only_and_keeps_no_model(kill
     (source / "test.txt").write_text("nothing like it .\n")
     other = loading.load_experiment(killed.file, data_source=source)
     point = killed.search.points[0]
-    trial = run_search._build_search_trial(other, point.name, point.settings, FIRST_SEARCH_SEED)
+    trial = run_search.build_search_trial(other, point.name, point.settings, FIRST_SEARCH_SEED)
     result = run_trial(trial, tmp_path / "run", device="cpu")
     there = Run(killed.folder / "search" / point.name / f"seed-{FIRST_SEARCH_SEED}").result
     assert result.scores == there.scores
@@ -222,7 +223,7 @@ def test_an_impossible_value_fails_before_anything_is_trained(small, space, said
 def test_what_only_building_shows_is_found_before_anything_is_written(small, tmp_path):
     experiment = small(search={"space": {"training.optimizer.lr": [0.1, -1.0]}}, variants={})
     with pytest.raises(RequestError, match=r"training.optimizer.lr = -1.0 cannot be built"):
-        run_search.run_with_search(experiment, tmp_path / "runs", num_workers=1)
+        run_experiment(experiment, tmp_path / "runs", num_workers=1)
     assert not (tmp_path / "runs").exists()
 
 
@@ -235,14 +236,14 @@ def test_a_diverging_point_is_excluded_and_the_others_continue(small, tmp_path):
     tiny = {"steps": 20, "eval_every": 20, "checkpoint_every": 20, "batch_size": 4}
     space = {"training.optimizer": [{"kind": "sgd", "lr": 1e30}, {"kind": "adamw", "lr": 0.01}]}
     experiment = small(search={"space": space, "seeds": 1}, training=tiny, variants={}, probe={}, seeds=1)
-    outcome = run_search.run_with_search(experiment, tmp_path / "runs", num_workers=1)
+    outcome = run_experiment(experiment, tmp_path / "runs", num_workers=1)
     points = {point.status: point for point in outcome.findings.search.points}
     assert points["failed"].settings["training.optimizer"]["kind"] == "sgd"
     assert "try a learning rate below 1e+30" in points["failed"].message
     assert outcome.findings.search.winner == points["finished"].point
     assert open_runs(tmp_path / "runs").run("winner", 0).trial.training.optimizer.kind == "adamw"
     kept = finished(tmp_path / "runs")
-    run_search.run_with_search(experiment, tmp_path / "runs", num_workers=1, resume=True)
+    run_experiment(experiment, tmp_path / "runs", num_workers=1, resume=True)
     assert finished(tmp_path / "runs") == kept
     (only,) = (tmp_path / "runs" / "search" / points["failed"].name).iterdir()
     assert only.name == f"seed-{FIRST_SEARCH_SEED}"

@@ -15,7 +15,7 @@ from headtohead.atomic_io import read_jsonl, write_json
 from headtohead.config.search import SearchConfig
 from headtohead.errors import MissingExtraError, TrialError
 from headtohead.execution.worker_pool import Job
-from headtohead.runner import run_search
+from headtohead.runner import run_experiment
 from headtohead.runner.run_search import DECISION_LAG, SearchRun
 from headtohead.search import samplers
 
@@ -211,5 +211,5 @@ def test_tpe_without_optuna_says_what_to_install(small, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
     experiment = small(search={"method": "tpe", "space": RATES, "budget": {"trials": 4}}, variants={})
     with pytest.raises(MissingExtraError, match=r"headtohead\[search\]"):
-        run_search.run_with_search(experiment, tmp_path / "runs")
+        run_experiment.run_experiment(experiment, tmp_path / "runs")
     assert not (tmp_path / "runs").exists()

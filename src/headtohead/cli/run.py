@@ -71,7 +71,7 @@ def run(
     from headtohead.execution.trackers.group import TrackerGroup
     from headtohead.experiment.schemas import Findings
     from headtohead.report import terminal
-    from headtohead.runner import run_experiment, run_search
+    from headtohead.runner.run_experiment import DEFAULT_RUNS_FOLDER, run_experiment
     from headtohead.search import terminal as search_terminal
 
     rank, processes, _ = torchrun.read_ranks(os.environ)
@@ -86,7 +86,7 @@ def run(
         batch = summarize_first_batch(experiment)
         print_json(batch.to_dict()) if as_json else terminal.print_batch(batch)
         return
-    folder = out or run_experiment.DEFAULT_RUNS_FOLDER / experiment.name
+    folder = out or DEFAULT_RUNS_FOLDER / experiment.name
     if reshard:
         torchrun.reshard_runs(folder, processes)
     with ExitStack() as stack:
@@ -96,7 +96,7 @@ def run(
             worker_pool = stack.enter_context(torchrun.open_leader(os.environ)).pool
         logs = stack.enter_context(TrackerGroup(folder, log or (), live.say))
         try:
-            outcome = run_search.run_with_search(
+            outcome = run_experiment(
                 experiment,
                 folder,
                 num_workers=workers,

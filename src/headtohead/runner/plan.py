@@ -11,12 +11,14 @@ from typing import Any
 from headtohead.config import loading
 from headtohead.config.experiment import Experiment, Trial
 from headtohead.config.model import PretrainingConfig, TransformerConfig
+from headtohead.config.search import FIRST_SEARCH_SEED
 from headtohead.distillation import summarization
 from headtohead.distillation.teacher import build_teacher_strategy, build_teacher_trial, open_teacher
 from headtohead.distillation.teacher_texts import build_summary_prompts
 from headtohead.execution.local_worker import default_num_workers
 from headtohead.experiment.run_folder import Run
-from headtohead.runner.run_search import SearchPlan, plan_search
+from headtohead.runner.run_search import build_search_trial, check_search
+from headtohead.search import samplers
 from headtohead.tasks.pretraining import build_pretraining_trial
 from headtohead.tasks.registry import prepare_dataset
 from headtohead.trials.time_estimate import estimate_seconds
@@ -25,6 +27,8 @@ from headtohead.trials.trial import run_trial
 FIXED_SECONDS = 10.0
 """start of the processes, description of the corpus, and the report"""
 NUM_TIMED_TOKENS = 16
+NUM_TIMED_POINTS = 3
+"""points of a search that are timed"""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,20 @@ class VariantPlan:
     steps: int
     seconds: float
     """estimated time of one trial on one worker"""
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """Size and estimated time of a search, before it starts."""
+
+    points: int | None
+    trials: int | None
+    seconds: float
+    """per trial on one worker, averaged over a few points"""
+    minutes: float | None
+    """time budget"""
+    grid_size: int | None
+    """number of points of the grid, if the budget covers fewer"""
 
 
 @dataclass(frozen=True)
@@ -122,3 +140,21 @@ def _estimate_summaries(trial: Trial) -> float:
     summarization.generate_summaries(teacher.model, teacher.tokenizer, prompts, strategy, NUM_TIMED_TOKENS)
     seconds = (time.perf_counter() - started) * max(1.0, trial.teacher.max_new_tokens / NUM_TIMED_TOKENS)
     return seconds * sum(len(dataset.documents.splits[name]) for name in ("train", "test"))
+
+
+def plan_search(experiment: Experiment) -> SearchPlan:
+    """Return the size of a search, with the time per trial measured on a few steps of a few points."""
+    assert experiment.search is not None
+    check_search(experiment)
+    search = experiment.search
+    settings = [samplers.suggest_settings(search, number, [], []) for number in range(NUM_TIMED_POINTS)]
+    seconds = []
+    for values in settings:
+        if values is not None:
+            with tempfile.TemporaryDirectory() as scratch:
+                trial = build_search_trial(experiment, "point", values, FIRST_SEARCH_SEED)
+                seconds.append(estimate_seconds(trial, Path(scratch), num_steps=1))
+    points, trials = search.compute_planned_counts()
+    grid_size = search.count_points() if search.method == "grid" else None
+    minutes = search.budget.minutes if search.budget else None
+    return SearchPlan(points, trials, sum(seconds) / len(seconds), minutes, grid_size if grid_size != points else None)

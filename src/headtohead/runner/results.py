@@ -11,7 +11,6 @@ from typing import Any
 from headtohead.config import experiment as config_experiment
 from headtohead.errors import RequestError, TrialError, suggest
 from headtohead.execution.trackers.group import TrackerGroup
-from headtohead.execution.worker_pool import Job
 from headtohead.experiment import run_folder
 from headtohead.experiment.loading import load_experiment
 from headtohead.experiment.model_io import SavedModel
@@ -20,8 +19,7 @@ from headtohead.experiment.run_folder import ExperimentRuns
 from headtohead.experiment.schemas import Findings, ResultWarning
 from headtohead.findings import compute
 from headtohead.report import notebook
-from headtohead.runner import run_search
-from headtohead.runner.run_experiment import DEFAULT_RUNS_FOLDER
+from headtohead.runner.run_experiment import DEFAULT_RUNS_FOLDER, run_experiment
 from headtohead.verdict.record import Verdict
 
 
@@ -116,16 +114,12 @@ def run(
     folder = Path(out) if out is not None else DEFAULT_RUNS_FOLDER / experiment.name
     with TrackerGroup(folder, trackers, lambda text: print(text, file=sys.stderr)) as tracker_group:  # noqa: T201  # warnings, as on the command line
         on_update = tracker_group.wrap_callback(lambda jobs: None)
-        outcome = run_search.run_with_search(
+        outcome = run_experiment(
             experiment, folder, num_workers=workers, device=device, resume=resume, on_update=on_update
         )
     if outcome.findings is None or outcome.failed_jobs:
-        raise TrialError("; ".join(_format_failure(job) for job in outcome.failed_jobs))
+        raise TrialError(outcome.failure_message)
     return Results(outcome.runs, outcome.findings)
-
-
-def _format_failure(job: Job) -> str:
-    return f"{job.trial.variant}, seed {job.trial.seed}: {job.message}"
 
 
 def read_results(folder: str | Path) -> Results:

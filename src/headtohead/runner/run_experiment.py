@@ -1,25 +1,19 @@
-"""Run an experiment: prepare the corpus and the teacher, train all trials on workers, and compute the findings."""
+"""Run an experiment: search, prepare corpus and teacher, train all trials, and compute the findings."""
 
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
 from headtohead.atomic_io import compute_sha256
-from headtohead.audit.unused_code import check_unused_code
 from headtohead.config import experiment
 from headtohead.config.experiment import BASELINE
 from headtohead.config.loading import build_trial as trial_of
-from headtohead.errors import DiskFullError, RequestError
 from headtohead.execution.backends import build_worker_pool
-from headtohead.execution.local_worker import default_num_workers, prestart_workers
+from headtohead.execution.local_worker import prestart_workers
 from headtohead.execution.teacher_workers import run_teacher
 from headtohead.execution.worker_pool import (
     Job,
@@ -34,17 +28,15 @@ from headtohead.experiment.journal import Journal
 from headtohead.experiment.run_folder import ExperimentRuns, build_trials, create_runs, lock_folder
 from headtohead.experiment.versions import collect_versions
 from headtohead.findings import compute
-from headtohead.model_cost import ModelCost, has_user_code
+from headtohead.model_cost import ModelCost
 from headtohead.progress import ProgressCallback, ignore_progress
 from headtohead.runner.corpus_description import describe_corpus
-from headtohead.runner.text_check import check_scored_texts
+from headtohead.runner.preflight import check_disk_space, check_runnable
+from headtohead.runner.run_search import add_winner, run_search
+from headtohead.search.points import read_winner_settings
 from headtohead.tasks.registry import get_task, prepare_dataset
 from headtohead.trials.outputs import remove_checkpoints
-from headtohead.trials.trial import (
-    build_training,
-    compute_model_size,
-    run_trial,
-)
+from headtohead.trials.trial import run_trial
 
 DEFAULT_RUNS_FOLDER = Path("runs")
 
@@ -61,6 +53,11 @@ class ExperimentOutcome:
     def failed_jobs(self) -> list[Job]:
         return [job for job in self.jobs if job.state in ("failed", "lost")]
 
+    @property
+    def failure_message(self) -> str:
+        """Return the variant, seed and error of each failed job, separated by semicolons."""
+        return "; ".join(f"{job.trial.variant}, seed {job.trial.seed}: {job.message}" for job in self.failed_jobs)
+
 
 def run_experiment(
     experiment: experiment.Experiment,
@@ -74,7 +71,7 @@ def run_experiment(
     on_progress: ProgressCallback = ignore_progress,
     command: Sequence[str] = (),
 ) -> ExperimentOutcome:
-    """Run every trial of the experiment that is not finished.
+    """Run every trial of the experiment that is not finished; first its search, if it has one.
 
     Args:
         experiment: The experiment to run.
@@ -88,6 +85,22 @@ def run_experiment(
         command: Command line to record in experiment.json; by default sys.argv.
     """
     folder = output_folder or DEFAULT_RUNS_FOLDER / experiment.name
+    command_line = list(command or sys.argv)
+    if experiment.search is not None:
+        settings = read_winner_settings(experiment, folder)
+        if settings is None:
+            search_pool = build_worker_pool(backend, num_workers, device)
+            settings = run_search(
+                experiment,
+                folder,
+                search_pool,
+                device=device,
+                resume=resume,
+                on_update=on_update,
+                command=command_line,
+            )
+            resume = True
+        experiment = add_winner(experiment, settings)
     with contextlib.ExitStack() as exit_stack:
         pool = None
         if backend is None:
@@ -103,9 +116,7 @@ def run_experiment(
         folder_existed = folder.exists()
         exit_stack.enter_context(lock_folder(folder))
         try:
-            runs = create_runs(
-                folder, experiment, versions=collect_versions(), command=list(command or sys.argv), resume=resume
-            )
+            runs = create_runs(folder, experiment, versions=collect_versions(), command=command_line, resume=resume)
         except BaseException:
             if not folder_existed:
                 _remove_if_empty(folder)
@@ -204,56 +215,3 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
     except OSError:
         pass
-
-
-def check_runnable(experiment: experiment.Experiment) -> dict[str, ModelCost]:
-    """Check corpus, tokenizer and models before anything is written. Return the model size of each variant.
-
-    Raise an error for anything that is wrong with the request.
-    """
-    sizes = {}
-    for variant in experiment.names:
-        trial = trial_of(experiment, variant, 0)
-        dataset = prepare_dataset(trial.data, trial.task)
-        unknown_splits = [name for name in trial.data.monitor if name not in dataset.corpus.splits]
-        if unknown_splits:
-            test_splits = ", ".join(split.name for split in dataset.corpus.get_test_splits())
-            raise RequestError(f"data.monitor: no held-out text named {unknown_splits[0]!r} (there are: {test_splits})")
-        primary = experiment.primary.split
-        if primary not in ("test", *dataset.corpus.splits):
-            raise RequestError(
-                f"primary.split: no split named {primary!r} (there are: {', '.join(dataset.corpus.splits)})"
-            )
-        sizes[variant] = compute_model_size(trial, dataset)
-        with tempfile.TemporaryDirectory() as scratch:
-            model, trainer = build_training(
-                trial, dataset, Path(scratch), torch.device("cpu"), with_dependencies=False, model_size=sizes[variant]
-            )
-        if has_user_code(trial.model):
-            check_unused_code(model, get_task(trial.task).build_audit_batch(trial, dataset), trainer.optimizer)
-    check_scored_texts(experiment)
-    return sizes
-
-
-def check_disk_space(experiment: experiment.Experiment, folder: Path, num_workers: int, weights_bytes: int) -> None:
-    """Raise DiskFullError if the runs do not fit on the disk.
-
-    Every trial stores weights of `weights_bytes`; a running one also stores two checkpoints of three times that size.
-    """
-    num_trials = experiment.max_seeds * len(experiment.names)
-    required_bytes = weights_bytes * num_trials + 6 * weights_bytes * min(num_workers, num_trials)
-    existing_folder = next(candidate for candidate in (folder, *folder.absolute().parents) if candidate.exists())
-    free_bytes = shutil.disk_usage(existing_folder).free
-    if free_bytes < required_bytes:
-        explanation = (
-            f"the runs need about {required_bytes / 1e6:.1f} MB and the disk has {free_bytes / 1e6:.1f} MB left"
-        )
-        raise DiskFullError(f"{folder}: {explanation}")
-
-
-__all__ = [
-    "DEFAULT_RUNS_FOLDER",
-    "ExperimentOutcome",
-    "default_num_workers",
-    "run_experiment",
-]

@@ -10,19 +10,17 @@ after an interruption.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from headtohead.config import experiment as config_experiment
-from headtohead.config.loading import build_trial as trial_of
+from headtohead.config.loading import build_trial
 from headtohead.config.overlays import VARIANT_TABLES, RawConfig
 from headtohead.config.search import (
     FIRST_SEARCH_SEED,
@@ -32,7 +30,6 @@ from headtohead.config.search import (
     build_variant_changes,
 )
 from headtohead.errors import DiskFullError, HeadToHeadError, RequestError, TrialError
-from headtohead.execution.backends import build_worker_pool
 from headtohead.execution.worker_pool import (
     Job,
     OnJobsUpdate,
@@ -44,14 +41,11 @@ from headtohead.experiment import schemas
 from headtohead.experiment.journal import Journal
 from headtohead.experiment.run_folder import Run, create_runs, lock_folder
 from headtohead.experiment.versions import collect_versions
-from headtohead.progress import ProgressCallback, ignore_progress
-from headtohead.runner import run_experiment
-from headtohead.runner.run_experiment import DEFAULT_RUNS_FOLDER, ExperimentOutcome
+from headtohead.runner.preflight import check_runnable
 from headtohead.search import points as known
 from headtohead.search import pruning, samplers
 from headtohead.search.points import SearchPoint
 from headtohead.tasks.registry import prepare_dataset
-from headtohead.trials.time_estimate import estimate_seconds
 from headtohead.trials.trial import build_training
 
 CPU = torch.device("cpu")
@@ -59,67 +53,23 @@ DECISION_LAG = 4
 """number of points that can run concurrently if decisions depend on earlier points"""
 MAX_CHECKED_MODELS = 32
 """number of distinct models that are built as a check before training"""
-NUM_TIMED_POINTS = 3
-"""number of points that are timed for an estimate"""
 MAX_CONSECUTIVE_FAILURES = 50
 """number of consecutive failures after which a search ends"""
 LOST_TWICE_MESSAGE = "its worker was killed twice"
 
 
-def run_with_search(
-    experiment: config_experiment.Experiment,
-    output_folder: Path | None = None,
-    *,
-    num_workers: int | None = None,
-    device: str = "auto",
-    resume: bool = False,
-    backend: str | WorkerPool | None = None,
-    on_update: OnJobsUpdate = lambda jobs: None,
-    on_progress: ProgressCallback = ignore_progress,
-    command: Sequence[str] = (),
-) -> ExperimentOutcome:
-    """Run an experiment; if it has a [search] table, search first and compare the winner with the baseline."""
-    folder = output_folder or DEFAULT_RUNS_FOLDER / experiment.name
-    command_line = list(command or sys.argv)
-    if experiment.search is not None:
-        settings = known.read_winner_settings(experiment, folder)
-        if settings is None:
-            check_search(experiment)
-            settings = _run_search(
-                experiment,
-                folder,
-                build_worker_pool(backend, num_workers, device),
-                device,
-                resume,
-                on_update,
-                command_line,
-            )
-            resume = True
-        changes = build_variant_changes(_dump_raw_settings(experiment), settings)
-        experiment = experiment.model_copy(update={"variants": {**experiment.variants, WINNER_VARIANT: changes}})
-    return run_experiment.run_experiment(
-        experiment,
-        folder,
-        num_workers=num_workers,
-        device=device,
-        resume=resume,
-        backend=backend,
-        on_update=on_update,
-        on_progress=on_progress,
-        command=command_line,
-    )
-
-
-def _run_search(
+def run_search(
     experiment: config_experiment.Experiment,
     folder: Path,
     pool: WorkerPool,
+    *,
     device: str,
     resume: bool,
     on_update: OnJobsUpdate,
     command: list[str],
 ) -> SettingValues:
-    """Run the search and return the settings of the winner."""
+    """Run the search of an experiment and return the settings of the winner."""
+    check_search(experiment)
     with lock_folder(folder):
         create_runs(folder, experiment, versions=collect_versions(), command=command, resume=resume)
         search = SearchRun(experiment, folder)
@@ -127,12 +77,18 @@ def _run_search(
         return search.select_winner().settings
 
 
+def add_winner(experiment: config_experiment.Experiment, settings: SettingValues) -> config_experiment.Experiment:
+    """Return the experiment with the winner of its search as a variant."""
+    changes = build_variant_changes(_dump_raw_settings(experiment), settings)
+    return experiment.model_copy(update={"variants": {**experiment.variants, WINNER_VARIANT: changes}})
+
+
 def check_search(experiment: config_experiment.Experiment) -> None:
     """Raise RequestError for anything wrong with the search, before anything is written."""
     assert experiment.search is not None
     samplers.check_optuna_installed(experiment.search)
-    run_experiment.check_runnable(experiment)
-    trial = trial_of(experiment, config_experiment.BASELINE, 0)
+    check_runnable(experiment)
+    trial = build_trial(experiment, config_experiment.BASELINE, 0)
     if prepare_dataset(trial.data, trial.task).corpus.validation is None:
         raise RequestError(
             "search: the winner is selected on validation data, and there is none; set data.validation_fraction, "
@@ -160,7 +116,7 @@ def _list_distinct_trials(
     assert experiment.search is not None
     distinct_trials: list[tuple[SettingValues, config_experiment.Trial]] = []
     for settings in itertools.islice(experiment.search.iter_corner_points(), 64 * MAX_CHECKED_MODELS):
-        trial = _build_search_trial(experiment, "point", settings, FIRST_SEARCH_SEED)
+        trial = build_search_trial(experiment, "point", settings, FIRST_SEARCH_SEED)
         if len(distinct_trials) < MAX_CHECKED_MODELS and not any(
             (trial.model, trial.training.optimizer) == (known_trial.model, known_trial.training.optimizer)
             for _, known_trial in distinct_trials
@@ -174,12 +130,12 @@ def _dump_raw_settings(experiment: config_experiment.Experiment) -> RawConfig:
     return experiment.model_dump(mode="json", include={*VARIANT_TABLES})
 
 
-def _build_search_trial(
+def build_search_trial(
     experiment: config_experiment.Experiment, variant: str, settings: SettingValues, seed: int
 ) -> config_experiment.Trial:
     """Return a trial of a search: the baseline with the settings of a point, without probes and without test data."""
     changes = build_variant_changes(_dump_raw_settings(experiment), settings)
-    trial = trial_of(experiment.model_copy(update={"variants": {variant: changes}}), variant, seed)
+    trial = build_trial(experiment.model_copy(update={"variants": {variant: changes}}), variant, seed)
     data = trial.data.model_copy(update={"monitor": ()})
     return trial.model_copy(update={"data": data, "probe": config_experiment.ProbeConfig(), "is_search": True})
 
@@ -293,7 +249,7 @@ class SearchRun:
     def _is_valid_point(self, point: SearchPoint) -> bool:
         """Return whether a point can be built: values inside a range may be invalid together."""
         try:
-            _build_search_trial(self.experiment, point.name, point.settings, FIRST_SEARCH_SEED)
+            build_search_trial(self.experiment, point.name, point.settings, FIRST_SEARCH_SEED)
         except ValueError as error:
             point.failure = f"impossible: {error}"
             _write_failure(self.search_folder / point.name / f"seed-{FIRST_SEARCH_SEED}", point.failure, "Impossible")
@@ -347,7 +303,7 @@ class SearchRun:
     def _build_job(self, index: int, seed: int) -> Job:
         """Return the job that trains point `index` with `seed`."""
         point = self.points[index]
-        trial = _build_search_trial(self.experiment, point.name, point.settings, seed)
+        trial = build_search_trial(self.experiment, point.name, point.settings, seed)
         return Job(trial, self.search_folder / point.name / f"seed-{seed}")
 
     def _record_outcome(self, job: Job, index: int, seed: int) -> None:
@@ -358,9 +314,8 @@ class SearchRun:
             self.lost.add((index, seed))
         failure = Run(job.folder).failure
         if job.state == "failed" and (failure is None or failure.kind in known.RETRYABLE_ERRORS):
-            raise (DiskFullError if job.is_request_error else TrialError)(
-                job.message
-            )  # caused by the machine, not by the settings of the point
+            # The machine caused the failure, not the settings of the point.
+            raise (DiskFullError if job.is_request_error else TrialError)(job.message)
         known.record_run(self.points[index], seed, Run(job.folder), self.metric)
         self.journal.append(schemas.TrialEvent(point=index, seed=seed, seconds=round(self.seconds(), 1)))
 
@@ -369,41 +324,3 @@ def _write_failure(folder: Path, message: str, kind: str) -> None:
     """Write failure.json as a worker does."""
     folder.mkdir(parents=True, exist_ok=True)
     schemas.write_record(folder / "failure.json", schemas.FailureFile(message=message, kind=kind))
-
-
-@dataclass(frozen=True)
-class SearchPlan:
-    """Size and estimated time of a search, before it starts."""
-
-    points: int | None
-    trials: int | None
-    seconds: float
-    """per trial on one worker, averaged over a few points"""
-    minutes: float | None
-    """time budget"""
-    grid_size: int | None
-    """number of points of the grid, if the budget covers fewer"""
-
-    def to_dict(self) -> dict[str, float | None]:
-        return dataclasses.asdict(self)
-
-
-def plan_search(experiment: config_experiment.Experiment) -> SearchPlan:
-    """Return the size of a search, with the time per trial measured on a few steps of a few points."""
-    assert experiment.search is not None
-    check_search(experiment)
-    search = experiment.search
-    settings = [samplers.suggest_settings(search, number, [], []) for number in range(NUM_TIMED_POINTS)]
-    seconds = []
-    for values in settings:
-        if values is not None:
-            with tempfile.TemporaryDirectory() as scratch:
-                seconds.append(
-                    estimate_seconds(
-                        _build_search_trial(experiment, "point", values, FIRST_SEARCH_SEED), Path(scratch), num_steps=1
-                    )
-                )
-    points, trials = search.compute_planned_counts()
-    grid_size = search.count_points() if search.method == "grid" else None
-    minutes = search.budget.minutes if search.budget else None
-    return SearchPlan(points, trials, sum(seconds) / len(seconds), minutes, grid_size if grid_size != points else None)

@@ -13,7 +13,7 @@ def main(experiment_folder: Path, num_seeds: int | None) -> None:
     from headtohead.experiment.run_folder import open_runs
     from headtohead.nn.parts import registry
     from headtohead.report import write
-    from headtohead.runner import run_search
+    from headtohead.runner.run_experiment import run_experiment
 
     runs = open_runs(experiment_folder)
     experiment, command = runs.experiment, list(runs.metadata.command)
@@ -22,13 +22,11 @@ def main(experiment_folder: Path, num_seeds: int | None) -> None:
     if num_seeds is not None:
         experiment = experiment.model_copy(update={"seeds": num_seeds})
         command += ["--seeds", str(num_seeds)]
-    outcome = run_search.run_with_search(experiment, experiment_folder, resume=True, command=command)
+    outcome = run_experiment(experiment, experiment_folder, resume=True, command=command)
     if outcome.findings is not None:
         write(experiment_folder, ["html"])
     if outcome.failed_jobs:
-        raise TrialError(
-            "; ".join(f"{job.trial.variant}, seed {job.trial.seed}: {job.message}" for job in outcome.failed_jobs)
-        )
+        raise TrialError(outcome.failure_message)
 
 
 if __name__ == "__main__":
