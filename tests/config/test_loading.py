@@ -8,9 +8,11 @@ import pytest
 
 from headtohead.config import loading as config_loading
 from headtohead.config import model
+from headtohead.config.error_messages import SYNONYMS
 from headtohead.errors import ConfigError, RequestError
 from headtohead.experiment import loading
 
+TABLES = {"data": "DataConfig", "model": "TransformerConfig", "training": "TrainingConfig"}
 GOOD = """
 question = "Does ALiBi beat learned positions?"
 task = "language-model"
@@ -77,6 +79,53 @@ def test_every_fault_is_reported_at_once_with_place_and_nearest_match(file):
     assert found["training.optimizer (line 14)"].suggestion == "adamw"
     assert found["variants.alibi.model.position (line 16)"].suggestion == "alibi"
     assert "sinusoidal" in found["variants.alibi.model.position (line 16)"].allowed
+
+
+def test_mistakes_between_settings_are_reported_beside_mistakes_in_single_ones(file):
+    text = GOOD.replace("heads = 2", "heads = 3\nlayrs = 2").replace(
+        "steps = 500", "steps = 500\nload_best_model_at_end = 1"
+    )
+    found = find_issues(file(text), "data.validation_fraction=0", "primary.split=validation")
+    assert "cannot be divided among 3 heads" in found["model (line 7)"].message
+    assert "unknown key" in found["model.layrs (line 10)"].message
+    assert "true or false" in found["training.load_best_model_at_end (line 14)"].message
+    # An invalid width is removed before the rest is checked; the default must not be reported as indivisible.
+    found = find_issues(file(GOOD.replace("width = 64", 'width = "60"').replace("heads = 2", "heads = 3")))
+    assert list(found) == ["model.width (line 8)"]
+    # Checks across tables run as well if only single settings are invalid.
+    found = find_issues(file(GOOD), "model.layrs=2", "data.validation_fraction=0", "primary.split=validation")
+    assert "needs validation data" in found["--set primary.split"].message
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "meant"),
+    [
+        ("training", "lr", "training.optimizer.lr"),
+        ("training", "learning_rate", "training.optimizer.lr"),
+        ("training", "epochs", "steps"),
+        ("training", "warmup_steps", "training.schedule.warmup"),
+        ("training", "grad_clip", "max_grad_norm"),
+        ("model", "n_head", "heads"),
+        ("model", "num_hidden_layers", "layers"),
+        ("model", "d_model", "width"),
+        ("model", "block_size", "context"),
+        ("model", "batch_size", "training.batch_size"),
+        ("model", "vocab_size", "data.tokenizer.vocab_size"),
+        ("data", "dataset", "source"),
+    ],
+)
+def test_names_of_other_libraries_and_keys_of_other_tables_get_a_hint(file, table, key, meant):
+    (fault,) = find_issues(file(GOOD), f"{table}.{key}=1").values()
+    assert fault.suggestion == meant
+
+
+def test_every_synonym_leads_to_an_existing_key():
+    schema = loading.build_json_schema()
+    tables = {name: schema["$defs"][class_name]["properties"] for name, class_name in TABLES.items()}
+    for key in SYNONYMS:
+        table, _, name = key.partition(".")
+        assert name.partition(".")[0] in tables[table] if name else table in schema["properties"], key
 
 
 def test_options_of_a_part_are_held_against_its_signature(file):

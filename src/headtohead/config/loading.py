@@ -28,6 +28,7 @@ from headtohead.config.overlays import (
     apply_overrides,
     apply_variant,
     drop_overlay_tables,
+    remove_setting,
 )
 from headtohead.config.reduction import apply_quick_mode, select_variants
 from headtohead.config.search import check_search
@@ -264,8 +265,24 @@ def _validate_config(raw: RawConfig) -> tuple[Experiment | None, list[Validation
             # that the value is not a string: then another member was intended.
             if issue.place not in issues or details["type"] != "string_type":
                 issues[issue.place] = issue
+        for issue in _check_without(raw, [details["loc"] for details in error.errors()]):
+            issues.setdefault(issue.place, issue)
         return None, list(issues.values())
     return experiment, check_experiment(experiment)
+
+
+def _check_without(raw: RawConfig, invalid_locations: Sequence[Sequence[int | str]]) -> list[ValidationIssue]:
+    """Return the issues between valid settings, which pydantic does not check while any setting is invalid.
+
+    Invalid settings are removed first; an issue that mentions one of them may be due to the removal and is left out.
+    """
+    remaining = {"question": "", **copy.deepcopy(raw)}
+    removed_keys = {remove_setting(remaining, location) for location in invalid_locations} - {""}
+    try:
+        issues = check_experiment(Experiment.model_validate(remaining))
+    except ValidationError as error:
+        issues = [convert_pydantic_error(details) for details in error.errors() if details["type"] == "value_error"]
+    return [issue for issue in issues if not removed_keys & set(re.findall(r"\w+", f"{issue.place} {issue.message}"))]
 
 
 def _add_line_number(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -104,3 +104,19 @@ def drop_overlay_tables(raw_experiment: RawExperiment) -> RawExperiment:
         if key not in OVERLAY_TABLES or not isinstance(value, dict)
     }
     return replace(raw_experiment, raw=raw)
+
+
+def remove_setting(raw: RawConfig, location: Sequence[int | str]) -> str:
+    """Remove the setting at a location of pydantic, in place, and return its key.
+
+    Keys that are not in the dict, such as union tags, are skipped.
+    """
+    table, key = raw, ""
+    value: Any = raw
+    for step in location:
+        if isinstance(value, dict) and step in value:
+            table, key, value = value, str(step), value[str(step)]
+        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
+            value = value[step]
+    table.pop(key, None)
+    return key

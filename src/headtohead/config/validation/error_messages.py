@@ -9,8 +9,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from headtohead.config.base import ComponentConfig
+from headtohead.config.data import DataConfig
 from headtohead.config.experiment import Experiment
 from headtohead.config.model import CustomModelConfig, PretrainedModelConfig, TransformerConfig
+from headtohead.config.training import TrainingConfig
 from headtohead.errors import ValidationIssue, suggest
 
 UNION_TAGS = {"values", "range", "parts", "own", "encoder", "named", "each layer", "all layers"}
@@ -62,6 +64,33 @@ RENAMED_KEYS = {
     "use": "plugins",
 }
 """keys of version 0.1 = their new names, used in error messages only"""
+SYNONYMS = {
+    "model.heads": "n_head n_heads num_heads num_attention_heads nhead attention_heads",
+    "model.layers": "n_layer n_layers num_layers num_hidden_layers depth",
+    "model.width": "n_embd d_model hidden_size embedding_dim embed_dim dim",
+    "model.context": "block_size seq_len seq_length sequence_length max_seq_len context_length n_ctx n_positions",
+    "model.position": "positions positional_encoding position_encoding pos_emb position_embedding",
+    "model.feedforward": "mlp ffn feed_forward",
+    "model.feedforward.hidden": "d_ff ffn_dim intermediate_size mlp_ratio",
+    "model.norm": "normalization layer_norm",
+    "model.dropout": "dropout_rate p_dropout attn_dropout resid_dropout",
+    "model.tie_word_embeddings": "tie_weights weight_tying tied_embeddings",
+    "training.optimizer.lr": "lr learning_rate max_lr",
+    "training.optimizer.weight_decay": "weight_decay wd",
+    "training.optimizer.betas": "betas adam_betas",
+    "training.schedule.warmup": "warmup warmup_steps warmup_iters",
+    "training.steps": "epochs num_epochs num_train_epochs n_epochs max_steps num_steps iterations max_iters",
+    "training.batch_size": "bs train_batch_size per_device_train_batch_size micro_batch_size",
+    "training.max_grad_norm": "grad_clip clip_grad gradient_clipping clip_grad_norm",
+    "training.eval_every": "eval_steps eval_interval evaluation_interval",
+    "training.schedule": "lr_scheduler scheduler lr_schedule lr_scheduler_type",
+    "data.source": "dataset corpus path data_dir",
+    "data.tokenizer.vocab_size": "vocab_size vocabulary_size",
+    "seeds": "seed num_seeds n_seeds random_seed repeats",
+    "equivalence_margin": "margin tolerance",
+}
+"""key = names of the same setting in other libraries"""
+_KEY_BY_SYNONYM = {synonym: key for key, synonyms in SYNONYMS.items() for synonym in synonyms.split()}
 TYPE_DESCRIPTIONS = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -88,7 +117,7 @@ def convert_pydantic_error(error: Any) -> ValidationIssue:
         key = re.sub(r"^variants\.[^.]+\.|\.\d+", "", place)
         if new_key := RENAMED_KEYS.get(key) or RENAMED_KEYS.get(key.removeprefix("teacher.")):
             return ValidationIssue(place, f"was written for version 0.1; the key is now {new_key!r}")
-        return ValidationIssue(place, "unknown key", allowed, suggest(loc[-1], allowed))
+        return ValidationIssue(place, "unknown key", allowed, suggest_key(loc[-1], allowed))
     if error_type == "missing":
         return ValidationIssue(place, "is missing")
     if error_type == "literal_error":
@@ -113,6 +142,16 @@ def convert_pydantic_error(error: Any) -> ValidationIssue:
         bound = next(iter(value for name, value in context.items() if name in {"gt", "ge", "lt", "le"}))
         return ValidationIssue(place, f"must be {bounds[error_type]} {bound}, not {given!r}")
     return ValidationIssue(place, f"{error['msg'].lower()}, not {_describe_value(given)}")
+
+
+def suggest_key(key: str, allowed: Sequence[str]) -> str | None:
+    """Return the key that was probably meant: a synonym, a key of another table, or the closest of `allowed`."""
+    synonym = _KEY_BY_SYNONYM.get(key.lower().replace("-", "_"))
+    if synonym is not None:
+        return synonym.rpartition(".")[2] if synonym.rpartition(".")[2] in allowed else synonym
+    tables = {"data": DataConfig, "model": TransformerConfig, "training": TrainingConfig}
+    other = [f"{name}.{key}" for name, table in tables.items() if key in table.model_fields]
+    return other[0] if other else suggest(key, allowed)
 
 
 def _describe_value(value: object) -> str:

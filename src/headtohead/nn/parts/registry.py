@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headtohead.config.base import ComponentConfig
+from headtohead.config.error_messages import suggest_key
 from headtohead.errors import PartError, ValidationIssue, format_suggestion, suggest
 from headtohead.nn.parts.base import ModelSizes, Part
 
@@ -166,7 +167,7 @@ def validate_options(
         if name not in options:
             allowed = tuple(options)
             message = f"{kind} has no option {name!r}" + ("" if allowed else "; it has no options")
-            issues.append(ValidationIssue(f"{location}.{name}", message, allowed, suggest(name, allowed)))
+            issues.append(ValidationIssue(f"{location}.{name}", message, allowed, suggest_key(name, allowed)))
         elif not _matches_type_hint(value, hints.get(name, Any)):
             issues.append(
                 ValidationIssue(f"{location}.{name}", f"must be {_format_type_hint(hints[name])}, not {value!r}")
