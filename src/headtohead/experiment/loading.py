@@ -105,6 +105,10 @@ def _resolve_paths(raw: RawConfig, folder: Path) -> None:
         source = _as_dict(table.get("data")).get("source")
         if isinstance(source, str):
             table["data"]["source"] = resolve_source_path(source, folder)
+        elif isinstance(source, list):
+            table["data"]["source"] = [
+                resolve_source_path(path, folder) if isinstance(path, str) else path for path in source
+            ]
         teacher = _as_dict(table.get("teacher")).get("model")
         if isinstance(teacher, str) and (folder / teacher).exists():
             table["teacher"]["model"] = str((folder / teacher).resolve())

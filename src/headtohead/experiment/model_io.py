@@ -284,6 +284,6 @@ not to be put to use. {num_parameters:,} parameters, vocabulary of {tokenizer.vo
 {settings}
 
 ## Trained on
-{Path(trial.data.source).name}, {trial.training.steps} steps, batch size {trial.training.batch_size},
+{Path(trial.data.source_name).name}, {trial.training.steps} steps, batch size {trial.training.batch_size},
 {trial.training.optimizer}.
 """

@@ -149,7 +149,11 @@ def suggest_key(key: str, allowed: Sequence[str]) -> str | None:
     synonym = _KEY_BY_SYNONYM.get(key.lower().replace("-", "_"))
     if synonym is not None:
         return synonym.rpartition(".")[2] if synonym.rpartition(".")[2] in allowed else synonym
-    tables = {"data": DataConfig, "model": TransformerConfig, "training": TrainingConfig}
+    tables: dict[str, type[BaseModel]] = {
+        "data": DataConfig,
+        "model": TransformerConfig,
+        "training": TrainingConfig,
+    }
     other = [f"{name}.{key}" for name, table in tables.items() if key in table.model_fields]
     return other[0] if other else suggest(key, allowed)
 

@@ -1,14 +1,17 @@
-"""Sources `folder` and `file`: plain text and tables on disk.
+"""Sources `folder`, `file` and `files`: plain text and tables on disk.
 
-A folder has one of these layouts:
+A folder, or a list of files, has one of these layouts:
 
     train.*, validation.* (or valid.*, dev.*), test.* or test_NAME.*    plain text or tables
-    train_CLS.tsv, test_CLS.tsv, train_LM.txt, test_LM_NAME.txt         the speeches layout
+    train_CLS.tsv, test_CLS.tsv, train_LM.txt, test_LM_NAME.txt         the speeches layout, folders only
+    files with any other names                                          train; missing splits are held out
     any other, if data.files assigns the files to splits
 """
 
 from __future__ import annotations
 
+import glob
+import os.path
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,9 +26,19 @@ from headtohead.data.splits import RawCorpus, RawSplit
 from headtohead.errors import DataError
 
 DATA_SUFFIXES = (".txt", *TABLE_SUFFIXES)
-METADATA_FILES = ("dataset_infos.json", "dataset_info.json", "requirements.txt", "LICENSE.txt", "license.txt")
+METADATA_FILES = (
+    "dataset_infos.json",
+    "dataset_info.json",
+    "requirements.txt",
+    "LICENSE.txt",
+    "license.txt",
+    "README.txt",
+    "readme.txt",
+)
 """files that describe a dataset and are not part of it"""
 SPEECHES_COLUMNS = ColumnsConfig(label=0, text=1)
+MIN_HELD_OUT_FILES = 10
+"""number of text files from which whole files are held out instead of rows"""
 SPLIT_FILE_STEMS = {"train": ("train",), "validation": ("validation", "valid", "dev"), "test": ("test",)}
 
 
@@ -46,9 +59,48 @@ class FileSource(CorpusSource):
         return super().list_files(request)
 
 
+@source("files")
+class FilesSource(CorpusSource):
+    """A list of files, folders and glob patterns such as `books/**/*.txt`."""
+
+    def read(self, request: SourceRequest) -> RawCorpus:
+        paths = _expand_patterns(request)
+        if request.data.files is not None:
+            raise DataError("data.files requires a folder, and data.source is a list of files or a pattern")
+        return _read_files(_find_common_folder(paths), paths, request.data, request.has_labels, request.argument)
+
+    def list_files(self, request: SourceRequest) -> dict[str, Path]:
+        return {str(path): path for path in _expand_patterns(request)}
+
+
+def _expand_patterns(request: SourceRequest) -> list[Path]:
+    """Return the files that `data.source` names, each once, in the order of the list and sorted within a pattern."""
+    source = request.data.source
+    paths: list[Path] = []
+    for pattern in (source,) if isinstance(source, str) else source:
+        path = request.base_folder / Path(pattern).expanduser()
+        if path.is_dir():
+            matches = _list_data_files(path, is_recursive=True)
+        elif path.is_file() or not glob.has_magic(pattern):
+            matches = [path]
+        else:
+            folder = path if path.is_absolute() else Path.cwd() / path
+            matches = sorted(match for match in Path("/").glob(str(folder).lstrip("/")) if match.is_file())
+        if not matches:
+            raise DataError(f"{path}: no data file matches ({', '.join(f'*{suffix}' for suffix in DATA_SUFFIXES)})")
+        if not matches[0].exists():
+            raise build_missing_path_error(path)
+        paths += matches
+    return list(dict.fromkeys(paths))
+
+
+def _find_common_folder(paths: Sequence[Path]) -> Path:
+    return Path(os.path.commonpath([path.parent for path in paths]))
+
+
 @source("folder")
 class FolderSource(CorpusSource):
-    """A folder with one file per split."""
+    """A folder with one file per split, or with text files of any names."""
 
     def read(self, request: SourceRequest) -> RawCorpus:
         if not request.path.is_dir():
@@ -64,7 +116,7 @@ class FolderSource(CorpusSource):
 def list_folder_files(folder: Path, data: DataConfig, *, is_recursive: bool = False) -> dict[str, Path]:
     """Return the data files of a folder and those that data.files names, by path relative to the folder."""
     assigned = [] if data.files is None else [data.files.train, data.files.validation, *data.files.test.values()]
-    paths = _list_data_files(folder, is_recursive=is_recursive)
+    paths = _list_data_files(folder, is_recursive=is_recursive) or _list_data_files(folder, is_recursive=True)
     paths += [folder / name for name in assigned if name and (folder / name).is_file()]
     return {str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path): path for path in paths}
 
@@ -78,7 +130,14 @@ def read_folder(
         return _read_assigned_files(folder, data.files, data, has_labels, origin)
     if any((folder / name).is_file() for name in ("train_CLS.tsv", "train_LM.txt")):
         return _read_speeches_folder(folder, data, has_labels, origin)
-    return _read_split_files(folder, data, has_labels, origin, is_recursive)
+    paths = _list_data_files(folder, is_recursive=is_recursive)
+    if not paths and not _find_corpus_subfolders(folder):
+        paths, is_recursive = _list_data_files(folder, is_recursive=True), True
+    if not paths:
+        names = " ".join(f"train{suffix}" for suffix in DATA_SUFFIXES)
+        expected = f"the speeches layout (train_LM.txt, train_CLS.tsv), one of {names}, or text files of any names"
+        raise _build_missing_files_error(folder, expected)
+    return _read_files(folder, paths, data, has_labels, origin, is_recursive=is_recursive)
 
 
 def _read_assigned_files(
@@ -108,7 +167,7 @@ def _read_speeches_folder(folder: Path, data: DataConfig, has_labels: bool, orig
         train = read_plain_text(plain, has_paragraphs=False)
         tests = {
             path.stem.removeprefix("test_LM_"): _name_plain_text(
-                read_plain_text(path, has_paragraphs=False), path, data
+                read_plain_text(path, has_paragraphs=False), path.name, data
             )
             for path in test_paths
         }
@@ -123,11 +182,7 @@ def _require_files(folder: Path, expected: Sequence[str], paths: Sequence[Path])
 
 
 def _build_missing_files_error(folder: Path, expected: str) -> DataError:
-    subfolders = [
-        path.name
-        for path in sorted(folder.iterdir())
-        if path.is_dir() and any(_infer_split_name(file) == "train" for file in _list_data_files(path))
-    ]
+    subfolders = _find_corpus_subfolders(folder)
     hint = f"; did you mean its subfolder {subfolders[0]!r}?" if subfolders else ""
     entries = format_name_list(list_folder_entries(folder))
     return DataError(
@@ -136,17 +191,36 @@ def _build_missing_files_error(folder: Path, expected: str) -> DataError:
     )
 
 
-def _read_split_files(folder: Path, data: DataConfig, has_labels: bool, origin: str, is_recursive: bool) -> RawCorpus:
-    """Read train.*, validation.* and test.*. In a hub dataset, each split may have several files."""
+def _find_corpus_subfolders(folder: Path) -> list[str]:
+    """Return the names of the subfolders that have a training file."""
+    return [
+        path.name
+        for path in sorted(folder.iterdir())
+        if path.is_dir() and any(_infer_split_name(file) == "train" for file in _list_data_files(path))
+    ]
+
+
+def _read_files(
+    folder: Path,
+    paths: Sequence[Path],
+    data: DataConfig,
+    has_labels: bool,
+    origin: str,
+    *,
+    is_recursive: bool = True,
+) -> RawCorpus:
+    """Read train.*, validation.* and test.*. If no file is named train, all files of other names are."""
     paths_by_split: dict[str, list[Path]] = {}
-    for path in _list_data_files(folder, is_recursive=is_recursive):
-        if split := _infer_split_name(path):
-            paths_by_split.setdefault(split, []).append(path)
-    if "train" not in paths_by_split:
-        names = " ".join(f"train{suffix}" for suffix in DATA_SUFFIXES)
-        raise _build_missing_files_error(folder, f"the speeches layout (train_LM.txt, train_CLS.tsv) or one of {names}")
-    _check_files_unambiguous(folder, paths_by_split, is_recursive)
-    train = _read_split(paths_by_split.pop("train"), data, has_labels)
+    for path in paths:
+        paths_by_split.setdefault(_infer_split_name(path) or "", []).append(path)
+    unnamed = paths_by_split.pop("", [])
+    if "train" in paths_by_split:
+        _check_files_unambiguous(folder, paths_by_split, is_recursive)
+        train = _read_split(paths_by_split.pop("train"), data, has_labels)
+    elif unnamed:
+        train = _read_unnamed_files(folder, unnamed, data, has_labels)
+    else:
+        raise _build_missing_files_error(folder, "train.* beside the files of other splits")
     validation_paths = paths_by_split.pop("validation", None)
     validation = _read_split(validation_paths, data, has_labels, train.separator) if validation_paths else None
     tests = {
@@ -154,6 +228,26 @@ def _read_split_files(folder: Path, data: DataConfig, has_labels: bool, origin: 
         for name, paths in paths_by_split.items()
     }
     return RawCorpus(train, origin, validation, tests)
+
+
+def _read_unnamed_files(folder: Path, paths: Sequence[Path], data: DataConfig, has_labels: bool) -> RawSplit:
+    """Read files of any names as one split. Each text file is a document if whole files can be held out.
+
+    For classification, text files in several subfolders are rows whose label is the name of the subfolder.
+    """
+    texts = [path for path in paths if not is_table_file(path)]
+    if texts and len(texts) < len(paths):
+        names = format_name_list([str(path.relative_to(folder)) for path in paths])
+        raise DataError(
+            f"{folder}: both text files and tables: {names}; choose with data.files, or a pattern as source"
+        )
+    if has_labels and len({path.parent for path in texts}) > 1:
+        labels = tuple(path.parent.name for path in texts)
+        return RawSplit(tuple(map(read_text, texts)), labels, (), str(folder))
+    if data.documents is None and len(paths) > 1:
+        documents = "files" if len(texts) >= MIN_HELD_OUT_FILES else "rows"
+        data = data.model_copy(update={"documents": documents})
+    return _read_split(paths, data, has_labels)
 
 
 def _list_data_files(folder: Path, *, is_recursive: bool = False) -> list[Path]:
@@ -184,7 +278,11 @@ def _check_files_unambiguous(folder: Path, paths_by_split: Mapping[str, Sequence
 
 def _read_split(paths: Sequence[Path], data: DataConfig, has_labels: bool, separator: str | None = None) -> RawSplit:
     """Read one split from its files. Held-out text is cut into rows like train, whose separator is given."""
-    parts = [_read_split_file(path, data, has_labels, separator) for path in paths]
+    folder = _find_common_folder(paths)
+    parts: list[RawSplit] = []
+    for path in paths:
+        separator = parts[0].separator if parts else separator
+        parts.append(_read_split_file(path, str(path.relative_to(folder)), data, has_labels, separator))
     if len(parts) == 1:
         return parts[0]
     labels = tuple(label for part in parts for label in part.labels or ())
@@ -199,18 +297,18 @@ def _read_split(paths: Sequence[Path], data: DataConfig, has_labels: bool, separ
     return RawSplit(rows, labels or None, lines, str(paths[0].parent), parts[0].separator, tuple(documents))
 
 
-def _read_split_file(path: Path, data: DataConfig, has_labels: bool, separator: str | None) -> RawSplit:
+def _read_split_file(path: Path, document: str, data: DataConfig, has_labels: bool, separator: str | None) -> RawSplit:
     if is_table_file(path):
         return read_table(path, data.columns, has_labels=has_labels)
     if has_labels:
         read_plain_text(path)  # reports a missing or empty file first
         raise DataError(f"{path}: classification needs labelled rows ({', '.join(TABLE_SUFFIXES)}), got plain text")
     split = read_plain_text(path, has_paragraphs=None if separator is None else separator == "\n\n")
-    return _name_plain_text(split, path, data)
+    return _name_plain_text(split, document, data)
 
 
-def _name_plain_text(split: RawSplit, path: Path, data: DataConfig) -> RawSplit:
+def _name_plain_text(split: RawSplit, document: str, data: DataConfig) -> RawSplit:
     """Return plain text with its file as the document of all rows, or with each row as a document of its own."""
     # Lines of a stream are running text. Paragraphs and rows that are read one by one may be independent texts.
     documents = data.documents or ("files" if data.rows == "stream" and split.separator == "\n" else "rows")
-    return replace(split, documents=(path.name,)) if documents == "files" else split
+    return replace(split, documents=(document,)) if documents == "files" else split

@@ -1,15 +1,16 @@
 """The registry of corpus sources.
 
-`data.source` is written `name` or `name:argument`; anything else is the path of a folder or file. A source returns the
-splits it has; the package holds out the ones it lacks.
+`data.source` is written `name` or `name:argument`; anything else is the path of a folder or file, a pattern, or a list
+of them. A source returns the splits it has; the package holds out the ones it lacks.
 """
 
 from __future__ import annotations
 
+import glob
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,8 +21,8 @@ from headtohead.data.splits import RawCorpus
 from headtohead.errors import DataError, ValidationIssue, suggest
 
 NAME_PATTERN = re.compile(r"[a-z][a-z0-9_-]+")
-PATH_SOURCES = ("folder", "file")
-"""sources that a bare path selects"""
+PATH_SOURCES = ("folder", "file", "files")
+"""sources that a bare path, a pattern or a list of paths selects"""
 
 
 @dataclass(frozen=True)
@@ -105,12 +106,17 @@ def list_source_names() -> tuple[str, ...]:
     return tuple(sorted(_registry))
 
 
-def split_source(text: str, base_folder: Path = Path()) -> tuple[str, str]:
-    """Split `data.source` into the name of a source and its argument. A path selects `folder` or `file`."""
+def split_source(text: str | Sequence[str], base_folder: Path = Path()) -> tuple[str, str]:
+    """Split `data.source` into the name of a source and its argument. A path selects `folder`, `file` or `files`."""
+    if not isinstance(text, str):
+        return "files", ", ".join(text)
     name, colon, argument = text.partition(":")
     if name in _registry and (colon or name not in PATH_SOURCES):
         return name, argument
-    return ("folder" if (base_folder / Path(text).expanduser()).is_dir() else "file"), text
+    path = base_folder / Path(text).expanduser()
+    if glob.has_magic(text) and not path.exists():
+        return "files", text
+    return ("folder" if path.is_dir() else "file"), text
 
 
 def get_source(name: str) -> CorpusSource:
@@ -123,8 +129,10 @@ def compute_code_digest(name: str) -> str:
     return compute_sha256(Path(_find_module_file(_registry[name][1])))
 
 
-def check_source(text: str, base_folder: Path = Path()) -> list[ValidationIssue]:
+def check_source(text: str | Sequence[str], base_folder: Path = Path()) -> list[ValidationIssue]:
     """Return an issue if `data.source` names a source that is not registered."""
+    if not isinstance(text, str):
+        return []
     name, colon, _ = text.partition(":")
     if not colon or name in _registry or not NAME_PATTERN.fullmatch(name) or (base_folder / text).exists():
         return []

@@ -143,7 +143,8 @@ class RayCluster:
 
 def list_required_paths(trial: experiment.Trial) -> list[Path]:
     """Return the files and folders of this machine that a trial names."""
-    names = [trial.data.source, *trial.plugins]
+    source = trial.data.source
+    names = [*((source,) if isinstance(source, str) else source), *trial.plugins]
     names += [str(value) for key, value in trial.data.tokenizer.options.items() if key in ("path", "model")]
     if isinstance(trial.model, model.CustomModelConfig):
         names.append(trial.model.module.rpartition(":")[0])
