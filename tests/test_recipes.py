@@ -191,6 +191,29 @@ def test_what_is_set_on_the_command_line_wins_over_a_quick_look():
     assert (experiment.seeds, experiment.training.steps) == (3, 7)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_on_data_of_ones_own_says_nothing_about_the_course(name, tmp_path):
+    (tmp_path / "reviews.csv").write_text("text,label\n" + "".join(f"review {i},{i % 2}\n" for i in range(50)))
+    adapted = loading.load_experiment(name, data_source=tmp_path / "reviews.csv")
+    recipe = loading.load_experiment(name)
+    assert adapted.data.source == str(tmp_path / "reviews.csv")
+    assert (adapted.data.vocabulary, adapted.data.monitor, adapted.data.columns.text) == ("train", (), "text")
+    assert (adapted.published, adapted.claims, adapted.description, adapted.conclusions) == ((), (), "", "")
+    assert not adapted.probe.prompts and not adapted.probe.sentences
+    assert not re.search("speech|speaker|president|course", adapted.question)
+    assert (adapted.model, adapted.training, adapted.variants) == (recipe.model, recipe.training, recipe.variants)
+
+
+def test_a_file_of_ones_own_keeps_its_text_on_other_data(tmp_path):
+    (tmp_path / "mine.toml").write_text(
+        'question = "Mine?"\ntask = "language-model"\ndescription = "my text"\nprobe.prompts = ["I"]\n'
+        "[variants.a]\nmodel.layers = 2\n"
+    )
+    (tmp_path / "text.txt").write_text("a\nb\n")
+    adapted = loading.load_experiment(tmp_path / "mine.toml", data_source=tmp_path / "text.txt")
+    assert (adapted.description, adapted.probe.prompts) == ("my text", ("I",))
+
+
 def test_original_data_change_what_the_file_says_and_nothing_else(folders):
     plain, original = (
         loading.load_experiment("merges"),

@@ -88,6 +88,8 @@ class Comparison(BaseConfig):
 class OriginalSetup(BaseConfig):
     """The data used by a report, and the settings to apply if that data is given with `--data`."""
 
+    files: tuple[str, ...] = ()
+    """files by which a folder with this data is recognized"""
     corpus: str = ""
     """digest of the corpus; published results are compared only if the texts are the same"""
     note: str = ""

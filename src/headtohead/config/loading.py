@@ -23,6 +23,7 @@ from headtohead.config.overlays import (
     VARIANT_TABLES,
     RawConfig,
     RawExperiment,
+    adapt_to_other_data,
     apply_full_table,
     apply_original_setup,
     apply_overrides,
@@ -103,7 +104,7 @@ def parse_experiment(
     recipe_or_file: str | Path,
     overrides: Sequence[str] = (),
     *,
-    use_original_data: bool = False,
+    data_folder: Path | None = None,
     full: bool = False,
     quick: bool = False,
     only: Sequence[str] = (),
@@ -112,13 +113,14 @@ def parse_experiment(
 ) -> Experiment:
     """Read and validate an experiment file; raise `ConfigError` with every issue.
 
-    Overlays are applied in this order: `[original]` if `use_original_data`, `[full]` if `full`, the variants named in
-    `only`, the quick look if `quick`, then `overrides`, a list of `key=value`. `prepare` is called with the dict and
-    the file's folder before validation, to import custom parts. `check` returns additional issues, such as unknown
-    parts.
+    Overlays are applied in this order: if other data is used, `[original]` if `data_folder` has its files, otherwise
+    the removal of what a recipe says about its own data; `[full]` if `full`; the variants named in `only`; the quick
+    look if `quick`; then `overrides`, a list of `key=value`. `prepare` is called with the dict and the file's folder
+    before validation, to import custom parts. `check` returns additional issues, such as unknown parts.
     """
     raw_experiment = read_raw_experiment(recipe_or_file)
-    raw_experiment = apply_original_setup(raw_experiment) if use_original_data else raw_experiment
+    if data_folder is not None:
+        raw_experiment = _apply_other_data(raw_experiment, data_folder)
     raw_experiment = apply_full_table(raw_experiment) if full else raw_experiment
     raw_experiment = select_variants(raw_experiment, only) if only else raw_experiment
     raw_experiment = apply_quick_mode(raw_experiment) if quick else raw_experiment
@@ -131,6 +133,16 @@ def parse_experiment(
         issues = [_add_line_number(issue, raw_experiment.lines, overridden_keys) for issue in issues]
         raise ConfigError(raw_experiment.source, issues)
     return experiment
+
+
+def _apply_other_data(raw_experiment: RawExperiment, data_folder: Path) -> RawExperiment:
+    """Apply the `[original]` table if the folder has its files; otherwise adapt a recipe to the data of the user."""
+    original = raw_experiment.raw.get("original")
+    files = original.get("files", ()) if isinstance(original, dict) else ()
+    if files and all((data_folder / str(name)).is_file() for name in files):
+        return apply_original_setup(raw_experiment)
+    is_recipe = Path(raw_experiment.source).parent == find_recipe(list_recipes()[0]).parent
+    return adapt_to_other_data(raw_experiment) if is_recipe else raw_experiment
 
 
 def build_experiment(raw_config: RawConfig, name: str, *, check: ConfigCheck | None = None) -> Experiment:

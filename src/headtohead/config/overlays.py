@@ -13,6 +13,9 @@ from headtohead.errors import ConfigError, RequestError, ValidationIssue
 RawConfig = dict[str, Any]
 VARIANT_TABLES = ("data", "model", "training")
 OVERLAY_TABLES = ("full", "quick")
+RECIPE_DATA_KEYS = ("description", "conclusions", "published", "claims", "original")
+RECIPE_DATA_SETTINGS = ("files", "columns", "vocabulary", "monitor", "validation_fraction")
+"""what a recipe states about the data that it was written for"""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,16 @@ def apply_original_setup(raw_experiment: RawExperiment) -> RawExperiment:
         return raw_experiment
     changes = {table: original[table] for table in VARIANT_TABLES if isinstance(original.get(table), dict)}
     return replace(raw_experiment, raw=apply_variant(raw_experiment.raw, changes))
+
+
+def adapt_to_other_data(raw_experiment: RawExperiment) -> RawExperiment:
+    """Remove what a recipe says about its own data: its texts, published results, vocabulary, splits and prompts."""
+    raw = {key: value for key, value in raw_experiment.raw.items() if key not in RECIPE_DATA_KEYS}
+    removed_settings = {"data": RECIPE_DATA_SETTINGS, "probe": ("prompts", "sentences")}
+    for table, names in removed_settings.items():
+        if isinstance(raw.get(table), dict):
+            raw[table] = {key: value for key, value in raw[table].items() if key not in names}
+    return replace(raw_experiment, raw=raw)
 
 
 def apply_full_table(raw_experiment: RawExperiment) -> RawExperiment:

@@ -39,8 +39,8 @@ def load_experiment(
         recipe_or_file: Name of a recipe, or path of an experiment file.
         settings: Overrides of the form "name=value".
         plugins: Python files that define additional parts.
-        data_source: Replaces the source of the corpus. The settings that the file declares for its original data
-            are applied.
+        data_source: Replaces the source of the corpus. If it is the original data of a recipe, the settings for it are
+            applied; otherwise, what the recipe says about its own data is left out.
         use_full_setting: Use the full setting of the recipe.
         use_quick_setting: Reduce the experiment to a quick look.
         only: Variants to keep; all if empty.
@@ -54,11 +54,11 @@ def load_experiment(
         if data_source is not None:
             raw.setdefault("data", {})["source"] = resolve_source_path(str(data_source), Path("."))
 
-    use_original_data = data_source is not None and str(data_source) != "sotu"
+    uses_other_data = data_source is not None and str(data_source) != "sotu"
     loaded = loading.parse_experiment(
         recipe_or_file,
         settings,
-        use_original_data=use_original_data,
+        data_folder=Path(str(data_source)).expanduser() if uses_other_data else None,
         full=use_full_setting,
         quick=use_quick_setting,
         only=only,
