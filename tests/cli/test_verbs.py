@@ -6,6 +6,12 @@ import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
+
+from headtohead.cli import COMMANDS, app
+from headtohead.config.loading import list_recipes
+from headtohead.config.recipe_catalog import TOPICS, list_recipe_summaries
+from headtohead.report import terminal
 
 from .test_bad_input import h2h, world  # noqa: F401
 
@@ -27,6 +33,30 @@ print("torch" in sys.modules)
 """
     for argv in (["h2h", "--help"], ["h2h", "recipes"], ["h2h", "run", "--help"]):
         assert run_python(code.format(argv=argv)).endswith("False"), argv
+
+
+def test_help_shows_every_command_in_full_at_80_columns():
+    text = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).stdout
+    assert "..." not in text.partition("Commands:")[2]
+    assert all(f"\n  {name} " in text for name in COMMANDS)
+    for name in COMMANDS:
+        lines = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "80"}).stdout.splitlines()
+        assert max(map(len, lines)) <= 80
+
+
+def test_recipes_are_grouped_by_question_with_duration_and_corpus(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    summaries = list_recipe_summaries()
+    assert sorted(summary.name for summary in summaries) == list_recipes()
+    terminal.print_recipes(summaries)
+    text = capsys.readouterr().out
+    assert [text.index(topic) for topic in TOPICS] == sorted(text.index(topic) for topic in TOPICS)
+    assert max(map(len, text.splitlines())) <= 80
+    (window,) = (summary for summary in summaries if summary.name == "window")
+    position = text.index("\n window ")
+    assert text.index(window.topic) < position < text.index(TOPICS[2])
+    assert "min, State of the Union" in text[position : position + 200]
+    assert "the last 4, 8 or 16 tokens" in " ".join(text[position : position + 400].split())
 
 
 def test_help_answers_at_once():

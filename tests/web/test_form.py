@@ -51,6 +51,17 @@ def test_every_recipe_has_a_form_and_sent_back_as_it_is_it_changes_nothing(files
             settings_form.validate_training_request(full, files)
 
 
+def test_a_form_shows_only_what_the_task_uses(files: Path) -> None:
+    classifier, decoder = shown("speeches-classifier", files, FULL), shown("speeches-decoder", files, FULL)
+    student, encoder = shown("distil-decoder", files, FULL), shown("sst2", files, FULL)
+    assert "model.pool" in classifier and "model.pool" not in decoder
+    assert "data.rare_words" in decoder and "data.rare_words" not in classifier
+    for fields in (classifier, decoder, encoder):
+        assert "training.distillation" not in fields and "training.masking" not in fields
+    assert "training.distillation" in student
+    assert "model.lora" in encoder and "model.layer_subset" not in encoder and "data.tokenizer" not in encoder
+
+
 def test_only_what_is_changed_becomes_a_setting(files: Path) -> None:
     given = {
         "recipe": "mine.toml",

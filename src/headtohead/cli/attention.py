@@ -38,7 +38,7 @@ def attention(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the attention maps of every head, with metrics and validity checks."""
+    """Show the attention maps of every head."""
     from headtohead.attention_analysis import api, svg, terminal
 
     if out is not None:

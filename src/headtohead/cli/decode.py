@@ -46,7 +46,10 @@ def decode(
     formats: FormatsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare decoding strategies: likelihood, diversity, repetition, similarity to human text."""
+    """Compare decoding strategies.
+
+    Metrics: likelihood, diversity, repetition, and similarity to human text.
+    """
     from headtohead.decoding_comparison import page as pages
     from headtohead.decoding_comparison import run_comparison, terminal
     from headtohead.presentation.files import check_formats

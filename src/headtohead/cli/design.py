@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headtohead.key_design.solutions import DesignResult
 
 design_app = typer.Typer(
-    help="Find queries and keys that select one key, average several, or yield given weights.",
+    help="Find queries and keys with given attention weights.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -14,7 +14,10 @@ def doctor(
     as_json: JsonOption = False,
     deep: Annotated[bool, typer.Option("--deep", help="Compare every byte of the token cache.")] = False,
 ) -> None:
-    """Print device, threads, memory, package versions and bfloat16 support. Exit code 1 if a cache is damaged."""
+    """Print device, memory, versions and the state of caches.
+
+    The exit code is 1 if a cache is damaged.
+    """
     from headtohead.report import terminal
     from headtohead.training.doctor import inspect_machine
 

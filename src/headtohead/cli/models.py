@@ -24,7 +24,10 @@ def audit(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check whether a model uses future tokens, other rows of the batch, or padding."""
+    """Check a model for leaks.
+
+    Find out whether it uses future tokens, other rows of the batch, or padding.
+    """
     from headtohead.experiment.audit_target import audit_target
     from headtohead.report import terminal
 
@@ -52,7 +55,7 @@ def predict(
     text: Annotated[list[str], typer.Argument(help="One or more texts to classify.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Classify texts with a trained classifier and print its confidence."""
+    """Classify texts with a trained classifier."""
     from headtohead.experiment import inference
     from headtohead.experiment.open_model import open_model
     from headtohead.report import terminal
@@ -70,7 +73,7 @@ def score(
     text: Annotated[list[str], typer.Argument(help="One or more texts to score.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Print loss and perplexity of texts under a language model, token by token."""
+    """Print the perplexity of texts, token by token."""
     from headtohead.experiment import inference
     from headtohead.experiment.open_model import open_model
     from headtohead.report import terminal

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
@@ -16,32 +17,19 @@ def recipes(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the recipes, the experiments that ship with the package."""
-    from headtohead.config import loading
+    """List the recipes: experiments to run or copy."""
+    from headtohead.config import loading, recipe_catalog
 
     if show:
         typer.echo(loading.find_recipe(show).read_text(encoding="utf-8"), nl=False)
         return
-    rows = [
-        {"name": name, **_summarize_recipe(loading.read_raw_experiment(loading.find_recipe(name)).raw)}
-        for name in loading.list_recipes()
-    ]
+    summaries = recipe_catalog.list_recipe_summaries()
     if as_json:
-        print_json(rows)
+        print_json([asdict(summary) for summary in summaries])
         return
     from headtohead.report import terminal
 
-    terminal.print_recipes(rows)
-
-
-def _summarize_recipe(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return the task, question and variants of a recipe."""
-    return {
-        "task": raw["task"],
-        "question": raw["question"],
-        "variants": list(raw.get("variants", {})),
-        "full": "full" in raw,
-    }
+    terminal.print_recipes(summaries)
 
 
 @app.command()

@@ -20,7 +20,7 @@ def report(
     full: Annotated[bool, typer.Option("--full", help="Write every section in full to md and pdf.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the report of an experiment from its run folders, in any format."""
+    """Write the report of an experiment in any format."""
     from headtohead.experiment import run_folder
     from headtohead.findings import compute
     from headtohead.report import write
@@ -44,7 +44,7 @@ def judge(
     out: Annotated[Path | None, typer.Option(help="Also save a forest plot: .html, .svg, .pdf or .png.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Judge scores from any source: compare every variant with the baseline."""
+    """Judge scores of any origin, given as CSV."""
     from headtohead.report import terminal
     from headtohead.verdict import score_csv
 
@@ -63,7 +63,7 @@ def verify(
     retrain: Annotated[int, typer.Option(min=0, metavar="N", help="Also retrain N trials and compare bit by bit.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Recompute every figure of a report and list the files that were edited."""
+    """Recompute every figure and find edited files."""
     from headtohead.presentation.terminal import StatusLine
     from headtohead.report import terminal, write
     from headtohead.runner.verify import verify_experiment

@@ -65,7 +65,7 @@ def run(
     as_json: JsonOption = False,
     plugins: PluginsOption = None,
 ) -> None:
-    """Train every variant beside the baseline and report whether it helped."""
+    """Train every variant beside the baseline and judge it."""
     from headtohead.distillation import terminal as distillation_terminal
     from headtohead.execution import progress_display, torchrun
     from headtohead.execution.trackers.group import TrackerGroup
@@ -139,7 +139,10 @@ def plan(
     as_json: JsonOption = False,
     plugins: PluginsOption = None,
 ) -> None:
-    """Print sizes, memory, trials and estimated time of an experiment. A few real steps are run, nothing is saved."""
+    """Estimate size, memory and time of an experiment.
+
+    A few real steps are run; nothing is saved.
+    """
     from headtohead.report import terminal
     from headtohead.runner.plan import plan_experiment
     from headtohead.search import terminal as search_terminal

@@ -27,7 +27,7 @@ def serve(
     ] = None,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
 ) -> None:
-    """Start the web app: run experiments, follow them and read their reports."""
+    """Start the web app."""
     try:
         from headtohead.web import server
     except ModuleNotFoundError as error:

@@ -61,6 +61,21 @@ class TaskSpec:
         return (*causality, "scored-batches", "scored-order", "finite-scores")
 
     @property
+    def unused_settings(self) -> frozenset[str]:
+        """Settings that have no effect on this task, by dotted name."""
+        applies = {
+            "training.masking": self.target is Target.MASKED_TOKEN,
+            "training.distillation model.layer_subset": self.has_teacher,
+            "training.sampling data.rows data.documents": self.target.is_token,
+            "data.rare_words": self.uses_rare_words,
+            "data.columns.label model.pool model.classifier_hidden model.init_from": self.target.is_class,
+            "model.tie_word_embeddings model.output_bias model.output_init": self.target.is_token,
+            "model.head model.freeze model.layer_decay model.lora data.word_dropout": not self.has_teacher,
+            "data.tokenizer": not self.needs_pretrained,
+        }
+        return frozenset(name for names, is_used in applies.items() if not is_used for name in names.split())
+
+    @property
     def scores_every_row(self) -> bool:
         """True if example i of an evaluation is row i of the split."""
         return self.target is not Target.MASKED_TOKEN

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from rich.markup import escape
 
 from headtohead.audit.result import CheckResult
 from headtohead.config.experiment import Experiment
+from headtohead.config.recipe_catalog import RecipeSummary
 from headtohead.experiment.schemas import ClassPrediction, Findings, TextScore
 from headtohead.presentation import number_format
 from headtohead.presentation.table import make_numeric_columns, make_table, make_text_columns
@@ -45,13 +47,21 @@ def print_plan(experiment: Experiment, plan: Any) -> None:
     )
 
 
-def print_recipes(recipes: Sequence[dict[str, Any]]) -> None:
-    """Print name and question of each recipe."""
-    rows = [(recipe["name"], recipe["question"]) for recipe in recipes]
-    _print_text_table(("recipe", "question"), rows)
-    full_recipes = ", ".join(recipe["name"] for recipe in recipes if recipe["full"])
+def print_recipes(recipes: Sequence[RecipeSummary]) -> None:
+    """Print the recipes grouped by question: what is varied, corpus and duration."""
+    for topic, group in itertools.groupby(recipes, key=lambda recipe: recipe.topic):
+        rows = [
+            (f"{recipe.name}\n{max(1, round(recipe.seconds / 60))} min, {recipe.corpus}", recipe.varies)
+            for recipe in group
+        ]
+        _print_text_table(("recipe, duration, corpus", "what is varied"), rows, topic)
+    full_recipes = ", ".join(recipe.name for recipe in recipes if recipe.full)
     console = get_stdout_console()
-    console.print("h2h run NAME trains a recipe; h2h recipes --show NAME > mine.toml copies it to start your own.")
+    console.print(
+        "h2h run NAME trains a recipe; --data trains it on your own text. h2h recipes --show NAME > mine.toml copies "
+        "it to start your own. Durations are for the cores of this machine at the speed of a small server; h2h plan NAME "
+        "measures them here."
+    )
     console.print(
         f"--quick takes a look in two minutes, without verdicts; --full is for a larger machine ({full_recipes})."
     )

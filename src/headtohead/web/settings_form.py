@@ -10,12 +10,14 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from headtohead.config import loading, overlays
 from headtohead.config import loading as config_loading
+from headtohead.config.recipe_catalog import list_recipe_summaries
+from headtohead.config.tasks import TASK_SPECS
 from headtohead.errors import ConfigError, RequestError, ValidationIssue
 
 FieldKind = Literal["number", "text", "word", "choice", "toml"]
@@ -66,9 +68,11 @@ class TrainingRequest:
 
 
 def list_recipes(experiment_files_folder: Path) -> dict[str, JsonDict]:
-    """Return question, task and variants of every recipe and experiment file, by name."""
-    recipes: dict[str, JsonDict] = {}
-    for name in [*loading.list_recipes(), *_list_experiment_files(experiment_files_folder)]:
+    """Return topic, question, task and variants of every recipe and experiment file, by name."""
+    recipes: dict[str, JsonDict] = {
+        summary.name: asdict(summary) | {"seconds": summary.seconds} for summary in list_recipe_summaries()
+    }
+    for name in _list_experiment_files(experiment_files_folder):
         try:
             raw = loading.read_raw_experiment(resolve_recipe(name, experiment_files_folder)).raw
         except RequestError:
@@ -110,9 +114,14 @@ def read_recipe_text(recipe: str, experiment_files_folder: Path) -> str:
 def build_fields(
     recipe: str, experiment_files_folder: Path, schema: JsonDict, *, full: bool = False
 ) -> dict[str, list[FormField]]:
-    """Return the fields by group, with the values of the recipe (or of its [full] table) or the schema's defaults."""
+    """Return the fields by group, with the values of the recipe (or of its [full] table) or the schema's defaults.
+
+    Settings that do not apply to the task are left out unless the file sets them.
+    """
     draft = loading.read_raw_experiment(resolve_recipe(recipe, experiment_files_folder))
     raw = (overlays.apply_full_table(draft) if full else draft).raw
+    task = TASK_SPECS.get(str(raw.get("task")))
+    hidden = {*FORBIDDEN_SETTINGS, *(task.unused_settings if task else ())}
     groups: dict[str, list[FormField]] = {}
     for title, table in FIELD_GROUPS:
         properties = schema["properties"] if not table else _get_table_properties(schema, table, raw)
@@ -122,7 +131,7 @@ def build_fields(
         groups[title] = [
             _build_field(f"{prefix}{key}", properties[key], values, schema)
             for key in wanted
-            if f"{prefix}{key}" not in FORBIDDEN_SETTINGS and key in properties
+            if key in properties and (f"{prefix}{key}" not in hidden or (table and key in values))
         ]
     return groups
 

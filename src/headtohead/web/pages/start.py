@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.concurrency import run_in_threadpool
 
+from headtohead.config.recipe_catalog import TOPICS
 from headtohead.errors import ConfigError, RequestError, ValidationIssue
 from headtohead.web import settings_form as forms
 from headtohead.web import training_process
@@ -47,7 +48,8 @@ async def estimate_cost(context: AppContext, estimator: CostEstimator, request: 
 
 @router.get("/start")
 def show_recipe_list(request: Request, context: AppContextDep) -> HTMLResponse:
-    return render_page(request, "choose.html", choices=forms.list_recipes(context.files), folder=context.files.name)
+    choices = forms.list_recipes(context.files)
+    return render_page(request, "choose.html", choices=choices, topics=TOPICS, folder=context.files.name)
 
 
 @router.get("/start/{recipe}")
