@@ -59,8 +59,8 @@ def print_recipes(recipes: Sequence[RecipeSummary]) -> None:
     console = get_stdout_console()
     console.print(
         "h2h run NAME trains a recipe; --data trains it on your own text. h2h recipes --show NAME > mine.toml copies "
-        "it to start your own. Durations are for the cores of this machine at the speed of a small server; h2h plan NAME "
-        "measures them here."
+        "it to start your own. Durations are for the cores of this machine at the speed of a small server; h2h plan "
+        "NAME measures them here."
     )
     console.print(
         f"--quick takes a look in two minutes, without verdicts; --full is for a larger machine ({full_recipes})."
