@@ -8,7 +8,7 @@ import pytest
 
 from headtohead.config import loading as config_loading
 from headtohead.config import model
-from headtohead.config.error_messages import SYNONYMS
+from headtohead.config.validation.error_messages import SYNONYMS
 from headtohead.errors import ConfigError, RequestError
 from headtohead.experiment import loading
 

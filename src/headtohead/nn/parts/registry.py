@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headtohead.config.base import ComponentConfig
-from headtohead.config.error_messages import suggest_key
+from headtohead.config.validation.error_messages import suggest_key
 from headtohead.errors import PartError, ValidationIssue, format_suggestion, suggest
 from headtohead.nn.parts.base import ModelSizes, Part
 
