@@ -56,9 +56,12 @@ def _summarize_recipe(name: str, cpu_seconds: float) -> RecipeSummary:
     source = raw.get("data", {}).get("source", "sotu")
     return RecipeSummary(
         name,
-        *(raw[key] for key in ("topic", "question", "varies", "task")),
-        CORPORA[source],
-        tuple(raw.get("variants", {})),
-        cpu_seconds,
-        "full" in raw,
+        topic=raw["topic"],
+        question=raw["question"],
+        varies=raw["varies"],
+        task=raw["task"],
+        corpus=CORPORA[source],
+        variants=tuple(raw.get("variants", {})),
+        cpu_seconds=cpu_seconds,
+        full="full" in raw,
     )
