@@ -6,9 +6,10 @@ import subprocess
 import sys
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
-from headtohead.cli import COMMANDS, app
+from headtohead.cli import app
 from headtohead.config.loading import list_recipes
 from headtohead.config.recipe_catalog import TOPICS, list_recipe_summaries
 from headtohead.report import terminal
@@ -37,9 +38,11 @@ print("torch" in sys.modules)
 
 def test_help_shows_every_command_in_full_at_80_columns():
     text = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).stdout
+    names = list(get_command(app).commands)
+    assert "run" in names
     assert "..." not in text.partition("Commands:")[2]
-    assert all(f"\n  {name} " in text for name in COMMANDS)
-    for name in COMMANDS:
+    assert all(f"\n  {name} " in text for name in names)
+    for name in names:
         lines = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "80"}).stdout.splitlines()
         assert max(map(len, lines)) <= 80
 
