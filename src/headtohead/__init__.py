@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headtohead.verdict.record import Verdict
     from headtohead.verdict.score_csv import judge_csv
     from headtohead.verdict.scores import Scores
+    from headtohead.versus.recording import record
 
 # Importing the package must not import torch, so each public name is imported on first access.
 _LOCATIONS = {
@@ -38,6 +39,7 @@ _LOCATIONS = {
     "load_experiment": "headtohead.experiment.loading:load_experiment",
     "load_model": "headtohead.experiment.open_model:open_model",
     "read_results": "headtohead.runner.results:read_results",
+    "record": "headtohead.versus.recording:record",
     "run": "headtohead.runner.results:run",
 }
 
@@ -55,6 +57,7 @@ __all__ = [
     "load_experiment",
     "load_model",
     "read_results",
+    "record",
     "run",
 ]
 

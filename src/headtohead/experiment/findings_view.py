@@ -75,7 +75,8 @@ def get_equivalence_margin(findings: Findings) -> float:
 
 
 def get_question(findings: Findings) -> str:
-    return (findings.experiment.question if findings.experiment else "") or "Did it help?"
+    source = findings.experiment or findings.versus
+    return (source.question if source else "") or "Did it help?"
 
 
 def list_variant_names(findings: Findings) -> list[str]:

@@ -101,7 +101,11 @@ def format_score_interval(metric: str, bounds: Sequence[Any] | None) -> str:
 
 
 def format_score_with_deviation(metric: str, mean: float, deviation: float | None) -> str:
-    """Format a mean with the standard deviation across seeds: 378.8±2.1, 84.7±0.3 %."""
+    """Format a mean with the standard deviation across seeds: 378.8±2.1, 84.7±0.3 %, loss 2.103±0.021."""
+    if metric not in ("accuracy", "perplexity"):
+        decimals = 3 if not deviation else min(max(1 - math.floor(math.log10(deviation)), 0), 6)
+        spread = "" if deviation is None else f"±{deviation:,.{decimals}f}"
+        return f"{format_fixed(mean, decimals)}{spread}"
     scale, unit = (100, f"{NO_BREAK_SPACE}%") if metric == "accuracy" else (1, "")
     spread = "" if deviation is None else f"±{scale * deviation:,.1f}"
     return f"{scale * mean:,.1f}{spread}{unit}"

@@ -12,6 +12,7 @@ from rich.markup import escape
 from headtohead.audit.result import CheckResult
 from headtohead.config.experiment import Experiment
 from headtohead.config.recipe_catalog import RecipeSummary
+from headtohead.experiment import findings_view
 from headtohead.experiment.schemas import ClassPrediction, Findings, TextScore
 from headtohead.presentation import number_format
 from headtohead.presentation.table import make_numeric_columns, make_table, make_text_columns
@@ -186,6 +187,24 @@ def _print_findings(findings: Findings, experiment: Experiment) -> None:
     print_audit_summary(findings)
     if experiment.quick:
         console.print(f"[yellow]Quick look, not judged:[/] {escape('; '.join(experiment.left_out))}.")
+
+
+def print_versus(findings: Findings, report_path: str) -> None:
+    """Print the result of a comparison of commands: verdicts, scores, failures, and what can be seen from outside."""
+    from headtohead.report.context import ReportContext
+    from headtohead.report.sections.scores import build_scores_table  # imports altair, which is slow
+    from headtohead.report.sections.versus import build_noise_table, build_observations_table
+
+    console, context = get_stdout_console(), ReportContext(findings)
+    console.print(f"\n[bold]{escape(findings_view.get_question(findings))}[/]")
+    print_verdicts(findings.verdicts)
+    print_table(build_scores_table(findings))
+    if findings.versus is not None and findings.versus.noise is not None:
+        print_table(build_noise_table(context))
+    print_table(build_observations_table(context))
+    for failure in findings.failures:
+        console.print(f"[red]no result[/]: {escape(failure.variant)}, seed {failure.seed}: {escape(failure.message)}")
+    console.print(f"report: {escape(report_path)}", soft_wrap=True)
 
 
 def print_verdicts(verdicts: Sequence[Verdict]) -> None:

@@ -31,6 +31,7 @@ from headtohead.experiment.schemas.experiment_files import (
 )
 from headtohead.experiment.schemas.run_files import LengthCost, SampleRecord
 from headtohead.experiment.schemas.search import SearchFindings
+from headtohead.experiment.schemas.versus import VersusFindings
 from headtohead.verdict.bootstrap import BootstrapEstimate
 from headtohead.verdict.record import NullableFloat, NullableInterval, Verdict
 from headtohead.verdict.rule import VerdictOutcome
@@ -404,6 +405,8 @@ class Findings(VersionedRecord):
     """results of a distillation on summaries"""
     search: SearchFindings | None = None
     """results of a hyperparameter search"""
+    versus: VersusFindings | None = None
+    """results that only a comparison of commands has (`h2h versus`)"""
     checksums: dict[str, str] = {}
     """SHA-256 of the result.json of each run"""
     corpus: CorpusDescription | None = None

@@ -25,11 +25,15 @@ from headtohead.report.sections import (
     scores,
     search,
     verdicts,
+    versus,
 )
 
 SECTION_BUILDERS: tuple[Callable[[ReportContext], Section | None], ...] = (
     distillation.build_headline_section,
     verdicts.build_verdicts_section,
+    versus.build_noise_section,
+    versus.build_commands_section,
+    versus.build_observations_section,
     pairing.build_settings_section,
     audits.build_failures_section,
     distillation.build_distillation_section,

@@ -55,7 +55,8 @@ def build_scores_table(findings: Findings) -> Table:
     else:
         columns = make_text_columns(split="evaluation set") + make_numeric_columns(*variants)
         rows = [[split, *(cells[name, split] for name in variants)] for split in splits]
-    caption = f"{metric.capitalize()} with the selected weights: mean over seeds ± standard deviation of one seed."
+    name = findings.versus.metric_name if findings.versus else f"{metric.capitalize()} with the selected weights"
+    caption = f"{name}: mean over seeds ± standard deviation of one seed."
     return make_table("scores", "", caption, columns, rows if splits else [])
 
 

@@ -1,0 +1,222 @@
+"""Judge a comparison of commands: verdicts, curves, failures, and what can be seen of its fairness from outside."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from headtohead.config.experiment import BASELINE
+from headtohead.experiment.schemas import FailureRecord, Findings, write_record
+from headtohead.experiment.schemas.base import SeedScore
+from headtohead.experiment.schemas.versus import NoiseEstimate, Observation, VersusFindings
+from headtohead.verdict.compare import compare_scores
+from headtohead.verdict.scores import Scores
+from headtohead.verdict.statistics import compute_min_detectable_effect, estimate_variance_components
+from headtohead.versus.command_runner import OUTPUT_FOLDER
+from headtohead.versus.comparison import ComparisonFolder
+from headtohead.versus.config import replace_fields
+from headtohead.versus.metric_readers import ExampleScores, join_examples, read_examples
+from headtohead.versus.records import RECORD_FILE, CommandRun
+from headtohead.versus.revisions import compute_diff
+
+MAX_DIFF_CHARACTERS = 20_000
+DETECTABLE_SEEDS = (3, 5, 8, 12, 20)
+Runs = Mapping[str, Mapping[int, CommandRun]]
+
+
+def compute_findings(comparison: ComparisonFolder, command: list[str]) -> Findings:
+    """Compute the findings of a comparison and write findings.json."""
+    config, runs = comparison.config, comparison.read_runs()
+    counted = {name: {seed: run for seed, run in by_seed.items() if run.is_counted} for name, by_seed in runs.items()}
+    ignores_seed = [name for name in counted if is_independent_of_seed(counted[name])]
+    scores = {name: _build_scores(comparison, name, by_seed) for name, by_seed in counted.items() if by_seed}
+    withheld = {}
+    if BASELINE in ignores_seed:
+        withheld = {name: [_describe_ignored_seed(BASELINE)] for name in config.variants}
+    withheld |= {name: [_describe_ignored_seed(name)] for name in ignores_seed if name != BASELINE}
+    verdicts = []
+    if BASELINE in scores:
+        variants = {name: scores[name] for name in config.variants if name in scores}
+        withheld |= {name: ["no run has a result"] for name in config.variants if name not in scores}
+        verdicts = compare_scores(
+            scores[BASELINE],
+            variants,
+            metric=config.metric.kind,
+            equivalence_margin=config.equivalence_margin,
+            withheld=withheld,
+        )
+    primary: dict[str, list[SeedScore]] = {
+        name: [(seed, run.value) for seed, run in by_seed.items()] for name, by_seed in counted.items()
+    }
+    findings = Findings(
+        versions=comparison.file.versions,
+        command=command,
+        metric=config.metric.kind,
+        split=config.metric.name,
+        verdicts=verdicts,
+        primary_scores=primary,
+        scores={name: {config.metric.name: values} for name, values in primary.items()},
+        curves={
+            name: {config.metric.name: {str(seed): run.curve for seed, run in by_seed.items() if len(run.curve) > 1}}
+            for name, by_seed in counted.items()
+        },
+        failures=[
+            FailureRecord(variant=name, seed=seed, message=f"{run.status}: {run.message}")
+            for name, by_seed in runs.items()
+            for seed, run in by_seed.items()
+            if not run.is_counted
+        ],
+        versus=VersusFindings(
+            question=config.question,
+            metric_name=config.metric.name,
+            commands={name: variant.text for name, variant in config.commands.items()},
+            revisions={
+                name: f"{record.name} ({record.commit[:12]}{', with uncommitted changes' if record.patch else ''})"
+                for name, record in comparison.file.revisions.items()
+            },
+            diffs=_collect_diffs(comparison),
+            observations=observe(comparison, counted),
+            noise=estimate_noise(counted) if config.is_noise else None,
+        ),
+    )
+    write_record(comparison.path / "findings.json", findings, with_checksum=True)
+    return findings
+
+
+def is_independent_of_seed(by_seed: Mapping[int, CommandRun]) -> bool:
+    """Return whether all seeds gave exactly the same values, which random initialisation and order exclude."""
+    curves = {tuple(run.curve) for run in by_seed.values()}
+    return len(by_seed) >= 2 and len(curves) == 1
+
+
+def _describe_ignored_seed(name: str) -> str:
+    return (
+        f"{name} gives exactly the same values with every seed, so the script ignores it; check that the script uses "
+        "{seed} or H2H_SEED"
+    )
+
+
+def _build_scores(comparison: ComparisonFolder, name: str, by_seed: Mapping[int, CommandRun]) -> Scores:
+    """Return the scores of a variant: per example if the script writes them, otherwise one per seed."""
+    examples = comparison.config.metric.examples
+    if examples is None:
+        recorded = _read_recorded_examples(comparison, name, by_seed)
+        if recorded is not None:
+            return recorded
+        values = np.array([[run.value] for run in by_seed.values()])
+        if comparison.config.metric.kind == "perplexity":
+            values = np.log(values)
+        return Scores(tuple(by_seed), values, np.ones(1))
+    tables: dict[int, ExampleScores] = {}
+    for seed in by_seed:
+        out = comparison.get_run_folder(name, seed) / OUTPUT_FOLDER
+        fields = {"{seed}": str(seed), "{out}": str(out.resolve()), "{variant}": name}
+        tables[seed] = read_examples(Path(comparison.file.directory) / replace_fields(examples, fields))
+    return join_examples(tables)
+
+
+def _read_recorded_examples(
+    comparison: ComparisonFolder, name: str, by_seed: Mapping[int, CommandRun]
+) -> Scores | None:
+    """Return the per-example scores that every run recorded with `run.examples(...)`; None if one did not."""
+    paths = {
+        seed: comparison.get_run_folder(name, seed) / OUTPUT_FOLDER / f"{RECORD_FILE}.examples.jsonl"
+        for seed in by_seed
+    }
+    if not all(path.is_file() for path in paths.values()):
+        return None
+    return join_examples({seed: read_examples(path) for seed, path in paths.items()})
+
+
+def _collect_diffs(comparison: ComparisonFolder) -> dict[str, str]:
+    """Return the difference between the revision of the baseline and that of each variant."""
+    revisions = comparison.file.revisions
+    if BASELINE not in revisions:
+        return {}
+    directory = Path(comparison.file.directory)
+    diffs = {}
+    for name, record in revisions.items():
+        if name != BASELINE and record != revisions[BASELINE]:
+            diff = compute_diff(directory, revisions[BASELINE], record)
+            cut = (
+                f"\n... {len(diff) - MAX_DIFF_CHARACTERS:,} more characters" if len(diff) > MAX_DIFF_CHARACTERS else ""
+            )
+            diffs[name] = diff[:MAX_DIFF_CHARACTERS] + cut
+    return diffs
+
+
+def observe(comparison: ComparisonFolder, counted: Runs) -> list[Observation]:
+    """Return what the runs show about the fairness of the comparison."""
+    observations = []
+    for name in comparison.config.variants:
+        if not comparison.config.is_noise:
+            observations += _compare_starts(name, counted[BASELINE], counted[name])
+    slow = {name: statistics.median(run.seconds for run in runs.values()) for name, runs in counted.items() if runs}
+    if BASELINE in slow:
+        observations += [
+            Observation(
+                question=f"How long does {name} take?",
+                answer=f"{seconds:.1f} s per run, {seconds / slow[BASELINE]:.2f} times the baseline",
+            )
+            for name, seconds in slow.items()
+            if name != BASELINE and slow[BASELINE] > 0
+        ]
+    return observations
+
+
+def _compare_starts(
+    name: str, baseline: Mapping[int, CommandRun], variant: Mapping[int, CommandRun]
+) -> list[Observation]:
+    """Return whether runs with equal seeds started alike: first values, recorded initial weights and batches."""
+    pairs = [(baseline[seed], variant[seed]) for seed in baseline if seed in variant]
+    if not pairs:
+        return []
+    observations = []
+    first_values = [(first.curve[0], second.curve[0]) for first, second in pairs if first.curve and second.curve]
+    if first_values and all(len(run.curve) > 1 for pair in pairs for run in pair):
+        equal = sum(first == second for first, second in first_values)
+        observations.append(
+            Observation(
+                question=f"Do {BASELINE} and {name} report the same first value with the same seed?",
+                answer=f"{equal} of {len(first_values)} seeds",
+            )
+        )
+    for what, field in (("initial weights", "start_digest"), ("batches", "batch_digest")):
+        digests = [(getattr(first, field), getattr(second, field)) for first, second in pairs]
+        if not all(first and second for first, second in digests):
+            answer = "not known: the script does not record them (see headtohead.record)"
+            is_concern = False
+        else:
+            equal = sum(first == second for first, second in digests)
+            answer, is_concern = f"{equal} of {len(digests)} seeds", equal < len(digests)
+        question = f"Do {BASELINE} and {name} have the same {what} with the same seed?"
+        observations.append(Observation(question=question, answer=answer, is_concern=is_concern))
+    return observations
+
+
+def estimate_noise(counted: Runs) -> NoiseEstimate:
+    """Return the noise over seeds of a command that was compared with itself, and the effects it leaves detectable.
+
+    Two variants with different seeds differ by noise of both, so the variance of a difference is twice that of a run.
+    """
+    groups = [[run.value for run in by_seed.values()] for by_seed in counted.values() if len(by_seed) > 1]
+    freedom = sum(len(values) - 1 for values in groups)
+    squares = sum(statistics.variance(values) * (len(values) - 1) for values in groups)
+    deviation = math.sqrt(squares / freedom) if freedom else math.nan
+    # A table of two paired differences with the standard deviation of a difference, extrapolated to more seeds.
+    differences = np.array([[[deviation], [-deviation]]])
+    components = estimate_variance_components(differences, np.ones((1, 1)))
+    return NoiseEstimate(
+        standard_deviation=deviation,
+        seeds=sum(map(len, groups)),
+        detectable_effects={
+            str(seeds): compute_min_detectable_effect(components.extrapolate(seeds, 1), 0.95)
+            for seeds in DETECTABLE_SEEDS
+        }
+        if freedom
+        else {},
+    )

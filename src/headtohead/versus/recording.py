@@ -1,0 +1,106 @@
+"""Optional lines in a training script that give a comparison stronger evidence.
+
+    run = headtohead.record()
+    run.start(model)                          # hash of the initial weights
+    run.batch(input_ids)                      # hash of each batch
+    run.log(step, val_loss=loss)              # values of metrics
+    run.examples(losses, weights, documents)  # final scores per example
+
+Outside of `h2h versus` these calls do nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, SupportsFloat
+
+from headtohead.atomic_io import append_jsonl
+from headtohead.errors import RequestError
+from headtohead.versus.records import RECORD_FILE
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    ArrayLike = Tensor | np.ndarray | Sequence[float]
+
+
+class HasStateDict(Protocol):
+    """A model whose weights can be listed by name, such as `torch.nn.Module`."""
+
+    def state_dict(self) -> Mapping[str, Tensor]: ...
+
+
+def record() -> Recording:
+    """Return the recorder of this run. It writes nothing unless `h2h versus` started the script."""
+    out = os.environ.get("H2H_OUT")
+    return Recording(Path(out) if out else None)
+
+
+class Recording:
+    """Writes evidence about a run to its output folder."""
+
+    def __init__(self, out: Path | None) -> None:
+        self._path = out / RECORD_FILE if out else None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether `h2h versus` started the script."""
+        return self._path is not None
+
+    def start(self, model: HasStateDict) -> None:
+        """Record a hash of the initial weights."""
+        if self._path is not None:
+            digest = hashlib.sha256()
+            for name, tensor in sorted(model.state_dict().items()):
+                digest.update(name.encode() + _to_bytes(tensor))
+            self._append({"event": "start", "digest": digest.hexdigest()})
+
+    def batch(self, input_ids: ArrayLike) -> None:
+        """Record a hash of a training batch."""
+        if self._path is not None:
+            self._append({"event": "batch", "digest": hashlib.sha256(_to_bytes(input_ids)).hexdigest()})
+
+    def log(self, step: int, **metrics: SupportsFloat) -> None:
+        """Record values of metrics at a step."""
+        if self._path is not None:
+            values = {name: float(value) for name, value in metrics.items()}
+            finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+            self._append({"event": "log", "step": int(step), "metrics": finite})
+
+    def examples(
+        self, scores: ArrayLike, weights: ArrayLike | None = None, documents: Sequence[str] | None = None
+    ) -> None:
+        """Record the final score of each example: its mean loss or score, its weight and the document it belongs to."""
+        if self._path is None:
+            return
+        columns = [[float(value) for value in column] for column in (scores, scores if weights is None else weights)]
+        names = [str(name) for name in documents] if documents is not None else [""] * len(columns[0])
+        if not len(columns[0]) == len(columns[1]) == len(names):
+            raise RequestError(
+                f"{len(columns[0])} scores, {len(columns[1])} weights and {len(names)} documents; one of each is needed"
+            )
+        path = self._path.with_name(f"{RECORD_FILE}.examples.jsonl")
+        path.unlink(missing_ok=True)
+        for index, (score, weight, document) in enumerate(zip(*columns, names, strict=True)):
+            line = {"example": str(index), "score": score, "weight": 1.0 if weights is None else weight}
+            append_jsonl(path, line | ({"document": document} if document else {}))
+
+    def _append(self, event: dict[str, object]) -> None:
+        assert self._path is not None
+        append_jsonl(self._path, event)
+
+
+def _to_bytes(array: ArrayLike) -> bytes:
+    """Return the values of a tensor or array as bytes, with its shape."""
+    import numpy as np
+
+    if hasattr(array, "detach"):
+        tensor = array.detach().cpu()
+        array = tensor.float().numpy() if tensor.is_floating_point() else tensor.numpy()
+    values = np.ascontiguousarray(array)
+    return repr((values.shape, str(values.dtype))).encode() + values.tobytes()

@@ -1,0 +1,111 @@
+"""Metrics are read from what scripts really print and write."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headtohead.errors import RequestError
+from headtohead.versus.config import MetricConfig
+from headtohead.versus.metric_readers import (
+    MetricValue,
+    join_examples,
+    read_examples,
+    read_output,
+    read_source,
+    reduce_values,
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("val_loss=1.25", 1.25),
+        ("val_loss: 1.25", 1.25),
+        ('{"step": 3, "val_loss": 1.25, "lr": 1e-3}', 1.25),
+        ("{'eval_loss': 0.5, 'val_loss': 1.25, 'epoch': 1.0}", 1.25),
+        ("METRIC val_loss=1.25", 1.25),
+        ("step 250: train loss 1.0, val loss 1.25", 1.25),
+        ("Epoch 2/3 - loss: 0.7 - val_loss: 1.25e0 - val_accuracy: 0.9", 1.25),
+        ("val-loss = -1.25e-2", -0.0125),
+        ("val_loss 1.25 | time 3s", 1.25),
+        ("val_loss=nan", math.nan),
+        ("val_loss: inf", math.inf),
+    ],
+)
+def test_a_value_is_found_in_a_line_of_output(line: str, value: float) -> None:
+    values = read_output(f"starting\n{line}\ndone", "val_loss")
+    assert [item.value for item in values] == pytest.approx([value], nan_ok=True)
+
+
+@pytest.mark.parametrize("line", ["eval_loss=1.0", "val_loss_ema=1.0", "my.val_loss=1.0", "val_loss=abc", "val_loss"])
+def test_other_names_are_not_taken_for_the_metric(line: str) -> None:
+    assert read_output(line, "val_loss") == []
+
+
+def test_the_step_is_taken_from_the_line_or_counted() -> None:
+    assert read_output("step 0: val loss 4.0\nstep 250: val loss 2.0", "val_loss") == [
+        MetricValue(0, 4.0),
+        MetricValue(250, 2.0),
+    ]
+    assert read_output("val loss 4.0\nval loss 2.0", "val_loss") == [MetricValue(0, 4.0), MetricValue(1, 2.0)]
+
+
+def test_a_pattern_replaces_the_usual_forms() -> None:
+    assert read_output("test: 12.5%\n", "accuracy", r"test: ([\d.]+)%") == [MetricValue(0, 12.5)]
+
+
+def test_reductions() -> None:
+    values = [MetricValue(0, 3.0), MetricValue(10, 1.0), MetricValue(20, 2.0)]
+    validation = [MetricValue(0, 0.5), MetricValue(10, 0.9), MetricValue(20, 0.8)]
+    assert reduce_values(values, MetricConfig(name="test_loss")) == 2.0
+    assert reduce_values(values, MetricConfig(name="test_loss", reduction="best")) == 1.0
+    assert reduce_values(values, MetricConfig(name="test_loss", reduction="mean", window=2)) == 1.5
+    by_loss = MetricConfig(name="test_loss", reduction="best", best_by="val_loss")
+    assert reduce_values(values, by_loss, validation) == 3.0  # the lowest validation loss is at step 0
+
+
+def test_json_jsonl_and_csv_files(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"eval": {"loss": 1.5}}))
+    (tmp_path / "b.jsonl").write_text('{"step": 5, "loss": 2.0}\n{"step": 9, "lr": 1}\n{"step": 10, "loss": 1.0}\n')
+    (tmp_path / "c.csv").write_text("epoch,loss\n1,3.0\n2,2.5\n")
+    assert read_source(tmp_path / "a.json", "eval.loss") == [MetricValue(0, 1.5)]
+    assert read_source(tmp_path / "b.jsonl", "loss") == [MetricValue(5, 2.0), MetricValue(10, 1.0)]
+    assert read_source(tmp_path / "c.csv", "loss") == [MetricValue(1, 3.0), MetricValue(2, 2.5)]
+
+
+def test_tensorboard_files(tmp_path: Path) -> None:
+    writer_module = pytest.importorskip("torch.utils.tensorboard", reason="tensorboard is not installed")
+    with writer_module.SummaryWriter(str(tmp_path)) as writer:
+        writer.add_scalar("val/loss", 2.0, 1)
+        writer.add_scalar("val/loss", 1.5, 2)
+    assert read_source(tmp_path, "val/loss") == [MetricValue(1, 2.0), MetricValue(2, 1.5)]
+
+
+def test_unreadable_sources_are_errors_that_name_the_file(tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text("{")
+    (tmp_path / "log.xyz").write_text("")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RequestError, match=r"bad\.json cannot be read"):
+        read_source(tmp_path / "bad.json", "loss")
+    with pytest.raises(RequestError, match=r"unsupported file extension '\.xyz'; allowed: \.json, \.jsonl, \.csv"):
+        read_source(tmp_path / "log.xyz", "loss")
+    with pytest.raises(RequestError, match="no TensorBoard, W&B or trackio files"):
+        read_source(tmp_path / "empty", "loss")
+    with pytest.raises(RequestError, match="No such file"):
+        read_source(tmp_path / "missing.json", "loss")
+
+
+def test_examples_become_scores_with_documents(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        (tmp_path / f"{seed}.csv").write_text(f"example,score,weight,document\na,{1 + seed},10,x\nb,2,30,y\n")
+    scores = join_examples({seed: read_examples(tmp_path / f"{seed}.csv") for seed in (0, 1)})
+    assert scores.documents == ("x", "y")
+    np.testing.assert_allclose(scores.compute_seed_means(), [(10 + 60) / 40, (20 + 60) / 40])
+    (tmp_path / "2.csv").write_text("example,score,weight,document\na,1,10,x\n")
+    with pytest.raises(RequestError, match="seed 2 has other examples"):
+        join_examples({seed: read_examples(tmp_path / f"{seed}.csv") for seed in (0, 2)})
