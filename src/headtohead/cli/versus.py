@@ -55,7 +55,7 @@ def versus(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare training scripts: run commands over seeds and judge a metric they report."""
+    """Compare training scripts: run both over seeds and judge."""
     from headtohead.report import terminal, write
     from headtohead.versus import config, findings
     from headtohead.versus.comparison import run_comparison
