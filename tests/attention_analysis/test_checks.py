@@ -49,7 +49,7 @@ def test_even_triangles_keep_every_rule_that_applies() -> None:
         "triangle": True,
         "band": None,
     }
-    assert answers["triangle"].found == "No token attends to later ones: the weight above the diagonal is 0."
+    assert answers["triangle"].observation == "No token attends to later ones: the weight above the diagonal is 0."
 
 
 def test_a_row_that_does_not_sum_to_one_is_named_with_its_layer() -> None:
@@ -57,7 +57,7 @@ def test_a_row_that_does_not_sum_to_one_is_named_with_its_layer() -> None:
     weights[3] *= 0.9
     answer = found(world(weights))["rows sum to 1"]
     assert answer.passed is False
-    assert answer.found == "layer 1: a row sums to 0.9000; layer 2: a row sums to 0.9000."
+    assert answer.observation == "layer 1: a row sums to 0.9000; layer 2: a row sums to 0.9000."
 
 
 def test_what_is_not_a_number_is_not_believed() -> None:
@@ -73,7 +73,7 @@ def test_weight_on_padding_is_seen() -> None:
     kept[1, 3], kept[1, 5] = 0.0, 0.25
     answer = found(world(kept, causal=False, reach=(None, None), pads=2))["nothing on padding"]
     assert answer.passed is False
-    assert answer.found.startswith("layer 1: a weight of 0.25 on padding")
+    assert answer.observation.startswith("layer 1: a weight of 0.25 on padding")
 
 
 def test_what_padding_looks_at_means_nothing() -> None:
@@ -90,7 +90,7 @@ def test_a_look_ahead_is_seen_in_a_decoder_only() -> None:
     weights = np.full((LENGTH, LENGTH), 1 / LENGTH, dtype=np.float32)
     answer = found(world(weights))["triangle"]
     assert answer.passed is False
-    assert "a weight of 0.17 on later positions" in answer.found
+    assert "a weight of 0.17 on later positions" in answer.observation
     assert found(world(weights, causal=False, reach=(None, None)))["triangle"].passed is None
 
 
@@ -104,7 +104,7 @@ def test_a_look_beyond_the_window_is_seen_on_both_sides(
     weights /= weights.sum(-1, keepdims=True)
     answer = found(world(weights, causal=causal, reach=reach))["band"]
     assert answer.passed is True
-    assert answer.found == "In every layer no token attends farther than 2 positions: the weight there is 0."
+    assert answer.observation == "In every layer no token attends farther than 2 positions: the weight there is 0."
     weights[far] = 0.01
     assert found(world(weights, causal=causal, reach=reach))["band"].passed is False
 

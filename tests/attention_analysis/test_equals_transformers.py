@@ -131,4 +131,4 @@ def test_the_window_of_a_pretrained_model_is_known_and_kept() -> None:
     assert found.window_sizes == ((3, 0),)
     band = check_attention_maps(found)[3]
     assert band.passed is True
-    assert "no token attends farther than 3 positions" in band.found
+    assert "no token attends farther than 3 positions" in band.observation

@@ -75,14 +75,14 @@ def test_a_classifier_is_shown_with_a_strip_of_padding_unless_it_reads_all_of_it
     assert len(seen.tokens) == 12
     failed = next(check for check in seen.checks if check.name == "nothing on padding")
     assert failed.passed is False
-    assert "on padding" in failed.found
+    assert "on padding" in failed.observation
 
 
 def test_one_layer_and_one_head_keep_their_numbers(decoders: Runs) -> None:
     whole = api.analyze_attention(decoders["baseline"], TEXT)
     seen = api.analyze_attention(decoders["baseline"], TEXT, layer=2, head=1)
     assert np.array_equal(seen.maps[0], whole.maps[1][:1])
-    assert [(row["layer"], row["head"]) for row in seen.measures] == [(2, 1)]
+    assert [(row.layer, row.head) for row in seen.measures] == [(2, 1)]
     assert seen.measures[0] == whole.measures[2]
 
 
@@ -130,7 +130,7 @@ def test_the_difference_is_the_second_minus_the_first(decoders: Runs) -> None:
     assert apart.name == "alibi, seed 0 − baseline, seed 0"
     assert apart.is_difference
     assert np.allclose(apart.layers[1], other.layers[1] - one.layers[1])
-    assert set(seen.measured) == {"baseline, seed 0", "alibi, seed 0"}
+    assert set(seen.measures_by_panel) == {"baseline, seed 0", "alibi, seed 0"}
 
 
 def test_models_that_cannot_be_compared_are_told_why(decoders: Runs, classifiers: Runs) -> None:

@@ -13,6 +13,7 @@ from headtohead.attention_analysis import api, head_metrics
 from headtohead.config import model as config_model
 from headtohead.data.batches import Batch
 from headtohead.errors import ModelError
+from headtohead.experiment.schemas import HeadMeasures
 from headtohead.model_factory import build_model
 from headtohead.nn.protocol import ModelOutput
 from headtohead.pretrained.loading import PretrainedModel
@@ -22,13 +23,13 @@ from .test_checks import LENGTH, world
 VOCAB = 40
 
 
-def one_row(weights: np.ndarray, pads: int = 0) -> head_metrics.HeadMeasures:
+def one_row(weights: np.ndarray, pads: int = 0) -> HeadMeasures:
     return head_metrics.measure_maps(world(weights.astype(np.float32), causal=False, reach=(None, None), pads=pads))[0]
 
 
 def test_a_head_that_looks_at_the_token_before() -> None:
     row = one_row(np.eye(LENGTH, k=-1) + np.eye(LENGTH)[:, [0]] * np.eye(LENGTH)[0])
-    assert row == {
+    assert row.model_dump(exclude_unset=True) == {
         "layer": 1,
         "head": 1,
         "entropy": 0.0,
@@ -42,10 +43,10 @@ def test_a_head_that_looks_at_the_token_before() -> None:
 
 def test_a_head_that_looks_evenly_is_as_wide_as_its_row() -> None:
     row = one_row(np.full((LENGTH, LENGTH), 1 / LENGTH))
-    assert row["entropy"] == pytest.approx(np.log2(LENGTH), rel=1e-6)
+    assert row.entropy == pytest.approx(np.log2(LENGTH), rel=1e-6)
     apart = np.abs(np.arange(LENGTH)[:, None] - np.arange(LENGTH))[1:].mean()
-    assert row["distance"] == pytest.approx(apart, rel=1e-6)
-    assert row["first"] == row["itself"] == row["previous"] == pytest.approx(1 / LENGTH)
+    assert row.distance == pytest.approx(apart, rel=1e-6)
+    assert row.first == row.itself == row.previous == pytest.approx(1 / LENGTH)
 
 
 def test_padding_is_measured_and_not_counted() -> None:
@@ -53,11 +54,11 @@ def test_padding_is_measured_and_not_counted() -> None:
     weights[:, 0], weights[:, 5] = 0.75, 0.25
     weights[4:] = 0.5  # rows of padding: whatever they hold
     row = one_row(weights, pads=2)
-    assert (row["first"], row["padding"]) == (0.75, 0.25)
+    assert (row.first, row.padding) == (0.75, 0.25)
 
 
 def test_a_text_of_one_token_has_no_measures(decoders: dict[str, Path]) -> None:
-    assert api.analyze_attention(decoders["baseline"], "people").measures[0]["entropy"] is None
+    assert api.analyze_attention(decoders["baseline"], "people").measures[0].entropy is None
 
 
 def model(causal: bool = True, **settings: Any) -> Any:
@@ -83,13 +84,15 @@ def test_means_over_rows_weigh_every_token_alike() -> None:
     mask = torch.arange(15)[None].expand(6, -1) < 12
     longer = model(context=15, position="sinusoidal"), model(context=12, position="sinusoidal")
     for one, other in zip(whole, single, strict=True):
-        assert one == pytest.approx(other, rel=1e-6)
+        assert one.model_dump(exclude_none=True) == pytest.approx(other.model_dump(exclude_none=True), rel=1e-6)
     for one, other in zip(
         head_metrics.measure_heads(longer[0], [Batch(padded, padded, mask)]),
         head_metrics.measure_heads(longer[1], [Batch(ids, ids, None)]),
         strict=True,
     ):
-        assert one == pytest.approx(other, rel=1e-4, abs=1e-6)
+        assert one.model_dump(exclude_none=True) == pytest.approx(
+            other.model_dump(exclude_none=True), rel=1e-4, abs=1e-6
+        )
 
 
 # ---- copying
@@ -120,9 +123,8 @@ def test_a_head_that_copies_is_told_from_one_that_counts() -> None:
     score, control = head_metrics.compute_induction_scores(Copier(half - 1), VOCAB, length=2 * half)
     assert score[0].tolist() == [1.0, 1.0], "on repeated tokens both look at the right place"
     assert control[0].tolist() == [0.0, 1.0], "on new ones only the one that counts still does"
-    rows = [{"induction": s, "control": c} for s, c in zip(score[0], control[0], strict=True)]
-    assert [head_metrics.is_induction_head(row) for row in rows] == [True, False]
-    assert head_metrics.is_induction_head({"induction": None}) is None
+    assert [head_metrics.is_induction_head(*pair) for pair in zip(score[0], control[0], strict=True)] == [True, False]
+    assert head_metrics.is_induction_head(None, 0.5) is None
 
 
 def test_random_rows_never_repeat_and_spare_special_tokens() -> None:
@@ -204,17 +206,17 @@ def test_the_loss_rises_by_what_the_head_is_worth(decoders: dict[str, Path]) -> 
         whole = loss()
         with head_metrics.ablate_head(opened.model, 1, 0):
             silent = loss()
-    assert seen.measures[2]["rise"] == pytest.approx(silent - whole, abs=1e-6)
-    assert len({row["rise"] for row in seen.measures}) == 4
+    assert seen.measures[2].rise == pytest.approx(silent - whole, abs=1e-6)
+    assert len({row.rise for row in seen.measures}) == 4
 
 
 def test_a_classifier_has_a_rise_too(classifiers: dict[str, Path]) -> None:
     seen = api.analyze_attention(classifiers["baseline"], "the people will build jobs .", ablate_heads=True)
-    assert all(np.isfinite(row["rise"]) for row in seen.measures)
-    assert "induction" not in seen.measures[0], "an encoder has nothing to copy forward"
+    assert all(np.isfinite(row.rise) for row in seen.measures)
+    assert seen.measures[0].induction is None, "an encoder has nothing to copy forward"
 
 
 def test_a_head_does_nothing_when_its_whole_interval_is_too_small() -> None:
-    assert head_metrics.is_idle_head({"rise_interval": [-0.002, 0.009]}) is True
-    assert head_metrics.is_idle_head({"rise_interval": [-0.002, 0.02]}) is False
-    assert head_metrics.is_idle_head({"rise_interval": None}) is None
+    assert head_metrics.is_idle_head([-0.002, 0.009]) is True
+    assert head_metrics.is_idle_head([-0.002, 0.02]) is False
+    assert head_metrics.is_idle_head(None) is None

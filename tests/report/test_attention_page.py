@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 
 from headtohead.attention_analysis import page as attention_analysis_page
-from headtohead.attention_analysis.pictures import AttentionFigure, AttentionPanel
+from headtohead.attention_analysis.map_checks import AttentionCheck
+from headtohead.attention_analysis.maps import AttentionMaps
+from headtohead.attention_analysis.pictures import AttentionFigure
+from headtohead.experiment.schemas import HeadMeasures
 
 pytestmark = pytest.mark.browser
 TOKENS = ("We", "</script>", "<b>", "people", "·", "·")
@@ -25,21 +28,30 @@ LAYERS = (made(1), made(2))
 AFTER = (made(3), made(4))
 
 
-def sheet(*panels: AttentionPanel) -> AttentionFigure:
-    rows = [{"layer": layer, "head": head, "entropy": 1.0} for layer in (1, 2) for head in (1, 2)]
-    checks = [{"name": "rows sum to 1", "passed": True, "found": "They <do>."}]
-    real = np.arange(6) < REAL
-    return AttentionFigure("a <model>", " ".join(TOKENS), TOKENS, real, panels, ("Cut.",), {"": checks}, {"": rows})
+def panel(name: str, layers: tuple[np.ndarray[Any, Any], ...], *, is_difference: bool = False) -> AttentionMaps:
+    return AttentionMaps(
+        name,
+        " ".join(TOKENS),
+        TOKENS,
+        np.arange(6) < REAL,
+        layers,
+        is_causal=False,
+        notes=("Cut.",),
+        layer_numbers=(1, 2),
+        head_numbers=(1, 2),
+        is_difference=is_difference,
+    )
 
 
-ALONE = sheet(AttentionPanel("", LAYERS, (1, 2), (1, 2)))
-BOTH = sheet(
-    AttentionPanel("before", LAYERS, (1, 2), (1, 2)),
-    AttentionPanel("after", AFTER, (1, 2), (1, 2)),
-    AttentionPanel(
-        "after − before", tuple(b - a for a, b in zip(LAYERS, AFTER, strict=True)), (1, 2), (1, 2), is_difference=True
-    ),
-)
+def sheet(*panels: AttentionMaps) -> AttentionFigure:
+    rows = [HeadMeasures(layer=layer, head=head, entropy=1.0) for layer in (1, 2) for head in (1, 2)]
+    checks = [AttentionCheck("rows sum to 1", True, "They <do>.")]
+    return AttentionFigure("a <model>", panels, {"": rows}, {"": checks})
+
+
+ALONE = sheet(panel("", LAYERS))
+DIFFERENCE = tuple(b - a for a, b in zip(LAYERS, AFTER, strict=True))
+BOTH = sheet(panel("before", LAYERS), panel("after", AFTER), panel("after − before", DIFFERENCE, is_difference=True))
 
 
 @pytest.fixture(scope="module")

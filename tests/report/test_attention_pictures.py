@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headtohead.attention_analysis import head_tables, svg
 from headtohead.attention_analysis import page as attention_analysis_page
 from headtohead.attention_analysis import pictures as ap
-from headtohead.attention_analysis import svg
+from headtohead.attention_analysis.maps import AttentionMaps
 from headtohead.errors import RequestError
+from headtohead.experiment.schemas import HeadMeasures
 
 HOSTILE = ("</script>", "<b>", "&amp;", '"', "\x00\x1b", "é", "]]>", "{{ 7 * 7 }}")
 
@@ -29,9 +31,19 @@ def sheet(
     *layers: np.ndarray[Any, Any], tokens: tuple[str, ...] | None = None, pads: int = 0, **more: Any
 ) -> ap.AttentionFigure:
     length = layers[0].shape[-1]
-    panel = ap.AttentionPanel("", layers, tuple(range(1, len(layers) + 1)), tuple(range(1, len(layers[0]) + 1)))
     names = tokens or tuple(f"token{i}" for i in range(length))
-    return ap.AttentionFigure("a model", " ".join(names), names, np.arange(length) < length - pads, (panel,), **more)
+    panel = AttentionMaps(
+        "",
+        " ".join(names),
+        names,
+        np.arange(length) < length - pads,
+        layers,
+        is_causal=False,
+        layer_numbers=tuple(range(1, len(layers) + 1)),
+        head_numbers=tuple(range(1, len(layers[0]) + 1)),
+        **more,
+    )
+    return ap.AttentionFigure("a model", (panel,))
 
 
 def chunk(picture: bytes, kind: bytes) -> np.ndarray[Any, Any]:
@@ -171,10 +183,20 @@ def test_the_page_asks_for_nothing_and_shows_markup_as_text() -> None:
 
 
 def test_measures_are_shaded_between_the_least_and_the_most_of_their_column() -> None:
-    rows = [{"layer": 1, "head": h, "entropy": e, "padding": 0.0} for h, e in ((1, 1.0), (2, 3.0), (3, 2.0))]
-    table = attention_analysis_page._build_measures_table("", rows)
-    assert table["columns"] == ["entropy, bits"], "no padding, no column"
-    assert [row["cells"] for row in table["rows"]] == [[("1.00", "0.000")], [("3.00", "1.000")], [("2.00", "0.500")]]
-    assert attention_analysis_page.format_measure("first", -0.00001) == "0.0"
-    assert attention_analysis_page.format_measure("rise", -0.25) == "−0.250"
-    assert attention_analysis_page.format_measure("rise", None) == "–"
+    heads = [
+        HeadMeasures(layer=1, head=h, entropy=e, padding=0.0) for h, e in ((1, 1.0), (2, 3.0), (3, 2.0), (4, None))
+    ]
+    table = head_tables.build_measures_table("", heads)
+    assert [column.title for column in table.columns] == ["layer.head", "entropy, bits"], "no padding, no column"
+    assert [row[1].text for row in table.rows] == ["1.00", "3.00", "2.00", "–"]
+    shades = attention_analysis_page.add_shades(table)["shades"]
+    assert shades == [["0.000"], ["1.000"], ["0.500"], ["0.000"]]
+    assert head_tables.format_measure("first", -0.00001) == "0.0"
+    assert head_tables.format_measure("rise", -0.25) == "−0.250"
+    assert head_tables.format_measure("rise", None) == "–"
+
+
+def test_the_means_of_a_layer_replace_its_heads() -> None:
+    heads = [HeadMeasures(layer=layer, head=head, entropy=float(head)) for layer in (1, 2) for head in (1, 2)]
+    table = head_tables.build_measures_table("", heads, by_layer=True)
+    assert [[cell.text for cell in row] for row in table.rows] == [["1", "1.50"], ["2", "1.50"]]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from headtohead.attention_analysis import thumbnails
+from headtohead.attention_analysis.pictures import render_head
 from headtohead.errors import RunFolderError
 
 Findings = dict[str, Any]
@@ -36,11 +37,11 @@ def strengths(png: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 @given(arrays.arrays(np.float32, st.tuples(st.integers(1, 6), st.integers(1, 6)), elements=st.floats(0, 1, width=32)))
 def test_the_strength_of_a_pixel_is_the_square_root_of_the_weight(weights: np.ndarray[Any, Any]) -> None:
-    assert np.abs((strengths(thumbnails.render_head(weights)) / 255.0) ** 2 - weights).max() < 0.005
+    assert np.abs((strengths(render_head(weights, thumbnails.PIXEL_SCALE)) / 255.0) ** 2 - weights).max() < 0.005
 
 
 def test_what_is_no_weight_is_drawn_blank_and_not_refused() -> None:
-    drawn = strengths(thumbnails.render_head(np.array([[np.nan, -1.0], [2.0, 0.0]])))
+    drawn = strengths(render_head(np.array([[np.nan, -1.0], [2.0, 0.0]]), thumbnails.PIXEL_SCALE))
     assert drawn.tolist() == [[0, 0], [255, 0]]
 
 

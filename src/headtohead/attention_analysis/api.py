@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from headtohead.attention_analysis import head_metrics, map_checks, page, svg
+from headtohead.attention_analysis import head_metrics, page, svg
+from headtohead.attention_analysis.map_checks import AttentionCheck, check_attention_maps
 from headtohead.attention_analysis.maps import (
     AttentionMaps,
     compute_attention_maps,
@@ -20,51 +20,34 @@ from headtohead.attention_analysis.maps import (
     select_heads,
     subtract_maps,
 )
-from headtohead.attention_analysis.pictures import AttentionFigure, AttentionPanel
+from headtohead.attention_analysis.pictures import AttentionFigure, WeightArray
 from headtohead.config import model
 from headtohead.config.tasks import Target
 from headtohead.errors import ModelError
 from headtohead.experiment import inference, model_io
 from headtohead.experiment.model_io import SavedModel
 from headtohead.experiment.open_model import ModelBundle, open_model
+from headtohead.experiment.schemas import HeadMeasures
 from headtohead.pretrained.tokenizer import PretrainedTokenizer
 
 MAX_PADDED_LENGTH = 4096
-INDUCTION_LENGTH = 64
-"""tokens per row of the induction test"""
 
-WeightArray = np.ndarray[Any, np.dtype[Any]]
+
+BEFORE_TRAINING, AFTER_TRAINING = "before training", "after training"
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionAnalysis:
+class AttentionAnalysis(AttentionFigure):
     """Attention on one text: of one model, of a model before and after training, or of two models with their
     difference.
 
     Displays itself in a notebook. Layers and heads are counted from 1 in text and rows, from 0 in arrays.
     """
 
-    title: str
-    panels: tuple[AttentionMaps, ...]
-    measured: dict[str, list[head_metrics.HeadMeasures]]
-    """by panel name"""
-
     @property
     def shown(self) -> AttentionMaps:
         """The maps of the analyzed model, after training."""
-        return next(panel for panel in self.panels if panel.name in self._analyzed_names)
-
-    @property
-    def _analyzed_names(self) -> tuple[str, ...]:
-        return (AFTER_TRAINING,) if self.panels[0].name == BEFORE_TRAINING else (self.panels[0].name,)
-
-    @property
-    def text(self) -> str:
-        return self.shown.text
-
-    @property
-    def tokens(self) -> tuple[str, ...]:
-        return self.shown.tokens
+        return self.panels[1] if self.panels[0].name == BEFORE_TRAINING else self.panels[0]
 
     @property
     def maps(self) -> tuple[WeightArray, ...]:
@@ -72,42 +55,17 @@ class AttentionAnalysis:
         return self.shown.layers
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        return self.shown.notes
-
-    @property
-    def measures(self) -> list[head_metrics.HeadMeasures]:
+    def measures(self) -> Sequence[HeadMeasures]:
         """One row of metrics per head."""
-        return self.measured[self.shown.name]
-
-    @cached_property
-    def checks_by_panel(self) -> dict[str, list[map_checks.AttentionCheck]]:
-        return {panel.name: map_checks.check_attention_maps(panel) for panel in self.panels if not panel.is_difference}
+        return self.measures_by_panel[self.shown.name]
 
     @property
-    def checks(self) -> list[map_checks.AttentionCheck]:
+    def checks(self) -> Sequence[AttentionCheck]:
         return self.checks_by_panel[self.shown.name]
 
     def save(self, path: str | Path) -> Path:
         """Save a page (.html) or a picture (.svg, .pdf, .png)."""
-        return svg.save_figure(self.figure, path)
-
-    @cached_property
-    def figure(self) -> AttentionFigure:
-        """Everything that is drawn."""
-        return AttentionFigure(
-            self.title,
-            self.text,
-            self.tokens,
-            self.shown.real,
-            tuple(
-                AttentionPanel(panel.name, panel.layers, panel.layer_numbers, panel.head_numbers, panel.is_difference)
-                for panel in self.panels
-            ),
-            self.notes,
-            {name: [check.to_dict() for check in checks] for name, checks in self.checks_by_panel.items()},
-            self.measured,
-        )
+        return svg.save_figure(self, path)
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -115,26 +73,23 @@ class AttentionAnalysis:
             "title": self.title,
             "text": self.text,
             "tokens": list(self.tokens),
-            "padding": int((~self.shown.real).sum()),
+            "padding": int((~self.real).sum()),
             "notes": list(self.notes),
             "panels": [
                 {
                     "name": name,
-                    "measures": [{**row, "copies": head_metrics.is_induction_head(row)} for row in self.measured[name]],
-                    "checks": [check.to_dict() for check in self.checks_by_panel[name]],
+                    "measures": [{**head.model_dump(exclude_unset=True), "copies": head.copies} for head in heads],
+                    "checks": [asdict(check) for check in self.checks_by_panel[name]],
                 }
-                for name in self.measured
+                for name, heads in self.measures_by_panel.items()
             ],
         }
 
     def _repr_html_(self) -> str:
-        return page.render_fragment(self.figure)
+        return page.render_fragment(self)
 
     def __repr__(self) -> str:
         return f"<attention of {self.title}: {len(self.tokens)} tokens, {self.shown.shape}>"
-
-
-BEFORE_TRAINING, AFTER_TRAINING = "before training", "after training"
 
 
 def analyze_attention(
@@ -172,14 +127,15 @@ def analyze_attention(
             raise ModelError(f"{names[0]}: both models are the same; there is no difference to show")
         named_bundles = list(zip(names, (bundle, other), strict=True))
     panels = [select_heads(_compute_panel(item, text, name, pad), layer, head) for name, item in named_bundles]
-    measured = {
+    measures = {
         maps.name: _measure_panel(item, maps, ablate_heads)
         for maps, (_, item) in zip(panels, named_bundles, strict=True)
     }
+    checks = {maps.name: check_attention_maps(maps) for maps in panels}
     if compare_to is not None:
         panels.append(subtract_maps(*panels))
     title = " and ".join(name for name, _ in named_bundles) if compare_to is not None else _format_model_name(bundle)
-    return AttentionAnalysis(title, tuple(panels), measured)
+    return AttentionAnalysis(title, tuple(panels), measures, checks)
 
 
 def _resolve_model(model: str | Path | ModelBundle) -> ModelBundle:
@@ -244,34 +200,18 @@ def _get_prefix_and_suffix_ids(opened: ModelBundle, text: str) -> tuple[Sequence
     return tokenizer.prompt(""), []
 
 
-def _measure_panel(opened: ModelBundle, maps: AttentionMaps, ablate_heads: bool) -> list[head_metrics.HeadMeasures]:
-    rows = head_metrics.measure_maps(maps)
+def _measure_panel(opened: ModelBundle, maps: AttentionMaps, ablate_heads: bool) -> list[HeadMeasures]:
+    heads = head_metrics.measure_maps(maps)
     if maps.is_causal:
-        rows = _add_induction_scores(opened, rows)
-    return _add_loss_increases(opened, maps, rows) if ablate_heads else rows
-
-
-def _add_induction_scores(
-    opened: ModelBundle, rows: list[head_metrics.HeadMeasures]
-) -> list[head_metrics.HeadMeasures]:
-    tokenizer = opened.tokenizer
-    special = (tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
-    score, control = head_metrics.compute_induction_scores(
-        opened.model, tokenizer.vocab_size, length=min(opened.model.context, INDUCTION_LENGTH), special_ids=special
-    )
-    return [{**row, "induction": _get_head_value(score, row), "control": _get_head_value(control, row)} for row in rows]
-
-
-def _add_loss_increases(
-    opened: ModelBundle, maps: AttentionMaps, rows: list[head_metrics.HeadMeasures]
-) -> list[head_metrics.HeadMeasures]:
-    compute_loss = _build_loss_function(opened, torch.tensor([maps.ids]))
-    baseline_loss = compute_loss()
-    extended_rows = []
-    for row in rows:
-        with head_metrics.ablate_head(opened.model, row["layer"] - 1, row["head"] - 1):
-            extended_rows.append({**row, "rise": float((compute_loss() - baseline_loss).mean())})
-    return extended_rows
+        heads = head_metrics.add_induction_scores(heads, opened.model, opened.model.context, opened.tokenizer)
+    if not ablate_heads:
+        return heads
+    compute_losses = _build_loss_function(opened, torch.tensor([maps.ids]))
+    increases = head_metrics.compute_ablated_losses(opened.model, heads, compute_losses) - compute_losses()
+    return [
+        head.model_copy(update={"rise": head_metrics.to_finite_or_none(float(increase.mean()))})
+        for head, increase in zip(heads, increases, strict=True)
+    ]
 
 
 def _build_loss_function(opened: ModelBundle, input_ids: torch.Tensor) -> Callable[[], WeightArray]:
@@ -304,8 +244,3 @@ def _compute_class_logits(opened: ModelBundle, input_ids: torch.Tensor) -> torch
     row[:, : input_ids.shape[1]] = input_ids
     logits: torch.Tensor = opened.model(row, torch.arange(context)[None] < input_ids.shape[1]).logits
     return logits
-
-
-def _get_head_value(values: WeightArray, row: head_metrics.HeadMeasures) -> float | None:
-    value = float(values[row["layer"] - 1, row["head"] - 1])
-    return None if np.isnan(value) else value

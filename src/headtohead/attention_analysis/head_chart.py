@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 import altair as alt
 
 from headtohead.attention_analysis.head_tables import (
-    MEASURE_FORMATS,
     build_measure_cell,
     get_heads_by_variant,
+    get_scale,
+    get_title,
     select_measures,
 )
 from headtohead.experiment.schemas import Findings, HeadSummary
@@ -37,13 +38,13 @@ def build_heads_chart(findings: Findings) -> Chart | None:
     top_variant = max(heads_by_variant.items(), key=lambda item: max(_get_mean(row, "rise") for row in item[1]))
     top_head = max(top_variant[1], key=lambda row: _get_mean(row, "rise"))
     alt_text = (
-        f"Head metrics, one panel each for {', '.join(MEASURE_FORMATS[name][0] for name in names)}. "
+        f"Head metrics, one panel each for {', '.join(get_title(name) for name in names)}. "
         f"Ablating head {top_head.layer}.{top_head.head} of {top_variant[0]} increases the loss most, by "
         f"{_get_mean(top_head, 'rise'):.3f} nats."
     )
 
-    def build(layout: Layout, sheets: ChartDatasets) -> AltairChart:
-        return _build_panels(heads_by_variant, names, sheets)
+    def build(layout: Layout, datasets: ChartDatasets) -> AltairChart:
+        return _build_panels(heads_by_variant, names, datasets)
 
     height = max(90, count * max(16, 9 * len(heads_by_variant)))
     panels: Mapping[Layout, PanelGrid] = {"wide": PanelGrid(150, height, 4, 4), "narrow": PanelGrid(108, height, 2, 2)}
@@ -56,13 +57,13 @@ def _get_mean(row: HeadSummary, measure: str) -> float:
 
 
 def _build_panels(
-    heads_by_variant: dict[str, list[HeadSummary]], measures: Sequence[str], sheets: ChartDatasets
+    heads_by_variant: dict[str, list[HeadSummary]], measures: Sequence[str], datasets: ChartDatasets
 ) -> AltairChart:
     color, shape, _ = build_variant_encodings("variant", list(heads_by_variant))
     order = list(dict.fromkeys(f"{row.layer}.{row.head}" for heads in heads_by_variant.values() for row in heads))
     panels = []
     for name in measures:
-        title, scale, _ = MEASURE_FORMATS[name]
+        title, scale = get_title(name), get_scale(name)
         rows = []
         for variant, heads in heads_by_variant.items():
             for row in heads:
@@ -74,7 +75,7 @@ def _build_panels(
                 values = {"mean": scale * estimate.mean, "low": scale * low, "high": scale * high}
                 tip = f"{variant}, head {head}: {title} {text}"
                 rows.append({"head": head, "variant": variant, **values, "tip": tip})
-        data = sheets.chart(rows)
+        data = datasets.chart(rows)
         y = alt.Y("head:N", sort=order, title=None, axis=alt.Axis(grid=False))
         offset = alt.YOffset("variant:N", sort=list(heads_by_variant))
         axis = alt.Axis(title=None, tickCount=4)

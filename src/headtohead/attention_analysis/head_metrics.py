@@ -12,6 +12,7 @@ Means are over tokens that are neither padding nor the first of their text, whic
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,12 +25,16 @@ from torch import Tensor, nn
 
 from headtohead import rng
 from headtohead.attention_analysis.maps import AttentionMaps
+from headtohead.data.tokenizers import TokenizerProtocol
 from headtohead.errors import ModelError
+from headtohead.experiment.schemas import HeadMeasures
 from headtohead.nn.parts.merge import Merge
 from headtohead.nn.protocol import ModelOutput
 from headtohead.nn.transformer import Transformer
 
 ATTENTION_MEASURES = ("entropy", "distance", "first", "itself", "previous", "padding")
+INDUCTION_LENGTH = 64
+"""tokens per row of the induction test"""
 INDUCTION_THRESHOLD = 0.2
 """a head copies if induction exceeds control by this much"""
 NEGLIGIBLE_LOSS_INCREASE = 0.01
@@ -40,7 +45,6 @@ OUTPUT_PROJECTION_PATTERN = re.compile(
 )
 """names of the attention output projection in transformers models"""
 
-HeadMeasures = dict[str, Any]
 BatchWeights = Float[Tensor, "batch heads query key"]
 BatchMask = Bool[Tensor, "batch length"]
 
@@ -97,9 +101,18 @@ def compute_attentions(model: nn.Module, input_ids: Tensor, attention_mask: Tens
 
 
 def _build_head_measures(layer: int, heads: Iterable[int], totals: Tensor, count: int) -> list[HeadMeasures]:
-    means = (totals / count).tolist() if count else [[None] * totals.shape[1]] * len(ATTENTION_MEASURES)
-    values = (dict(zip(ATTENTION_MEASURES, column, strict=True)) for column in zip(*means, strict=True))
-    return [{"layer": layer, "head": head, **value} for head, value in zip(heads, values, strict=True)]
+    """Return the means of each head; None without counted tokens, or if they are not finite."""
+    means = (totals / count if count else totals * math.nan).T.tolist()
+    return [
+        HeadMeasures.model_validate(
+            {"layer": layer, "head": head} | dict(zip(ATTENTION_MEASURES, map(to_finite_or_none, values), strict=True))
+        )
+        for head, values in zip(heads, means, strict=True)
+    ]
+
+
+def to_finite_or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _sum_measures(weights: BatchWeights, attention_mask: BatchMask) -> tuple[Float[Tensor, "measures heads"], int]:
@@ -126,6 +139,21 @@ def _sum_measures(weights: BatchWeights, attention_mask: BatchMask) -> tuple[Flo
 # ---- induction heads
 
 
+def add_induction_scores(
+    heads: Sequence[HeadMeasures], model: nn.Module, context: int, tokenizer: TokenizerProtocol
+) -> list[HeadMeasures]:
+    """Return the measures of the heads of a decoder with induction score, control and whether the head copies."""
+    special_ids = (tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
+    length = min(context, INDUCTION_LENGTH)
+    scores = compute_induction_scores(model, tokenizer.vocab_size, length=length, special_ids=special_ids)
+    extended_heads = []
+    for head in heads:
+        score, control = (to_finite_or_none(float(values[head.layer - 1, head.head - 1])) for values in scores)
+        induction = {"induction": score, "control": control, "copies": is_induction_head(score, control)}
+        extended_heads.append(head.model_copy(update=induction))
+    return extended_heads
+
+
 def compute_induction_scores(
     model: nn.Module,
     vocab_size: int,
@@ -143,15 +171,10 @@ def compute_induction_scores(
         undefined = np.full((len(shape), int(shape.max())), np.nan)
         return undefined, undefined
     tokens = _sample_distinct_tokens(ordinary_ids, 2 * half, num_rows, seed)
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    first_half, other_half = tokens[:, :half], tokens[:, half:]
-    repeated, control = (
-        torch.cat((first_half, first_half), 1).to(device),
-        torch.cat((first_half, other_half), 1).to(device),
-    )
-    return _compute_induction_weights(compute_attentions(model, repeated), half), _compute_induction_weights(
-        compute_attentions(model, control), half
-    )
+    tokens = tokens.to(next((p.device for p in model.parameters()), torch.device("cpu")))
+    repeated = tokens[:, :half].repeat(1, 2)
+    score, control = (_compute_induction_weights(compute_attentions(model, ids), half) for ids in (repeated, tokens))
+    return score, control
 
 
 def _sample_distinct_tokens(token_ids: Sequence[int], length: int, num_rows: int, seed: int) -> Tensor:
@@ -221,31 +244,22 @@ def _get_head_count(model: nn.Module) -> int:
     raise ModelError("cannot ablate heads: the number of heads of this model is unknown")
 
 
-def compute_loss_increases(
-    model: nn.Module,
-    num_layers: int,
-    num_heads: int,
-    compute_losses: Callable[[], Float[np.ndarray, " rows"]],
-    baseline_losses: Float[np.ndarray, " rows"] | None = None,
-) -> Float[np.ndarray, "layers heads rows"]:
-    """Return the increase of each row's loss when each head is ablated."""
-    baseline_losses = compute_losses() if baseline_losses is None else baseline_losses
-    rises = np.zeros((num_layers, num_heads, len(baseline_losses)))
-    for layer in range(num_layers):
-        for head in range(num_heads):
-            with ablate_head(model, layer, head):
-                rises[layer, head] = compute_losses() - baseline_losses
-    return rises
+def compute_ablated_losses(
+    model: nn.Module, heads: Sequence[HeadMeasures], compute_losses: Callable[[], Float[np.ndarray, " rows"]]
+) -> Float[np.ndarray, "heads rows"]:
+    """Return the loss of each row when each head is ablated."""
+    losses = []
+    for head in heads:
+        with ablate_head(model, head.layer - 1, head.head - 1):
+            losses.append(compute_losses())
+    return np.stack(losses)
 
 
-def is_induction_head(head_measures: HeadMeasures) -> bool | None:
+def is_induction_head(score: float | None, control: float | None) -> bool | None:
     """Return whether the head copies; None if it was not tested."""
-    if head_measures.get("induction") is None or head_measures.get("control") is None:
-        return None
-    return bool(head_measures["induction"] - head_measures["control"] >= INDUCTION_THRESHOLD)
+    return None if score is None or control is None else score - control >= INDUCTION_THRESHOLD
 
 
-def is_idle_head(head_measures: HeadMeasures) -> bool | None:
+def is_idle_head(loss_interval: Sequence[float] | None) -> bool | None:
     """Return whether the whole interval of the loss increase is negligible; None if unknown."""
-    interval = head_measures.get("rise_interval")
-    return None if interval is None else bool(max(map(abs, interval)) < NEGLIGIBLE_LOSS_INCREASE)
+    return None if loss_interval is None else max(map(abs, loss_interval)) < NEGLIGIBLE_LOSS_INCREASE

@@ -1,4 +1,4 @@
-"""Tables of head metrics over seeds for the report.
+"""Tables of head metrics: of one text, and over seeds for the report.
 
 Heads have no identity across seeds: head 1 of one seed and head 1 of another are independent draws. Seeds of a variant
 share only the layer; variants with the same seed start with equal heads.
@@ -6,66 +6,103 @@ share only the layer; variants with the same seed start with equal heads.
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 
 from headtohead.experiment import findings_view
-from headtohead.experiment.schemas import Findings, HeadSummary, SeedEstimate
+from headtohead.experiment.schemas import Findings, HeadMeasures, HeadSummary, SeedEstimate
 from headtohead.presentation import number_format
-from headtohead.presentation.table import Cell, Table, make_numeric_columns, make_table, make_text_columns
+from headtohead.presentation.table import Cell, Column, Table, make_numeric_columns, make_table, make_text_columns
 
-MEASURE_FORMATS = {
-    "entropy": ("entropy, bits", 1, 2),
-    "distance": ("distance, tokens", 1, 2),
-    "first": ("on first token, %", 100, 1),
-    "itself": ("on itself, %", 100, 1),
-    "previous": ("on previous token, %", 100, 1),
-    "padding": ("on padding, %", 100, 1),
-    "induction": ("induction, %", 100, 1),
-    "rise": ("loss increase, nats", 1, 3),
+MEASURES = {
+    "entropy": ("entropy", "bits", 2),
+    "distance": ("distance", "tokens", 2),
+    "first": ("on first token", "%", 1),
+    "itself": ("on itself", "%", 1),
+    "previous": ("on previous token", "%", 1),
+    "padding": ("on padding", "%", 1),
+    "induction": ("induction", "%", 1),
+    "control": ("control", "%", 1),
+    "rise": ("loss increase", "nats", 3),
 }
-"""metric: title, scale, decimals"""
+"""metric: title, unit, decimals"""
+
+
+def get_title(measure: str) -> str:
+    """Return the title of a metric with its unit."""
+    title, unit, _ = MEASURES[measure]
+    return f"{title}, {unit}"
+
+
+def get_scale(measure: str) -> int:
+    """Return the factor by which values are multiplied for display."""
+    return 100 if MEASURES[measure][1] == "%" else 1
+
+
+def format_measure(measure: str, value: float | None) -> str:
+    """Format a metric without its unit."""
+    return number_format.format_fixed(value and get_scale(measure) * value, MEASURES[measure][2])
+
+
+def _make_measure_columns(measures: Sequence[str]) -> list[Column]:
+    return make_numeric_columns({name: get_title(name) for name in measures})
+
+
+def build_measures_table(name: str, heads: Sequence[HeadMeasures], *, by_layer: bool = False) -> Table:
+    """Return the metrics of every head on one text, or their means over the heads of each layer."""
+    measures = [name for name in MEASURES if any(getattr(head, name) is not None for head in heads)]
+    if not any(head.padding for head in heads):
+        measures = [name for name in measures if name != "padding"]
+    groups: dict[tuple[int, ...], list[HeadMeasures]] = {}
+    for head in heads:
+        groups.setdefault((head.layer,) if by_layer else (head.layer, head.head), []).append(head)
+    rows = []
+    for numbers, group in groups.items():
+        cells = [Cell(".".join(map(str, numbers)), numbers)]
+        for measure in measures:
+            values = [value for head in group if (value := getattr(head, measure)) is not None]
+            mean = statistics.fmean(values) if values else None
+            cells.append(Cell(format_measure(measure, mean), mean))
+        rows.append(cells)
+    caption = f"Means over the heads of each layer; --json prints all {len(heads)}." if by_layer else ""
+    columns = [Column("head", "layer" if by_layer else "layer.head"), *_make_measure_columns(measures)]
+    return make_table("measures", name, caption, columns, rows)
 
 
 def build_heads_table(findings: Findings) -> Table:
     """Return one row per variant and head: means over seeds and half the 95 % interval."""
     heads_by_variant = get_heads_by_variant(findings)
     names = select_measures(heads_by_variant)
-    columns = make_text_columns(variant="variant", head="layer.head")
-    columns += make_numeric_columns(**{name: MEASURE_FORMATS[name][0] for name in names})
+    columns = make_text_columns(variant="variant", head="layer.head") + _make_measure_columns(names)
     columns += make_text_columns("copies", "idle")
     rows = [
         [
             variant,
             f"{row.layer}.{row.head}",
             *(build_measure_cell(name, row.measures.get(name)) for name in names),
-            _build_seed_count_cell(row.copies, row.seeds),
-            _build_seed_count_cell(row.idle, row.seeds),
+            *(_build_seed_count_cell(count, row.seeds) for count in (row.copies, row.idle)),
         ]
         for variant, heads in heads_by_variant.items()
         for row in heads
     ]
-    table = make_table("heads", "Attention heads", format_caption(findings), columns, rows)
-    return replace(table, long_form=build_long_heads_table(findings))
+    caption = ""
+    if attention := findings.attention:
+        caption = f"Means over seeds ± half the 95 % t interval, on {attention.rows} rows of {attention.split}."
+    table = make_table("heads", "Attention heads", caption, columns, rows)
+    return replace(table, long_form=_build_long_heads_table(findings))
 
 
-def format_caption(findings: Findings) -> str:
-    attention = findings.attention
-    if attention is None:
-        return ""
-    return f"Means over seeds ± half the 95 % t interval, on {attention.rows} rows of {attention.split}."
-
-
-def build_long_heads_table(findings: Findings) -> Table:
+def _build_long_heads_table(findings: Findings) -> Table:
     """Return one row per figure, for CSV."""
-    columns = make_text_columns("variant", "layer", "head", "measure", "seeds")
-    columns += make_numeric_columns(mean="mean", interval="")
-    rows = []
-    for variant, heads in get_heads_by_variant(findings).items():
-        for row in heads:
-            for name in (*MEASURE_FORMATS, "control"):
-                if estimate := row.measures.get(name):
-                    numbers = Cell("", estimate.mean), Cell("", estimate.interval)
-                    rows.append([variant, row.layer, row.head, name, row.seeds, *numbers])
+    columns = make_text_columns("variant", "layer", "head", "measure", "seeds", "mean", "interval")
+    rows = [
+        [variant, row.layer, row.head, name, row.seeds, estimate.mean, estimate.interval]
+        for variant, heads in get_heads_by_variant(findings).items()
+        for row in heads
+        for name in sorted(MEASURES, key=lambda name: name == "control")
+        if (estimate := row.measures.get(name))
+    ]
     return make_table("heads", "Attention heads", "", columns, rows)
 
 
@@ -77,25 +114,25 @@ def get_heads_by_variant(findings: Findings) -> dict[str, list[HeadSummary]]:
 
 
 def select_measures(heads_by_variant: dict[str, list[HeadSummary]]) -> list[str]:
-    """Return the metrics with values; padding only if some head puts weight on it."""
-    rows = [row for heads in heads_by_variant.values() for row in heads]
-    names = [name for name in MEASURE_FORMATS if any(row.measures.get(name) for row in rows)]
-    return [name for name in names if name != "padding" or any(_has_padding_weight(row) for row in rows)]
-
-
-def _has_padding_weight(head: HeadSummary) -> bool:
-    estimate = head.measures.get("padding")
-    return estimate is not None and (estimate.mean or 0) > 0
+    """Return the metrics with values, without the control; padding only if some head puts weight on it."""
+    estimates: dict[str, list[SeedEstimate]] = {}
+    for name in MEASURES:
+        values = (row.measures.get(name) for heads in heads_by_variant.values() for row in heads)
+        estimates[name] = [estimate for estimate in values if estimate is not None]
+    has_padding = any((estimate.mean or 0) > 0 for estimate in estimates["padding"])
+    omitted = ("control",) if has_padding else ("control", "padding")
+    return [name for name, values in estimates.items() if values and name not in omitted]
 
 
 def build_measure_cell(measure: str, estimate: SeedEstimate | None) -> Cell:
+    """Return a mean over seeds with half its interval."""
     if estimate is None or estimate.mean is None:
         return Cell(number_format.MISSING_VALUE)
-    _, scale, places = MEASURE_FORMATS[measure]
-    text = number_format.format_fixed(scale * estimate.mean, places)
+    text = format_measure(measure, estimate.mean)
     if estimate.interval:
         low, high = estimate.interval
-        text += f"{number_format.NO_BREAK_SPACE}±{number_format.NO_BREAK_SPACE}{scale * (high - low) / 2:.{places}f}"
+        half_width = f"{get_scale(measure) * (high - low) / 2:.{MEASURES[measure][2]}f}"
+        text += f"{number_format.NO_BREAK_SPACE}±{number_format.NO_BREAK_SPACE}{half_width}"
     return Cell(text, estimate.mean)
 
 

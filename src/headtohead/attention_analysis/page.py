@@ -7,37 +7,26 @@ forbids requests and foreign scripts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from markupsafe import Markup
 
+from headtohead.attention_analysis.head_tables import build_measures_table
 from headtohead.attention_analysis.pictures import (
     AttentionFigure,
-    AttentionPanel,
     RenderedHeads,
-    ResultRow,
     choose_legend_ticks,
     describe_head,
     render_heads,
     truncate_label,
 )
+from headtohead.experiment.schemas import HeadMeasures
 from headtohead.presentation.html import encode_script_json, render_document
 from headtohead.presentation.png import build_data_uri
+from headtohead.presentation.table import Table
 
 CHECK_STATES = {True: "passed", False: "failed", None: "does not apply"}
-MEASURE_COLUMNS = {
-    "entropy": ("entropy", "bits", 2),
-    "distance": ("distance", "tokens", 2),
-    "first": ("on first token", "%", 1),
-    "itself": ("on itself", "%", 1),
-    "previous": ("on previous token", "%", 1),
-    "padding": ("on padding", "%", 1),
-    "induction": ("induction", "%", 1),
-    "control": ("control", "%", 1),
-    "rise": ("loss increase", "nats", 3),
-}
-"""metric: title, unit, decimals"""
 
 
 def render_page(figure: AttentionFigure) -> str:
@@ -63,107 +52,63 @@ def _render(template: str, figure: AttentionFigure) -> str:
 def _build_template_context(figure: AttentionFigure) -> dict[str, Any]:
     """Return the template variables."""
     rendered = render_heads(figure)
+    scale = rendered.scale
+    script_data = {
+        "tokens": list(figure.tokens),
+        "real": int(figure.real.sum()),
+        "power": scale.power,
+        "pool": scale.pool,
+        "panels": [{"title": panel.name, "signed": panel.is_difference} for panel in figure.panels],
+    }
     return {
-        "data": Markup(encode_script_json(_build_script_data(figure, rendered))),
+        "data": Markup(encode_script_json(script_data)),
         "title": figure.title,
         "text": figure.text,
         "notes": figure.notes,
         "tokens": [
-            {"text": truncate_label(token, 40), "real": bool(real)} for token, real in _pair_tokens_with_mask(figure)
+            {"text": truncate_label(token, 40), "real": bool(real)}
+            for token, real in zip(figure.tokens, figure.real, strict=True)
         ],
         "length": int(figure.real.sum()),
         "kept": round(100 * float(figure.real.mean()), 3),
-        "panels": [_build_panel(panel, index, figure, rendered) for index, panel in enumerate(figure.panels)],
-        "signed": any(panel.is_difference for panel in figure.panels),
-        "ramp": [
-            (f"{tick:g}", round(100 * tick**rendered.scale.power, 1))
-            for tick in choose_legend_ticks(rendered.scale.power)
-        ],
-        "power": f"{rendered.scale.power:.2f}".rstrip("0"),
-        "pool": rendered.scale.pool,
-        "precision": f"{rendered.scale.precision:.1g}",
+        "panels": [_build_panel(figure, index, rendered) for index in range(len(figure.panels))],
+        "signed": figure.has_difference,
+        "ramp": [(f"{tick:g}", round(100 * tick**scale.power, 1)) for tick in choose_legend_ticks(scale.power)],
+        "power": f"{scale.power:.2f}".rstrip("0"),
+        "pool": scale.pool,
+        "precision": f"{scale.precision:.1g}",
         "checks": [
-            {"title": title, "rows": [_build_check_row(row) for row in rows]} for title, rows in figure.checks.items()
+            {"title": name, "rows": [{**asdict(check), "state": CHECK_STATES[check.passed]} for check in checks]}
+            for name, checks in figure.checks_by_panel.items()
         ],
-        "tables": [_build_measures_table(title, rows) for title, rows in figure.measures.items() if rows],
+        "tables": [
+            add_shades(build_measures_table(name, heads)) for name, heads in figure.measures_by_panel.items() if heads
+        ],
     }
 
 
-def _pair_tokens_with_mask(figure: AttentionFigure) -> Sequence[tuple[str, bool]]:
-    return list(zip(figure.tokens, figure.real, strict=True))
-
-
-def _build_script_data(figure: AttentionFigure, rendered: RenderedHeads) -> dict[str, Any]:
-    """Return the data for the script besides the images."""
-    return {
-        "tokens": list(figure.tokens),
-        "real": int(figure.real.sum()),
-        "power": rendered.scale.power,
-        "pool": rendered.scale.pool,
-        "panels": [{"title": panel.title, "signed": panel.is_difference} for panel in figure.panels],
-    }
-
-
-def _build_panel(panel: AttentionPanel, index: int, figure: AttentionFigure, rendered: RenderedHeads) -> dict[str, Any]:
-    measured = {(row["layer"], row["head"]): row for row in figure.measures.get(panel.title, ())}
+def _build_panel(figure: AttentionFigure, index: int, rendered: RenderedHeads) -> dict[str, Any]:
+    panel = figure.panels[index]
+    measured = {(head.layer, head.head): head for head in figure.measures_by_panel.get(panel.name, ())}
     layers = []
     for row, layer in enumerate(panel.layer_numbers):
         heads = []
         for column, head in enumerate(panel.head_numbers):
-            measures = measured.get((layer, head), {"layer": layer, "head": head})
-            heads.append(
-                {
-                    "number": head,
-                    "words": describe_head(measures),
-                    "uri": build_data_uri(rendered.heads[index, row, column]),
-                }
-            )
+            description = describe_head(measured.get((layer, head), HeadMeasures(layer=layer, head=head)))
+            uri = build_data_uri(rendered.heads[index, row, column])
+            heads.append({"number": head, "words": description, "uri": uri})
         layers.append({"number": layer, "heads": heads})
-    return {"title": panel.title, "signed": panel.is_difference, "layers": layers, "heads": panel.head_numbers}
+    return {"title": panel.name, "signed": panel.is_difference, "layers": layers, "heads": panel.head_numbers}
 
 
-def _build_check_row(row: ResultRow) -> dict[str, Any]:
-    return {**row, "state": CHECK_STATES[row["passed"]]}
-
-
-def _build_measures_table(title: str, rows: Sequence[ResultRow]) -> dict[str, Any]:
-    """Return the metrics of a panel; cells are shaded by their rank within the column range."""
-    names = select_columns(rows)
-    ranges = {name: _compute_value_range(row.get(name) for row in rows) for name in names}
-    table_rows = [
-        {
-            "layer": row["layer"],
-            "head": row["head"],
-            "cells": [
-                (format_measure(name, row.get(name)), _compute_shade(row.get(name), ranges[name])) for name in names
-            ],
-        }
-        for row in rows
-    ]
-    titles = [f"{MEASURE_COLUMNS[name][0]}, {MEASURE_COLUMNS[name][1]}" for name in names]
-    return {"title": title, "columns": titles, "rows": table_rows}
-
-
-def _compute_value_range(values: Iterable[float | None]) -> tuple[float, float]:
-    known = [value for value in values if value is not None]
-    return (min(known), max(known)) if known else (0.0, 0.0)
-
-
-def _compute_shade(value: float | None, value_range: tuple[float, float]) -> str:
-    low, high = value_range
-    return "0" if value is None or high <= low else f"{(value - low) / (high - low):.3f}"
-
-
-def select_columns(rows: Sequence[ResultRow]) -> list[str]:
-    """Return the metrics with values; padding only if there is some."""
-    known = [name for name in MEASURE_COLUMNS if any(row.get(name) is not None for row in rows)]
-    return [name for name in known if name != "padding" or any(row["padding"] for row in rows)]
-
-
-def format_measure(measure: str, value: float | None) -> str:
-    """Format a metric without its unit."""
-    if value is None:
-        return "–"
-    _, unit, places = MEASURE_COLUMNS[measure]
-    text = f"{value * (100 if unit == '%' else 1):.{places}f}"
-    return text.removeprefix("-") if not text.strip("-0.") else text.replace("-", "−")
+def add_shades(table: Table) -> dict[str, Any]:
+    """Return a table with the shade of each metric: its rank within the range of its column, from 0 to 1."""
+    columns = []
+    for cells in list(zip(*table.rows, strict=True))[1:]:
+        known = [cell.value for cell in cells if cell.value is not None]
+        low, high = min(known), max(known)
+        columns.append(
+            [0 if cell.value is None or high <= low else (cell.value - low) / (high - low) for cell in cells]
+        )
+    shades = [[f"{shade:.3f}" for shade in row] for row in zip(*columns, strict=True)]
+    return {"table": table, "shades": shades}

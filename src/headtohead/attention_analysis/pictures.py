@@ -10,14 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from headtohead.experiment.schemas import HeadMeasures
 from headtohead.presentation.png import encode_png
 
+if TYPE_CHECKING:  # they import torch
+    from headtohead.attention_analysis.map_checks import AttentionCheck
+    from headtohead.attention_analysis.maps import AttentionMaps
+
 WeightArray = np.ndarray[Any, np.dtype[Any]]
-ResultRow = Mapping[str, Any]
 
 POSITIVE_COLOR, NEGATIVE_COLOR = (8, 48, 107), (166, 54, 3)
 """color of weights or positive differences, and of negative differences"""
@@ -31,30 +35,35 @@ MAX_TOTAL_BYTES = 10_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionPanel:
-    """Maps of one model, or the difference of two: per layer an array of shape (heads, query, key)."""
-
-    title: str
-    layers: tuple[WeightArray, ...]
-    layer_numbers: tuple[int, ...]
-    head_numbers: tuple[int, ...]
-    is_difference: bool = False
-
-
-@dataclass(frozen=True, eq=False)
 class AttentionFigure:
-    """One text with the maps of one or more models."""
+    """The maps of one or more models on one text, with head metrics and checks."""
 
     title: str
-    text: str
-    tokens: tuple[str, ...]
-    real: WeightArray
-    """False on padding"""
-    panels: tuple[AttentionPanel, ...]
-    notes: tuple[str, ...] = ()
-    checks: Mapping[str, Sequence[ResultRow]] = field(default_factory=dict)
-    """by panel title"""
-    measures: Mapping[str, Sequence[ResultRow]] = field(default_factory=dict)
+    panels: tuple[AttentionMaps, ...]
+    """maps of each model, and of their difference"""
+    measures_by_panel: Mapping[str, Sequence[HeadMeasures]] = field(default_factory=dict)
+    checks_by_panel: Mapping[str, Sequence[AttentionCheck]] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        return self.panels[0].text
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        return self.panels[0].tokens
+
+    @property
+    def real(self) -> WeightArray:
+        """False on padding, shape (length,)."""
+        return self.panels[0].real
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.panels[0].notes
+
+    @property
+    def has_difference(self) -> bool:
+        return any(panel.is_difference for panel in self.panels)
 
 
 @dataclass(frozen=True)
@@ -147,14 +156,22 @@ def pool_max_abs(weights: WeightArray, pool_size: int) -> WeightArray:
     return np.asarray(np.where(high >= -low, high, low))
 
 
-def describe_head(head_measures: ResultRow) -> str:
+def describe_head(measures: HeadMeasures) -> str:
     """Describe a head in one sentence."""
-    name = f"Layer {head_measures['layer']}, head {head_measures['head']}"
-    if head_measures.get("first") is None:
+    name = f"Layer {measures.layer}, head {measures.head}"
+    if measures.first is None:
         return f"{name}."
-    shares = {"the first token": "first", "the token itself": "itself", "the previous token": "previous"}
-    shares_text = ", ".join(f"{100 * head_measures[key]:.0f} % on {place}" for place, key in shares.items())
-    return f"{name}. Mean weight: {shares_text}; entropy {head_measures['entropy']:.1f} bits."
+    shares = {
+        "the first token": measures.first,
+        "the token itself": measures.itself,
+        "the previous token": measures.previous,
+    }
+    return f"{name}. Mean weight: {format_shares(shares)}; entropy {measures.entropy or 0:.1f} bits."
+
+
+def format_shares(shares: Mapping[str, float | None]) -> str:
+    """Format weights by position: 30 % on the token itself, 20 % on the previous token."""
+    return ", ".join(f"{100 * (weight or 0):.0f} % on {place}" for place, weight in shares.items())
 
 
 def truncate_label(text: str, max_length: int = 14) -> str:

@@ -13,7 +13,6 @@ from headtohead.attention_analysis.pictures import (
     NEGATIVE_COLOR,
     POSITIVE_COLOR,
     AttentionFigure,
-    AttentionPanel,
     RenderedHeads,
     choose_legend_ticks,
     render_heads,
@@ -108,10 +107,10 @@ def render_svg(figure: AttentionFigure, background: str = "white") -> str:
     y = _draw_header(canvas, figure, rendered, max(460, width))
     x: float = MARGIN
     bottom = y
-    for index, panel in enumerate(figure.panels):
+    for index in range(len(figure.panels)):
         if index and index % panels_per_row == 0:
             x, y = MARGIN, bottom + 2 * GAP
-        right, lower = _draw_panel(canvas, figure, panel, rendered, index, grid, x, y)
+        right, lower = _draw_panel(canvas, figure, rendered, index, grid, x, y)
         x, bottom = right + 2 * GAP, max(bottom, lower)
     return canvas.svg(f"{figure.title}: attention on {truncate_label(figure.text, 200)}", background)
 
@@ -126,7 +125,7 @@ def _draw_header(canvas: SvgCanvas, figure: AttentionFigure, rendered: RenderedH
         for piece in _wrap_line(line, int(width / 11 / CHARACTER_WIDTH_RATIO)):
             canvas.text(MARGIN, y, piece, color=style.MUTED_TEXT_COLOR)
             y += 15
-    _draw_legend(canvas, y, rendered.scale.power, any(panel.is_difference for panel in figure.panels))
+    _draw_legend(canvas, y, rendered.scale.power, figure.has_difference)
     return y + 44
 
 
@@ -204,7 +203,6 @@ def _compute_grid(figure: AttentionFigure, panels_per_row: int) -> MapGrid:
 def _draw_panel(
     canvas: SvgCanvas,
     figure: AttentionFigure,
-    panel: AttentionPanel,
     rendered: RenderedHeads,
     index: int,
     grid: MapGrid,
@@ -212,8 +210,8 @@ def _draw_panel(
     y: float,
 ) -> tuple[float, float]:
     """Draw one panel; return its right and lower end."""
-    is_single = not grid.names
-    title = panel.title if len(figure.panels) > 1 else ""
+    panel, is_single = figure.panels[index], not grid.names
+    title = panel.name if len(figure.panels) > 1 else ""
     if is_single:
         title += f"{', ' if title else ''}layer {panel.layer_numbers[0]}, head {panel.head_numbers[0]}"
     if title:

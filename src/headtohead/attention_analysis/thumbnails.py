@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
 
+from headtohead.attention_analysis.pictures import PixelScale, WeightArray, format_shares, render_head
 from headtohead.errors import RunFolderError
 from headtohead.experiment import schemas
 from headtohead.experiment.run_folder import ExperimentRuns, read_arrays
-from headtohead.presentation.png import build_data_uri, encode_png
+from headtohead.presentation.png import build_data_uri
 
-WeightArray = np.ndarray[Any, np.dtype[Any]]
-
-MAP_COLOR = (8, 48, 107)
+PIXEL_SCALE = PixelScale(power=0.5)
 MAX_TOKENS = 64
 MAX_LAYERS = 12
 MAX_HEADS = 12
@@ -93,33 +91,22 @@ def _read_run_maps(run_folder: Path, seed: int) -> TrainingMaps:
 
 def render_layers(maps: TrainingMaps) -> list[LayerImages]:
     """Render every head, layer by layer; only the first ones of very large models."""
-    layers = []
-    for layer in sorted({*maps.before, *maps.after})[:MAX_LAYERS]:
-        before, after = (
-            _render_heads(weights_by_layer.get(layer), layer, stage)
-            for weights_by_layer, stage in _pair_weights_with_stage(maps)
+    return [
+        LayerImages(
+            layer,
+            _render_heads(maps.before.get(layer), layer, "before"),
+            _render_heads(maps.after.get(layer), layer, "after"),
         )
-        layers.append(LayerImages(layer, before, after))
-    return layers
-
-
-def _pair_weights_with_stage(maps: TrainingMaps) -> tuple[tuple[Mapping[int, WeightArray], str], ...]:
-    return (maps.before, "before"), (maps.after, "after")
+        for layer in sorted({*maps.before, *maps.after})[:MAX_LAYERS]
+    ]
 
 
 def _render_heads(weights: WeightArray | None, layer: int, stage: str) -> tuple[HeadImage, ...]:
-    if weights is None:
-        return ()
-    return tuple(
-        HeadImage(
-            layer,
-            head,
-            stage,
-            render_head(head_weights[:MAX_TOKENS, :MAX_TOKENS]),
-            describe_head(head_weights, layer, head, stage),
-        )
-        for head, head_weights in enumerate(weights[:MAX_HEADS])
-    )
+    images = []
+    for head, head_weights in enumerate([] if weights is None else weights[:MAX_HEADS]):
+        png = render_head(head_weights[:MAX_TOKENS, :MAX_TOKENS], PIXEL_SCALE)
+        images.append(HeadImage(layer, head, stage, png, describe_head(head_weights, layer, head, stage)))
+    return tuple(images)
 
 
 def describe_head(weights: WeightArray, layer: int, head: int, stage: str) -> str:
@@ -129,12 +116,4 @@ def describe_head(weights: WeightArray, layer: int, head: int, stage: str) -> st
         "the previous token": np.diagonal(weights, -1).mean() if len(weights) > 1 else 0.0,
         "the first token": weights[1:, 0].mean() if len(weights) > 1 else 0.0,
     }
-    text = ", ".join(f"{100 * weight:.0f} % on {name}" for name, weight in shares.items())
-    return f"Layer {layer + 1}, head {head + 1}, {stage} training. Mean weight: {text}."
-
-
-def render_head(weights: WeightArray) -> bytes:
-    """Render one head as PNG with 256 opacities."""
-    shares = np.sqrt(np.clip(np.nan_to_num(weights.astype(np.float64)), 0, 1))
-    pixels = np.rint(255 * shares).astype(np.uint8)
-    return encode_png(pixels, bytes(MAP_COLOR) * 256, bytes(range(256)))
+    return f"Layer {layer + 1}, head {head + 1}, {stage} training. Mean weight: {format_shares(shares)}."

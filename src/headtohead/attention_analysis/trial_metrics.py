@@ -36,12 +36,8 @@ FILE_NAME = "attention.json"
 MEASURE_NAMES = ("entropy", "distance", "first", "itself", "previous", "padding", "induction", "control", "rise")
 MAX_ROWS, MIN_ROWS, MAX_BATCH_SIZE = 48, 8, 16
 MAX_BATCH_WEIGHTS = 2**26
-INDUCTION_LENGTH = 64
-"""tokens per row of the induction test"""
 TARGET_ABLATION_COST, MAX_ABLATION_COST = 2e10, 4e11
 """parameters x tokens x passes: target cost of ablating every head, and the limit above which it is skipped"""
-
-HeadRecord = dict[str, Any]
 
 
 def write_head_measures(
@@ -74,20 +70,10 @@ def compute_head_measures(
     batches = list(islice(examples.sample(num_rows).batches(batch_size), -(-num_rows // batch_size)))
     heads = head_metrics.measure_heads(model, batches)
     if model.sizes.is_causal:
-        special = (tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
-        length = min(model.context, INDUCTION_LENGTH)
-        score, control = head_metrics.compute_induction_scores(
-            model, tokenizer.vocab_size, length=length, special_ids=special
-        )
-        for row in heads:
-            index = row["layer"] - 1, row["head"] - 1
-            row |= {"induction": float(score[index]), "control": float(control[index])}
+        heads = head_metrics.add_induction_scores(heads, model, model.context, tokenizer)
     if num_rows * _estimate_row_cost(model) <= MAX_ABLATION_COST and _can_ablate_heads(model):
-        _add_loss_increases(model, batches, objective, heads)
-    heads = [{name: _replace_nan(value) for name, value in row.items()} for row in heads]
-    for row in heads:
-        row |= {"copies": head_metrics.is_induction_head(row), "idle": head_metrics.is_idle_head(row)}
-    return sum(len(batch.input_ids) for batch in batches), [HeadMeasures.model_validate(row) for row in heads]
+        heads = _add_loss_increases(model, batches, objective, heads)
+    return sum(len(batch.input_ids) for batch in batches), heads
 
 
 def _estimate_row_cost(model: Transformer) -> float:
@@ -109,9 +95,9 @@ def _can_ablate_heads(model: Transformer) -> bool:
 
 
 def _add_loss_increases(
-    model: Transformer, batches: Sequence[Any], objective: Objective, head_records: list[HeadRecord]
-) -> None:
-    """Add the loss increase of each ablated head, with a t interval over rows."""
+    model: Transformer, batches: Sequence[Any], objective: Objective, heads: Sequence[HeadMeasures]
+) -> list[HeadMeasures]:
+    """Return the measures with the loss increase of each ablated head, and its t interval over rows."""
     import torch
 
     from headtohead.attention_analysis import head_metrics
@@ -119,16 +105,17 @@ def _add_loss_increases(
 
     device = torch.device("cpu")
     baseline = evaluate(model, objective, batches, device)
-
-    def compute_losses() -> np.ndarray[Any, np.dtype[np.float64]]:
-        return evaluate(model, objective, batches, device).losses
-
-    increases = head_metrics.compute_loss_increases(
-        model, model.sizes.layers, model.sizes.heads, compute_losses, baseline.losses
+    losses = head_metrics.compute_ablated_losses(
+        model, heads, lambda: evaluate(model, objective, batches, device).losses
     )
-    for row in head_records:
-        contributions = linearize_ratio(increases[row["layer"] - 1, row["head"] - 1], baseline.counts)
-        row |= {"rise": float(contributions.mean()), "rise_interval": compute_mean_interval(contributions.tolist())}
+    extended_heads = []
+    for head, ablated in zip(heads, losses, strict=True):
+        contributions = linearize_ratio(ablated - baseline.losses, baseline.counts).tolist()
+        mean = head_metrics.to_finite_or_none(statistics.fmean(contributions))
+        interval = None if mean is None else compute_mean_interval(contributions)
+        measures = {"rise": mean, "rise_interval": interval, "idle": head_metrics.is_idle_head(interval)}
+        extended_heads.append(head.model_copy(update=measures))
+    return extended_heads
 
 
 def linearize_ratio(
@@ -137,11 +124,6 @@ def linearize_ratio(
     """Return per-row contributions to sum(totals) / sum(counts); their mean is the ratio and their spread its error."""
     ratio = totals.sum() / counts.sum()
     return np.asarray(ratio + (totals - ratio * counts) / counts.mean())
-
-
-def _replace_nan(value: Any) -> Any:
-    """Return None for NaN."""
-    return None if isinstance(value, float) and np.isnan(value) else value
 
 
 def summarize_over_seeds(runs_by_variant: FinishedRuns) -> AttentionFindings | None:

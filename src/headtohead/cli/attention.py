@@ -55,5 +55,7 @@ def attention(
     )
     target = out if out is not None or as_json else Path("attention.html")
     written = analysis.save(target) if target is not None else None
-    row = analysis.to_dict()
-    print_json({**row, "file": str(written) if written else None}) if as_json else terminal.print_analysis(row, written)
+    if as_json:
+        print_json({**analysis.to_dict(), "file": str(written) if written else None})
+    else:
+        terminal.print_analysis(analysis, written)

@@ -20,7 +20,7 @@ from headtohead.decoding_comparison import phrasing, tables
 from headtohead.decoding_comparison.charts import build_charts
 from headtohead.decoding_comparison.results import DecodingResults, read_results
 from headtohead.decoding_comparison.sample_store import SAMPLES_FILE
-from headtohead.presentation import files, style, typst
+from headtohead.presentation import files, typst
 from headtohead.presentation.exports import escape_markdown, render_markdown_sections
 from headtohead.presentation.html import CLOSING_PUNCTUATION, encode_script_json, render_document
 from headtohead.presentation.section import (
@@ -154,7 +154,7 @@ def build_verdicts(results: DecodingResults) -> dict[str, list[VerdictCard]]:
         for name in HEADLINE_METRICS:
             if pair := results.find_pair(strategy, results.baseline, name):
                 summary = phrasing.describe_pair(pair, results.metrics_by_name[name])
-                card = VerdictCard(strategy, pair.outcome, summary, style.VERDICT_SYMBOLS[pair.outcome])
+                card = VerdictCard(strategy, pair.outcome, summary)
                 verdicts.setdefault(strategy, []).append(card)
     return verdicts
 

@@ -65,7 +65,7 @@ def build_pairwise_matrix(results: DecodingResults) -> Table:
 
 
 def _build_metric_columns(metrics: list[GenerationMetric]) -> list[Column]:
-    return make_numeric_columns(**{metric.name: metric.title for metric in metrics})
+    return make_numeric_columns({metric.name: metric.title for metric in metrics})
 
 
 def _build_pair_cell(pair: StrategyPairVerdict | None, metric: GenerationMetric) -> Cell:

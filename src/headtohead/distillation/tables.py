@@ -11,7 +11,7 @@ from typing import Any
 from headtohead.distillation.evaluation import MIN_RELEVANT_EFFECT
 from headtohead.experiment.schemas import Findings, SummaryMeasure, SystemPairVerdict, TeacherFile
 from headtohead.experiment.seed_average import average_over_seeds
-from headtohead.presentation import number_format, style
+from headtohead.presentation import number_format
 from headtohead.presentation.section import VerdictCard
 from headtohead.presentation.table import Cell, Table, make_numeric_columns, make_table, make_text_columns
 
@@ -60,12 +60,7 @@ def build_headline_verdicts(findings: Findings) -> list[VerdictCard]:
     headline_pairs = [pair for pair in pairs if pair.reference == "baseline"]
     headline_pairs += [pair for pair in pairs if pair.reference == "teacher" and pair.system != "untrained"]
     return [
-        VerdictCard(
-            f"{pair.system} against {pair.reference}",
-            pair.outcome,
-            _format_verdict_sentence(pair),
-            style.VERDICT_SYMBOLS[pair.outcome],
-        )
+        VerdictCard(f"{pair.system} against {pair.reference}", pair.outcome, _format_verdict_sentence(pair))
         for pair in headline_pairs
     ]
 
@@ -93,7 +88,7 @@ def build_rouge_table(findings: Findings) -> Table:
     """Build the table of scores of all systems on the held-out documents."""
     summarization = findings.summarization
     columns = make_text_columns("who")
-    columns += make_numeric_columns(**ROUGE_TITLES, length="words", copied="copied pairs", cut="unfinished")
+    columns += make_numeric_columns(ROUGE_TITLES, length="words", copied="copied pairs", cut="unfinished")
     rows = []
     for name, scores in (summarization.scores if summarization else {}).items():
         rouge_cells = [_make_score_cell(scores.rouge[key]) for key in ROUGE_TITLES]

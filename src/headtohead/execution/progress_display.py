@@ -11,13 +11,13 @@ from typing import Any
 from rich.console import Group
 from rich.live import Live as RichLive
 from rich.markup import escape
-from rich.table import Table
 
 from headtohead.config import experiment
 from headtohead.execution.worker_pool import MAX_SILENT_SECONDS
 from headtohead.experiment.seed_average import average_over_seeds
 from headtohead.presentation import number_format
-from headtohead.presentation.terminal import get_stderr_console, make_rich_table
+from headtohead.presentation.table import Cell, Column, Table, make_numeric_columns, make_table, make_text_columns
+from headtohead.presentation.terminal import build_rich_table, get_stderr_console
 from headtohead.progress import ProgressUpdate, StderrProgress, format_duration
 
 REFRESHES_PER_SECOND = 4
@@ -74,16 +74,18 @@ class TrialProgressDisplay:
     def shown(self, jobs: Sequence[Any]) -> Group:
         """Return everything that is displayed: question, table and progress lines."""
         lines = [f"[dim]{escape(line)}[/]" for line in self.progress(jobs)]
-        return Group(f"[bold]{escape(self.experiment.question)}[/]", self.table(jobs), *lines)
+        return Group(f"[bold]{escape(self.experiment.question)}[/]", build_rich_table(self.table(jobs)), *lines)
 
     def table(self, jobs: Sequence[Any]) -> Table:
         """Return the table of trials, for the last `MAX_SEED_COLUMNS` seeds."""
         seeds = sorted({job.trial.seed for job in jobs})[-self.MAX_SEED_COLUMNS :]
-        table = make_rich_table("", *(f"seed {seed}" for seed in seeds))
+        columns = [Column("variant", ""), *make_numeric_columns(*(f"seed {seed}" for seed in seeds))]
         job_by_variant_and_seed = {(job.trial.variant, job.trial.seed): job for job in jobs}
-        for name in self.experiment.names:
-            table.add_row(escape(name), *(format_job_cell(job_by_variant_and_seed.get((name, seed))) for seed in seeds))
-        return table
+        rows = [
+            [name, *(make_job_cell(job_by_variant_and_seed.get((name, seed))) for seed in seeds)]
+            for name in self.experiment.names
+        ]
+        return make_table("trials", "", "", columns, rows)
 
     def progress(self, jobs: Sequence[Any]) -> list[str]:
         """Return a line with completed trials, speed and time left, then a line per failed trial."""
@@ -123,11 +125,9 @@ class SearchProgressDisplay(TrialProgressDisplay):
             variants = {**self.full_experiment.variants, **{name: {} for name in new_names}}
             self.experiment = self.full_experiment.model_copy(update={"variants": variants})
             return super().table(jobs)
-        table = make_rich_table("point", "seed", "now")
-        for job in jobs:
-            if job.state == "running":
-                table.add_row(escape(job.trial.variant), str(job.trial.seed), format_job_cell(job))
-        return table
+        columns = make_text_columns("point") + make_numeric_columns("seed", "now")
+        rows = [[job.trial.variant, job.trial.seed, make_job_cell(job)] for job in jobs if job.state == "running"]
+        return make_table("running", "", "", columns, rows)
 
     def progress(self, jobs: Sequence[Any]) -> list[str]:
         """Return a line with completed trials and time left, then a line with the best point."""
@@ -202,18 +202,14 @@ def estimate_time_left(jobs: Sequence[Any]) -> float | None:
     return max(0.0, *running, (sum(running) + sum(waiting)) / max(1, len(running)))
 
 
-def format_job_cell(job: Any) -> str:
-    """Return the state of a job as a table cell."""
+def make_job_cell(job: Any) -> Cell:
+    """Return the state of a job as a table cell; progress and loss while it runs."""
     if job is None:
-        return ""
+        return Cell("")
     if job.state == "running":
-        percentage = f"{100 * job.step / job.steps:3.0f} %" if job.steps else "starts"
-        return f"[cyan]{percentage}[/]" + (f" {job.loss:.2f}" if job.loss is not None else "")
+        progress = f"{100 * job.step / job.steps:3.0f} %" if job.steps else "starts"
+        return Cell(progress + (f" {job.loss:.2f}" if job.loss is not None else ""), color="cyan")
     if job.state == "finished":
-        return f"[green]done[/] {job.end_time - job.start_time:.0f} s"
-    return {
-        "waiting": "[dim]waits[/]",
-        "kept": "[green]done[/]",
-        "failed": "[red]failed[/]",
-        "lost": "[red]lost[/]",
-    }[job.state]
+        return Cell(f"done {job.end_time - job.start_time:.0f} s", color="green")
+    colors = {"waiting": "dim", "kept": "green", "failed": "red", "lost": "red"}
+    return Cell({"waiting": "waits", "kept": "done"}.get(job.state, job.state), color=colors[job.state])

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -74,11 +73,6 @@ def render_document(
             **variables,
         )
     )
-
-
-def default_to_none(mapping: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy in which missing keys are None, so that templates can test for them."""
-    return defaultdict(lambda: None, mapping)
 
 
 def encode_script_json(value: Any) -> str:

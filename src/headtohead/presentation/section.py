@@ -43,7 +43,6 @@ class VerdictCard:
     variant: str
     outcome: str
     summary: str
-    sign: str
     notes: str = ""
 
 

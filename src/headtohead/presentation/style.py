@@ -29,30 +29,18 @@ VARIANT_SHAPES = (
 )
 VARIANT_DASHES: tuple[tuple[int, ...], ...] = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3), (4, 4), (10, 4))
 
-VERDICT_COLORS = {
-    "helped": "#0b7a6b",
-    "hurt": "#b4451f",
-    "no practical difference": "#4a6380",
-    "cannot tell": "#8a6a00",
-    "not comparable": "#7a4988",
-    "quick look": "#4d5866",
+VERDICT_STYLES = {
+    "helped": ("#0b7a6b", "triangle-up", "▲"),
+    "hurt": ("#b4451f", "triangle-down", "▼"),
+    "no practical difference": ("#4a6380", "square", "■"),
+    "cannot tell": ("#8a6a00", "circle", "?"),
+    "not comparable": ("#7a4988", "cross", "✕"),
+    "quick look": ("#4d5866", "diamond", "◇"),
 }
-VERDICT_SHAPES = {
-    "helped": "triangle-up",
-    "hurt": "triangle-down",
-    "no practical difference": "square",
-    "cannot tell": "circle",
-    "not comparable": "cross",
-    "quick look": "diamond",
-}
-VERDICT_SYMBOLS = {
-    "helped": "▲",
-    "hurt": "▼",
-    "no practical difference": "■",
-    "cannot tell": "?",
-    "not comparable": "✕",
-    "quick look": "◇",
-}
+"""color, shape in charts, and symbol in text"""
+VERDICT_COLORS, VERDICT_SHAPES, VERDICT_SYMBOLS = (
+    {outcome: styles[index] for outcome, styles in VERDICT_STYLES.items()} for index in range(3)
+)
 
 DARK_MODE_COLORS = {
     TEXT_COLOR: "#e8ecf1",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+
+from headtohead.presentation.number_format import MISSING_VALUE
 
 
 @dataclass(frozen=True)
@@ -15,6 +17,13 @@ class Cell:
     value: Any = None
     short_text: str = ""
     """replaces `text` where a table would otherwise be too wide, such as a score without its interval"""
+    color: str = ""
+    """color of the text in the terminal"""
+
+
+def format_plain(value: Any) -> str:
+    """Return `str(value)`, or a dash for None."""
+    return MISSING_VALUE if value is None else str(value)
 
 
 @dataclass(frozen=True)
@@ -26,6 +35,8 @@ class Column:
     is_numeric: bool = False
     is_optional: bool = False
     """dropped by the terminal, rightmost first, if the table does not fit"""
+    format: Callable[[Any], str] = format_plain
+    """text of the values of `make_table` that are not cells"""
 
 
 @dataclass(frozen=True)
@@ -42,16 +53,30 @@ class Table:
 
 
 def make_table(name: str, title: str, caption: str, columns: Iterable[Column], rows: Iterable[Iterable[Any]]) -> Table:
-    """Return a table. Values of `rows` that are not cells are shown as `str(value)`."""
-    cells = (tuple(value if isinstance(value, Cell) else Cell(str(value), value) for value in row) for row in rows)
-    return Table(name, title, caption, tuple(columns), tuple(cells))
+    """Return a table. Values of `rows` that are not cells are formatted by their column."""
+    columns = tuple(columns)
+    cells = (
+        tuple(
+            value if isinstance(value, Cell) else Cell(column.format(value), value)
+            for column, value in zip(columns, row, strict=True)
+        )
+        for row in rows
+    )
+    return Table(name, title, caption, columns, tuple(cells))
 
 
-def make_text_columns(*names: str, **titles: str) -> list[Column]:
-    """Return left-aligned columns. `names` are also their titles; `titles` maps further names to titles."""
-    return [Column(name, title) for name, title in (dict(zip(names, names, strict=True)) | titles).items()]
+def make_text_columns(*names: str | Mapping[str, str], **titles: str) -> list[Column]:
+    """Return left-aligned columns. A name is also its title; mappings and keyword arguments map names to titles."""
+    mappings = ({name: name} if isinstance(name, str) else name for name in names)
+    return [Column(name, title) for mapping in (*mappings, titles) for name, title in mapping.items()]
 
 
-def make_numeric_columns(*names: str, **titles: str) -> list[Column]:
-    """Return right-aligned columns. `names` are also their titles; `titles` maps further names to titles."""
-    return [replace(column, is_numeric=True) for column in make_text_columns(*names, **titles)]
+def make_numeric_columns(
+    *names: str | Mapping[str, str],
+    format: Callable[[Any], str] = format_plain,
+    is_optional: bool = False,
+    **titles: str,
+) -> list[Column]:
+    """Return right-aligned columns, as in `make_text_columns`; `format` returns the text of their values."""
+    columns = make_text_columns(*names, **titles)
+    return [replace(column, is_numeric=True, is_optional=is_optional, format=format) for column in columns]

@@ -41,14 +41,6 @@ def get_stderr_console() -> Console:
     return SafeConsole(stderr=True, highlight=False)
 
 
-def make_rich_table(*columns: str, title: str | None = None) -> RichTable:
-    """Return an empty table whose first column is left-aligned and the others right-aligned."""
-    table = RichTable(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
-    return table
-
-
 def print_indented(text: str, indent: int = 2) -> None:
     """Print text with rich markup, indented by `indent` columns."""
     get_stdout_console().print(Padding(text, (0, 0, 0, indent)))
@@ -62,13 +54,13 @@ def print_table(table: Table, *, max_rows: int | None = None) -> None:
     """
     console = get_stdout_console()
     columns, use_short_text = list(table.columns), False
-    rich_table = _build_rich_table(table, columns, max_rows)
+    rich_table = build_rich_table(table, columns, max_rows)
     while _exceeds_width(console, rich_table) and any(column.is_optional for column in columns):
         columns.remove([column for column in columns if column.is_optional][-1])
-        rich_table = _build_rich_table(table, columns, max_rows)
+        rich_table = build_rich_table(table, columns, max_rows)
     if _exceeds_width(console, rich_table):
         use_short_text = True
-        rich_table = _build_rich_table(table, columns, max_rows, use_short_text=True)
+        rich_table = build_rich_table(table, columns, max_rows, use_short_text=True)
     if _exceeds_width(console, rich_table):
         _narrow_numeric_columns(rich_table, columns)
     console.print(rich_table)
@@ -84,11 +76,13 @@ def print_table(table: Table, *, max_rows: int | None = None) -> None:
         console.print(f"[dim]{escape(' '.join(notes))}[/]")
 
 
-def _build_rich_table(
-    table: Table, columns: Sequence[Column], max_rows: int | None, *, use_short_text: bool = False
+def build_rich_table(
+    table: Table, columns: Sequence[Column] = (), max_rows: int | None = None, *, use_short_text: bool = False
 ) -> RichTable:
-    """Return the rich table of the given columns, with verdicts and results in color."""
-    rich_table = make_rich_table(title=escape(table.title) if table.title else None)
+    """Return the rich table of the given columns (default: all), with verdicts and results in color."""
+    rich_table = RichTable(box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+    rich_table.title = escape(table.title) or None
+    columns = columns or table.columns
     for column in columns:
         rich_table.add_column(escape(column.title), justify="right" if column.is_numeric else "left", overflow="fold")
     indices = [table.columns.index(column) for column in columns]
@@ -97,7 +91,7 @@ def _build_rich_table(
         for index in indices:
             cell = row[index]
             text = escape(cell.short_text if use_short_text and cell.short_text else cell.text)
-            color = WORD_COLORS.get(cell.text) if table.columns[index].name in WORD_COLUMNS else None
+            color = WORD_COLORS.get(cell.text) if table.columns[index].name in WORD_COLUMNS else cell.color
             texts.append(f"[{color}]{text}[/]" if color else text)
         rich_table.add_row(*texts)
     return rich_table

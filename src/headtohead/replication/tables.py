@@ -60,7 +60,7 @@ def build_context_length_table(findings: Findings) -> Table:
     metric = findings_view.get_metric(findings)
     results_by_variant = {name: summary.contexts for name, summary in findings.length_generalization.items()}
     lengths = list(dict.fromkeys(row.context for rows in results_by_variant.values() for row in rows))
-    columns = make_text_columns("variant") + make_numeric_columns(**{str(n): f"{n} tokens" for n in lengths})
+    columns = make_text_columns("variant") + make_numeric_columns({str(n): f"{n} tokens" for n in lengths})
     rows = []
     for name, results in results_by_variant.items():
         if results:
@@ -91,7 +91,7 @@ def build_context_cost_table(findings: Findings) -> Table:
     """Build the table of time and memory of the layers by context length."""
     costs_by_variant = {name: summary.costs for name, summary in findings.length_generalization.items()}
     lengths = list(dict.fromkeys(row.context for rows in costs_by_variant.values() for row in rows))
-    columns = make_text_columns("variant") + make_numeric_columns(**{str(n): f"{n} tokens" for n in lengths})
+    columns = make_text_columns("variant") + make_numeric_columns({str(n): f"{n} tokens" for n in lengths})
     rows = []
     for name, costs in costs_by_variant.items():
         cost_by_length = {row.context: row for row in costs}

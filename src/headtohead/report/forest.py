@@ -67,7 +67,6 @@ def _make_forest_row(verdict: Verdict, metric: str, limits: tuple[float, float])
     return {
         "variant": verdict.variant,
         "outcome": verdict.outcome,
-        "sign": style.VERDICT_SYMBOLS.get(verdict.outcome, ""),
         "label": label,
         "effect": clip(verdict.effect),
         "low": clip(interval[0]),

@@ -19,7 +19,7 @@ def build_search_points_table(findings: Findings) -> Table:
     names = phrasing.shorten_setting_names(list(search.space))
     columns = [
         *make_text_columns("point"),
-        *make_numeric_columns(**names, mean=f"{metric} on validation"),
+        *make_numeric_columns(names, mean=f"{metric} on validation"),
         Column("interval", "95 % interval", True, is_optional=True),
         *make_numeric_columns("seeds"),
         *make_text_columns(status="outcome"),

@@ -34,7 +34,7 @@ def build_confusion_tables(findings: Findings) -> list[Table]:
     confusion = findings.confusion
     labels = confusion.labels if confusion else []
     columns = make_text_columns(true="true class")
-    columns += make_numeric_columns(**{label: f"predicted {label}" for label in labels})
+    columns += make_numeric_columns({label: f"predicted {label}" for label in labels})
     tables = []
     for name, matrix in (confusion.matrices if confusion else {}).items():
         rows = []

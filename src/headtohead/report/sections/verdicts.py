@@ -72,8 +72,7 @@ def prepare_verdict(verdict: Verdict, metric: str) -> VerdictCard:
         notes.append(f"dominant noise source: {verdict.dominant_noise_source}")
     if number_format.is_finite_number(verdict.min_detectable_effect):
         notes.append(f"minimum detectable effect: about {_format_detectable(verdict, metric).removeprefix('±')}")
-    sign = style.VERDICT_SYMBOLS.get(verdict.outcome, "?")
-    return VerdictCard(verdict.variant, verdict.outcome, verdict.summary, sign, "; ".join(notes))
+    return VerdictCard(verdict.variant, verdict.outcome, verdict.summary, "; ".join(notes))
 
 
 def _format_detectable(verdict: Verdict, metric: str) -> str:
@@ -97,7 +96,7 @@ def split_paragraphs(text: str) -> list[str]:
 def build_verdicts_table(context: ReportContext) -> Table:
     columns = [
         *make_text_columns("variant", "verdict"),
-        *make_numeric_columns(**EFFECT_TITLES),
+        *make_numeric_columns(EFFECT_TITLES),
         Column("seed_interval", "interval over seeds", True, is_optional=True),
         Column("seeds", "seeds", True, is_optional=True),
         Column("documents", "documents", True, is_optional=True),
@@ -148,7 +147,7 @@ def make_effect_cells(row: Verdict, metric: str, *, with_means: bool = True) -> 
 def build_secondary_results_table(findings: Findings) -> Table:
     metric = findings_view.get_metric(findings)
     columns = make_text_columns(text="evaluation set", variant="variant")
-    columns += make_numeric_columns(**EFFECT_TITLES) + make_text_columns(outcome="result")
+    columns += make_numeric_columns(EFFECT_TITLES) + make_text_columns(outcome="result")
     rows = [
         [name, row.variant, *make_effect_cells(row, metric), row.outcome]
         for name, verdicts in findings.other_verdicts.items()

@@ -132,7 +132,7 @@ def compute_attention_maps(request: JsonDict) -> Iterator[JsonDict]:
             _check_attention_size(model, request["text"])
         compare_to = models[1] if len(models) > 1 else None
         analysis = api.analyze_attention(models[0], request["text"], compare_to=compare_to)
-    yield {"event": "maps", "html": page.render_body(analysis.figure), "analysis": analysis.to_dict()}
+    yield {"event": "maps", "html": page.render_body(analysis), "analysis": analysis.to_dict()}
 
 
 @torch.no_grad()
