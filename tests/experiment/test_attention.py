@@ -168,7 +168,7 @@ def test_a_figure_that_rounds_to_nothing_has_no_sign(findings: Findings) -> None
 
 
 def test_programs_get_a_row_for_each_figure(findings: Findings) -> None:
-    lines = render_csv(head_tables.build_long_heads_table(findings)).splitlines()
+    lines = render_csv(head_tables.build_heads_table(findings)).splitlines()
     assert lines[0] == "variant,layer,head,measure,seeds,mean,interval_low,interval_high"
     assert lines[1].startswith("baseline,1,1,entropy,3,2.0,-0.48")
     assert any(line.startswith("alibi,1,2,control,1,0.25,,") for line in lines)

@@ -25,7 +25,7 @@ def test_a_teacher_that_is_behind_its_student_is_said_aloud(of_teacher: float, b
         )
     )
     assert [row[2].text for row in shown.rows] == [f"{of_teacher:,.1f}", "299.8", "280.0"]  # geometric means
-    assert ("behind the student" in shown.caption) is behind
+    assert ("worse than the student" in shown.caption) is behind
 
 
 def test_at_80_columns_no_word_is_broken(monkeypatch, capsys):
@@ -86,13 +86,13 @@ def test_summaries_are_judged_by_rouge_before_perplexity():
     ]
     behind, ahead, far = said
     assert behind == (
-        "Student, distilled against student on people’s summaries: cannot tell. ROUGE-1 0.0050 lower "
+        "Student, distilled compared with student trained on human summaries: cannot tell. ROUGE-1 0.0050 lower "
         "(95 % interval −0.0250 to +0.0150; 3 seeds, 199 documents)."
     )
     assert ahead.startswith(
-        "Student on people’s summaries is ahead of teacher: ROUGE-1 0.0842 higher (95 % interval +0"
+        "Student trained on human summaries scores higher than teacher: ROUGE-1 0.0842 higher (95 % interval +0"
     )
-    assert far.startswith("Student, distilled is behind teacher: ROUGE-1 0.1000 lower (95 % interval −0.1200")
+    assert far.startswith("Student, distilled scores lower than teacher: ROUGE-1 0.1000 lower (95 % interval −0.1200")
     findings = {"summarization": CONTEST, "verdicts": [VERDICT], "metric": "perplexity"}
     written = render_markdown_document(ReportContext(typed(findings)))
     assert written.index("ROUGE-1") < written.index("perplexity")
@@ -100,7 +100,7 @@ def test_summaries_are_judged_by_rouge_before_perplexity():
 
 def test_the_page_leads_with_what_each_writes():
     shown = page.render_page(typed({"summarization": CONTEST, "verdicts": [VERDICT], "metric": "perplexity"}))
-    assert "Based on ROUGE-1 of what each writes about 199 held-out documents, 3 seeds." in shown
+    assert "Based on ROUGE-1 of the summaries of 199 held-out documents, 3 seeds." in shown
     assert shown.index('id="contest"') < shown.index("By perplexity") < shown.index("distilled hurt: perplexity")
     plain = page.render_page(typed({"verdicts": [VERDICT], "metric": "perplexity"}))
     assert 'id="contest"' not in plain and "By perplexity" not in plain

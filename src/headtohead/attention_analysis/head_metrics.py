@@ -257,7 +257,7 @@ def compute_ablated_losses(
 
 def is_induction_head(score: float | None, control: float | None) -> bool | None:
     """Return whether the head copies; None if it was not tested."""
-    return None if score is None or control is None else score - control >= INDUCTION_THRESHOLD
+    return None if score is None or control is None else bool(score - control >= INDUCTION_THRESHOLD)
 
 
 def is_idle_head(loss_interval: Sequence[float] | None) -> bool | None:

@@ -113,7 +113,11 @@ def _add_loss_increases(
         contributions = linearize_ratio(ablated - baseline.losses, baseline.counts).tolist()
         mean = head_metrics.to_finite_or_none(statistics.fmean(contributions))
         interval = None if mean is None else compute_mean_interval(contributions)
-        measures = {"rise": mean, "rise_interval": interval, "idle": head_metrics.is_idle_head(interval)}
+        measures = {
+            "rise": mean,
+            "rise_interval": interval and tuple(interval),
+            "idle": head_metrics.is_idle_head(interval),
+        }
         extended_heads.append(head.model_copy(update=measures))
     return extended_heads
 

@@ -27,7 +27,7 @@ def build_headline_section(context: ReportContext) -> Section | None:
 
 def build_distillation_section(context: ReportContext) -> Section | None:
     findings = context.findings
-    tables = {table.name: table for table in distillation_tables.build_tables(findings) if table.rows}
+    tables = {table.name: table for table in distillation_tables.build_tables(findings)}
     if not tables:
         return None
     blocks: list[Block] = []
