@@ -20,7 +20,6 @@ from jaxtyping import config, install_import_hook
 # beartype checks jaxtyping shapes on every call into these packages; an int may stand for a float, as in mypy.
 TYPECHECKED = (
     "attention_analysis.maps",
-    "attention_analysis.map_checks",
     "attention_analysis.head_metrics",
     "audit",
     "data",

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from headtohead.attention_analysis import api
-from headtohead.attention_analysis.map_checks import AttentionCheck, check_attention_maps
-from headtohead.attention_analysis.maps import AttentionMaps
+from headtohead.attention_analysis.maps import AttentionCheck, AttentionMaps, check_attention_maps
 
 LENGTH = 6
 

@@ -123,7 +123,7 @@ def test_the_window_of_a_pretrained_model_is_known_and_kept() -> None:
         sliding_window=4,
         max_position_embeddings=32,
     )
-    from headtohead.attention_analysis.map_checks import check_attention_maps
+    from headtohead.attention_analysis.maps import check_attention_maps
 
     found = maps.compute_attention_maps(
         PretrainedModel(transformers.MistralForCausalLM(config)), reading(12), is_causal=True

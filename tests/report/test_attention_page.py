@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from headtohead.attention_analysis import page as attention_analysis_page
-from headtohead.attention_analysis.map_checks import AttentionCheck
-from headtohead.attention_analysis.maps import AttentionMaps
-from headtohead.attention_analysis.pictures import AttentionFigure
+from headtohead.attention_analysis.figure import AttentionFigure
+from headtohead.attention_analysis.maps import AttentionCheck, AttentionMaps
 from headtohead.experiment.schemas import HeadMeasures
 
 pytestmark = pytest.mark.browser

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headtohead.attention_analysis import figure as attention_figure
 from headtohead.attention_analysis import head_tables, svg
 from headtohead.attention_analysis import page as attention_analysis_page
 from headtohead.attention_analysis import pictures as ap
@@ -29,7 +30,7 @@ def weights(heads: int, length: int, *, causal: bool = True, spread: float = 1.0
 
 def sheet(
     *layers: np.ndarray[Any, Any], tokens: tuple[str, ...] | None = None, pads: int = 0, **more: Any
-) -> ap.AttentionFigure:
+) -> attention_figure.AttentionFigure:
     length = layers[0].shape[-1]
     names = tokens or tuple(f"token{i}" for i in range(length))
     panel = AttentionMaps(
@@ -43,7 +44,7 @@ def sheet(
         head_numbers=tuple(range(1, len(layers[0]) + 1)),
         **more,
     )
-    return ap.AttentionFigure("a model", (panel,))
+    return attention_figure.AttentionFigure("a model", (panel,))
 
 
 def chunk(picture: bytes, kind: bytes) -> np.ndarray[Any, Any]:
@@ -102,15 +103,15 @@ def test_pooling_keeps_the_weight_that_is_furthest_from_zero() -> None:
 
 
 def test_many_long_maps_are_pooled_until_they_fit_and_the_page_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ap, "MAX_PIXELS", 4 * 20 * 20)
-    made = ap.render_heads(sheet(weights(2, 60), weights(2, 60)))
+    monkeypatch.setattr(attention_figure, "MAX_PIXELS", 4 * 20 * 20)
+    made = attention_figure.render_heads(sheet(weights(2, 60), weights(2, 60)))
     assert made.scale.pool == 3
     assert chunk(made.heads[0, 1, 1], b"IDAT").shape == (20, 20)
     page = attention_analysis_page.render_page(sheet(weights(2, 60), weights(2, 60)))
     assert "Each pixel shows the largest of 3 × 3 weights" in page
     assert "Each pixel shows the largest of 3 × 3 weights" in svg.render_svg(sheet(weights(2, 60), weights(2, 60)))
-    monkeypatch.setattr(ap, "MAX_TOTAL_BYTES", 2_000)
-    assert ap.render_heads(sheet(weights(2, 60), weights(2, 60))).scale.pool > 3
+    monkeypatch.setattr(attention_figure, "MAX_TOTAL_BYTES", 2_000)
+    assert attention_figure.render_heads(sheet(weights(2, 60), weights(2, 60))).scale.pool > 3
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -122,7 +123,7 @@ def test_twelve_maps_of_1024_tokens_are_quick_and_small(causal: bool, tmp_path: 
         path = svg.save_figure(shown, tmp_path / name)
         assert time.process_time() - began < 10
         assert path.stat().st_size < 15_000_000
-    assert ap.render_heads(shown).scale.pool == 1, "nothing is left out"
+    assert attention_figure.render_heads(shown).scale.pool == 1, "nothing is left out"
 
 
 def test_a_picture_is_valid_xml_whatever_the_tokens_are() -> None:

@@ -172,6 +172,7 @@ def test_latex_has_no_letter_left_that_plain_latex_does_not_know(findings: Calla
 def test_the_markdown_report_opens_with_question_and_verdicts(findings: Callable[..., Findings]) -> None:
     found = findings({"v": -0.1})
     text = documents.render_markdown_document(ReportContext(typed(found)))
-    assert text.startswith("# Does ALiBi help \\<here\\>?\n\n## Verdict\n\n- **helped**: v helped: perplexity")
+    assert text.startswith("# Does ALiBi help \\<here\\>?\n\nBased on perplexity on test, 3 seeds.")
+    assert text.split("\n\n")[2:4] == ["## Verdict", f"- **helped**: {found['verdicts'][0]['summary']}"]
     assert "- Published results: " in text
     assert "## Published results" in documents.render_markdown_document(ReportContext(typed(found), is_full=True))

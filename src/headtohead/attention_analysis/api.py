@@ -12,15 +12,17 @@ import torch
 from torch.nn import functional as F
 
 from headtohead.attention_analysis import head_metrics, page, svg
-from headtohead.attention_analysis.map_checks import AttentionCheck, check_attention_maps
+from headtohead.attention_analysis.figure import AttentionFigure
 from headtohead.attention_analysis.maps import (
+    AttentionCheck,
     AttentionMaps,
+    check_attention_maps,
     compute_attention_maps,
     encode_text,
     select_heads,
     subtract_maps,
 )
-from headtohead.attention_analysis.pictures import AttentionFigure, WeightArray
+from headtohead.attention_analysis.pictures import WeightArray
 from headtohead.config import model
 from headtohead.config.tasks import Target
 from headtohead.errors import ModelError

@@ -12,15 +12,9 @@ from typing import Any
 
 from markupsafe import Markup
 
+from headtohead.attention_analysis.figure import AttentionFigure, RenderedHeads, describe_head, render_heads
 from headtohead.attention_analysis.head_tables import build_measures_table
-from headtohead.attention_analysis.pictures import (
-    AttentionFigure,
-    RenderedHeads,
-    choose_legend_ticks,
-    describe_head,
-    render_heads,
-    truncate_label,
-)
+from headtohead.attention_analysis.pictures import choose_legend_ticks, truncate_label
 from headtohead.experiment.schemas import HeadMeasures
 from headtohead.presentation.html import encode_script_json, render_document
 from headtohead.presentation.png import build_data_uri

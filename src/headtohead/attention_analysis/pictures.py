@@ -1,25 +1,19 @@
-"""Render attention maps as images: one per head, one pixel per pair of tokens.
+"""Render the attention map of a head as an image with one pixel per pair of tokens. Imports no torch.
 
 Opacity is a power of the weight, chosen so that a uniform row is drawn at a quarter of full opacity: the square root
-for 16 tokens, about the fifth root for 1,024. If there would be too many pixels, blocks of neighbours are max-pooled,
-and the picture says so.
+for 16 tokens, about the fifth root for 1,024.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from headtohead.experiment.schemas import HeadMeasures
 from headtohead.presentation.png import encode_png
-
-if TYPE_CHECKING:  # they import torch
-    from headtohead.attention_analysis.map_checks import AttentionCheck
-    from headtohead.attention_analysis.maps import AttentionMaps
 
 WeightArray = np.ndarray[Any, np.dtype[Any]]
 
@@ -27,43 +21,6 @@ POSITIVE_COLOR, NEGATIVE_COLOR = (8, 48, 107), (166, 54, 3)
 """color of weights or positive differences, and of negative differences"""
 UNIFORM_ROW_OPACITY = 0.25
 """opacity of a uniform row"""
-MAX_PIXELS = 2**24
-MAX_16_BIT_PIXELS = 3 * 2**20
-"""images with more pixels carry 8-bit weights"""
-MAX_TOTAL_BYTES = 10_000_000
-"""of all images together, before base64"""
-
-
-@dataclass(frozen=True, eq=False)
-class AttentionFigure:
-    """The maps of one or more models on one text, with head metrics and checks."""
-
-    title: str
-    panels: tuple[AttentionMaps, ...]
-    """maps of each model, and of their difference"""
-    measures_by_panel: Mapping[str, Sequence[HeadMeasures]] = field(default_factory=dict)
-    checks_by_panel: Mapping[str, Sequence[AttentionCheck]] = field(default_factory=dict)
-
-    @property
-    def text(self) -> str:
-        return self.panels[0].text
-
-    @property
-    def tokens(self) -> tuple[str, ...]:
-        return self.panels[0].tokens
-
-    @property
-    def real(self) -> WeightArray:
-        """False on padding, shape (length,)."""
-        return self.panels[0].real
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self.panels[0].notes
-
-    @property
-    def has_difference(self) -> bool:
-        return any(panel.is_difference for panel in self.panels)
 
 
 @dataclass(frozen=True)
@@ -82,43 +39,9 @@ class PixelScale:
         return 0.5 / self.power / (65535 if self.fine else 255)
 
 
-@dataclass(frozen=True)
-class RenderedHeads:
-    """Images by (panel, layer, head), counted from 0."""
-
-    scale: PixelScale
-    heads: Mapping[tuple[int, int, int], bytes]
-
-
 def choose_exponent(length: int) -> float:
     """Return the exponent that draws a uniform row at a quarter of full opacity; at most 0.5."""
     return min(0.5, math.log(UNIFORM_ROW_OPACITY) / -math.log(max(2, length)))
-
-
-def render_heads(figure: AttentionFigure, *, allow_16_bit: bool = True, upscale_factor: int = 1) -> RenderedHeads:
-    """Render every head, small enough for one file. `upscale_factor` repeats pixels, against blurring viewers."""
-    length = len(figure.tokens)
-    num_maps = sum(len(weights) for panel in figure.panels for weights in panel.layers)
-    pool = 1
-    while num_maps * math.ceil(length / pool) ** 2 > MAX_PIXELS:
-        pool += 1
-    while True:
-        pixels = num_maps * math.ceil(length / pool) ** 2
-        scale = PixelScale(choose_exponent(length), pool, allow_16_bit and pixels <= MAX_16_BIT_PIXELS)
-        images = {
-            key: render_head(weights, scale, is_difference, upscale_factor)
-            for key, weights, is_difference in _iterate_heads(figure)
-        }
-        if sum(map(len, images.values())) <= MAX_TOTAL_BYTES or pool >= length:
-            return RenderedHeads(scale, images)
-        pool += 1
-
-
-def _iterate_heads(figure: AttentionFigure) -> Iterator[tuple[tuple[int, int, int], WeightArray, bool]]:
-    for panel_index, panel in enumerate(figure.panels):
-        for layer, weights in enumerate(panel.layers):
-            for head, head_weights in enumerate(weights):
-                yield (panel_index, layer, head), head_weights, panel.is_difference
 
 
 def render_head(weights: WeightArray, scale: PixelScale, is_difference: bool = False, upscale_factor: int = 1) -> bytes:
@@ -154,19 +77,6 @@ def pool_max_abs(weights: WeightArray, pool_size: int) -> WeightArray:
     blocks = padded.reshape(rows // pool_size, pool_size, columns // pool_size, pool_size)
     high, low = blocks.max((1, 3)), blocks.min((1, 3))
     return np.asarray(np.where(high >= -low, high, low))
-
-
-def describe_head(measures: HeadMeasures) -> str:
-    """Describe a head in one sentence."""
-    name = f"Layer {measures.layer}, head {measures.head}"
-    if measures.first is None:
-        return f"{name}."
-    shares = {
-        "the first token": measures.first,
-        "the token itself": measures.itself,
-        "the previous token": measures.previous,
-    }
-    return f"{name}. Mean weight: {format_shares(shares)}; entropy {measures.entropy or 0:.1f} bits."
 
 
 def format_shares(shares: Mapping[str, float | None]) -> str:

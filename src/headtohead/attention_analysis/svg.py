@@ -9,13 +9,11 @@ from html import escape
 from pathlib import Path
 
 from headtohead.atomic_io import translate_disk_full_error, write_bytes
+from headtohead.attention_analysis.figure import AttentionFigure, RenderedHeads, render_heads
 from headtohead.attention_analysis.pictures import (
     NEGATIVE_COLOR,
     POSITIVE_COLOR,
-    AttentionFigure,
-    RenderedHeads,
     choose_legend_ticks,
-    render_heads,
     truncate_label,
 )
 from headtohead.errors import RequestError, format_suggestion

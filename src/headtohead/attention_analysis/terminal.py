@@ -6,8 +6,8 @@ from pathlib import Path
 
 from rich.markup import escape
 
+from headtohead.attention_analysis.figure import AttentionFigure
 from headtohead.attention_analysis.head_tables import build_measures_table
-from headtohead.attention_analysis.pictures import AttentionFigure
 from headtohead.presentation.terminal import get_stdout_console, print_table
 
 MAX_ROWS = 48

@@ -37,8 +37,8 @@ VERDICT_PHRASES = {
 }
 ROUGE_DECIMALS = 4
 ROUGE_CAPTION = (
-    "ROUGE is between 0 and 1; higher means closer to the human summaries. In brackets: the 95 % bootstrap interval over "
-    "documents. ±: half the 95 % t interval over seeds, for trained students."
+    "ROUGE is between 0 and 1; higher means closer to the human summaries. In brackets: the 95 % bootstrap interval "
+    "over documents. ±: half the 95 % t interval over seeds, for trained students."
 )
 
 
@@ -181,10 +181,9 @@ def build_pairwise_verdict_table(summarization: SummarizationFindings) -> Table:
         for pair in summarization.pairs
     ]
     caption = (
-        "Helped: the system scores higher than the one it is compared with. The 95 % interval decides: it generalizes to "
-        "new documents and seeds and is simultaneous for all pairs of a measure. A difference within "
-        f"{MIN_RELEVANT_EFFECT} counts as no practical difference. Last column: paired bootstrap over documents alone, at "
-        "95 %."
+        "Helped: the system scores higher than the one it is compared with. The 95 % interval decides: it generalizes "
+        "to new documents and seeds and is simultaneous for all pairs of a measure. A difference within "
+        f"{MIN_RELEVANT_EFFECT} counts as no practical difference. Last column: 95 % paired bootstrap over documents."
     )
     return make_table("distilled_pairs", "Verdicts on all pairs", caption, columns, rows)
 
