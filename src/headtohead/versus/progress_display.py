@@ -8,10 +8,10 @@ from types import TracebackType
 
 from rich.console import Group
 from rich.live import Live as RichLive
-from rich.markup import escape
 
 from headtohead.errors import HeadToHeadError
-from headtohead.presentation.terminal import get_stderr_console, make_rich_table
+from headtohead.presentation.table import Cell, Column, make_numeric_columns, make_table
+from headtohead.presentation.terminal import build_rich_table, get_stderr_console
 from headtohead.progress import StderrProgress, format_duration
 from headtohead.versus.command_runner import CommandJob, read_metric
 from headtohead.versus.config import VersusConfig
@@ -55,13 +55,14 @@ class CommandProgressDisplay:
     def render(self, jobs: Sequence[CommandJob]) -> Group:
         """Return the table and the progress line."""
         last = list(range(self.config.seeds))[-MAX_SEED_COLUMNS:]
-        table = make_rich_table(escape(self.config.metric.name), *(f"seed {index}" for index in last))
+        columns = [Column("variant", self.config.metric.name), *make_numeric_columns(*(f"seed {i}" for i in last))]
         by_location = {job.location: job for job in jobs}
+        rows = []
         for name in self.config.commands:
             seeds = self.config.list_seeds(name)
-            cells = [self._format_cell(by_location[f"{name}/seed-{seeds[index]}"]) for index in last]
-            table.add_row(escape(name), *cells)
-        return Group(table, f"[dim]{self.describe(jobs)}[/]")
+            rows.append([name, *(self._make_cell(by_location[f"{name}/seed-{seeds[index]}"]) for index in last)])
+        table = make_table("runs", "", "", columns, rows)
+        return Group(build_rich_table(table), f"[dim]{self.describe(jobs)}[/]")
 
     def describe(self, jobs: Sequence[CommandJob]) -> str:
         """Return how many runs have ended and the estimated time left."""
@@ -74,14 +75,14 @@ class CommandProgressDisplay:
             text += f", about {format_duration(seconds * len(left) / parallel)} left"
         return text
 
-    def _format_cell(self, job: CommandJob) -> str:
+    def _make_cell(self, job: CommandJob) -> Cell:
         if job.run is not None and job.run.is_counted:
-            return f"[green]{job.run.value:.5g}[/]"
+            return Cell(f"{job.run.value:.5g}", color="green")
         if job.run is not None:
-            return f"[red]{job.run.status}[/]"
-        return (
-            f"[cyan]{self.current_values.get(job.location, 'runs')}[/]" if job.state == "running" else "[dim]waits[/]"
-        )
+            return Cell(job.run.status, color="red")
+        if job.state == "running":
+            return Cell(self.current_values.get(job.location, "runs"), color="cyan")
+        return Cell("waits", color="dim")
 
     def _read_value(self, job: CommandJob) -> str:
         try:
