@@ -2,10 +2,15 @@
 
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
 import headtohead as h2h
+from headtohead.errors import ConfigError
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_public_names_are_sorted_and_resolve():
@@ -20,3 +25,63 @@ def test_config_verdict_and_report_do_not_import_torch():
     packages = "headtohead, headtohead.config, headtohead.verdict, headtohead.report"
     code = f"import sys, {packages}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("code", ["from headtohead.cli import main; main()", "import headtohead; headtohead.run"])
+def test_windows_is_refused_with_one_sentence_that_names_wsl(code):
+    windows = "import sys; sys.platform = 'win32'; sys.modules['fcntl'] = None; sys.argv = ['h2h', 'recipes']; "
+    process = subprocess.run([sys.executable, "-c", windows + code], capture_output=True, text=True, check=False)
+    assert process.returncode == 1
+    assert process.stderr.splitlines()[-1].endswith("install and run it in WSL (wsl --install).")
+    assert ("Traceback" in process.stderr) == ("cli" not in code)
+
+
+def test_the_wheel_contains_every_file_that_the_package_reads():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["headtohead"]
+    package = ROOT / "src" / "headtohead"
+    packaged = {path for pattern in settings for path in package.glob(pattern)}
+    files = {path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    assert files <= packaged
+
+
+GRID = {"question": "Which?", "task": "language-model", "seeds": 2, "model.width": 32, "training": {"steps": 4}}
+
+
+def test_dotted_and_nested_settings_are_the_same():
+    dotted = h2h.experiment_from_dict({**GRID, "variants": {"a.1": {"model.position": "alibi"}}})
+    nested = h2h.experiment_from_dict({**GRID, "variants": {"a.1": {"model": {"position": "alibi"}}}})
+    assert dotted == nested
+    assert (dotted.model.width, dotted.training.steps) == (32, 4)
+    assert dotted.variants == {"a.1": {"model": {"position": "alibi"}}}
+    both = h2h.experiment_from_dict({**GRID, "model": {"heads": 4}, "model.layers": 1})
+    assert (both.model.width, both.model.heads, both.model.layers) == (32, 4, 1)
+
+
+def test_an_experiment_can_be_varied_and_is_checked_again():
+    experiment = h2h.experiment_from_dict(GRID)
+    varied = experiment.with_variant("alibi", {"model.position": "alibi"}).with_variant(
+        "deep", {"model": {"layers": 6}}
+    )
+    assert varied.names == ("baseline", "alibi", "deep")
+    assert experiment.names == ("baseline",)
+    assert varied.with_settings({"training.steps": 8, "seeds": 3}).training.steps == 8
+    with pytest.raises(ConfigError, match="did you mean 'alibi'"):
+        experiment.with_variant("typo", {"model.position": "alibbi"})
+
+
+@pytest.mark.parametrize("name", ["speeches-decoder", "sst2", "distil-decoder", "best-speeches", "sst2-search"])
+def test_to_toml_is_an_experiment_file_with_the_same_settings(name, tmp_path):
+    experiment = h2h.load_experiment(name)
+    path = tmp_path / f"{name}.toml"
+    path.write_text(experiment.to_toml())
+    assert h2h.load_experiment(path) == experiment
+    assert "classifier_hidden" not in experiment.to_toml()  # a default
+
+
+def test_representations_are_short():
+    experiment = h2h.load_experiment("positions")
+    assert len(repr(experiment)) < 300
+    assert "alibi" in repr(experiment)
+    plan = h2h.experiment_from_dict({**GRID, "model.layers": 1, "model.context": 8}).plan(workers=1)
+    assert plan.trials == 2
+    assert len(repr(plan)) < 200

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from tools.reference import format_toml
-
 from headtohead.atomic_io import read_json_object
 from headtohead.config import loading as config_loading
 from headtohead.config.experiment import Experiment
 from headtohead.config.recipe_catalog import TOPICS
+from headtohead.config.toml import format_value
 from headtohead.decoding_comparison.results import read_results
 from headtohead.distillation import tables as distillation_tables
 from headtohead.experiment import findings_view, loading, run_folder
@@ -278,7 +277,7 @@ def _build_recipe_page(name: str, experiment: Experiment, found: Findings | None
     lines += _build_summary_table(experiment, found, seconds)
     lines += ["## Variants", "", "| variant | changes |", "|---|---|"]
     for variant, settings in experiment.variants.items():
-        changes = ", ".join(f"`{key} = {format_toml(value)}`" for key, value in _flatten(settings))
+        changes = ", ".join(f"`{key} = {format_value(value)}`" for key, value in _flatten(settings))
         lines.append(f"| `{variant}` | {changes} |")
     lines.append("")
     if experiment.conclusions:

@@ -25,6 +25,7 @@ import headtohead
 import headtohead.config.experiment  # defines every table
 from headtohead import errors
 from headtohead.config.base import BaseConfig, ComponentConfig
+from headtohead.config.toml import format_value
 
 PLACEHOLDER = re.compile(r"^<!-- generated: (\w+) ?(\S*) -->$", flags=re.MULTILINE)
 
@@ -67,17 +68,7 @@ def _format_default(field: FieldInfo) -> str:
     if isinstance(value, tuple):
         value = [item.model_dump(mode="json") if isinstance(item, BaseModel) else item for item in value]
         value = value[0] if len(value) == 1 else value
-    return f"`{format_toml(value)}`" if value != {} else "see table"
-
-
-def format_toml(value: object) -> str:
-    """Return a value as it is written in an experiment file."""
-    if isinstance(value, Mapping):
-        inner = ", ".join(f"{key} = {format_toml(item)}" for key, item in value.items())
-        return f"{{ {inner} }}" if inner else "{}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(format_toml, value)) + "]"
-    return json.dumps(value)
+    return f"`{format_value(value)}`" if value != {} else "see table"
 
 
 _TYPE_NAMES = {int: "integer", float: "number", str: "string", bool: "boolean", Any: "any", types.NoneType: ""}
@@ -142,13 +133,12 @@ def _build_choices_table(choices: Mapping[str, Callable[..., Any]]) -> str:
 
 def commands() -> str:
     """Return usage, arguments and options of every command."""
-    from headtohead.cli import COMMANDS, app
+    from headtohead.cli import app
 
     group = get_command(app)
     assert isinstance(group, TyperGroup)
     sections: list[str] = []
-    for name in COMMANDS:
-        command = group.commands[name]
+    for name, command in group.commands.items():
         sections.append(_describe_command(f"h2h {name}", command))
         if isinstance(command, TyperGroup):
             sections += [_describe_command(f"h2h {name} {inner}", sub) for inner, sub in command.commands.items()]

@@ -6,17 +6,18 @@
 {'alibi': {'model': {'position': 'alibi'}}}
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from headtohead.errors import WINDOWS_MESSAGE
 
 if TYPE_CHECKING:
     from headtohead import key_design
     from headtohead.attention_analysis.api import analyze_attention
-    from headtohead.config.experiment import Experiment
-    from headtohead.experiment.loading import build_experiment as experiment_from_dict
-    from headtohead.experiment.loading import load_experiment
     from headtohead.experiment.open_model import open_model as load_model
     from headtohead.generation.generate import generate
+    from headtohead.runner.experiment import Experiment, experiment_from_dict, load_experiment
     from headtohead.runner.results import Results, read_results, run
     from headtohead.verdict.compare import compare_scores
     from headtohead.verdict.record import Verdict
@@ -26,17 +27,17 @@ if TYPE_CHECKING:
 
 # Importing the package must not import torch, so each public name is imported on first access.
 _LOCATIONS = {
-    "Experiment": "headtohead.config.experiment:Experiment",
+    "Experiment": "headtohead.runner.experiment:Experiment",
     "Results": "headtohead.runner.results:Results",
     "Scores": "headtohead.verdict.scores:Scores",
     "Verdict": "headtohead.verdict.record:Verdict",
     "analyze_attention": "headtohead.attention_analysis.api:analyze_attention",
     "compare_scores": "headtohead.verdict.compare:compare_scores",
-    "experiment_from_dict": "headtohead.experiment.loading:build_experiment",
+    "experiment_from_dict": "headtohead.runner.experiment:experiment_from_dict",
     "generate": "headtohead.generation.generate:generate",
     "judge_csv": "headtohead.verdict.score_csv:judge_csv",
     "key_design": "headtohead.key_design:",
-    "load_experiment": "headtohead.experiment.loading:load_experiment",
+    "load_experiment": "headtohead.runner.experiment:load_experiment",
     "load_model": "headtohead.experiment.open_model:open_model",
     "read_results": "headtohead.runner.results:read_results",
     "record": "headtohead.versus.recording:record",
@@ -65,6 +66,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _LOCATIONS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if sys.platform == "win32":
+        raise ImportError(WINDOWS_MESSAGE)
     module_name, symbol = _LOCATIONS[name].split(":")
     module = import_module(module_name)
     return getattr(module, symbol) if symbol else module

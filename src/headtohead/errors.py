@@ -136,6 +136,8 @@ class PeerLostError(TrialError):
     """Raised in distributed training if another process of the group has exited. Saved checkpoints are intact."""
 
 
+WINDOWS_MESSAGE = "Head to Head runs on Linux and macOS; on Windows, install and run it in WSL (wsl --install)."
+
 MAX_WORD_CHARS, MAX_CANDIDATES = 60, 1000
 """limits of `suggest`, because the cost of difflib grows quickly with the length and number of candidates"""
 MAX_TEXT_CHARS, MAX_ALLOWED_CHARS, MAX_MESSAGE_CHARS = 800, 1000, 20_000

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from typer.main import get_command
 
-from headtohead.cli import COMMANDS, app
+from headtohead.cli import app
 from headtohead.config.experiment import Experiment
 from headtohead.config.loading import list_recipes
 from headtohead.nn.parts import registry
@@ -99,7 +99,7 @@ def test_every_recipe_is_listed_under_a_question_with_what_it_varies():
 
 def test_the_reference_names_every_command_option_part_and_key():
     commands = reference.commands()
-    for name in COMMANDS:
+    for name in get_command(app).commands:
         assert f"## h2h {name}\n" in commands
         for parameter in get_command(app).commands[name].params:
             assert all(option in commands for option in parameter.opts if option.startswith("--"))

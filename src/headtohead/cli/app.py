@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headtohead.errors import HeadToHeadError, RequestError, escape_control_characters
+from headtohead.errors import WINDOWS_MESSAGE, HeadToHeadError, RequestError, escape_control_characters
 
 app = typer.Typer(
     help="You changed one thing in a transformer. Did it help, really?",
@@ -48,6 +48,9 @@ def print_json(value: Any) -> None:
 
 def main() -> None:
     """Run the command line; turn package errors into one message on stderr and an exit code."""
+    if sys.platform == "win32":
+        echo(f"h2h: error: {WINDOWS_MESSAGE}", err=True)
+        sys.exit(2)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # With small models, two threads on a busy machine are many times slower than one. Users can override this.
     os.environ.setdefault("OMP_NUM_THREADS", "1")

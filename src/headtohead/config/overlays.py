@@ -44,6 +44,29 @@ def apply_variant(raw_config: RawConfig, changes: RawConfig) -> RawConfig:
     return merged
 
 
+def nest_dotted_keys(raw: Mapping[str, Any]) -> RawConfig:
+    """Return a deep copy in which a key "model.width" is written as a nested dict, at the top level and in variants."""
+    nested: RawConfig = {}
+    for key, value in raw.items():
+        *tables, last_key = key.split(".")
+        table = nested
+        for name in tables:
+            table = table.setdefault(name, {})
+        value = _nest_variants(value) if key == "variants" and isinstance(value, Mapping) else value
+        if isinstance(value, Mapping) and isinstance(table.get(last_key), dict):
+            value = {**table[last_key], **value}
+        table[last_key] = copy.deepcopy(value)
+    return nested
+
+
+def _nest_variants(variants: Mapping[str, Any]) -> RawConfig:
+    """Return variants with nested settings. Their names may contain dots."""
+    return {
+        name: nest_dotted_keys(changes) if isinstance(changes, Mapping) else changes
+        for name, changes in variants.items()
+    }
+
+
 def apply_overrides(raw_experiment: RawExperiment, overrides: Iterable[str]) -> RawExperiment:
     """Apply `--set key=value` options. A value that is not valid TOML is used as text."""
     raw = copy.deepcopy(raw_experiment.raw)

@@ -1,4 +1,4 @@
-"""Parse TOML from untrusted sources with limits on size, nesting and numbers.
+"""Parse TOML from untrusted sources with limits on size, nesting and numbers, and write TOML.
 
 `tomllib` takes quadratic time for keys of many parts (seconds for a file of 16 KB), recurses without limit into nested
 lists, and accepts integers of any length, NaN and infinities, which JSON files of run folders cannot hold.
@@ -6,10 +6,11 @@ lists, and accepts integers of any length, NaN and infinities, which JSON files 
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import date, time
 from typing import Any
 
@@ -63,3 +64,47 @@ def _find_unusable_values(value: Any, location: str, depth: int) -> Iterator[Val
         yield ValidationIssue(location, f"is too large; integers end at {MAX_INTEGER:,}")
     elif isinstance(value, date | time):
         yield ValidationIssue(location, f"is a date or a time ({value}); no setting is one")
+
+
+def format_document(settings: Mapping[str, Any]) -> str:
+    """Return an experiment file: plain values first, then a table per dict, and a table per variant."""
+    plain = {key: value for key, value in settings.items() if not isinstance(value, Mapping)}
+    blocks = ["\n".join(_format_lines(plain))]
+    for name, table in settings.items():
+        if name == "variants":
+            for variant, changes in table.items():
+                flat = {
+                    f"{key}.{inner}": value
+                    for key, inner_table in changes.items()
+                    for inner, value in inner_table.items()
+                }
+                blocks.append("\n".join([f"[variants.{_format_key(variant)}]", *_format_lines(flat)]))
+        elif isinstance(table, Mapping):
+            blocks.append("\n".join([f"[{name}]", *_format_lines(table)]))
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _format_lines(settings: Mapping[str, Any]) -> list[str]:
+    return [f"{'.'.join(map(_format_key, key.split('.')))} = {format_value(value)}" for key, value in settings.items()]
+
+
+def format_value(value: Any) -> str:
+    """Return a value in TOML syntax on one line; None becomes an empty string."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Mapping):
+        items = ", ".join(
+            f"{_format_key(key)} = {format_value(item)}" for key, item in value.items() if item is not None
+        )
+        return f"{{ {items} }}" if items else "{}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(format_value, value)) + "]"
+    return repr(value)
+
+
+def _format_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -166,6 +168,68 @@ class SearchProgressDisplay(TrialProgressDisplay):
 def build_progress_display(experiment: experiment.Experiment) -> TrialProgressDisplay:
     """Return the display of an experiment, or of its search if it has one."""
     return SearchProgressDisplay(experiment) if experiment.search else TrialProgressDisplay(experiment)
+
+
+class NotebookProgressDisplay:
+    """A progress bar with speed and time left in the output of a notebook cell."""
+
+    SECONDS_PER_UPDATE = 0.5
+
+    def __init__(self, experiment: experiment.Experiment) -> None:
+        self.text_display = TrialProgressDisplay(experiment)
+        self.last_update_time = 0.0
+        self.handle: Any = None
+
+    def __enter__(self) -> NotebookProgressDisplay:
+        from IPython.display import HTML, display
+
+        self.handle = display(HTML(render_progress_bar(0.0, "starting")), display_id=True)  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        pass
+
+    def watch(self, jobs: Sequence[Any]) -> None:
+        """Redraw the bar, at most twice a second; the last state is always drawn."""
+        if time.monotonic() - self.last_update_time >= self.SECONDS_PER_UPDATE or all(job.is_over for job in jobs):
+            fraction = sum(estimate_fraction_done(job) for job in jobs) / max(1, len(jobs))
+            self._draw(fraction, " · ".join(self.text_display.progress(jobs)))
+
+    def tell(self, progress: ProgressUpdate) -> None:
+        """Show the progress of work that precedes the first trial."""
+        if time.monotonic() - self.last_update_time >= self.SECONDS_PER_UPDATE:
+            self._draw(0.0, str(progress))
+
+    def say(self, text: str) -> None:
+        """Print a permanent line."""
+        self.text_display.say(text)
+
+    def _draw(self, fraction: float, text: str) -> None:
+        from IPython.display import HTML
+
+        self.last_update_time = time.monotonic()
+        self.handle.update(HTML(render_progress_bar(fraction, text)))  # type: ignore[no-untyped-call]
+
+
+def render_progress_bar(fraction: float, text: str) -> str:
+    """Return a progress bar as HTML, with text beside it."""
+    bar = f'<progress value="{fraction:.3f}" max="1" style="width: 16em; vertical-align: middle"></progress>'
+    return f'<div style="font-family: sans-serif; font-size: 13px">{bar} {html.escape(text)}</div>'
+
+
+def estimate_fraction_done(job: Any) -> float:
+    """Return the fraction of a job that is done."""
+    return 1.0 if job.is_over else job.step / job.steps if job.state == "running" and job.steps else 0.0
+
+
+def open_progress_display(experiment: experiment.Experiment) -> TrialProgressDisplay | NotebookProgressDisplay:
+    """Return the display of a notebook if the process is a notebook kernel, otherwise that of a terminal."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    is_notebook = shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
+    return NotebookProgressDisplay(experiment) if is_notebook else TrialProgressDisplay(experiment)
 
 
 def estimate_durations(jobs: Sequence[Any]) -> dict[int, float]:

@@ -17,6 +17,7 @@ from headtohead.distillation.teacher import build_teacher_strategy, build_teache
 from headtohead.distillation.teacher_texts import build_summary_prompts
 from headtohead.execution.local_worker import default_num_workers
 from headtohead.experiment.run_folder import Run
+from headtohead.progress import format_duration
 from headtohead.runner.run_search import build_search_trial, check_search
 from headtohead.search import samplers
 from headtohead.tasks.pretraining import build_pretraining_trial
@@ -59,7 +60,7 @@ class SearchPlan:
     """number of points of the grid, if the budget covers fewer"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ExperimentPlan:
     """Size and estimated duration of an experiment."""
 
@@ -74,6 +75,12 @@ class ExperimentPlan:
     memory_bytes: int
     """weights, gradients, optimizer state and logits of all concurrent trials"""
     search: SearchPlan | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<plan of {self.experiment!r}: {len(self.plan)} variants, {self.trials} trials on {self.workers} workers, "
+            f"about {format_duration(self.seconds)}>"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headtohead.config import experiment as config_experiment
 from headtohead.errors import RequestError, TrialError, suggest
+from headtohead.execution.progress_display import open_progress_display
 from headtohead.execution.trackers.group import TrackerGroup
 from headtohead.experiment import run_folder
-from headtohead.experiment.loading import load_experiment
 from headtohead.experiment.model_io import SavedModel
 from headtohead.experiment.model_io import load as load_model
 from headtohead.experiment.run_folder import ExperimentRuns
 from headtohead.experiment.schemas import Findings, ResultWarning
 from headtohead.findings import compute
 from headtohead.report import notebook
+from headtohead.runner.experiment import Experiment, from_config, load_experiment
 from headtohead.runner.run_experiment import DEFAULT_RUNS_FOLDER, run_experiment
 from headtohead.verdict.record import Verdict
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Results:
     """The results of an experiment. Displays its report in a notebook."""
 
@@ -31,8 +32,8 @@ class Results:
     findings: Findings
 
     @property
-    def experiment(self) -> config_experiment.Experiment:
-        return self.runs.experiment
+    def experiment(self) -> Experiment:
+        return from_config(self.runs.experiment)
 
     @property
     def folder(self) -> Path:
@@ -82,6 +83,10 @@ class Results:
     def _repr_html_(self) -> str:
         return notebook.render_html(self.findings, self.folder)
 
+    def __repr__(self) -> str:
+        outcomes = ", ".join(f"{verdict.variant}: {verdict.outcome}" for verdict in self.verdicts)
+        return f"<results in {self.folder}: {outcomes or 'no verdicts'}>"
+
     def __str__(self) -> str:
         warnings = [f"- {warning.kind}: {warning.message} {warning.advice}" for warning in self.warnings]
         verdicts = [f"- {verdict.variant}: {verdict.summary}" for verdict in self.verdicts]
@@ -112,10 +117,17 @@ def run(
     if not isinstance(experiment, config_experiment.Experiment):
         experiment = load_experiment(experiment, overrides)
     folder = Path(out) if out is not None else DEFAULT_RUNS_FOLDER / experiment.name
-    with TrackerGroup(folder, trackers, lambda text: print(text, file=sys.stderr)) as tracker_group:  # noqa: T201  # warnings, as on the command line
-        on_update = tracker_group.wrap_callback(lambda jobs: None)
+    with ExitStack() as stack:
+        display = stack.enter_context(open_progress_display(experiment))
+        tracker_group = stack.enter_context(TrackerGroup(folder, trackers, display.say))
         outcome = run_experiment(
-            experiment, folder, num_workers=workers, device=device, resume=resume, on_update=on_update
+            experiment,
+            folder,
+            num_workers=workers,
+            device=device,
+            resume=resume,
+            on_update=tracker_group.wrap_callback(display.watch),
+            on_progress=display.tell,
         )
     if outcome.findings is None or outcome.failed_jobs:
         raise TrialError(outcome.failure_message)

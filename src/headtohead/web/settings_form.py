@@ -18,6 +18,7 @@ from headtohead.config import loading, overlays
 from headtohead.config import loading as config_loading
 from headtohead.config.recipe_catalog import list_recipe_summaries
 from headtohead.config.tasks import TASK_SPECS
+from headtohead.config.toml import format_value
 from headtohead.errors import ConfigError, RequestError, ValidationIssue
 
 FieldKind = Literal["number", "text", "word", "choice", "toml"]
@@ -151,7 +152,7 @@ def _build_field(name: str, property_schema: JsonDict, values: Mapping[str, Any]
     value = values.get(key, property_schema.get("default"))
     kind, options = _infer_field_kind(property_schema, schema)
     label = key.replace("_", " ")
-    text = _format_toml_value(value) if kind == "toml" else _format_field_value(value)
+    text = format_value(value) if kind == "toml" else _format_field_value(value)
     return FormField(name, label, kind, text, " ".join(str(property_schema.get("description", "")).split()), options)
 
 
@@ -177,29 +178,7 @@ def _infer_field_kind(property_schema: JsonDict, schema: JsonDict) -> tuple[Fiel
 def _format_field_value(value: Any) -> str:
     if value is None:
         return ""
-    return _format_toml_value(value) if not isinstance(value, str) else value
-
-
-def _format_toml_value(value: Any) -> str:
-    """Return a value in TOML syntax, on one line."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, dict):
-        inner = ", ".join(
-            f"{_format_toml_key(key)} = {_format_toml_value(item)}" for key, item in value.items() if item is not None
-        )
-        return f"{{ {inner} }}" if inner else "{}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_format_toml_value, value)) + "]"
-    return repr(value)
-
-
-def _format_toml_key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+    return format_value(value) if not isinstance(value, str) else value
 
 
 def is_checked(form_data: Mapping[str, str], checkbox: str) -> bool:

@@ -1,0 +1,107 @@
+"""The `Experiment` of the Python interface: a validated experiment that can be varied, planned and written as TOML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headtohead.config import experiment as config_experiment
+from headtohead.config.overlays import RawConfig, nest_dotted_keys
+from headtohead.config.toml import format_document
+from headtohead.experiment import loading
+from headtohead.runner.plan import ExperimentPlan, plan_experiment
+
+
+class Experiment(config_experiment.Experiment):
+    """A validated, immutable experiment: a question, a baseline, variants and seeds."""
+
+    def with_variant(self, name: str, changes: Mapping[str, Any]) -> Experiment:
+        """Return the experiment with one more variant, or with the variant of that name replaced.
+
+        Args:
+            name: Name of the variant, used as a folder name.
+            changes: Settings that the variant replaces, as {"model.position": "alibi"} or
+                {"model": {"position": "alibi"}}.
+        """
+        raw = self._to_raw()
+        raw["variants"] = {**raw.get("variants", {}), name: dict(changes)}
+        return experiment_from_dict(raw, self.name)
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Experiment:
+        """Return the experiment with other settings for the baseline and all variants, as {"training.steps": 100}."""
+        raw = self._to_raw()
+        for key, value in settings.items():
+            *tables, last_key = key.split(".")
+            table = raw
+            for table_name in tables:
+                table = table.setdefault(table_name, {})
+            table[last_key] = value
+        return experiment_from_dict(raw, self.name)
+
+    def plan(self, workers: int | None = None) -> ExperimentPlan:
+        """Return sizes and estimated times, measured with a few training steps of every variant."""
+        return plan_experiment(self, workers)
+
+    def to_toml(self) -> str:
+        """Return the experiment as an experiment file, without settings that have their default value."""
+        return format_document(self._to_raw())
+
+    def _to_raw(self) -> RawConfig:
+        """Return the settings that differ from their defaults, as in an experiment file."""
+        return self.model_dump(mode="json", exclude_defaults=True, exclude_none=True, exclude={"name"})
+
+    def __repr__(self) -> str:
+        variants = ", ".join(self.variants) or "no variants"
+        return f"<experiment {self.name!r}: {self.question} baseline against {variants}; {self.seeds} seeds>"
+
+    __str__ = __repr__
+
+
+def load_experiment(
+    recipe_or_file: str | Path,
+    settings: Sequence[str] = (),
+    *,
+    plugins: Sequence[str | Path] = (),
+    data_source: str | Path | None = None,
+    use_full_setting: bool = False,
+    use_quick_setting: bool = False,
+    only: Sequence[str] = (),
+) -> Experiment:
+    """Load the experiment of a recipe or file.
+
+    Args:
+        recipe_or_file: Name of a recipe, or path of an experiment file.
+        settings: Overrides of the form "name=value".
+        plugins: Python files that define additional parts.
+        data_source: Replaces the source of the corpus. If it is the original data of a recipe, the settings for it are
+            applied; otherwise, what the recipe says about its own data is left out.
+        use_full_setting: Use the full setting of the recipe.
+        use_quick_setting: Reduce the experiment to a quick look.
+        only: Variants to keep; all if empty.
+    """
+    loaded = loading.load_experiment(
+        recipe_or_file,
+        settings,
+        plugins=plugins,
+        data_source=data_source,
+        use_full_setting=use_full_setting,
+        use_quick_setting=use_quick_setting,
+        only=only,
+    )
+    return from_config(loaded)
+
+
+def experiment_from_dict(raw: Mapping[str, Any], name: str = "experiment") -> Experiment:
+    """Build an experiment from a dict with the keys of an experiment file, nested or dotted.
+
+    Args:
+        raw: Settings, as {"model": {"width": 64}} or {"model.width": 64}.
+        name: Name of the experiment, used as a folder name.
+    """
+    return from_config(loading.build_experiment(nest_dotted_keys(raw), name))
+
+
+def from_config(experiment: config_experiment.Experiment) -> Experiment:
+    """Return an experiment of the package's other functions with the methods of this class."""
+    return Experiment.model_construct(experiment.model_fields_set, **dict(experiment))
