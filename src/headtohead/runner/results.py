@@ -118,7 +118,8 @@ def run(
         experiment = load_experiment(experiment, overrides)
     folder = Path(out) if out is not None else DEFAULT_RUNS_FOLDER / experiment.name
     with ExitStack() as stack:
-        display = stack.enter_context(open_progress_display(experiment))
+        display = open_progress_display(experiment)
+        stack.enter_context(display)
         tracker_group = stack.enter_context(TrackerGroup(folder, trackers, display.say))
         outcome = run_experiment(
             experiment,
