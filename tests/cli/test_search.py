@@ -33,16 +33,16 @@ def test_a_quick_search_from_end_to_end(h2h, world, monkeypatch, tmp_path):  # n
     code, out, err = h2h("run", file, "--quick", "--out", "here", "--set", "probe.prompts=[]")
     assert code == 0, err
     said = " ".join(out.split())
-    assert "Grid search tried 4 points (of 6 in the grid) with 2 seeds each, 8 trials in total." in said
+    assert "Grid search tried 4 points (of 6 in the grid) with 1 seed each, 4 trials in total." in said
     assert "The winner is point-00" in said and "selection bias" in said
-    assert "Quick preview: fewer seeds and steps" in said
+    assert "Quick look, not judged: at most" in said
     assert max(map(len, out.splitlines())) <= 80 + len(str(tmp_path))
     page = (tmp_path / "here" / "report.html").read_text()
-    assert 'id="search"' in page and "Quick preview" in page
+    assert 'id="search"' in page and "Quick look:" in page
     code, out, _ = h2h("run", file, "--quick", "--out", "here", "--resume", "--json")
     found = json.loads(out)
     assert [one["name"] for one in found["variants"]] == ["alibi", "winner"]
-    assert found["search"]["selection_bias"]["seeds"] == [2, 1]
+    assert found["search"]["selection_bias"]["seeds"] == [1, 1]
     code, out, _ = h2h("verify", "here")
     assert code == 0 and " 0 failed" in out
 

@@ -278,7 +278,7 @@ def test_pairs_are_judged_by_document_and_seed():
     people = _contestant("baseline", np.stack([easy + 0.1 + rng.normal(0, 0.01, 150) for _ in seeds]), seeds)
     taught = _contestant("distilled", np.stack([easy + 0.1 + rng.normal(0, 0.01, 150) for _ in seeds]), seeds)
     rows = {
-        (row.system, row.against): row
+        (row.system, row.reference): row
         for row in evaluation.compare_systems([teacher, before, people, taught], "rouge-1")
     }
     assert len(rows) == 6
@@ -298,10 +298,10 @@ def test_pairs_are_judged_by_document_and_seed():
 def test_the_recipe_speaks_of_those_who_take_part():
     experiment = loading.load_experiment("distil-summaries")
     assert experiment.teacher is not None
-    assert len(experiment.teacher.reported) == 4
+    assert len(experiment.teacher.published) == 4
     names = {"teacher", "untrained", *experiment.names}
-    assert {row.who for row in experiment.teacher.reported} <= names
-    assert all({claim.who, claim.against} <= names for claim in experiment.teacher.claims)
+    assert {row.model for row in experiment.teacher.published} <= names
+    assert all({claim.model, claim.reference} <= names for claim in experiment.teacher.claims)
 
 
 def test_the_recipe_reports_the_figures_of_the_report():
@@ -311,7 +311,7 @@ def test_the_recipe_reports_the_figures_of_the_report():
     text = published.read_text(encoding="utf-8")
     experiment = loading.load_experiment("distil-summaries")
     assert experiment.teacher is not None
-    for row in experiment.teacher.reported:
+    for row in experiment.teacher.published:
         assert " | ".join(f"{value:.4f}" for value in row.scores.values()) in text
 
 
@@ -321,7 +321,7 @@ def test_documents_that_are_not_there_are_asked_for():
 
 
 def test_faults_of_the_file_are_named(distil):
-    with pytest.raises(ConfigError, match="say where the document goes"):
+    with pytest.raises(ConfigError, match=r"the prompt has no placeholder for the document; insert \{document\}"):
         distil(teacher={"prompt": "Sum"})
     with pytest.raises(ConfigError, match=r"model\.freeze: is for task finetune"):
         distil(model={"freeze": "encoder"})
