@@ -223,7 +223,7 @@ def test_an_experiment_leaves_the_whole_table(distil, tmp_path, capsys):
     assert starts[0]["tensor_hashes"] == starts[1]["tensor_hashes"]
     assert starts[0]["parameters"] == before.parameters
     page = write(tmp_path / "runs", ["html", "csv"])[0].read_text()
-    for words in ("Effect of distillation", "student before training", "Each pair with a verdict", "rouge-score"):
+    for words in ("Effect of distillation", "student before training", "Verdicts on all pairs", "rouge-score"):
         assert words in page
     print_distillation(outcome.findings)
     shown = capsys.readouterr().out
