@@ -54,5 +54,7 @@ class ReportContext:
 
     def describe_primary_metric(self) -> str:
         """Return what the verdict is based on, such as "perplexity on test, unseen rows"."""
+        if self.findings.versus is not None:
+            return self.findings.versus.metric_name
         evaluation_set = findings_view.describe_evaluation_set(self.findings)
         return self.metric + (f" on {evaluation_set}" if evaluation_set else "")

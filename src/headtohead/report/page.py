@@ -68,8 +68,9 @@ def describe_basis(context: ReportContext) -> str:
         f" Seeds were added until the verdicts were settled, with interim analyses at {analysis_seeds} seeds; "
         "the intervals correct for that."
     )
-    margin = f"Differences within {context.margin} count as no practical difference."
-    return f"Based on {basis}. {margin}{stopping_note if analysis_seeds else ''}"
+    has_margin = findings_view.get_equivalence_margin(findings) > 0
+    margin = f" Differences within {context.margin} count as no practical difference." if has_margin else ""
+    return f"Based on {basis}.{margin}{stopping_note if analysis_seeds else ''}"
 
 
 def list_warnings(context: ReportContext) -> list[dict[str, str]]:

@@ -21,7 +21,9 @@ def build_scores_section(context: ReportContext) -> Section | None:
         blocks.append(TableBlock(table))
     if (chart := build_paired_score_chart(pairs, context.metric)) is not None:
         evaluation_sets = ", ".join(dict.fromkeys(pair.evaluation_set for pair in pairs))
-        note = "A seed fixes initial weights and batches, so each line compares two otherwise equal runs."
+        note = "Each line compares two runs with the same seed."
+        if context.findings.versus is None:
+            note = "A seed fixes initial weights and batches, so each line compares two otherwise equal runs."
         blocks.append(Figure(chart, f"{chart.title}, on {evaluation_sets}. {note}"))
     if (table := build_scores_by_seed_table(context.findings)).rows:
         blocks.append(TableBlock(table, summary=table.title, layout="grid"))

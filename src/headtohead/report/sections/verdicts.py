@@ -39,7 +39,11 @@ def build_verdicts_section(context: ReportContext) -> Section:
             f"Marks: change relative to the baseline. Thin lines: the simultaneous 95 % interval"
             f"{'' if context.is_quick else ' that decides the verdict'}, for new seeds and new text of this kind. "
             "Thick lines: the interval over seeds alone, on this test set. "
-            f"Shaded: within {context.margin}{'' if context.is_quick else ', no practical difference'}.",
+            + (
+                f"Shaded: within {context.margin}{'' if context.is_quick else ', no practical difference'}."
+                if margin
+                else ""
+            ),
         )
         blocks.insert(0 if len(rows) > MAX_PROMINENT_VERDICTS else 1, forest)
     if is_secondary:

@@ -18,7 +18,7 @@ def build_commands_section(context: ReportContext) -> Section | None:
     if versus.revisions:
         columns += make_text_columns("revision")
         rows = [[*row, versus.revisions.get(row[0], "")] for row in rows]
-    blocks: list[Block] = [TableBlock(make_table("commands", "Commands", "", columns, rows))]
+    blocks: list[Block] = [TableBlock(make_table("commands", "", "", columns, rows))]
     blocks += [Code(diff, summary=f"Changes of {name}") for name, diff in versus.diffs.items()]
     return Section("commands", "What changed", blocks)
 
@@ -39,7 +39,7 @@ def build_observations_section(context: ReportContext) -> Section | None:
 def build_observations_table(context: ReportContext) -> Table:
     observations = context.findings.versus.observations if context.findings.versus else []
     rows = [[observation.question, observation.answer] for observation in observations]
-    return make_table("observations", "Seen from outside", "", make_text_columns("question", "answer"), rows)
+    return make_table("observations", "", "", make_text_columns("question", "answer"), rows)
 
 
 def build_noise_section(context: ReportContext) -> Section | None:
