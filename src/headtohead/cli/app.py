@@ -32,7 +32,7 @@ PluginsOption = Annotated[
 ]
 FormatsOption = Annotated[
     list[str] | None,
-    typer.Option("--format", help="html, md, pdf, csv, latex, chart-svg, chart-pdf or chart-png; repeatable."),
+    typer.Option("--format", help="html, md, pdf, tex, csv, latex, chart-svg, chart-pdf or chart-png; repeatable."),
 ]
 
 

@@ -17,7 +17,10 @@ def report(
     runs: ExperimentFolderArgument,
     formats: FormatsOption = None,
     out: Annotated[Path | None, typer.Option(help="Output folder. [default: RUNS]")] = None,
-    full: Annotated[bool, typer.Option("--full", help="Write every section in full to md and pdf.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Write every section in full to md, tex and pdf.")] = False,
+    text: Annotated[
+        Path | None, typer.Option(help="Experiment file whose [[text]] blocks are your text in the report.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write the report of an experiment in any format."""
@@ -27,7 +30,7 @@ def report(
 
     experiment_runs = run_folder.open_runs(runs)
     compute.write_findings(experiment_runs, interim_analyses=compute.list_interim_analyses(experiment_runs))
-    written = write(runs, formats or ["html"], out, is_full=full)
+    written = write(runs, formats or ["html"], out, is_full=full, text_file=text)
     print_json([str(path) for path in written]) if as_json else echo("\n".join(map(str, written)))
 
 

@@ -13,6 +13,7 @@ from headtohead.config.base import EPOCHS_PATTERN, BaseConfig, SmallCount
 from headtohead.config.data import DataConfig
 from headtohead.config.distillation import TeacherConfig
 from headtohead.config.model import ModelConfig, TransformerConfig
+from headtohead.config.report_text import ReportText
 from headtohead.config.search import SearchConfig
 from headtohead.config.tasks import TASK_SPECS, MetricName, TaskName, TaskSpec
 from headtohead.config.training import TrainingConfig
@@ -23,7 +24,8 @@ EXPERIMENT_NAME_PATTERN = re.compile(r"[^/\\\x00-\x1f\x7f]{1,100}")
 
 SeedCount = Annotated[int, Field(ge=1, le=10_000)] | Annotated[str, Field(pattern=r"^auto( up to \d{1,4})?$")]
 VARIANT_INDEPENDENT_KEYS = (
-    "description conclusions topic varies published claims comparisons axis original search variants left_out".split()
+    *("description", "conclusions", "topic", "varies", "published", "claims", "comparisons"),
+    *("axis", "original", "search", "variants", "text", "left_out"),
 )
 """keys that no variant can change, so they are not validated again for each variant"""
 NON_FINGERPRINT_FIELDS = {*VARIANT_INDEPENDENT_KEYS, "question", "quick", "probe", "seeds"}
@@ -233,6 +235,8 @@ class Experiment(BaseConfig):
     """texts and input lengths to evaluate on every trained model"""
     search: SearchConfig | None = None
     """settings to search; the best point is compared with the baseline as the variant `winner`"""
+    text: tuple[ReportText, ...] = ()
+    """text of your own in the report"""
     quick: bool = False
     """quick look with fewer seeds, steps and rows, which is not judged"""
     left_out: tuple[str, ...] = ()

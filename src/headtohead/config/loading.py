@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from headtohead.config.base import FOLDER_NAME_PATTERN, FOLDER_NAME_RULE
 from headtohead.config.experiment import BASELINE, VARIANT_INDEPENDENT_KEYS, Experiment, Trial
@@ -32,6 +32,7 @@ from headtohead.config.overlays import (
     remove_setting,
 )
 from headtohead.config.reduction import apply_quick_mode, select_variants
+from headtohead.config.report_text import ReportText
 from headtohead.config.search import check_search
 from headtohead.config.tasks import TASK_SPECS
 from headtohead.config.toml import MAX_FILE_BYTES, check_values, parse_toml
@@ -151,6 +152,16 @@ def build_experiment(raw_config: RawConfig, name: str, *, check: ConfigCheck | N
     if issues or experiment is None:
         raise ConfigError(name, issues)
     return experiment
+
+
+def read_report_texts(path: Path) -> tuple[ReportText, ...]:
+    """Return the `[[text]]` blocks of an experiment file; raise `ConfigError` if they are invalid."""
+    raw_experiment = read_raw_experiment(path)
+    try:
+        return TypeAdapter(tuple[ReportText, ...]).validate_python(tuple(raw_experiment.raw.get("text", ())))
+    except ValidationError as error:
+        issues = [convert_pydantic_error({**details, "loc": ("text", *details["loc"])}) for details in error.errors()]
+        raise ConfigError(str(path), issues) from None
 
 
 def diff_from_baseline(experiment: Experiment, variant: str) -> dict[str, Any]:

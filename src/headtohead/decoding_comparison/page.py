@@ -20,8 +20,9 @@ from headtohead.decoding_comparison import phrasing, tables
 from headtohead.decoding_comparison.charts import build_charts
 from headtohead.decoding_comparison.results import DecodingResults, read_results
 from headtohead.decoding_comparison.sample_store import SAMPLES_FILE
-from headtohead.presentation import files, typst
+from headtohead.presentation import files, latex, typst
 from headtohead.presentation.exports import escape_markdown, render_markdown_sections
+from headtohead.presentation.files import CHARTS_FOLDER
 from headtohead.presentation.html import CLOSING_PUNCTUATION, encode_script_json, render_document
 from headtohead.presentation.section import (
     Block,
@@ -69,11 +70,14 @@ def write_report(folder: Path, formats: Sequence[str] = ("html",)) -> list[Path]
 
 
 def render_report(results: DecodingResults, samples: SampleRecords, document_format: str) -> str | bytes:
-    """Render the report as "html", "md" or "pdf"."""
+    """Render the report as "html", "md", "tex" or "pdf"."""
     title, lead = build_title(results), build_lead_paragraph(results)
     sections = build_sections(results, samples)
     if document_format == "md":
-        return f"# {escape_markdown(title)}\n\n{escape_markdown(lead)}\n\n{render_markdown_sections(sections)}"
+        text = render_markdown_sections(sections, CHARTS_FOLDER)
+        return f"# {escape_markdown(title)}\n\n{escape_markdown(lead)}\n\n{text}"
+    if document_format == "tex":
+        return latex.render_document(title, [lead, *results.notes], sections, CHARTS_FOLDER)
     if document_format == "pdf":
         return typst.render_pdf(title, [lead, *results.notes], sections)
     warnings = [{"lead": note, "text": ""} for note in results.notes]

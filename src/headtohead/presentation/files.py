@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, get_args
@@ -10,12 +9,15 @@ from typing import Literal, get_args
 from headtohead.atomic_io import translate_disk_full_error, write_bytes, write_text
 from headtohead.errors import RequestError, format_suggestion
 from headtohead.presentation.chart import Chart
-from headtohead.presentation.exports import render_csv, render_latex_table
+from headtohead.presentation.exports import render_csv, render_latex_table, sanitize_file_name
 from headtohead.presentation.table import Table
 
-ReportFormat = Literal["html", "md", "pdf", "csv", "latex", "chart-svg", "chart-pdf", "chart-png"]
+ReportFormat = Literal["html", "md", "pdf", "tex", "csv", "latex", "chart-svg", "chart-pdf", "chart-png"]
 REPORT_FORMATS: tuple[str, ...] = get_args(ReportFormat)
-DOCUMENT_FORMATS = ("html", "md", "pdf")
+DOCUMENT_FORMATS = ("html", "md", "pdf", "tex")
+CHARTS_FOLDER = "report-charts"
+CHART_FORMATS = {"md": "svg", "tex": "pdf"}
+"""formats of the charts that documents link to"""
 
 
 def check_formats(formats: Sequence[str]) -> None:
@@ -36,8 +38,8 @@ def write_formats(
 ) -> list[Path]:
     """Write a report in each format and return the paths.
 
-    Documents are report.html, report.md and report.pdf; tables are report-tables/NAME.csv or .tex; charts are
-    report-charts/NAME.svg, .pdf or .png. `output_path` is a folder, or a file for a single document.
+    Documents are report.html, report.md, report.pdf and report.tex; tables are report-tables/NAME.csv or .tex; charts
+    are report-charts/NAME.svg, .pdf or .png. `output_path` is a folder, or a file for a single document.
     """
     check_formats(formats)
     written: list[Path] = []
@@ -50,10 +52,12 @@ def write_formats(
                 path.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(path, content if isinstance(content, bytes) else content.encode())
             written.append(path)
+            if name in CHART_FORMATS:
+                written += write_charts(build_charts(), CHART_FORMATS[name], path.parent / CHARTS_FOLDER)
         elif name in ("csv", "latex"):
             written += write_tables(build_tables(), name, output_path / "report-tables")
         else:
-            written += write_charts(build_charts(), name.removeprefix("chart-"), output_path / "report-charts")
+            written += write_charts(build_charts(), name.removeprefix("chart-"), output_path / CHARTS_FOLDER)
     return written
 
 
@@ -81,8 +85,3 @@ def write_charts(charts: Iterable[Chart], image_format: str, folder: Path) -> li
             write_bytes(path, chart.to_pdf() if image_format == "pdf" else chart.to_png())
         written.append(path)
     return written
-
-
-def sanitize_file_name(name: str) -> str:
-    """Replace characters that are invalid in file names. Table names can contain user-defined variant names."""
-    return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "table"

@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from headtohead.presentation import number_format, style
+from headtohead.presentation import number_format, style, user_text
 from headtohead.presentation.chart import Chart
 
 TEMPLATES_FOLDER = Path(__file__).parent / "templates"
@@ -39,6 +39,7 @@ def create_environment(*template_folders: Path) -> Environment:
         number_format=number_format, verdict_symbols=style.VERDICT_SYMBOLS, render_chart=render_chart
     )
     environment.filters["inline_code"] = render_inline_code
+    environment.filters["markdown"] = lambda text: Markup(user_text.render_html(text))
     return environment
 
 

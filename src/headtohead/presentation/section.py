@@ -9,6 +9,9 @@ from typing import Any, ClassVar, Literal
 from headtohead.presentation.chart import Chart
 from headtohead.presentation.table import Table
 
+MAX_SHORT_ROWS = 24
+"""rows of tables behind a block of HTML in short documents"""
+
 
 @dataclass(frozen=True)
 class Paragraph:
@@ -126,7 +129,15 @@ class HtmlBlock:
     image_grids: Sequence[ImageGrid] = ()
 
 
-Block = Paragraph | Subheading | BulletList | VerdictList | Figure | TableBlock | Facts | Code | HtmlBlock
+@dataclass(frozen=True)
+class UserText:
+    """Markdown text of the user."""
+
+    kind: ClassVar[str] = "markdown"
+    markdown: str
+
+
+Block = UserText | Paragraph | Subheading | BulletList | VerdictList | Figure | TableBlock | Facts | Code | HtmlBlock
 
 
 @dataclass(frozen=True)
@@ -162,10 +173,13 @@ class Section:
 
 
 def shorten_sections(sections: Sequence[Section]) -> list[Section]:
-    """Replace every section that has a summary by its summary, in place of the first of them; omit detail tables."""
+    """Replace every section that has a summary by its summary, in place of the first of them; omit detail tables.
+
+    Tables behind a block of HTML, such as samples, are truncated.
+    """
     summaries = [f"{section.title}: {section.summary}" for section in sections if section.summary]
     short = [
-        replace(section, blocks=[block for block in section.blocks if not getattr(block, "is_detail", False)])
+        replace(section, blocks=[_shorten(block) for block in section.blocks if not getattr(block, "is_detail", False)])
         for section in sections
         if not section.summary
     ]
@@ -173,6 +187,20 @@ def shorten_sections(sections: Sequence[Section]) -> list[Section]:
         first = next(index for index, section in enumerate(sections) if section.summary)
         short.insert(first, Section("checks", "Checks", [BulletList(summaries)], "Checks"))
     return short
+
+
+def _shorten(block: Block) -> Block:
+    """Return a block of HTML with the first rows of its tables only."""
+    if not isinstance(block, HtmlBlock):
+        return block
+    return replace(block, tables=[_truncate(table) for table in block.tables])
+
+
+def _truncate(table: Table) -> Table:
+    if len(table.rows) <= MAX_SHORT_ROWS:
+        return table
+    caption = f"{table.caption} The first {MAX_SHORT_ROWS} of {len(table.rows)} rows.".strip()
+    return replace(table, rows=table.rows[:MAX_SHORT_ROWS], caption=caption)
 
 
 def make_table_blocks(*tables: Table, layout: str = "stack") -> list[Block]:

@@ -23,9 +23,11 @@ from headtohead.presentation.section import (
     Section,
     Subheading,
     TableBlock,
+    UserText,
     VerdictList,
 )
 from headtohead.presentation.table import Table
+from headtohead.presentation.user_text import MarkupSyntax, render_markup
 
 WIDE_COLUMN_LENGTH = 22
 """a text column with a longer cell shares the remaining width and wraps"""
@@ -36,7 +38,9 @@ CHART_SCALE = 0.6
 """charts are designed for a screen of about 800 pixels"""
 MAX_IMAGE_WIDTH, IMAGE_GUTTER = 48, 6
 """width and distance of small images, in points"""
-MEDIA_BOX_PATTERN = re.compile(rb"/MediaBox\s*\[\s*\S+\s+\S+\s+([\d.]+)")
+MAX_CHART_HEIGHT = 600
+"""a taller chart would not fit on a page below its heading and above its caption"""
+MEDIA_BOX_PATTERN = re.compile(rb"/MediaBox\s*\[\s*\S+\s+\S+\s+([\d.]+)\s+([\d.]+)")
 PREAMBLE = """\
 #set page(paper: "a4", margin: (x: 2.1cm, y: 2.2cm), numbering: "1")
 #set text(font: "Libertinus Serif", size: 10.5pt, lang: "en")
@@ -88,6 +92,8 @@ class TypstDocument:
             case Paragraph():
                 lead = f"#strong({_quote(block.lead)}) " if block.lead else ""
                 return [f"#par[{lead}{_render_inline_code(block.text)}]"]
+            case UserText():
+                return [render_markup(block.markdown, TYPST_SYNTAX)]
             case Subheading():
                 return [f"#heading(level: 2, numbering: none, {_quote(block.text)})"]
             case BulletList():
@@ -132,9 +138,12 @@ class TypstDocument:
 
 
 def _choose_chart_width(pdf: bytes) -> str:
-    """Return the width of a chart: its size scaled to the text, but not wider than the page."""
+    """Return the width of a chart: its size scaled to the text, but neither wider nor taller than the page."""
     box = MEDIA_BOX_PATTERN.search(pdf)
-    return f"{min(TEXT_WIDTH, CHART_SCALE * float(box[1])):.0f}pt" if box else "100%"
+    if box is None:
+        return "100%"
+    width, height = float(box[1]), float(box[2])
+    return f"{min(TEXT_WIDTH, CHART_SCALE * width, MAX_CHART_HEIGHT * width / height):.0f}pt"
 
 
 def _quote(text: str) -> str:
@@ -153,6 +162,23 @@ def _render_inline_code(text: str) -> str:
     if len(spans) % 2 == 0:
         return f"#{_quote(text)}"
     return "".join(f"#raw({_quote(span)})" if index % 2 else f"#{_quote(span)}" for index, span in enumerate(spans))
+
+
+TYPST_SYNTAX = MarkupSyntax(
+    escape=lambda text: f"#{_quote(text)}",
+    code=lambda text: f"#raw({_quote(text)})",
+    code_block=lambda text: f"#raw({_quote(text)}, block: true)\n",
+    templates={
+        "strong": "#strong[{}]",
+        "em": "#emph[{}]",
+        "paragraph": "#par[{}]\n",
+        "heading": "#heading(level: 2, numbering: none)[{}]\n",
+        "blockquote": "#quote(block: true)[{}]\n",
+        "bullet_list": "#list({})\n",
+        "ordered_list": "#enum({})\n",
+        "list_item": "[{}], ",
+    },
+)
 
 
 def _render_table(table: Table) -> str:

@@ -14,12 +14,17 @@ from pathlib import Path
 
 
 def write(
-    folder: Path, formats: Sequence[str] = ("html",), out: Path | None = None, *, is_full: bool = False
+    folder: Path,
+    formats: Sequence[str] = ("html",),
+    out: Path | None = None,
+    *,
+    is_full: bool = False,
+    text_file: Path | None = None,
 ) -> list[Path]:
     """Write the report of an experiment's folder and return the files written; see `report.export.write_report`."""
     from headtohead.report.export import write_report
 
-    return write_report(folder, formats, out, is_full=is_full)
+    return write_report(folder, formats, out, is_full=is_full, text_file=text_file)
 
 
 __all__ = ["write"]

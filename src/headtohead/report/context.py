@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from headtohead.attention_analysis.thumbnails import TrainingMaps, read_training_maps
 from headtohead.config.experiment import Experiment
+from headtohead.config.report_text import ReportText
 from headtohead.experiment import findings_view
 from headtohead.experiment.schemas import Findings
 from headtohead.presentation import number_format
@@ -36,6 +37,11 @@ class ReportContext:
     @property
     def experiment(self) -> Experiment | None:
         return self.findings.experiment
+
+    @property
+    def texts(self) -> Sequence[ReportText]:
+        """The user's own text."""
+        return self.experiment.text if self.experiment is not None else ()
 
     @property
     def is_quick(self) -> bool:

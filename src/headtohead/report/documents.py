@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from headtohead.experiment import findings_view
-from headtohead.presentation import typst
+from headtohead.presentation import latex, typst
 from headtohead.presentation.exports import escape_markdown, render_markdown_sections
+from headtohead.presentation.files import CHARTS_FOLDER
 from headtohead.presentation.section import Section, shorten_sections
 from headtohead.report.context import ReportContext
 from headtohead.report.page import describe_basis, list_warnings
@@ -18,7 +19,17 @@ def render_markdown_document(context: ReportContext, *, headlines_only: bool = F
         sections = [section for section in sections if section.is_headline]
     question = findings_view.get_question(context.findings)
     paragraphs = [escape_markdown(paragraph) for paragraph in _write_introduction(context)]
-    return "\n\n".join([f"# {escape_markdown(question)}", *paragraphs, render_markdown_sections(sections)])
+    charts_folder = "" if headlines_only else CHARTS_FOLDER
+    text = render_markdown_sections(sections, charts_folder)
+    return "\n\n".join([f"# {escape_markdown(question)}", *paragraphs, text])
+
+
+def render_latex_document(context: ReportContext) -> str:
+    """Return the report as a LaTeX document, in the same order as the PDF. Charts are included from report-charts."""
+    question = findings_view.get_question(context.findings)
+    return latex.render_document(
+        question, _write_introduction(context), _build_document_sections(context), CHARTS_FOLDER
+    )
 
 
 def render_pdf_document(context: ReportContext) -> bytes:

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from headtohead.atomic_io import write_bytes
+from headtohead.config.loading import read_report_texts
 from headtohead.errors import RequestError
 from headtohead.experiment import findings_view, schemas
 from headtohead.experiment.schemas import Findings
 from headtohead.presentation import files
 from headtohead.report import page
 from headtohead.report.context import ReportContext
-from headtohead.report.documents import render_markdown_document, render_pdf_document
+from headtohead.report.documents import render_latex_document, render_markdown_document, render_pdf_document
 from headtohead.report.forest import build_forest_plot
 from headtohead.report.sections import build_charts, build_tables
 from headtohead.verdict.record import Verdict
@@ -21,6 +22,7 @@ DOCUMENT_RENDERERS: dict[str, Callable[[ReportContext], str | bytes]] = {
     "html": lambda context: page.render_page(context.findings, None, context.folder),
     "md": render_markdown_document,
     "pdf": render_pdf_document,
+    "tex": render_latex_document,
 }
 
 
@@ -30,15 +32,21 @@ def write_report(
     output_path: Path | None = None,
     *,
     is_full: bool = False,
+    text_file: Path | None = None,
 ) -> list[Path]:
     """Write the report of an experiment's folder and return the files written.
 
     `output_path` is another folder, or a file for a single document. Unless `is_full`, Markdown and PDF documents
-    replace sections that need no attention, such as passed audits, by one line each.
+    replace sections that need no attention, such as passed audits, by one line each. The `[[text]]` blocks of
+    `text_file` replace those that the experiment was run with.
     """
     files.check_formats(formats)
+    texts = read_report_texts(text_file) if text_file is not None else None
     with schemas.report_inconsistent_data(experiment_folder / "findings.json"):
         findings = findings_view.read_findings(experiment_folder)
+        if texts is not None and findings.experiment is not None:
+            experiment = findings.experiment.model_copy(update={"text": texts})
+            findings = findings.model_copy(update={"experiment": experiment})
         return files.write_formats(
             formats,
             output_path or experiment_folder,

@@ -27,6 +27,7 @@ from headtohead.report.sections import (
     verdicts,
     versus,
 )
+from headtohead.report.sections.user_text import place_texts
 
 SECTION_BUILDERS: tuple[Callable[[ReportContext], Section | None], ...] = (
     distillation.build_headline_section,
@@ -60,8 +61,8 @@ SECTION_BUILDERS: tuple[Callable[[ReportContext], Section | None], ...] = (
 
 def build_sections(context: ReportContext) -> list[Section]:
     """Return the sections that have content, in reading order."""
-    sections = (build(context) for build in SECTION_BUILDERS)
-    return [section for section in sections if section is not None]
+    sections = [section for build in SECTION_BUILDERS if (section := build(context)) is not None]
+    return place_texts(sections, context.texts)
 
 
 def build_tables(findings: Findings) -> list[Table]:

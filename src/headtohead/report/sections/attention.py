@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 from headtohead.attention_analysis import thumbnails
@@ -18,6 +19,8 @@ HEADS_NOTE = (
     "the previous occurrence of the current token, on random tokens shown twice. Loss increase: how much the loss "
     "grows when the head is ablated. A head has no effect if that is certainly below 0.01 nats, 1 % of perplexity."
 )
+MAX_IMAGES_PER_ROW = 8
+"""small maps beside each other in a document"""
 MAPS_NOTE = (
     "Rows are query tokens, columns are key tokens; stronger colors mean more weight. The scale is the square root, so "
     "small weights look larger than they are."
@@ -65,14 +68,16 @@ def _prepare_maps(variant: str, training_maps: thumbnails.TrainingMaps) -> dict[
 
 
 def _build_image_grid(prepared: dict[str, Any]) -> ImageGrid:
-    """Return the maps of one variant: a row per layer, the heads before training and then the heads after it."""
-    rows = [
+    """Return the maps of one variant: layer by layer, the heads before training and then the heads after it."""
+    layers = [
         [
             Image(head.png, f"{head.layer + 1}.{head.head + 1} {head.when}", head.words)
             for head in layer.before + layer.after
         ]
         for layer in prepared["layers"]
     ]
+    layers_per_row = max(1, MAX_IMAGES_PER_ROW // max(map(len, layers)))
+    rows = [list(chain(*layers[i : i + layers_per_row])) for i in range(0, len(layers), layers_per_row)]
     text = f"{prepared['variant']}, seed {prepared['seed']}, “{prepared['text']}”"
     caption = f"Attention maps: {text}. Labels: layer and head, before or after training."
     return ImageGrid(rows, caption)

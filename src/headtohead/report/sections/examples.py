@@ -72,12 +72,14 @@ def build_samples_section(context: ReportContext) -> Section | None:
 
 
 def build_samples_table(findings: Findings) -> Table:
-    """Return one row per prompt, variant and seed."""
+    """Return one row per seed, prompt and variant, so that variants with the same prompt and seed are neighbours."""
     rows = [
         (sample.prompt, name, str(sample.seed), sample.text)
         for name in findings_view.list_variant_names(findings)
         for sample in findings.samples.get(name, [])
     ]
+    prompts = list(dict.fromkeys(row[0] for row in rows))
+    rows.sort(key=lambda row: (int(row[2]), prompts.index(row[0])))
     columns = make_text_columns("prompt", "variant", "seed", "continuation")
     return make_table("samples", "Samples", "", columns, rows)
 

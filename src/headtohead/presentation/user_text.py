@@ -1,0 +1,53 @@
+"""Markdown written by users, rendered as HTML, typst or LaTeX. HTML inside it is shown as text, never interpreted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from markdown_it import MarkdownIt
+from markdown_it.tree import SyntaxTreeNode
+
+
+@dataclass(frozen=True)
+class MarkupSyntax:
+    """How another language writes the elements of Markdown. Templates contain `{}` for their content."""
+
+    escape: Callable[[str], str]
+    """return text in which nothing is interpreted"""
+    code: Callable[[str], str]
+    """return inline code"""
+    code_block: Callable[[str], str]
+    templates: Mapping[str, str]
+    """templates of strong, em, paragraph, heading, blockquote, bullet_list, ordered_list and list_item"""
+
+
+@cache
+def _get_parser() -> MarkdownIt:
+    return MarkdownIt("commonmark", {"html": False})
+
+
+def render_html(text: str) -> str:
+    """Return Markdown as HTML. Raw HTML is escaped, and links to scripts are not links."""
+    return str(_get_parser().disable("image").render(text))
+
+
+def render_markup(text: str, syntax: MarkupSyntax) -> str:
+    """Return Markdown in another language: paragraphs, headings, lists, quotes, code and emphasis."""
+    return _render_node(SyntaxTreeNode(_get_parser().parse(text)), syntax)
+
+
+def _render_node(node: SyntaxTreeNode, syntax: MarkupSyntax) -> str:
+    match node.type:
+        case "text":
+            return syntax.escape(node.content)
+        case "softbreak" | "hardbreak":
+            return syntax.escape(" ")
+        case "code_inline":
+            return syntax.code(node.content)
+        case "fence" | "code_block":
+            return syntax.code_block(node.content)
+    content = "".join(_render_node(child, syntax) for child in node.children)
+    template = syntax.templates.get(node.type)
+    return template.replace("{}", content) if template else content

@@ -1,0 +1,37 @@
+"""Place the user's own text, the `[[text]]` blocks of an experiment file, among the sections of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from headtohead.config.report_text import ReportText
+from headtohead.presentation.section import Section, UserText
+
+
+def place_texts(sections: Sequence[Section], texts: Sequence[ReportText]) -> list[Section]:
+    """Return the sections with each text in its section, or in a section of its own after it if it has a title.
+
+    A text whose section is not in this report is placed at the end.
+    """
+    placed = list(sections)
+    for number, text in enumerate(texts, start=1):
+        index = next((i for i, section in enumerate(placed) if section.name == text.section), None)
+        block = UserText(text.markdown)
+        if text.section == "introduction":
+            title = text.title or "Introduction"
+            placed.insert(_count_introductions(placed), Section(f"text-{number}", title, [block], is_headline=True))
+        elif text.title or index is None:
+            title = text.title or "Remarks"
+            own_section = Section(f"text-{number}", title, [block], title)
+            placed.insert(len(placed) if index is None else index + 1, own_section)
+        else:
+            section = placed[index]
+            blocks = [block, *section.blocks] if text.position == "before" else [*section.blocks, block]
+            # Text of the user is always shown, so the section is no longer replaced by its summary.
+            placed[index] = replace(section, blocks=blocks, summary="")
+    return placed
+
+
+def _count_introductions(sections: Sequence[Section]) -> int:
+    return sum(section.name.startswith("text-") and section.is_headline for section in sections)

@@ -1,0 +1,79 @@
+"""The user's own text: placed beside figures, in the same order in every format, and never interpreted as markup."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from headtohead.config.report_text import ReportSection
+from headtohead.errors import ConfigError
+from headtohead.presentation.typst import render_pdf
+from headtohead.report import page, write
+from headtohead.report.context import ReportContext
+from headtohead.report.documents import render_latex_document, render_markdown_document
+from headtohead.report.sections import build_sections
+
+from .typed import typed
+
+Findings = dict[str, Any]
+TEXTS = [
+    {"markdown": "We *compare* two models. <script>alert(1)</script> [link](javascript:alert(1)) $5 & 50 % #1"},
+    {"section": "cost", "markdown": "The loss falls.\n\n- first\n- **second**"},
+    {"section": "cost", "title": "Discussion", "markdown": "## Why\n\n`code_1`\n\n```\nverbatim_2\n```"},
+    {"section": "claims", "markdown": "This report has no claims."},
+]
+
+
+@pytest.fixture
+def context(plain: Callable[..., Findings]) -> ReportContext:
+    found = plain({"v": -0.08})
+    found["experiment"]["text"] = TEXTS
+    return ReportContext(typed(found))
+
+
+def test_texts_stand_in_their_sections(context: ReportContext) -> None:
+    sections = build_sections(context)
+    names = [section.name for section in sections]
+    assert names[:2] == ["text-1", "verdicts"]
+    cost = names.index("cost")
+    assert sections[cost].blocks[0].markdown.startswith("The loss falls.")
+    assert (sections[cost + 1].title, names[-1], sections[-1].title) == ("Discussion", "text-4", "Remarks")
+
+
+def test_every_format_has_the_same_order_and_escapes_the_text(context: ReportContext) -> None:
+    html = page.render_page(context.findings)
+    assert "&lt;script&gt;alert(1)" in html and "<em>compare</em>" in html and 'href="javascript' not in html
+    latex = render_latex_document(context)
+    assert r"We \emph{compare} two models" in latex
+    assert r"\$5 \& 50 \% \#1" in latex
+    assert "\\begin{verbatim}\nverbatim_2\n\\end{verbatim}" in latex
+    assert r"\includegraphics[" in latex and "{report-charts/forest.pdf}" in latex and r"\caption{" in latex
+    markdown = render_markdown_document(context)
+    assert "](report-charts/forest.svg)\n\n*Figure 1: " in markdown
+    for document in (html, latex, markdown):
+        places = [document.index(text) for text in ("compare", "The loss falls", "verbatim_2", "has no claims")]
+        assert places == sorted(places)
+
+
+def test_the_pdf_compiles_whatever_the_text_contains(context: ReportContext) -> None:
+    sections = [section for section in build_sections(context) if section.name.startswith("text-")]
+    assert render_pdf("Title", [], sections).startswith(b"%PDF")
+
+
+def test_texts_can_be_written_after_the_run(
+    plain: Callable[..., Findings], folder: Callable[[Findings], Path], tmp_path: Path
+) -> None:
+    runs, file = folder(plain({"v": -0.08})), tmp_path / "text.toml"
+    file.write_text('[[text]]\nsection = "curves"\nmarkdown = "Written later."\n')
+    (report, *_) = write(runs, ["tex"], text_file=file)
+    assert "Written later." in report.read_text()
+    file.write_text('[[text]]\nsection = "curvs"\nmarkdown = "x"\n')
+    with pytest.raises(ConfigError, match="did you mean 'curves'"):
+        write(runs, ["tex"], text_file=file)
+
+
+def test_every_section_can_be_named(findings: Callable[..., Findings]) -> None:
+    names = {section.name for section in build_sections(ReportContext(typed(findings({"v": -0.08}))))}
+    assert names <= set(get_args(ReportSection))
+    assert {"verdicts", "curves", "pairs", "maps", "cost"} <= names | {"maps"}
