@@ -122,12 +122,12 @@ def schedules() -> str:
 
 
 def _build_choices_table(choices: Mapping[str, Callable[..., Any]]) -> str:
-    from headtohead.nn.parts import registry
+    from headtohead.config.validation import component_options
 
     rows = []
     for name, factory in choices.items():
-        options = registry.format_options(factory)
-        rows.append([f"`{name}`", f"`{options}`" if options else "", registry.get_summary(factory)])
+        options = component_options.format_options(factory)
+        rows.append([f"`{name}`", f"`{options}`" if options else "", component_options.get_summary(factory)])
     return _build_table(["name", "options", "description"], rows)
 
 

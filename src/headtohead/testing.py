@@ -42,6 +42,7 @@ from headtohead.audit.model_checks.initialization import check_gradients
 from headtohead.audit.result import PartCheckResult
 from headtohead.audit.tolerance import Difference, select_worst
 from headtohead.config.base import ComponentConfig
+from headtohead.config.validation.component_options import get_option_types, get_options
 from headtohead.data.sources.conformance import SourceConformanceSuite, find_source_violations
 from headtohead.errors import ModelError, PartError
 from headtohead.nn.parts import registry
@@ -179,7 +180,7 @@ def check_part_file(path: str | Path, base_dir: Path | None = None) -> list[Part
 
 def list_option_sets(part_class: type[Part]) -> list[dict[str, Any]]:
     """Return the options to check a part with: the defaults, and each other value of boolean and Literal options."""
-    annotations, parameters = registry.get_option_types(part_class), registry.get_options(part_class)
+    annotations, parameters = get_option_types(part_class), get_options(part_class)
     required = {
         name: _guess_option_value(part_class, name, annotations.get(name))
         for name, parameter in parameters.items()
@@ -232,38 +233,12 @@ class PartConformanceSuite:
         if failures := [str(result) for result in results if not result.passed]:
             raise AssertionError("\n".join(failures))
 
-    def test_contract(self) -> None:
-        self.assert_check_passes("contract")
+    def pytest_generate_tests(self, metafunc: Any) -> None:
+        """Run `test_conformance` once for each check. Called by pytest."""
+        metafunc.parametrize("check", CHECK_NAMES)
 
-    def test_shapes_and_dtypes(self) -> None:
-        self.assert_check_passes("shapes")
-
-    def test_every_parameter_has_a_gradient(self) -> None:
-        self.assert_check_passes("gradients")
-
-    def test_attention_implementations_agree(self) -> None:
-        self.assert_check_passes("attention-implementations")
-
-    def test_padding_does_not_affect_outputs(self) -> None:
-        self.assert_check_passes("padding")
-
-    def test_state_dict_round_trip(self) -> None:
-        self.assert_check_passes("state-dict")
-
-    def test_initialized_from_seed_and_name(self) -> None:
-        self.assert_check_passes("initialization")
-
-    def test_causality(self) -> None:
-        self.assert_check_passes("causality")
-
-    def test_cached_decoding_matches_full_forward(self) -> None:
-        self.assert_check_passes("kv-cache")
-
-    def test_batch_independence(self) -> None:
-        self.assert_check_passes("batch-independence")
-
-    def test_determinism(self) -> None:
-        self.assert_check_passes("determinism")
+    def test_conformance(self, check: str) -> None:
+        self.assert_check_passes(check)
 
 
 __all__ = [

@@ -478,7 +478,7 @@ def test_suite_raises_with_part_check_and_numbers(enter: Any) -> None:
     with pytest.raises(
         AssertionError, match=r"FAILED causality: merge broken \(decoder\)\n  procedure: .*\n  observation: .*\d"
     ):
-        Suite().test_causality()
+        Suite().test_conformance("causality")
 
 
 @pytest.mark.usefixtures("unchecked")

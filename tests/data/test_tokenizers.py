@@ -11,11 +11,11 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headtohead.config.base import ComponentConfig
 from headtohead.config.data import DataConfig
+from headtohead.config.validation.component_options import validate_component
 from headtohead.data.splits import Corpus, Split
-from headtohead.data.tokenizers import CorpusTokenizer, check_tokenizer_choice, train_tokenizer
-from headtohead.errors import DataError
+from headtohead.data.tokenizers import TOKENIZER_BUILDERS, CorpusTokenizer, train_tokenizer
+from headtohead.errors import DataError, ValidationIssue
 
 ROWS = ("We don't know.", "We know it, and they know it.", "Naïve café — “so”?")
 CHOICES: dict[str, str | dict[str, object]] = {
@@ -150,41 +150,42 @@ def test_a_file_that_is_no_tokenizer_is_refused(write: Callable[..., Path]) -> N
         CorpusTokenizer.load(write("tokenizer.json", "{}").with_name("tokenizer.jsn"))
 
 
+def check_choice(choice: object) -> list[ValidationIssue]:
+    return validate_component(choice, TOKENIZER_BUILDERS, "tokenizer", "data.tokenizer")
+
+
 @pytest.mark.parametrize(
     ("choice", "fault"),
     [
         (
             {"kind": "word"},
-            r"data.tokenizer: no tokens named 'word'\n    did you mean 'words'\?\n    allowed: words, char",
+            r"data.tokenizer: unknown tokenizer 'word'\n    did you mean 'words'\?\n    allowed: words, char",
         ),
         (
             {"kind": "bpe", "vocabsize": 9},
-            r"vocabsize: unknown option of bpe\n    did you mean 'vocab_size'\?\n    allowed: vocab_size",
+            r"vocabsize: bpe has no option 'vocabsize'\n    did you mean 'vocab_size'\?\n    allowed: vocab_size",
         ),
         ({"kind": "bpe", "vocab_size": "9"}, r"data.tokenizer.vocab_size: must be a whole number, not '9'"),
         ({"kind": "bpe", "vocab_size": 100}, r"data.tokenizer.vocab_size: must be at least 260, not 100"),
         ({"kind": "words", "min_count": True}, r"data.tokenizer.min_count: must be a whole number, not True"),
         ({"kind": "words", "lowercase": 1}, r"data.tokenizer.lowercase: must be true or false, not 1"),
-        ({"kind": "file"}, r"data.tokenizer.path: is missing: file needs it"),
+        ({"kind": "file"}, r"data.tokenizer: file requires the option 'path' \(text\)"),
     ],
 )
 def test_a_wrong_choice_is_told_with_what_is_allowed(choice: dict[str, object], fault: str) -> None:
-    faults = check_tokenizer_choice(ComponentConfig.model_validate(choice))
+    faults = check_choice(choice)
     assert len(faults) == 1
     with pytest.raises(DataError, match=fault.replace(r"\n    ", r"\n      ")):
         made(choice)
 
 
 def test_all_faults_of_a_choice_come_at_once() -> None:
-    assert (
-        len(check_tokenizer_choice(ComponentConfig.model_validate({"kind": "words", "a": 1, "size": 0, "ends": "no"})))
-        == 3
-    )
+    assert len(check_choice({"kind": "words", "a": 1, "size": 0, "ends": "no"})) == 3
 
 
 @pytest.mark.parametrize("kind", CHOICES)
 def test_a_good_choice_has_no_faults(kind: str) -> None:
-    assert check_tokenizer_choice(ComponentConfig.model_validate(CHOICES[kind])) == []
+    assert check_choice(CHOICES[kind]) == []
 
 
 def test_a_number_outside_the_vocabulary_has_no_token() -> None:

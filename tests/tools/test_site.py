@@ -99,9 +99,9 @@ def test_every_recipe_is_listed_under_a_question_with_what_it_varies():
 
 def test_the_reference_names_every_command_option_part_and_key():
     commands = reference.commands()
-    for name in get_command(app).commands:
+    for name, command in get_command(app).commands.items():
         assert f"## h2h {name}\n" in commands
-        for parameter in get_command(app).commands[name].params:
+        for parameter in command.params:
             assert all(option in commands for option in parameter.opts if option.startswith("--"))
     parts = reference.parts()
     for part in registry.list_part_classes():

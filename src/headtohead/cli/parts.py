@@ -18,6 +18,7 @@ def list_parts(context: typer.Context, as_json: JsonOption = False, plugins: Plu
     """List the parts that models are built from, by slot, with their options."""
     if context.invoked_subcommand is not None:
         return
+    from headtohead.config.validation.component_options import format_options, get_summary
     from headtohead.nn.parts import registry
     from headtohead.report import terminal
 
@@ -27,8 +28,8 @@ def list_parts(context: typer.Context, as_json: JsonOption = False, plugins: Plu
         {
             "slot": part_class.slot,
             "part": part_class.kind,
-            "options": registry.format_options(part_class),
-            "about": registry.get_summary(part_class),
+            "options": format_options(part_class),
+            "about": get_summary(part_class),
         }
         for part_class in registry.list_part_classes()
     ]

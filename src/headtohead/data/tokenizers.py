@@ -7,26 +7,25 @@ matched in a text: a text that contains "<s>" is not encoded as the start token.
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Protocol, get_type_hints, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
 from headtohead.atomic_io import write_text
-from headtohead.config.base import ComponentConfig
 from headtohead.config.data import DataConfig
+from headtohead.config.validation.component_options import validate_component
 from headtohead.data import treebank
 from headtohead.data.file_errors import build_file_error, build_missing_path_error
 from headtohead.data.splits import Corpus
-from headtohead.errors import DataError, ValidationIssue, suggest
+from headtohead.errors import DataError, ValidationIssue
 
 TOKENIZER_FILE = "tokenizer.json"
 ENCODE_CHUNK_ROWS = 2048
@@ -169,7 +168,7 @@ def train_tokenizer(data: DataConfig, corpus: Corpus, *, base_folder: Path = Pat
 
     A relative path of a tokenizer file starts at `base_folder`.
     """
-    if issues := check_tokenizer_choice(data.tokenizer):
+    if issues := validate_component(data.tokenizer, TOKENIZER_BUILDERS, "tokenizer", "data.tokenizer"):
         raise build_file_error("data.tokenizer", issues)
     options = dict(data.tokenizer.options)
     is_language_model = not corpus.has_labels
@@ -272,55 +271,6 @@ TOKENIZER_BUILDERS: dict[str, Callable[..., Backend]] = {
     "bpe": train_bpe_tokenizer,
     "file": load_tokenizer_file,
 }
-
-
-def check_tokenizer_choice(choice: ComponentConfig) -> list[ValidationIssue]:
-    """Return the issues in `data.tokenizer`.
-
-    Kind and options are checked against `TOKENIZER_BUILDERS` and the signatures of its functions.
-    """
-    location = "data.tokenizer"
-    if choice.kind not in TOKENIZER_BUILDERS:
-        return [
-            ValidationIssue(
-                location,
-                f"no tokens named {choice.kind!r}",
-                tuple(TOKENIZER_BUILDERS),
-                suggest(choice.kind, TOKENIZER_BUILDERS),
-            )
-        ]
-    function = TOKENIZER_BUILDERS[choice.kind]
-    parameters = {
-        name: parameter
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    }
-    hints = get_type_hints(function, include_extras=True)
-    issues = []
-    for name, value in choice.options.items():
-        if name not in parameters:
-            message = f"unknown option of {choice.kind}"
-            issues.append(ValidationIssue(f"{location}.{name}", message, tuple(parameters), suggest(name, parameters)))
-        elif error_message := _find_option_error(hints[name], value):
-            issues.append(ValidationIssue(f"{location}.{name}", error_message))
-    required = (name for name, parameter in parameters.items() if parameter.default is parameter.empty)
-    missing = [name for name in required if name not in choice.options]
-    return issues + [ValidationIssue(f"{location}.{name}", f"is missing: {choice.kind} needs it") for name in missing]
-
-
-_TYPE_DESCRIPTIONS = {"int_type": "a whole number", "bool_type": "true or false", "string_type": "text"}
-
-
-def _find_option_error(hint: Any, value: object) -> str | None:
-    """Return why a value does not match a type hint, or None if it does."""
-    try:
-        TypeAdapter(hint).validate_python(value, strict=True)
-    except ValidationError as error:
-        first_error = error.errors()[0]
-        if first_error["type"] == "greater_than_equal":
-            return f"must be at least {first_error['ctx']['ge']}, not {value!r}"
-        return f"must be {_TYPE_DESCRIPTIONS.get(first_error['type'], first_error['msg'])}, not {value!r}"
-    return None
 
 
 def _list_special_tokens(*, has_unk: bool, add_bos_eos: bool, add_mask: bool) -> list[str]:

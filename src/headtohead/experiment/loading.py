@@ -12,6 +12,7 @@ from typing import Any
 
 from headtohead.config import base, experiment, loading
 from headtohead.config.overlays import RawConfig
+from headtohead.config.validation.component_options import get_options, validate_component
 from headtohead.data import tokenizers
 from headtohead.data.sources.loading import check_source, resolve_source_path
 from headtohead.errors import PartError, StrategyError, ValidationIssue
@@ -128,10 +129,7 @@ def check_names_and_options(raw: RawConfig) -> list[ValidationIssue]:
     if isinstance(data.get("source"), str):
         issues += check_source(data["source"])
     if "tokenizer" in data:
-        try:
-            issues += tokenizers.check_tokenizer_choice(base.ComponentConfig.model_validate(data["tokenizer"]))
-        except ValueError:
-            pass  # reported by the schema
+        issues += validate_component(data["tokenizer"], tokenizers.TOKENIZER_BUILDERS, "tokenizer", "data.tokenizer")
     return issues + optimizers.check_training_options(training) + _check_teacher(_as_dict(raw.get("teacher")))
 
 
@@ -225,7 +223,7 @@ def _build_choice_schema(registered: dict[str, Any]) -> dict[str, Any]:
     table_schemas = [
         {
             "type": "object",
-            "properties": {"kind": {"const": name}, **{option: {} for option in registry.get_options(factory)}},
+            "properties": {"kind": {"const": name}, **{option: {} for option in get_options(factory)}},
             "required": ["kind"],
             "additionalProperties": False,
         }

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from headtohead.config import base, training
-from headtohead.errors import DeviceError, ValidationIssue, suggest
-from headtohead.nn.parts.registry import validate_options
+from headtohead.config import training
+from headtohead.config.validation.component_options import validate_component
+from headtohead.errors import DeviceError, ValidationIssue
 from headtohead.pretrained.classifier import EncoderClassifier
 from headtohead.training.devices import is_bfloat16_usable
 from headtohead.training.fused_adam import FusedAdam, create_adam
@@ -220,18 +220,10 @@ class ScheduledOptimizer:
 
 def check_training_options(training: dict[str, Any]) -> list[ValidationIssue]:
     """Return unknown names and options in the optimizer and schedule tables of an experiment file."""
-    issues = []
-    registries: dict[str, dict[str, Callable[..., Any]]] = {"optimizer": OPTIMIZERS, "schedule": LR_SCHEDULES}
-    for slot, registry in registries.items():
-        if slot not in training:
-            continue
-        try:
-            config = base.ComponentConfig.model_validate(training[slot])
-        except ValueError:
-            continue
-        if config.kind not in registry:
-            message, allowed = f"unknown {slot} {config.kind!r}", tuple(registry)
-            issues.append(ValidationIssue(f"training.{slot}", message, allowed, suggest(config.kind, allowed)))
-        else:
-            issues += validate_options(registry[config.kind], config.options, f"training.{slot}")
-    return issues
+    factories: dict[str, dict[str, Callable[..., Any]]] = {"optimizer": OPTIMIZERS, "schedule": LR_SCHEDULES}
+    return [
+        issue
+        for key in factories
+        if key in training
+        for issue in validate_component(training[key], factories[key], key, f"training.{key}")
+    ]

@@ -13,6 +13,7 @@ from headtohead.audit.model_audit import COMPARISON_CHECKS
 from headtohead.audit.model_checks.base import build_mixed_padding_mask
 from headtohead.audit.model_checks.kv_cache import compute_logits_in_chunks
 from headtohead.audit.tolerance import Difference
+from headtohead.config.validation.component_options import get_options
 from headtohead.nn.parts import registry
 from headtohead.nn.parts.base import Part
 from headtohead.testing import check_part
@@ -76,7 +77,7 @@ def test_every_option_of_a_built_in_part_is_tried() -> None:
     untried = {
         f"{slot} {kind}: {option}"
         for (slot, kind), sets in OPTIONS.items()
-        for option in registry.get_options(registry.get_part_class(slot, kind))
+        for option in get_options(registry.get_part_class(slot, kind))
         if not any(option in options for options in sets)
     }
     assert untried == {"feedforward mlp: hidden"}  # every small model of the bench has it

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headtohead.config import base
+from headtohead.config import base, component_options
 from headtohead.errors import PartError
 from headtohead.nn.parts import registry
 from headtohead.nn.parts import registry as parts_registry
@@ -50,7 +50,7 @@ def test_a_file_of_parts_is_used_and_known_by_its_content(write: Any) -> None:
     assert parts_registry.load_plugin(path.name, path.parent) == path
     assert parts_registry.load_plugin(path) == path  # a second time does nothing
     made = parts_registry.get_part_class("norm", "mine")
-    assert parts_registry.get_summary(made) == "Does nothing."
+    assert component_options.get_summary(made) == "Does nothing."
     assert made.__module__ == parts_registry.compute_module_name(path)
     assert path in parts_registry.get_plugin_files()
     assert made in parts_registry.list_part_classes()
@@ -59,7 +59,7 @@ def test_a_file_of_parts_is_used_and_known_by_its_content(write: Any) -> None:
 def test_an_edited_file_replaces_its_own_parts(write: Any) -> None:
     parts_registry.load_plugin(write("mine.py", NORM.format(name="mine", what="nothing")))
     parts_registry.load_plugin(write("mine.py", NORM.format(name="mine", what="more")))
-    assert parts_registry.get_summary(parts_registry.get_part_class("norm", "mine")) == "Does more."
+    assert component_options.get_summary(parts_registry.get_part_class("norm", "mine")) == "Does more."
 
 
 def test_a_name_that_is_taken_is_an_error_that_names_both_files(write: Any) -> None:
@@ -67,7 +67,7 @@ def test_a_name_that_is_taken_is_an_error_that_names_both_files(write: Any) -> N
     parts_registry.load_plugin(one)
     with pytest.raises(PartError, match=rf"norm 'mine' is defined twice: in {one} and in {two}"):
         parts_registry.load_plugin(two)
-    assert parts_registry.get_summary(parts_registry.get_part_class("norm", "mine")) == "Does one."
+    assert component_options.get_summary(parts_registry.get_part_class("norm", "mine")) == "Does one."
 
 
 def test_a_built_in_name_is_taken(write: Any) -> None:
@@ -139,7 +139,7 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
             {"kind": "mlp", "activation": "rel"},
             "must be one of 'relu', 'gelu', 'gelu-tanh', 'silu', not",
         ),
-        ("merge", {"draw": "once"}, "here: a table of options needs kind = the part's name"),
+        ("merge", {"draw": "once"}, "here: a table of options needs kind = the merge"),
     ],
 )
 def test_options_that_do_not_fit_are_faults_with_their_place(slot: str, value: Any, words: str) -> None:
@@ -172,7 +172,7 @@ def test_building_with_options_that_do_not_fit_is_an_error() -> None:
 def test_every_built_in_part_says_what_it_is_in_a_line() -> None:
     for made in parts_registry.list_part_classes():
         assert made.__doc__ is not None
-        assert 10 < len(parts_registry.get_summary(made)) < 130, made
+        assert 10 < len(component_options.get_summary(made)) < 130, made
 
 
 def test_parts_of_installed_packages_are_found(

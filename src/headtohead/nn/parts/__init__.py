@@ -10,25 +10,9 @@ from headtohead.nn.parts.pattern import Pattern
 from headtohead.nn.parts.pool import Pool
 from headtohead.nn.parts.position import Position
 from headtohead.nn.parts.projection import Projection
-from headtohead.nn.parts.registry import (
-    SLOTS,
-    build_part,
-    compute_module_name,
-    format_options,
-    get_option_types,
-    get_options,
-    get_part_class,
-    get_plugin_files,
-    get_summary,
-    list_part_classes,
-    list_part_names,
-    load_plugin,
-    register_part,
-    validate_part_config,
-)
+from headtohead.nn.parts.registry import register_part
 
 __all__ = [
-    "SLOTS",
     "Attention",
     "AttentionContext",
     "AttentionImplementation",
@@ -44,17 +28,5 @@ __all__ = [
     "Pool",
     "Position",
     "Projection",
-    "build_part",
-    "compute_module_name",
-    "format_options",
-    "get_option_types",
-    "get_options",
-    "get_part_class",
-    "get_plugin_files",
-    "get_summary",
-    "list_part_classes",
-    "list_part_names",
-    "load_plugin",
     "register_part",
-    "validate_part_config",
 ]

@@ -1,20 +1,17 @@
-"""Registry of parts by slot and name: built-in parts, user files and entry points. Validates their options."""
+"""Registry of parts by slot and name: built-in parts, user files and entry points."""
 
 import ast
 import hashlib
 import importlib.util
-import inspect
 import sys
-import types
-import typing
 from collections.abc import Callable
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
 from headtohead.config.base import ComponentConfig
-from headtohead.config.validation.error_messages import suggest_key
-from headtohead.errors import PartError, ValidationIssue, format_suggestion, suggest
+from headtohead.config.validation.component_options import validate_component, validate_options
+from headtohead.errors import PartError, ValidationIssue, format_suggestion
 from headtohead.nn.parts.base import ModelSizes, Part
 
 SLOTS = ("position", "pattern", "projection", "merge", "attention", "feedforward", "norm", "block", "pool")
@@ -120,111 +117,15 @@ def get_plugin_files() -> tuple[Path, ...]:
     return tuple(_plugin_files.values())
 
 
-def get_options(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the options of a part or other factory: its keyword-only arguments."""
-    parameters = inspect.signature(factory).parameters
-    return {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
-
-
-def get_option_types(factory: Callable[..., Any]) -> dict[str, Any]:
-    """Return the types of the options; empty if they cannot be resolved, as for imports under TYPE_CHECKING."""
-    try:
-        return typing.get_type_hints(factory.__init__ if isinstance(factory, type) else factory)  # type: ignore[misc]
-    except NameError:
-        return {}
-
-
 def build_part(slot: str, part_config: ComponentConfig, sizes: ModelSizes, *arguments: Any) -> Any:
     """Return an instance of the configured part. `arguments` follow `sizes` in its constructor."""
     part_class = get_part_class(slot, part_config.kind)
-    issues = validate_options(part_class, part_config.options, slot)
-    if issues:
+    if issues := validate_options(part_class, part_config, slot):
         raise PartError("\n".join(map(str, issues)))
     return part_class(sizes, *arguments, **part_config.options)
 
 
 def validate_part_config(slot: str, value: Any, location: str) -> list[ValidationIssue]:
     """Return the issues of a part in an experiment file: an unknown name, or options that do not match."""
-    try:
-        config = ComponentConfig.model_validate(value)
-    except ValueError:
-        is_table = isinstance(value, dict)
-        return [ValidationIssue(location, "a table of options needs kind = the part's name")] if is_table else []
-    allowed = list_part_names(slot)
-    if config.kind not in allowed:
-        return [ValidationIssue(location, f"unknown {slot} {config.kind!r}", allowed, suggest(config.kind, allowed))]
-    return validate_options(get_part_class(slot, config.kind), config.options, location)
-
-
-def validate_options(
-    factory: Callable[..., Any], option_values: dict[str, Any], location: str
-) -> list[ValidationIssue]:
-    """Return the issues of options checked against the keyword-only arguments of a class or function."""
-    options, hints = get_options(factory), get_option_types(factory)
-    kind = getattr(factory, "kind", factory.__name__)
-    issues = []
-    for name, value in option_values.items():
-        if name not in options:
-            allowed = tuple(options)
-            message = f"{kind} has no option {name!r}" + ("" if allowed else "; it has no options")
-            issues.append(ValidationIssue(f"{location}.{name}", message, allowed, suggest_key(name, allowed)))
-        elif not _matches_type_hint(value, hints.get(name, Any)):
-            issues.append(
-                ValidationIssue(f"{location}.{name}", f"must be {_format_type_hint(hints[name])}, not {value!r}")
-            )
-    for name, parameter in options.items():
-        if parameter.default is parameter.empty and name not in option_values:
-            issues.append(
-                ValidationIssue(
-                    location, f"{kind} requires the option {name!r} ({_format_type_hint(hints.get(name, Any))})"
-                )
-            )
-    return issues
-
-
-def _matches_type_hint(value: Any, hint: Any) -> bool:
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return True
-    if origin is typing.Literal:
-        return value in inner
-    if origin in (typing.Union, types.UnionType):
-        return any(_matches_type_hint(value, alternative) for alternative in inner)
-    if origin in (tuple, list):
-        return isinstance(value, list | tuple) and all(_matches_type_hint(item, inner[0]) for item in value)
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, hint) if isinstance(hint, type) else True
-
-
-def _format_type_hint(hint: Any) -> str:
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Literal:
-        return "one of " + ", ".join(map(repr, inner))
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(_format_type_hint(alternative) for alternative in inner if alternative is not type(None))
-    if origin in (tuple, list):
-        return f"a list of which each item is {_format_type_hint(inner[0])}"
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    return names.get(hint, str(hint))
-
-
-def get_summary(factory: Callable[..., Any]) -> str:
-    """Return the first line of the docstring of a part or other factory."""
-    return (inspect.getdoc(factory) or "").partition("\n")[0]
-
-
-def format_options(factory: Callable[..., Any]) -> str:
-    """Return the options of a part or other factory with their defaults, in TOML syntax."""
-    return ", ".join(
-        f"{name} = {_format_toml_value(p.default)}" if p.default is not p.empty else f"{name} (required)"
-        for name, p in get_options(factory).items()
-    )
-
-
-def _format_toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "unset" if value is None else (f'"{value}"' if isinstance(value, str) else str(value))
+    part_classes = {name: get_part_class(slot, name) for name in list_part_names(slot)}
+    return validate_component(value, part_classes, slot, location)
