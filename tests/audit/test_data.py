@@ -16,7 +16,7 @@ from headtohead.audit.data_checks.overlap import normalize_text
 from headtohead.audit.data_checks.vocabulary import contains_word
 from headtohead.audit.result import CheckResult, format_blocking_reasons
 from headtohead.config.data import DataConfig
-from headtohead.data.batches import encode_split
+from headtohead.data.encoding import encode_split
 from headtohead.data.sources.loading import load_corpus
 from headtohead.data.splits import Corpus, Split
 from headtohead.data.tokenizers import CorpusTokenizer, train_tokenizer

@@ -12,7 +12,7 @@ import torch
 
 from headtohead.audit.data_checks.count_baselines import score_count_models
 from headtohead.audit.result import CheckResult
-from headtohead.data.batches import TokenRows, TokenStream
+from headtohead.data.encoding import TokenRows, TokenStream
 from headtohead.experiment.loading import build_experiment
 from headtohead.runner.corpus_description import describe_corpus
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from headtohead.config.data import DataConfig
 from headtohead.config.tasks import Target
 from headtohead.config.training import TrainingConfig
-from headtohead.data.batches import IGNORE_INDEX, BatchSchedule, TokenRows, TokenStream, encode_split
+from headtohead.data.batches import IGNORE_INDEX, BatchSchedule
+from headtohead.data.encoding import TokenRows, TokenStream, encode_split
 from headtohead.data.examples import build_evaluation_examples
 from headtohead.data.splits import Corpus, Split
 from headtohead.data.tokenizers import CorpusTokenizer, train_tokenizer

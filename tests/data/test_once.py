@@ -5,7 +5,8 @@ import torch
 from headtohead.config.data import DataConfig
 from headtohead.config.tasks import Target
 from headtohead.config.training import TrainingConfig
-from headtohead.data.batches import IGNORE_INDEX, BatchSchedule, count_tokens, encode_split
+from headtohead.data.batches import IGNORE_INDEX, BatchSchedule
+from headtohead.data.encoding import count_tokens, encode_split
 from headtohead.data.sources.loading import load_corpus
 from headtohead.data.tokenizers import train_tokenizer
 

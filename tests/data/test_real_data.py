@@ -13,7 +13,7 @@ from nltk.tokenize import NLTKWordTokenizer
 
 from headtohead.config.data import DataConfig
 from headtohead.config.tasks import Target
-from headtohead.data.batches import encode_split
+from headtohead.data.encoding import encode_split
 from headtohead.data.examples import build_evaluation_examples
 from headtohead.data.sources.loading import load_corpus
 from headtohead.data.splits import Corpus

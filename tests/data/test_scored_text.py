@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from headtohead.config.data import DataConfig
-from headtohead.data.batches import TokenStream
+from headtohead.data.encoding import TokenStream
 from headtohead.data.examples import build_evaluation_examples
 from headtohead.data.scored_text import ScoredText, describe_scored_text
 from headtohead.data.sources.loading import load_corpus

@@ -26,7 +26,8 @@ from headtohead.config.data import DataConfig
 from headtohead.config.tasks import Target
 from headtohead.config.training import TrainingConfig
 from headtohead.data import token_cache, token_shards
-from headtohead.data.batches import BatchSchedule, TokenRows, TokenStream, count_tokens
+from headtohead.data.batches import BatchSchedule
+from headtohead.data.encoding import TokenRows, TokenStream, count_tokens
 from headtohead.data.examples import build_evaluation_examples
 from headtohead.data.sources import streaming
 from headtohead.data.sources.loading import load_corpus

@@ -9,7 +9,8 @@ from headtohead.attention_analysis.api import analyze_attention
 from headtohead.config.data import DataConfig
 from headtohead.config.loading import build_trial
 from headtohead.config.training import TrainingConfig
-from headtohead.data.batches import IGNORE_INDEX, Batch, TokenStream
+from headtohead.data.batches import IGNORE_INDEX, Batch
+from headtohead.data.encoding import TokenStream
 from headtohead.data.masking import MaskedBatchSchedule, build_masked_examples
 from headtohead.data.tokenizers import CorpusTokenizer, train_word_tokenizer
 from headtohead.errors import ConfigError, DataError, ModelError
@@ -143,7 +144,7 @@ def test_pseudo_perplexity_equals_a_slow_reference(add_bos_eos):
     tokenizer = build_tokenizer(add_bos_eos=add_bos_eos)
     model = build_model(tokenizer).eval()
     texts = [" ".join(WORDS[i : i + n]) for i, n in ((0, 5), (7, 9), (3, 2))]
-    from headtohead.data.batches import encode_split
+    from headtohead.data.encoding import encode_split
     from headtohead.data.splits import Split
 
     split = Split("test", "test", tuple(texts), (0, 0, 0))

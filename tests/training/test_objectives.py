@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from headtohead.config.tasks import Target
-from headtohead.data.batches import TokenRows
+from headtohead.data.encoding import TokenRows
 from headtohead.data.examples import EvaluationExamples
 from headtohead.training.objectives import ClassificationObjective, Evaluation, evaluate
 

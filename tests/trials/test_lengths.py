@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headtohead.config import model
-from headtohead.data.batches import TokenRows
+from headtohead.data.encoding import TokenRows
 from headtohead.tasks.classification import join_rows_by_label
 from headtohead.trials.length_generalization import measure_costs_at_lengths
 

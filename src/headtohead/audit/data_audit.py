@@ -18,7 +18,7 @@ from headtohead.audit.data_checks.leakage import (
 from headtohead.audit.data_checks.truncation import audit_truncation
 from headtohead.audit.data_checks.vocabulary import audit_unknown_tokens, audit_vocabulary
 from headtohead.audit.result import CheckResult
-from headtohead.data.batches import EncodedSplit, count_tokens
+from headtohead.data.encoding import EncodedSplit, count_tokens
 from headtohead.data.splits import Corpus, Split
 from headtohead.data.tokenizers import TokenizerProtocol
 

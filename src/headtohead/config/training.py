@@ -87,11 +87,3 @@ class TrainingConfig(BaseConfig):
     def compute_total_steps(self, steps_per_epoch: int) -> int:
         """Return `steps` as a number of steps."""
         return convert_to_steps(self.steps, steps_per_epoch)
-
-    def compute_eval_interval(self, steps_per_epoch: int) -> int:
-        """Return `eval_every` as a number of steps."""
-        return convert_to_steps(self.eval_every, steps_per_epoch)
-
-    def compute_checkpoint_interval(self, steps_per_epoch: int) -> int:
-        """Return `checkpoint_every` as a number of steps."""
-        return convert_to_steps(self.checkpoint_every, steps_per_epoch)

@@ -18,7 +18,8 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from headtohead.config.tasks import Target
-from headtohead.data.batches import IGNORE_INDEX, Batch, EncodedSplit, TokenRows, TokenStream, split_inputs_and_labels
+from headtohead.data.batches import IGNORE_INDEX, Batch, split_inputs_and_labels
+from headtohead.data.encoding import EncodedSplit, TokenRows, TokenStream
 from headtohead.data.tokenizers import TokenizerProtocol
 from headtohead.errors import DataError
 

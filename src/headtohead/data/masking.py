@@ -13,7 +13,8 @@ from torch import Tensor
 from headtohead.config.data import DataConfig
 from headtohead.config.tasks import Target
 from headtohead.config.training import MaskingConfig, TrainingConfig
-from headtohead.data.batches import IGNORE_INDEX, Batch, BatchSchedule, EncodedSplit, TokenRows, TokenStream
+from headtohead.data.batches import IGNORE_INDEX, Batch, BatchSchedule
+from headtohead.data.encoding import EncodedSplit, TokenRows, TokenStream
 from headtohead.data.examples import EvaluationExamples
 from headtohead.data.tokenizers import CorpusTokenizer
 from headtohead.errors import DataError

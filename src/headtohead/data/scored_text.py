@@ -20,7 +20,8 @@ import torch
 from numpy.typing import NDArray
 
 from headtohead.config.tasks import Target
-from headtohead.data.batches import IGNORE_INDEX, TokenRows, TokenStream
+from headtohead.data.batches import IGNORE_INDEX
+from headtohead.data.encoding import TokenRows, TokenStream
 from headtohead.data.examples import EvaluationExamples
 from headtohead.data.sft import PromptedRows
 from headtohead.data.splits import Split

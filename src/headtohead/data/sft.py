@@ -14,7 +14,8 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from headtohead.config.tasks import Target
-from headtohead.data.batches import IGNORE_INDEX, Batch, BatchSchedule, EncodedSplit, TokenRows, TokenStream
+from headtohead.data.batches import IGNORE_INDEX, Batch, BatchSchedule
+from headtohead.data.encoding import EncodedSplit, TokenRows, TokenStream, compute_offsets, flatten_token_ids
 from headtohead.data.examples import EvaluationExamples
 from headtohead.data.splits import select_evenly_spaced
 
@@ -54,16 +55,13 @@ def build_prompted_rows(
 
     `num_truncated` is the number of rows whose prompt has been truncated.
     """
-    tokens = torch.tensor([token_id for row in rows for token_id in row], dtype=torch.int64)
-    offsets = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
-    prompt_lengths_tensor = None if prompt_lengths is None else torch.tensor(list(prompt_lengths), dtype=torch.int64)
     return PromptedRows(
         name,
-        tokens,
-        offsets,
+        flatten_token_ids(rows),
+        compute_offsets(rows),
         pad_to_longest=prompt_lengths is not None,
         num_pretruncated=num_truncated,
-        prompt_lengths=prompt_lengths_tensor,
+        prompt_lengths=None if prompt_lengths is None else torch.tensor(list(prompt_lengths), dtype=torch.int64),
     )
 
 

@@ -54,7 +54,7 @@ from headtohead.atomic_io import (
     write_json,
 )
 from headtohead.config.data import DataConfig
-from headtohead.data.batches import EncodedSplit, TokenRows, TokenStream, encode_split, is_stream, number_documents
+from headtohead.data.encoding import EncodedSplit, TokenRows, TokenStream, encode_split, is_stream, number_documents
 from headtohead.data.sources import loading
 from headtohead.data.sources.registry import compute_code_digest
 from headtohead.data.splits import Corpus, Split
@@ -77,20 +77,8 @@ UNUSABLE_CACHE_ERRORS = (
     *(errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP),
 )
 """no permission, a path that cannot be created, no file locks"""
-CACHE_KEY_SETTINGS = (
-    "source",
-    "files",
-    "columns",
-    "tokenizer",
-    "vocabulary",
-    "rows",
-    "documents",
-    "validation_fraction",
-    "train_rows",
-    "validation_rows",
-    "test_rows",
-)
-"""the settings of `data` that rows and tokens depend on"""
+SETTINGS_OUTSIDE_CACHE_KEY = {"word_dropout", "rare_words", "allow_overlap", "monitor"}
+"""the settings of `data` that neither rows nor tokens depend on"""
 
 
 @dataclass(frozen=True)
@@ -146,7 +134,7 @@ def build_cache_key(data: DataConfig, has_labels: bool, base_folder: Path) -> di
         "code": [_hash_source_code(), compute_code_digest(source.name)],
         "tokenizers": metadata.version("tokenizers"),
         "has_labels": has_labels,
-        "data": data.model_dump(mode="json", include=set(CACHE_KEY_SETTINGS)),
+        "data": data.model_dump(mode="json", exclude=SETTINGS_OUTSIDE_CACHE_KEY),
         "files": {name: get_checksum(path) for name, path in sorted(files.items())},
     }
 
@@ -377,12 +365,3 @@ def _remove_unused_caches(root: Path) -> None:
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > MAX_UNUSED_DAYS * 86400:
                 shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
-
-
-__all__ = [
-    "TokenizedCorpus",
-    "build_cache_key",
-    "find_damaged_caches",
-    "load_tokenized_corpus",
-    "tokenize_in_memory",
-]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from headtohead.atomic_io import append_jsonl, repair_jsonl, truncate_file, write_bytes
 from headtohead.config.data import DataConfig
-from headtohead.data.batches import encode_row_range
+from headtohead.data.encoding import encode_row_range
 from headtohead.data.splits import Split
 from headtohead.data.text_store import DiskTextRows
 from headtohead.data.tokenizers import CorpusTokenizer

@@ -7,8 +7,8 @@ from typing import Any
 
 from headtohead.config import base
 from headtohead.config import data as config_data
-from headtohead.data import batches, tokenizers
-from headtohead.data.batches import EncodedSplit
+from headtohead.data import encoding, tokenizers
+from headtohead.data.encoding import EncodedSplit
 from headtohead.data.splits import Corpus
 from headtohead.errors import DataError
 from headtohead.pretrained.loading import import_transformers, silence_transformers
@@ -41,7 +41,7 @@ def encode_splits(
                 f"(the shortest has {min(lengths)}, half of them have more than {statistics.median(lengths):.0f}); "
                 "take a larger one"
             )
-        encoded_splits[name] = batches.build_token_rows(
+        encoded_splits[name] = encoding.build_token_rows(
             split, ids, has_labels=True, pad_to_longest=True, num_pretruncated=num_truncated
         )
     return encoded_splits
@@ -52,6 +52,6 @@ def encode_as_words(texts: Corpus) -> tuple[dict[str, EncodedSplit], tokenizers.
     data = config_data.DataConfig()
     tokenizer = tokenizers.train_tokenizer(data, texts)
     encoded_splits = {
-        name: batches.encode_split(split, tokenizer, data, has_labels=True) for name, split in texts.splits.items()
+        name: encoding.encode_split(split, tokenizer, data, has_labels=True) for name, split in texts.splits.items()
     }
     return encoded_splits, tokenizer

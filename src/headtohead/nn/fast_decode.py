@@ -276,21 +276,11 @@ register_fast_form(block.ParallelBlock)(partial(_build_block, _FastParallelBlock
 # ---- attention
 
 
-@register_fast_form(pattern.CausalPattern)
-def _get_causal_window(part: pattern.CausalPattern) -> int | None:
-    """Return None: a new token attends to all cached tokens, without a mask."""
-    return None
-
-
-@register_fast_form(pattern.SlidingWindowPattern)
-def _get_sliding_window(part: pattern.SlidingWindowPattern) -> int | None:
-    """Return the number of cached tokens that a new token attends to. A slice replaces the mask."""
-    return part.size
-
-
-@register_fast_form(merge.ConcatHeads)
-def _skip_merge(part: merge.ConcatHeads) -> None:
-    """Return nothing: heads are stored concatenated, so there is nothing to compute."""
+# The number of cached tokens that a new token attends to, None for all of them. A slice replaces the mask.
+register_fast_form(pattern.CausalPattern)(lambda part: None)
+register_fast_form(pattern.SlidingWindowPattern)(lambda part: part.size)
+# Heads are stored concatenated, so there is nothing to compute.
+register_fast_form(merge.ConcatHeads)(lambda part: None)
 
 
 class _FastAttention:

@@ -10,7 +10,7 @@ from headtohead.audit.data_checks.overlap import group_repeated_rows
 from headtohead.audit.result import CheckResult
 from headtohead.config.experiment import BASELINE, Experiment, Trial
 from headtohead.config.loading import build_trial
-from headtohead.data import batches
+from headtohead.data import encoding
 from headtohead.data.sources import loading
 from headtohead.data.splits import Corpus
 from headtohead.errors import DataError
@@ -27,7 +27,7 @@ def describe_corpus(experiment: Experiment) -> schemas.CorpusFile:
     splits = {}
     for name, split in corpus.splits.items():
         num_tokens = dataset.encoded[name].tokens.numel()
-        token_counts = batches.count_tokens(dataset.encoded[name], tokenizer.vocab_size)
+        token_counts = encoding.count_tokens(dataset.encoded[name], tokenizer.vocab_size)
         unknown_rate = 0.0 if tokenizer.unk_id is None else int(token_counts[tokenizer.unk_id]) / num_tokens
         splits[name] = schemas.SplitRecord(
             role=split.role,

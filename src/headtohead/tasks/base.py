@@ -14,7 +14,8 @@ from headtohead.config.experiment import Trial
 from headtohead.config.model import PretrainedModelConfig
 from headtohead.config.tasks import TaskSpec
 from headtohead.data import token_cache
-from headtohead.data.batches import IGNORE_INDEX, Batch, BatchSchedule, EncodedSplit, count_tokens
+from headtohead.data.batches import IGNORE_INDEX, Batch, BatchSchedule
+from headtohead.data.encoding import EncodedSplit, count_tokens
 from headtohead.data.examples import EvaluationExamples, build_evaluation_examples
 from headtohead.distillation.teacher import RunTrial
 from headtohead.experiment.model_io import SavedModel

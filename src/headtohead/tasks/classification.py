@@ -8,7 +8,8 @@ from torch import Tensor
 from headtohead.config.experiment import Trial
 from headtohead.config.model import PretrainingConfig, TransformerConfig
 from headtohead.config.tasks import CLASSIFY
-from headtohead.data.batches import Batch, EncodedSplit, TokenRows
+from headtohead.data.batches import Batch
+from headtohead.data.encoding import EncodedSplit, TokenRows
 from headtohead.distillation.teacher import RunTrial
 from headtohead.experiment import inference
 from headtohead.experiment.model_io import SavedModel

@@ -8,7 +8,8 @@ from headtohead.atomic_io import append_jsonl
 from headtohead.config.data import DataConfig
 from headtohead.config.experiment import Trial
 from headtohead.config.tasks import DISTIL
-from headtohead.data.batches import BatchSchedule, EncodedSplit
+from headtohead.data.batches import BatchSchedule
+from headtohead.data.encoding import EncodedSplit
 from headtohead.data.examples import EvaluationExamples
 from headtohead.data.sft import PromptedRows, build_prompted_examples
 from headtohead.distillation import summarization

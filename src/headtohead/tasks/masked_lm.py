@@ -7,7 +7,8 @@ from headtohead.config.data import DataConfig
 from headtohead.config.experiment import Trial
 from headtohead.config.tasks import MASKED_LM
 from headtohead.data import token_cache
-from headtohead.data.batches import IGNORE_INDEX, Batch, BatchSchedule, EncodedSplit
+from headtohead.data.batches import IGNORE_INDEX, Batch, BatchSchedule
+from headtohead.data.encoding import EncodedSplit
 from headtohead.data.examples import EvaluationExamples
 from headtohead.data.masking import MaskedBatchSchedule, build_masked_examples, get_mask_id
 from headtohead.data.tokenizers import CorpusTokenizer

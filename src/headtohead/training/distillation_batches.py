@@ -14,16 +14,13 @@ from torch import Tensor, nn
 
 from headtohead.data.batches import IGNORE_INDEX, Batch
 from headtohead.data.sft import PromptedBatchSchedule
-from headtohead.nn.transformer import Transformer
-from headtohead.pretrained.layer_dropping import StudentModel
-from headtohead.training.cross_entropy import chunked_linear_cross_entropy, score_predictions
 from headtohead.training.distillation_loss import (
     DistillationLossConfig,
     TeacherTargets,
     compute_chunked_distillation_loss,
     compute_distillation_losses,
 )
-from headtohead.training.objectives import LanguageModelObjective
+from headtohead.training.objectives import LanguageModelObjective, has_linear_output
 
 TeacherTargetLookup = Callable[[Sequence[int], Sequence[int]], TeacherTargets]
 """Maps row indices and the number of predictions in each row to their targets, concatenated."""
@@ -71,36 +68,10 @@ class DistillationObjective(LanguageModelObjective):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         targets = batch.targets if isinstance(batch, DistillationBatch) else None
         if targets is None or self.loss_config is None:
-            if not _has_hidden_states(model):
-                return super().loss(model, batch)
-            return chunked_linear_cross_entropy(*_select_predicted_hidden_states(model, batch))
-        if _has_hidden_states(model):
-            return compute_chunked_distillation_loss(
-                *_select_predicted_hidden_states(model, batch), targets, self.loss_config
-            )
+            return super().loss(model, batch)
+        if has_linear_output(model):
+            predictions = self.select_predicted_hidden_states(model, batch)
+            return compute_chunked_distillation_loss(*predictions, targets, self.loss_config)
         is_predicted = batch.labels != IGNORE_INDEX
         logits = model(batch.input_ids, batch.attention_mask).logits[is_predicted]
         return compute_distillation_losses(logits, batch.labels[is_predicted], targets, self.loss_config).mean()
-
-    def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        if not isinstance(model, StudentModel) or not model.is_output_linear():
-            return super().score(model, batch)
-        is_predicted = batch.labels != IGNORE_INDEX
-        losses = torch.zeros(batch.labels.shape, dtype=torch.float64, device=is_predicted.device)
-        is_correct = torch.zeros_like(is_predicted)
-        token_losses, token_is_correct = score_predictions(*_select_predicted_hidden_states(model, batch))
-        losses[is_predicted], is_correct[is_predicted] = token_losses.double(), token_is_correct
-        return {"losses": losses.sum(1), "counts": is_predicted.sum(1), "correct": is_correct.sum(1)}
-
-
-def _has_hidden_states(model: nn.Module) -> bool:
-    """Return whether the output layer can be applied to selected positions only."""
-    return isinstance(model, Transformer) or (isinstance(model, StudentModel) and model.is_output_linear())
-
-
-def _select_predicted_hidden_states(model: Any, batch: Batch) -> tuple[nn.Linear, Tensor, Tensor]:
-    """Return the output layer, and the hidden states and labels of the predicted positions."""
-    output = model.compute_hidden_states(batch.input_ids, batch.attention_mask)
-    hidden_states = output[0] if isinstance(output, tuple) else output
-    is_predicted = batch.labels != IGNORE_INDEX
-    return model.output, hidden_states[is_predicted], batch.labels[is_predicted]

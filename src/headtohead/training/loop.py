@@ -19,6 +19,7 @@ from torch import nn
 from headtohead import rng
 from headtohead.atomic_io import append_jsonl, compute_sha256, read_jsonl
 from headtohead.config import training
+from headtohead.config.base import convert_to_steps
 from headtohead.data.batches import Batch, BatchSchedule
 from headtohead.data.examples import EvaluationExamples
 from headtohead.errors import DivergedError
@@ -95,8 +96,8 @@ class Trainer:
     def __post_init__(self) -> None:
         steps_per_epoch = self.schedule.steps_per_epoch
         self.total_steps = self.settings.compute_total_steps(steps_per_epoch)
-        self.evaluate_every = self.settings.compute_eval_interval(steps_per_epoch)
-        self.checkpoint_every = self.settings.compute_checkpoint_interval(steps_per_epoch)
+        self.evaluate_every = convert_to_steps(self.settings.eval_every, steps_per_epoch)
+        self.checkpoint_every = convert_to_steps(self.settings.checkpoint_every, steps_per_epoch)
         self.optimizer = ScheduledOptimizer(self.model, self.settings, self.total_steps)
         self.state = TrainingState(processes=self.process.world_size)
         self.metrics_path = self.folder / "metrics.jsonl"

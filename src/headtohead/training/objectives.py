@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from headtohead.data.batches import IGNORE_INDEX, Batch
 from headtohead.nn.transformer import Transformer
+from headtohead.pretrained.layer_dropping import StudentModel
 from headtohead.training.cross_entropy import chunked_linear_cross_entropy, score_predictions
 
 FloatArray = NDArray[np.float64]
@@ -74,11 +75,12 @@ class LanguageModelObjective:
     """Predict the next token."""
 
     metric = "perplexity"
+    predicts_every_position = True
+    """whether all positions of a batch without padding are predicted"""
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        if isinstance(model, Transformer):
-            hidden_states, labels = self._select_predicted_hidden_states(model, batch)
-            return chunked_linear_cross_entropy(model.output, hidden_states, labels)
+        if has_linear_output(model):
+            return chunked_linear_cross_entropy(*self.select_predicted_hidden_states(model, batch))
         logits = model(batch.input_ids, batch.attention_mask).logits
         return F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), ignore_index=IGNORE_INDEX)
 
@@ -97,9 +99,8 @@ class LanguageModelObjective:
         is_predicted = batch.labels != IGNORE_INDEX
         losses = torch.zeros(batch.labels.shape, dtype=torch.float64, device=is_predicted.device)
         is_correct = torch.zeros_like(is_predicted)
-        if isinstance(model, Transformer):
-            hidden_states, labels = self._select_predicted_hidden_states(model, batch)
-            token_losses, token_is_correct = score_predictions(model.output, hidden_states, labels)
+        if has_linear_output(model):
+            token_losses, token_is_correct = score_predictions(*self.select_predicted_hidden_states(model, batch))
             losses[is_predicted], is_correct[is_predicted] = token_losses.double(), token_is_correct
         else:
             logits = model(batch.input_ids, batch.attention_mask).logits[is_predicted]
@@ -108,18 +109,25 @@ class LanguageModelObjective:
             is_correct[is_predicted] = logits.argmax(-1) == labels
         return losses, is_correct
 
-    @staticmethod
-    def _select_predicted_hidden_states(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return hidden states (predictions, width) and labels (predictions,) of the predicted positions."""
-        hidden_states, _ = model.compute_hidden_states(batch.input_ids, batch.attention_mask)
-        if batch.attention_mask is None:
-            return hidden_states.flatten(0, 1), batch.labels.flatten()
+    def select_predicted_hidden_states(self, model: Any, batch: Batch) -> tuple[nn.Linear, Tensor, Tensor]:
+        """Return the output layer, and hidden states (predictions, width) and labels (predictions,) to predict."""
+        output = model.compute_hidden_states(batch.input_ids, batch.attention_mask)
+        hidden_states = output[0] if isinstance(output, tuple) else output
+        if batch.attention_mask is None and self.predicts_every_position:
+            return model.output, hidden_states.flatten(0, 1), batch.labels.flatten()
         is_predicted = batch.labels != IGNORE_INDEX
-        return hidden_states[is_predicted], batch.labels[is_predicted]
+        return model.output, hidden_states[is_predicted], batch.labels[is_predicted]
+
+
+def has_linear_output(model: nn.Module) -> bool:
+    """Return whether logits are a linear layer of hidden states, so that it can be applied to selected positions."""
+    return isinstance(model, Transformer) or (isinstance(model, StudentModel) and model.is_output_linear())
 
 
 class MaskedLanguageModelObjective(LanguageModelObjective):
     """Predict masked tokens; score by pseudo-perplexity, after Salazar et al. 2020, arXiv:1910.14659."""
+
+    predicts_every_position = False
 
     def __init__(self, mask_id: int) -> None:
         self.mask_id = mask_id
@@ -144,13 +152,6 @@ class MaskedLanguageModelObjective(LanguageModelObjective):
             for name, values in super().score(model, Batch(input_ids, labels, attention_mask)).items():
                 totals[name].index_add_(0, chunk_rows, values.double())
         return totals
-
-    @staticmethod
-    def _select_predicted_hidden_states(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return hidden states and labels of the masked positions only, also for batches without padding."""
-        hidden_states, _ = model.compute_hidden_states(batch.input_ids, batch.attention_mask)
-        is_predicted = batch.labels != IGNORE_INDEX
-        return hidden_states[is_predicted], batch.labels[is_predicted]
 
 
 class ClassificationObjective:

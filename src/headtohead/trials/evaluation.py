@@ -17,7 +17,7 @@ from headtohead.audit.scoring_probe import NUM_SAMPLED_ROWS, ScoringProbe
 from headtohead.config.data import DataConfig
 from headtohead.config.experiment import Trial
 from headtohead.config.tasks import TaskName
-from headtohead.data.batches import TokenRows
+from headtohead.data.encoding import TokenRows
 from headtohead.data.scored_text import ScoredText, describe_scored_text
 from headtohead.tasks.base import TrialModel
 from headtohead.tasks.dataset import Dataset

@@ -10,7 +10,8 @@ from torch import Tensor
 from headtohead.config import experiment
 from headtohead.config.experiment import BASELINE
 from headtohead.config.loading import build_trial
-from headtohead.data.batches import Batch, TokenRows
+from headtohead.data.batches import Batch
+from headtohead.data.encoding import TokenRows
 from headtohead.tasks.base import Task
 from headtohead.tasks.dataset import Dataset
 from headtohead.tasks.registry import get_task, prepare_dataset

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from headtohead.config import base, component_options
+from headtohead.config import base
+from headtohead.config.validation import component_options
 from headtohead.errors import PartError
 from headtohead.nn.parts import registry
 from headtohead.nn.parts import registry as parts_registry

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headtohead.audit.data_checks.leakage import compute_unseen_mask
 from headtohead.audit.data_checks.overlap import normalize_text
 from headtohead.audit.result import CheckResult, build_not_applicable
-from headtohead.data.batches import EncodedSplit, TokenRows
+from headtohead.data.encoding import EncodedSplit, TokenRows
 from headtohead.data.splits import Corpus
 
 LABEL_CHECK_NAME = "label leaks"

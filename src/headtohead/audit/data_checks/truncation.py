@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from headtohead.audit.result import CheckResult
-from headtohead.data.batches import EncodedSplit, TokenRows
+from headtohead.data.encoding import EncodedSplit, TokenRows
 
 CHECK_NAME = "truncation"
 MAX_TRUNCATED_SHARE = 0.05
