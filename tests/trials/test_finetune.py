@@ -91,7 +91,7 @@ def test_an_experiment_runs_from_its_file_to_its_report(experiment, tmp_path):
     assert steps <= {0, 3, 6}
     page = write(tmp_path / "runs", ["html"])[0].read_text()
     assert "loss and accuracy" in page.lower()
-    assert "What a count can do" in page
+    assert "Baselines without training" in page
 
 
 def test_a_killed_run_ends_with_the_same_bits(experiment, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from headtohead.decoding_comparison import phrasing
 from headtohead.decoding_comparison.results import (
     DecodingResults,
@@ -65,7 +67,10 @@ def build_pairwise_matrix(results: DecodingResults) -> Table:
 
 
 def _build_metric_columns(metrics: list[GenerationMetric]) -> list[Column]:
-    return make_numeric_columns({metric.name: metric.title for metric in metrics})
+    return [
+        Column(metric.name, metric.title, True, format=partial(phrasing.format_value, metric.kind))
+        for metric in metrics
+    ]
 
 
 def _build_pair_cell(pair: StrategyPairVerdict | None, metric: GenerationMetric) -> Cell:
@@ -101,9 +106,8 @@ def build_sweep_table(results: DecodingResults) -> Table:
     columns = make_text_columns(family="strategy", setting="setting") + _build_metric_columns(metrics)
     rows = []
     for point in points:
-        values = [estimate and estimate.value for metric in metrics for estimate in [point.estimates.get(metric.name)]]
-        cells = [Cell(phrasing.format_value(m.kind, value), value) for m, value in zip(metrics, values, strict=True)]
-        rows.append([point.family, point.label, *cells])
+        estimates = (point.estimates.get(metric.name) for metric in metrics)
+        rows.append([point.family, point.label, *(estimate and estimate.value for estimate in estimates)])
     caption = (
         f"The sweep, with {results.sweep.samples} samples per prompt. Distinct n-grams and self-BLEU depend on this "
         "number."
@@ -125,19 +129,19 @@ def build_invariants_table(results: DecodingResults) -> Table:
 def build_trace_table(trace: StrategyTrace) -> Table:
     """Build the token-by-token table of a strategy: one row per step."""
     columns = [
-        *make_text_columns(step="step", token="sampled"),
-        *make_numeric_columns(
-            rank="rank", probability="probability", kept="tokens kept", mass="their probability", after="renormalized"
-        ),
+        *make_text_columns("step"),
+        *make_text_columns(token="sampled"),
+        *make_numeric_columns("rank", format=number_format.format_count),
+        *make_numeric_columns("probability", format=phrasing.format_percent),
+        *make_numeric_columns(kept="tokens kept", format=number_format.format_count),
+        *make_numeric_columns(mass="their probability", after="renormalized", format=phrasing.format_percent),
         *make_text_columns(most_likely="most likely tokens"),
     ]
     rows = []
     for step in trace.steps:
         tokens = [(entry.token, entry.probability) for entry in step.top if entry.token is not None]
         listed = [f"{phrasing.format_token(t)} {phrasing.format_percent(p)}" for t, p in tokens[:NUM_LISTED_TOKENS]]
-        rank, kept = (Cell(number_format.format_count(count), count) for count in (step.rank, step.kept))
-        shares = [Cell(phrasing.format_percent(share), share) for share in (step.probability, step.mass, step.after)]
-        cells = [rank, shares[0], kept, *shares[1:]]
-        rows.append([step.step, phrasing.format_token(step.token), *cells, ", ".join(listed)])
+        numbers = step.rank, step.probability, step.kept, step.mass, step.after
+        rows.append([step.step, phrasing.format_token(step.token), *numbers, ", ".join(listed)])
     caption = "The sampled token, and its probability under the model and after the strategy (renormalized)."
     return make_table(f"trace-{trace.strategy}", f"{trace.strategy}, token by token", caption, columns, rows)

@@ -79,9 +79,11 @@ def build_long_published_table(findings: Findings) -> Table:
     """Build the long form of the table, with one row per published value."""
     columns = make_text_columns("source", "variant", "split", "metric", "step")
     columns += make_numeric_columns("published", "ours", "interval", "difference") + make_text_columns("note")
-    rows = []
-    for row in findings.published:
-        numbers = row.value, row.ours, row.interval, _compute_difference_to_ours(row)
-        labels = row.source, row.variant, row.split, row.metric, row.step
-        rows.append([*labels, *(Cell("", number) for number in numbers), _format_note(row)])
+    rows = [
+        [
+            *(row.source, row.variant, row.split, row.metric, row.step),
+            *(row.value, row.ours, row.interval, _compute_difference_to_ours(row), _format_note(row)),
+        ]
+        for row in findings.published
+    ]
     return make_table("published", "Published results", "", columns, rows)

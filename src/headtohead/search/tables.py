@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from headtohead.experiment import findings_view
 from headtohead.experiment.schemas import Findings
 from headtohead.presentation import number_format
@@ -19,8 +21,8 @@ def build_search_points_table(findings: Findings) -> Table:
     names = phrasing.shorten_setting_names(list(search.space))
     columns = [
         *make_text_columns("point"),
-        *make_numeric_columns(names, mean=f"{metric} on validation"),
-        Column("interval", "95 % interval", True, is_optional=True),
+        *make_numeric_columns(names, format=number_format.format_setting),
+        *_make_score_columns(metric),
         *make_numeric_columns("seeds"),
         *make_text_columns(status="outcome"),
     ]
@@ -28,10 +30,9 @@ def build_search_points_table(findings: Findings) -> Table:
     for point in phrasing.rank_points(search, metric):
         message = f": {point.message}" if point.message else ""
         outcome = "winner" if point.point == search.winner else STATUS_LABELS[point.status] + message
-        values = [point.settings[setting] for setting in names]
-        settings = [Cell(number_format.format_setting(value), value) for value in values]
-        score_cells = _make_score_cells(metric, point.mean, point.interval)
-        rows.append([point.name, *settings, *score_cells, len(point.scores), Cell(outcome, point.status)])
+        settings = [point.settings[setting] for setting in names]
+        scores = point.mean, point.interval, len(point.scores)
+        rows.append([point.name, *settings, *scores, Cell(outcome, point.status)])
     caption = "Points of the search in rank order. Selection uses validation data only; no test data was scored."
     return make_table("search", "The search", caption, columns, rows)
 
@@ -39,11 +40,9 @@ def build_search_points_table(findings: Findings) -> Table:
 def build_search_effects_table(findings: Findings) -> Table:
     """Build a table with one row per value of each setting."""
     metric, search = findings_view.get_metric(findings), findings.search
-    columns = make_text_columns("setting") + make_numeric_columns(
-        "value", "points", mean=f"{metric} on validation", interval="95 % interval"
-    )
+    columns = make_text_columns("setting") + make_numeric_columns("value", "points") + _make_score_columns(metric)
     rows = [
-        [setting, effect.value, effect.points, *_make_score_cells(metric, effect.mean, effect.interval)]
+        [setting, effect.value, effect.points, effect.mean, effect.interval]
         for setting, effects in (search.effects if search else {}).items()
         for effect in effects
     ]
@@ -51,7 +50,9 @@ def build_search_effects_table(findings: Findings) -> Table:
     return make_table("search_effects", "Effect of each setting", caption, columns, rows)
 
 
-def _make_score_cells(metric: str, mean: float | None, interval: tuple[float, float] | None) -> list[Cell]:
-    """Return the cells of a mean score and its interval."""
-    interval_text = number_format.format_score_interval(metric, interval)
-    return [Cell(number_format.format_score(metric, mean), mean), Cell(interval_text, interval)]
+def _make_score_columns(metric: str) -> list[Column]:
+    """Return the columns of a mean score and its interval."""
+    return [
+        *make_numeric_columns(mean=f"{metric} on validation", format=partial(number_format.format_score, metric)),
+        Column("interval", "95 % interval", True, True, partial(number_format.format_score_interval, metric)),
+    ]

@@ -112,12 +112,9 @@ def build_data_audits_table(findings: Findings) -> Table:
 
 def build_corpus_table(findings: Findings) -> Table:
     corpus = findings.corpus
-    columns = make_text_columns("split") + make_numeric_columns("rows", "tokens", unknown="unknown tokens")
-    rows = []
-    for split, split_record in (corpus.splits if corpus else {}).items():
-        counts = [Cell(number_format.format_count(count), count) for count in (split_record.rows, split_record.tokens)]
-        unknown_rate = Cell(number_format.format_percentage(split_record.unknown), split_record.unknown)
-        rows.append([split, *counts, unknown_rate])
+    columns = make_text_columns("split") + make_numeric_columns("rows", "tokens", format=number_format.format_count)
+    columns += make_numeric_columns(unknown="unknown tokens", format=number_format.format_percentage)
+    rows = [[name, row.rows, row.tokens, row.unknown] for name, row in (corpus.splits if corpus else {}).items()]
     caption = f"Source: {(corpus.origin if corpus else 'unknown').rstrip('.')}."
     return make_table("corpus", "Corpus", caption, columns, rows)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 from headtohead.config.experiment import BASELINE
@@ -10,7 +11,7 @@ from headtohead.experiment import findings_view
 from headtohead.experiment.schemas import Findings, PairingRecord
 from headtohead.presentation import number_format
 from headtohead.presentation.section import Paragraph, Section, make_table_blocks
-from headtohead.presentation.table import Cell, Column, Table, make_numeric_columns, make_table, make_text_columns
+from headtohead.presentation.table import Cell, Table, make_numeric_columns, make_table, make_text_columns
 from headtohead.report.context import ReportContext
 
 COST_FORMATTERS: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -73,35 +74,34 @@ def build_cost_table(findings: Findings) -> Table:
     pairs = list(findings.pairing.items())
     keys = [key for key in COST_FORMATTERS if any(getattr(pair, key) for _, pair in pairs)]
     for key in keys:
-        columns += [Column(key, COST_FORMATTERS[key][0], True), Column(f"{key}_ratio", "ratio", True, is_optional=True)]
-    rows = [[BASELINE, *_make_cost_cells(pair, keys, is_baseline=True)] for _, pair in pairs[:1]]
-    rows += [[name, *_make_cost_cells(pair, keys, is_baseline=False)] for name, pair in pairs]
+        title, formatter = COST_FORMATTERS[key]
+        columns += make_numeric_columns({key: title}, format=formatter)
+        columns += make_numeric_columns({f"{key}_ratio": "ratio"}, is_optional=True)
+    rows: list[list[Any]] = []
+    for index, (name, pair) in enumerate([*pairs[:1], *pairs]):
+        costs = [getattr(pair, key) or (None, None) for key in keys]
+        if index == 0:
+            rows.append([BASELINE, *chain.from_iterable((cost[0], Cell("", cost[0] and 1.0)) for cost in costs)])
+        else:
+            rows.append([name, *chain.from_iterable((cost[1], _make_ratio_cell(cost)) for cost in costs)])
     caption = "Time and memory are medians over runs. Ratios are relative to the baseline."
     return make_table("cost", "Cost", caption, columns, rows)
 
 
-def _make_cost_cells(pair: PairingRecord, cost_keys: Iterable[str], *, is_baseline: bool) -> list[Cell]:
-    cells = []
-    for key in cost_keys:
-        baseline, variant = getattr(pair, key) or (None, None)
-        costs = [baseline, baseline if is_baseline else variant]
-        ratio_text = "" if is_baseline else number_format.format_ratio(costs)
-        cells.append(Cell(COST_FORMATTERS[key][1](costs[1]), costs[1]))
-        cells.append(Cell(ratio_text, number_format.compute_ratio(costs)))
-    return cells
+def _make_ratio_cell(cost: tuple[float | None, float | None]) -> Cell:
+    return Cell(number_format.format_ratio(cost), number_format.compute_ratio(cost))
 
 
 def build_pairing_table(findings: Findings) -> Table:
     columns = make_text_columns("variant")
-    columns += make_numeric_columns(shared="shared tensors", equal="equal at step 0")
+    columns += make_numeric_columns(shared="shared tensors", equal="equal at step 0", format=number_format.format_count)
     columns += make_text_columns(schedule="same batches", meaning="meaning")
     rows = []
     for name, pair in findings.pairing.items():
         meaning = "paired: the two runs differ only in what the variant changes"
         if not is_paired(pair):
             meaning = "not paired: the two runs differ in more than what the variant changes"
-        counts = [Cell(number_format.format_count(count), count) for count in (pair.shared_tensors, pair.equal_tensors)]
         same_batches = Cell("yes" if pair.same_batches else "no", pair.same_batches)
-        rows.append([name, *counts, same_batches, meaning])
+        rows.append([name, pair.shared_tensors, pair.equal_tensors, same_batches, meaning])
     caption = "Initial weights that variant and baseline share, compared by hash, and the batches of both."
     return make_table("pairing", "Proof of pairing", caption, columns, rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from functools import partial
 
 from headtohead.experiment import findings_view
 from headtohead.experiment.schemas import Findings
@@ -75,17 +76,16 @@ def build_scores_by_seed_table(findings: Findings) -> Table:
     unknown_rates = findings_view.get_unknown_token_rates(findings)
     seeds = sorted({seed for by_split in findings.scores.values() for pairs in by_split.values() for seed, _ in pairs})
     columns = make_text_columns(variant="variant", split="evaluation set")
-    columns += make_numeric_columns("mean", *(f"seed {seed}" for seed in seeds))
-    columns += make_numeric_columns(unknown="unknown words") if unknown_rates else []
+    columns += make_numeric_columns(
+        "mean", *(f"seed {seed}" for seed in seeds), format=partial(number_format.format_score, metric)
+    )
+    if unknown_rates:
+        columns += make_numeric_columns(unknown="unknown words", format=number_format.format_percentage)
     rows = []
     for split in findings_view.list_score_splits(findings):
-        rate = unknown_rates.get(split)
-        rate_cells = [Cell(number_format.format_percentage(rate), rate)] if unknown_rates else []
+        rates = [unknown_rates.get(split)] if unknown_rates else []
         for name in findings_view.list_variant_names(findings):
-            by_seed = _get_scores(findings, name, split)
-            if by_seed:
+            if by_seed := _get_scores(findings, name, split):
                 mean = average_over_seeds(metric, list(by_seed.values()))
-                scores = [mean, *(by_seed.get(seed) for seed in seeds)]
-                cells = [Cell(number_format.format_score(metric, score), score) for score in scores]
-                rows.append([name, split, *cells, *rate_cells])
+                rows.append([name, split, mean, *map(by_seed.get, seeds), *rates])
     return make_table("results", "Scores of every seed", f"{metric.capitalize()} after training.", columns, rows)

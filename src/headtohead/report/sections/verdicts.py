@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from headtohead.distillation import tables as distillation_tables
 from headtohead.experiment import findings_view
@@ -102,8 +103,7 @@ def build_verdicts_table(context: ReportContext) -> Table:
         *make_text_columns("variant", "verdict"),
         *make_numeric_columns(EFFECT_TITLES),
         Column("seed_interval", "interval over seeds", True, is_optional=True),
-        Column("seeds", "seeds", True, is_optional=True),
-        Column("documents", "documents", True, is_optional=True),
+        *make_numeric_columns("seeds", "documents", format=number_format.format_count, is_optional=True),
         Column("dominant_noise_source", "dominant noise source", is_optional=True),
         Column("min_detectable_effect", "minimum detectable effect", True, is_optional=True),
         Column("to_settle", "seeds needed", is_optional=True),
@@ -117,7 +117,7 @@ def build_verdicts_table(context: ReportContext) -> Table:
     return make_table("verdicts", "Verdicts", caption, columns, rows)
 
 
-def _make_verdict_row(verdict: Verdict, metric: str) -> list[Cell | str]:
+def _make_verdict_row(verdict: Verdict, metric: str) -> list[Any]:
     seed_interval = verdict.seed_interval
     decimals = number_format.choose_decimals(metric, verdict.interval)
     additional_data = [(verdict.additional_seeds, "seeds"), (verdict.additional_documents, "documents")]
@@ -128,8 +128,7 @@ def _make_verdict_row(verdict: Verdict, metric: str) -> list[Cell | str]:
         verdict.outcome,
         *make_effect_cells(verdict, metric),
         Cell(number_format.format_effect_interval(metric, seed_interval, decimals), seed_interval),
-        Cell(number_format.format_count(verdict.seeds), verdict.seeds),
-        Cell(number_format.format_count(verdict.documents), verdict.documents),
+        *(verdict.seeds, verdict.documents),
         Cell(number_format.MISSING_VALUE if noise == "unknown" else noise, noise),
         Cell(_format_detectable(verdict, metric), verdict.min_detectable_effect),
         Cell(data_needed or number_format.MISSING_VALUE, data_needed),
