@@ -1,5 +1,6 @@
 """A folder of experiments without any training, a client that speaks to the application, and a real server."""
 
+import math
 import signal
 import socket
 import subprocess
@@ -16,12 +17,26 @@ pytest.importorskip("fastapi", reason="the extra serve is not installed")
 from starlette.testclient import TestClient
 
 from headtohead.atomic_io import append_jsonl, write_json
-from headtohead.experiment.schemas import Findings
+from headtohead.config.base import ComponentConfig
+from headtohead.config.experiment import Experiment, PrimaryMetric
+from headtohead.config.model import TransformerConfig
+from headtohead.experiment.schemas import ExperimentFile, Findings, MetricsLine, StartFile
 from headtohead.experiment.schemas.base import write_record
 from headtohead.verdict.record import Verdict
 from headtohead.web import training_process
 from headtohead.web.app import create_app
 
+START = StartFile(
+    tensor_hashes={},
+    schedule_digest="x",
+    steps=20,
+    steps_per_epoch=20,
+    parameters=1,
+    flops_per_token=1,
+    weights_bytes=4,
+    training_bytes=8,
+    device="cpu",
+)
 HOSTILE = "<script>alert(1)</script>&\"'"
 SERVER = """
 import pathlib, sys
@@ -56,27 +71,31 @@ model.position = "alibi"
 
 def write_experiment(folder: Path, *, question: str = "Does it help?", seeds: int = 2, finished: int = 2) -> Path:
     """An experiment's folder as a training leaves it: some trials finished, the next one begun."""
-    variants = {"alibi": {"model": {"position": "alibi"}}}
-    about = {
-        "name": folder.name,
-        "question": question,
-        "seeds": seeds,
-        "task": "language-model",
-        "primary": {"metric": "perplexity", "split": "test"},
-        "model": {"position": ["learned"]},
-        "variants": variants,
-    }
-    write_json(folder_made(folder) / "experiment.json", {"schema": 1, "identity": "x", "experiment": about})
+    experiment = Experiment(
+        name="tiny",
+        question=question,
+        seeds=seeds,
+        task="language-model",
+        model=TransformerConfig(position=(ComponentConfig(kind="learned"),)),
+        primary=PrimaryMetric(metric="perplexity", split="test"),
+        variants={"alibi": {"model": {"position": "alibi"}}},
+    )
+    write_record(folder_made(folder) / "experiment.json", ExperimentFile(identity="x", experiment=experiment))
     wanted = [(name, seed) for seed in range(seeds) for name in ("baseline", "alibi")]
     for at, (name, seed) in enumerate(wanted[: finished + 1]):
         run = folder_made(folder / name / f"seed-{seed}")
         write_json(run / "trial.json", {})
-        write_json(run / "start.json", {"steps": 20})
+        write_record(run / "start.json", START)
         for step in (0, 10):
-            append_jsonl(run / "metrics.jsonl", {"step": step, "split": "validation", "perplexity": 30.0 - step})
+            append_metrics(run, step, "validation", 30.0 - step)
         if at < finished:
             write_json(run / "result.json", {})
     return folder
+
+
+def append_metrics(run: Path, step: int, split: str, perplexity: float) -> None:
+    line = MetricsLine(step=step, split=split, loss=math.log(perplexity), perplexity=perplexity)
+    append_jsonl(run / "metrics.jsonl", line.to_json())
 
 
 def folder_made(folder: Path) -> Path:

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from headtohead.atomic_io import append_jsonl, read_json, write_json
+from headtohead.atomic_io import read_json, write_json
 from headtohead.web import site
 from headtohead.web.live import watchers as live_watchers
-from headtohead.web.live.experiment_state import ExperimentReader, JsonlTail, downsample_curves
+from headtohead.web.live.experiment_state import ExperimentReader, MetricsTail, downsample_curves
 from headtohead.web.live.watchers import ExperimentWatcher, WatcherRegistry
 
-from .conftest import write_experiment, write_verdict
+from .conftest import append_metrics, write_experiment, write_verdict
 
 
 def test_states_steps_and_figures_are_those_of_the_files(runs: Path) -> None:
@@ -40,8 +40,8 @@ def test_states_steps_and_figures_are_those_of_the_files(runs: Path) -> None:
 
 def test_the_figure_of_a_trial_is_that_of_the_split_that_is_judged(runs: Path) -> None:
     run = runs / "stopped" / "baseline" / "seed-1"
-    append_jsonl(run / "metrics.jsonl", {"step": 10, "split": "test", "perplexity": 40.0})
-    append_jsonl(run / "metrics.jsonl", {"step": 15, "split": "validation", "perplexity": 15.0})
+    append_metrics(run, 10, "test", 40.0)
+    append_metrics(run, 15, "validation", 15.0)
     found = {(t.variant, t.seed): (t.split, t.value) for t in ExperimentReader(runs, "stopped").read().trials}
     assert found["baseline", 1] == ("test", 40.0)
     assert found["alibi", 0] == ("validation", 20.0), "where it is not followed, always the same other one"
@@ -65,23 +65,23 @@ def test_a_failure_is_told_and_a_resume_draws_curves_again(runs: Path) -> None:
     assert (live.state, live.trials[2].message) == ("failed", "the loss is not a number")
     (run / "failure.json").unlink()
     (run / "metrics.jsonl").write_text("")
-    append_jsonl(run / "metrics.jsonl", {"step": 0, "split": "validation", "perplexity": 31.0})
+    append_metrics(run, 0, "validation", 31.0)
     assert reader.read().curves["baseline"]["validation"]["1"] == [[0, 31.0]]
 
 
 def test_only_the_new_end_of_a_growing_file_is_read(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
-    tail = JsonlTail(file)
+    tail = MetricsTail(file)
     assert tail.read() == []
-    append_jsonl(file, {"step": 1, "split": "test"})
+    append_metrics(tmp_path, 1, "test", 2.0)
     with file.open("ab") as more:
-        more.write(b'{"step": 2, "spl')
-    assert [row["step"] for row in tail.read()] == [1]
-    first = tail.rows[0]
+        more.write(b'{"step": 2, "loss": 0.5, "spl')
+    assert [line.step for line in tail.read()] == [1]
+    first = tail.lines[0]
     with file.open("ab") as more:
         more.write(b'it": "test"}\n')
-    assert [row["step"] for row in tail.read()] == [1, 2]
-    assert tail.rows[0] is first
+    assert [line.step for line in tail.read()] == [1, 2]
+    assert tail.lines[0] is first
     assert tail.offset == file.stat().st_size
 
 
@@ -172,7 +172,7 @@ def test_a_slow_client_gets_the_latest_and_nothing_piles_up(runs: Path, monkeypa
         await regions(stream, 5)
         metrics = runs / "stopped" / "baseline" / "seed-1" / "metrics.jsonl"
         for step in range(11, 31):  # while the client does not read
-            append_jsonl(metrics, {"step": step, "split": "validation", "perplexity": 9.0})
+            append_metrics(metrics.parent, step, "validation", 9.0)
             await asyncio.sleep(0.03)
         await asyncio.sleep(0.3)
         assert len(watcher.regions) == 5
@@ -318,7 +318,7 @@ def test_warnings_are_stated_above_the_verdicts(client: TestClient, runs: Path, 
     assert shown.index("&lt;b&gt;alibi&lt;/b&gt;: equal. Check it.") < shown.index("alibi helped: perplexity")
     assert client.get("/api/experiments/done").json()["warnings"] == [WARNING]
     write_json(runs / "done" / "findings.json", {**found, "warnings": strange})
-    assert "alibi helped: perplexity" in client.get("/experiments/done").text
+    assert "alibi helped: perplexity" not in client.get("/experiments/done").text, "invalid findings are ignored"
 
 
 @pytest.mark.parametrize(
@@ -332,8 +332,8 @@ def test_warnings_are_stated_above_the_verdicts(client: TestClient, runs: Path, 
         {"pairs": [{**PAIR, "effect": "much"}]},
     ],
 )
-def test_a_strange_contest_is_passed_over(client: TestClient, runs: Path, strange: object) -> None:
+def test_findings_with_a_strange_contest_are_ignored(client: TestClient, runs: Path, strange: object) -> None:
     found = read_json(runs / "done" / "findings.json")
     write_json(runs / "done" / "findings.json", {**found, "summarization": strange})
-    assert "alibi helped: perplexity" in client.get("/experiments/done").text
-    assert "alibi: helped" in client.get("/").text
+    assert "alibi helped: perplexity" not in client.get("/experiments/done").text
+    assert "alibi: helped" not in client.get("/").text

@@ -181,7 +181,7 @@ class ExperimentWatcher:
         judged, findings = self.reader.judged(state), self.reader.findings()
         request: JsonDict = {"action": "judge", "folder": str(self.reader.folder)}
         if judged:
-            shown = {key: findings[key] for key in ("warnings", "verdicts", "metric", "experiment") if key in findings}
+            shown = findings.model_dump(mode="json", include={"warnings", "verdicts", "metric", "experiment"})
             request = {"action": "show", "findings": shown}
         response = await self.render_worker.ask(request)
         if response.get("verdicts"):

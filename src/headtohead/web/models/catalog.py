@@ -17,13 +17,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from headtohead.config.tasks import TASK_SPECS
 from headtohead.web.experiment_folders import ExperimentFolders, NameNotFoundError, is_inside
 from headtohead.web.live.experiment_state import ExperimentReader
 
 INITIAL_CHECKPOINT, FINAL_CHECKPOINT = "before", "after"
-GENERATIVE_TASKS = tuple(name for name, spec in TASK_SPECS.items() if spec.target.is_causal)
-"""tasks whose models generate text"""
 MAX_LISTED_RUNS = 1000
 WEIGHT_FILE_SUFFIXES = (".gguf", ".safetensors")
 
@@ -69,7 +66,9 @@ class ModelCatalog:
 
     def __init__(self, folders: ExperimentFolders, pretrained_models: Sequence[str] = ()) -> None:
         self.folders = folders
-        self._pretrained_locations = {f"pretrained/{_derive_model_title(one)}": one for one in pretrained_models}
+        self._pretrained_locations = {
+            f"pretrained/{_derive_model_title(location)}": location for location in pretrained_models
+        }
 
     def list_by_group(self, *, generative_only: bool = False) -> dict[str, list[CatalogEntry]]:
         """Return models by group; with `generative_only`, only those that generate text."""
@@ -124,11 +123,10 @@ class ModelCatalog:
 
     def _build_run_entry(self, experiment_name: str, folder: Path, variant: str, seed: int) -> CatalogEntry:
         run = folder / variant / f"seed-{seed}"
-        task = ExperimentReader(self.folders.root, experiment_name).about().get("task")
+        experiment = ExperimentReader(self.folders.root, experiment_name).experiment()
+        can_generate = experiment is not None and experiment.spec.target.is_causal
         key, label = f"run/{experiment_name}/{variant}/{seed}", f"{variant}, seed {seed}"
-        return CatalogEntry(
-            key, experiment_name, label, str(run), True, task in GENERATIVE_TASKS, self._list_checkpoints(run)
-        )
+        return CatalogEntry(key, experiment_name, label, str(run), True, can_generate, self._list_checkpoints(run))
 
     def _list_checkpoints(self, run_folder: Path) -> tuple[tuple[str, str], ...]:
         checkpoints = []

@@ -87,14 +87,15 @@ def list_experiments(context: AppContextDep) -> list[dict[str, Any]]:
 def get_experiment(name: ExperimentName, context: AppContextDep) -> dict[str, Any]:
     """Return the state of an experiment: trials, curves, verdicts and audits."""
     reader, live = experiments.read_experiment_state(context, name)
+    findings = reader.findings()
     state: dict[str, Any] = _replace_non_finite(
         {
             **asdict(live),
             "summary": live.summary,
-            "settings": experiments.list_changed_settings(reader.about()),
-            "warnings": reader.findings().get("warnings", []),
-            "verdicts": reader.findings().get("verdicts", []),
-            "audits": reader.audits(),
+            "settings": experiments.list_changed_settings(reader.experiment()),
+            "warnings": [warning.to_json() for warning in findings.warnings],
+            "verdicts": [verdict.to_dict() for verdict in findings.verdicts],
+            "audits": {name: [audit.to_dict() for audit in audits] for name, audits in reader.audits().items()},
         }
     )
     return state

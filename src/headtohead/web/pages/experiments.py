@@ -13,17 +13,15 @@ from urllib.parse import parse_qsl
 from fastapi import APIRouter, Depends, Header, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
+from headtohead.config.experiment import BASELINE, Experiment
+from headtohead.distillation.tables import build_headline_verdicts
 from headtohead.errors import RequestError
+from headtohead.experiment.findings_view import get_baseline_setting
 from headtohead.presentation import number_format
 from headtohead.presentation.html import TEMPLATES_FOLDER
 from headtohead.web import training_process
 from headtohead.web.experiment_folders import NameNotFoundError, find_readable_file
-from headtohead.web.live.experiment_state import (
-    BASELINE,
-    ExperimentReader,
-    ExperimentState,
-    read_distillation_verdicts,
-)
+from headtohead.web.live.experiment_state import ExperimentReader, ExperimentState
 from headtohead.web.site import AppContext, build_url_path, get_app_context, render_page
 
 router = APIRouter(include_in_schema=False)
@@ -54,7 +52,7 @@ def list_experiment_summaries(context: AppContext) -> list[dict[str, Any]]:
         reader = ExperimentReader(context.folders.root, name)
         live = reader.read(with_metrics=False)
         findings = reader.findings()
-        verdicts = read_distillation_verdicts(findings) or findings.get("verdicts", [])
+        verdicts = build_headline_verdicts(findings) or findings.verdicts
         rows.append(
             {
                 "name": name,
@@ -63,34 +61,25 @@ def list_experiment_summaries(context: AppContext) -> list[dict[str, Any]]:
                 "finished": live.finished,
                 "trials": len(live.trials),
                 "quick": live.quick,
-                "verdicts": [_summarize_verdict(row) for row in verdicts if isinstance(row, dict)],
+                "verdicts": [{"variant": verdict.variant, "outcome": verdict.outcome} for verdict in verdicts],
             }
         )
     return sorted(rows, key=lambda row: (row["state"] not in ("running", "starting"), row["name"]))
 
 
-def _summarize_verdict(row: dict[str, Any]) -> dict[str, str]:
-    return {"variant": str(row.get("variant", "")), "outcome": str(row.get("outcome", ""))}
-
-
-def list_changed_settings(experiment: dict[str, Any]) -> list[dict[str, str]]:
+def list_changed_settings(experiment: Experiment | None) -> list[dict[str, str]]:
     """Return what each variant changes, with the baseline's value."""
-    variants = experiment.get("variants")
-    rows = []
-    for name, changes in variants.items() if isinstance(variants, dict) else ():
-        for table, inner in changes.items() if isinstance(changes, dict) else ():
-            for key, value in inner.items() if isinstance(inner, dict) else ():
-                baseline = experiment.get(table)
-                original = baseline.get(key) if isinstance(baseline, dict) else None
-                rows.append(
-                    {
-                        "variant": str(name),
-                        "setting": f"{table}.{key}",
-                        "baseline": number_format.format_setting(original),
-                        "value": number_format.format_setting(value),
-                    }
-                )
-    return rows
+    return [
+        {
+            "variant": name,
+            "setting": f"{table}.{key}",
+            "baseline": number_format.format_setting(get_baseline_setting(experiment, f"{table}.{key}")),
+            "value": number_format.format_setting(value),
+        }
+        for name, changes in (experiment.variants if experiment else {}).items()
+        for table, settings in changes.items()
+        for key, value in settings.items()
+    ]
 
 
 @router.get("/")
@@ -109,7 +98,7 @@ def show_experiment(request: Request, name: str, context: AppContextDep) -> HTML
         name=name,
         live=live,
         judged=reader.judged(live),
-        settings=list_changed_settings(reader.about()),
+        settings=list_changed_settings(reader.experiment()),
         audits=reader.audits(),
         report=find_readable_file(reader.folder, "report.html") is not None,
         seeds=max((trial.seed + 1 for trial in live.trials), default=0),
