@@ -86,9 +86,17 @@ class ChildProcess:
     """A child process that works on one request at a time, and answers with any number of messages."""
 
     def __init__(
-        self, module: str, *arguments: str, environment: Mapping[str, str] | None = None, log_path: Path | None = None
+        self,
+        module: str,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        log_path: Path | None = None,
+        clean_folder: Path | None = None,
     ) -> None:
-        """Start `python -m module`. Its stderr goes to `log_path`, or to the file given to `copy_stderr` later."""
+        """Start `python -m module`. Its stderr goes to `log_path`, or to the file given to `copy_stderr` later.
+
+        With `clean_folder`, it runs in that folder and inherits nothing from the environment of this process.
+        """
         self._request_ids, self._latest_request = count(1), 0
         with contextlib.ExitStack() as stack:
             log = subprocess.PIPE if log_path is None else stack.enter_context(log_path.open("ab"))
@@ -97,7 +105,8 @@ class ChildProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, **(environment or {})},
+                env={**({} if clean_folder else os.environ), **(environment or {})},
+                cwd=clean_folder,
                 start_new_session=True,  # Ctrl-C goes to the parent only, which ends its children in order
             )
 

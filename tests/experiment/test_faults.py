@@ -18,10 +18,10 @@ from headtohead.errors import RunFolderError, TrialError
 from headtohead.execution.ray import artifacts
 from headtohead.execution.worker_pool import Job
 from headtohead.experiment import findings_view, loading, model_io
-from headtohead.experiment.run_folder import Run, create_runs, lock_folder, open_runs
-from headtohead.experiment.schemas import write_record
+from headtohead.experiment.journal import Journal
+from headtohead.experiment.run_folder import Run, lock_folder, open_runs
 from headtohead.findings import compute
-from headtohead.runner import corpus_description, run_experiment, run_search
+from headtohead.runner import run_experiment, run_search
 from headtohead.runner.verify import verify_experiment
 from headtohead.trials.trial import run_trial
 
@@ -40,10 +40,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "variants": {"alibi": {"model": {"position": "alibi"}}},
     }
     experiment, folder = loading.build_experiment(raw, "made"), root / "runs"
-    runs = create_runs(folder, experiment, versions={}, command=[], resume=False)
-    write_record(folder / "corpus.json", corpus_description.describe_corpus(experiment), with_checksum=True)
+    runs = run_experiment.prepare_folder(folder, experiment, command=[], resume=False)
     for name in experiment.names:
         run_trial(config_loading.build_trial(experiment, name, 0), folder / name / "seed-0", device="cpu")
+        Journal(folder).record_finished(name, 0, folder / name / "seed-0")
     compute.write_findings(runs)
     return folder
 
@@ -121,8 +121,12 @@ def test_a_folder_is_locked_by_whatever_way_it_is_named(tmp_path: Path):
 def test_half_a_file_of_a_kill_does_not_keep_an_experiment_from_beginning(small: Any, tmp_path: Path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / ".experiment.json.77.part").write_text("{")
-    create_runs(tmp_path / "runs", small(), versions={}, command=[], resume=True)
-    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["experiment.json", "journal.jsonl"]
+    run_experiment.prepare_folder(tmp_path / "runs", small(), command=[], resume=True)
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
+        "corpus.json",
+        "experiment.json",
+        "journal.jsonl",
+    ]
 
 
 def test_what_a_kill_left_of_a_finished_run_is_swept_away(finished: Path):
@@ -148,13 +152,15 @@ def test_a_result_vouches_for_itself(finished: Path):
     assert not Run(path.parent).has_valid_checksum
     with pytest.raises(RunFolderError, match=r"result\.json is corrupted"):
         compute.write_findings(open_runs(finished))
-    assert "baseline/seed-0/result.json" in {check.place for check in verify_experiment(finished) if not check.passed}
+    assert "baseline/seed-0/result.json" in {
+        check.location for check in verify_experiment(finished) if not check.passed
+    }
 
 
 def test_a_result_that_cannot_be_read_is_named_with_all_others(finished: Path):
     (finished / "baseline" / "seed-0" / "result.json").write_text("{")
     (finished / "alibi" / "seed-0" / "metrics.jsonl").write_text("")
-    failed = {check.place for check in verify_experiment(finished) if not check.passed}
+    failed = {check.location for check in verify_experiment(finished) if not check.passed}
     assert {"baseline/seed-0/result.json", "alibi/seed-0/metrics.jsonl"} <= failed
 
 
@@ -162,7 +168,7 @@ def test_a_result_that_cannot_be_read_is_named_with_all_others(finished: Path):
 def test_files_of_the_experiment_vouch_for_themselves(finished: Path, name: str):
     assert all(check.passed for check in verify_experiment(finished))
     flip(finished / name, b'"schema_version": 2', b'"schema_version": 2, "more": 0')
-    assert name in {check.place for check in verify_experiment(finished) if not check.passed}
+    assert name in {check.location for check in verify_experiment(finished) if not check.passed}
 
 
 def test_a_report_is_not_made_from_damaged_findings(finished: Path):

@@ -132,7 +132,7 @@ def test_reading_a_folder_gives_what_running_gave(finished):
 def test_verify_passes_on_what_nobody_touched(finished):
     checks = verify.verify_experiment(finished.folder, rescore=True, num_retrained=1)
     assert [c for c in checks if not c.passed] == []
-    assert {c.what for c in checks} >= {"training again", "scores of the saved weights"}
+    assert {c.description for c in checks} >= {"training again", "scores of the saved weights"}
 
 
 def edit_json(path: Path, *keys: str, value: object) -> None:
@@ -150,7 +150,7 @@ def test_verify_names_every_file_that_was_edited(finished, tmp_path):
     edit_json(run / "result.json", "scores", "test", "perplexity", value=1.5)
     (run / "metrics.jsonl").write_text("")
     (folder / "baseline" / "seed-0" / "scores.safetensors").write_bytes(b"")
-    failed = {c.place for c in verify.verify_experiment(folder) if not c.passed}
+    failed = {c.location for c in verify.verify_experiment(folder) if not c.passed}
     assert "alibi/seed-2/result.json" in failed
     assert "alibi/seed-2/metrics.jsonl" in failed
     assert "baseline/seed-0/scores.safetensors" in failed
@@ -162,7 +162,7 @@ def test_verify_sees_edited_findings(finished, tmp_path):
     raw = json.loads((folder / "findings.json").read_text())
     raw["verdicts"][0]["outcome"] = "helped" if raw["verdicts"][0]["outcome"] != "helped" else "hurt"
     (folder / "findings.json").write_text(json.dumps(raw))
-    failed = [c.place for c in verify.verify_experiment(folder) if not c.passed]
+    failed = [c.location for c in verify.verify_experiment(folder) if not c.passed]
     assert failed == ["findings.json", "findings.json: verdicts[0].outcome"]
 
 
@@ -173,7 +173,9 @@ def test_verify_sees_an_edited_report(finished, tmp_path):
     (page,) = write(folder, ["html"])
     assert all(c.passed for c in verify.verify_experiment(folder, render_report=write))
     page.write_text(page.read_text().replace("not comparable", "helped"))
-    assert [c.place for c in verify.verify_experiment(folder, render_report=write) if not c.passed] == ["report.html"]
+    assert [c.location for c in verify.verify_experiment(folder, render_report=write) if not c.passed] == [
+        "report.html"
+    ]
 
 
 def test_results_show_themselves_in_a_notebook(finished):
@@ -210,7 +212,9 @@ def test_verify_sees_weights_that_do_not_give_the_scores(finished, tmp_path):
     (run / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
     edit_json(run / "result.json", "sha256", "model.safetensors", value=compute_sha256(run / "model.safetensors"))
     checks = verify.verify_experiment(folder, rescore=True)
-    assert any(c.place == "alibi/seed-0" and not c.passed and "with the saved weights" in c.found for c in checks)
+    assert any(
+        c.location == "alibi/seed-0" and not c.passed and "with the saved weights" in c.observation for c in checks
+    )
 
 
 def test_a_leak_moves_the_verdict_to_unseen_rows(tmp_path, rows_folder):

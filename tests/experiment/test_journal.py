@@ -31,7 +31,7 @@ def test_an_experiment_records_settings_and_runs_once(small, tmp_path):
     run_experiment(small(seeds=3), folder, num_workers=1, resume=True)
     assert (folder / JOURNAL_FILE).read_bytes().startswith(before)
     assert [event.seeds for event in Journal(folder).read() if isinstance(event, SettingsEvent)] == [2, 3]
-    assert any(check.place == JOURNAL_FILE and check.passed for check in verify_experiment(folder))
+    assert any(check.location == JOURNAL_FILE and check.passed for check in verify_experiment(folder))
 
 
 def test_half_a_line_at_the_end_is_ignored_and_removed(tmp_path):

@@ -261,7 +261,7 @@ def test_nothing_of_a_run_is_run_to_verify_or_report_it(scratch):
     own.mkdir(exist_ok=True)
     (own / "evil.py").write_text("raise SystemExit('run')\n")
     try:
-        assert all(check.place for check in verify_experiment(place))
+        assert all(check.location for check in verify_experiment(place))
     finally:
         (own / "evil.py").unlink()
         own.rmdir()

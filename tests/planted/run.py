@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from headtohead.config.loading import build_trial
-from headtohead.experiment import loading, run_folder, schemas
+from headtohead.experiment import loading, schemas
+from headtohead.experiment.journal import Journal
 from headtohead.findings import compute
-from headtohead.runner.corpus_description import describe_corpus
 from headtohead.runner.preflight import check_runnable
+from headtohead.runner.run_experiment import prepare_folder
 from headtohead.trials.trial import run_trial
 
 NETWORKS = Path(__file__).parent / "networks.py"
@@ -52,9 +53,10 @@ def compute_findings(folder: Path, corpus: Path, seeds: int = 2, **settings: Any
     }
     experiment = loading.build_experiment(raw, "planted")
     check_runnable(experiment)
-    runs = run_folder.create_runs(folder, experiment, versions={}, command=["h2h"], resume=False)
-    schemas.write_record(folder / "corpus.json", describe_corpus(experiment), with_checksum=True)
+    runs = prepare_folder(folder, experiment, command=["h2h"], resume=False)
     for variant in experiment.names:
         for seed in range(seeds):
-            run_trial(build_trial(experiment, variant, seed), folder / variant / f"seed-{seed}", device="cpu")
+            run = runs.run(variant, seed)
+            run_trial(build_trial(experiment, variant, seed), run.folder, device="cpu")
+            Journal(folder).record_finished(variant, seed, run.folder)
     return compute.compute_findings(runs)

@@ -102,7 +102,11 @@ def test_a_journal_that_lost_its_end_is_named_and_not_used(killed, tmp_path):
     journal.write_bytes(journal.read_bytes().partition(b'{"event": "winner"')[0])
     with pytest.raises(RunFolderError, match=r"journal\.jsonl is truncated"):
         compute.compute_findings(open_runs(copied))
-    assert any("journal.jsonl" in check.found for check in verify_experiment(copied) if not check.passed)
+    assert any("journal.jsonl" in check.observation for check in verify_experiment(copied) if not check.passed)
+    with pytest.raises(RunFolderError, match="baseline has a run that journal.jsonl does not record"):
+        run_experiment(loading.load_experiment(killed.file), copied, num_workers=1, resume=True)
+    for variant in ("baseline", "winner"):
+        shutil.rmtree(copied / variant)
     outcome = run_experiment(loading.load_experiment(killed.file), copied, num_workers=1, resume=True)
     assert outcome.findings.search.winner == killed.search.winner
     assert all(check.passed for check in verify_experiment(copied))
@@ -196,12 +200,12 @@ def test_a_trial_of_a_search_scores_validation_data_only_and_keeps_no_model(kill
 def test_the_folder_is_verified_with_its_search(killed, tmp_path):
     checks = verify_experiment(killed.folder)
     assert all(check.passed for check in checks)
-    assert sum("search/point-" in check.place for check in checks) >= 24
+    assert sum("search/point-" in check.location for check in checks) >= 24
     copied = tmp_path / "runs"
     shutil.copytree(killed.folder, copied)
     path = copied / "search" / "point-003" / f"seed-{FIRST_SEARCH_SEED}" / "result.json"
     path.write_text(path.read_text().replace('"loss": ', '"loss": 1'))
-    failed = [check.place for check in verify_experiment(copied) if not check.passed]
+    failed = [check.location for check in verify_experiment(copied) if not check.passed]
     assert any("search" in place for place in failed)
 
 

@@ -146,7 +146,7 @@ def _is_named_by_verify(copy: Path, path: Path) -> bool:
     render_report = write if path.name == "report.html" else None
     try:
         checks = verify_experiment(copy, render_report=render_report)
-        messages = [f"{check.place} {check.found}" for check in checks if not check.passed]
+        messages = [f"{check.location} {check.observation}" for check in checks if not check.passed]
     except HeadToHeadError as error:
         messages = [str(error)]
     return any(str(path.relative_to(copy)) in message for message in messages)

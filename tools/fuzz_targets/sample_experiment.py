@@ -46,9 +46,10 @@ def sample_runs(place: Path, *, labels: bool = False) -> Path:
     if (folder / "findings.json").is_file():
         return folder
     from headtohead.config.loading import build_trial
-    from headtohead.experiment import loading, run_folder, schemas
+    from headtohead.experiment import loading
+    from headtohead.experiment.journal import Journal
     from headtohead.findings import compute
-    from headtohead.runner.corpus_description import describe_corpus
+    from headtohead.runner.run_experiment import prepare_folder
     from headtohead.tasks.registry import prepare_dataset
     from headtohead.training import devices
     from headtohead.trials.trial import build_training, run_trial
@@ -56,11 +57,12 @@ def sample_runs(place: Path, *, labels: bool = False) -> Path:
     os.environ["XDG_CACHE_HOME"] = str(place / "cache")
     texts = write_corpus(place / f"corpus-{labels}", labels=labels)
     experiment = loading.build_experiment(build_raw_experiment(texts, labels=labels))
-    runs = run_folder.create_runs(folder, experiment, versions={}, command=["h2h"], resume=False)
-    schemas.write_record(folder / "corpus.json", describe_corpus(experiment))
+    runs = prepare_folder(folder, experiment, command=["h2h"], resume=False)
     for variant in experiment.names:
         for seed in range(2):
-            run_trial(build_trial(experiment, variant, seed), folder / variant / f"seed-{seed}", device="cpu")
+            run = runs.run(variant, seed)
+            run_trial(build_trial(experiment, variant, seed), run.folder, device="cpu")
+            Journal(folder).record_finished(variant, seed, run.folder)
     first, half = build_trial(experiment, "baseline", 0), place / f"half-{labels}"
     _, training = build_training(first, prepare_dataset(first.data, first.task), half, devices.select_device("cpu"))
     training.run()

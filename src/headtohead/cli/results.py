@@ -62,7 +62,10 @@ def judge(
 @app.command()
 def verify(
     runs: ExperimentFolderArgument,
-    rescore: Annotated[bool, typer.Option("--rescore", help="Also re-evaluate the saved weights.")] = False,
+    rescore: Annotated[bool, typer.Option("--rescore", help="Also score and audit the saved weights again.")] = False,
+    isolated: Annotated[
+        bool, typer.Option("--isolated", help="Also score random rows in a process that gets one token at a time.")
+    ] = False,
     retrain: Annotated[int, typer.Option(min=0, metavar="N", help="Also retrain N trials and compare bit by bit.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -73,7 +76,12 @@ def verify(
 
     with StatusLine() as status:
         checks = verify_experiment(
-            runs, rescore=rescore, num_retrained=retrain, render_report=write, on_progress=status.update
+            runs,
+            rescore=rescore,
+            isolated=isolated,
+            num_retrained=retrain,
+            render_report=write,
+            on_progress=status.update,
         )
     print_json([check.to_dict() for check in checks]) if as_json else terminal.print_verification_checks(checks)
     if not all(check.passed for check in checks):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch.nn import functional as F
 
 from headtohead.config.tasks import Target
 from headtohead.data.tokenizers import CorpusTokenizer
 from headtohead.errors import ModelError
 from headtohead.experiment.open_model import ModelBundle
 from headtohead.experiment.schemas import ClassPrediction, TextScore, TokenLoss
+from headtohead.nn.token_losses import compute_token_losses
 from headtohead.pretrained.classifier import EncoderClassifier
 from headtohead.pretrained.tokenizer import PretrainedTokenizer
 
@@ -94,8 +94,8 @@ def _score_next_tokens(bundle: ModelBundle, ids: list[int]) -> Iterator[tuple[in
     context = bundle.model.context
     for start in range(0, len(ids) - 1, context):
         block = torch.tensor(ids[start : start + context + 1])
-        logits = bundle.model(block[None, :-1]).logits[0].float()
-        yield from zip(block[1:].tolist(), F.cross_entropy(logits, block[1:], reduction="none").tolist(), strict=True)
+        logits = bundle.model(block[None, :-1]).logits[0]
+        yield from zip(block[1:].tolist(), compute_token_losses(logits, block[1:]).tolist(), strict=True)
 
 
 def score_masked_tokens(bundle: ModelBundle, ids: list[int]) -> Iterator[tuple[int, float]]:
@@ -106,8 +106,8 @@ def score_masked_tokens(bundle: ModelBundle, ids: list[int]) -> Iterator[tuple[i
     for start in range(0, len(ids), context):
         block = torch.tensor(ids[start : start + context])
         masked_copies = block.repeat(len(block), 1).fill_diagonal_(tokenizer.mask_id)
-        logits = bundle.model(masked_copies).logits.float().diagonal().T
-        losses = F.cross_entropy(logits, block, reduction="none").tolist()
+        logits = bundle.model(masked_copies).logits.diagonal().T
+        losses = compute_token_losses(logits, block).tolist()
         special_ids = (tokenizer.bos_id, tokenizer.eos_id)
         yield from (
             (token_id, loss)

@@ -8,12 +8,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from headtohead.atomic_io import CHECKSUM_KEY, append_jsonl, compute_checksum, read_jsonl, repair_jsonl
+from headtohead.atomic_io import (
+    CHECKSUM_KEY,
+    append_jsonl,
+    compute_checksum,
+    compute_sha256,
+    read_jsonl,
+    repair_jsonl,
+)
 from headtohead.errors import RunFolderError
-from headtohead.experiment.schemas import JournalEvent, Record, validate_record
+from headtohead.experiment.schemas import JournalEvent, Record, RunEvent, validate_record
 
 JOURNAL_FILE = "journal.jsonl"
+SETTINGS_KEYS = ("experiment", "corpus_digests", "dependencies")
+"""entries of experiment.json that results depend on"""
+
+
+def compute_settings_digest(raw_experiment: dict[str, Any]) -> str:
+    """Return the SHA-256 of the settings in experiment.json, given as plain JSON values."""
+    return compute_checksum({key: raw_experiment.get(key) for key in SETTINGS_KEYS})
 
 
 @dataclass
@@ -43,6 +58,16 @@ class Journal:
         self._last_checksum = compute_checksum(line, self._last_checksum)
         append_jsonl(self.path, {**line, CHECKSUM_KEY: self._last_checksum}, fsync=True)
         self._size = self.path.stat().st_size
+
+    def append_new(self, event: Record) -> None:
+        """Append an event, unless it is equal to the last event of its type."""
+        if [earlier for earlier in self.read() if type(earlier) is type(event)][-1:] != [event]:
+            self.append(event)
+
+    def record_finished(self, variant: str, seed: int, run_folder: Path) -> None:
+        """Record that a run has finished, with the digest of its result."""
+        digest = compute_sha256(run_folder / "result.json")
+        self.append(RunEvent(status="finished", variant=variant, seed=seed, digest=digest))
 
     def _read_lines(self) -> list[tuple[JournalEvent, str]]:
         """Return the events with the checksums of their lines."""

@@ -17,6 +17,7 @@ from headtohead.data import tokenizers
 from headtohead.data.sources.loading import check_source, resolve_source_path
 from headtohead.errors import PartError, StrategyError, ValidationIssue
 from headtohead.experiment import trust
+from headtohead.experiment.code_files import find_code_files
 from headtohead.generation.strategies import build_strategy
 from headtohead.nn.parts import position, registry
 from headtohead.training import optimizers
@@ -66,7 +67,7 @@ def load_experiment(
         check=check_names_and_options,
         prepare=prepare,
     )
-    trust.trust_files(trust.list_code_files(loaded))
+    trust.trust_files(find_code_files(loaded).values())
     return loaded
 
 
@@ -76,7 +77,7 @@ def build_experiment(raw: dict[str, Any], name: str = "experiment") -> experimen
         raw["plugins"] = [str(registry.load_plugin(file)) for file in files]
     _resolve_paths(raw, Path("."))
     built = loading.build_experiment(raw, name, check=check_names_and_options)
-    trust.trust_files(trust.list_code_files(built))
+    trust.trust_files(find_code_files(built).values())
     return built
 
 

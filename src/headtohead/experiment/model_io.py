@@ -17,6 +17,7 @@ from headtohead.data import tokenizers
 from headtohead.data.tokenizers import CorpusTokenizer
 from headtohead.errors import ModelError, RunFolderError
 from headtohead.experiment import schemas, trust
+from headtohead.experiment.code_files import find_code_files, list_code_files
 from headtohead.model_factory import build_model
 from headtohead.nn.custom_model import CustomModel
 from headtohead.nn.parts import registry
@@ -90,19 +91,18 @@ def save(
 
 
 def _copy_custom_code(folder: Path, trial: experiment.Trial) -> dict[str, Any]:
-    """Copy the user's code files next to the weights. Return the settings that refer to the copies."""
+    """Copy the user's code and what it imports next to the weights. Return the settings that refer to the copies."""
     changed_settings: dict[str, Any] = {}
-    files = [Path(file) for file in trial.plugins]
     if isinstance(trial.model, config_model.CustomModelConfig):
         file, _, name = trial.model.module.rpartition(":")
-        files.append(Path(file))
         changed_settings["model"] = {**trial.model.model_dump(mode="json"), "module": f"own/{Path(file).name}:{name}"}
-    trust.trust_files(files)  # training has just run them
-    if files:
-        (folder / "own").mkdir(exist_ok=True)
-        for path in files:
-            if path.resolve() != (folder / "own" / path.name).resolve():
-                write_bytes(folder / "own" / path.name, path.read_bytes())
+    files = find_code_files(trial)
+    trust.trust_files(files.values())  # training has just run them
+    for file_name, path in files.items():
+        copy = folder / "own" / file_name
+        if path.resolve() != copy.resolve():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(copy, path.read_bytes())
     return {"plugins": [f"own/{Path(file).name}" for file in trial.plugins], **changed_settings}
 
 
@@ -177,7 +177,8 @@ def _import_custom_code(trial: experiment.Trial, folder: Path) -> experiment.Tri
         trial.model.module.rpartition(":") if isinstance(trial.model, config_model.CustomModelConfig) else ("", "", "")
     )
     files = trust.resolve_custom_code(folder, [*trial.plugins, *([module] if is_custom_model else [])])
-    trust.check_trusted(folder, files)
+    imported = [path for path in list_code_files(files).values() if path.is_relative_to(folder) and path not in files]
+    trust.check_trusted(folder, [*files, *imported])
     plugins = files[: len(trial.plugins)]
     for file in plugins:
         registry.load_plugin(file)

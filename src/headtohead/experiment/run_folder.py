@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,12 +33,10 @@ from headtohead.atomic_io import (
 )
 from headtohead.audit.result import CheckResult
 from headtohead.config import experiment as config_experiment
-from headtohead.config import model
 from headtohead.config.base import FOLDER_NAME_PATTERN, FOLDER_NAME_RULE
 from headtohead.config.loading import build_trial as trial_of
 from headtohead.errors import RunFolderError
 from headtohead.experiment import schemas
-from headtohead.experiment.journal import Journal
 
 WEIGHT_FILES = ("model.safetensors", "adapter_model.safetensors")
 
@@ -61,8 +57,12 @@ class Run:
         return schemas.read_record(path, schemas.FailureFile) if path.is_file() else None
 
     @cached_property
+    def trial_file(self) -> schemas.TrialFile:
+        return schemas.read_record(self.folder / "trial.json", schemas.TrialFile)
+
+    @property
     def trial(self) -> config_experiment.Trial:
-        return schemas.read_record(self.folder / "trial.json", schemas.TrialFile).trial
+        return self.trial_file.trial
 
     @cached_property
     def start(self) -> schemas.StartFile:
@@ -192,74 +192,6 @@ def open_runs(folder: Path) -> ExperimentRuns:
     return ExperimentRuns(folder)
 
 
-def create_runs(
-    folder: Path,
-    experiment: config_experiment.Experiment,
-    *,
-    versions: dict[str, str],
-    command: list[str],
-    resume: bool,
-) -> ExperimentRuns:
-    """Create the folder of an experiment, or open it if `resume` is set.
-
-    Raise RunFolderError if the folder contains something else, such as a different experiment.
-    """
-    path = folder / "experiment.json"
-    if path.is_file():
-        existing = ExperimentRuns(folder).metadata
-        if existing.identity != experiment.identity():
-            difference = _describe_difference(existing.experiment, experiment)
-            raise RunFolderError(
-                f"{folder} contains a different experiment ({existing.experiment.name!r}: {difference}); "
-                "choose another --out, or remove it"
-            )
-        if not resume:
-            raise RunFolderError(f"{folder} already contains this experiment; --resume continues it, or choose --out")
-    elif folder.is_dir() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
-        raise RunFolderError(f"{folder} is not empty and not an experiment's folder; choose another --out")
-    with translate_disk_full_error(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    for partial in folder.glob(".*.part"):  # left behind by a killed process
-        partial.unlink(missing_ok=True)
-    metadata = schemas.ExperimentFile(
-        identity=experiment.identity(), experiment=experiment, versions=versions, command=command
-    )
-    schemas.write_record(path, metadata, with_checksum=True)
-    _record_settings(folder, metadata)
-    return ExperimentRuns(folder)
-
-
-def _record_settings(folder: Path, metadata: schemas.ExperimentFile) -> None:
-    """Append the settings to the journal, unless the last recorded ones are the same."""
-    experiment = metadata.experiment
-    settings = schemas.SettingsEvent(
-        digest=hashlib.sha256(experiment.model_dump_json().encode()).hexdigest(),
-        seeds=experiment.seeds,
-        variants=list(experiment.variants),
-        versions=metadata.versions,
-    )
-    journal = Journal(folder)
-    if [event for event in journal.read() if isinstance(event, schemas.SettingsEvent)][-1:] != [settings]:
-        journal.append(settings)
-
-
-def _describe_difference(existing: config_experiment.Experiment, requested: config_experiment.Experiment) -> str:
-    """Return the first three settings in which two experiments differ."""
-    old_tables, new_tables = existing.model_dump(mode="json"), requested.model_dump(mode="json")
-    differences = []
-    for table in ("task", "name", "data", "model", "training"):
-        old, new = old_tables.get(table), new_tables.get(table)
-        if isinstance(old, dict) and isinstance(new, dict):
-            differences += [
-                f"{table}.{key} is {old.get(key)!r}, not {value!r}"
-                for key, value in new.items()
-                if old.get(key) != value
-            ]
-        elif old != new:
-            differences.append(f"{table} is {old!r}, not {new!r}")
-    return "; ".join(differences[:3]) or "files of user parts differ"
-
-
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Lock an experiment's folder; raise RunFolderError if another process has locked it."""
@@ -277,29 +209,6 @@ def lock_folder(folder: Path) -> Iterator[None]:
                 "at once; use a folder on another file system (--out)"
             ) from None
         yield
-
-
-def compute_run_identity(trial: config_experiment.Trial, corpus_digest: str) -> str:
-    """Return a hash of everything that the results of a run depend on. Files count by content, not by path."""
-    settings = trial.settings()
-    settings["data"].pop("source")
-    settings["plugins"] = sorted(compute_sha256(Path(file)) for file in trial.plugins)
-    if isinstance(trial.model, model.CustomModelConfig):
-        file, _, name = trial.model.module.rpartition(":")
-        settings["model"]["module"] = f"{compute_sha256(Path(file))}:{name}"
-    if isinstance(trial.model, model.PretrainedModelConfig):
-        from headtohead.pretrained.weights import compute_digest, locate_weights
-
-        settings["model"]["pretrained"] = compute_digest(locate_weights(trial.model.pretrained))
-        del settings["data"]["tokenizer"]
-    if trial.teacher is not None and isinstance(trial.teacher.model, str):
-        from headtohead.pretrained.weights import compute_digest, locate_weights
-
-        settings["teacher"]["model"] = compute_digest(locate_weights(trial.teacher.model))
-    if isinstance(trial.model, model.TransformerConfig) and isinstance(trial.model.init_from, str):
-        settings["model"]["init_from"] = compute_sha256(Path(trial.model.init_from) / "model.safetensors")
-    text = json.dumps([settings, trial.seed, corpus_digest], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def build_trials(experiment: config_experiment.Experiment, seeds: range) -> list[config_experiment.Trial]:

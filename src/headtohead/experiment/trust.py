@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from headtohead.atomic_io import compute_sha256, get_cache_folder, write_text
-from headtohead.config import experiment, model
 from headtohead.errors import ModelError, RequestError
 
 CUSTOM_CODE_FOLDER = "own"
@@ -60,21 +59,9 @@ def resolve_custom_code(run_folder: Path, names: Iterable[str]) -> list[Path]:
     return paths
 
 
-def list_code_files(settings: experiment.Trial | experiment.Experiment) -> list[Path]:
-    """Return the code files that the settings refer to."""
-    files = [Path(file) for file in settings.plugins]
-    if isinstance(settings.model, model.CustomModelConfig):
-        files.append(Path(settings.model.module.rpartition(":")[0]))
-    if isinstance(settings, experiment.Experiment):
-        for changes in settings.variants.values():
-            module = changes.get("model", {}).get("module")
-            files += [Path(module.rpartition(":")[0])] if isinstance(module, str) else []
-    return files
-
-
 def trust_run(folder: Path) -> list[Path]:
     """Trust all code files of a run, or of all runs of an experiment. Return the files."""
-    files = sorted(path for path in folder.rglob(f"{CUSTOM_CODE_FOLDER}/*.py") if path.is_file())
+    files = sorted(path for path in folder.rglob(f"{CUSTOM_CODE_FOLDER}/**/*.py") if path.is_file())
     if not files:
         raise RequestError(f"{folder}: brings no code of its own, so there is nothing to allow")
     trust_files(files)

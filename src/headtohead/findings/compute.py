@@ -12,7 +12,8 @@ from headtohead.attention_analysis import trial_metrics
 from headtohead.config.experiment import BASELINE
 from headtohead.distillation.evaluation import evaluate_distillation, read_teacher
 from headtohead.errors import RunFolderError
-from headtohead.experiment.run_folder import ExperimentRuns
+from headtohead.experiment.run_checks import RunIssue, find_issues
+from headtohead.experiment.run_folder import ExperimentRuns, FinishedRuns
 from headtohead.experiment.schemas import (
     CorpusDescription,
     Findings,
@@ -71,14 +72,35 @@ def _check_integrity(runs: ExperimentRuns) -> None:
         run.check()
 
 
+def _select_own_runs(runs: ExperimentRuns, issues: Sequence[RunIssue]) -> FinishedRuns:
+    """Return the finished runs without those of other trials, seeds that were not asked for, and copies.
+
+    Raise RunFolderError if no run of the baseline is left.
+    """
+    excluded = {
+        (issue.variant, seed)
+        for issue in issues
+        if issue.kind in ("foreign", "surplus", "copied")
+        for seed in issue.seeds
+    }
+    finished = {
+        name: {seed: run for seed, run in runs.finished(name).items() if (name, seed) not in excluded}
+        for name in runs.experiment.names
+    }
+    if not finished[BASELINE]:
+        reasons = "; ".join(issue.reason for issue in issues if issue.variant == BASELINE)
+        explanation = f": the baseline {reasons}" if reasons else ", so there is nothing to compare with"
+        raise RunFolderError(f"{runs.folder}: no run of the baseline is finished{explanation}")
+    return finished
+
+
 def _compute_findings(runs: ExperimentRuns, interim_analyses: Sequence[int]) -> Findings:
     experiment, corpus = runs.experiment, runs.corpus
-    finished = {name: runs.finished(name) for name in experiment.names}
-    if not finished[BASELINE]:
-        raise RunFolderError(f"{runs.folder}: no run of the baseline is finished, so there is nothing to compare with")
+    run_issues = find_issues(runs)
+    finished = _select_own_runs(runs, run_issues)
     audits = {name: probes.read_audits(by_seed, experiment.spec.required_audits) for name, by_seed in finished.items()}
     pairs = {name: pairing.check_pairing(experiment, name, finished) for name in experiment.variants}
-    withheld_reasons = withheld.collect_withheld_reasons(audits, pairs, corpus)
+    withheld_reasons = withheld.collect_withheld_reasons(audits, pairs, corpus, run_issues)
     judge = verdicts.Judge(experiment, finished, corpus, withheld_reasons, interim_analyses)
     judged = judge.judge_all()
     same_text = judge.select_same_text(judged.primary_set)

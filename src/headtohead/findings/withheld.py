@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from headtohead.audit.result import CheckResult, list_blocking_reasons
+from headtohead.experiment.run_checks import RunIssue
 from headtohead.experiment.schemas import CorpusFile, PairingRecord
 
 WithheldReasons = dict[str, list[str]]
@@ -19,10 +20,15 @@ WithheldReasons = dict[str, list[str]]
 
 
 def collect_withheld_reasons(
-    audits: Mapping[str, Iterable[CheckResult]], pairs: Mapping[str, PairingRecord], corpus: CorpusFile
+    audits: Mapping[str, Iterable[CheckResult]],
+    pairs: Mapping[str, PairingRecord],
+    corpus: CorpusFile,
+    run_issues: Iterable[RunIssue] = (),
 ) -> WithheldReasons:
-    """Return why variants cannot be judged: failed audits of model and data first, then missing pairing."""
+    """Return why variants cannot be judged: runs of other experiments, failed audits, missing pairing."""
     reasons: WithheldReasons = {}
+    for issue in run_issues:
+        reasons.setdefault(issue.variant, []).append(issue.reason)
     for name, checks in audits.items():
         data_checks = corpus.variant_audits.get(name, corpus.audits)
         reasons.setdefault(name, []).extend(list_blocking_reasons([*checks, *data_checks]))

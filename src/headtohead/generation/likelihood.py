@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn import functional as F
 
 from headtohead.errors import ModelError
 from headtohead.generation.detokenizer import encode_prompt
 from headtohead.nn.kv_cache import DecodingCache
+from headtohead.nn.token_losses import compute_token_losses
 
 BATCH_SIZE = 16
 """sequences per batch; the logits of more do not fit into the processor cache"""
@@ -113,7 +113,7 @@ def _sum_cross_entropy(
     logits: Float[Tensor, "rows new vocab"], labels: Int[Tensor, "rows new"]
 ) -> Float[Tensor, " rows"]:
     """Return the summed loss of each row in nats, (rows,)."""
-    return F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none").double().sum(-1)
+    return compute_token_losses(logits, labels).sum(-1)
 
 
 def iter_sliding_windows(length: int, continuation_start: int, context: int) -> Iterator[tuple[int, int, int]]:

@@ -134,7 +134,10 @@ def print_conformance_results(check_results: Sequence[Any]) -> None:
 
 def print_verification_checks(checks: Sequence[Any]) -> None:
     """Print the result of each verification check."""
-    rows = [(check.place, check.what, "passed" if check.passed else "failed", check.found) for check in checks]
+    rows = [
+        (check.location, check.description, "passed" if check.passed else "failed", check.observation)
+        for check in checks
+    ]
     _print_text_table(("file", "check", "result", "detail"), rows)
     _print_check_counts(checks)
 

@@ -71,6 +71,12 @@ def describe_corpus(experiment: Experiment) -> schemas.CorpusFile:
     )
 
 
+def compute_corpus_digests(experiment: Experiment) -> dict[str, str]:
+    """Return the digest of the corpus of each variant, the baseline included."""
+    trials = {name: build_trial(experiment, name, 0) for name in experiment.names}
+    return {name: prepare_dataset(trial.data, trial.task).corpus.digest for name, trial in trials.items()}
+
+
 def _audit_data(
     experiment: Experiment, trial: Trial, dataset: Dataset
 ) -> tuple[list[CheckResult], dict[str, list[int]], dict[str, list[int]]]:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from headtohead.atomic_io import compute_sha256
 from headtohead.config import experiment
@@ -24,13 +25,14 @@ from headtohead.execution.worker_pool import (
     run_jobs,
 )
 from headtohead.experiment import schemas
+from headtohead.experiment.create_runs import create_runs
 from headtohead.experiment.journal import Journal
-from headtohead.experiment.run_folder import ExperimentRuns, build_trials, create_runs, lock_folder
+from headtohead.experiment.run_folder import ExperimentRuns, build_trials, lock_folder
 from headtohead.experiment.versions import collect_versions
 from headtohead.findings import compute
 from headtohead.model_cost import ModelCost
 from headtohead.progress import ProgressCallback, ignore_progress
-from headtohead.runner.corpus_description import describe_corpus
+from headtohead.runner.corpus_description import compute_corpus_digests, describe_corpus
 from headtohead.runner.preflight import check_disk_space, check_runnable
 from headtohead.runner.run_search import add_winner, run_search
 from headtohead.search.points import read_winner_settings
@@ -116,12 +118,11 @@ def run_experiment(
         folder_existed = folder.exists()
         exit_stack.enter_context(lock_folder(folder))
         try:
-            runs = create_runs(folder, experiment, versions=collect_versions(), command=command_line, resume=resume)
+            runs = prepare_folder(folder, experiment, command=command_line, resume=resume)
         except BaseException:
             if not folder_existed:
                 _remove_if_empty(folder)
             raise
-        schemas.write_record(folder / "corpus.json", describe_corpus(experiment), with_checksum=True)
         if experiment.spec.has_teacher:
             description = run_teacher(experiment, folder, on_progress, pool)
             schemas.write_record(folder / "teacher.json", description, with_checksum=True)
@@ -152,6 +153,23 @@ def run_experiment(
     return ExperimentOutcome(runs, tuple(jobs), findings)
 
 
+def prepare_folder(
+    folder: Path, experiment: experiment.Experiment, *, command: list[str], resume: bool
+) -> ExperimentRuns:
+    """Create the folder of an experiment, or open it if `resume` is set, and write experiment.json and corpus.json."""
+    runs = create_runs(
+        folder,
+        experiment,
+        corpus_digests=compute_corpus_digests(experiment),
+        versions=collect_versions(),
+        command=command,
+        resume=resume,
+    )
+    schemas.write_record(folder / "corpus.json", describe_corpus(experiment), with_checksum=True)
+    Journal(folder).append_new(schemas.CorpusEvent(digest=compute_sha256(folder / "corpus.json")))
+    return runs
+
+
 @dataclass
 class RunRecorder:
     """Records in the journal when runs start and end."""
@@ -168,18 +186,15 @@ class RunRecorder:
     def record_ends(self, jobs: Sequence[Job]) -> None:
         """Record the jobs that have ended since the last call, and finished runs whose end was not recorded."""
         for job in jobs:
-            if not job.is_over or self.statuses.get((job.trial.variant, job.trial.seed)) != "started":
+            variant, seed = job.trial.variant, job.trial.seed
+            if not job.is_over or self.statuses.get((variant, seed), "finished") == "finished":
                 continue
-            is_finished = job.state in ("finished", "kept")
-            self._record(
-                schemas.RunEvent(
-                    status="finished" if is_finished else "lost" if job.state == "lost" else "failed",
-                    variant=job.trial.variant,
-                    seed=job.trial.seed,
-                    digest=compute_sha256(job.folder / "result.json") if is_finished else "",
-                    message="" if is_finished else job.message,
-                )
-            )
+            if job.state in ("finished", "kept"):
+                self.journal.record_finished(variant, seed, job.folder)
+                self.statuses[variant, seed] = "finished"
+            elif self.statuses[variant, seed] == "started":
+                status: Literal["lost", "failed"] = "lost" if job.state == "lost" else "failed"
+                self._record(schemas.RunEvent(status=status, variant=variant, seed=seed, message=job.message))
 
     def wrap_callback(self, on_update: OnJobsUpdate) -> OnJobsUpdate:
         """Return a callback that also records the jobs that have ended."""

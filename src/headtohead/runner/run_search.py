@@ -38,9 +38,11 @@ from headtohead.execution.worker_pool import (
     run_jobs,
 )
 from headtohead.experiment import schemas
+from headtohead.experiment.create_runs import create_runs
 from headtohead.experiment.journal import Journal
-from headtohead.experiment.run_folder import Run, create_runs, lock_folder
+from headtohead.experiment.run_folder import Run, lock_folder
 from headtohead.experiment.versions import collect_versions
+from headtohead.runner.corpus_description import compute_corpus_digests
 from headtohead.runner.preflight import check_runnable
 from headtohead.search import points as known
 from headtohead.search import pruning, samplers
@@ -71,7 +73,14 @@ def run_search(
     """Run the search of an experiment and return the settings of the winner."""
     check_search(experiment)
     with lock_folder(folder):
-        create_runs(folder, experiment, versions=collect_versions(), command=command, resume=resume)
+        create_runs(
+            folder,
+            experiment,
+            corpus_digests=compute_corpus_digests(experiment),
+            versions=collect_versions(),
+            command=command,
+            resume=resume,
+        )
         search = SearchRun(experiment, folder)
         search.run(pool, device, on_update)
         return search.select_winner().settings

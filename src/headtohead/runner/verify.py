@@ -1,8 +1,9 @@
-"""Verify an experiment's folder, for instructors: do the reported numbers follow from the runs, and can runs be
-repeated?
+"""Verify an experiment's folder: do the reported numbers follow from the runs, and can runs be repeated?
 
-There are four levels: the checksums of all files; the numbers of findings.json, computed again from the scores; the
-scores, computed again from the saved weights; and a sample of trials, trained again, which must give identical weights.
+There are five levels: the checksums of all files and the records of the journal; the numbers of findings.json, computed
+again from the scores; scores, audits, data checks and initial weights, computed again from the saved weights and the
+corpus; scores of single rows by a process that cannot see the tokens it predicts; and a sample of trials, trained
+again, which must give identical weights.
 """
 
 from __future__ import annotations
@@ -16,33 +17,33 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from headtohead.atomic_io import CHECKSUM_KEY, has_valid_checksum, read_json_object, read_jsonl
+from headtohead.atomic_io import CHECKSUM_KEY, has_valid_checksum, read_json_object
+from headtohead.config.experiment import BASELINE
 from headtohead.config.search import SEARCH_FOLDER as SEARCH
 from headtohead.errors import HeadToHeadError
-from headtohead.experiment import model_io, run_folder, schemas, trust
+from headtohead.experiment import run_folder, schemas
 from headtohead.experiment.journal import JOURNAL_FILE, Journal
+from headtohead.experiment.run_checks import find_issues
 from headtohead.experiment.run_folder import ExperimentRuns, Run
 from headtohead.findings import compute
+from headtohead.runner import recompute
+from headtohead.runner.isolated_scoring import compare_isolated
 from headtohead.search import points
-from headtohead.tasks.registry import prepare_dataset
-from headtohead.trials.evaluation import evaluate_splits
-from headtohead.trials.trial import run_trial
 
 MISMATCH_MESSAGE = "is not what the runs give"
-LOSS_TOLERANCE = 1e-5
-"""tolerance for scores of the same weights, which differ in the last digits between machines"""
 
 
 @dataclass(frozen=True)
 class VerificationCheck:
     """The result of one check."""
 
-    place: str
-    what: str
+    location: str
+    """file, run or variant that was checked"""
+    description: str
+    """what was checked"""
     passed: bool
-    found: str
+    observation: str
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -57,6 +58,7 @@ def verify_experiment(
     folder: Path,
     *,
     rescore: bool = False,
+    isolated: bool = False,
     num_retrained: int = 0,
     render_report: RenderReport | None = None,
     on_progress: Callable[[str], None] = lambda text: None,
@@ -65,7 +67,8 @@ def verify_experiment(
 
     Args:
         folder: The folder of the experiment.
-        rescore: Evaluate the saved weights of every run again.
+        rescore: Score and audit the saved weights of every run again, and check the corpus again.
+        isolated: Score randomly chosen rows in a process that receives one token at a time.
         num_retrained: Number of randomly chosen trials to train again.
         render_report: Function that renders a report, to compare with the reports in the folder.
         on_progress: Called with a description of each step.
@@ -79,7 +82,7 @@ def verify_experiment(
         on_progress(f"files of {location}")
         checks += list(_check_run_files(location, run))
     on_progress("journal")
-    checks.append(_run_check(JOURNAL_FILE, "chain of checksums", partial(_check_journal, runs)))
+    checks += list(_check_runs_belong(runs))
     on_progress("figures")
     checks += list(_check_sealed_files(folder))
     checks += list(_check_findings(runs))
@@ -93,12 +96,21 @@ def verify_experiment(
                     partial(_compare_report, folder, name, report_format, render_report),
                 )
             )
+    if rescore:
+        on_progress("checking the corpus again")
+        checks.append(_run_check("corpus.json", "data checks and unseen rows", partial(recompute.compare_corpus, runs)))
     for location, run in finished if rescore else []:
         on_progress(f"scoring {location} again")
-        checks.append(_run_check(location, "scores of the saved weights", partial(_compare_rescored, run)))
-    for location, run in random.Random(folder.name).sample(finished, min(num_retrained, len(finished))):
+        recomputed = recompute.RecomputedRun(run)
+        for description, find_mismatch in recomputed.checks.items():
+            checks.append(_run_check(location, description, find_mismatch))
+    for location, run in finished if isolated else []:
+        on_progress(f"scoring {location} token by token")
+        checks.append(_run_check(location, "scores of an isolated process", partial(compare_isolated, run)))
+    # Nobody can know in advance which runs are trained again.
+    for location, run in random.SystemRandom().sample(finished, min(num_retrained, len(finished))):
         on_progress(f"training {location} again")
-        checks.append(_run_check(location, "training again", partial(_compare_retrained, run)))
+        checks.append(_run_check(location, "training again", partial(recompute.compare_retrained, run)))
     return checks
 
 
@@ -144,9 +156,40 @@ def _compare_result_to_scores(run: Run) -> str:
     return ""
 
 
-def _check_journal(runs: ExperimentRuns) -> str:
-    """Return what is wrong with the journal; empty if every line is as it was written."""
-    return "" if Journal(runs.folder).read() else "the file is missing or empty"
+def _check_runs_belong(runs: ExperimentRuns) -> Iterator[VerificationCheck]:
+    """Check that all runs are those of the experiment, that the journal records them, and that no seed is missing."""
+    yield _run_check(JOURNAL_FILE, "chain of checksums", lambda: "" if _read_events(runs) else "missing or empty")
+    try:
+        issues = find_issues(runs)
+    except HeadToHeadError as error:
+        issues = []
+        yield VerificationCheck(str(runs.folder), "runs of the experiment", False, f"could not be done: {error}")
+    for issue in issues:
+        folders = ", ".join(f"{issue.variant}/seed-{seed}" for seed in issue.seeds) or issue.variant
+        yield VerificationCheck(folders, "runs of the experiment", False, issue.reason)
+    if not issues:
+        yield VerificationCheck(JOURNAL_FILE, "runs of the experiment", True, "all runs are recorded, and no others")
+    for name in runs.experiment.names:
+        yield _run_check(name, "list of seeds", partial(_find_missing_seeds, runs, name))
+
+
+def _read_events(runs: ExperimentRuns) -> list[schemas.JournalEvent]:
+    return Journal(runs.folder).read()
+
+
+def _find_missing_seeds(runs: ExperimentRuns, variant: str) -> str:
+    """Return the seeds without a result that the experiment asks for; empty if there are none.
+
+    With seeds = "auto", seeds beyond those of the baseline are not needed.
+    """
+    is_auto = isinstance(runs.experiment.seeds, str)
+    num_seeds = max(runs.finished(BASELINE), default=-1) + 1 if is_auto else runs.experiment.max_seeds
+    missing = sorted({*range(num_seeds)} - {*runs.finished(variant)})
+    if not missing:
+        return ""
+    failures = [failure.message for seed in missing if (failure := runs.run(variant, seed).failure)]
+    reason = f" ({failures[0]})" if failures else ""
+    return f"seeds without a result: {', '.join(map(str, missing))}{reason}; train them with --resume"
 
 
 def _check_sealed_files(folder: Path) -> Iterator[VerificationCheck]:
@@ -216,55 +259,3 @@ def _compare_report(folder: Path, name: str, report_format: str, render_report: 
         (rendered_path,) = render_report(folder, [report_format], Path(scratch))
         is_identical = rendered_path.read_bytes() == (folder / name).read_bytes()
     return "" if is_identical else "was edited, or made by another version"
-
-
-def _compare_rescored(run: Run) -> str:
-    """Return how the recorded losses differ from those of the saved weights; empty if they agree."""
-    saved_model = model_io.load(run.folder)
-    trial = run.trial
-    evaluations = evaluate_splits(
-        trial, prepare_dataset(trial.data, trial.task), saved_model.model, torch.device("cpu")
-    )
-    for split, evaluation in evaluations.items():
-        stored = run.result.scores[split].loss
-        if not np.isclose(stored, evaluation.loss, rtol=LOSS_TOLERANCE):
-            return f"{split} loss is {stored:.6g} in the file and {evaluation.loss:.6g} with the saved weights"
-    return ""
-
-
-def _compare_retrained(run: Run) -> str:
-    """Return how a run differs from training the same trial again; empty if it is reproduced."""
-    trust.check_trusted(run.folder, trust.list_code_files(run.trial))
-    with tempfile.TemporaryDirectory() as scratch:
-        retrained_folder = Path(scratch) / "run"
-        run_trial(run.trial, retrained_folder, device=run.start.device)
-        if (retrained_folder / "model.safetensors").read_bytes() == (run.folder / "model.safetensors").read_bytes():
-            return ""
-        stored_metrics, retrained_metrics = (
-            [[line["step"], line["split"], line["loss"]] for line in read_jsonl(folder / "metrics.jsonl")]
-            for folder in (run.folder, retrained_folder)
-        )
-        if stored_metrics == retrained_metrics:
-            return "the metrics are the same, but the weights differ"
-        if _is_within_rounding(run, stored_metrics, retrained_metrics):
-            return ""
-        step, split, loss = next(
-            stored for stored, retrained in zip(stored_metrics, retrained_metrics, strict=False) if stored != retrained
-        )
-        return f"differs from step {step} on ({split}: loss {loss:.6g} in the file); same versions and machine?"
-
-
-def _is_within_rounding(run: Run, stored_metrics: list[list[Any]], retrained_metrics: list[list[Any]]) -> bool:
-    """Return whether two lists of metrics agree up to rounding, for runs trained by several processes.
-
-    One process repeats such a run up to rounding if there is no dropout. Other runs must be reproduced exactly.
-    """
-    training = run.result.training
-    if training.processes == 1 and not training.resharded:
-        return False
-    (stored_keys, stored_losses), (retrained_keys, retrained_losses) = (
-        ([line[:2] for line in lines], [line[2] for line in lines]) for lines in (stored_metrics, retrained_metrics)
-    )
-    return stored_keys == retrained_keys and bool(
-        np.allclose(stored_losses, retrained_losses, rtol=0, atol=LOSS_TOLERANCE)
-    )

@@ -12,7 +12,7 @@ from headtohead.config.model import PretrainingConfig, TransformerConfig
 from headtohead.distillation.teacher import RunTrial
 from headtohead.errors import ModelError
 from headtohead.experiment import model_io
-from headtohead.experiment.run_folder import compute_run_identity
+from headtohead.experiment.run_identity import compute_run_identity
 from headtohead.nn.transformer import Transformer
 from headtohead.progress import ProgressCallback, ProgressUpdate, ignore_progress
 from headtohead.tasks.dataset import Dataset

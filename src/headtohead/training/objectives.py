@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headtohead.data.batches import IGNORE_INDEX, Batch
+from headtohead.nn.token_losses import compute_token_losses
 from headtohead.nn.transformer import Transformer
 from headtohead.pretrained.layer_dropping import StudentModel
 from headtohead.training.cross_entropy import chunked_linear_cross_entropy, score_predictions
@@ -105,7 +106,7 @@ class LanguageModelObjective:
         else:
             logits = model(batch.input_ids, batch.attention_mask).logits[is_predicted]
             labels = batch.labels[is_predicted]
-            losses[is_predicted] = F.cross_entropy(logits, labels, reduction="none").double()
+            losses[is_predicted] = compute_token_losses(logits, labels)
             is_correct[is_predicted] = logits.argmax(-1) == labels
         return losses, is_correct
 

@@ -58,7 +58,7 @@ def write_analyses(
     """Write audits, probes, attention maps, head measures and length generalization to the run folder."""
     audits = list(scoring_audits)
     if trial.seed == 0:  # other seeds have the same architecture
-        audits += _audit_model(task, trial, dataset, model, get_initial_model)
+        audits += audit_initial_and_trained_model(task, trial, dataset, model, get_initial_model)
     schemas.write_record(folder / "audits.json", schemas.AuditsFile(audits=audits))
     _write_probes(task, trial, dataset, model, get_initial_model, folder)
     if isinstance(model, Transformer):
@@ -66,7 +66,7 @@ def write_analyses(
     _write_length_generalization(task, trial, dataset, model, folder)
 
 
-def _audit_model(
+def audit_initial_and_trained_model(
     task: Task, trial: Trial, dataset: Dataset, model: TrialModel, get_initial_model: GetModel
 ) -> list[CheckResult]:
     """Audit the untrained and the trained model. A model that rejects the inputs of these audits is not audited."""
@@ -174,7 +174,7 @@ def build_result(
     checksums = {
         str(path.relative_to(folder)): compute_sha256(path)
         for path in files
-        if not path.is_relative_to(folder / "own" / "__pycache__")
+        if "__pycache__" not in path.relative_to(folder).parts
         and not path.relative_to(folder).parts[0].startswith(("checkpoint-", "best-"))
         and path.name not in ("result.json", "failure.json")
     }

@@ -14,7 +14,7 @@ from headtohead.atomic_io import verify_checksum
 from headtohead.config.experiment import Trial
 from headtohead.errors import RunFolderError
 from headtohead.experiment import model_io, schemas
-from headtohead.experiment.run_folder import compute_run_identity
+from headtohead.experiment.run_identity import compute_run_identity, describe_dependencies
 from headtohead.experiment.versions import collect_versions
 from headtohead.model_cost import ModelCost, compute_model_cost
 from headtohead.nn.init import compute_tensor_hashes
@@ -162,6 +162,11 @@ def _claim_run_folder(trial: Trial, dataset: Dataset, folder: Path) -> None:
                 f"{folder}: holds a run of a different trial ({existing_identity}, this is {identity})"
             )
     else:
-        record = schemas.TrialFile(identity=identity, corpus_digest=dataset.corpus.digest, trial=trial)
+        record = schemas.TrialFile(
+            identity=identity,
+            corpus_digest=dataset.corpus.digest,
+            dependencies=describe_dependencies(trial),
+            trial=trial,
+        )
         schemas.write_record(path, record, with_checksum=True)
     (folder / "failure.json").unlink(missing_ok=True)

@@ -54,7 +54,7 @@ from headtohead.experiment.schemas.findings import (
     SystemPairVerdict,
     SystemScores,
 )
-from headtohead.experiment.schemas.journal import AnalysisEvent, JournalEvent, RunEvent, SettingsEvent
+from headtohead.experiment.schemas.journal import AnalysisEvent, CorpusEvent, JournalEvent, RunEvent, SettingsEvent
 from headtohead.experiment.schemas.run_files import (
     AttentionFile,
     AttentionMapsFile,
@@ -107,6 +107,7 @@ __all__ = [
     "ComparisonFindings",
     "ConfusionMatrices",
     "CorpusDescription",
+    "CorpusEvent",
     "CorpusFile",
     "Curves",
     "DistillationClaimResult",

@@ -19,6 +19,11 @@ class ExperimentFile(VersionedRecord):
     """hash of everything that results depend on"""
     experiment: Experiment
     """resolved settings"""
+    corpus_digests: dict[str, str] = {}
+    """hash of the corpus of each variant, the baseline included"""
+    dependencies: dict[str, dict[str, str]] = {}
+    """SHA-256 of the code files and of the weights of other models that each variant depends on, and the version of
+    Head to Head; runs of other files are not judged"""
     versions: dict[str, str] = {}
     """versions of Python and of the main libraries"""
     command: list[str] = []

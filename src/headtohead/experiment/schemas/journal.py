@@ -16,13 +16,23 @@ class SettingsEvent(Record):
 
     event: Literal["settings"] = "settings"
     digest: str
-    """SHA-256 of the resolved experiment"""
+    """SHA-256 of the resolved experiment, its corpora and its code"""
+    trials: dict[str, str] = {}
+    """SHA-256 of the settings, the corpus and the code of each variant, the baseline included"""
     seeds: SeedCount
     """seeds per variant that were asked for"""
     variants: list[str]
     """names of the variants"""
     versions: dict[str, str]
     """versions of Python and of the main libraries"""
+
+
+class CorpusEvent(Record):
+    """The corpus was audited"""
+
+    event: Literal["corpus"] = "corpus"
+    digest: str
+    """SHA-256 of corpus.json: audits of the data, unseen rows and repeated rows"""
 
 
 class RunEvent(Record):
@@ -52,7 +62,15 @@ class AnalysisEvent(Record):
 
 
 JournalEvent = Annotated[
-    SettingsEvent | RunEvent | AnalysisEvent | SearchStartEvent | PointEvent | PrunedEvent | TrialEvent | WinnerEvent,
+    SettingsEvent
+    | CorpusEvent
+    | RunEvent
+    | AnalysisEvent
+    | SearchStartEvent
+    | PointEvent
+    | PrunedEvent
+    | TrialEvent
+    | WinnerEvent,
     Field(discriminator="event"),
 ]
 """journal.jsonl: one line; its last key, `checksum`, covers the line and the checksum of the line before"""

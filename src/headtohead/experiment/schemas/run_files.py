@@ -20,6 +20,9 @@ class TrialFile(VersionedRecord):
     """hash of settings, seed, corpus and user code"""
     corpus_digest: str = ""
     """hash of the corpus"""
+    dependencies: dict[str, str] = {}
+    """SHA-256 of the code files (plugins, network, modules that they import) and of the weights of other models that
+    the run depends on, and the version of Head to Head"""
     trial: Trial
     """resolved settings"""
 

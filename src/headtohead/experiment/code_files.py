@@ -1,0 +1,78 @@
+"""The Python files that a trial executes: its plugins, the file of its network, and the local modules they import."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from headtohead.config import model
+from headtohead.config.experiment import Experiment, Trial
+
+PACKAGE = __name__.partition(".")[0]
+
+
+def list_entry_files(settings: Trial | Experiment) -> list[Path]:
+    """Return the code files that the settings name: plugins and modules of networks."""
+    files = [Path(file) for file in settings.plugins]
+    if isinstance(settings.model, model.CustomModelConfig):
+        files.append(Path(settings.model.module.rpartition(":")[0]))
+    if isinstance(settings, Experiment):
+        for changes in settings.variants.values():
+            module = changes.get("model", {}).get("module")
+            files += [Path(module.rpartition(":")[0])] if isinstance(module, str) else []
+    return files
+
+
+def list_code_files(entry_files: Sequence[Path]) -> dict[str, Path]:
+    """Return the given files and all local modules they import, by name.
+
+    The name is the path below the folder that the module was found in: `helper.py`, `layers/norm.py`. Imports are read
+    from the source. Modules are searched beside the file, in the working folder and in PYTHONPATH; installed packages
+    are not included.
+    """
+    files: dict[str, Path] = {}
+    for entry_file in entry_files:
+        folders = [entry_file.parent, Path.cwd(), *map(Path, filter(None, os.getenv("PYTHONPATH", "").split(":")))]
+        pending = [(entry_file.name, entry_file)]
+        while pending:
+            name, file = pending.pop()
+            if file in files.values() or not file.is_file():
+                continue
+            while name in files:  # files of the same name in two folders
+                name = f"other/{name}"
+            files[name] = file
+            pending += _find_local_imports(file, Path(name).parent.parts, folders)
+    return files
+
+
+def _find_local_imports(file: Path, package: tuple[str, ...], folders: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+    """Yield name and path of each local module that a file imports, with the packages that contain it."""
+    for parts in _list_imported_modules(file, package):
+        for length in range(1, len(parts) + 1):
+            stem = "/".join(parts[:length])
+            candidates = ((f"{stem}{end}", folder) for folder in folders for end in (".py", "/__init__.py"))
+            yield from [(name, folder / name) for name, folder in candidates if (folder / name).is_file()][:1]
+
+
+def _list_imported_modules(file: Path, package: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Return the imported modules as tuples of name parts. Empty for a file that cannot be parsed."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):
+        return []
+    modules: list[tuple[str, ...]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules += [tuple(alias.name.split(".")) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            parts = (*base, *(node.module.split(".") if node.module else ()))
+            modules += [(*parts, alias.name) for alias in node.names]  # the name may be a module
+    return [parts for parts in modules if parts[0] != PACKAGE]
+
+
+def find_code_files(settings: Trial | Experiment) -> dict[str, Path]:
+    """Return all files of user code that trials with these settings execute, by name."""
+    return list_code_files(list_entry_files(settings))

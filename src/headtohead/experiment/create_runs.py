@@ -1,0 +1,91 @@
+"""Create the folder of an experiment, or open it to continue, and record its settings in the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from headtohead.atomic_io import compute_checksum, translate_disk_full_error
+from headtohead.config.experiment import NON_FINGERPRINT_FIELDS, Experiment
+from headtohead.config.loading import build_trial
+from headtohead.errors import RunFolderError
+from headtohead.experiment import schemas
+from headtohead.experiment.journal import Journal, compute_settings_digest
+from headtohead.experiment.run_checks import find_resume_issues
+from headtohead.experiment.run_folder import ExperimentRuns
+from headtohead.experiment.run_identity import describe_dependencies, describe_differences
+
+
+def create_runs(
+    folder: Path,
+    experiment: Experiment,
+    *,
+    corpus_digests: Mapping[str, str],
+    versions: dict[str, str],
+    command: list[str],
+    resume: bool,
+) -> ExperimentRuns:
+    """Create the folder of an experiment, or open it if `resume` is set.
+
+    `corpus_digests` are the digests of the corpora of all variants. Raise RunFolderError if the folder contains
+    something else: a different experiment, or runs that were trained with other settings, on other data, or with other
+    code.
+    """
+    path = folder / "experiment.json"
+    metadata = schemas.ExperimentFile(
+        identity=experiment.identity(),
+        experiment=experiment,
+        corpus_digests=dict(corpus_digests),
+        dependencies={name: describe_dependencies(build_trial(experiment, name, 0)) for name in experiment.names},
+        versions=versions,
+        command=command,
+    )
+    if path.is_file():
+        existing = ExperimentRuns(folder).metadata
+        if existing.identity != metadata.identity:
+            raise RunFolderError(
+                f"{folder} contains a different experiment ({existing.experiment.name!r}: "
+                f"{_describe_difference(existing.experiment, experiment)}); choose another --out, or remove it"
+            )
+        if not resume:
+            raise RunFolderError(f"{folder} already contains this experiment; --resume continues it, or choose --out")
+        if issues := find_resume_issues(ExperimentRuns(folder), metadata):
+            lines = "".join(f"\n  {issue.variant} {issue.reason}" for issue in issues)
+            raise RunFolderError(f"{folder} contains runs that do not belong to this experiment:{lines}")
+    elif folder.is_dir() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
+        raise RunFolderError(f"{folder} is not empty and not an experiment's folder; choose another --out")
+    with translate_disk_full_error(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for partial in folder.glob(".*.part"):  # left behind by a killed process
+        partial.unlink(missing_ok=True)
+    schemas.write_record(path, metadata, with_checksum=True)
+    Journal(folder).append_new(_build_settings_event(metadata))
+    return ExperimentRuns(folder)
+
+
+def _build_settings_event(metadata: schemas.ExperimentFile) -> schemas.SettingsEvent:
+    experiment = metadata.experiment
+    return schemas.SettingsEvent(
+        digest=compute_settings_digest(metadata.to_json()),
+        trials={
+            name: compute_checksum(
+                {
+                    "settings": build_trial(experiment, name, 0).settings(),
+                    "corpus": metadata.corpus_digests.get(name),
+                    "dependencies": metadata.dependencies[name],
+                }
+            )
+            for name in experiment.names
+        },
+        seeds=experiment.seeds,
+        variants=list(experiment.variants),
+        versions=metadata.versions,
+    )
+
+
+def _describe_difference(existing: Experiment, requested: Experiment) -> str:
+    """Return the first three settings in which two experiments differ."""
+    tables = (
+        experiment.model_dump(mode="json", exclude=NON_FINGERPRINT_FIELDS) for experiment in (existing, requested)
+    )
+    return "; ".join(describe_differences(*tables)[:3])

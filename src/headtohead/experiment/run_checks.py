@@ -1,0 +1,154 @@
+"""Check that the runs in an experiment's folder are the runs of that experiment.
+
+A run belongs to its experiment if it was trained with the settings, the corpus and the code that the experiment has
+now, if the experiment asks for its seed, if no other seed has the same files, and if the journal records its result.
+`--resume` refuses to continue with other runs, and verdicts that would use them are withheld.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from headtohead.atomic_io import compute_sha256, read_json_object
+from headtohead.config.loading import build_trial
+from headtohead.experiment.journal import JOURNAL_FILE, Journal, compute_settings_digest
+from headtohead.experiment.run_folder import WEIGHT_FILES, ExperimentRuns, Run
+from headtohead.experiment.run_identity import describe_differences
+from headtohead.experiment.schemas import CorpusEvent, ExperimentFile, JournalEvent, RunEvent, SettingsEvent
+
+MAX_DIFFERENCES = 3
+TRAIN_AGAIN = "remove {folders} and train again with --resume"
+
+
+@dataclass(frozen=True)
+class RunIssue:
+    """Why runs of one variant do not belong to the experiment."""
+
+    variant: str
+    seeds: tuple[int, ...]
+    """the runs; empty if all are affected"""
+    kind: Literal["foreign", "surplus", "copied", "unrecorded", "missing", "experiment"]
+    problem: str
+    """predicate about the variant, such as "was trained on another corpus" """
+    remedy: str
+
+    @property
+    def reason(self) -> str:
+        """The issue as a predicate about the variant."""
+        plural = "s" if len(self.seeds) > 1 else ""
+        seeds = f" (seed{plural} {', '.join(map(str, self.seeds))})" if self.seeds else ""
+        folders = " and ".join(f"{self.variant}/seed-{seed}" for seed in self.seeds)
+        return f"{self.problem}{seeds}; {self.remedy.format(folders=folders)}"
+
+
+def find_issues(runs: ExperimentRuns) -> list[RunIssue]:
+    """Return every run that does not belong to the experiment, and every run that is missing."""
+    events = Journal(runs.folder).read()
+    return _merge_seeds(
+        [*_find_changed_files(runs, events), *find_foreign_runs(runs, runs.metadata), *_find_unrecorded(runs, events)]
+    )
+
+
+def find_resume_issues(runs: ExperimentRuns, metadata: ExperimentFile) -> list[RunIssue]:
+    """Return the runs that do not belong to the experiment that `metadata` describes. Missing runs are trained."""
+    unrecorded = _find_unrecorded(runs, Journal(runs.folder).read())
+    return _merge_seeds(
+        [*find_foreign_runs(runs, metadata), *(issue for issue in unrecorded if issue.kind != "missing")]
+    )
+
+
+def find_foreign_runs(runs: ExperimentRuns, metadata: ExperimentFile) -> list[RunIssue]:
+    """Return the runs of other settings, corpora, code or seeds, and those that are copies."""
+    issues: list[RunIssue] = []
+    for variant in metadata.experiment.names:
+        weights: dict[str, int] = {}
+        for seed in runs.seeds(variant):
+            run = runs.run(variant, seed)
+            if not (run.folder / "trial.json").is_file() and not run.is_finished:
+                continue
+            if problem := _compare_trial(run, metadata, variant, seed):
+                issues.append(RunIssue(variant, (seed,), "foreign", problem, TRAIN_AGAIN))
+            elif seed >= metadata.experiment.max_seeds:
+                problem = f"has runs that the experiment does not ask for (seeds = {metadata.experiment.seeds})"
+                remedy = "raise seeds to include them, or remove {folders}"
+                issues.append(RunIssue(variant, (seed,), "surplus", problem, remedy))
+            elif run.is_finished and (first := weights.setdefault(_hash_content(run), seed)) != seed:
+                problem = f"has the same trained weights as with seed {first}, byte for byte: copied, or not seeded"
+                issues.append(RunIssue(variant, (seed,), "copied", problem, TRAIN_AGAIN))
+    return issues
+
+
+def _compare_trial(run: Run, metadata: ExperimentFile, variant: str, seed: int) -> str:
+    """Return how a run was trained otherwise than the experiment says; empty if it was not."""
+    record, expected = run.trial_file, build_trial(metadata.experiment, variant, seed)
+    named = {"variant": variant, "seed": seed, **expected.settings()}
+    recorded = {"variant": record.trial.variant, "seed": record.trial.seed, **record.trial.settings()}
+    if differences := describe_differences(recorded, named):
+        return f"was trained with other settings: {'; '.join(differences[:MAX_DIFFERENCES])}"
+    if record.corpus_digest != metadata.corpus_digests.get(variant, record.corpus_digest):
+        return "was trained on another corpus than the experiment's: the data was changed"
+    dependencies = metadata.dependencies.get(variant, {})
+    if changed := [
+        name
+        for name in dict.fromkeys([*dependencies, *record.dependencies])
+        if dependencies.get(name) != record.dependencies.get(name)
+    ]:
+        return f"was trained with other code or weights: {', '.join(changed)} was changed"
+    return ""
+
+
+def _hash_content(run: Run) -> str:
+    """Return the digest of the trained weights; of the metrics, which contain durations, if no weights were saved."""
+    checksums = run.result.sha256
+    is_trained = run.start.steps > 0 and run.start.parameters > 0
+    names = [name for name in WEIGHT_FILES if name in checksums] if is_trained else []
+    return checksums.get(names[0] if names else "metrics.jsonl", str(run.folder))
+
+
+def _find_unrecorded(runs: ExperimentRuns, events: list[JournalEvent]) -> Iterator[RunIssue]:
+    """Yield the runs that differ from the journal: never started, other results, or removed after they finished."""
+    last_events = {(event.variant, event.seed): event for event in events if isinstance(event, RunEvent)}
+    for variant in runs.experiment.names:
+        finished = runs.finished(variant)
+        for seed, run in finished.items():
+            event = last_events.get((variant, seed))
+            if event is None:
+                problem = f"has a run that {JOURNAL_FILE} does not record"
+                yield RunIssue(variant, (seed,), "unrecorded", problem, TRAIN_AGAIN)
+            elif event.status == "finished" and event.digest != compute_sha256(run.folder / "result.json"):
+                problem = f"has a run whose result is not the one that {JOURNAL_FILE} records"
+                yield RunIssue(variant, (seed,), "unrecorded", problem, TRAIN_AGAIN)
+        for (name, seed), event in last_events.items():
+            if name == variant and event.status == "finished" and seed not in finished:
+                problem = f"misses a run that {JOURNAL_FILE} records as finished"
+                yield RunIssue(variant, (seed,), "missing", problem, "restore it, or train it again with --resume")
+
+
+def _find_changed_files(runs: ExperimentRuns, events: list[JournalEvent]) -> Iterator[RunIssue]:
+    """Yield the files of the experiment that are not those that the journal records."""
+    settings = [event.digest for event in events if isinstance(event, SettingsEvent)]
+    corpora = [event.digest for event in events if isinstance(event, CorpusEvent)]
+    raw = read_json_object(runs.folder / "experiment.json")
+    problems = []
+    if settings[-1:] != [compute_settings_digest(raw)]:
+        problems.append(f"belongs to an experiment whose experiment.json is not the one that {JOURNAL_FILE} records")
+    if corpora[-1:] != [compute_sha256(runs.folder / "corpus.json")]:
+        problems.append(f"is judged with a corpus.json that is not the one that {JOURNAL_FILE} records")
+    remedy = "run the experiment again with --resume, which writes it anew"
+    if not events:
+        problems, remedy = [f"belongs to an experiment without {JOURNAL_FILE}"], "restore it, or train again"
+    for problem in problems:
+        for variant in runs.experiment.names:
+            yield RunIssue(variant, (), "experiment", problem, remedy)
+
+
+def _merge_seeds(issues: list[RunIssue]) -> list[RunIssue]:
+    """Return one issue for all seeds of a variant with the same problem."""
+    merged: dict[tuple[str, str], RunIssue] = {}
+    for issue in issues:
+        key = issue.variant, issue.problem
+        seeds = merged[key].seeds if key in merged else ()
+        merged[key] = RunIssue(issue.variant, (*seeds, *issue.seeds), issue.kind, issue.problem, issue.remedy)
+    return list(merged.values())

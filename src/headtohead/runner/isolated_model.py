@@ -1,0 +1,35 @@
+"""A child process that predicts one token at a time: `python -m headtohead.runner.isolated_model FOLDER`.
+
+It receives the tokens of a text one after the other and answers each with the log-probabilities of the next token, so
+code that it executes cannot read a token before it has predicted it.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+
+import torch
+
+from headtohead.experiment import model_io
+from headtohead.json_channel import ParentChannel
+
+
+@torch.inference_mode()
+def main(folder: str) -> None:
+    """Answer requests {"token": id, "starts_text": bool} with {"log_probs": float32 values in base64}."""
+    channel = ParentChannel()
+    model = model_io.load(folder).model
+    token_ids: list[int] = []
+    for request in channel.requests():
+        if request["starts_text"]:
+            token_ids.clear()
+        token_ids.append(request["token"])
+        log_probs = model(torch.tensor([token_ids])).logits[0, -1].double().log_softmax(-1)
+        encoded = base64.b64encode(log_probs.float().numpy().tobytes()).decode()
+        channel.send({"request": request["request"], "log_probs": encoded})
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(sys.argv[1])

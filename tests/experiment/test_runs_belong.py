@@ -1,0 +1,265 @@
+"""Runs belong to their experiment: edited settings, code and data, and run folders that someone tampered with.
+
+Before runs were checked against the experiment and its journal, all of these mixed old and new runs in one verdict, or
+changed the verdict, and `verify --rescore` passed.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from tests.conftest import sentence, write_text
+
+from headtohead.atomic_io import compute_checksum, compute_sha256, read_json_object, write_json
+from headtohead.errors import RunFolderError
+from headtohead.experiment import loading
+from headtohead.experiment.run_folder import open_runs
+from headtohead.findings import compute
+from headtohead.runner.run_experiment import run_experiment
+from headtohead.runner.verify import verify_experiment
+from headtohead.tasks import registry
+
+PART = """
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from helper_of_part import SCALE
+from headtohead.nn.parts.feedforward import {base}
+from headtohead.nn.parts.registry import register_part
+
+
+@register_part("feedforward", "scaled")
+class Scaled({base}):
+    def forward(self, hidden_states):
+        return {scale} * SCALE * super().forward(hidden_states)
+"""
+NETWORK = """
+import torch
+from torch import nn
+
+
+class Bag(nn.Module):
+    def __init__(self, vocab_size, context):
+        super().__init__()
+        self.embedding, self.output = nn.Embedding(vocab_size, 16), nn.Linear(16, vocab_size)
+
+    def forward(self, idx):
+        return {scale} * self.output(self.embedding(idx))
+"""
+
+
+def write_code(folder: Path, *, part: float = 1.0, network: float = 1.0, helper: float = 0.5) -> None:
+    from headtohead.nn.parts.registry import get_part_class
+
+    base = get_part_class("feedforward", "mlp").__name__
+    (folder / "part.py").write_text(PART.format(scale=part, base=base))
+    (folder / "network.py").write_text(NETWORK.format(scale=network))
+    (folder / "helper_of_part.py").write_text(f"SCALE = {helper}\n")
+
+
+def build(folder: Path, seeds: int = 2, **variants: Any) -> Any:
+    registry._load_dataset_cached.cache_clear()  # a new process would read the data again
+    raw = {
+        "question": "Does it help?",
+        "task": "language-model",
+        "seeds": seeds,
+        "plugins": [str(folder / "part.py")],
+        "data": {"source": str(folder / "text"), "rows": "sentences", "allow_overlap": True},
+        "model": {"width": 16, "layers": 1, "heads": 2, "context": 12},
+        "training": {"steps": 10, "batch_size": 8},
+        "variants": {
+            "part": {"model": {"feedforward": "scaled"}},
+            "network": {"model": {"module": f"{folder / 'network.py'}:Bag", "context": 12}},
+            **variants,
+        },
+    }
+    return loading.build_experiment(raw, "belong")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with code, data and a finished experiment on them."""
+    root = tmp_path_factory.mktemp("belong")
+    write_text(root / "text")
+    write_code(root)
+    assert not run_experiment(build(root), root / "runs", num_workers=1).failed_jobs
+    return root
+
+
+@pytest.fixture
+def edited(trained: Path) -> Any:
+    """The same; code and data are restored afterwards, because runs refer to their paths."""
+    shutil.copytree(trained, backup := trained.with_name("backup"), dirs_exist_ok=True)
+    yield trained
+    shutil.rmtree(trained)
+    shutil.copytree(backup, trained)
+
+
+def edit_data(root: Path) -> Any:
+    (root / "text" / "train.txt").write_text("\n".join(sentence(random.Random(7)) for _ in range(300)) + "\n")
+    return build(root)
+
+
+def edit_code(**changes: float) -> Callable[[Path], Any]:
+    def edit(root: Path) -> Any:
+        write_code(root, **changes)
+        return build(root)
+
+    return edit
+
+
+EDITS: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "variant": (
+        lambda root: build(root, part={"model": {"feedforward": "scaled", "position": "alibi"}}),
+        r"part was trained with other settings: model\.position is .* instead of .*alibi.*\(seeds 0, 1\); remove",
+    ),
+    "part": (edit_code(part=2.0), r"part was trained with other code or weights: part\.py was changed"),
+    "network": (edit_code(network=2.0), r"network was trained with other code or weights: network\.py was changed"),
+    "helper": (edit_code(helper=2.0), r"part was trained with other code or weights: helper_of_part\.py was changed"),
+    "data": (edit_data, r"baseline was trained on another corpus than the experiment's"),
+    "seeds": (
+        lambda root: build(root, seeds=1),
+        r"baseline has runs that the experiment does not ask for \(seeds = 1\) \(seed 1\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_resume_refuses_runs_of_what_was_edited(edited: Path, edit: str) -> None:
+    apply, message = EDITS[edit]
+    before = (edited / "runs" / "journal.jsonl").read_bytes()
+    with pytest.raises(RunFolderError, match=message):
+        run_experiment(apply(edited), edited / "runs", num_workers=1, resume=True)
+    assert (edited / "runs" / "journal.jsonl").read_bytes() == before
+
+
+def test_resume_refuses_runs_of_another_version(edited: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headtohead.experiment.run_identity.metadata.version", lambda name: "9.9")
+    with pytest.raises(RunFolderError, match="baseline was trained with other code or weights: headtohead was changed"):
+        run_experiment(build(edited), edited / "runs", num_workers=1, resume=True)
+
+
+def test_unchanged_experiment_is_resumed(edited: Path) -> None:
+    shutil.rmtree(edited / "runs" / "baseline" / "seed-1")  # the remedy of the messages above
+    outcome = run_experiment(build(edited), edited / "runs", num_workers=1, resume=True)
+    assert [job.state for job in outcome.jobs].count("finished") == 1
+    assert outcome.findings is not None
+    assert not any("journal" in reason for verdict in outcome.findings.verdicts for reason in verdict.withheld)
+
+
+def seal(path: Path, **changes: Any) -> None:
+    """Change a JSON file and give it a valid checksum."""
+    write_json(path, {**read_json_object(path), **changes}, with_checksum=True)
+
+
+def replace_listed_file(run: Path, name: str, content: bytes | None) -> None:
+    """Replace or remove a file of a run together with its checksum."""
+    checksums = read_json_object(run / "result.json")["sha256"]
+    checksums.pop(name)
+    if content is None:
+        (run / name).unlink()
+    else:
+        (run / name).write_bytes(content)
+        checksums[name] = compute_sha256(run / name)
+    result = read_json_object(run / "result.json")
+    result.pop("checksum")
+    write_json(run / "result.json", {**result, "sha256": checksums}, with_checksum=True)
+
+
+def remove_audits(runs: Path) -> None:
+    replace_listed_file(runs / "part" / "seed-0", "audits.json", None)
+
+
+def move_losses(runs: Path) -> None:
+    run = runs / "part" / "seed-0"
+    arrays = load_file(run / "scores.safetensors")
+    order = np.argsort(arrays["test.losses"])
+    arrays["test.losses"] = arrays["test.losses"][order]
+    save_file(arrays, run / "moved.safetensors")
+    content = (run / "moved.safetensors").read_bytes()
+    (run / "moved.safetensors").unlink()
+    replace_listed_file(run, "scores.safetensors", content)
+
+
+def take_weaker_baseline(runs: Path) -> None:
+    root = runs.parent
+    weaker = build(root)
+    weaker = weaker.model_copy(update={"training": weaker.training.model_copy(update={"steps": 1}), "variants": {}})
+    run_experiment(weaker, root / "weaker", num_workers=1)
+    for seed in range(2):
+        shutil.rmtree(runs / "baseline" / f"seed-{seed}")
+        shutil.copytree(root / "weaker" / "baseline" / f"seed-{seed}", runs / "baseline" / f"seed-{seed}")
+    # As careful as a cheater would be: the settings are those of the experiment.
+    for seed in range(2):
+        path = runs / "baseline" / f"seed-{seed}" / "trial.json"
+        record = read_json_object(path)
+        record["trial"]["training"]["steps"] = 10
+        record.pop("checksum")
+        content = json.dumps({**record, "checksum": compute_checksum(record)}, indent=1).encode()
+        replace_listed_file(path.parent, "trial.json", content)
+
+
+def pick_unseen_rows(runs: Path) -> None:
+    corpus = read_json_object(runs / "corpus.json")
+    corpus.pop("checksum")
+    corpus["unseen"] = {name: rows[:10] for name, rows in corpus["unseen"].items()}
+    write_json(runs / "corpus.json", corpus, with_checksum=True)
+
+
+def copy_run(runs: Path, variant: str, source: int, copy: int) -> None:
+    folder = runs / variant / f"seed-{copy}"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(runs / variant / f"seed-{source}", folder)
+    record = read_json_object(folder / "trial.json")
+    record["trial"]["seed"] = copy
+    record.pop("checksum")
+    content = json.dumps({**record, "checksum": compute_checksum(record)}, indent=1).encode()
+    replace_listed_file(folder, "trial.json", content)
+    result = read_json_object(folder / "result.json")
+    result.pop("checksum")
+    write_json(folder / "result.json", {**result, "seed": copy}, with_checksum=True)
+
+
+def copy_as_new_seed(runs: Path) -> None:
+    for variant in ("baseline", "part", "network"):
+        copy_run(runs, variant, 0, 1)
+
+
+def delete_seeds(runs: Path) -> None:
+    for variant in ("baseline", "part", "network"):
+        shutil.rmtree(runs / variant / "seed-1")
+
+
+TAMPERING: dict[str, tuple[Callable[[Path], None], str]] = {
+    "audits removed": (remove_audits, r"part has a run whose result is not the one that journal\.jsonl records"),
+    "losses moved between rows": (move_losses, r"part has a run whose result is not the one"),
+    "weaker baseline": (take_weaker_baseline, r"the baseline has a run whose result is not the one .*\(seeds 0, 1\)"),
+    "unseen rows picked": (pick_unseen_rows, r"part is judged with a corpus\.json that is not the one"),
+    "run copied as a new seed": (copy_as_new_seed, r"has the same trained weights as with seed 0, byte for byte"),
+    "seeds deleted": (delete_seeds, r"part misses a run that journal\.jsonl records as finished \(seed 1\)"),
+}
+
+
+@pytest.mark.parametrize("tampering", TAMPERING)
+def test_tampering_withholds_the_verdict_and_is_named(edited: Path, tampering: str) -> None:
+    apply, reason = TAMPERING[tampering]
+    runs = edited / "runs"
+    apply(runs)
+    findings = compute.write_findings(open_runs(runs))
+    verdict = next(verdict for verdict in findings.verdicts if verdict.variant == "part")
+    assert verdict.outcome == "not comparable", verdict.summary
+    assert re.search(reason, "\n".join(f"part {text}\n{text}" for text in verdict.withheld)), verdict.withheld
+    failed = [check for check in verify_experiment(runs) if not check.passed]
+    assert any(
+        re.search(reason.removeprefix("the baseline ").removeprefix("part "), check.observation) for check in failed
+    )
