@@ -103,7 +103,7 @@ def test_a_journal_that_lost_its_end_is_named_and_not_used(killed, tmp_path):
     with pytest.raises(RunFolderError, match=r"journal\.jsonl is truncated"):
         compute.compute_findings(open_runs(copied))
     assert any("journal.jsonl" in check.observation for check in verify_experiment(copied) if not check.passed)
-    with pytest.raises(RunFolderError, match="baseline has a run that journal.jsonl does not record"):
+    with pytest.raises(RunFolderError, match=r"baseline has a run that journal\.jsonl does not record"):
         run_experiment(loading.load_experiment(killed.file), copied, num_workers=1, resume=True)
     for variant in ("baseline", "winner"):
         shutil.rmtree(copied / variant)
