@@ -191,7 +191,7 @@ def test_a_masked_language_model_trains_and_is_audited(masked, tmp_path, rows):
     assert inference.score_text(loaded, first["text"]).model_dump(mode="json") == first
     assert len(first["tokens"]) == 7
     analysis = analyze_attention(tmp_path / "run", first["text"], ablate_heads=True)
-    assert all(abs(row["rise"]) < 10 for rows in analysis.measured.values() for row in rows)
+    assert all(abs(row.rise) < 10 for rows in analysis.measures_by_panel.values() for row in rows)
     with pytest.raises(ModelError, match="predicts the masked token and cannot generate text"):
         generate(loaded, ["the people"])
 

@@ -1,17 +1,28 @@
-"""Choose where trials run: worker processes on this machine, a Ray cluster, or a pool that exists already."""
+"""Choose where trials run: worker processes on this machine, a named backend, or a pool that exists already."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from headtohead.errors import RequestError, format_suggestion
 from headtohead.execution.local_worker import build_local_pool
-from headtohead.execution.ray.backend import connect_to_cluster
+from headtohead.execution.ray.backend import build_ray_pool
 from headtohead.execution.worker_pool import WorkerPool
+
+BuildPool = Callable[[str, int | None, str], WorkerPool]
+"""maps the value of --backend, the number of workers and the device to a pool"""
+BACKENDS: dict[str, BuildPool] = {"ray": build_ray_pool}
+"""by the part of --backend before the first colon"""
 
 
 def build_worker_pool(backend: str | WorkerPool | None, num_workers: int | None, device: str) -> WorkerPool:
-    """Return a pool of local workers, of workers in the Ray cluster that `backend` names, or `backend` itself."""
+    """Return a pool of local workers, a pool of the backend that `backend` names, or `backend` itself."""
     if isinstance(backend, WorkerPool):
         return backend
     if backend is None:
         return build_local_pool(num_workers)
-    cluster = connect_to_cluster(backend, device)
-    return WorkerPool(num_workers or cluster.count_slots(), cluster.spawn, can_generate_texts=True)
+    name = backend.partition(":")[0]
+    if name not in BACKENDS:
+        hint = format_suggestion(name, BACKENDS)
+        raise RequestError(f"--backend: unknown backend {backend!r}{hint} (allowed: {', '.join(BACKENDS)})")
+    return BACKENDS[name](backend, num_workers, device)

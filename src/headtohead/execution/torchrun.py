@@ -23,7 +23,6 @@ from headtohead.training import checkpoints
 from headtohead.training.distributed import DataParallelProcess, join_process_group, leave_process_group
 from headtohead.trials.trial import run_trial
 
-BACKEND_NAME = "torchrun"
 RESUME_HINT = "checkpoints are intact: run the same command with --resume"
 TORCHRUN_VARIABLE = "TORCHELASTIC_RUN_ID"
 """set by torchrun in the processes that it starts"""

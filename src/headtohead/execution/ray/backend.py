@@ -23,10 +23,8 @@ from headtohead.errors import MissingExtraError, RequestError
 from headtohead.execution.ray.actor import TrialActor
 from headtohead.execution.ray.artifacts import Artifact, compute_digest, pack_path, pack_run_folder, unpack_run_folder
 from headtohead.execution.worker import report_failure
-from headtohead.execution.worker_pool import Job, MessageQueue
+from headtohead.execution.worker_pool import Job, MessageQueue, WorkerPool
 from headtohead.json_channel import SINGLE_THREAD_ENVIRONMENT
-
-BACKEND_NAME = "ray"
 
 
 class RayWorker:
@@ -166,6 +164,12 @@ def list_teacher_caches(trial: experiment.Trial) -> list[Path]:
     return list_teacher_cache_folders(trial, prepare_dataset(trial.data, trial.task), run_trial)
 
 
+def build_ray_pool(address: str, num_workers: int | None, device: str) -> WorkerPool:
+    """Return a pool of workers in the cluster that `--backend` names; by default one per core or GPU."""
+    cluster = connect_to_cluster(address, device)
+    return WorkerPool(num_workers or cluster.count_slots(), cluster.spawn, can_generate_texts=True)
+
+
 def connect_to_cluster(address: str, device: str) -> RayCluster:
     """Connect to the cluster that `--backend` names.
 
@@ -178,9 +182,7 @@ def connect_to_cluster(address: str, device: str) -> RayCluster:
         import ray
     except ImportError as error:
         raise MissingExtraError("ray", "cluster", "--backend ray") from error
-    backend_name, _, location = address.partition(":")
-    if backend_name != BACKEND_NAME:
-        raise RequestError(f"--backend: unknown backend {address!r} (allowed: ray, ray:HOST:PORT, ray://HOST:PORT)")
+    location = address.partition(":")[2]
     if not ray.is_initialized():
         ray_address = address if location.startswith("//") else location or None
         try:
