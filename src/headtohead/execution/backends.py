@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headtohead.errors import RequestError, format_suggestion
-from headtohead.execution.inline_worker import build_inline_pool
 from headtohead.execution.local_worker import build_local_pool
 from headtohead.execution.ray.backend import build_ray_pool
 from headtohead.execution.worker_pool import WorkerPool
 
 BuildPool = Callable[[str, int | None, str], WorkerPool]
 """maps the value of --backend, the number of workers and the device to a pool"""
-BACKENDS: dict[str, BuildPool] = {"inline": build_inline_pool, "ray": build_ray_pool}
+BACKENDS: dict[str, BuildPool] = {"ray": build_ray_pool}
 """by the part of --backend before the first colon"""
 
 

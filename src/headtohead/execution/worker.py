@@ -10,7 +10,6 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +35,16 @@ def main() -> None:
     memory.retain_freed_memory()
     channel.send({"event": "ready"})
     for request in channel.requests():
-        run_and_report(request, partial(_send, channel, request["request"]))
+        _run_and_report(request, channel)
 
 
-def _send(channel: ParentChannel, request_id: int, message: dict[str, Any]) -> None:
-    channel.send({**message, "request": request_id})
-
-
-def run_and_report(request: dict[str, Any], send: SendEvent) -> None:
+def _run_and_report(request: dict[str, Any], channel: ParentChannel) -> None:
     """Run one request and send its result or failure."""
     folder = Path(request["folder"])
+
+    def send(message: dict[str, Any]) -> None:
+        channel.send({**message, "request": request["request"]})
+
     try:
         send({"event": "finished", "result": _run_job(request, folder, send)})
     except Exception as error:  # noqa: BLE001  # any error must affect this trial only
