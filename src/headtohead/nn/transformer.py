@@ -191,15 +191,10 @@ class Transformer(nn.Module):
         cache: KVCache | None = None,
         output_attentions: bool = False,
         attn_implementation: AttentionImplementation | None = None,
-        auxiliary_losses: dict[str, Tensor] | None = None,
     ) -> tuple[HiddenStates, tuple[Tensor, ...] | None]:
-        """Return the input of the output layer, and the attention weights of each layer if requested.
-
-        Parts add their terms of the training loss to `auxiliary_losses`.
-        """
+        """Return the input of the output layer, and the attention weights of each layer if requested."""
         mask = self._resolve_padding_mask(attention_mask)
         context = self._build_attention_context(input_ids, mask, cache, output_attentions, attn_implementation)
-        context.auxiliary_losses = auxiliary_losses
         x = self.embedding(input_ids)
         for part in context.position_parts:
             x = part.add_positions(x, context.query_positions)

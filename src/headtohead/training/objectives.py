@@ -80,10 +80,6 @@ class LanguageModelObjective:
     """whether all positions of a batch without padding are predicted"""
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        if isinstance(model, Transformer):
-            losses: dict[str, Tensor] = {}
-            predictions = self.select_predicted_hidden_states(model, batch, auxiliary_losses=losses)
-            return sum(losses.values(), chunked_linear_cross_entropy(*predictions))
         if has_linear_output(model):
             return chunked_linear_cross_entropy(*self.select_predicted_hidden_states(model, batch))
         logits = model(batch.input_ids, batch.attention_mask).logits
@@ -114,11 +110,9 @@ class LanguageModelObjective:
             is_correct[is_predicted] = logits.argmax(-1) == labels
         return losses, is_correct
 
-    def select_predicted_hidden_states(
-        self, model: Any, batch: Batch, **options: Any
-    ) -> tuple[nn.Linear, Tensor, Tensor]:
+    def select_predicted_hidden_states(self, model: Any, batch: Batch) -> tuple[nn.Linear, Tensor, Tensor]:
         """Return the output layer, and hidden states (predictions, width) and labels (predictions,) to predict."""
-        output = model.compute_hidden_states(batch.input_ids, batch.attention_mask, **options)
+        output = model.compute_hidden_states(batch.input_ids, batch.attention_mask)
         hidden_states = output[0] if isinstance(output, tuple) else output
         if batch.attention_mask is None and self.predicts_every_position:
             return model.output, hidden_states.flatten(0, 1), batch.labels.flatten()

@@ -71,15 +71,8 @@ class AttentionContext:
     attn_implementation: AttentionImplementation = "sdpa"
     output_attentions: bool = False
     layer_caches: Sequence[LayerKVCache] | None = None
-    auxiliary_losses: dict[str, Tensor] | None = None
-    """Terms of the training loss by name; None outside training."""
     _mask_cache: dict[int, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
     _cached_is_contiguous: bool | None = None
-
-    def add_loss(self, name: str, value: Float[Tensor, ""]) -> None:
-        """Add a term to the training loss. Layers that use the same name are summed. Does nothing in evaluation."""
-        if self.auxiliary_losses is not None:
-            self.auxiliary_losses[name] = self.auxiliary_losses.get(name, 0.0) + value
 
     def get_mask_and_bias(self, pattern: Pattern) -> tuple[Tensor | None, Tensor | None]:
         """Return (mask, bias), broadcastable to (batch, heads, query, key). Masked pairs are False."""
