@@ -82,6 +82,8 @@ def list_recipes(experiment_files_folder: Path) -> dict[str, JsonDict]:
             variants = raw.get("variants")
             names = list(variants) if isinstance(variants, dict) else []
             recipes[name] = {
+                "topic": "",
+                "varies": "",
                 "question": raw["question"],
                 "task": raw["task"],
                 "variants": names,

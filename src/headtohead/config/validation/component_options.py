@@ -82,7 +82,9 @@ def validate_options(factory: Factory, config: ComponentConfig, location: str) -
         if name not in options:
             message = f"{config.kind} has no option {name!r}" + ("" if options else "; it has no options")
             issues.append(
-                ValidationIssue(f"{location}.{name}", message, tuple(options), suggest_key(name, tuple(options)))
+                ValidationIssue(
+                    f"{location}.{name}", message, tuple(options), suggest_key(name, tuple(options), location)
+                )
             )
         elif requirement := _find_violated_requirement(value, hints.get(name, Any)):
             issues.append(ValidationIssue(f"{location}.{name}", f"must be {requirement}, not {value!r}"))

@@ -117,7 +117,7 @@ def convert_pydantic_error(error: Any) -> ValidationIssue:
         key = re.sub(r"^variants\.[^.]+\.|\.\d+", "", place)
         if new_key := RENAMED_KEYS.get(key) or RENAMED_KEYS.get(key.removeprefix("teacher.")):
             return ValidationIssue(place, f"was written for version 0.1; the key is now {new_key!r}")
-        return ValidationIssue(place, "unknown key", allowed, suggest_key(loc[-1], allowed))
+        return ValidationIssue(place, "unknown key", allowed, suggest_key(loc[-1], allowed, key.rpartition(".")[0]))
     if error_type == "missing":
         return ValidationIssue(place, "is missing")
     if error_type == "literal_error":
@@ -144,7 +144,7 @@ def convert_pydantic_error(error: Any) -> ValidationIssue:
     return ValidationIssue(place, f"{error['msg'].lower()}, not {_describe_value(given)}")
 
 
-def suggest_key(key: str, allowed: Sequence[str]) -> str | None:
+def suggest_key(key: str, allowed: Sequence[str], table_name: str) -> str | None:
     """Return the key that was probably meant: a synonym, a key of another table, or the closest of `allowed`."""
     synonym = _KEY_BY_SYNONYM.get(key.lower().replace("-", "_"))
     if synonym is not None:
@@ -154,7 +154,7 @@ def suggest_key(key: str, allowed: Sequence[str]) -> str | None:
         "model": TransformerConfig,
         "training": TrainingConfig,
     }
-    other = [f"{name}.{key}" for name, table in tables.items() if key in table.model_fields]
+    other = [f"{name}.{key}" for name, table in tables.items() if name != table_name and key in table.model_fields]
     return other[0] if other else suggest(key, allowed)
 
 
