@@ -77,6 +77,13 @@ def test_failed_audits_come_first_and_mild_ones_are_notes(findings: Callable[...
     assert texts(audits.build_audits_table(typed(found)))[0][:3] == ["v", "cache", "failed"]
 
 
+def test_notes_take_one_line_and_only_blocking_failures_a_card(findings: Callable[..., Findings]) -> None:
+    section = audits.build_data_section(ReportContext(typed(findings({"v": 0.1}))))
+    (block, *_) = section.blocks
+    assert [audit["is_blocking"] for audit in block.variables["failed"]] == [True]
+    assert len(block.variables["notes"]) == 1
+
+
 def test_costs_are_given_as_ratio_to_the_baseline(findings: Callable[..., Findings]) -> None:
     baseline, variant = pairing.build_cost_table(typed(findings({"v": 0.1}))).rows
     assert [cell.value for cell in variant[5:7]] == [0.06, pytest.approx(1.2)]

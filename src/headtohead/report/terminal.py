@@ -19,6 +19,7 @@ from headtohead.presentation.table import make_numeric_columns, make_table, make
 from headtohead.presentation.terminal import VERDICT_TERMINAL_COLORS, get_stdout_console, print_indented, print_table
 from headtohead.progress import format_duration
 from headtohead.replication.terminal import print_claims
+from headtohead.report.sections.audits import count_statuses, get_audit_status
 from headtohead.verdict.record import Verdict
 
 AUDIT_MARKS = {True: "[green]passed[/]", False: "[red]failed[/]", None: "[dim]does not apply[/]"}
@@ -219,15 +220,16 @@ def print_verdicts(verdicts: Sequence[Verdict]) -> None:
 
 
 def print_audit_summary(findings: Findings) -> None:
-    """Print how many audits passed, and details of those that failed."""
+    """Print how many audits passed, details of those that withhold a verdict, and the names of the others."""
     audits = [("data", audit) for audit in findings.data_audits]
     audits += [(f"data of {name}", audit) for name, checks in findings.variant_data_audits.items() for audit in checks]
     audits += [(name, audit) for name, variant_audits in findings.audits.items() for audit in variant_audits]
-    failed = [(name, audit) for name, audit in audits if audit.passed is False]
-    num_passed = sum(audit.passed is True for _, audit in audits)
-    get_stdout_console().print(f"audits: {num_passed} passed, {len(failed)} warning{'' if len(failed) == 1 else 's'}")
-    for name, audit in failed:
-        print_indented(f"[yellow]{escape(name)}, {escape(audit.name)}:[/] {escape(audit.observation)}", 4)
+    get_stdout_console().print(f"audits: {count_statuses(audit for _, audit in audits)}")
+    for name, audit in audits:
+        if get_audit_status(audit) == "failed":
+            print_indented(f"[yellow]{escape(name)}, {escape(audit.name)}:[/] {escape(audit.observation)}", 4)
+    if notes := dict.fromkeys(audit.name for _, audit in audits if get_audit_status(audit) == "note"):
+        print_indented(f"notes, which change no verdict (details in the report): {escape(', '.join(notes))}", 4)
 
 
 def print_audits(audits: Sequence[CheckResult]) -> None:

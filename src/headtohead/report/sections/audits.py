@@ -46,10 +46,10 @@ def _summarize_passed(audits: Sequence[CheckResult]) -> str:
     """Return the number of audits by status, or an empty string if a blocking audit failed or there are none."""
     if not audits or any(get_audit_status(audit) == "failed" for audit in audits):
         return ""
-    return f"{_count_statuses(audits)}."
+    return f"{count_statuses(audits)}."
 
 
-def _count_statuses(audits: Sequence[CheckResult]) -> str:
+def count_statuses(audits: Iterable[CheckResult]) -> str:
     """Return the number of audits of each status, such as "21 passed, 4 notes"."""
     counts = Counter(map(get_audit_status, audits))
     return ", ".join(
@@ -65,21 +65,21 @@ def build_failures_section(context: ReportContext) -> Section | None:
 
 
 def _make_audits_block(labels: dict[str, str], audits: Mapping[str, list[CheckResult]], table: Table) -> HtmlBlock:
-    """Return a block with failed audits in full, and one collapsed table per variant."""
-    failed, groups = [], []
+    """Return a block with blocking failures in full, the names of notes, and one collapsed table per variant."""
+    failed, notes, groups = [], [], []
     for name, variant_audits in audits.items():
         failed += [
             {**asdict(audit), "variant": "" if name == "data" else name}
             for audit in variant_audits
-            if audit.passed is False
+            if get_audit_status(audit) == "failed"
         ]
+        notes += [audit.name for audit in variant_audits if get_audit_status(audit) == "note"]
         if variant_audits:
             group = make_table(
                 f"audits-{name}", "Audits", f"Audits: {name}.", AUDIT_COLUMNS, make_audit_rows(variant_audits)
             )
-            groups.append({"summary": labels[name] + _count_statuses(variant_audits), "table": group})
-    failed.sort(key=lambda audit: not audit["is_blocking"])
-    return HtmlBlock("audits", {"failed": failed, "groups": groups}, [table])
+            groups.append({"summary": labels[name] + count_statuses(variant_audits), "table": group})
+    return HtmlBlock("audits", {"failed": failed, "notes": list(dict.fromkeys(notes)), "groups": groups}, [table])
 
 
 def make_audit_rows(audits: Iterable[CheckResult]) -> list[list[Any]]:
