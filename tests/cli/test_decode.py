@@ -13,6 +13,7 @@ from headtohead.decoding_comparison import run_comparison, sampling_job
 from headtohead.decoding_comparison.prompts import read_prompts
 from headtohead.decoding_comparison.results import DecodingResults, Prompt, read_results
 from headtohead.errors import DataError
+from headtohead.progress import ProgressUpdate
 
 from .test_bad_input import h2h  # noqa: F401
 
@@ -175,9 +176,9 @@ def test_stopped_in_the_middle_nothing_is_lost_and_the_rest_is_the_same(
     whole = compare(model, prompts, tmp_path / "whole")
     calls = 0
 
-    def stop(what: str, done: int, of: int) -> None:
+    def stop(update: ProgressUpdate) -> None:
         nonlocal calls
-        calls += what.startswith("generating:")
+        calls += update.what == "generating samples"
         if calls == 5:
             raise KeyboardInterrupt("at the fifth chunk")
 

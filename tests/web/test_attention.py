@@ -99,7 +99,7 @@ def test_nothing_is_computed_by_get(looking: TestClient) -> None:
 
 def test_the_process_is_started_again_when_it_has_died(looking: TestClient) -> None:
     assert look(looking).status_code == 200
-    models = looking.app.state.models
+    models = looking.app.state.site.models
     before = models.pid
     assert before is not None
     os.kill(before, signal.SIGKILL)

@@ -186,7 +186,7 @@ def is_idle(pid: int | None) -> bool:
 
 def test_a_client_that_goes_away_stops_its_text(trained: Path) -> None:
     app = create_app(trained, experiment_files_folder=trained.parent)
-    app.state.models = Endless()
+    app.state.site.models = Endless()
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
@@ -200,10 +200,10 @@ def test_a_client_that_goes_away_stops_its_text(trained: Path) -> None:
             seen = b""
             while seen.count(b'"token"') < 3:
                 seen += line.recv(4096)
-            assert app.state.models.num_active_requests == 1
-        wait_until(lambda: app.state.models.num_active_requests == 0, 30)
-        wait_until(lambda: is_idle(app.state.models.pid), 30)
-        child = app.state.models.pid
+            assert app.state.site.models.num_active_requests == 1
+        wait_until(lambda: app.state.site.models.num_active_requests == 0, 30)
+        wait_until(lambda: is_idle(app.state.site.models.pid), 30)
+        child = app.state.site.models.pid
         server.should_exit = True
         thread.join(timeout=30)
     assert not psutil.pid_exists(child), "the child ends with the server"

@@ -53,32 +53,32 @@ def decode(
     from headtohead.decoding_comparison import page as pages
     from headtohead.decoding_comparison import run_comparison, terminal
     from headtohead.presentation.files import check_formats
+    from headtohead.progress import ProgressUpdate, StderrProgress
 
     check_formats(formats or ["html"])
     folder = out or Path("decodings") / (Path(model).name.removeprefix("hub:").replace("/", "-") or "model")
-    with terminal.DecodingProgressBar() as bar:
-        try:
-            comparison = run_comparison.run_decoding_comparison(
-                model,
-                prompts,
-                folder,
-                strategies=strategies,
-                num_samples=samples,
-                max_new_tokens=max_new_tokens,
-                scoring_model=scoring_model,
-                max_prompts=limit,
-                seed=seed,
-                sweep=sweep,
-                resume=resume,
-                on_progress=bar.watch,
-                command=sys.argv,
-            )
-        except KeyboardInterrupt:
-            bar.progress.stop()
-            echo(f"interrupted: continue with --resume ({folder})", err=True)
-            raise typer.Exit(130) from None
-        bar.watch("rendering the report", 0, 0)
-        written = pages.write_report(folder, formats or ["html"])
+    on_progress = StderrProgress()
+    try:
+        comparison = run_comparison.run_decoding_comparison(
+            model,
+            prompts,
+            folder,
+            strategies=strategies,
+            num_samples=samples,
+            max_new_tokens=max_new_tokens,
+            scoring_model=scoring_model,
+            max_prompts=limit,
+            seed=seed,
+            sweep=sweep,
+            resume=resume,
+            on_progress=on_progress,
+            command=sys.argv,
+        )
+    except KeyboardInterrupt:
+        echo(f"interrupted: continue with --resume ({folder})", err=True)
+        raise typer.Exit(130) from None
+    on_progress(ProgressUpdate("rendering the report", 0, 0))
+    written = pages.write_report(folder, formats or ["html"])
     if as_json:
         print_json({**comparison.to_json(), "folder": str(folder), "written": [str(path) for path in written]})
     else:

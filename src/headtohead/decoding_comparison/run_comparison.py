@@ -20,7 +20,7 @@ from headtohead.decoding_comparison.prompts import read_prompts
 from headtohead.decoding_comparison.request import DecodingRequest
 from headtohead.decoding_comparison.results import RESULTS_FILE, DecodingResults
 from headtohead.decoding_comparison.sample_store import SAMPLES_FILE
-from headtohead.decoding_comparison.sampling_job import DecodingComparison, PhaseProgressCallback
+from headtohead.decoding_comparison.sampling_job import DecodingComparison
 from headtohead.errors import RequestError, RunFolderError
 from headtohead.experiment.open_model import load_fingerprinted_model
 from headtohead.experiment.run_folder import lock_folder
@@ -28,6 +28,7 @@ from headtohead.experiment.schemas import write_record
 from headtohead.experiment.versions import collect_versions
 from headtohead.generation.detokenizer import encode_prompt
 from headtohead.generation.strategy_parsing import DEFAULT_STRATEGIES, parse_strategies
+from headtohead.progress import ProgressCallback, ProgressUpdate, ignore_progress
 from headtohead.text_metrics import diversity
 
 
@@ -44,7 +45,7 @@ def run_decoding_comparison(
     seed: int = 0,
     sweep: bool = True,
     resume: bool = False,
-    on_progress: PhaseProgressCallback = lambda phase, done, total: None,
+    on_progress: ProgressCallback = ignore_progress,
     command: Sequence[str] = (),
 ) -> DecodingResults:
     """Compare decoding strategies and return the results, which are also written to `folder`/decoding.json.
@@ -58,7 +59,7 @@ def run_decoding_comparison(
         scoring_model: A second model that scores the generated texts.
         sweep: Also compute the metrics along temperature, k and p.
         resume: Continue in a folder that already holds a comparison.
-        on_progress: Called with the current phase, the number of items done, and their total.
+        on_progress: Receives progress updates.
         command: The command to record; `sys.argv` by default.
     """
     diversity.check_sacrebleu_installed()
@@ -70,7 +71,7 @@ def run_decoding_comparison(
             raise RequestError(f"{name} must be at least 1, not {value!r}")
     folder_existed = folder.exists()
     _check_output_folder(folder, resume=resume)
-    on_progress("opening the model", 0, 0)
+    on_progress(ProgressUpdate("opening the model", 0, 0))
     generator = load_fingerprinted_model(model)
     scorer = None if scoring_model is None else load_fingerprinted_model(scoring_model)
     for prompt in request.prompts:  # fail early: models without a start token reject an empty prompt

@@ -6,7 +6,7 @@ The files samples.jsonl and scores.jsonl are described in `run_comparison`.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -34,13 +34,11 @@ from headtohead.generation.likelihood import Likelihood
 from headtohead.generation.strategies import Strategy
 from headtohead.generation.strategy_parsing import SweepPoint
 from headtohead.generation.trace import build_trace, explain_missing_distribution
+from headtohead.progress import ProgressCallback, ProgressReporter, ProgressUpdate
 from headtohead.text_metrics import diversity
 
 CHUNK_SIZE = 64
 """continuations generated between two writes to disk"""
-
-PhaseProgressCallback = Callable[[str, int, int], None]
-"""(phase, number of items done, total number of items)"""
 
 
 @dataclass
@@ -56,7 +54,7 @@ class DecodingComparison:
     """the second model, which scores them"""
     request: DecodingRequest
     folder: Path
-    on_progress: PhaseProgressCallback
+    on_progress: ProgressCallback
 
     def __post_init__(self) -> None:
         scorer_digest = self.scorer.digest if self.scorer else None
@@ -109,16 +107,14 @@ class DecodingComparison:
             for name, (strategy, count) in strategies_and_counts.items()
         }
         total = sum(len(prompts) * strategies_and_counts[name][1] for name, prompts in missing_prompts.items())
-        num_done = 0
+        progress = ProgressReporter("generating samples", total, self.on_progress)
         for name, prompts in missing_prompts.items():
             strategy, count = strategies_and_counts[name]
             prompts_per_chunk = max(1, CHUNK_SIZE // count) if strategy.mode == "sample" else CHUNK_SIZE // 2
             for start in range(0, len(prompts), prompts_per_chunk):
                 chunk = prompts[start : start + prompts_per_chunk]
-                self.on_progress(f"generating: {name}", num_done, total)
                 self._generate_samples(name, strategy, chunk, count)
-                num_done += count * len(chunk)
-        self.on_progress("generating", num_done, total)
+                progress.step(count * len(chunk))
 
     def _continue_prompts(
         self, strategy: Strategy, prompt_indices: Sequence[int], num_samples: int = 1
@@ -188,8 +184,8 @@ class DecodingComparison:
             return
         store = self.store
         missing = [pair for pair in dict.fromkeys(texts) if store.compute_score_key(*pair) not in store.scores]
+        progress = ProgressReporter("scoring with the second model", len(missing), self.on_progress)
         for start in range(0, len(missing), CHUNK_SIZE):
-            self.on_progress("scoring with the second model", start, len(missing))
             chunk = missing[start : start + CHUNK_SIZE]
             prompts = [self.request.prompts[prompt_index].text for prompt_index, _ in chunk]
             texts_of_chunk = [text for _, text in chunk]
@@ -198,7 +194,7 @@ class DecodingComparison:
             )
             for pair, score in zip(chunk, scores, strict=True):
                 store.add_score(*pair, score)
-        self.on_progress("scoring with the second model", len(missing), len(missing))
+            progress.step(len(chunk))
 
     # -- metrics
 
@@ -216,7 +212,7 @@ class DecodingComparison:
 
     def _compute_strategy_ratios(self, name: str, strategy: Strategy, num_samples: int) -> dict[str, PromptRatios]:
         """Return the ratios of every metric for the samples of a strategy."""
-        self.on_progress(f"measuring: {name}", 0, 0)
+        self.on_progress(ProgressUpdate(f"computing metrics of {name}", 0, 0))
         return self._compute_prompt_ratios(self._collect_continuations(strategy, num_samples))
 
     def _compute_prompt_ratios(self, continuations: Sequence[ScoredContinuation]) -> dict[str, PromptRatios]:
@@ -289,8 +285,8 @@ class DecodingComparison:
     def _build_traces(self) -> list[StrategyTrace]:
         """Return the token-by-token trace of the first sample of the first prompt, for each strategy."""
         request, traces = self.request, []
-        for index, (name, strategy) in enumerate(request.strategies.items()):
-            self.on_progress(f"token by token: {name}", index, len(request.strategies))
+        for name, strategy in request.strategies.items():
+            self.on_progress(ProgressUpdate(f"tracing {name} token by token", 0, 0))
             with warnings.catch_warnings(action="ignore", category=ContextOverflowWarning):
                 steps = build_trace(
                     self.generator.opened,
@@ -314,7 +310,7 @@ class DecodingComparison:
 
     def _check_limit_invariants(self) -> list[LimitCheck]:
         """Check the limits of the strategies on this model and these prompts."""
-        self.on_progress("checking limits", 0, 0)
+        self.on_progress(ProgressUpdate("checking limits", 0, 0))
         encoded_prompts = [encode_prompt(self.generator.tokenizer, prompt.text) for prompt in self.request.prompts]
         return check_limit_invariants(
             self.generator.model,

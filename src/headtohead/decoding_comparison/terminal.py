@@ -1,64 +1,18 @@
-"""Show a decoding comparison in the terminal: progress on stderr, results on stdout."""
+"""Print the results of a decoding comparison."""
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from headtohead.decoding_comparison.page import build_lead_paragraph, build_title, build_verdicts
 from headtohead.decoding_comparison.results import DecodingResults
 from headtohead.decoding_comparison.tables import build_metrics_table
 from headtohead.presentation.terminal import (
     VERDICT_TERMINAL_COLORS,
-    get_stderr_console,
     get_stdout_console,
     print_indented,
     print_table,
 )
-from headtohead.progress import ProgressUpdate, StderrProgress
-
-
-class DecodingProgressBar:
-    """A progress bar with the current phase and the remaining time.
-
-    Prints a line at intervals if stderr is not a terminal.
-    """
-
-    def __init__(self) -> None:
-        console = get_stderr_console()
-        self.is_interactive = console.is_terminal
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"))
-        self.progress = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
-        self.task: TaskID | None = None
-        self.phase = ""
-        self.line = StderrProgress()
-
-    def __enter__(self) -> DecodingProgressBar:
-        if self.is_interactive:
-            self.progress.start()
-        return self
-
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.progress.stop()
-
-    def watch(self, description: str, completed: int, total: int) -> None:
-        """Show the progress of a phase. `description` is "phase" or "phase: detail".
-
-        Each phase starts a new bar, because phases run at different speeds.
-        """
-        phase = description.partition(":")[0]
-        if not self.is_interactive:
-            self.line(ProgressUpdate(phase, completed, total))
-            return
-        if self.task is None or phase != self.phase:
-            if self.task is not None:
-                self.progress.remove_task(self.task)
-            self.task, self.phase = self.progress.add_task(escape(description), total=None), phase
-        self.progress.update(self.task, description=escape(description), completed=completed, total=total or None)
 
 
 def print_comparison(results: DecodingResults, folder: str, report_path: str) -> None:

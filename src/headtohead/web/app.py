@@ -50,21 +50,27 @@ def create_app(
     """
     folders = ExperimentFolders.at(runs_folder)
     watchers = WatcherRegistry(folders.root, site.render_region)
+    context = AppContext(
+        folders=folders,
+        watchers=watchers,
+        files=(experiment_files_folder or Path.cwd()).resolve(),
+        catalog=ModelCatalog(folders, pretrained_models),
+        models=ModelProcessClient(),
+        estimator=CostEstimator(),
+    )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         watchers.end()
-        await app.state.estimates.end()
+        await context.estimator.end()
         await watchers.render_worker.end()
-        await app.state.models.end()
+        await context.models.end()
 
     app = FastAPI(
         title="Head to Head", docs_url=None, redoc_url=None, openapi_url="/api/openapi.json", lifespan=lifespan
     )
-    app.state.site = AppContext(folders, watchers, (experiment_files_folder or Path.cwd()).resolve())
-    app.state.estimates = CostEstimator()
-    app.state.catalog, app.state.models = ModelCatalog(folders, pretrained_models), ModelProcessClient()
+    app.state.site = context
     for router in PAGE_ROUTERS:
         app.include_router(router)
     app.add_api_route("/favicon.ico", lambda: Response(status_code=204), include_in_schema=False)

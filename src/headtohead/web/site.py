@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import Request
+from fastapi import Depends, Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment
 from markupsafe import Markup
@@ -20,8 +20,11 @@ from markupsafe import Markup
 from headtohead.presentation import style
 from headtohead.presentation.html import TEMPLATES_FOLDER, create_environment
 from headtohead.progress import format_duration
+from headtohead.web.estimates import CostEstimator
 from headtohead.web.experiment_folders import ExperimentFolders
 from headtohead.web.live.watchers import WatcherRegistry
+from headtohead.web.models.catalog import ModelCatalog
+from headtohead.web.models.client import ModelProcessClient
 
 NAVIGATION = (
     ("/", "Experiments"),
@@ -35,7 +38,7 @@ NAVIGATION = (
 WEB_FOLDER = Path(__file__).parent
 
 
-@dataclass(frozen=True)
+@dataclass
 class AppContext:
     """State that every request can access."""
 
@@ -43,11 +46,17 @@ class AppContext:
     watchers: WatcherRegistry
     files: Path
     """the folder whose experiment files can be started and whose data can be used"""
+    catalog: ModelCatalog
+    models: ModelProcessClient
+    estimator: CostEstimator
 
 
 def get_app_context(request: Request) -> AppContext:
     context: AppContext = request.app.state.site
     return context
+
+
+AppContextDep = Annotated[AppContext, Depends(get_app_context)]
 
 
 @lru_cache(maxsize=1)

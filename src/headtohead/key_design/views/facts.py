@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headtohead.presentation.table import Cell, Table, make_numeric_columns, make_table, make_text_columns
+from headtohead.presentation.table import Cell, Column, Table, make_numeric_columns, make_table
 
 ResultDict = dict[str, Any]
 MAX_SHOWN_NUMBERS = 12
@@ -47,37 +47,37 @@ def format_legend(result: ResultDict) -> str:
 def build_keys_table(result: ResultDict, published: dict[str, Any] | None = None) -> Table:
     """Return a table of the keys with their scores, weights and target weights; for a query matrix, of its rows."""
     if result["kind"] == "identity":
-        columns = make_text_columns("row", "query") + make_numeric_columns(weight="weight on its key")
-        rows = [
-            (index, Cell(format_vector(query), query), Cell(format_weight(weights[index]), weights[index]))
-            for index, (query, weights) in enumerate(zip(result["query"], result["weights"], strict=True))
-        ]
+        columns = [Column("row", "row"), Column("query", "query", format=format_vector)]
+        columns += make_numeric_columns(weight="weight on its key", format=format_weight)
+        pairs = enumerate(zip(result["query"], result["weights"], strict=True))
+        rows = [[index, query, weights[index]] for index, (query, weights) in pairs]
         return make_table("queries", "Queries", "The query matrix, one row per key.", columns, rows)
-    columns = make_text_columns(key="key", numbers="vector") + make_numeric_columns("score", "weight", "target")
-    columns += make_numeric_columns("report") if published else []
-    key_rows = [_build_key_cells(result, index, published) for index in range(len(result["keys"]))]
-    return make_table("keys", "Keys", "The keys, their scores and weights.", columns, key_rows)
-
-
-def _build_key_cells(result: ResultDict, key_index: int, published: dict[str, Any] | None) -> list[Cell]:
-    key, weight, target = result["keys"][key_index], result["weights"][key_index], result["target"][key_index]
-    score = sum(a * b for a, b in zip(key, result["query"], strict=True))
-    name = f"{key_index} (new)" if result["kind"] == "replacement" and key_index == result["at"] else str(key_index)
-    cells = [Cell(name, key_index), Cell(format_vector(key, 4), key), Cell(f"{score:.4g}", score)]
-    cells += [Cell(format_weight(weight), weight), Cell(f"{target:.4g}", target)]
-    return cells + (
-        [Cell(format_weight(published["weights"][key_index]), published["weights"][key_index])] if published else []
-    )
+    columns = [
+        Column("key", "key"),
+        Column("numbers", "vector", format=lambda key: format_vector(key, 4)),
+        *make_numeric_columns("score", format="{:.4g}".format),
+        *make_numeric_columns("weight", format=format_weight),
+        *make_numeric_columns("target", format="{:.4g}".format),
+        *(make_numeric_columns("report", format=format_weight) if published else []),
+    ]
+    new_index = result["at"] if result["kind"] == "replacement" else None
+    rows = []
+    for index, key in enumerate(result["keys"]):
+        score = sum(a * b for a, b in zip(key, result["query"], strict=True))
+        name = Cell(f"{index} (new)" if index == new_index else str(index), index)
+        report = [published["weights"][index]] if published else []
+        rows.append([name, key, score, result["weights"][index], result["target"][index], *report])
+    return make_table("keys", "Keys", "The keys, their scores and weights.", columns, rows)
 
 
 def build_weight_matrix(result: ResultDict) -> Table:
     """Return the attention weights of an identity design: a row for each query, a column for each key."""
-    columns = make_text_columns(query="weights")
-    columns += make_numeric_columns(*(f"key {index}" for index in range(len(result["weights"]))))
-    rows = [
-        [Cell(f"row {i}", i), *(Cell(format_weight(weight) if weight >= 5e-5 else "0", weight) for weight in weights)]
-        for i, weights in enumerate(result["weights"])
-    ]
+    columns = [Column("query", "weights", format="row {}".format)]
+    columns += make_numeric_columns(
+        *(f"key {index}" for index in range(len(result["weights"]))),
+        format=lambda weight: format_weight(weight) if weight >= 5e-5 else "0",
+    )
+    rows = [[index, *weights] for index, weights in enumerate(result["weights"])]
     return make_table("weights", "", "", columns, rows)
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.padding import Padding
-from rich.table import Table
 
 from headtohead.key_design.views.facts import (
     ResultDict,
@@ -20,7 +17,7 @@ from headtohead.key_design.views.facts import (
     format_outcome,
     format_weight,
 )
-from headtohead.presentation.terminal import get_stdout_console, print_table
+from headtohead.presentation.terminal import get_stdout_console, print_indented, print_table
 
 OUTCOME_COLORS = {"exact": "green", "exact in the limit": "green", "not exact": "yellow"}
 MAX_MATRIX_COLUMNS = 8
@@ -38,8 +35,9 @@ def print_result(result: ResultDict) -> None:
 
 def _print_design(console: Console, result: ResultDict, title: str, published: dict[str, Any] | None) -> None:
     console.print(f"[bold {OUTCOME_COLORS[format_outcome(result)]}]{escape(title)}[/]", soft_wrap=False)
-    console.print(Padding(escape(result["reason"]), (0, 0, 0, 2)))
-    _print_notes(console, [(f"[dim]{name}[/]", text) for name, text in build_summary(result).items()])
+    print_indented(escape(result["reason"]))
+    for name, text in build_summary(result).items():
+        print_indented(f"[dim]{name}:[/] {escape(text)}")
     print_table(replace(build_keys_table(result, published), title="", caption=""))
     if result["kind"] == "identity" and len(result["weights"]) <= MAX_MATRIX_COLUMNS:
         print_table(build_weight_matrix(result))
@@ -47,23 +45,13 @@ def _print_design(console: Console, result: ResultDict, title: str, published: d
 
 def _print_walkthrough(console: Console, walkthrough: ResultDict) -> None:
     console.print("[bold]Design questions of a course report[/]")
-    console.print(Padding(escape(walkthrough["reason"]), (0, 0, 1, 2)))
+    print_indented(f"{escape(walkthrough['reason'])}\n")
     for index, step in enumerate(walkthrough["steps"]):
         title = f"{index + 1}. {step['question']}: {format_outcome(step['solution'])}"
         _print_design(console, step["solution"], title, step["published"])
-        notes = [("[yellow]limits[/]", line) for line in step["limits"]]
-        if step["published"]:
-            text = f"{step['published']['description']} Precision {format_weight(step['published']['precision'])}."
-            notes.insert(0, ("[cyan]the report[/]", text))
-        _print_notes(console, notes)
+        if published := step["published"]:
+            text = f"{published['description']} Precision {format_weight(published['precision'])}."
+            print_indented(f"[cyan]the report:[/] {escape(text)}")
+        for line in step["limits"]:
+            print_indented(f"[yellow]limits:[/] {escape(line)}")
         console.print()
-
-
-def _print_notes(console: Console, notes: Sequence[tuple[str, str]]) -> None:
-    """Print labelled notes in two columns."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for name, text in notes:
-        grid.add_row(name, escape(text))
-    console.print(Padding(grid, (0, 0, 0, 2)))

@@ -98,8 +98,3 @@ async def await_unless_disconnected(request: Request, awaitable: Any) -> JsonDic
         task.cancel()
         with contextlib.suppress(BaseException):
             await task
-
-
-def get_model_client(request: Request) -> ModelProcessClient:
-    client: ModelProcessClient = request.app.state.models
-    return client

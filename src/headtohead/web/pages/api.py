@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
@@ -14,7 +14,7 @@ from headtohead.web import settings_form as forms
 from headtohead.web import training_process
 from headtohead.web.pages import experiments, start
 from headtohead.web.settings_form import TrainingRequest
-from headtohead.web.site import AppContext, get_app_context
+from headtohead.web.site import AppContextDep
 
 router = APIRouter(
     prefix="/api",
@@ -36,7 +36,6 @@ router = APIRouter(
         )
     },
 )
-AppContextDep = Annotated[AppContext, Depends(get_app_context)]
 ExperimentName = Annotated[str, Path(max_length=255, description="name of an experiment")]
 
 
@@ -117,11 +116,9 @@ def list_recipes(context: AppContextDep) -> dict[str, dict[str, Any]]:
 
 
 @router.post("/estimates")
-async def estimate_cost(
-    body: ExperimentRequest, context: AppContextDep, estimator: start.EstimatorDep
-) -> dict[str, Any]:
+async def estimate_cost(body: ExperimentRequest, context: AppContextDep) -> dict[str, Any]:
     """Return the estimated cost of an experiment, without keeping anything."""
-    return await start.estimate_cost(context, estimator, body.to_training_request())
+    return await start.estimate_cost(context, body.to_training_request())
 
 
 @router.post("/experiments", status_code=201)

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from headtohead.web.models.catalog import FINAL_CHECKPOINT, CatalogEntry, ModelCatalog
-from headtohead.web.models.client import ModelProcessClient, get_model_client
 from headtohead.web.pages.api import router as common
 from headtohead.web.request_guard import CONTENT_SECURITY_POLICY
-from headtohead.web.site import render_page
+from headtohead.web.site import AppContextDep, render_page
 
 MAX_TEXT_LENGTH = 4000
 EXAMPLE_TEXT = "the people will build new schools and honor the law"
 
 router = APIRouter(include_in_schema=False)
 api_router = APIRouter(prefix="/api", tags=["models"], responses=common.responses)
-
-
-def get_catalog(request: Request) -> ModelCatalog:
-    catalog: ModelCatalog = request.app.state.catalog
-    return catalog
 
 
 def validate_unicode(text: str) -> str:
@@ -36,8 +30,6 @@ def validate_unicode(text: str) -> str:
     return text
 
 
-CatalogDep = Annotated[ModelCatalog, Depends(get_catalog)]
-ModelClientDep = Annotated[ModelProcessClient, Depends(get_model_client)]
 UnicodeText = Annotated[str, AfterValidator(validate_unicode)]
 ModelKey = Annotated[UnicodeText, Field(max_length=800, description="key of a model, from /api/models")]
 
@@ -55,11 +47,11 @@ class AttentionRequest(BaseModel):
 
 
 @router.get("/attention")
-def show_attention_page(request: Request, catalog: CatalogDep, model: str = "", text: str = "") -> HTMLResponse:
+def show_attention_page(request: Request, context: AppContextDep, model: str = "", text: str = "") -> HTMLResponse:
     response = render_page(
         request,
         "attention_form.html",
-        groups=catalog.list_by_group(),
+        groups=context.catalog.list_by_group(),
         chosen=model,
         text=text[:MAX_TEXT_LENGTH] or EXAMPLE_TEXT,
         longest=MAX_TEXT_LENGTH,
@@ -70,9 +62,9 @@ def show_attention_page(request: Request, catalog: CatalogDep, model: str = "", 
 
 
 @api_router.get("/models")
-def list_models(catalog: CatalogDep) -> list[dict[str, Any]]:
+def list_models(context: AppContextDep) -> list[dict[str, Any]]:
     """Return all models."""
-    return [describe_model(entry) for group in catalog.list_by_group().values() for entry in group]
+    return [describe_model(entry) for group in context.catalog.list_by_group().values() for entry in group]
 
 
 def describe_model(entry: CatalogEntry) -> dict[str, Any]:
@@ -85,12 +77,10 @@ def describe_model(entry: CatalogEntry) -> dict[str, Any]:
 
 
 @api_router.post("/attention")
-async def compute_attention(
-    request: Request, body: AttentionRequest, catalog: CatalogDep, model_client: ModelClientDep
-) -> dict[str, Any]:
+async def compute_attention(request: Request, body: AttentionRequest, context: AppContextDep) -> dict[str, Any]:
     """Return the attention of a model on a text as data (`analysis`) and as `html`."""
-    message = await run_in_threadpool(_build_model_request, catalog, body)
-    response = await model_client.answer(request, message)
+    message = await run_in_threadpool(_build_model_request, context.catalog, body)
+    response = await context.models.answer(request, message)
     return {"html": response["html"], "analysis": response["analysis"]}
 
 

@@ -22,10 +22,9 @@ from headtohead.presentation.html import TEMPLATES_FOLDER
 from headtohead.web import training_process
 from headtohead.web.experiment_folders import NameNotFoundError, find_readable_file
 from headtohead.web.live.experiment_state import ExperimentReader, ExperimentState
-from headtohead.web.site import AppContext, build_url_path, get_app_context, render_page
+from headtohead.web.site import AppContext, AppContextDep, build_url_path, render_page
 
 router = APIRouter(include_in_schema=False)
-AppContextDep = Annotated[AppContext, Depends(get_app_context)]
 MAX_ADDITIONAL_SEEDS = 100
 MAX_FORM_FIELDS = 200
 

@@ -17,8 +17,8 @@ from headtohead.errors import RequestError
 from headtohead.web.models.catalog import FINAL_CHECKPOINT, ModelCatalog
 from headtohead.web.models.client import await_unless_disconnected
 from headtohead.web.pages.api import router as common
-from headtohead.web.pages.attention import CatalogDep, ModelClientDep, ModelKey, UnicodeText
-from headtohead.web.site import render_page
+from headtohead.web.pages.attention import ModelKey, UnicodeText
+from headtohead.web.site import AppContextDep, render_page
 
 MAX_PROMPT_LENGTH = 4000
 MAX_NEW_TOKENS = 200
@@ -74,11 +74,11 @@ class NextTokenRequest(PromptRequest):
 
 
 @router.get("/playground")
-def show_playground_page(request: Request, catalog: CatalogDep, model: str = "") -> HTMLResponse:
+def show_playground_page(request: Request, context: AppContextDep, model: str = "") -> HTMLResponse:
     return render_page(
         request,
         "playground.html",
-        groups=catalog.list_by_group(generative_only=True),
+        groups=context.catalog.list_by_group(generative_only=True),
         chosen=model,
         strategies=STRATEGY_OPTIONS,
         checked=DEFAULT_STRATEGIES,
@@ -91,26 +91,22 @@ def show_playground_page(request: Request, catalog: CatalogDep, model: str = "")
 
 
 @api_router.post("/next")
-async def predict_next_token(
-    request: Request, body: NextTokenRequest, catalog: CatalogDep, model_client: ModelClientDep
-) -> dict[str, Any]:
+async def predict_next_token(request: Request, body: NextTokenRequest, context: AppContextDep) -> dict[str, Any]:
     """Return the most likely next tokens with their logits, and for all others the log of their total weight at each of
     `temperatures`."""
-    model = await run_in_threadpool(_get_generative_model, catalog, body.model)
+    model = await run_in_threadpool(_get_generative_model, context.catalog, body.model)
     message = {"action": "next", **body.model_dump(), "model": model}
-    response = await model_client.answer(request, message)
+    response = await context.models.answer(request, message)
     return {key: value for key, value in response.items() if key != "event"}
 
 
 @api_router.post("/generate")
-async def generate_texts(
-    request: Request, body: GenerationRequest, catalog: CatalogDep, model_client: ModelClientDep
-) -> StreamingResponse:
+async def generate_texts(request: Request, body: GenerationRequest, context: AppContextDep) -> StreamingResponse:
     """Stream one JSON line per token. Disconnecting stops the generation."""
     if len(set(body.models)) < len(body.models):
         raise RequestError("models: duplicate model")
-    models = [await run_in_threadpool(_get_generative_model, catalog, key) for key in body.models]
-    responses = model_client.ask({"action": "generate", **body.model_dump(), "models": models})
+    models = [await run_in_threadpool(_get_generative_model, context.catalog, key) for key in body.models]
+    responses = context.models.ask({"action": "generate", **body.model_dump(), "models": models})
     try:
         # Errors in the request are raised before the response starts.
         first = await await_unless_disconnected(request, anext(responses))

@@ -14,22 +14,12 @@ from headtohead.config.recipe_catalog import TOPICS
 from headtohead.errors import ConfigError, RequestError, ValidationIssue
 from headtohead.web import settings_form as forms
 from headtohead.web import training_process
-from headtohead.web.estimates import CostEstimator
 from headtohead.web.pages.experiments import parse_form, redirect_to_experiment
 from headtohead.web.settings_form import TrainingRequest
-from headtohead.web.site import AppContext, get_app_context, render_page
+from headtohead.web.site import AppContext, AppContextDep, render_page
 
 router = APIRouter(include_in_schema=False)
-AppContextDep = Annotated[AppContext, Depends(get_app_context)]
 FormDataDep = Annotated[dict[str, str], Depends(parse_form)]
-
-
-def get_estimator(request: Request) -> CostEstimator:
-    estimator: CostEstimator = request.app.state.estimates
-    return estimator
-
-
-EstimatorDep = Annotated[CostEstimator, Depends(get_estimator)]
 
 
 def start_experiment(context: AppContext, request: TrainingRequest) -> str:
@@ -40,10 +30,10 @@ def start_experiment(context: AppContext, request: TrainingRequest) -> str:
     return checked.name
 
 
-async def estimate_cost(context: AppContext, estimator: CostEstimator, request: TrainingRequest) -> dict[str, Any]:
+async def estimate_cost(context: AppContext, request: TrainingRequest) -> dict[str, Any]:
     """Return the estimated cost of each variant and of the whole experiment on this machine."""
     checked = await run_in_threadpool(forms.validate_training_request, request, context.files)
-    return await estimator.estimate_cost(checked.build_cli_arguments(context.files))
+    return await context.estimator.estimate_cost(checked.build_cli_arguments(context.files))
 
 
 @router.get("/start")
@@ -53,33 +43,30 @@ def show_recipe_list(request: Request, context: AppContextDep) -> HTMLResponse:
 
 
 @router.get("/start/{recipe}")
-async def show_form(request: Request, recipe: str, context: AppContextDep, estimator: EstimatorDep) -> Response:
+async def show_form(request: Request, recipe: str, context: AppContextDep) -> Response:
     return await _render_form(
-        request, context, estimator, {"recipe": recipe, "name": _suggest_free_name(context.folders.root, recipe)}
+        request, context, {"recipe": recipe, "name": _suggest_free_name(context.folders.root, recipe)}
     )
 
 
 @router.post("/start/{recipe}")
-async def submit_form(
-    request: Request, recipe: str, context: AppContextDep, estimator: EstimatorDep, form_data: FormDataDep
-) -> Response:
+async def submit_form(request: Request, recipe: str, context: AppContextDep, form_data: FormDataDep) -> Response:
     """Estimate, start, or show the values of the [full] table, depending on the button. Errors show the form again."""
     fields = {**form_data, "recipe": recipe}
     if form_data.get("do") == "show":
-        return await _render_form(request, context, estimator, fields)
+        return await _render_form(request, context, fields)
     try:
-        training_request = forms.parse_training_request(fields, context.files, estimator.schema())
+        training_request = forms.parse_training_request(fields, context.files, context.estimator.schema())
         if form_data.get("do") != "start":
-            cost = await estimate_cost(context, estimator, training_request)
-            return await _render_form(request, context, estimator, fields, estimate=cost)
+            cost = await estimate_cost(context, training_request)
+            return await _render_form(request, context, fields, estimate=cost)
         return redirect_to_experiment(await run_in_threadpool(start_experiment, context, training_request))
     except ConfigError as error:
-        return await _render_form(request, context, estimator, fields, error.faults)
+        return await _render_form(request, context, fields, error.faults)
     except RequestError as error:
         return await _render_form(
             request,
             context,
-            estimator,
             fields,
             forms.parse_error_output(str(error)) or [ValidationIssue("form", str(error))],
         )
@@ -88,12 +75,11 @@ async def submit_form(
 async def _render_form(
     request: Request,
     context: AppContext,
-    estimator: CostEstimator,
     form_data: dict[str, str],
     errors: Any = (),
     estimate: dict[str, Any] | None = None,
 ) -> HTMLResponse:
-    recipe, schema, full = form_data["recipe"], estimator.schema(), forms.is_checked(form_data, "full")
+    recipe, schema, full = form_data["recipe"], context.estimator.schema(), forms.is_checked(form_data, "full")
     groups = await run_in_threadpool(forms.build_fields, recipe, context.files, schema, full=full)
     changed = await run_in_threadpool(forms.find_changed_fields, form_data, context.files, schema)
     names = ["name", *(field.name for group in groups.values() for field in group)]
