@@ -97,7 +97,6 @@ def test_a_picture_is_written_where_it_was_asked_for(call, name):
         (("select", KEYS, "0", "--jsn"), "--jsn"),
         (("replace-key", KEYS, "0", "--query", "1 1"), "give exactly one of --select, --average, --weights; got none"),
         (("replace-key", KEYS, "0", "--query", "1 1 1", "--select"), "3 numbers for 2 numbers of a key"),
-        (("tour", "--out", "nowhere/p.svg"), "no such folder: nowhere"),
     ],
 )
 def test_a_wrong_request_ends_with_2_and_leaves_nothing(call, words, said):

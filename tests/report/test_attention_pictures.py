@@ -16,6 +16,7 @@ from headtohead.attention_analysis import pictures as ap
 from headtohead.attention_analysis.maps import AttentionMaps
 from headtohead.errors import RequestError
 from headtohead.experiment.schemas import HeadMeasures
+from headtohead.presentation.picture_files import check_picture_path
 
 HOSTILE = ("</script>", "<b>", "&amp;", '"', "\x00\x1b", "é", "]]>", "{{ 7 * 7 }}")
 
@@ -165,12 +166,12 @@ def test_every_format_is_written(tmp_path: Path) -> None:
 
 def test_another_ending_or_a_folder_is_refused_before_anything_is_drawn(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"map\.jpg: unsupported file extension '\.jpg'; did you mean '\.png'\?"):
-        svg.check_output_path(tmp_path / "map.jpg")
+        check_picture_path(tmp_path / "map.jpg")
     with pytest.raises(RequestError, match="unsupported file extension ''"):
         svg.save_figure(sheet(weights(1, 3)), tmp_path / "map")
     (tmp_path / "x.svg").mkdir()
     with pytest.raises(RequestError, match="is a folder"):
-        svg.check_output_path(tmp_path / "x.svg")
+        check_picture_path(tmp_path / "x.svg")
 
 
 def test_the_page_asks_for_nothing_and_shows_markup_as_text() -> None:

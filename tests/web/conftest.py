@@ -258,10 +258,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     experiment = loading.build_experiment(raw, "tiny")
     runs = folder_made(place / "runs")
-    write_json(
-        folder_made(runs / "tiny") / "experiment.json",
-        {"schema": 1, "experiment": {**experiment.model_dump(mode="json"), "name": "tiny"}},
-    )
+    write_record(folder_made(runs / "tiny") / "experiment.json", ExperimentFile(identity="x", experiment=experiment))
     for name in experiment.names:
         run = runs / "tiny" / name / "seed-0"
         trial = trial_of(experiment, name, 0)

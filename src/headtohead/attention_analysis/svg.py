@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from html import escape
 from pathlib import Path
 
-from headtohead.atomic_io import translate_disk_full_error, write_bytes
+from headtohead.attention_analysis import page
 from headtohead.attention_analysis.figure import AttentionFigure, RenderedHeads, render_heads
 from headtohead.attention_analysis.pictures import (
     NEGATIVE_COLOR,
@@ -16,11 +17,10 @@ from headtohead.attention_analysis.pictures import (
     choose_legend_ticks,
     truncate_label,
 )
-from headtohead.errors import RequestError, format_suggestion
 from headtohead.presentation import style
+from headtohead.presentation.picture_files import save_picture
 from headtohead.presentation.png import build_data_uri
 
-SUPPORTED_SUFFIXES = (".html", ".svg", ".pdf", ".png")
 MARGIN, GAP = 18, 14
 TARGET_WIDTH = 880
 """approximate width of all maps together"""
@@ -291,34 +291,16 @@ def _draw_column_labels(canvas: SvgCanvas, tokens: Sequence[str], left: float, t
 def save_figure(figure: AttentionFigure, path: str | Path) -> Path:
     """Save the figure as .html, .svg, .pdf or .png."""
     target = Path(path)
-    kind = target.suffix.lower()
-    check_output_path(target)
-    with translate_disk_full_error(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(target, _render_bytes(figure, kind))
+    save_picture(target, partial(_render, figure))
     return target
 
 
-def check_output_path(path: str | Path) -> None:
-    """Raise an error if the file cannot be written."""
-    kind = Path(path).suffix.lower()
-    if kind not in SUPPORTED_SUFFIXES:
-        hint = format_suggestion(kind, SUPPORTED_SUFFIXES)
-        raise RequestError(
-            f"{path}: unsupported file extension {kind!r}{hint} (allowed: {', '.join(SUPPORTED_SUFFIXES)})"
-        )
-    if Path(path).is_dir():
-        raise RequestError(f"{path}: is a folder; expected a file name")
-
-
-def _render_bytes(figure: AttentionFigure, suffix: str) -> bytes:
-    if suffix == ".html":
-        from headtohead.attention_analysis.page import render_page
-
-        return render_page(figure).encode()
+def _render(figure: AttentionFigure, file_format: str) -> str | bytes:
+    if file_format == "html":
+        return page.render_page(figure)
     svg = render_svg(figure)
-    if suffix == ".svg":
-        return svg.encode()
+    if file_format == "svg":
+        return svg
     import vl_convert
 
-    return bytes(vl_convert.svg_to_pdf(svg) if suffix == ".pdf" else vl_convert.svg_to_png(svg, scale=2))
+    return bytes(vl_convert.svg_to_pdf(svg) if file_format == "pdf" else vl_convert.svg_to_png(svg, scale=2))

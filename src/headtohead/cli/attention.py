@@ -39,10 +39,11 @@ def attention(
     as_json: JsonOption = False,
 ) -> None:
     """Show the attention maps of every head."""
-    from headtohead.attention_analysis import api, svg, terminal
+    from headtohead.attention_analysis import api, terminal
+    from headtohead.presentation.picture_files import check_picture_path
 
     if out is not None:
-        svg.check_output_path(out)
+        check_picture_path(out)
     analysis = api.analyze_attention(
         model,
         text,

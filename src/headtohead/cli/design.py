@@ -179,9 +179,9 @@ def _solve_and_show(
 def _check_output_path(out: Path | None) -> None:
     """Raise an error if the picture cannot be written, before anything is solved."""
     if out is not None:
-        from headtohead.key_design.views.page import check_output_path
+        from headtohead.presentation.picture_files import check_picture_path
 
-        check_output_path(out)
+        check_picture_path(out)
 
 
 def _show_solution(solution: DesignResult, out: Path | None, as_json: bool) -> None:

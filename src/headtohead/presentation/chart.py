@@ -94,6 +94,12 @@ class Chart:
 
         return str(vl_convert.vegalite_to_svg(self.to_vega_lite(layout, background)))
 
+    def render(self, image_format: str) -> bytes:
+        """Render the wide layout on a white background as "svg", "pdf" or "png"."""
+        if image_format == "svg":
+            return self.to_svg(background="white").encode()
+        return self.to_pdf() if image_format == "pdf" else self.to_png()
+
     def to_pdf(self) -> bytes:
         """Render the wide layout as PDF."""
         import vl_convert

@@ -79,9 +79,6 @@ def write_charts(charts: Iterable[Chart], image_format: str, folder: Path) -> li
     written = []
     for chart in charts:
         path = folder / f"{sanitize_file_name(chart.name)}.{image_format}"
-        if image_format == "svg":
-            write_bytes(path, chart.to_svg(background="white").encode())
-        else:
-            write_bytes(path, chart.to_pdf() if image_format == "pdf" else chart.to_png())
+        write_bytes(path, chart.render(image_format))
         written.append(path)
     return written

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from headtohead.atomic_io import write_bytes
 from headtohead.config.loading import read_report_texts
-from headtohead.errors import RequestError
 from headtohead.experiment import findings_view, schemas
 from headtohead.experiment.schemas import Findings
 from headtohead.presentation import files
+from headtohead.presentation.picture_files import save_picture
 from headtohead.report import page
 from headtohead.report.context import ReportContext
 from headtohead.report.documents import render_latex_document, render_markdown_document, render_pdf_document
@@ -61,12 +60,4 @@ def save_forest_plot(verdicts: Sequence[Verdict], path: Path) -> None:
     findings = Findings(verdicts=list(verdicts))
     margin = findings_view.get_equivalence_margin(findings)
     chart = build_forest_plot(verdicts, findings_view.get_metric(findings) if verdicts else "", margin)
-    renderers: dict[str, Callable[[], bytes]] = {
-        ".html": lambda: page.render_page(findings).encode(),
-        ".svg": lambda: chart.to_svg(background="white").encode(),
-        ".pdf": chart.to_pdf,
-        ".png": chart.to_png,
-    }
-    if path.suffix not in renderers:
-        raise RequestError(f"{path}: unsupported file extension {path.suffix!r}; allowed: {', '.join(renderers)}")
-    write_bytes(path, renderers[path.suffix]())
+    save_picture(path, lambda name: page.render_page(findings) if name == "html" else chart.render(name))

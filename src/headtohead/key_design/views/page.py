@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from headtohead.atomic_io import write_bytes
-from headtohead.errors import RequestError
 from headtohead.key_design.views.facts import (
     ResultDict,
     build_keys_table,
@@ -21,30 +18,12 @@ from headtohead.key_design.views.facts import (
 )
 from headtohead.key_design.views.picture import build_chart
 from headtohead.presentation.html import encode_script_json, render_chart, render_document
-
-SUPPORTED_SUFFIXES = (".html", ".svg", ".pdf", ".png")
-
-
-def check_output_path(path: Path) -> None:
-    """Raise an error if the path cannot be written."""
-    if path.suffix.lower() not in SUPPORTED_SUFFIXES:
-        raise RequestError(
-            f"{path}: unsupported file extension {path.suffix!r}; allowed: {', '.join(SUPPORTED_SUFFIXES)}"
-        )
-    if not path.parent.is_dir():
-        raise RequestError(f"{path}: no such folder: {path.parent}")
+from headtohead.presentation.picture_files import save_picture
 
 
 def save_result(result: ResultDict, path: Path) -> None:
     """Save a solution or the walkthrough as a page (.html) or a picture (.svg, .pdf, .png)."""
-    check_output_path(path)
-    makers: dict[str, Callable[[], bytes]] = {
-        ".html": lambda: render_page(result).encode(),
-        ".svg": lambda: build_chart(result).to_svg(background="white").encode(),
-        ".pdf": lambda: build_chart(result).to_pdf(),
-        ".png": lambda: build_chart(result).to_png(),
-    }
-    write_bytes(path, makers[path.suffix.lower()]())
+    save_picture(path, lambda name: render_page(result) if name == "html" else build_chart(result).render(name))
 
 
 def render_page(result: ResultDict) -> str:
