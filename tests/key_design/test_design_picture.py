@@ -145,9 +145,9 @@ def test_a_wrong_ending_or_folder_is_said(tmp_path):
     row = solve.find_selecting_query(FLAT, 2).to_dict()
     with pytest.raises(RequestError, match=r"unsupported file extension '.gif'.*; allowed: .html, .svg, .pdf, .png"):
         save_result(row, tmp_path / "picture.gif")
+    assert list(tmp_path.iterdir()) == []
     save_result(row, tmp_path / "new" / "picture.svg")
     assert (tmp_path / "new" / "picture.svg").is_file(), "a missing folder is created"
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_page_of_the_tour_says_everything(page_of_the_tour):

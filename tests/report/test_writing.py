@@ -47,7 +47,7 @@ def test_a_confusion_table_s_file_name_is_safe(folder: Callable[[Findings], Path
 
 def test_an_unknown_format_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(
-        RequestError, match=r"'htm' given; did you mean 'html'\?; allowed: html, md, pdf, csv, latex, chart-svg"
+        RequestError, match=r"'htm' given; did you mean 'html'\?; allowed: html, md, pdf, tex, csv, latex, chart-svg"
     ):
         report.write(tmp_path, ["md", "htm"])
     with pytest.raises(RequestError, match="none given"):
