@@ -10,6 +10,7 @@ import json
 import random
 import re
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,18 @@ from safetensors.numpy import load_file, save_file
 from tests.conftest import sentence, write_text
 
 from headtohead.atomic_io import compute_checksum, compute_sha256, read_json_object, write_json
+from headtohead.config.loading import build_trial
 from headtohead.errors import RunFolderError
 from headtohead.experiment import loading
-from headtohead.experiment.run_folder import open_runs
+from headtohead.experiment.journal import Journal
+from headtohead.experiment.run_folder import Run, open_runs
+from headtohead.experiment.schemas import CorpusEvent, RunEvent
 from headtohead.findings import compute
+from headtohead.runner.isolated_scoring import compare_isolated
 from headtohead.runner.run_experiment import run_experiment
 from headtohead.runner.verify import verify_experiment
 from headtohead.tasks import registry
+from headtohead.trials.trial import run_trial
 
 PART = """
 import sys
@@ -67,8 +73,12 @@ def write_code(folder: Path, *, part: float = 1.0, network: float = 1.0, helper:
     (folder / "helper_of_part.py").write_text(f"SCALE = {helper}\n")
 
 
-def build(folder: Path, seeds: int = 2, **variants: Any) -> Any:
-    registry._load_dataset_cached.cache_clear()  # a new process would read the data again
+def build(folder: Path, seeds: int = 2, lr: float = 0.001, **variants: Any) -> Any:
+    registry._load_dataset_cached.cache_clear()  # a new process would read data and code again
+    sys.modules.pop("helper_of_part", None)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("headtohead_own") and hasattr(module, "SCALE"):
+            module.SCALE = float((folder / "helper_of_part.py").read_text().partition("=")[2])
     raw = {
         "question": "Does it help?",
         "task": "language-model",
@@ -76,7 +86,7 @@ def build(folder: Path, seeds: int = 2, **variants: Any) -> Any:
         "plugins": [str(folder / "part.py")],
         "data": {"source": str(folder / "text"), "rows": "sentences", "allow_overlap": True},
         "model": {"width": 16, "layers": 1, "heads": 2, "context": 12},
-        "training": {"steps": 10, "batch_size": 8},
+        "training": {"steps": 10, "batch_size": 8, "optimizer": {"kind": "adamw", "lr": lr}},
         "variants": {
             "part": {"model": {"feedforward": "scaled"}},
             "network": {"model": {"module": f"{folder / 'network.py'}:Bag", "context": 12}},
@@ -103,6 +113,7 @@ def edited(trained: Path) -> Any:
     yield trained
     shutil.rmtree(trained)
     shutil.copytree(backup, trained)
+    build(trained)
 
 
 def edit_data(root: Path) -> Any:
@@ -193,8 +204,8 @@ def move_losses(runs: Path) -> None:
 
 def take_weaker_baseline(runs: Path) -> None:
     root = runs.parent
-    weaker = build(root)
-    weaker = weaker.model_copy(update={"training": weaker.training.model_copy(update={"steps": 1}), "variants": {}})
+    weaker = build(root, lr=1e-9).model_copy(update={"variants": {}})
+    own_trial = read_json_object(runs / "baseline" / "seed-0" / "trial.json")["trial"]
     run_experiment(weaker, root / "weaker", num_workers=1)
     for seed in range(2):
         shutil.rmtree(runs / "baseline" / f"seed-{seed}")
@@ -203,7 +214,7 @@ def take_weaker_baseline(runs: Path) -> None:
     for seed in range(2):
         path = runs / "baseline" / f"seed-{seed}" / "trial.json"
         record = read_json_object(path)
-        record["trial"]["training"]["steps"] = 10
+        record["trial"]["training"] = own_trial["training"]
         record.pop("checksum")
         content = json.dumps({**record, "checksum": compute_checksum(record)}, indent=1).encode()
         replace_listed_file(path.parent, "trial.json", content)
@@ -263,3 +274,76 @@ def test_tampering_withholds_the_verdict_and_is_named(edited: Path, tampering: s
     assert any(
         re.search(reason.removeprefix("the baseline ").removeprefix("part "), check.observation) for check in failed
     )
+
+
+def forge_journal(runs: Path) -> None:
+    """Write a journal, with valid checksums, of the files as they are now."""
+    journal = Journal(runs)
+    events = journal.read()
+    journal.path.unlink()
+    for event in events:
+        if isinstance(event, RunEvent) and not (runs / event.variant / f"seed-{event.seed}").is_dir():
+            continue
+        if isinstance(event, RunEvent) and event.digest:
+            result = runs / event.variant / f"seed-{event.seed}" / "result.json"
+            event = event.model_copy(update={"digest": compute_sha256(result)})
+        if isinstance(event, CorpusEvent):
+            event = CorpusEvent(digest=compute_sha256(runs / "corpus.json"))
+        Journal(runs).append(event)
+    compute.write_findings(open_runs(runs))
+
+
+def hide_an_audit(runs: Path) -> None:
+    run = runs / "part" / "seed-0"
+    audits = read_json_object(run / "audits.json")["audits"]
+    kept = [audit for audit in audits if audit["name"] != "determinism"]
+    assert len(kept) < len(audits)
+    replace_listed_file(run, "audits.json", json.dumps({"schema_version": 2, "audits": kept}).encode())
+
+
+FORGED: dict[str, tuple[Callable[[Path], None], str]] = {
+    "audit hidden": (hide_an_audit, r"audits\.json does not contain determinism"),
+    "losses moved between rows": (move_losses, r"test: \d+ of \d+ losses differ; example \d+ has .* with the saved"),
+    "unseen rows picked": (pick_unseen_rows, r"unseen is not what the corpus gives"),
+    "run copied as a new seed": (copy_as_new_seed, r"the batches are not those of seed 1"),
+    "seeds deleted": (delete_seeds, r"seeds without a result: 1; train them with --resume"),
+}
+
+
+@pytest.mark.parametrize("tampering", FORGED)
+def test_verify_recomputes_what_a_forged_journal_hides(edited: Path, tampering: str) -> None:
+    apply, observation = FORGED[tampering]
+    runs = edited / "runs"
+    apply(runs)
+    forge_journal(runs)
+    failed = [check.observation for check in verify_experiment(runs, rescore=True) if not check.passed]
+    assert any(re.search(observation, text) for text in failed), failed
+
+
+def test_retrained_runs_are_drawn_by_the_operating_system(edited: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def draw(*arguments: Any) -> None:
+        raise ZeroDivisionError("drawn by the operating system")
+
+    monkeypatch.setattr("random.SystemRandom.sample", draw)
+    with pytest.raises(ZeroDivisionError, match="drawn by the operating system"):
+        verify_experiment(edited / "runs", num_retrained=1)
+
+
+LEAK = """
+class Leak(Bag):
+    def forward(self, idx):
+        logits = super().forward(idx)
+        following = torch.nn.functional.one_hot(idx.roll(-1, 1), logits.shape[-1])
+        following[:, -1] = 0
+        return logits + 3.0 * following
+"""
+
+
+def test_isolated_process_cannot_read_the_future(edited: Path, tmp_path: Path) -> None:
+    honest = open_runs(edited / "runs").run("network", 0)
+    assert compare_isolated(honest) == ""
+    (edited / "leak.py").write_text(NETWORK.format(scale=1.0) + LEAK)
+    experiment = build(edited, leak={"model": {"module": f"{edited / 'leak.py'}:Leak", "context": 12}})
+    run_trial(build_trial(experiment, "leak", 0), tmp_path / "run", device="cpu")
+    mismatch = compare_isolated(Run(tmp_path / "run"))
+    assert re.match(r"test, example \d+: loss is .* in the file and .* if each token is predicted before", mismatch)

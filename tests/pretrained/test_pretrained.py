@@ -18,7 +18,9 @@ from torch import nn
 
 import headtohead as h2h
 from headtohead.config.tasks import Target
-from headtohead.errors import MissingExtraError, ModelError, RunFolderError
+from headtohead.errors import MissingExtraError, ModelError, RequestError, RunFolderError
+from headtohead.experiment import inference
+from headtohead.experiment.audit_target import audit_target
 from headtohead.nn.protocol import Decoder, ModelProtocol
 from headtohead.pretrained import weights as places
 from headtohead.pretrained.gguf import read_header, use_fast_reader
@@ -498,3 +500,29 @@ def test_a_gguf_package_with_other_internals_keeps_its_own_reader(monkeypatch: p
     original = gguf_package.GGUFReader
     with use_fast_reader():
         assert gguf_package.GGUFReader is original
+
+
+# ---- audited and scored beyond the context
+
+
+def test_pretrained_models_are_audited(decoder: Path, encoder: Path) -> None:
+    results = {result.name: result for result in audit_target(str(decoder))}
+    assert results["causality"].passed is True
+    with pytest.raises(RequestError, match="a model without a head"):
+        audit_target(str(encoder))
+
+
+def test_a_stride_gives_every_token_more_context(decoder: Path) -> None:
+    opened = load_pretrained(decoder)
+    text = "the cat sat on a mat " * 9
+    ids = torch.tensor(opened.tokenizer.prompt(text))
+    assert len(ids) > 40
+    blocks, strided = (inference.score_text(opened, text, stride=stride) for stride in (None, 8))
+    assert len(blocks.tokens) == len(strided.tokens) == len(ids) - 1 and blocks.blocks < strided.blocks
+    with torch.no_grad():
+        # Token 40 is the last of the second block, which begins 31 tokens before the last one that it predicts.
+        logits = opened.model(ids[None, 8:40]).logits[0, -1].double()
+    assert strided.tokens[39].loss == pytest.approx(float(-logits.log_softmax(-1)[ids[40]]), abs=1e-6)
+    assert [token.loss for token in strided.tokens[:32]] == pytest.approx([t.loss for t in blocks.tokens[:32]])
+    with pytest.raises(RequestError, match="stride 33: allowed from 1 to 32, the context of decoder"):
+        inference.score_text(opened, text, stride=33)

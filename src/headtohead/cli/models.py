@@ -14,7 +14,7 @@ RunFolderArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="Run fo
 
 @app.command()
 def audit(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Run folder, or a module: my_gpt.py:GPT.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Run folder, pretrained model, or my_gpt.py:GPT.")],
     vocab: Annotated[int, typer.Option(min=2, help="Module: vocabulary size.")] = 100,
     context: Annotated[int, typer.Option(min=4, help="Module: input length.")] = 32,
     classes: Annotated[int | None, typer.Option(min=2, help="Module: number of classes, for a classifier.")] = None,
@@ -71,6 +71,10 @@ def predict(
 def score(
     model: RunFolderArgument,
     text: Annotated[list[str], typer.Argument(help="One or more texts to score.")],
+    stride: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens that each block of a long text predicts. [default: the context]"),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the perplexity of texts, token by token."""
@@ -79,5 +83,5 @@ def score(
     from headtohead.report import terminal
 
     loaded_model = open_model(model)
-    scores = [inference.score_text(loaded_model, row) for row in text]
+    scores = [inference.score_text(loaded_model, row, stride=stride) for row in text]
     print_json([score.to_json() for score in scores]) if as_json else terminal.print_token_scores(scores)

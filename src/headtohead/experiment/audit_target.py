@@ -1,10 +1,9 @@
-"""Audit a single model: a run folder, or an untrained network from a user file."""
+"""Audit a single model: a run folder, a pretrained model, or an untrained network from a user file."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from headtohead.audit import model_audit
@@ -12,8 +11,12 @@ from headtohead.audit.result import CheckResult
 from headtohead.config import model as config_model
 from headtohead.config.tasks import Target
 from headtohead.errors import RequestError
-from headtohead.experiment import model_io
+from headtohead.experiment.open_model import open_model
 from headtohead.model_factory import build_model
+from headtohead.pretrained.loading import LoadedPretrained
+
+MAX_PRETRAINED_CONTEXT = 128
+"""input length in tokens; pretrained models read thousands"""
 
 
 def audit_target(
@@ -24,7 +27,7 @@ def audit_target(
     num_classes: int | None = None,
     options: Sequence[str] = (),
 ) -> list[CheckResult]:
-    """Audit a run folder, or an untrained network given as `file.py:Name`.
+    """Audit a run folder, a pretrained model, or an untrained network given as `file.py:Name`.
 
     `vocab_size`, `context`, `num_classes` and `options` (each "name=value") are only used to build a network from a
     file. A network without `num_classes` is audited as a language model.
@@ -36,14 +39,17 @@ def audit_target(
         return model_audit.audit_model(
             model, target=prediction_target, vocab_size=vocab_size, context=context, num_classes=num_classes
         )
-    saved_model = model_io.load(Path(target))
+    opened = open_model(target)
+    if opened.target is Target.NONE:
+        raise RequestError(f"{opened.name}: a model without a head predicts nothing that could be audited")
+    is_pretrained = isinstance(opened, LoadedPretrained)
     return model_audit.audit_model(
-        saved_model.model,
-        target=saved_model.target,
-        vocab_size=saved_model.tokenizer.vocab_size,
-        context=saved_model.model.context,
-        num_classes=len(saved_model.label_names) or None,
-        pad_id=saved_model.tokenizer.pad_id,
+        opened.model,
+        target=opened.target,
+        vocab_size=opened.tokenizer.vocab_size,
+        context=min(opened.model.context, MAX_PRETRAINED_CONTEXT) if is_pretrained else opened.model.context,
+        num_classes=len(opened.label_names) or None,
+        pad_id=opened.tokenizer.pad_id,
     )
 
 

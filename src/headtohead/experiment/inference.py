@@ -8,9 +8,10 @@ import torch
 
 from headtohead.config.tasks import Target
 from headtohead.data.tokenizers import CorpusTokenizer
-from headtohead.errors import ModelError
+from headtohead.errors import ModelError, RequestError
 from headtohead.experiment.open_model import ModelBundle
 from headtohead.experiment.schemas import ClassPrediction, TextScore, TokenLoss
+from headtohead.generation.likelihood import iter_sliding_windows
 from headtohead.nn.token_losses import compute_token_losses
 from headtohead.pretrained.classifier import EncoderClassifier
 from headtohead.pretrained.tokenizer import PretrainedTokenizer
@@ -56,10 +57,12 @@ def predict_class(bundle: ModelBundle, text: str) -> ClassPrediction:
 
 
 @torch.no_grad()
-def score_text(bundle: ModelBundle, text: str) -> TextScore:
+def score_text(bundle: ModelBundle, text: str, *, stride: int | None = None) -> TextScore:
     """Return the loss of each token of a text, and its perplexity.
 
-    A text longer than the context is scored in several blocks.
+    A text longer than the context is scored in several blocks. By default they do not overlap. With `stride`, each
+    block predicts this many tokens, so that every token but the first ones is predicted from at least
+    context + 1 - stride earlier ones.
     """
     if not bundle.target.is_token:
         raise ModelError(f"{bundle.name}: {_describe_model_kind(bundle)} gives no perplexity; `h2h predict` reads it")
@@ -74,10 +77,15 @@ def score_text(bundle: ModelBundle, text: str) -> TextScore:
             ids = [tokenizer.bos_id, *ids, tokenizer.eos_id]
     if len(ids) < 2:
         raise ModelError(f"{text!r} is a single token: there is nothing to predict")
-    iter_losses = _score_next_tokens if bundle.target.is_causal else score_masked_tokens
+    context = bundle.model.context
+    if stride is not None and not (bundle.target.is_causal and 1 <= stride <= context):
+        allowed = f"from 1 to {context}, the context" if bundle.target.is_causal else "only for next-token prediction"
+        raise RequestError(f"stride {stride}: allowed {allowed} of {bundle.name}")
+    windows = list(iter_sliding_windows(len(ids), 1, context, stride or context))
+    losses = _score_next_tokens(bundle, ids, windows) if bundle.target.is_causal else score_masked_tokens(bundle, ids)
     tokens = [
         TokenLoss(token=tokenizer.id_to_token(token_id), loss=loss, known=token_id != tokenizer.unk_id)
-        for token_id, loss in iter_losses(bundle, ids)
+        for token_id, loss in losses
     ]
     mean_loss = sum(token.loss for token in tokens) / len(tokens)
     return TextScore(
@@ -85,17 +93,19 @@ def score_text(bundle: ModelBundle, text: str) -> TextScore:
         loss=mean_loss,
         perplexity=float(torch.tensor(mean_loss, dtype=torch.float64).exp()),
         tokens=tokens,
-        blocks=-(-(len(ids) - 1) // bundle.model.context),
+        blocks=len(windows),
     )
 
 
-def _score_next_tokens(bundle: ModelBundle, ids: list[int]) -> Iterator[tuple[int, float]]:
-    """Yield each token but the first with its loss given the earlier tokens of its block."""
-    context = bundle.model.context
-    for start in range(0, len(ids) - 1, context):
-        block = torch.tensor(ids[start : start + context + 1])
-        logits = bundle.model(block[None, :-1]).logits[0]
-        yield from zip(block[1:].tolist(), compute_token_losses(logits, block[1:]).tolist(), strict=True)
+def _score_next_tokens(
+    bundle: ModelBundle, ids: list[int], windows: list[tuple[int, int, int]]
+) -> Iterator[tuple[int, float]]:
+    """Yield each token but the first with its loss given the earlier tokens of its window."""
+    token_ids = torch.tensor(ids)
+    for window_start, start, end in windows:
+        logits = bundle.model(token_ids[None, window_start : end - 1]).logits[0, start - window_start - 1 :]
+        labels = token_ids[start:end]
+        yield from zip(labels.tolist(), compute_token_losses(logits, labels).tolist(), strict=True)
 
 
 def score_masked_tokens(bundle: ModelBundle, ids: list[int]) -> Iterator[tuple[int, float]]:

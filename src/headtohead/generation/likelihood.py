@@ -116,11 +116,16 @@ def _sum_cross_entropy(
     return compute_token_losses(logits, labels).sum(-1)
 
 
-def iter_sliding_windows(length: int, continuation_start: int, context: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (window_start, start, end): tokens from start to end are predicted from those since window_start."""
-    start = continuation_start
+def iter_sliding_windows(
+    length: int, continuation_start: int, context: int, stride: int | None = None
+) -> Iterator[tuple[int, int, int]]:
+    """Yield (window_start, start, end): tokens from start to end are predicted from those since window_start.
+
+    `stride` is the number of tokens that each window predicts; by default, half a context precedes each of them.
+    """
+    start, overlap = continuation_start, context // 2 if stride is None else context + 1 - stride
     while start < length:
-        window_start = 0 if length - 1 <= context else max(0, start - max(1, context // 2))
+        window_start = 0 if length - 1 <= context else max(0, start - max(1, overlap))
         end = min(length, window_start + context + 1)
         yield window_start, start, end
         start = end

@@ -12,7 +12,7 @@ from headtohead.config.experiment import BASELINE, Experiment, Trial
 from headtohead.config.loading import build_trial
 from headtohead.data import encoding
 from headtohead.data.sources import loading
-from headtohead.data.splits import Corpus
+from headtohead.data.splits import HELD_OUT_TEST, Corpus
 from headtohead.errors import DataError
 from headtohead.experiment import encoder_inputs, schemas
 from headtohead.tasks.dataset import Dataset
@@ -39,7 +39,7 @@ def describe_corpus(experiment: Experiment) -> schemas.CorpusFile:
         )
     audits, unseen, groups = _audit_data(experiment, trial, dataset)
     count_accuracies, label_audit = _audit_labels(trial, dataset)
-    audits.append(label_audit)
+    audits += [label_audit, *_state_held_out_test(corpus)]
     variant_audits = {}
     for variant in experiment.variants:
         variant_trial = build_trial(experiment, variant, 0)
@@ -106,6 +106,24 @@ def _audit_data(
     # Splits without repeats need no groups.
     repeating = {name: ids.tolist() for name, ids in groups.items() if (ids != np.arange(len(ids))).any()}
     return audits, unseen, repeating
+
+
+def _state_held_out_test(corpus: Corpus) -> list[CheckResult]:
+    """Return a check that states how many training rows became the test split; empty if the source has one."""
+    if HELD_OUT_TEST not in corpus.origin:
+        return []
+    (test,) = corpus.get_test_splits()
+    num_train = len(corpus.splits["train"].rows)
+    return [
+        CheckResult(
+            "held-out-test",
+            True,
+            "splits of the source",
+            f"the source has no test split, so {len(test.rows):,} of {num_train + len(test.rows):,} training rows are "
+            "held out as test",
+            "To train on all rows, give a test file (data.files).",
+        )
+    ]
 
 
 def _audit_labels(trial: Trial, dataset: Dataset) -> tuple[dict[str, dict[str, float]], CheckResult]:

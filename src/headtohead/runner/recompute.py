@@ -16,6 +16,7 @@ import torch
 
 from headtohead.atomic_io import read_jsonl
 from headtohead.config import model as config_model
+from headtohead.config.experiment import Trial
 from headtohead.experiment import model_io, schemas, trust
 from headtohead.experiment.code_files import find_code_files
 from headtohead.experiment.model_io import SavedModel
@@ -54,6 +55,12 @@ class RecomputedRun:
     @cached_property
     def saved_model(self) -> SavedModel:
         return model_io.load(self.run.folder)
+
+    @property
+    def trial(self) -> Trial:
+        """The trial with the paths of the code in the run folder."""
+        saved = self.saved_model.trial
+        return self.run.trial.model_copy(update={"model": saved.model, "plugins": saved.plugins})
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -97,8 +104,7 @@ class RecomputedRun:
 
     def compare_audits(self) -> str:
         """Compare the outcome of every audit."""
-        trial = self.saved_model.trial  # with the paths of the code in the run folder
-        model = self.saved_model.model
+        trial, model = self.trial, self.saved_model.model
         audits = audit_scores(trial, self.dataset, model, CPU, self.evaluations)
         if trial.seed == 0 and not _has_dependencies(self.run):
             audits += audit_initial_and_trained_model(
@@ -116,7 +122,7 @@ class RecomputedRun:
         """Compare the initial weights and the schedule of batches, which follow from the seed."""
         if _has_dependencies(self.run):
             return ""
-        trial = self.saved_model.trial
+        trial = self.trial
         with tempfile.TemporaryDirectory() as scratch:
             build_training(trial, self.dataset, Path(scratch), CPU)
             start = schemas.read_record(Path(scratch) / "start.json", schemas.StartFile)

@@ -89,7 +89,12 @@ def load_plugin(path: str | Path, base_folder: Path = Path(".")) -> Path:
     if not file.is_file():
         raise PartError(f"{path}: file of parts not found")
     name = compute_module_name(file)
-    if name in sys.modules:
+    if name in sys.modules:  # another version of the file may have been registered since
+        _registry.update(
+            ((part.slot, part.kind), part)
+            for part in vars(sys.modules[name]).values()
+            if isinstance(part, type) and issubclass(part, Part) and part.__module__ == name and part.kind
+        )
         return file
     try:
         ast.parse(file.read_bytes())
