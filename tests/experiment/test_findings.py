@@ -123,6 +123,11 @@ def test_a_trained_model_comes_back(finished):
         finished.model("alibbi")
 
 
+def test_results_carry_the_checks_of_the_data(finished):
+    assert finished.data_audits == {"baseline": finished.findings.data_audits}
+    assert {audit.name for audit in finished.data_audits["baseline"]}
+
+
 def test_reading_a_folder_gives_what_running_gave(finished):
     again = h2h.read_results(finished.folder)
     assert list(verify.find_differences(again.findings.to_json(), finished.findings.to_json())) == []

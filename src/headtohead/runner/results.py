@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headtohead.audit.result import CheckResult
 from headtohead.config import experiment as config_experiment
 from headtohead.errors import RequestError, TrialError, suggest
 from headtohead.execution.progress_display import open_progress_display
@@ -48,6 +49,11 @@ class Results:
     def warnings(self) -> list[ResultWarning]:
         """Return what is stated above the verdicts: variants that changed nothing, and implausible scores."""
         return self.findings.warnings
+
+    @property
+    def data_audits(self) -> dict[str, list[CheckResult]]:
+        """Return the checks of the corpus under `baseline`, and those of variants with data of their own by name."""
+        return {config_experiment.BASELINE: self.findings.data_audits, **self.findings.variant_data_audits}
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one flat dict for each finished trial and split, for example to build a data frame."""

@@ -182,6 +182,8 @@ class ExperimentReader:
         experiment = self.experiment()
         corpus = self._read_record(self.folder / "corpus.json", schemas.CorpusFile)
         audits = {"the data": corpus.audits} if corpus else {}
+        for name, data_audits in corpus.variant_audits.items() if corpus else ():
+            audits[f"the data of {name}"] = data_audits
         for name in experiment.names if experiment else ():
             if file := self._read_record(self.runs.run(name, 0).folder / "audits.json", schemas.AuditsFile):
                 audits[name] = file.audits
